@@ -1,0 +1,294 @@
+//! Op by op: the functions of [`crate::ops`] against the oracle's differentiable formulations.
+//!
+//! In f64 both must agree to rounding, so the formulas are the same; f32 is then judged by the f64
+//! oracle. Inputs are numbers that f32 holds exactly.
+
+use std::collections::HashMap;
+
+use candle_core::{Device, Result, Tensor, Var};
+use candle_nn::Optimizer;
+
+use super::gpt::{Gpt, causal_mask, gelu};
+use super::{DType, Parameters};
+use crate::ModelConfig;
+use crate::config::Family;
+use crate::ops::testing::relative_error;
+use crate::ops::{
+    Float, adamw, attention, cross_entropy, embedding, gelu as gelu_op, layer_norm, matmul, norm,
+    residual,
+};
+use crate::rng::{Purpose, Stream};
+
+/// Named inputs: values and shape.
+type Inputs<'a> = [(&'a str, &'a [f64], &'a [usize])];
+
+/// The f64 oracle's output and, by input, the gradient of its inner product with `dy`.
+fn oracle(
+    inputs: &Inputs<'_>,
+    dy: &[f64],
+    compute: impl Fn(&Parameters) -> Result<Tensor>,
+) -> (Vec<f64>, HashMap<String, Vec<f64>>) {
+    let variables: HashMap<String, Var> = inputs
+        .iter()
+        .map(|(name, values, shape)| {
+            ((*name).to_owned(), Var::from_slice(values, *shape, &Device::Cpu).unwrap())
+        })
+        .collect();
+    let tensors = variables.iter().map(|(name, v)| (name.clone(), v.as_tensor().clone()));
+    let y = compute(&tensors.collect()).unwrap();
+    let dy = Tensor::from_slice(dy, y.shape(), &Device::Cpu).unwrap();
+    let gradients = (&y * dy).unwrap().sum_all().unwrap().backward().unwrap();
+    let flat = |tensor: &Tensor| tensor.flatten_all().unwrap().to_vec1::<f64>().unwrap();
+    let gradients =
+        variables.iter().map(|(name, v)| (name.clone(), flat(gradients.get(v).unwrap())));
+    (flat(&y), gradients.collect())
+}
+
+/// `len` numbers around `center`, exact in f32.
+fn numbers(len: usize, seed: u64, center: f64) -> Vec<f64> {
+    let stream = Stream::new(seed, Purpose::Test);
+    (0..len as u64).map(|index| f64::from((center + stream.normal(index)) as f32)).collect()
+}
+
+fn as_type<T: Float>(values: &[f64]) -> Vec<T> {
+    values.iter().map(|value| T::from_f64(*value)).collect()
+}
+
+/// Largest relative L2 error that rounding explains.
+fn tolerance<T>() -> f64 {
+    if size_of::<T>() == 8 { 1e-13 } else { 2e-6 }
+}
+
+fn agree<T: Float>(what: &str, found: &[T], exact: &[f64]) {
+    let error = relative_error(found, exact);
+    assert!(error < tolerance::<T>(), "{what}: relative error {error:e}");
+}
+
+/// A model of which only the dimensions that one op needs are true.
+fn dimensions(width: usize, heads: usize) -> ModelConfig {
+    ModelConfig {
+        family: Family::Gpt,
+        layers: 1,
+        width,
+        heads,
+        feed_forward: 4 * width,
+        vocabulary: 2,
+        context: 1,
+    }
+}
+
+fn no_mask() -> Tensor {
+    causal_mask(1, DType::F64).unwrap()
+}
+
+/// Calls a generic test in both types.
+macro_rules! in_both_types {
+    ($($name:ident),*) => {$(
+        mod $name {
+            #[test]
+            fn in_f64() {
+                super::$name::<f64>();
+            }
+
+            #[test]
+            fn in_f32() {
+                super::$name::<f32>();
+            }
+        }
+    )*};
+}
+
+in_both_types!(linear, layer_norms, gelus, attentions, embeddings, heads, elementwise, optimizer);
+
+fn linear<T: Float>() {
+    let (rows, inputs, outputs) = (37, 19, 23);
+    let (x, w) = (numbers(rows * inputs, 1, 0.0), numbers(outputs * inputs, 2, 0.0));
+    let (b, dy) = (numbers(outputs, 3, 0.0), numbers(rows * outputs, 4, 0.0));
+    let named: &Inputs<'_> = &[
+        ("x", &x, &[rows, inputs]),
+        ("fc.weight", &w, &[outputs, inputs]),
+        ("fc.bias", &b, &[outputs]),
+    ];
+    let (config, mask) = (dimensions(inputs, 1), no_mask());
+    let (y, gradients) = oracle(named, &dy, |parameters| {
+        Gpt { config: &config, parameters, mask: &mask }.linear("fc", &parameters["x"])
+    });
+    let shape = matmul::Shape { rows, inputs, outputs };
+    let mut workspace = matmul::Workspace::new(2);
+    let (x, w, b, dy) = (as_type::<T>(&x), as_type(&w), as_type(&b), as_type(&dy));
+    let mut found = vec![T::ZERO; rows * outputs];
+    matmul::forward(&mut found, &x, &w, Some(&b), shape, &mut workspace);
+    agree("y", &found, &y);
+    let mut dx = vec![T::ZERO; rows * inputs];
+    matmul::backward_input(&mut dx, &dy, &w, shape, &mut workspace);
+    agree("dx", &dx, &gradients["x"]);
+    let mut dw = vec![T::ZERO; outputs * inputs];
+    matmul::backward_weight(&mut dw, &dy, &x, shape, &mut workspace);
+    agree("dw", &dw, &gradients["fc.weight"]);
+    let mut db = vec![T::ZERO; outputs];
+    matmul::backward_bias(&mut db, &dy);
+    agree("db", &db, &gradients["fc.bias"]);
+}
+
+fn layer_norms<T: Float>() {
+    let (rows, width) = (21, 45);
+    let (x, w) = (numbers(rows * width, 1, 0.5), numbers(width, 2, 1.0));
+    let (b, dy) = (numbers(width, 3, 0.0), numbers(rows * width, 4, 0.0));
+    let named: &Inputs<'_> =
+        &[("x", &x, &[rows, width]), ("ln.weight", &w, &[width]), ("ln.bias", &b, &[width])];
+    let (config, mask) = (dimensions(width, 1), no_mask());
+    let (y, gradients) = oracle(named, &dy, |parameters| {
+        Gpt { config: &config, parameters, mask: &mask }.layer_norm("ln", &parameters["x"])
+    });
+    let (x, w, b, mut dy) = (as_type::<T>(&x), as_type(&w), as_type(&b), as_type(&dy));
+    let (mut found, mut stats) = (vec![T::ZERO; rows * width], vec![[T::ZERO; 2]; rows]);
+    let parameters = layer_norm::Parameters { weight: &w, bias: &b };
+    layer_norm::forward(&mut found, &mut stats, &x, parameters);
+    agree("y", &found, &y);
+    let mut dx = vec![T::ZERO; rows * width];
+    let (mut dw, mut db) = (vec![T::ZERO; width], vec![T::ZERO; width]);
+    let sums = layer_norm::Gradients { weight: &mut dw, bias: &mut db };
+    layer_norm::backward(&mut dx, sums, &mut dy, &stats, &x, &w);
+    agree("dx", &dx, &gradients["x"]);
+    agree("dw", &dw, &gradients["ln.weight"]);
+    agree("db", &db, &gradients["ln.bias"]);
+}
+
+fn gelus<T: Float>() {
+    let len = 501;
+    let x: Vec<f64> = numbers(len, 1, 0.0).iter().map(|x| 2.0 * x).collect();
+    let dy = numbers(len, 2, 0.0);
+    let (y, gradients) = oracle(&[("x", &x, &[len])], &dy, |inputs| gelu(&inputs["x"]));
+    let (mut x, mut dy) = (as_type::<T>(&x), as_type::<T>(&dy));
+    let mut found = vec![T::ZERO; len];
+    gelu_op::forward(&mut found, &x);
+    agree("y", &found, &y);
+    gelu_op::recompute(&mut found, &mut x);
+    agree("y again", &found, &y);
+    gelu_op::backward(&mut dy, &x);
+    agree("dx", &dy, &gradients["x"]);
+}
+
+fn attentions<T: Float>() {
+    // Below, at and above one block of keys; odd head widths.
+    for (sequences, tokens, heads, head_width) in [(2, 7, 3, 5), (1, 64, 1, 8), (2, 131, 2, 13)] {
+        let shape = attention::Shape { sequences, tokens, heads, head_width };
+        let width = heads * head_width;
+        let elements = sequences * tokens * width;
+        let (qkv, dy) = (numbers(3 * elements, 1, 0.0), numbers(elements, 2, 0.0));
+        let dimensions_of_qkv: &[usize] = &[sequences, tokens, 3 * width];
+        let (config, mask) = (dimensions(width, heads), causal_mask(tokens, DType::F64).unwrap());
+        let (y, gradients) = oracle(&[("qkv", &qkv, dimensions_of_qkv)], &dy, |parameters| {
+            Gpt { config: &config, parameters, mask: &mask }.attention(&parameters["qkv"])
+        });
+        let (qkv, dy) = (as_type::<T>(&qkv), as_type::<T>(&dy));
+        let mut workspace = attention::Workspace::new(2, head_width);
+        let mut found = vec![T::ZERO; elements];
+        let mut log_sums = vec![T::ZERO; sequences * heads * tokens];
+        attention::forward(&mut found, &mut log_sums, &qkv, shape, &mut workspace);
+        agree(&format!("y of {shape:?}"), &found, &y);
+        let mut dqkv = vec![T::ZERO; 3 * elements];
+        let kept = (found.as_slice(), log_sums.as_slice());
+        attention::backward(&mut dqkv, &dy, &qkv, kept, shape, &mut workspace);
+        agree(&format!("dqkv of {shape:?}"), &dqkv, &gradients["qkv"]);
+    }
+}
+
+/// Token ids with repetitions.
+fn ids(len: usize, vocabulary: u64) -> Vec<u32> {
+    let stream = Stream::new(9, Purpose::Test);
+    (0..len as u64).map(|index| stream.below(index, vocabulary) as u32).collect()
+}
+
+fn embeddings<T: Float>() {
+    let (sequences, tokens, width, vocabulary, context) = (3, 10, 12, 17, 11);
+    let (wte, wpe) = (numbers(vocabulary * width, 1, 0.0), numbers(context * width, 2, 0.0));
+    let dx = numbers(sequences * tokens * width, 3, 0.0);
+    let ids = ids(sequences * tokens, vocabulary as u64);
+    let inputs = Tensor::from_slice(&ids, (sequences, tokens), &Device::Cpu).unwrap();
+    let named: &Inputs<'_> =
+        &[("wte.weight", &wte, &[vocabulary, width]), ("wpe.weight", &wpe, &[context, width])];
+    let (config, mask) = (dimensions(width, 1), no_mask());
+    let (x, gradients) = oracle(named, &dx, |parameters| {
+        Gpt { config: &config, parameters, mask: &mask }.embed(&inputs)
+    });
+    let (wte, wpe, dx) = (as_type::<T>(&wte), as_type::<T>(&wpe), as_type::<T>(&dx));
+    let mut found = vec![T::ZERO; dx.len()];
+    embedding::forward(&mut found, &ids, &wte, &wpe, (tokens, width));
+    agree("x", &found, &x);
+    let (mut dwte, mut dwpe) = (vec![T::ZERO; wte.len()], vec![T::ZERO; wpe.len()]);
+    embedding::backward(&mut dwte, &mut dwpe, &dx, &ids, (tokens, width));
+    agree("dwte", &dwte, &gradients["wte.weight"]);
+    agree("dwpe", &dwpe, &gradients["wpe.weight"]);
+}
+
+fn heads<T: Float>() {
+    let (tokens, width, vocabulary) = (29, 14, 103);
+    let (x, wte) = (numbers(tokens * width, 1, 0.0), numbers(vocabulary * width, 2, 0.0));
+    let ids = ids(tokens, vocabulary as u64);
+    let targets = Tensor::from_slice(&ids, (tokens, 1), &Device::Cpu).unwrap();
+    let named: &Inputs<'_> =
+        &[("x", &x, &[tokens, width]), ("wte.weight", &wte, &[vocabulary, width])];
+    let (config, mask) = (dimensions(width, 1), no_mask());
+    let (losses, gradients) = oracle(named, &vec![0.25; tokens], |parameters| {
+        Gpt { config: &config, parameters, mask: &mask }.cross_entropy(&parameters["x"], &targets)
+    });
+    let (x, wte) = (as_type::<T>(&x), as_type::<T>(&wte));
+    let inputs = cross_entropy::Inputs { hidden: &x, table: &wte, targets: &ids, width };
+    let mut workspace = cross_entropy::Workspace::new(tokens, vocabulary);
+    let mut packs = matmul::Workspace::new(2);
+    let loss = cross_entropy::forward(inputs, &mut workspace, &mut packs);
+    agree("loss", &[T::from_f64(loss)], &[losses.iter().sum()]);
+    let (mut dx, mut dwte) = (vec![T::ZERO; x.len()], vec![T::ZERO; wte.len()]);
+    let factor = T::from_f64(0.25);
+    cross_entropy::backward(&mut dx, &mut dwte, factor, inputs, &mut workspace, &mut packs);
+    agree("dx", &dx, &gradients["x"]);
+    agree("dwte", &dwte, &gradients["wte.weight"]);
+}
+
+fn elementwise<T: Float>() {
+    let len = 1003;
+    let (a, b) = (numbers(len, 1, 0.0), numbers(len, 2, 0.0));
+    let named: &Inputs<'_> = &[("a", &a, &[len]), ("b", &b, &[len])];
+    let (sum, _) = oracle(named, &a, |inputs| &inputs["a"] + &inputs["b"]);
+    let (square, _) = oracle(&named[..1], &[1.0], |inputs| inputs["a"].sqr()?.sum_all());
+    let (a, b) = (as_type::<T>(&a), as_type::<T>(&b));
+    let mut found = vec![T::ZERO; len];
+    residual::forward(&mut found, &a, &b);
+    agree("a + b", &found, &sum);
+    agree("|a|^2", &[T::from_f64(norm::sum_of_squares(&a))], &square);
+}
+
+/// Five steps of candle's AdamW on the loss sum(g w), whose gradient is g.
+fn optimizer<T: Float>() {
+    let (len, rate, decay) = (257, 0.05, 0.1);
+    let (start, slope) = (numbers(len, 1, 0.0), numbers(len, 2, 0.0));
+    let w = Var::from_slice(&start, len, &Device::Cpu).unwrap();
+    let g = Tensor::from_slice(&slope, len, &Device::Cpu).unwrap();
+    let parameters = candle_nn::ParamsAdamW {
+        lr: rate,
+        beta1: 0.9,
+        beta2: 0.95,
+        eps: 1e-8,
+        weight_decay: decay,
+    };
+    let mut exact = candle_nn::AdamW::new(vec![w.clone()], parameters).unwrap();
+    let (mut weights, half) = (as_type::<T>(&start), as_type::<T>(&slope));
+    let (mut first, mut second) = (vec![T::ZERO; len], vec![T::ZERO; len]);
+    for step in 1..=5 {
+        let factor = f64::from(step);
+        exact.backward_step(&((&g * factor).unwrap() * &*w).unwrap().sum_all().unwrap()).unwrap();
+        let adamw = adamw::AdamW {
+            learning_rate: rate,
+            beta1: 0.9,
+            beta2: 0.95,
+            epsilon: 1e-8,
+            weight_decay: decay,
+            correction1: 1.0 - 0.9_f64.powi(step),
+            correction2: 1.0 - 0.95_f64.powi(step),
+            gradient_scale: factor,
+        };
+        adamw::step(&mut weights, &half, &mut first, &mut second, &adamw);
+        agree("weights", &weights, &w.to_vec1::<f64>().unwrap());
+    }
+}

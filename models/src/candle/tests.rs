@@ -1,0 +1,194 @@
+//! The oracle against finite differences, and what it promises the trainer.
+
+use super::*;
+use crate::config::Family;
+use crate::init::init_weights;
+use crate::rng::{Purpose, Stream};
+
+/// A flat gradient that checks the order of calls.
+struct Flat {
+    values: Vec<f32>,
+    segments: Vec<std::ops::Range<usize>>,
+    completed: usize,
+    passes: Vec<Pass>,
+}
+
+impl Flat {
+    fn new(layout: &Layout) -> Self {
+        let segments = layout.segments().iter().map(|segment| segment.range.clone()).collect();
+        Self { values: vec![0.0; layout.len()], segments, completed: 0, passes: Vec::new() }
+    }
+}
+
+impl StepSink for Flat {
+    fn gradient(&mut self, segment: usize) -> &mut [f32] {
+        assert!(segment >= self.completed, "segment {segment} was complete");
+        &mut self.values[self.segments[segment].clone()]
+    }
+
+    fn complete(&mut self, segment: usize) {
+        assert_eq!(segment, self.completed, "segments complete in order");
+        self.completed += 1;
+    }
+
+    fn enter(&mut self, pass: Pass) {
+        self.passes.push(pass);
+    }
+}
+
+const SHAPE: (usize, usize) = (2, 5);
+
+fn tiny() -> ModelConfig {
+    ModelConfig {
+        family: Family::Gpt,
+        layers: 2,
+        width: 12,
+        heads: 3,
+        feed_forward: 20,
+        vocabulary: 17,
+        context: 7,
+    }
+}
+
+/// Weights large enough that no gradient drowns in rounding; norms and biases not at their start.
+fn weights(layout: &Layout) -> Vec<f32> {
+    let stream = Stream::new(3, Purpose::Test);
+    let mut weights = vec![0.0; layout.len()];
+    init_weights(layout, 3, &mut weights);
+    for tensor in layout.tensors() {
+        for index in tensor.range.clone() {
+            weights[index] += 0.2 * stream.normal(index as u64) as f32;
+        }
+    }
+    weights
+}
+
+fn tokens(seed: u64) -> Vec<u32> {
+    let stream = Stream::new(seed, Purpose::Test);
+    (0..(SHAPE.0 * SHAPE.1) as u64).map(|index| stream.below(index, 17) as u32).collect()
+}
+
+fn gradient(engine: &mut Candle, weights: &[f32], scale: f32) -> (f64, Flat) {
+    let mut flat = Flat::new(engine.layout());
+    let (inputs, targets) = (tokens(1), tokens(2));
+    let batch = Batch { inputs: &inputs, targets: &targets };
+    let loss = engine.train(weights, batch, scale, &mut flat).unwrap();
+    (loss, flat)
+}
+
+#[test]
+fn every_tensor_has_a_gradient_and_segments_complete_in_order() {
+    let layout = Layout::new(&tiny());
+    let mut engine = Candle::new(&tiny(), layout.clone(), SHAPE.0, SHAPE.1).unwrap();
+    let (loss, flat) = gradient(&mut engine, &weights(&layout), 1.0);
+    assert!(loss > 0.0 && loss.is_finite());
+    assert_eq!(flat.completed, layout.segments().len());
+    assert_eq!(flat.passes, [Pass::Forward, Pass::Backward]);
+    for tensor in layout.tensors() {
+        let values = &flat.values[tensor.range.clone()];
+        assert!(values.iter().all(|value| value.is_finite()), "{} is not finite", tensor.name);
+        assert!(values.iter().any(|value| *value != 0.0), "{} has no gradient", tensor.name);
+    }
+    let inside: usize = flat.values.iter().filter(|value| **value != 0.0).count();
+    assert!(inside <= layout.parameters(), "padding has gradients");
+}
+
+#[test]
+fn gradients_are_those_of_finite_differences() {
+    let layout = Layout::new(&tiny());
+    let mut engine = Candle::new_f64(&tiny(), layout.clone(), SHAPE.0, SHAPE.1).unwrap();
+    let weights = weights(&layout);
+    let (_, flat) = gradient(&mut engine, &weights, 1.0);
+    let (inputs, targets) = (tokens(1), tokens(2));
+    let mut loss = |weights: &[f32]| {
+        engine.evaluate(weights, Batch { inputs: &inputs, targets: &targets }).unwrap()
+    };
+    for tensor in layout.tensors() {
+        let (mut error, mut size) = (0.0, 0.0);
+        for index in tensor.range.clone().step_by(1 + tensor.range.len() / 40) {
+            let (mut above, mut below) = (weights.clone(), weights.clone());
+            above[index] += 1e-3;
+            below[index] -= 1e-3;
+            let distance = f64::from(above[index]) - f64::from(below[index]);
+            let slope = (loss(&above) - loss(&below)) / distance;
+            error += (slope - f64::from(flat.values[index])).powi(2);
+            size += slope.powi(2);
+        }
+        let relative = (error / size).sqrt();
+        assert!(relative < 2e-5, "{}: off by {relative:e} of its size", tensor.name);
+    }
+}
+
+#[test]
+fn gradients_accumulate_and_scale_linearly() {
+    let layout = Layout::new(&tiny());
+    let mut engine = Candle::new(&tiny(), layout.clone(), SHAPE.0, SHAPE.1).unwrap();
+    let weights = weights(&layout);
+    let (loss, once) = gradient(&mut engine, &weights, 0.5);
+    let (inputs, targets) = (tokens(1), tokens(2));
+    let batch = Batch { inputs: &inputs, targets: &targets };
+    let mut twice =
+        Flat { completed: 0, passes: Vec::new(), ..gradient(&mut engine, &weights, 0.25).1 };
+    engine.train(&weights, batch, 0.25, &mut twice).unwrap();
+    assert_eq!(once.values, twice.values, "powers of two scale without rounding");
+    let evaluated = engine.evaluate(&weights, batch).unwrap();
+    assert_eq!(loss.to_bits(), evaluated.to_bits(), "evaluation computes the same loss");
+}
+
+#[test]
+fn placement_changes_nothing() {
+    let tight = Layout::new(&tiny());
+    let starts: Vec<usize> =
+        tight.segments().iter().enumerate().map(|(i, s)| s.range.start + 256 * i).collect();
+    let placed = tight.place(&starts, tight.len() + 256 * starts.len() + 128);
+    let mut found = Vec::new();
+    for layout in [tight, placed] {
+        let mut weights = vec![0.0; layout.len()];
+        init_weights(&layout, 1, &mut weights);
+        let mut engine = Candle::new(&tiny(), layout.clone(), SHAPE.0, SHAPE.1).unwrap();
+        let (loss, flat) = gradient(&mut engine, &weights, 1.0);
+        let values = layout.tensors().iter().map(|t| flat.values[t.range.clone()].to_vec());
+        found.push((loss, values.collect::<Vec<_>>()));
+    }
+    assert_eq!(found[0], found[1]);
+}
+
+#[test]
+fn gradient_descent_lowers_the_loss() {
+    let layout = Layout::new(&tiny());
+    let mut engine = Candle::new(&tiny(), layout.clone(), SHAPE.0, SHAPE.1).unwrap();
+    let mut weights = vec![0.0; layout.len()];
+    init_weights(&layout, 1, &mut weights);
+    let mean = 1.0 / (SHAPE.0 * SHAPE.1) as f64;
+    let mut losses = Vec::new();
+    for _ in 0..20 {
+        let (loss, flat) = gradient(&mut engine, &weights, mean as f32);
+        losses.push(loss * mean);
+        for (weight, slope) in weights.iter_mut().zip(&flat.values) {
+            *weight -= 0.5 * slope;
+        }
+    }
+    let uniform = 17.0_f64.ln();
+    assert!((losses[0] - uniform).abs() < 0.1, "a fresh model knows nothing: {}", losses[0]);
+    assert!(losses[19] < 0.8 * losses[0], "losses {losses:?}");
+}
+
+#[test]
+fn a_missing_gradient_is_an_error() {
+    let layout = Layout::new(&tiny());
+    let engine = Candle::new(&tiny(), layout.clone(), SHAPE.0, SHAPE.1).unwrap();
+    let variables = engine.variables(&weights(&layout)).unwrap();
+    let unrelated = variables["wpe.weight"].sum_all().unwrap().backward().unwrap();
+    let mut flat = vec![0.0; layout.segments()[0].range.len()];
+    let segment = &layout.segments()[0];
+    let error = engine.add_gradients(segment, &variables, &unrelated, 1.0, &mut flat).unwrap_err();
+    assert!(error.to_string().contains("ln_f.weight"), "{error}");
+}
+
+#[test]
+fn impossible_shapes_name_their_key() {
+    for (shape, key) in [((0, 5), "batch.micro_sequences"), ((2, 8), "model.context = 7")] {
+        let error = Candle::new(&tiny(), Layout::new(&tiny()), shape.0, shape.1).unwrap_err();
+        assert!(error.to_string().contains(key), "{error}");
+    }
+}

@@ -1,0 +1,45 @@
+//! The one error type of this crate.
+
+/// What went wrong, by what the caller can do about it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A configuration value is impossible; change the named key.
+    #[error("{key} = {found}: expected {expected}")]
+    Invalid {
+        /// Dotted path of the key, as in `batch.micro_sequences`.
+        key: String,
+        /// The value found, as the user wrote it.
+        found: String,
+        /// What would have been accepted.
+        expected: String,
+    },
+    /// A configuration text does not parse or has an unknown key.
+    #[error("{origin}: {message}")]
+    Parse {
+        /// File or preset the text came from.
+        origin: String,
+        /// The parser's message, naming the key or line.
+        message: String,
+    },
+    /// The candle engine failed.
+    #[error("candle engine: {0}")]
+    Candle(#[from] candle_core::Error),
+    /// Autograd left a parameter without gradient: the engine is broken.
+    #[error("candle engine: no gradient for {tensor}: an operation in its path has no backward")]
+    MissingGradient {
+        /// Name of the parameter.
+        tensor: String,
+    },
+}
+
+impl Error {
+    /// An impossible value for a key.
+    pub fn invalid(
+        key: impl Into<String>,
+        found: impl ToString,
+        expected: impl Into<String>,
+    ) -> Self {
+        Self::Invalid { key: key.into(), found: found.to_string(), expected: expected.into() }
+    }
+}

@@ -1,0 +1,220 @@
+//! The whole model against finite differences in f64, and f32 against f64.
+
+use super::network::{Network, Sink, Size};
+use super::places::Places;
+use super::{Fused, activation_bytes};
+use crate::config::Family;
+use crate::ops::Float;
+use crate::ops::testing::{on_threads, relative_error, uniform};
+use crate::{Batch, Layout, Model, ModelConfig, Pass, StepSink};
+
+const SEQUENCES: usize = 2;
+const TOKENS: usize = 7;
+
+fn config() -> ModelConfig {
+    ModelConfig {
+        family: Family::Gpt,
+        layers: 2,
+        width: 24,
+        heads: 3,
+        feed_forward: 80,
+        vocabulary: 37,
+        context: 9,
+    }
+}
+
+/// A layout with gaps between the segments, as a bucket plan makes them.
+fn layout() -> Layout {
+    let tight = Layout::new(&config());
+    let starts: Vec<usize> =
+        tight.segments().iter().enumerate().map(|(i, s)| s.range.start + 256 * i).collect();
+    tight.place(&starts, tight.len() + 256 * starts.len())
+}
+
+/// Norm weights around one, everything else around zero, nothing zero.
+fn weights<T: Float>() -> Vec<T> {
+    let layout = layout();
+    let noise: Vec<f64> = uniform(layout.len(), 1);
+    let mut weights = vec![T::ZERO; layout.len()];
+    for tensor in layout.tensors() {
+        let center = if tensor.init == crate::layout::Init::Ones { 1.0 } else { 0.0 };
+        for i in tensor.range.clone() {
+            weights[i] = T::from_f64(center + 0.3 * noise[i]);
+        }
+    }
+    weights
+}
+
+fn tokens() -> (Vec<u32>, Vec<u32>) {
+    let stream: Vec<u32> = (0..SEQUENCES * TOKENS + 1).map(|i| (i * i * 5 % 37) as u32).collect();
+    (stream[..SEQUENCES * TOKENS].to_vec(), stream[1..].to_vec())
+}
+
+#[derive(Debug, PartialEq)]
+enum Event {
+    Enter(Pass),
+    Complete(usize),
+}
+
+/// Keeps gradients in a flat buffer, and what it is told.
+struct Flat<T> {
+    layout: Layout,
+    gradients: Vec<T>,
+    events: Vec<Event>,
+}
+
+impl<T: Float> Flat<T> {
+    fn new() -> Self {
+        let layout = layout();
+        Self { gradients: vec![T::ZERO; layout.len()], layout, events: Vec::new() }
+    }
+}
+
+impl<T: Float> Sink<T> for Flat<T> {
+    fn gradient(&mut self, segment: usize) -> &mut [T] {
+        assert!(!self.events.contains(&Event::Complete(segment)), "segment {segment} is complete");
+        &mut self.gradients[self.layout.segments()[segment].range.clone()]
+    }
+
+    fn complete(&mut self, segment: usize) {
+        self.events.push(Event::Complete(segment));
+    }
+
+    fn enter(&mut self, pass: Pass) {
+        self.events.push(Event::Enter(pass));
+    }
+}
+
+impl StepSink for Flat<f32> {
+    fn gradient(&mut self, segment: usize) -> &mut [f32] {
+        Sink::gradient(self, segment)
+    }
+
+    fn complete(&mut self, segment: usize) {
+        Sink::complete(self, segment);
+    }
+
+    fn enter(&mut self, pass: Pass) {
+        Sink::enter(self, pass);
+    }
+}
+
+fn network<T: Float>() -> Network<T> {
+    let config = config();
+    Network::new(Size::new(&config, SEQUENCES, TOKENS, 2), Places::new(&layout(), &config))
+}
+
+#[test]
+fn every_gradient_of_every_parameter_agrees_with_finite_differences() {
+    const STEP: f64 = 1e-5;
+    const SCALE: f64 = 0.25;
+    let (inputs, targets) = tokens();
+    let batch = Batch { inputs: &inputs, targets: &targets };
+    let (mut network, mut sink) = (network::<f64>(), Flat::new());
+    let mut weights = weights::<f64>();
+    network.train(&weights, batch, SCALE, &mut sink);
+    for tensor in layout().tensors() {
+        // All of the small tensors; a spread of a hundred elements of the large ones.
+        let stride = tensor.range.len().div_ceil(100) | 1;
+        let (mut found, mut differences) = (Vec::new(), Vec::new());
+        for i in tensor.range.clone().step_by(stride) {
+            let before = weights[i];
+            weights[i] = before + STEP;
+            let above = network.evaluate(&weights, batch);
+            weights[i] = before - STEP;
+            let below = network.evaluate(&weights, batch);
+            weights[i] = before;
+            differences.push(SCALE * (above - below) / (2.0 * STEP));
+            found.push(sink.gradients[i]);
+        }
+        assert!(differences.iter().any(|d| d.abs() > 1e-8), "{}: no influence", tensor.name);
+        let error = relative_error(&found, &differences);
+        assert!(error < 1e-6, "{}: relative error {error:e}", tensor.name);
+    }
+}
+
+#[test]
+fn no_gradient_is_missing_in_f32_and_all_agree_with_f64() {
+    let (inputs, targets) = tokens();
+    let batch = Batch { inputs: &inputs, targets: &targets };
+    let mut exact = Flat::new();
+    let exact_loss = network::<f64>().train(&weights(), batch, 0.25, &mut exact);
+    let mut model = Fused::new(&config(), layout(), SEQUENCES, TOKENS).unwrap();
+    let mut found = Flat::<f32>::new();
+    let loss = model.train(&weights(), batch, 0.25, &mut found).unwrap();
+    assert!((loss - exact_loss).abs() < 1e-5 * exact_loss, "{loss} {exact_loss}");
+    for tensor in layout().tensors() {
+        let gradient = &found.gradients[tensor.range.clone()];
+        assert!(gradient.iter().any(|g| *g != 0.0), "{}: no gradient", tensor.name);
+        let error = relative_error(gradient, &exact.gradients[tensor.range.clone()]);
+        assert!(error < 2e-5, "{}: relative error {error:e}", tensor.name);
+    }
+    let evaluated = model.evaluate(&weights(), batch).unwrap();
+    assert_eq!(evaluated.to_bits(), loss.to_bits());
+}
+
+#[test]
+fn segments_complete_in_order_and_passes_are_told() {
+    let (inputs, targets) = tokens();
+    let mut sink = Flat::<f32>::new();
+    let mut model = Fused::new(&config(), layout(), SEQUENCES, TOKENS).unwrap();
+    let batch = Batch { inputs: &inputs, targets: &targets };
+    model.train(&weights(), batch, 1.0, &mut sink).unwrap();
+    let completed = |event: &Event| matches!(event, Event::Complete(_));
+    let order: Vec<Event> = sink.events.drain(..).collect();
+    let first = order.iter().position(completed).unwrap();
+    assert_eq!(order[first..], [0, 1, 2, 3].map(Event::Complete));
+    assert_eq!(order[0], Event::Enter(Pass::Forward));
+    assert_eq!(order[first - 1], Event::Enter(Pass::Backward));
+}
+
+#[test]
+fn gradients_accumulate_and_repeat_bit_for_bit_on_any_threads() {
+    let (inputs, targets) = tokens();
+    let run = |threads: usize| {
+        on_threads(threads, || {
+            let batch = Batch { inputs: &inputs, targets: &targets };
+            let mut model = Fused::new(&config(), layout(), SEQUENCES, TOKENS).unwrap();
+            let mut sink = Flat::<f32>::new();
+            let loss = model.train(&weights(), batch, 0.5, &mut sink).unwrap();
+            let once = sink.gradients.clone();
+            sink.events.clear();
+            model.train(&weights(), batch, 0.5, &mut sink).unwrap();
+            let twice: Vec<f64> = once.iter().map(|&g| 2.0 * f64::from(g)).collect();
+            assert!(relative_error(&sink.gradients, &twice) < 1e-6);
+            (loss.to_bits(), once, sink.gradients)
+        })
+    };
+    let one = run(1);
+    assert!(run(1) == one);
+    assert!(run(2) == one);
+    assert!(run(3) == one);
+}
+
+#[test]
+fn impossible_batches_are_refused_by_name() {
+    for (sequences, tokens, key) in
+        [(0, 7, "batch.micro_sequences"), (1, 0, "sequence_tokens"), (1, 10, "sequence_tokens")]
+    {
+        let error = Fused::new(&config(), layout(), sequences, tokens).unwrap_err().to_string();
+        assert!(error.contains(key), "{error}");
+    }
+}
+
+#[test]
+fn the_plan_names_every_byte_of_gpt2_124m() {
+    let config = ModelConfig {
+        family: Family::Gpt,
+        layers: 12,
+        width: 768,
+        heads: 12,
+        feed_forward: 3072,
+        vocabulary: 50257,
+        context: 1024,
+    };
+    let plan = activation_bytes(&config, 4, 256, 2);
+    let kept: u64 = plan[..4].iter().map(|(_, bytes)| bytes).sum();
+    // 10 C + 4 + H per token and block, and the last stream and norm.
+    assert_eq!(kept, 4 * 1024 * (12 * (10 * 768 + 4 + 12) + 768 + 2));
+    assert_eq!(plan[5].1, 4 * 256 * (50257 + 129));
+}

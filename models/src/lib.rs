@@ -1,0 +1,27 @@
+//! What is computed: workloads, parameter layout, memory plan, FLOP accounting, ops and engines.
+//!
+//! This crate never sees a rank, a file or a network. Shapes are named the same everywhere:
+//! B sequences per rank and micro-batch, T tokens, C width, H heads, D head width, F feed-forward
+//! width, V vocabulary, L layers, N parameters.
+
+pub mod candle;
+pub mod config;
+pub mod engine;
+mod error;
+pub mod flops;
+pub mod fused;
+pub mod init;
+pub mod layout;
+pub mod memory;
+pub mod ops;
+pub mod presets;
+pub mod rng;
+pub mod workload;
+
+pub use candle::Candle;
+pub use config::ModelConfig;
+pub use engine::{Batch, Model, Pass, StepSink};
+pub use error::Error;
+pub use init::init_weights;
+pub use layout::Layout;
+pub use workload::Workload;

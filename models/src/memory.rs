@@ -1,0 +1,133 @@
+//! The memory plan of one rank, made before anything is allocated.
+
+use serde::Serialize;
+
+/// One planned allocation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct MemoryItem {
+    /// What it holds.
+    pub name: String,
+    /// Its size.
+    pub bytes: u64,
+}
+
+/// What one rank holds at its peak.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct MemoryPlan {
+    /// The flat buffers first, then the engine's, then the others'.
+    pub items: Vec<MemoryItem>,
+    parameters: u64,
+}
+
+impl MemoryPlan {
+    /// The plan for flat buffers of `buffer_elements` (f32, padding included) holding `parameters`.
+    ///
+    /// `others` is what the engine (activations, workspace), communication and checkpoints hold.
+    pub fn new(
+        parameters: usize,
+        buffer_elements: usize,
+        others: impl IntoIterator<Item = (String, u64)>,
+    ) -> Self {
+        let buffer = 4 * buffer_elements as u64;
+        let buffers = [
+            ("weights", buffer),
+            ("gradients", buffer),
+            ("Adam first moment", buffer),
+            ("Adam second moment", buffer),
+        ];
+        let buffers = buffers.map(|(name, bytes)| (name.to_owned(), bytes));
+        let items = buffers.into_iter().chain(others);
+        Self {
+            items: items.map(|(name, bytes)| MemoryItem { name, bytes }).collect(),
+            parameters: parameters as u64,
+        }
+    }
+
+    /// All items together.
+    pub fn total_bytes(&self) -> u64 {
+        self.items.iter().map(|item| item.bytes).sum()
+    }
+
+    /// A checkpoint's tensors over all ranks: master weights and both moments, f32, no padding.
+    pub fn checkpoint_bytes(&self) -> u64 {
+        3 * 4 * self.parameters
+    }
+
+    /// Bytes of both Adam moments on this rank.
+    pub fn optimizer_bytes(&self) -> u64 {
+        self.items[2].bytes + self.items[3].bytes
+    }
+
+    /// Bytes that grow with the micro-batch or serve communication: all but the flat buffers.
+    pub fn working_bytes(&self) -> u64 {
+        self.items[4..].iter().map(|item| item.bytes).sum()
+    }
+
+    /// Whether the plan fits into the memory that this rank may use.
+    ///
+    /// # Errors
+    /// A sentence with what is missing and what would help.
+    pub fn fits(&self, available_bytes: u64) -> Result<(), String> {
+        let total = self.total_bytes();
+        if total <= available_bytes {
+            return Ok(());
+        }
+        let (needed, found) = (gib(total), gib(available_bytes));
+        let help = self.help(available_bytes);
+        Err(format!("one rank needs {needed}, {found} are available\n  hint: {help}"))
+    }
+
+    /// What would help: the flat buffers decide whether a smaller micro-batch can.
+    fn help(&self, available_bytes: u64) -> String {
+        let fixed = self.total_bytes() - self.working_bytes();
+        if fixed < available_bytes {
+            let working = gib(self.working_bytes());
+            return format!(
+                "{working} are activations and workspace; lower batch.micro_sequences or \
+                 batch.sequence_tokens, or start fewer ranks per machine"
+            );
+        }
+        let fixed = gib(fixed);
+        format!(
+            "{fixed} are weights, gradients and optimizer state; take a smaller model, or a \
+             machine with more memory"
+        )
+    }
+}
+
+fn gib(bytes: u64) -> String {
+    format!("{:.2} GiB", bytes as f64 / (1_u64 << 30) as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    fn plan() -> MemoryPlan {
+        let activations = ("activations".to_owned(), 2 * GIB);
+        MemoryPlan::new((1 << 28) - 100, 1 << 28, [activations])
+    }
+
+    #[test]
+    fn adds_up() {
+        let plan = plan();
+        assert_eq!(plan.total_bytes(), 6 * GIB);
+        assert_eq!(plan.optimizer_bytes(), 2 * GIB);
+        assert_eq!(plan.working_bytes(), 2 * GIB);
+        assert_eq!(plan.checkpoint_bytes(), 12 * ((1 << 28) - 100), "padding is not saved");
+    }
+
+    #[test]
+    fn a_plan_that_does_not_fit_says_what_helps() {
+        assert_eq!(plan().fits(6 * GIB), Ok(()));
+        for (available, expected) in
+            [(5 * GIB, "batch.micro_sequences"), (3 * GIB, "smaller model")]
+        {
+            let sentence = plan().fits(available).unwrap_err();
+            assert!(sentence.contains(expected), "{sentence}");
+            assert!(sentence.contains("GiB are available"), "{sentence}");
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! The tied head and its loss: logits = H W^T, loss = the sum of `-ln softmax(logits)[target]`.
+//!
+//! H is (N, C), W the token table (V, C), targets (N). Tokens are taken in chunks, so that only a
+//! chunk of the logits exists ([`chunk_tokens`]); its gradient takes the same memory:
+//!
+//! - dlogits = scale (softmax(logits) - onehot(target))
+//! - dH = dlogits W
+//! - dW += dlogits^T H
+//!
+//! Logits are kept as (V, tokens): tokens along the vectors, so that no sum runs across a vector,
+//! and neither W nor the logits need transposing for any of the three products.
+
+mod cpu;
+
+pub use cpu::{backward, forward};
+
+use super::Float;
+
+/// Most bytes of logits in one chunk.
+const LOGITS_BYTES: usize = 64 << 20;
+/// Pieces of the vocabulary, summed apart and then in order.
+const PARTS: usize = 64;
+/// Tokens of a chunk come in multiples of this where there are enough.
+const TOKENS_MULTIPLE: usize = 64;
+
+/// Tokens in one chunk of a batch of `tokens` (the last chunk may be shorter).
+pub fn chunk_tokens<T>(tokens: usize, vocabulary: usize) -> usize {
+    let most = LOGITS_BYTES / (vocabulary * size_of::<T>());
+    let most = (most / TOKENS_MULTIPLE).max(1) * TOKENS_MULTIPLE;
+    let chunks = tokens.div_ceil(most).max(1);
+    tokens.div_ceil(chunks).next_multiple_of(TOKENS_MULTIPLE).min(tokens)
+}
+
+/// What the head reads for one chunk.
+#[derive(Debug, Clone, Copy)]
+pub struct Inputs<'a, T> {
+    /// H (tokens, C).
+    pub hidden: &'a [T],
+    /// W (V, C).
+    pub table: &'a [T],
+    /// Target ids (tokens).
+    pub targets: &'a [u32],
+    /// C.
+    pub width: usize,
+}
+
+impl<T> Inputs<'_, T> {
+    /// The numbers of tokens and of token ids.
+    fn check(&self) -> (usize, usize) {
+        let (tokens, vocabulary) = (self.targets.len(), self.table.len() / self.width);
+        assert_eq!(self.hidden.len(), tokens * self.width, "H (tokens, C)");
+        assert_eq!(self.table.len(), vocabulary * self.width, "W (V, C)");
+        assert!(self.targets.iter().all(|&t| (t as usize) < vocabulary), "targets below V");
+        (tokens, vocabulary)
+    }
+}
+
+/// The logits of one chunk and what becomes of them.
+#[derive(Debug)]
+pub struct Workspace<T> {
+    /// (V, tokens).
+    logits: Vec<T>,
+    /// Per part of the vocabulary and token: maximum, and sum of exponentials relative to it.
+    maxima: Vec<T>,
+    sums: Vec<T>,
+    /// Per token: log-sum-exp.
+    log_sums: Vec<T>,
+}
+
+impl<T: Float> Workspace<T> {
+    /// Room for chunks of up to `tokens` tokens.
+    pub fn new(tokens: usize, vocabulary: usize) -> Self {
+        Self {
+            logits: vec![T::ZERO; tokens * vocabulary],
+            maxima: vec![T::ZERO; PARTS * tokens],
+            sums: vec![T::ZERO; PARTS * tokens],
+            log_sums: vec![T::ZERO; tokens],
+        }
+    }
+
+    /// Bytes of a workspace, without making one.
+    pub fn planned_bytes(tokens: usize, vocabulary: usize) -> usize {
+        tokens * (vocabulary + 2 * PARTS + 1) * size_of::<T>()
+    }
+}

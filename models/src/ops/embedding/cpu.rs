@@ -1,0 +1,119 @@
+//! Rows copied forward, rows summed backward.
+
+use rayon::prelude::*;
+
+use crate::ops::{Float, simd};
+
+/// Tasks into which the rows of the token table are cut for backward.
+const TABLE_PARTS: usize = 64;
+
+/// Writes `x` (B, T, C) from `tokens` (B, T), `wte` (V, C) and `wpe` (at least T, C).
+///
+/// # Panics
+/// When a token is not below V, or lengths do not fit together.
+pub fn forward<T: Float>(
+    x: &mut [T],
+    tokens: &[u32],
+    wte: &[T],
+    wpe: &[T],
+    (sequence_tokens, width): (usize, usize),
+) {
+    assert_eq!(x.len(), tokens.len() * width, "x (B, T, C)");
+    assert!(wpe.len() >= sequence_tokens * width, "wpe has a row for each of T positions");
+    x.par_chunks_exact_mut(width).zip(tokens).enumerate().for_each(|(row, (x, &token))| {
+        let position = row % sequence_tokens;
+        let (token, position) = (token as usize * width, position * width);
+        let (token, position) = (&wte[token..token + width], &wpe[position..position + width]);
+        simd::vectorize(
+            #[inline(always)]
+            || {
+                for (x, (&token, &position)) in x.iter_mut().zip(token.iter().zip(position)) {
+                    *x = token + position;
+                }
+            },
+        );
+    });
+}
+
+/// Adds to `dwte` (V, C) and `dwpe` (at least T, C) from `dx` (B, T, C).
+///
+/// Each row of a table is summed by one task, in the order of the tokens.
+///
+/// # Panics
+/// When a token is not below V, or lengths do not fit together.
+pub fn backward<T: Float>(
+    dwte: &mut [T],
+    dwpe: &mut [T],
+    dx: &[T],
+    tokens: &[u32],
+    (sequence_tokens, width): (usize, usize),
+) {
+    assert_eq!(dx.len(), tokens.len() * width, "dx (B, T, C)");
+    assert!(dwpe.len() >= sequence_tokens * width, "dwpe has a row for each of T positions");
+    let vocabulary = dwte.len() / width;
+    assert!(tokens.iter().all(|&token| (token as usize) < vocabulary), "tokens below V");
+    let part_rows = vocabulary.div_ceil(TABLE_PARTS);
+    dwte.par_chunks_mut(part_rows * width).enumerate().for_each(|(part, dwte)| {
+        let first = part * part_rows;
+        let rows = first..first + dwte.len() / width;
+        for (&token, dx) in tokens.iter().zip(dx.chunks_exact(width)) {
+            let token = token as usize;
+            if rows.contains(&token) {
+                add(&mut dwte[(token - first) * width..][..width], dx);
+            }
+        }
+    });
+    let used = &mut dwpe[..sequence_tokens * width];
+    used.par_chunks_exact_mut(width).enumerate().for_each(|(position, dwpe)| {
+        for dx in dx.chunks_exact(width).skip(position).step_by(sequence_tokens) {
+            add(dwpe, dx);
+        }
+    });
+}
+
+fn add<T: Float>(y: &mut [T], x: &[T]) {
+    simd::vectorize(
+        #[inline(always)]
+        || y.iter_mut().zip(x).for_each(|(y, &x)| *y += x),
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{backward, forward};
+    use crate::ops::testing::{check_gradient, inner, uniform};
+
+    const TOKENS: [u32; 10] = [3, 0, 3, 69, 7, 3, 69, 68, 1, 0];
+    const SHAPE: (usize, usize) = (5, 6);
+
+    #[test]
+    fn forward_adds_token_and_position() {
+        let (wte, wpe): (Vec<f64>, Vec<f64>) = (uniform(70 * 6, 1), uniform(8 * 6, 2));
+        let mut x = vec![0.0; 10 * 6];
+        forward(&mut x, &TOKENS, &wte, &wpe, SHAPE);
+        for (row, &token) in TOKENS.iter().enumerate() {
+            for c in 0..6 {
+                let exact = wte[token as usize * 6 + c] + wpe[row % 5 * 6 + c];
+                assert_eq!(x[row * 6 + c], exact);
+            }
+        }
+    }
+
+    #[test]
+    fn backward_agrees_with_finite_differences() {
+        let (wte, wpe): (Vec<f64>, Vec<f64>) = (uniform(70 * 6, 1), uniform(8 * 6, 2));
+        let dx: Vec<f64> = uniform(10 * 6, 3);
+        let loss = |wte: &[f64], wpe: &[f64]| {
+            let mut x = vec![0.0; 10 * 6];
+            forward(&mut x, &TOKENS, wte, wpe, SHAPE);
+            inner(&x, &dx)
+        };
+        let (mut dwte, mut dwpe) = (vec![0.0; wte.len()], vec![0.0; wpe.len()]);
+        backward(&mut dwte, &mut dwpe, &dx, &TOKENS, SHAPE);
+        check_gradient("wte", &wte, &dwte, |wte| loss(wte, &wpe));
+        check_gradient("wpe", &wpe, &dwpe, |wpe| loss(&wte, wpe));
+        let once = dwte.clone();
+        backward(&mut dwte, &mut dwpe, &dx, &TOKENS, SHAPE);
+        assert!(dwte.iter().zip(&once).all(|(a, b)| (a - 2.0 * b).abs() < 1e-12), "accumulates");
+    }
+}

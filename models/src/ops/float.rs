@@ -1,0 +1,164 @@
+//! The element types of the ops: f32 trains, f64 checks gradients by finite differences.
+
+use std::fmt::Debug;
+use std::ops::{Add, AddAssign, Div, Mul, MulAssign, Neg, Sub, SubAssign};
+
+use super::matmul::kernel::Kernel;
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for f32 {}
+    impl Sealed for f64 {}
+}
+
+/// A floating-point element: f32 or f64.
+///
+/// Sums and products are never contracted into fused multiply-adds outside the matmul kernels, so
+/// that element-wise ops give the same bits at every vector width.
+pub trait Float:
+    sealed::Sealed
+    + Copy
+    + Debug
+    + Default
+    + PartialOrd
+    + Send
+    + Sync
+    + Add<Output = Self>
+    + Sub<Output = Self>
+    + Mul<Output = Self>
+    + Div<Output = Self>
+    + Neg<Output = Self>
+    + AddAssign
+    + SubAssign
+    + MulAssign
+    + 'static
+{
+    /// 0.
+    const ZERO: Self;
+    /// 1.
+    const ONE: Self;
+    /// Minus infinity.
+    const LOWEST: Self;
+
+    /// The nearest value to an f64.
+    fn from_f64(value: f64) -> Self;
+    /// The value as an f64, exactly.
+    fn to_f64(self) -> f64;
+    /// Square root, correctly rounded.
+    fn sqrt(self) -> Self;
+    /// e to the power of this, made to be vectorised; NaN stays NaN, minus infinity gives 0.
+    ///
+    /// In f32 the relative error is below 3e-7 from -87 to 88; results that would be subnormal are
+    /// 0 and arguments above 88 are taken as 88.
+    fn exp(self) -> Self;
+    /// Matmul micro-kernels for the instruction set of this machine.
+    fn kernel() -> &'static Kernel<Self>;
+
+    /// The larger of both; `other` when this is NaN.
+    #[inline(always)]
+    fn larger(self, other: Self) -> Self {
+        if self > other { self } else { other }
+    }
+}
+
+impl Float for f32 {
+    const ZERO: Self = 0.0;
+    const ONE: Self = 1.0;
+    const LOWEST: Self = Self::NEG_INFINITY;
+
+    #[inline(always)]
+    fn from_f64(value: f64) -> Self {
+        value as Self
+    }
+
+    #[inline(always)]
+    fn to_f64(self) -> f64 {
+        f64::from(self)
+    }
+
+    #[inline(always)]
+    fn sqrt(self) -> Self {
+        self.sqrt()
+    }
+
+    /// x = n ln 2 + r with |r| <= ln 2 / 2; Taylor's series to the seventh power for e^r (its
+    /// remainder is below r^8 / 8! = 5.2e-9), and 2^n through the bits of the exponent.
+    #[inline(always)]
+    fn exp(self) -> Self {
+        const LOWER: f32 = -87.0;
+        const UPPER: f32 = 88.0;
+        const ROUND: f32 = 12_582_912.0; // 1.5 x 2^23: adding it leaves an integer in the low bits
+        const LN_2_HIGH: f32 = 0.693_359_4; // 355 / 512: n times it is exact
+        const LN_2_LOW: f32 = -2.121_944_4e-4;
+        let x = if self > UPPER { UPPER } else { self };
+        let x = if x < LOWER { LOWER } else { x };
+        let shifted = x * std::f32::consts::LOG2_E + ROUND;
+        let n = shifted - ROUND;
+        let r = (x - n * LN_2_HIGH) - n * LN_2_LOW;
+        let mut series = 1.0 / 5040.0;
+        for coefficient in [1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0] {
+            series = series * r + coefficient;
+        }
+        let power = Self::from_bits((shifted.to_bits() << 23).wrapping_add(0x3F80_0000));
+        if self < LOWER { 0.0 } else { series * power }
+    }
+
+    fn kernel() -> &'static Kernel<Self> {
+        super::matmul::kernel::single()
+    }
+}
+
+impl Float for f64 {
+    const ZERO: Self = 0.0;
+    const ONE: Self = 1.0;
+    const LOWEST: Self = Self::NEG_INFINITY;
+
+    #[inline(always)]
+    fn from_f64(value: f64) -> Self {
+        value
+    }
+
+    #[inline(always)]
+    fn to_f64(self) -> f64 {
+        self
+    }
+
+    #[inline(always)]
+    fn sqrt(self) -> Self {
+        self.sqrt()
+    }
+
+    #[inline(always)]
+    fn exp(self) -> Self {
+        self.exp()
+    }
+
+    fn kernel() -> &'static Kernel<Self> {
+        super::matmul::kernel::double()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Float;
+
+    #[test]
+    fn exp_keeps_its_stated_error() {
+        let mut worst = 0.0_f64;
+        for step in -870_000..880_000 {
+            let x = step as f32 * 1e-4;
+            let exact = f64::from(x).exp();
+            worst = worst.max((Float::exp(x).to_f64() - exact).abs() / exact);
+        }
+        assert!(worst < 3e-7, "relative error {worst:e}");
+    }
+
+    #[test]
+    fn exp_at_the_edges() {
+        assert_eq!(Float::exp(0.0_f32), 1.0);
+        assert_eq!(Float::exp(f32::NEG_INFINITY), 0.0);
+        assert_eq!(Float::exp(-88.0_f32), 0.0);
+        assert!(Float::exp(f32::NAN).is_nan());
+        assert!(Float::exp(f32::INFINITY) > 1e38);
+    }
+}

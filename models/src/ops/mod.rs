@@ -1,0 +1,47 @@
+//! Ops: functions over slices, one op per folder; `mod.rs` has the formula, `cpu.rs` the code.
+//!
+//! Outputs and workspaces are given by the caller. No op allocates, locks or synchronises. Work is
+//! divided over the rayon pool that the caller is in, in pieces that do not depend on the number
+//! of threads, and every sum has a fixed order: results are the same bits on any pool.
+//!
+//! Ops are generic over [`Float`]: f32 trains, f64 checks gradients by finite differences.
+
+pub mod adamw;
+pub mod attention;
+pub mod cross_entropy;
+pub mod embedding;
+mod float;
+pub mod gelu;
+pub mod layer_norm;
+pub mod matmul;
+pub mod norm;
+pub mod residual;
+mod simd;
+#[cfg(test)]
+pub(crate) mod testing;
+
+pub use float::Float;
+
+use rayon::prelude::*;
+
+/// Elements per task of an element-wise op: 64 KiB of f32.
+const ELEMENT_CHUNK: usize = 16_384;
+/// Rows per task of an op over rows.
+const ROW_CHUNK: usize = 16;
+/// Columns per task of a sum over rows: four cache lines of f32.
+const COLUMN_CHUNK: usize = 64;
+
+/// Sets every element to zero.
+pub(crate) fn clear<T: Float>(values: &mut [T]) {
+    values.par_chunks_mut(ELEMENT_CHUNK).for_each(|values| values.fill(T::ZERO));
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn clearing_reaches_the_last_element() {
+        let mut values = vec![1f32; 2 * super::ELEMENT_CHUNK + 1];
+        super::clear(&mut values);
+        assert!(values.iter().all(|value| value.to_bits() == 0));
+    }
+}

@@ -1,0 +1,118 @@
+//! Vector instructions chosen at run time.
+//!
+//! The build targets the oldest processor of its architecture. [`vectorize`] runs a closure inside
+//! a function that is compiled for AVX-512 or AVX2, so that plain loops in it use wide registers.
+
+#![allow(unsafe_code)]
+
+/// Runs `work` with the widest vectors of this processor.
+///
+/// Everything in `work` must be inlined: pass a closure marked `#[inline(always)]` that calls only
+/// functions marked the same way.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub(crate) fn vectorize<R>(work: impl FnOnce() -> R) -> R {
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,bmi2")]
+    fn avx512<R>(work: impl FnOnce() -> R) -> R {
+        work()
+    }
+    #[target_feature(enable = "avx2,fma,bmi2")]
+    fn avx2<R>(work: impl FnOnce() -> R) -> R {
+        work()
+    }
+    // The standard library caches what it detects: each test is one load.
+    if is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512dq")
+        && is_x86_feature_detected!("avx512vl")
+        && is_x86_feature_detected!("bmi2")
+    {
+        // SAFETY: the features were detected; every AVX-512 processor has AVX2 and FMA.
+        unsafe { avx512(work) }
+    } else if is_x86_feature_detected!("avx2")
+        && is_x86_feature_detected!("fma")
+        && is_x86_feature_detected!("bmi2")
+    {
+        // SAFETY: the features were detected.
+        unsafe { avx2(work) }
+    } else {
+        work()
+    }
+}
+
+/// Runs `work`; the vectors of this architecture are in its oldest processor already.
+#[cfg(not(target_arch = "x86_64"))]
+#[inline(always)]
+pub(crate) fn vectorize<R>(work: impl FnOnce() -> R) -> R {
+    work()
+}
+
+/// Partial sums of [`sum`] and [`dot`]: one AVX-512 register of f32, two of f64.
+const LANES: usize = 16;
+
+/// Sum of products of both slices in a fixed order that vectorises.
+#[inline(always)]
+pub(crate) fn dot<T: super::Float>(left: &[T], right: &[T]) -> T {
+    sum_of(left, right, |a, b| a * b)
+}
+
+/// Sum of a function of pairs of both slices in a fixed order that vectorises.
+#[inline(always)]
+pub(crate) fn sum_of<T: super::Float>(left: &[T], right: &[T], f: impl Fn(T, T) -> T) -> T {
+    let mut lanes = [T::ZERO; LANES];
+    let (left_chunks, left_rest) = left.as_chunks::<LANES>();
+    let (right_chunks, right_rest) = right.as_chunks::<LANES>();
+    for (a, b) in left_chunks.iter().zip(right_chunks) {
+        for lane in 0..LANES {
+            lanes[lane] += f(a[lane], b[lane]);
+        }
+    }
+    for (lane, (&a, &b)) in lanes.iter_mut().zip(left_rest.iter().zip(right_rest)) {
+        *lane += f(a, b);
+    }
+    fold(lanes)
+}
+
+/// Sum of a slice in a fixed order that vectorises.
+#[inline(always)]
+pub(crate) fn sum<T: super::Float>(values: &[T]) -> T {
+    let mut lanes = [T::ZERO; LANES];
+    let (chunks, rest) = values.as_chunks::<LANES>();
+    for chunk in chunks {
+        for lane in 0..LANES {
+            lanes[lane] += chunk[lane];
+        }
+    }
+    for (lane, &value) in lanes.iter_mut().zip(rest) {
+        *lane += value;
+    }
+    fold(lanes)
+}
+
+#[inline(always)]
+fn fold<T: super::Float>(mut lanes: [T; LANES]) -> T {
+    let mut half = LANES / 2;
+    while half > 0 {
+        for lane in 0..half {
+            lanes[lane] += lanes[lane + half];
+        }
+        half /= 2;
+    }
+    lanes[0]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{dot, sum, vectorize};
+
+    #[test]
+    fn sums_and_dots_cover_the_tail() {
+        for len in 0..70 {
+            let values: Vec<f64> = (0..len).map(f64::from).collect();
+            let exact = f64::from(len * (len - 1) / 2);
+            assert_eq!(vectorize(|| sum(&values)), exact);
+            let squares: f64 = values.iter().map(|v| v * v).sum();
+            assert_eq!(vectorize(|| dot(&values, &values)), squares);
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! The presets against published dimensions, and TOML there and back.
+
+use super::*;
+use crate::Layout;
+
+#[test]
+fn all_parse_validate_and_round_trip() {
+    for name in names() {
+        let workload = load(name).unwrap();
+        workload.validate().unwrap_or_else(|error| panic!("{name}: {error}"));
+        workload.batch.accumulation(1).unwrap();
+        let again = parse(&to_toml(&workload), "round trip").unwrap();
+        assert_eq!(workload, again, "{name}");
+        assert_eq!(workload.id(None), again.id(None), "{name}");
+    }
+    assert_eq!(load("gpt5"), None);
+}
+
+#[test]
+fn parameters_are_the_published_ones() {
+    for (name, parameters) in [
+        ("gpt2-124m", 124_439_808),
+        ("gpt2-355m", 354_823_168),
+        ("gpt2-774m", 774_030_080),
+        ("gpt2-1558m", 1_557_611_200),
+    ] {
+        assert_eq!(Layout::new(&load(name).unwrap().model).parameters(), parameters, "{name}");
+    }
+    // Brown et al. 2020 print rounded counts.
+    for (name, billions) in
+        [("gpt3-1.3b", 1.3), ("gpt3-6.7b", 6.7), ("gpt3-13b", 13.0), ("gpt3-175b", 175.0)]
+    {
+        let found = Layout::new(&load(name).unwrap().model).parameters() as f64 / 1e9;
+        assert!((found / billions - 1.0).abs() < 0.02, "{name}: {found} billion");
+    }
+}
+
+#[test]
+fn global_batches_hold_the_published_tokens() {
+    for (name, tokens) in [
+        ("gpt2-124m", 0.524e6),
+        ("gpt2-1558m", 0.524e6),
+        ("gpt3-1.3b", 1e6),
+        ("gpt3-6.7b", 2e6),
+        ("gpt3-13b", 2e6),
+        ("gpt3-175b", 3.2e6),
+    ] {
+        let batch = load(name).unwrap().batch;
+        let found = (batch.global_sequences(1) * batch.sequence_tokens) as f64;
+        assert!((found / tokens - 1.0).abs() < 0.05, "{name}: {found} tokens");
+    }
+}
+
+#[test]
+fn presets_have_different_ids() {
+    let ids: std::collections::BTreeSet<String> =
+        names().map(|name| load(name).unwrap().id(None)).collect();
+    assert_eq!(ids.len(), names().len());
+}
+
+#[test]
+fn errors_name_origin_line_and_key() {
+    let text = text("smoke").unwrap();
+    for (change, expected) in [
+        (text.replace("width = 128", "widht = 128"), "unknown field `widht`"),
+        (text.replace("width = 128", "width = \"wide\""), "width = \"wide\""),
+        (text.replace("layers = 2\n", ""), "missing field `layers`"),
+        (text.replace("[schedule]", "[shcedule]"), "unknown field `shcedule`"),
+        (text.replace("\"cosine\"", "\"square\""), "unknown variant `square`"),
+        (text.replace("steps = 200", "steps = -1"), "-1"),
+        (text.replace("[data]", "[data"), "[data"),
+    ] {
+        let error = parse(&change, "my.toml").unwrap_err().to_string();
+        assert!(error.starts_with("my.toml: "), "{error}");
+        assert!(error.contains(expected), "expected {expected} in: {error}");
+        assert!(error.contains("line "), "{error}");
+    }
+}

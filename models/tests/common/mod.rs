@@ -1,0 +1,35 @@
+//! What the integration tests share.
+
+use std::ops::Range;
+
+use yardstick_models::{Layout, Pass, StepSink};
+
+/// A flat gradient that insists on the order of segments.
+pub(crate) struct Flat {
+    /// The gradient, laid out as the weights.
+    pub(crate) values: Vec<f32>,
+    segments: Vec<Range<usize>>,
+    complete: usize,
+}
+
+impl Flat {
+    /// All zero.
+    pub(crate) fn new(layout: &Layout) -> Self {
+        let segments = layout.segments().iter().map(|segment| segment.range.clone()).collect();
+        Self { values: vec![0.0; layout.len()], segments, complete: 0 }
+    }
+}
+
+impl StepSink for Flat {
+    fn gradient(&mut self, segment: usize) -> &mut [f32] {
+        assert!(segment >= self.complete, "segment {segment} was complete");
+        &mut self.values[self.segments[segment].clone()]
+    }
+
+    fn complete(&mut self, segment: usize) {
+        assert_eq!(segment, self.complete, "segments complete in order");
+        self.complete += 1;
+    }
+
+    fn enter(&mut self, _pass: Pass) {}
+}
