@@ -1,0 +1,115 @@
+//! How a flat buffer is cut into messages.
+
+use std::ops::Range;
+
+/// A contiguous slice of the flat buffer that is reduced as one message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bucket {
+    /// Place in the padded flat buffer, in elements. The padding is at the end.
+    pub range: Range<usize>,
+    /// The segments in it.
+    pub segments: Range<usize>,
+}
+
+impl Bucket {
+    /// The part that `rank` of `world` owns under a sharded optimizer, in elements of the flat
+    /// buffer.
+    pub fn part(&self, rank: usize, world: usize) -> Range<usize> {
+        let len = self.range.len() / world;
+        let start = self.range.start + rank * len;
+        start..start + len
+    }
+}
+
+/// Where segments lie in the padded flat buffer, and the buckets over them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BucketPlan {
+    /// Start of each segment, in elements; each a multiple of `align`.
+    pub starts: Vec<usize>,
+    /// Length of the padded flat buffer, in elements.
+    pub len: usize,
+    /// In order; they tile the buffer.
+    pub buckets: Vec<Bucket>,
+}
+
+impl BucketPlan {
+    /// Cuts segments, given in order of readiness, into buckets for `world` ranks.
+    ///
+    /// A bucket closes at the end of the segment with which it reaches `bucket_elements`, so that
+    /// it can go out as soon as that segment is ready. Every bucket is padded to split into
+    /// `world` equal parts, each a multiple of `align` elements.
+    ///
+    /// # Panics
+    /// When `world` or `align` is 0.
+    pub fn new(segment_lens: &[usize], world: usize, bucket_elements: usize, align: usize) -> Self {
+        assert!(world > 0 && align > 0, "world {world}, align {align}");
+        let mut plan = Self { starts: Vec::new(), len: 0, buckets: Vec::new() };
+        let (mut first, mut start, mut end) = (0, 0, 0);
+        for (segment, len) in segment_lens.iter().enumerate() {
+            let place = usize::next_multiple_of(end, align);
+            plan.starts.push(place);
+            end = place + len;
+            let last = segment + 1 == segment_lens.len();
+            if end - start >= bucket_elements || last {
+                end = start + (end - start).next_multiple_of(world * align);
+                plan.buckets.push(Bucket { range: start..end, segments: first..segment + 1 });
+                (first, start) = (segment + 1, end);
+            }
+        }
+        plan.len = end;
+        plan
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn closes_at_segment_ends_and_pads_for_the_world() {
+        let plan = BucketPlan::new(&[100, 30, 500, 7], 3, 120, 10);
+        assert_eq!(plan.starts, [0, 100, 150, 660]);
+        let bucket = |range, segments| Bucket { range, segments };
+        assert_eq!(
+            plan.buckets,
+            [bucket(0..150, 0..2), bucket(150..660, 2..3), bucket(660..690, 3..4)]
+        );
+        assert_eq!(plan.len, 690);
+        assert_eq!(plan.buckets[1].part(2, 3), 490..660);
+    }
+
+    #[test]
+    fn holds_its_promises_for_many_shapes() {
+        let lens: Vec<usize> = (0..40).map(|i| (i * i * 37) % 1000).collect();
+        for world in 1..=5 {
+            for bucket_elements in [0, 1, 500, 5000, usize::MAX] {
+                for align in [1, 16, 128] {
+                    check(
+                        &BucketPlan::new(&lens, world, bucket_elements, align),
+                        &lens,
+                        world,
+                        align,
+                    );
+                }
+            }
+        }
+        assert_eq!(BucketPlan::new(&[], 2, 10, 8).len, 0);
+    }
+
+    fn check(plan: &BucketPlan, lens: &[usize], world: usize, align: usize) {
+        let (mut end, mut segment) = (0, 0);
+        for bucket in &plan.buckets {
+            assert_eq!((bucket.range.start, bucket.segments.start), (end, segment), "they tile");
+            assert!(bucket.range.len().is_multiple_of(world * align));
+            for index in bucket.segments.clone() {
+                let start = plan.starts[index];
+                assert!(start >= end && start.is_multiple_of(align));
+                end = start + lens[index];
+            }
+            assert!(end <= bucket.range.end, "segments lie inside their bucket");
+            assert!(bucket.range.end - end < world * align, "no more padding than needed");
+            (end, segment) = (bucket.range.end, bucket.segments.end);
+        }
+        assert_eq!((plan.len, lens.len()), (end, segment));
+    }
+}

@@ -1,0 +1,125 @@
+//! What goes wrong comes back as an error, in time.
+
+use std::time::{Duration, Instant};
+
+use super::{Terms, good};
+use crate::{Channel, Collective, Element, Error, Operation};
+
+/// Arguments that one rank alone can know to be wrong are errors, and harm nobody.
+///
+/// # Panics
+/// When one of them is accepted, or fails otherwise.
+pub fn wrong_arguments_are_errors(collective: &dyn Collective, terms: &Terms) {
+    let (rank, world) = (collective.rank(), collective.world());
+    let refused = |operation, result: Result<_, Error>| {
+        let error = result.err();
+        let known = matches!(error, Some(Error::Mismatch { .. } | Error::Unsupported { .. }));
+        assert!(known, "{operation} with wrong arguments: {error:?}");
+    };
+    let try_bytes = |operation, len| {
+        let result = run::<u8>(collective, terms, operation, len);
+        refused(operation, result);
+    };
+    try_bytes(Operation::AllReduceSum, 4);
+    try_bytes(Operation::ReduceScatterSum, world);
+    try_bytes(Operation::Broadcast { root: world }, 4);
+    try_bytes(Operation::Barrier, 1);
+    for peer in [rank, world] {
+        try_bytes(Operation::Send { to: peer, tag: 0 }, 1);
+        try_bytes(Operation::Receive { from: peer, tag: 0 }, 1);
+    }
+    if world > 1 {
+        let (peer, tag) = ((rank + 1) % world, Operation::TAG_MAX + 1);
+        try_bytes(Operation::Send { to: peer, tag }, 1);
+        try_bytes(Operation::Receive { from: peer, tag }, 1);
+        for operation in [Operation::AllGather, Operation::ReduceScatterSum] {
+            refused(operation, run::<f32>(collective, terms, operation, world + 1));
+        }
+    }
+}
+
+fn run<E: Element>(
+    collective: &dyn Collective,
+    terms: &Terms,
+    operation: Operation,
+    len: usize,
+) -> Result<crate::Timing, Error> {
+    let mut buffer = vec![E::default(); len];
+    collective.run(Channel::Control, operation, &mut buffer, terms.deadline())
+}
+
+/// The highest rank does not come to an all-reduce and a barrier: everybody else gets
+/// [`Error::Deadline`] at the deadline and finds the backend dead after it. The one who stays
+/// away just returns, and must keep its process or its handle for `patience` and a second more.
+///
+/// Kills the backend. Needs two ranks.
+///
+/// # Panics
+/// When somebody waits longer, or gets anything else.
+pub fn staying_away_is_a_deadline(collective: &dyn Collective, patience: Duration) {
+    if collective.rank() + 1 == collective.world() {
+        return;
+    }
+    let start = Instant::now();
+    let mut buffer = [1f32; 100];
+    let operation = Operation::AllReduceSum;
+    let result = collective.run(Channel::Data, operation, &mut buffer, start + patience);
+    let waited = start.elapsed();
+    let Err(error) = result else { panic!("{operation} without one rank: {result:?}") };
+    let Error::Deadline { bytes, backend, ref peers, .. } = error else {
+        panic!("{operation} without one rank: {error}")
+    };
+    assert_eq!((bytes, backend), (400, collective.backend()));
+    let missing = collective.world() - 1;
+    assert!(peers.is_empty() || peers.contains(&missing), "{peers:?} does not name {missing}");
+    assert!(waited >= patience, "the deadline came early: {waited:?}");
+    assert!(waited < patience + Duration::from_secs(2), "the deadline came late: {waited:?}");
+    assert_dead(collective, patience);
+}
+
+/// Nothing is taken any more, at once.
+fn assert_dead(collective: &dyn Collective, patience: Duration) {
+    let start = Instant::now();
+    let result = collective.barrier(start + patience);
+    assert!(matches!(result, Err(Error::Dead { .. })), "after a failure: {result:?}");
+    assert!(start.elapsed() < Duration::from_millis(500), "a dead backend answers at once");
+}
+
+/// A message that is longer than the receiver's buffer is an error there. Rank 1 sends to rank 0.
+///
+/// May kill the backend. Needs two ranks.
+///
+/// # Panics
+/// When it is accepted.
+pub fn a_message_of_wrong_length_is_an_error(
+    collective: &dyn Collective,
+    receiver_len: usize,
+    terms: &Terms,
+) {
+    let tag = 5;
+    match collective.rank() {
+        0 => {
+            let mut buffer = vec![0u8; receiver_len];
+            let result = collective.receive(1, tag, &mut buffer, terms.deadline());
+            let known = matches!(result, Err(Error::Mpi { .. } | Error::Mismatch { .. }));
+            assert!(known, "3 bytes into {receiver_len}: {result:?}");
+        }
+        1 => {
+            // The sender may or may not learn of it.
+            let _ = collective.send(0, tag, &mut [0u8; 3], terms.deadline());
+        }
+        _ => {}
+    }
+}
+
+/// A rank that abandons the group finds its own backend dead, and its drop waits for nobody.
+///
+/// Kills the backend.
+///
+/// # Panics
+/// When it is not dead.
+pub fn abandoning_is_final(collective: &dyn Collective, terms: &Terms) {
+    good(collective, "barrier", collective.barrier(terms.deadline()));
+    collective.abandon("a failure of its own");
+    assert_dead(collective, terms.patience);
+}

@@ -1,0 +1,36 @@
+//! How ranks talk: one trait, several backends, one contract suite.
+//!
+//! Every operation works in place on one contiguous buffer, is started without blocking and waited
+//! for with a deadline. [`scope`] is the safe way to start operations that overlap computation: it
+//! holds the borrow of every buffer until the operation is over. The methods of `dyn Collective`
+//! (`all_reduce_sum`, `barrier`, ...) are the blocking ones, for control messages.
+//!
+//! Backends: [`Single`] (one rank), [`Threads`] (several ranks in one process, for tests) and,
+//! with feature `mpi`, `Mpi`. [`contract`] holds what they all promise, as functions that check it.
+
+mod bandwidth;
+mod blocking;
+mod bucket;
+mod collective;
+pub mod contract;
+mod error;
+mod memory;
+#[cfg(feature = "mpi")]
+mod mpi;
+mod operation;
+mod scope;
+mod single;
+mod slots;
+mod threads;
+
+pub use bandwidth::{Bandwidth, bus_bandwidth};
+pub use bucket::{Bucket, BucketPlan};
+pub use collective::{Collective, OUTSTANDING_MAX, Ticket};
+pub use error::Error;
+pub use memory::{Element, Memory};
+#[cfg(feature = "mpi")]
+pub use mpi::{Mpi, MpiOptions};
+pub use operation::{Channel, Dtype, Operation, Timing};
+pub use scope::{Pending, Scope, scope};
+pub use single::Single;
+pub use threads::Threads;

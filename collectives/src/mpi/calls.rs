@@ -1,0 +1,188 @@
+//! MPI's C interface, with return codes as results. Only the communication thread comes here,
+//! except for [`library_version`].
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ptr;
+
+use mpi::ffi::{self, MPI_Comm, MPI_Datatype, MPI_Request, MPI_Status};
+
+use crate::{Dtype, Error};
+
+unsafe extern "C" {
+    static yardstick_mpi_in_place: *const c_void;
+    static yardstick_mpi_err_proc_failed: c_int;
+}
+
+const SUCCESS: c_int = ffi::MPI_SUCCESS as c_int;
+
+/// A failed call: MPI's code.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Code(c_int);
+
+pub(super) fn check(code: c_int) -> Result<(), Code> {
+    if code == SUCCESS { Ok(()) } else { Err(Code(code)) }
+}
+
+impl Code {
+    /// MPI's words for the code.
+    pub(super) fn text(self) -> String {
+        let mut text = [0u8; 4096]; // more than MPI_MAX_ERROR_STRING of any MPI
+        let mut len = 0;
+        // SAFETY: the buffer is longer than MPI_MAX_ERROR_STRING; MPI is initialised.
+        let code = unsafe { ffi::MPI_Error_string(self.0, text.as_mut_ptr().cast(), &mut len) };
+        if code != SUCCESS {
+            return "an unknown error".to_owned();
+        }
+        text_of(&text)
+    }
+
+    /// The standard's class of the code: codes are each library's own.
+    fn is_of(self, wanted: c_int) -> bool {
+        let mut class = SUCCESS;
+        // SAFETY: plain values; MPI is initialised.
+        let code = unsafe { ffi::MPI_Error_class(self.0, &mut class) };
+        code == SUCCESS && class == wanted
+    }
+
+    /// Whether the requests' statuses say which of them failed.
+    pub(super) fn is_in_status(self) -> bool {
+        self.is_of(ffi::MPI_ERR_IN_STATUS as c_int)
+    }
+
+    fn peer_lost(self) -> bool {
+        // SAFETY: a constant of this crate's C file.
+        self.is_of(unsafe { yardstick_mpi_err_proc_failed })
+    }
+
+    #[cfg(test)]
+    pub(super) fn raw(self) -> c_int {
+        self.0
+    }
+
+    /// The error of an operation.
+    pub(super) fn of(self, operation: crate::Operation, rank: usize) -> Error {
+        if self.peer_lost() {
+            return Error::PeerLost { operation, rank, text: self.text() };
+        }
+        Error::Mpi { operation: operation.to_string(), rank, code: self.0, text: self.text() }
+    }
+}
+
+fn text_of(bytes: &[u8]) -> String {
+    let text = CStr::from_bytes_until_nul(bytes).map(CStr::to_string_lossy);
+    text.unwrap_or_default().trim().to_owned()
+}
+
+/// The library's own description of itself. MPI allows this call at any time on any thread.
+pub(super) fn library_version() -> String {
+    let mut text = [0u8; 16384]; // more than MPI_MAX_LIBRARY_VERSION_STRING of any MPI
+    let mut len = 0;
+    // SAFETY: the buffer is longer than MPI_MAX_LIBRARY_VERSION_STRING.
+    unsafe { ffi::MPI_Get_library_version(text.as_mut_ptr().cast::<c_char>(), &mut len) };
+    text_of(&text)
+}
+
+/// MPI's name of an element type.
+pub(super) fn datatype(dtype: Dtype) -> MPI_Datatype {
+    // SAFETY: constants of mpi-sys's C file.
+    unsafe {
+        match dtype {
+            Dtype::U8 => ffi::RSMPI_UINT8_T,
+            Dtype::F32 => ffi::RSMPI_FLOAT,
+            Dtype::F64 => ffi::RSMPI_DOUBLE,
+        }
+    }
+}
+
+/// A slice for MPI: address, count and type.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Piece {
+    pub(super) pointer: *mut c_void,
+    pub(super) count: c_int,
+    pub(super) datatype: MPI_Datatype,
+}
+
+/// One non-blocking call of MPI.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Call {
+    AllReduce,
+    /// The piece is one rank's part; the memory is all parts; the result comes first in it.
+    ReduceScatter,
+    Reduce {
+        root: usize,
+    },
+    /// The piece is one rank's part; the memory is all parts.
+    AllGather,
+    Broadcast {
+        root: usize,
+    },
+    Barrier,
+    Send {
+        to: usize,
+        tag: u16,
+    },
+    Receive {
+        from: usize,
+        tag: u16,
+    },
+}
+
+/// Starts a call on a communicator, in place. Local: returns at once.
+///
+/// # Safety
+/// The piece's memory (for `ReduceScatter` and `AllGather`: all parts) is valid, and nobody else's,
+/// until the request is complete.
+pub(super) unsafe fn start(
+    call: Call,
+    piece: Piece,
+    communicator: MPI_Comm,
+    rank: usize,
+) -> Result<MPI_Request, Code> {
+    let Piece { pointer, count, datatype } = piece;
+    // SAFETY: the caller's promise; the rest are constants of the C files.
+    let (request, code) = unsafe {
+        let mut request = ffi::RSMPI_REQUEST_NULL;
+        let (in_place, sum, out) = (yardstick_mpi_in_place, ffi::RSMPI_SUM, &raw mut request);
+        let comm = communicator;
+        let code = match call {
+            Call::AllReduce => {
+                ffi::MPI_Iallreduce(in_place, pointer, count, datatype, sum, comm, out)
+            }
+            Call::ReduceScatter => {
+                ffi::MPI_Ireduce_scatter_block(in_place, pointer, count, datatype, sum, comm, out)
+            }
+            Call::Reduce { root } => {
+                // Only the root's receive buffer is looked at.
+                let own = root == rank;
+                let give = if own { in_place } else { pointer.cast_const() };
+                let take = if own { pointer } else { ptr::null_mut() };
+                ffi::MPI_Ireduce(give, take, count, datatype, sum, root as c_int, comm, out)
+            }
+            Call::AllGather => {
+                // In place, what is sent is described by what is received.
+                ffi::MPI_Iallgather(in_place, 0, datatype, pointer, count, datatype, comm, out)
+            }
+            Call::Broadcast { root } => {
+                ffi::MPI_Ibcast(pointer, count, datatype, root as c_int, comm, out)
+            }
+            Call::Barrier => ffi::MPI_Ibarrier(comm, out),
+            Call::Send { to, tag } => {
+                ffi::MPI_Isend(pointer, count, datatype, to as c_int, tag.into(), comm, out)
+            }
+            Call::Receive { from, tag } => {
+                ffi::MPI_Irecv(pointer, count, datatype, from as c_int, tag.into(), comm, out)
+            }
+        };
+        (request, code)
+    };
+    check(code)?;
+    Ok(request)
+}
+
+/// How many elements a receive got.
+pub(super) fn received(status: &MPI_Status, datatype: MPI_Datatype) -> Result<c_int, Code> {
+    let mut count = 0;
+    // SAFETY: a status that MPI filled.
+    check(unsafe { ffi::MPI_Get_count(status, datatype, &mut count) })?;
+    Ok(count)
+}

@@ -1,0 +1,204 @@
+//! Ranks as MPI processes.
+#![allow(unsafe_code)]
+
+mod calls;
+mod flight;
+mod pause;
+mod shared;
+mod worker;
+mod world;
+
+use std::ffi::c_int;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::sync_channel;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::slots::Job;
+use crate::{Channel, Collective, Error, Memory, Operation, Ticket, Timing};
+use shared::{NAME, Shared};
+use worker::Facts;
+
+/// MPI can be initialised once per process.
+static OPENED: AtomicBool = AtomicBool::new(false);
+
+/// How to open MPI.
+#[derive(Debug, Clone)]
+pub struct MpiOptions {
+    /// Most elements of one message. Longer buffers go out in chunks of this many.
+    pub chunk_elements_max: usize,
+    /// Patience with MPI_Init.
+    pub open_timeout: Duration,
+    /// Patience of a scope's end with operations that nobody waited for.
+    pub timeout: Duration,
+    /// Patience of a drop with the other ranks, which must come to MPI_Finalize too.
+    pub close_timeout: Duration,
+}
+
+impl Default for MpiOptions {
+    fn default() -> Self {
+        Self {
+            // 1 GiB of f64: MPI libraries also keep byte counts in 32 bits here and there.
+            chunk_elements_max: 1 << 27,
+            open_timeout: Duration::from_secs(120),
+            timeout: Duration::from_secs(120),
+            close_timeout: Duration::from_secs(10),
+        }
+    }
+}
+
+/// This process as a rank of MPI_COMM_WORLD.
+///
+/// A communication thread owns MPI: it alone initialises it, starts every operation without
+/// blocking, polls, and finalises it when this is dropped. Callers hand it work through a fixed
+/// table of [`OUTSTANDING_MAX`](crate::OUTSTANDING_MAX) operations and sleep until it is done.
+///
+/// After a failure (a passed deadline, an MPI error, [`Collective::abandon`]) the thread leaves MPI
+/// for good, and dropping this calls no MPI_Finalize, which would wait for the lost peer. All waits
+/// together give the thread one second to come back from the MPI call it is in. What was under way
+/// may still write its memory after that: see [`Collective::memory_at_risk`].
+#[derive(Debug)]
+pub struct Mpi {
+    rank: usize,
+    world: usize,
+    options: MpiOptions,
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Mpi {
+    /// Initialises MPI. To be called once per process, and only in one that a launcher started
+    /// (or as the only rank: MPI then makes a world of one).
+    ///
+    /// # Errors
+    /// [`Error::Start`] when MPI says no, was initialised before, or is not ready in time.
+    pub fn open(options: MpiOptions) -> Result<Self, Error> {
+        let start = |text: String| Error::Start { backend: NAME, text };
+        if !(1..=Self::max_count()).contains(&options.chunk_elements_max) {
+            let (limit, found) = (Self::max_count(), options.chunk_elements_max);
+            return Err(start(format!(
+                "expected chunk_elements_max in 1..={limit}, found {found}"
+            )));
+        }
+        if OPENED.swap(true, Ordering::SeqCst) {
+            return Err(start("it was opened before in this process".to_owned()));
+        }
+        let shared = Arc::new(Shared::new());
+        let (sender, ready) = sync_channel(1);
+        let (theirs, chunk) = (shared.clone(), options.chunk_elements_max);
+        let thread = std::thread::Builder::new()
+            .name("communication".to_owned())
+            .spawn(move || worker::run(&theirs, chunk, &sender))
+            .map_err(|error| start(format!("no thread for communication: {error}")))?;
+        let Ok(facts) = ready.recv_timeout(options.open_timeout) else {
+            let waited = options.open_timeout.as_secs_f64();
+            let hint = "did every rank start, and under the mpirun of the same MPI library?";
+            return Err(start(format!("MPI_Init was not over after {waited:.1} s; {hint}")));
+        };
+        let Facts { rank, size } = facts?;
+        Ok(Self { rank, world: size, options, shared, thread: Some(thread) })
+    }
+
+    /// The MPI library's description of itself. Does not initialise MPI.
+    pub fn library_version() -> String {
+        calls::library_version()
+    }
+
+    /// Most elements that one MPI call can take.
+    pub fn max_count() -> usize {
+        c_int::MAX as usize
+    }
+
+    /// Ends MPI in order: waits for the other ranks, then finalises. Dropping does the same with
+    /// [`MpiOptions::close_timeout`] and without telling how it went.
+    ///
+    /// # Errors
+    /// [`Error::Dead`] when the backend failed before, or a rank did not come in time.
+    pub fn close(mut self, deadline: Instant) -> Result<(), Error> {
+        self.end(deadline)
+    }
+
+    fn end(&mut self, deadline: Instant) -> Result<(), Error> {
+        let Some(thread) = self.thread.take() else { return Ok(()) };
+        let mut state = self.shared.lock();
+        if state.slots.outstanding() > 0 {
+            state.die(|| "it was closed with operations under way".to_owned());
+        }
+        state.closing = Some(deadline);
+        let until = state.died.unwrap_or(deadline);
+        self.shared.wake_worker();
+        let state = self.shared.await_left(state, until + shared::GRACE);
+        let (left, finalised) = (state.left, state.finalised);
+        let reason = state.dead.clone();
+        drop(state);
+        if left {
+            // It is past its last statement; a panic in it has been reported as death already.
+            let _ = thread.join();
+        }
+        match (finalised, reason) {
+            (true, _) => Ok(()),
+            (false, Some(reason)) => Err(self.shared.dead(self.rank, reason)),
+            (false, None) => Err(self.shared.dead(self.rank, "MPI_Finalize does not end".into())),
+        }
+    }
+}
+
+impl Drop for Mpi {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.abandon("a panic");
+        }
+        let _ = self.end(Instant::now() + self.options.close_timeout);
+    }
+}
+
+// SAFETY: the communication thread touches memory only between the start of an operation and the
+// setting of its outcome, and `wait` returns after that; or with an error after the thread left MPI
+// for good or was given up, and then `memory_at_risk` says whether anything may still write (see
+// `Shared::leave_mpi`).
+unsafe impl Collective for Mpi {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn world(&self) -> usize {
+        self.world
+    }
+
+    fn backend(&self) -> &'static str {
+        NAME
+    }
+
+    fn library(&self) -> Option<String> {
+        Some(Self::library_version().lines().next().unwrap_or_default().trim().to_owned())
+    }
+
+    fn timeout(&self) -> Duration {
+        self.options.timeout
+    }
+
+    unsafe fn submit(
+        &self,
+        channel: Channel,
+        operation: Operation,
+        memory: Memory,
+    ) -> Result<Ticket, Error> {
+        operation.check(memory.dtype(), memory.len(), self.rank, self.world)?;
+        self.shared.submit(self.rank, Job::new(channel, operation, memory))
+    }
+
+    fn wait(&self, ticket: Ticket, deadline: Instant) -> Result<Timing, Error> {
+        self.shared.wait(self.rank, &ticket, deadline)
+    }
+
+    fn memory_at_risk(&self) -> bool {
+        self.shared.memory_at_risk()
+    }
+
+    fn abandon(&self, reason: &str) {
+        let mut state = self.shared.lock();
+        state.die(|| reason.to_owned());
+        drop(self.shared.leave_mpi(state));
+    }
+}

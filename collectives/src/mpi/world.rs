@@ -1,0 +1,96 @@
+//! Entering and leaving MPI.
+
+use std::ptr;
+use std::time::{Duration, Instant};
+
+use mpi::ffi::{self, MPI_Comm};
+
+use super::calls::{self, Call, Code, Piece};
+use super::shared::NAME;
+use crate::{Dtype, Error};
+
+/// The group as MPI sees it. Lives on the communication thread.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct World {
+    pub(super) rank: usize,
+    pub(super) size: usize,
+    pub(super) data: MPI_Comm,
+    pub(super) control: MPI_Comm,
+}
+
+impl World {
+    /// Initialises MPI on this thread, and duplicates the world for each channel.
+    ///
+    /// Thread level "funneled" is enough, because only this thread ever calls MPI.
+    pub(super) fn enter() -> Result<Self, Error> {
+        let start = |text: String| Error::Start { backend: NAME, text };
+        let mut initialised = 0;
+        let mut level = 0;
+        // SAFETY: the call is allowed at any time, and writes one integer.
+        unsafe { ffi::MPI_Initialized(&mut initialised) };
+        if initialised != 0 {
+            return Err(start("MPI was initialised before in this process".to_owned()));
+        }
+        // SAFETY: null arguments are allowed since MPI-2; checked not to be initialised.
+        let code = unsafe {
+            let wanted = ffi::RSMPI_THREAD_FUNNELED;
+            ffi::MPI_Init_thread(ptr::null_mut(), ptr::null_mut(), wanted, &mut level)
+        };
+        calls::check(code).map_err(|code| start(format!("MPI_Init_thread: {}", code.text())))?;
+        Self::describe().map_err(|code| start(code.text()))
+    }
+
+    fn describe() -> Result<Self, Code> {
+        let (mut rank, mut size) = (0, 0);
+        // SAFETY: MPI is initialised; the calls write plain values.
+        unsafe {
+            let world = ffi::RSMPI_COMM_WORLD;
+            // Errors outside of any communicator go to the world's handler or to self's.
+            for communicator in [world, ffi::RSMPI_COMM_SELF] {
+                let code = ffi::MPI_Comm_set_errhandler(communicator, ffi::RSMPI_ERRORS_RETURN);
+                calls::check(code)?;
+            }
+            calls::check(ffi::MPI_Comm_rank(world, &mut rank))?;
+            calls::check(ffi::MPI_Comm_size(world, &mut size))?;
+        }
+        let [data, control] = [duplicate()?, duplicate()?];
+        let (rank, size) = (rank as usize, size as usize);
+        Ok(Self { rank, size, data, control })
+    }
+
+    /// Meets the others a last time and finalises MPI. `false` when somebody did not come in time:
+    /// MPI_Finalize would then block for good, and is left to the end of the process.
+    pub(super) fn leave(mut self, deadline: Instant) -> Result<bool, Code> {
+        let datatype = calls::datatype(Dtype::U8);
+        let nothing = Piece { pointer: ptr::null_mut(), count: 0, datatype };
+        // SAFETY: a barrier has no memory.
+        let mut request = unsafe { calls::start(Call::Barrier, nothing, self.control, self.rank) }?;
+        let mut over = 0;
+        while over == 0 {
+            // SAFETY: our own request; the status is not wanted.
+            let status = unsafe { ffi::RSMPI_STATUS_IGNORE };
+            // SAFETY: as above.
+            calls::check(unsafe { ffi::MPI_Test(&mut request, &mut over, status) })?;
+            if over == 0 && Instant::now() >= deadline {
+                return Ok(false);
+            }
+            std::thread::sleep(Duration::from_micros(if over == 0 { 50 } else { 0 }));
+        }
+        // SAFETY: nothing is in the air any more on either communicator.
+        unsafe {
+            calls::check(ffi::MPI_Comm_free(&mut self.data))?;
+            calls::check(ffi::MPI_Comm_free(&mut self.control))?;
+            calls::check(ffi::MPI_Finalize())?;
+        }
+        Ok(true)
+    }
+}
+
+fn duplicate() -> Result<MPI_Comm, Code> {
+    // SAFETY: MPI is initialised; a duplicate inherits the error handler.
+    unsafe {
+        let mut communicator = ffi::RSMPI_COMM_NULL;
+        calls::check(ffi::MPI_Comm_dup(ffi::RSMPI_COMM_WORLD, &mut communicator))?;
+        Ok(communicator)
+    }
+}

@@ -1,0 +1,80 @@
+//! The contract on MPI, and what happens when a rank is missing. Needs an `mpirun`.
+//!
+//! Each test runs this same executable under mpirun, where the test `rank_of_a_job` is what every
+//! rank executes. `YARDSTICK_MPIRUN` names another launcher than `mpirun`, and
+//! `YARDSTICK_MPIRUN_ARGS` gives it arguments: `scripts/test-mpi.sh` tests other MPI libraries so.
+#![cfg(feature = "mpi")]
+#![allow(clippy::unwrap_used, clippy::exit, reason = "helpers of tests, and processes of a job")]
+
+mod allocations;
+mod job;
+mod roles;
+
+use std::time::{Duration, Instant};
+
+use job::Job;
+use roles::Role;
+
+/// Not a test by itself: what a rank under mpirun does, told by the environment.
+#[test]
+fn rank_of_a_job() {
+    if let Some(role) = Role::from_environment() {
+        role.play();
+    }
+}
+
+#[test]
+fn mpi_keeps_the_contract() {
+    for world in 1..=4 {
+        let job = Job::run(world, Role::Contract);
+        assert!(job.success, "{world} ranks: {job}");
+        assert_eq!(job.outcomes, vec!["ok"; world], "{job}");
+    }
+}
+
+#[test]
+fn a_rank_that_stays_away_is_a_deadline_for_the_others() {
+    let job = Job::run(3, Role::StayAway);
+    assert_eq!(job.outcomes[..2], ["ok", "ok"], "{job}");
+    assert!(!job.success, "ranks that exit with 5 make mpirun fail: {job}");
+}
+
+#[test]
+fn messages_of_wrong_length_are_errors() {
+    for role in [Role::MessageTooLong, Role::MessageTooShort] {
+        let job = Job::run(2, role);
+        assert_eq!(job.outcomes[0], "ok", "{job}");
+    }
+}
+
+#[test]
+fn abandoning_ends_at_once() {
+    let job = Job::run(2, Role::Abandon);
+    assert_eq!(job.outcomes, ["ok", "ok"], "{job}");
+}
+
+#[test]
+fn closing_waits_for_nobody_for_good() {
+    let job = Job::run(2, Role::CloseAlone);
+    assert_eq!(job.outcomes[0], "ok", "{job}");
+}
+
+/// The usual launcher ends the job when a rank is killed; nothing may be left over.
+#[test]
+fn a_killed_rank_ends_the_job() {
+    let start = Instant::now();
+    let job = Job::run(2, Role::Killed);
+    assert!(!job.success, "{job}");
+    assert!(start.elapsed() < Duration::from_secs(20), "{job}");
+    for outcome in &job.outcomes {
+        let pid = outcome.strip_prefix("pid ").unwrap_or_else(|| panic!("{job}"));
+        assert!(!job::is_running(pid), "process {pid} is left over: {job}");
+    }
+}
+
+/// A launcher that leaves the survivors alone: they find out for themselves.
+#[test]
+fn survivors_of_a_killed_rank_get_an_error() {
+    let job = Job::run(2, Role::Survive);
+    assert_eq!(job.outcomes[0], "ok", "{job}");
+}

@@ -1,0 +1,181 @@
+//! What a rank does in each kind of job.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::allocations::steady_state_allocates_nothing;
+use yardstick_collectives::contract::{self, Terms, failures};
+use yardstick_collectives::{Collective, Error, Mpi, MpiOptions};
+
+const TERMS: Terms = Terms { chunk_elements_max: 1000, patience: Duration::from_secs(60) };
+
+/// Patience with a rank that will not come.
+const SHORT: Duration = Duration::from_secs(1);
+
+/// A kind of job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// Everybody keeps the contract.
+    Contract,
+    /// The last rank stays away.
+    StayAway,
+    /// Rank 0 has a buffer too short for the message.
+    MessageTooLong,
+    /// Rank 0 has a buffer too long for the message.
+    MessageTooShort,
+    /// Everybody leaves at once.
+    Abandon,
+    /// Rank 0 closes, rank 1 does not.
+    CloseAlone,
+    /// Rank 1 is killed.
+    Killed,
+    /// Rank 1 is killed, and rank 0 lives on.
+    Survive,
+}
+
+const ALL: [Role; 8] = [
+    Role::Contract,
+    Role::StayAway,
+    Role::MessageTooLong,
+    Role::MessageTooShort,
+    Role::Abandon,
+    Role::CloseAlone,
+    Role::Killed,
+    Role::Survive,
+];
+
+impl Role {
+    /// The role in the environment of a rank.
+    pub(crate) fn from_environment() -> Option<Self> {
+        let name = std::env::var("YARDSTICK_TEST_ROLE").ok()?;
+        Some(*ALL.iter().find(|role| role.name() == name).unwrap())
+    }
+
+    /// Its name in the environment.
+    pub(crate) fn name(self) -> String {
+        format!("{self:?}")
+    }
+
+    /// Does what the role says, and writes `ok` for the test to read.
+    pub(crate) fn play(self) {
+        let options = MpiOptions {
+            chunk_elements_max: TERMS.chunk_elements_max,
+            close_timeout: SHORT,
+            ..MpiOptions::default()
+        };
+        let mpi = Mpi::open(options.clone()).unwrap();
+        let again = Mpi::open(options);
+        assert!(matches!(again, Err(Error::Start { .. })), "opened twice: {again:?}");
+        match self {
+            Self::Contract => keep_the_contract(mpi),
+            Self::StayAway => stay_away(mpi),
+            Self::MessageTooLong => wrong_length(mpi, 2),
+            Self::MessageTooShort => wrong_length(mpi, 4),
+            Self::Abandon => {
+                failures::abandoning_is_final(&mpi, &TERMS);
+                assert!(!mpi.memory_at_risk(), "nothing was under way");
+                finish(mpi, 2);
+            }
+            Self::CloseAlone => close_alone(mpi),
+            Self::Killed | Self::Survive => be_killed(self, mpi),
+        }
+    }
+}
+
+fn keep_the_contract(mpi: Mpi) {
+    contract::run_all(&mpi, &TERMS);
+    steady_state_allocates_nothing(&mpi);
+    let rank = mpi.rank();
+    mpi.close(Instant::now() + TERMS.patience).unwrap();
+    write(rank, "ok");
+}
+
+fn stay_away(mpi: Mpi) {
+    let world = mpi.world();
+    let before = cpu_time();
+    failures::staying_away_is_a_deadline(&mpi, SHORT);
+    if mpi.rank() + 1 == world {
+        std::thread::sleep(2 * SHORT + Duration::from_secs(2));
+    } else {
+        let used = cpu_time() - before;
+        assert!(used < SHORT / 2, "waiting took {used:?} of CPU time in {SHORT:?}");
+        assert!(mpi.memory_at_risk(), "the all-reduce cannot be taken back");
+        finish(mpi, world - 1);
+    }
+}
+
+fn wrong_length(mpi: Mpi, receiver_len: usize) {
+    failures::a_message_of_wrong_length_is_an_error(&mpi, receiver_len, &TERMS);
+    finish(mpi, 1);
+}
+
+fn close_alone(mpi: Mpi) {
+    if mpi.rank() == 1 {
+        std::thread::sleep(3 * SHORT);
+        return finish(mpi, 2);
+    }
+    let start = Instant::now();
+    let result = mpi.close(start + SHORT);
+    assert!(matches!(result, Err(Error::Dead { .. })), "closed alone: {result:?}");
+    assert!(start.elapsed() < SHORT + Duration::from_secs(2));
+    write(0, "ok");
+}
+
+/// Rank 1 dies in the middle of a run of all-reduces; rank 0 goes on until it notices.
+fn be_killed(role: Role, mpi: Mpi) {
+    let rank = mpi.rank();
+    assert_eq!(mpi.world(), 2, "one to be killed, one to notice");
+    write(rank, &format!("pid {}", std::process::id()));
+    let group: &dyn Collective = &mpi;
+    group.barrier(Instant::now() + TERMS.patience).unwrap();
+    let patience = if role == Role::Killed { TERMS.patience } else { SHORT };
+    for round in 0.. {
+        if rank == 1 && round == 5 {
+            let pid = std::process::id().to_string();
+            Command::new("kill").args(["-9", &pid]).status().unwrap();
+        }
+        let start = Instant::now();
+        let result = group.all_reduce_sum(&mut [1f32; 5000], start + patience);
+        if let Err(error) = result {
+            assert!(round >= 5, "too early: {error}");
+            let known = error.is_peer_failure() || matches!(error, Error::Mpi { .. });
+            assert!(known, "a killed peer: {error}");
+            assert!(start.elapsed() < patience + Duration::from_secs(2));
+            break;
+        }
+    }
+    finish(mpi, 1);
+}
+
+/// The end of a rank that failed: the drop does not hang, and the process ends by itself with the
+/// exit code of a lost peer, once `ranks` of them have written what the test wants to read (an
+/// mpirun ends all others as soon as one exits so).
+fn finish(mpi: Mpi, ranks: usize) {
+    let (rank, start) = (mpi.rank(), Instant::now());
+    drop(mpi);
+    let took = start.elapsed();
+    assert!(took < SHORT + Duration::from_secs(2), "the drop took {took:?}");
+    write(rank, "ok");
+    let is_ok = |rank: &usize| std::fs::read_to_string(place(*rank)).is_ok_and(|text| text == "ok");
+    while (0..ranks).filter(is_ok).count() < ranks && start.elapsed() < 3 * SHORT {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    std::process::exit(5);
+}
+
+fn place(rank: usize) -> PathBuf {
+    PathBuf::from(std::env::var("YARDSTICK_TEST_FOLDER").unwrap()).join(rank.to_string())
+}
+
+fn write(rank: usize, text: &str) {
+    std::fs::write(place(rank), text).unwrap();
+}
+
+/// What this process has computed, in ticks of 10 ms.
+fn cpu_time() -> Duration {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+    let fields = stat.rsplit(')').next().unwrap(); // the name before may hold spaces
+    let ticks = |index| fields.split_whitespace().nth(index).unwrap().parse::<u64>().unwrap();
+    Duration::from_millis(10 * (ticks(11) + ticks(12)))
+}
