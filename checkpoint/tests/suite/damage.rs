@@ -1,0 +1,252 @@
+//! Every kind of damage is found before a byte is used, and an older checkpoint takes over.
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use checkpoint::{Alone, Dtype, Error, Part, PartMut, Save, Silent, Status, TensorBox};
+use serde_json::Value;
+
+use crate::support::*;
+
+/// A checkpoint to damage, and an older one of the same layout.
+struct Pair {
+    new: PathBuf,
+    old: PathBuf,
+}
+
+fn shard(folder: &Path) -> PathBuf {
+    folder.join("d00/r00001-000.safetensors")
+}
+
+fn index(folder: &Path) -> PathBuf {
+    folder.join("d00/r00001.idx.json")
+}
+
+fn manifest(folder: &Path) -> PathBuf {
+    folder.join("MANIFEST.json")
+}
+
+fn state_of_rank(folder: &Path) -> PathBuf {
+    folder.join("d00/r00001.state.json")
+}
+
+fn size(path: &Path) -> u64 {
+    fs::metadata(path).unwrap().len()
+}
+
+fn cut(path: &Path, bytes: u64) {
+    fs::File::options().write(true).open(path).unwrap().set_len(bytes).unwrap();
+}
+
+fn overwrite(path: &Path, offset: u64, bytes: &[u8]) {
+    fs::File::options().write(true).open(path).unwrap().write_all_at(bytes, offset).unwrap();
+}
+
+fn flip(path: &Path, offset: u64) {
+    let byte = fs::read(path).unwrap()[offset as usize];
+    overwrite(path, offset, &[byte ^ 0x10]);
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::copy(from, to).unwrap();
+}
+
+type Case = (&'static str, fn(&Pair));
+
+const CASES: [Case; 26] = [
+    ("shard cut by a byte", |p| cut(&shard(&p.new), size(&shard(&p.new)) - 1)),
+    ("shard cut to its header", |p| cut(&shard(&p.new), 4096)),
+    ("shard empty", |p| cut(&shard(&p.new), 0)),
+    ("shard longer", |p| cut(&shard(&p.new), size(&shard(&p.new)) + 1)),
+    ("shard gone", |p| fs::remove_file(shard(&p.new)).unwrap()),
+    ("tail of zeros", |p| overwrite(&shard(&p.new), size(&shard(&p.new)) - 64, &[0; 64])),
+    ("middle of zeros", |p| overwrite(&shard(&p.new), 4096 + 200, &[0; 128])),
+    ("all data zeros", |p| {
+        let bytes = size(&shard(&p.new));
+        cut(&shard(&p.new), 4096);
+        cut(&shard(&p.new), bytes);
+    }),
+    ("piece written twice", |p| {
+        let bytes = fs::read(shard(&p.new)).unwrap();
+        overwrite(&shard(&p.new), 4096 + 300, &bytes[4096..4096 + 300]);
+    }),
+    ("bit in the first chunk", |p| flip(&shard(&p.new), 4096)),
+    ("bit in the last byte", |p| flip(&shard(&p.new), size(&shard(&p.new)) - 1)),
+    ("bit in the header", |p| flip(&shard(&p.new), 20)),
+    ("bit in the header's length", |p| flip(&shard(&p.new), 1)),
+    ("bit in the header's padding", |p| flip(&shard(&p.new), 4095)),
+    ("stale shard of the same length", |p| copy(&shard(&p.old), &shard(&p.new))),
+    ("bit in the index", |p| flip(&index(&p.new), size(&index(&p.new)) / 2)),
+    ("index cut", |p| cut(&index(&p.new), size(&index(&p.new)) / 2)),
+    ("index gone", |p| fs::remove_file(index(&p.new)).unwrap()),
+    ("stale index", |p| copy(&index(&p.old), &index(&p.new))),
+    ("all files of a rank stale", |p| {
+        for path in files(&p.old.join("d00")) {
+            let name = path.file_name().unwrap();
+            if name.to_str().unwrap().starts_with("r00001") {
+                copy(&path, &p.new.join("d00").join(name));
+            }
+        }
+    }),
+    ("bit in the rank's state", |p| flip(&state_of_rank(&p.new), 90)),
+    ("stale state of the rank", |p| copy(&state_of_rank(&p.old), &state_of_rank(&p.new))),
+    ("bit in the manifest", |p| flip(&manifest(&p.new), 100)),
+    ("manifest cut", |p| cut(&manifest(&p.new), size(&manifest(&p.new)) / 2)),
+    ("manifest empty", |p| cut(&manifest(&p.new), 0)),
+    ("manifest of another checkpoint", |p| copy(&manifest(&p.old), &manifest(&p.new))),
+];
+
+#[test]
+fn every_damage_is_found_and_the_older_checkpoint_taken() {
+    for (case, damage) in CASES {
+        let folder = tempfile::tempdir().unwrap();
+        let store = open(folder.path());
+        let old = save(&store, 2, 10, 1, 0);
+        let new = save(&store, 2, 20, 1, 0);
+        damage(&Pair { new: folder.path().join(&new), old: folder.path().join(&old) });
+
+        let mut data = model(0);
+        let restored = on_ranks(2, |peers| {
+            let mut data = model(0);
+            store.restore(&new, &mut whole_parts(&mut data), peers).map(|_| ())
+        });
+        assert!(restored.iter().all(Result::is_err), "{case}: {restored:?}");
+        let damaged = |error: &Error| matches!(error, Error::Damaged { .. } | Error::Io { .. });
+        let own = |result: &Result<(), Error>| result.as_ref().is_err_and(damaged);
+        assert!(restored.iter().any(own), "{case}: {restored:?}");
+        assert!(!store.verify(&new).unwrap().problems.is_empty(), "{case}");
+        assert!(store.verify(&old).unwrap().problems.is_empty(), "{case}");
+
+        let resumed = resume(&store, 2);
+        assert_eq!(resumed.step, 10, "{case}");
+        assert_eq!(resumed.rejected.len(), 1, "{case}");
+        assert_eq!(resumed.rejected[0].checkpoint, new, "{case}");
+        assert!(store.restore(&old, &mut whole_parts(&mut data), &Alone).is_ok(), "{case}");
+    }
+}
+
+#[test]
+fn any_flipped_bit_anywhere_is_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let name = save(&store, 2, 10, 1, 0);
+    let files = files(&folder.path().join(&name));
+    let mut place = 12_345_u64;
+    for round in 0..300 {
+        let path = &files[round % files.len()];
+        place = place.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let offset = (place >> 20) % size(path);
+        flip(path, offset);
+        let report = store.verify(&name).unwrap();
+        assert!(!report.problems.is_empty(), "{} byte {offset}", path.display());
+        flip(path, offset);
+    }
+    assert!(store.verify(&name).unwrap().problems.is_empty());
+}
+
+#[test]
+fn no_byte_of_a_damaged_chunk_reaches_the_caller() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let tensor = TensorBox::whole("w", Dtype::U8, &[150]);
+    let parts = [Part { tensor: tensor.clone(), data: &[7; 150] }];
+    let (state, rank_state) = (&Value::Null, &Value::Null);
+    let request = Save { step: 1, epoch: 1, parts: &parts, state, rank_state, keep: 0 };
+    let name = store.save(&request, &Alone, &Silent).unwrap().checkpoint;
+    let path = folder.path().join(&name).join("d00/r00000-000.safetensors");
+    flip(&path, 4096 + 149);
+    let mut data = [0; 150];
+    let error = store.restore(&name, &mut [PartMut { tensor, data: &mut data }], &Alone);
+    match error.unwrap_err() {
+        Error::Damaged { path: found, offset, .. } => assert_eq!((found, offset), (path, 4196)),
+        other => panic!("{other}"),
+    }
+    assert_eq!((&data[..100], &data[100..]), (&[7; 100][..], &[0; 50][..]));
+}
+
+#[test]
+fn when_all_are_damaged_that_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    for step in [10, 20] {
+        let name = save(&store, 2, step, 1, 0);
+        flip(&shard(&folder.path().join(name)), 5000);
+    }
+    for _again in 0..2 {
+        for result in on_ranks(2, |peers| resume_rank(&store, peers)) {
+            match result.unwrap_err() {
+                Error::NoCheckpoint { rejected, .. } => assert_eq!(rejected.len(), 2),
+                other => panic!("{other}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn what_may_pass_does_not_roll_the_run_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    save(&store, 2, 10, 1, 0);
+    let new = folder.path().join(save(&store, 2, 20, 1, 0));
+    for path in [shard(&new), index(&new), manifest(&new)] {
+        let aside = new.join("aside");
+        fs::rename(&path, &aside).unwrap();
+        std::os::unix::fs::symlink(&path, &path).unwrap(); // ELOOP, also for root
+        let results = on_ranks(2, |peers| resume_rank(&store, peers));
+        let is_io = |result: &Result<_, Error>| matches!(result, Err(Error::Io { .. }));
+        assert!(results.iter().any(is_io), "{results:?}");
+        for result in &results {
+            let is_told = matches!(result, Err(Error::RestoreFailed { .. })) || is_io(result);
+            assert!(is_told, "{result:?}");
+        }
+        fs::rename(&aside, &path).unwrap();
+    }
+    let resumed = resume(&store, 2);
+    assert_eq!((resumed.step, resumed.rejected.len()), (20, 0));
+}
+
+#[test]
+fn a_checkpoint_without_manifest_does_not_count() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let old = save(&store, 2, 10, 1, 0);
+    let new = save(&store, 2, 20, 1, 0);
+    fs::remove_file(manifest(&folder.path().join(&new))).unwrap();
+    let resumed = resume(&store, 2);
+    assert_eq!((resumed.checkpoint, resumed.rejected), (old.clone(), Vec::new()));
+    let listed = store.list().unwrap();
+    assert_eq!((&listed[0].name, &listed[0].status), (&new, &Status::Uncommitted));
+    assert!(matches!(listed[1].status, Status::Committed { world: 2, .. }));
+    fs::remove_file(manifest(&folder.path().join(&old))).unwrap();
+    assert!(resume_rank(&store, &Alone).unwrap().is_none(), "nothing was ever committed");
+}
+
+#[test]
+fn a_renamed_checkpoint_does_not_pass_for_a_newer_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let old = save(&store, 2, 10, 1, 0);
+    save(&store, 2, 20, 1, 0);
+    let claimed = "s000000030-e0001-00000000";
+    fs::rename(folder.path().join(old), folder.path().join(claimed)).unwrap();
+    assert!(matches!(store.list().unwrap()[0].status, Status::Damaged(_)));
+    let resumed = resume(&store, 2);
+    assert_eq!((resumed.step, &*resumed.rejected[0].checkpoint), (20, claimed));
+}
+
+#[test]
+fn latest_is_only_a_hint() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let old = save(&store, 1, 10, 1, 0);
+    let new = save(&store, 1, 20, 1, 0);
+    let latest = folder.path().join("LATEST");
+    assert_eq!(fs::read_to_string(&latest).unwrap(), format!("{new}\n"));
+    for content in [format!("{old}\n"), "\u{0}\u{0}".to_owned(), String::new()] {
+        fs::write(&latest, content).unwrap();
+        assert_eq!(resume(&store, 1).step, 20);
+    }
+    fs::remove_file(&latest).unwrap();
+    assert_eq!(resume(&store, 1).step, 20);
+}

@@ -1,0 +1,88 @@
+//! A full disk, or a limit on file sizes: a clean failure on all ranks, the space is free again,
+//! and training goes on.
+
+use std::path::Path;
+use std::process::Output;
+
+use checkpoint::{Alone, Error, Part, Peers, Save, Silent, Store, TensorBox};
+use serde_json::Value;
+
+use crate::support::*;
+
+/// Saves so many bytes from one rank.
+fn save_bytes(store: &Store, step: u64, bytes: usize, peers: &dyn Peers) -> Result<String, Error> {
+    let name = format!("of rank {}", peers.rank());
+    let data = vec![step as u8; bytes];
+    let tensor = TensorBox::whole(&name, checkpoint::Dtype::U8, &[bytes]);
+    let parts = [Part { tensor, data: &data }];
+    let (state, rank_state) = (&Value::Null, &Value::Null);
+    let request = Save { step, epoch: 1, parts: &parts, state, rank_state, keep: 1 };
+    store.save(&request, peers, &Silent).map(|report| report.checkpoint)
+}
+
+/// Fails over and over on rank 1 alone; the good one before stays, a later save works.
+fn fail_and_go_on(root: &Path, small: usize, large: usize, reason: &str) {
+    let store = open(root).with_options(checkpoint::Options::default());
+    let good = on_ranks(2, |peers| save_bytes(&store, 10, small, peers).unwrap());
+    for step in [20, 21, 22] {
+        let results = on_ranks(2, |peers| {
+            save_bytes(&store, step, if peers.rank() == 1 { large } else { small }, peers)
+        });
+        for result in results {
+            match result {
+                Err(Error::SaveFailed { failures, .. }) => {
+                    // Rank 0 may find the same disk full.
+                    let failure = failures.last().expect("at least one");
+                    assert_eq!(failure.rank, 1, "{failures:?}");
+                    let file = "r00001-000.safetensors.tmp: write";
+                    assert!(failure.reason.contains(file), "{failures:?}");
+                    assert!(failures.iter().all(|failure| failure.reason.contains(reason)));
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(names(&store), good[..1], "nothing is left, the good one stays");
+        assert!(store.verify(&good[0]).unwrap().problems.is_empty());
+    }
+    let next = on_ranks(2, |peers| save_bytes(&store, 30, small, peers).unwrap());
+    assert_eq!(names(&store), next[..1]);
+    assert!(store.resume(&mut [], &Alone).unwrap().is_some_and(|found| found.step == 30));
+}
+
+#[test]
+fn a_limit_on_file_sizes() {
+    if let Some(root) = child_argument() {
+        return fail_and_go_on(Path::new(&root), 10_000, 200_000, "File too large");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let script = r#"trap '' XFSZ; ulimit -f 200; exec "$0" "$@""#; // 200 blocks of 512 bytes
+    let root = folder.path().to_str().unwrap();
+    let test = "full_disk::a_limit_on_file_sizes";
+    let output = child(&["sh", "-c", script], test, root).output().unwrap();
+    assert_passed(&output);
+}
+
+fn assert_passed(output: &Output) {
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && stdout.contains("1 passed"), "{output:?}");
+}
+
+#[test]
+fn no_space_left_on_the_device() {
+    if let Some(root) = child_argument() {
+        return fail_and_go_on(Path::new(&root), 100_000, 3_000_000, "No space left");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().to_str().unwrap();
+    // A mount namespace of its own: the mount goes away with the child.
+    let script = format!(r#"mount -t tmpfs -o size=1m tmpfs {root} && exec "$0" "$@""#);
+    let wrapper = ["unshare", "--mount", "sh", "-c", &script];
+    let test = "full_disk::no_space_left_on_the_device";
+    let output = child(&wrapper, test, root).output().unwrap();
+    if !String::from_utf8_lossy(&output.stdout).contains("running 1 test") {
+        let reason = String::from_utf8_lossy(&output.stderr);
+        println!("skipped: {test}: mounting a tmpfs needs root: {reason}");
+        return;
+    }
+    assert_passed(&output);
+}

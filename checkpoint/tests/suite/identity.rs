@@ -1,0 +1,95 @@
+//! Whose checkpoints these are, and of which format.
+
+use std::fs;
+
+use checkpoint::{Alone, Dtype, Error, Identity, PartMut, Status, Store, TensorBox};
+
+use crate::support::*;
+
+#[test]
+fn all_ranks_may_open_a_new_folder_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().join("runs/7/checkpoints");
+    on_ranks(4, |_| drop(open(&root)));
+    assert_eq!(files(&root), [root.join("RUN.json")]);
+    let text = fs::read_to_string(root.join("RUN.json")).unwrap();
+    let found: Identity = serde_json::from_str(&text).unwrap();
+    assert_eq!(found, Identity::new("run-1", "workload-1"));
+    assert!(Store::find(&root).unwrap().list().unwrap().is_empty());
+}
+
+#[test]
+fn a_folder_of_another_run_or_workload_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    open(folder.path());
+    for (other, key) in [("run-2 workload-1", "run"), ("run-1 workload-2", "workload")] {
+        let (run, workload) = other.split_once(' ').unwrap();
+        match Store::open(folder.path(), &Identity::new(run, workload)).unwrap_err() {
+            Error::Mismatch { what, .. } => assert_eq!(what, key),
+            other => panic!("{other}"),
+        }
+    }
+    let empty = tempfile::tempdir().unwrap();
+    assert!(matches!(Store::find(empty.path()), Err(Error::NoCheckpoint { .. })));
+    fs::write(folder.path().join("RUN.json"), "{\"format\":1}").unwrap();
+    assert!(matches!(Store::find(folder.path()), Err(Error::Damaged { .. })));
+}
+
+#[test]
+fn a_checkpoint_of_another_workload_is_refused_and_not_skipped() {
+    let (folder, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let store = open(folder.path());
+    save(&store, 1, 10, 1, 0);
+    let foreign = Store::open(other.path(), &Identity::new("run-1", "workload-2")).unwrap();
+    let name = save(&foreign, 1, 20, 1, 0);
+    fs::rename(other.path().join(&name), folder.path().join(&name)).unwrap();
+    assert!(matches!(store.list().unwrap()[0].status, Status::Refused(_)));
+    let results = on_ranks(2, |peers| resume_rank(&store, peers));
+    assert!(results.iter().all(|result| matches!(result, Err(Error::Mismatch { .. }))));
+}
+
+#[test]
+fn a_newer_format_is_refused_and_not_skipped() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    save(&store, 1, 10, 1, 0);
+    let name = save(&store, 1, 20, 1, 0);
+    let path = folder.path().join(&name).join("MANIFEST.json");
+    let zeros = "0".repeat(64);
+    let text = format!("{{\"digest\":\"{zeros}\",\"format\":2,\"new\":[]}}");
+    let digest = blake3::hash(text.as_bytes()).to_hex();
+    fs::write(&path, text.replace(&zeros, &digest)).unwrap();
+    match resume_rank(&store, &Alone).unwrap_err() {
+        Error::UnknownFormat { path: found, found: 2, .. } => assert_eq!(found, path),
+        other => panic!("{other}"),
+    }
+    save(&store, 1, 30, 1, 1);
+    assert!(path.exists(), "retention leaves alone what it does not understand");
+}
+
+#[test]
+fn what_the_checkpoint_lacks_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    save(&store, 2, 10, 1, 0);
+    let attempt = |tensor: TensorBox| {
+        let mut data = vec![0; tensor.size_bytes()];
+        store.resume(&mut [PartMut { tensor, data: &mut data }], &Alone).unwrap_err()
+    };
+    match attempt(TensorBox::whole("exp_avg.wte", Dtype::F32, &[57, 12])) {
+        Error::Uncovered { tensor, offset, extent, .. } => {
+            assert_eq!((&*tensor, offset, extent), ("exp_avg.wte", vec![0, 0], vec![57, 12]));
+        }
+        other => panic!("{other}"),
+    }
+    for (dtype, shape) in [(Dtype::F32, [58, 12]), (Dtype::U64, [57, 12])] {
+        match attempt(TensorBox::whole("wte.weight", dtype, &shape)) {
+            Error::Mismatch { what, .. } => assert_eq!(what, "wte.weight"),
+            other => panic!("{other}"),
+        }
+    }
+    let missing = store.restore("s000000011-e0001-00000000", &mut [], &Alone);
+    assert!(matches!(missing, Err(Error::Io { .. })));
+    let missing = store.verify("s000000011-e0001-00000000");
+    assert!(matches!(missing, Err(Error::NoCheckpoint { .. })));
+}

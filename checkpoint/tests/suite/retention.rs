@@ -1,0 +1,169 @@
+//! What is removed, and above all what is not.
+
+use std::fs;
+use std::path::Path;
+
+use checkpoint::{Error, Silent, Status};
+
+use crate::support::*;
+
+fn steps(store: &checkpoint::Store) -> Vec<u64> {
+    store.list().unwrap().iter().map(|listed| listed.step).collect()
+}
+
+fn remove_a_shard(root: &Path, name: &str) {
+    fs::remove_file(root.join(name).join("d00/r00001-000.safetensors")).unwrap();
+}
+
+#[test]
+fn the_newest_committed_stay() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    for step in 1..=5 {
+        save(&store, 2, step, 1, 2);
+    }
+    assert_eq!(steps(&store), [5, 4]);
+    save(&store, 2, 6, 1, 0);
+    assert_eq!(steps(&store), [6, 5, 4], "0 keeps all");
+    let removed =
+        on_ranks(2, |peers| save_rank(&store, (7, 1, 1), peers, &Silent).unwrap().removed);
+    assert_eq!((removed[0].len(), removed[1].len()), (3, 0));
+    assert_eq!(steps(&store), [7]);
+}
+
+#[test]
+fn damaged_ones_do_not_push_out_a_good_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let saved: Vec<String> = (1..=4).map(|step| save(&store, 2, step, 1, 0)).collect();
+    remove_a_shard(folder.path(), &saved[3]);
+    fs::write(folder.path().join(&saved[2]).join("MANIFEST.json"), "{").unwrap();
+    let reports = on_ranks(2, |peers| save_rank(&store, (5, 1, 2), peers, &Silent).unwrap());
+    assert_eq!(reports[0].removed, saved[..1], "5 and 2 are sound, 4 and 3 do not count");
+    assert!(reports[0].warnings[0].contains("r00001-000.safetensors"), "{:?}", reports[0]);
+    assert_eq!(steps(&store), [5, 4, 3, 2]);
+    save(&store, 2, 6, 1, 2);
+    assert_eq!(steps(&store), [6, 5], "damaged ones go when they are old");
+}
+
+#[test]
+fn what_is_not_ours_is_never_touched() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let foreign =
+        [".s000000001-e0001-00000000", "s000000001-e0001-0000000g", "12500", "lost+found"];
+    for name in foreign {
+        fs::create_dir(folder.path().join(name)).unwrap();
+        fs::write(folder.path().join(name).join("MANIFEST.json"), "{").unwrap();
+    }
+    fs::write(folder.path().join("s000000001-e0001-00000000"), "a file").unwrap();
+    let outside = tempfile::tempdir().unwrap();
+    fs::write(outside.path().join("precious"), "x").unwrap();
+    let link = folder.path().join("s000000001-e0001-00000001");
+    std::os::unix::fs::symlink(outside.path(), &link).unwrap();
+    for step in 1..=3 {
+        save(&store, 2, step, 2, 1);
+    }
+    assert_eq!(steps(&store), [3]);
+    assert!(foreign.iter().all(|name| folder.path().join(name).join("MANIFEST.json").exists()));
+    assert!(folder.path().join("s000000001-e0001-00000000").exists());
+    assert!(link.exists() && outside.path().join("precious").exists());
+}
+
+#[test]
+fn remains_of_earlier_epochs_are_swept() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let good = save(&store, 2, 10, 1, 0);
+    let dead = ["s000000020-e0001-00000001", "s000000030-e0002-00000002"];
+    for name in dead {
+        fs::create_dir_all(folder.path().join(name).join("d00")).unwrap();
+        fs::write(folder.path().join(name).join("d00/r00000-000.safetensors.tmp"), "x").unwrap();
+    }
+    let half_removed = folder.path().join("s000000005-e0001-00000003");
+    fs::create_dir(&half_removed).unwrap();
+    fs::write(half_removed.join("MANIFEST.deleted"), "x").unwrap();
+    assert!(store.list().unwrap().iter().any(|listed| listed.status == Status::Deleted));
+    let new = save(&store, 2, 40, 2, 0);
+    let expected = [new, dead[1].to_owned(), good];
+    assert_eq!(names(&store), expected, "an attempt of this epoch may still be alive");
+}
+
+#[test]
+fn a_later_epoch_is_newer_than_a_later_step() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    save(&store, 1, 20, 1, 0);
+    let name = save(&store, 1, 15, 2, 0);
+    assert_eq!(resume(&store, 2).checkpoint, name);
+    assert_eq!(store.newest().unwrap().unwrap().name, name);
+}
+
+#[test]
+fn a_zombie_is_fenced() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let name = save(&store, 2, 20, 2, 0);
+    for result in on_ranks(2, |peers| save_rank(&store, (90, 1, 1), peers, &Silent)) {
+        assert!(matches!(result, Err(Error::Fenced { .. })), "{result:?}");
+    }
+    assert_eq!(names(&store), [name]);
+}
+
+/// A good step 100 and a step 200 with a wrong byte, which a resume goes past.
+fn walk_back(root: &Path) -> (checkpoint::Store, String, String) {
+    let store = open(root);
+    let (good, bad) = (save(&store, 2, 100, 1, 2), save(&store, 2, 200, 1, 2));
+    let shard = root.join(&bad).join("d00/r00001-000.safetensors");
+    let mut bytes = fs::read(&shard).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(&shard, bytes).unwrap();
+    let resumed = resume(&store, 2);
+    assert_eq!((&resumed.checkpoint, resumed.rejected.len()), (&good, 1));
+    (store, good, bad)
+}
+
+#[test]
+fn what_a_resume_rejected_does_not_push_out_a_good_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let (store, good, bad) = walk_back(folder.path());
+    let new = save(&store, 2, 150, 2, 2);
+    assert_eq!(names(&store), [new.clone(), bad, good]);
+    let is_rejected = |listed: &checkpoint::Listed| listed.status == Status::Rejected;
+    assert!(is_rejected(&store.list().unwrap()[1]));
+    let newer = save(&store, 2, 160, 2, 2);
+    assert_eq!(names(&store), [newer, new], "it goes when it is old");
+}
+
+#[test]
+fn what_a_resume_rejected_is_not_tried_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let (store, good, bad) = walk_back(folder.path());
+    assert_eq!(store.newest().unwrap().unwrap().name, good);
+    let resumed = resume(&store, 2);
+    assert_eq!((&resumed.checkpoint, resumed.rejected.len()), (&good, 0));
+    fs::remove_dir_all(folder.path().join(&good)).unwrap();
+    let lost = resume_rank(&store, &checkpoint::Alone);
+    assert!(matches!(lost, Err(Error::NoCheckpoint { .. })), "never afresh: {lost:?}");
+    save(&store, 2, 100, 1, 0);
+    let manifest = |name| folder.path().join(&bad).join(name);
+    fs::rename(manifest("MANIFEST.rejected"), manifest("MANIFEST.json")).unwrap();
+    assert_eq!(resume(&store, 2).rejected[0].checkpoint, bad, "to undo it is to rename it back");
+}
+
+#[test]
+fn temporary_files_in_the_root_are_swept() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let foreign = ["LATEST.bak", "notes.tmp"];
+    let dead = ["LATEST.0a0a0a0a", "LATEST.0a0a0a0a.tmp", "RUN.0a0a0a0a.tmp"];
+    for name in foreign.iter().chain(&dead).chain(&["EPOCH-0001.0a0a0a0a.tmp", "EPOCH-0001"]) {
+        fs::write(folder.path().join(name), "x").unwrap();
+    }
+    save(&store, 2, 10, 2, 1);
+    let mut left: Vec<_> = fs::read_dir(folder.path()).unwrap().collect::<Result<_, _>>().unwrap();
+    left.retain(|entry| entry.file_type().unwrap().is_file());
+    let mut left: Vec<_> = left.iter().map(|entry| entry.file_name()).collect();
+    left.sort();
+    assert_eq!(left, ["LATEST", "LATEST.bak", "RUN.json", "notes.tmp"]);
+}

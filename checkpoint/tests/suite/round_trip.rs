@@ -1,0 +1,159 @@
+//! What is saved comes back to the bit, in any world, and other people's readers read it.
+
+use std::sync::Mutex;
+
+use checkpoint::{
+    Alone, Dtype, Observer, Options, Part, PartMut, Peers, Point, Save, Silent, TensorBox,
+};
+use safetensors::SafeTensors;
+use serde_json::Value;
+
+use crate::support::*;
+
+#[test]
+fn every_world_reads_every_other() {
+    for saved in 1..=4 {
+        let folder = tempfile::tempdir().unwrap();
+        let store = open(folder.path());
+        let name = save(&store, saved, 7, 1, 0);
+        for restored in 1..=5 {
+            let result = resume(&store, restored);
+            assert_eq!((result.checkpoint.as_str(), result.step, result.epoch), (&*name, 7, 1));
+            let expected = (saved == restored).then(|| rank_state(0, 7));
+            assert_eq!(result.rank_state, expected, "{saved} ranks to {restored}");
+        }
+        assert!(store.verify(&name).unwrap().problems.is_empty());
+    }
+}
+
+#[test]
+fn a_rank_reads_only_the_chunks_it_needs() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    save(&store, 2, 7, 1, 0);
+    let model = model(7);
+    for world in [1, 3] {
+        on_ranks(world, |peers| {
+            let expected = parts(&model, world, peers.rank());
+            let mut data: Vec<_> = expected.iter().map(|part| vec![0; part.data.len()]).collect();
+            let mut wanted: Vec<_> = expected
+                .iter()
+                .zip(&mut data)
+                .map(|(part, data)| PartMut { tensor: part.tensor.clone(), data })
+                .collect();
+            let restored = store.resume(&mut wanted, peers).unwrap().unwrap();
+            let bytes: usize = data.iter().map(Vec::len).sum();
+            assert!(expected.iter().zip(&data).all(|(part, data)| part.data == data));
+            // At most the two chunks at the ends of each box come on top.
+            let most = bytes + data.len() * 2 * SMALL.chunk_bytes as usize;
+            assert!(restored.bytes_read <= most as u64, "{} of {bytes}", restored.bytes_read);
+        });
+    }
+}
+
+#[test]
+fn column_boxes_and_replicas_are_put_together() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let whole: Vec<u8> = (0..6 * 10 * 8).map(|place| (place % 251) as u8).collect();
+    let column = |rank: usize| TensorBox {
+        offset: vec![0, rank * 4],
+        extent: vec![6, [4, 4, 2][rank]],
+        ..TensorBox::whole("w", Dtype::F64, &[6, 10])
+    };
+    on_ranks(3, |peers| {
+        let tensor = column(peers.rank());
+        let row = |row: usize| {
+            let start = (row * 10 + tensor.offset[1]) * 8;
+            whole[start..start + tensor.extent[1] * 8].to_vec()
+        };
+        let own: Vec<u8> = (0..6).flat_map(row).collect();
+        let replica = Part { tensor: TensorBox::whole("b", Dtype::U8, &[5]), data: b"bytes" };
+        let parts = [replica, Part { tensor, data: &own }];
+        let (state, rank_state) = (&Value::Null, &Value::Null);
+        let request = Save { step: 1, epoch: 1, parts: &parts, state, rank_state, keep: 0 };
+        store.save(&request, peers, &Silent).unwrap();
+    });
+    let (mut data, mut bytes) = (vec![0; whole.len()], [0; 5]);
+    let mut parts = [
+        PartMut { tensor: TensorBox::whole("w", Dtype::F64, &[6, 10]), data: &mut data },
+        PartMut { tensor: TensorBox::whole("b", Dtype::U8, &[5]), data: &mut bytes },
+    ];
+    store.resume(&mut parts, &Alone).unwrap().unwrap();
+    assert_eq!((data, &bytes), (whole, b"bytes"));
+}
+
+#[test]
+fn the_safetensors_crate_reads_every_shard() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let name = save(&store, 3, 7, 1, 0);
+    let (model, shapes) = (model(7), shapes());
+    let (mut shards, mut bytes) = (0, 0);
+    for path in files(&folder.path().join(&name)) {
+        if path.extension().is_none_or(|extension| extension != "safetensors") {
+            continue;
+        }
+        let file = std::fs::read(&path).unwrap();
+        let (header, metadata) = SafeTensors::read_metadata(&file).unwrap();
+        assert_eq!((header + 8) % 4096, 0, "data starts at a multiple of 4096");
+        let metadata = metadata.metadata().as_ref().unwrap();
+        assert_eq!((&*metadata["run"], &*metadata["checkpoint"]), ("run-1", &*name));
+        assert_eq!(metadata["step"], "7");
+        for (key, view) in SafeTensors::deserialize(&file).unwrap().tensors() {
+            let tensor = shapes.iter().position(|(name, _)| key.starts_with(name)).unwrap();
+            let (_, shape) = &shapes[tensor];
+            let row: usize = shape.iter().skip(1).product();
+            let first = key.split_once('[').map_or(0, |(_, slices)| {
+                slices.split(':').next().unwrap().parse::<usize>().unwrap() * row * 4
+            });
+            assert_eq!(view.data(), &model[tensor][first..first + view.data().len()], "{key}");
+            bytes += view.data().len();
+        }
+        shards += 1;
+    }
+    assert!(shards > 3, "several files per rank");
+    assert_eq!(bytes, model.iter().map(Vec::len).sum::<usize>(), "each byte once");
+}
+
+#[test]
+fn large_parts_cross_pieces_and_default_chunks() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path()).with_options(Options::default());
+    let bytes = (16 << 20) + (5 << 20) + 12;
+    let data: Vec<u8> = (0..bytes).map(|place: usize| (place / 7 % 253) as u8).collect();
+    let tensor = TensorBox::whole("w", Dtype::F32, &[bytes / 4]);
+    let parts = [Part { tensor: tensor.clone(), data: &data }];
+    let (state, rank_state) = (&Value::Null, &Value::Null);
+    let request = Save { step: 1, epoch: 1, parts: &parts, state, rank_state, keep: 0 };
+    let report = store.save(&request, &Alone, &Silent).unwrap();
+    assert_eq!((report.bytes, report.bytes_total), (bytes as u64, bytes as u64));
+    let verified = store.verify(&report.checkpoint).unwrap();
+    assert_eq!((verified.files, verified.chunks, verified.bytes), (1, 2, bytes as u64));
+    let mut found = vec![0; bytes];
+    store.resume(&mut [PartMut { tensor, data: &mut found }], &Alone).unwrap().unwrap();
+    assert!(found == data);
+}
+
+/// Writes down the points of one rank.
+#[derive(Default)]
+struct Diary(Mutex<Vec<Point>>);
+
+impl Observer for Diary {
+    fn reached(&self, point: Point) {
+        self.0.lock().unwrap().push(point);
+    }
+}
+
+#[test]
+fn points_are_reached_in_their_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    save(&store, 2, 10, 1, 1);
+    let diaries = on_ranks(2, |peers| {
+        let diary = Diary::default();
+        save_rank(&store, (20, 1, 1), peers, &diary).unwrap();
+        diary.0.into_inner().unwrap()
+    });
+    assert_eq!(diaries, [Point::ALL.to_vec(), Point::ALL[..4].to_vec()]);
+}
