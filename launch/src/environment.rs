@@ -1,0 +1,176 @@
+//! Who started this process, from environment variables alone.
+//!
+//! Nothing here calls MPI: `MPI_Init` without a launcher can hang or print, and a workstation may
+//! have no working MPI at all. Variable names: Open MPI's `mpirun(1)`, section "Environment
+//! Variables"; MPICH's Hydra (`PMI_*`); the PMIx standard (`PMIX_RANK`); `srun(1)`,
+//! section "OUTPUT ENVIRONMENT VARIABLES".
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Error;
+
+/// Program that started the ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LauncherKind {
+    /// Open MPI's `mpirun`.
+    OpenMpi,
+    /// MPICH's Hydra, or another launcher that speaks PMI.
+    Hydra,
+    /// Slurm's `srun`.
+    Slurm,
+    /// Something that speaks PMIx only, as PRRTE's `prterun`.
+    Pmix,
+}
+
+impl fmt::Display for LauncherKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::OpenMpi => "Open MPI's mpirun",
+            Self::Hydra => "MPICH's Hydra",
+            Self::Slurm => "Slurm's srun",
+            Self::Pmix => "a PMIx launcher",
+        })
+    }
+}
+
+/// What a launcher says about this process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Launcher {
+    /// Who started it.
+    pub kind: LauncherKind,
+    /// Rank of this process.
+    pub rank: usize,
+    /// R, number of ranks; PMIx has no variable for it.
+    pub world: Option<usize>,
+}
+
+/// The variables of one launcher: kind, rank, world.
+type Names = (LauncherKind, &'static str, Option<&'static str>);
+
+/// In order of precedence: Open MPI under Slurm also has Slurm's variables, and PMIx's.
+const LAUNCHERS: [Names; 4] = [
+    (LauncherKind::OpenMpi, "OMPI_COMM_WORLD_RANK", Some("OMPI_COMM_WORLD_SIZE")),
+    (LauncherKind::Hydra, "PMI_RANK", Some("PMI_SIZE")),
+    // SLURM_NTASKS is also set in a batch script, which is one process; only a step has this one.
+    (LauncherKind::Slurm, "SLURM_STEP_NUM_TASKS", Some("SLURM_STEP_NUM_TASKS")),
+    (LauncherKind::Pmix, "PMIX_RANK", None),
+];
+
+/// The launcher that started this process, or `None` for a process that was started alone.
+///
+/// `variable` looks up an environment variable. A Slurm step of one task counts as alone: the
+/// shell of an interactive allocation is such a step.
+///
+/// # Errors
+/// [`Error::Variable`] when a launcher's variables are incomplete or contradict each other.
+pub fn detect(variable: impl Fn(&str) -> Option<String>) -> Result<Option<Launcher>, Error> {
+    let Some(names) = LAUNCHERS.iter().find(|names| variable(names.1).is_some()) else {
+        return Ok(None);
+    };
+    let &(kind, mark, world_name) = names;
+    let rank_name = if kind == LauncherKind::Slurm { "SLURM_PROCID" } else { mark };
+    let world = match world_name {
+        Some(name) => Some(number(&variable, name, 1..usize::MAX)?),
+        None => None,
+    };
+    if kind == LauncherKind::Slurm && world == Some(1) {
+        return Ok(None);
+    }
+    let rank = number(&variable, rank_name, 0..world.unwrap_or(usize::MAX))?;
+    Ok(Some(Launcher { kind, rank, world }))
+}
+
+/// A required variable as a number within `range`.
+fn number(
+    variable: impl Fn(&str) -> Option<String>,
+    name: &'static str,
+    range: std::ops::Range<usize>,
+) -> Result<usize, Error> {
+    let found = variable(name).unwrap_or_default();
+    match found.trim().parse() {
+        Ok(value) if range.contains(&value) => Ok(value),
+        _ => {
+            let expected = if range.end == usize::MAX {
+                format!("a number of at least {}", range.start)
+            } else {
+                format!("a number from {} to {}", range.start, range.end - 1)
+            };
+            Err(Error::Variable { variable: name, expected, found })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn detect_in(pairs: &[(&str, &str)]) -> Result<Option<Launcher>, Error> {
+        detect(|name| pairs.iter().find(|(key, _)| *key == name).map(|(_, v)| (*v).to_owned()))
+    }
+
+    fn found(pairs: &[(&str, &str)]) -> Launcher {
+        detect_in(pairs).unwrap().expect("a launcher")
+    }
+
+    #[test]
+    fn a_plain_environment_has_no_launcher() {
+        assert_eq!(detect_in(&[("PATH", "/bin"), ("SLURM_NTASKS", "8")]).unwrap(), None);
+    }
+
+    #[test]
+    fn open_mpi_wins_over_the_slurm_and_pmix_around_it() {
+        let launcher = found(&[
+            ("PMIX_RANK", "1"),
+            ("SLURM_STEP_NUM_TASKS", "2"),
+            ("SLURM_PROCID", "0"),
+            ("OMPI_COMM_WORLD_RANK", "3"),
+            ("OMPI_COMM_WORLD_SIZE", "4"),
+            ("OMPI_COMM_WORLD_LOCAL_RANK", "malformed, and not read"),
+        ]);
+        let expected = Launcher { kind: LauncherKind::OpenMpi, rank: 3, world: Some(4) };
+        assert_eq!(launcher, expected);
+    }
+
+    #[test]
+    fn hydra_speaks_pmi() {
+        let launcher = found(&[("PMI_RANK", "2"), ("PMI_SIZE", "3")]);
+        assert_eq!(launcher.kind, LauncherKind::Hydra);
+        assert_eq!((launcher.rank, launcher.world), (2, Some(3)));
+    }
+
+    #[test]
+    fn slurm_steps_count_and_batch_scripts_do_not() {
+        let step = [("SLURM_PROCID", "5"), ("SLURM_STEP_NUM_TASKS", "8"), ("SLURM_NTASKS", "16")];
+        let launcher = found(&step);
+        assert_eq!((launcher.rank, launcher.world), (5, Some(8)));
+        let batch = [("SLURM_PROCID", "0"), ("SLURM_NTASKS", "16")];
+        assert_eq!(detect_in(&batch).unwrap(), None);
+        let interactive = [("SLURM_PROCID", "0"), ("SLURM_STEP_NUM_TASKS", "1")];
+        assert_eq!(detect_in(&interactive).unwrap(), None);
+    }
+
+    #[test]
+    fn pmix_alone_knows_no_world() {
+        let launcher = found(&[("PMIX_RANK", "7")]);
+        assert_eq!((launcher.kind, launcher.rank), (LauncherKind::Pmix, 7));
+        assert_eq!(launcher.world, None);
+    }
+
+    #[test]
+    fn incomplete_and_contradictory_variables_are_errors_that_name_them() {
+        let cases: [(&[(&str, &str)], &str); 5] = [
+            (&[("OMPI_COMM_WORLD_RANK", "0")], "OMPI_COMM_WORLD_SIZE"),
+            (&[("PMI_RANK", "3"), ("PMI_SIZE", "3")], "PMI_RANK"),
+            (&[("PMI_RANK", "-1"), ("PMI_SIZE", "3")], "PMI_RANK"),
+            (&[("PMI_RANK", "0"), ("PMI_SIZE", "0")], "PMI_SIZE"),
+            (&[("SLURM_STEP_NUM_TASKS", "4")], "SLURM_PROCID"),
+        ];
+        for (pairs, name) in cases {
+            let error = detect_in(pairs).expect_err("must not be accepted").to_string();
+            assert!(error.contains(name), "{error} does not name {name}");
+        }
+    }
+}

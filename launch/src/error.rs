@@ -1,0 +1,93 @@
+//! What can go wrong between the start of a process and the first collective.
+
+use crate::environment::{Launcher, LauncherKind};
+
+/// Errors of this crate; each says what was expected, what was found, and what to do.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A launcher's variable is missing beside its sibling or is not a number in range: the
+    /// environment is not fit.
+    #[error(
+        "expected {variable} to be {expected}, found {found:?}: \
+         the environment of a launcher is incomplete (start through it, or unset its variables)"
+    )]
+    Variable {
+        /// Name of the environment variable.
+        variable: &'static str,
+        /// What it should have been.
+        expected: String,
+        /// What it was; empty when absent.
+        found: String,
+    },
+    /// MPI is needed, but this binary cannot talk it: use another build.
+    #[error(
+        "{} needs MPI, but this binary was built without it: build it with the feature `mpi` (it \
+         is on by default), or start one process alone", describe(launcher.as_ref())
+    )]
+    WithoutMpi {
+        /// Who started this process; `None` where the backend was asked for by name.
+        launcher: Option<Launcher>,
+    },
+    /// The single backend was asked for where a launcher started several ranks.
+    #[error(
+        "collectives.backend is single, but {kind} started this process as rank {rank} of {world}: \
+         start it without the launcher, or choose the backend mpi"
+    )]
+    SingleOfMany {
+        /// Who started it.
+        kind: LauncherKind,
+        /// Rank from the environment.
+        rank: usize,
+        /// World from the environment, as text: it may be unknown.
+        world: String,
+    },
+    /// The launcher and the MPI library disagree: use the `mpirun` of the library in the binary.
+    #[error(
+        "{kind} says rank {launcher_rank} of {launcher_world}, MPI says rank {rank} of {world}: \
+         the launcher belongs to another MPI than the binary (compare `which mpirun` with `ldd` \
+         of the binary)"
+    )]
+    WorldMismatch {
+        /// Who started it.
+        kind: LauncherKind,
+        /// Rank from the environment.
+        launcher_rank: usize,
+        /// World from the environment.
+        launcher_world: usize,
+        /// Rank from MPI.
+        rank: usize,
+        /// World from MPI.
+        world: usize,
+    },
+    /// A collective failed while ranks were meeting.
+    #[error("rank {rank}: ranks could not agree on their placement")]
+    Meet {
+        /// This rank.
+        rank: usize,
+        /// What the backend said.
+        source: collectives::Error,
+    },
+    /// MPI could not be initialised.
+    #[error("MPI could not be initialised")]
+    Open {
+        /// What the backend said.
+        source: collectives::Error,
+    },
+    /// The operating system refused.
+    #[error("cannot {action}: the operating system refused")]
+    System {
+        /// What was tried, as in `bind a thread to cores [0, 1]`.
+        action: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+}
+
+fn describe(launcher: Option<&Launcher>) -> String {
+    let Some(Launcher { kind, rank, world, .. }) = launcher else {
+        return "collectives.backend = \"mpi\"".to_owned();
+    };
+    let world = world.map_or("an unknown number".to_owned(), |world| world.to_string());
+    format!("rank {rank} of {world}, started by {kind},")
+}

@@ -1,0 +1,90 @@
+//! SIGTERM and SIGUSR1 as flags that the step loop looks at.
+//!
+//! A handler only sets a flag: ranks vote on flags between steps, so that all of them stop, or
+//! save, at the same step.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
+
+use crate::Error;
+
+/// Requests that arrived by signal; clones share their state.
+#[derive(Debug, Clone, Default)]
+pub struct StopFlag {
+    stop: Arc<AtomicBool>,
+    checkpoint: Arc<AtomicBool>,
+}
+
+impl StopFlag {
+    /// Handles SIGTERM and the first SIGINT as a request to stop and SIGUSR1 as a request for a
+    /// checkpoint, from now on and for the whole process. A second SIGINT ends it.
+    ///
+    /// # Errors
+    /// [`Error::System`] when a handler cannot be installed.
+    pub fn install() -> Result<Self, Error> {
+        let flags = Self::default();
+        // Ends the process at the second Ctrl-C: registered first, it sees the first one's flag.
+        signal_hook::flag::register_conditional_shutdown(SIGINT, 130, Arc::clone(&flags.stop))
+            .map_err(|source| Error::System { action: "handle SIGINT".to_owned(), source })?;
+        let signals = [(SIGTERM, &flags.stop), (SIGINT, &flags.stop), (SIGUSR1, &flags.checkpoint)];
+        for (signal, flag) in signals {
+            signal_hook::flag::register(signal, Arc::clone(flag)).map_err(|source| {
+                Error::System { action: format!("handle signal {signal}"), source }
+            })?;
+        }
+        Ok(flags)
+    }
+
+    /// Whether this rank was asked to stop. It stays so.
+    pub fn stop_requested(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Whether a checkpoint was asked for since the last call.
+    pub fn take_checkpoint_request(&self) -> bool {
+        self.checkpoint.swap(false, Ordering::Relaxed)
+    }
+}
+
+/// Ends the process without any clean-up: the exit handlers of an MPI library may wait for a thread
+/// that is broken.
+pub fn exit_at_once(code: i32) -> ! {
+    signal_hook::low_level::exit(code)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use rustix::process::{Signal, getpid, kill_process};
+
+    use super::*;
+
+    fn eventually(condition: impl Fn() -> bool) -> bool {
+        let end = Instant::now() + Duration::from_secs(5);
+        while Instant::now() < end {
+            if condition() {
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        false
+    }
+
+    #[test]
+    fn real_signals_set_their_flag_and_no_other() {
+        let flags = StopFlag::install().unwrap();
+        assert!(!flags.stop_requested() && !flags.take_checkpoint_request());
+        kill_process(getpid(), Signal::USR1).unwrap();
+        assert!(eventually(|| flags.checkpoint.load(Ordering::Relaxed)), "no SIGUSR1");
+        assert!(flags.take_checkpoint_request());
+        assert!(!flags.take_checkpoint_request(), "one signal, one checkpoint");
+        assert!(!flags.stop_requested());
+        kill_process(getpid(), Signal::TERM).unwrap();
+        let clone = flags.clone();
+        assert!(eventually(|| clone.stop_requested()), "no SIGTERM");
+        assert!(flags.stop_requested(), "the request stays");
+    }
+}

@@ -1,0 +1,78 @@
+//! Ranks meet under a real `mpirun`. Each test starts itself again: what a launcher has started
+//! plays the rank.
+#![cfg(feature = "mpi")]
+#![allow(clippy::print_stdout, reason = "how a rank tells the test what it saw")]
+
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use yardstick_launch::{Backend, Error, Options, World, bootstrap, environment};
+
+const OPTIONS: Options =
+    Options { backend: Backend::Auto, deadline: Duration::from_secs(60), threads: None };
+
+/// Set for what a test starts, so that a rank that is not recognised as one fails, rather than
+/// starting itself again without end.
+const STARTED_BY_TEST: &str = "YARDSTICK_TEST_RANK";
+
+fn is_rank() -> bool {
+    let launcher = environment::detect(|name| std::env::var(name).ok());
+    let is_rank = launcher.expect("a sound environment").is_some();
+    assert!(is_rank || std::env::var_os(STARTED_BY_TEST).is_none(), "no launcher recognised");
+    is_rank
+}
+
+/// Runs one test of this binary as `program arguments`, with some variables set.
+fn again(test: &str, program: &[&str], variables: &[(&str, &str)]) -> Output {
+    let executable = std::env::current_exe().expect("this binary");
+    let executable = executable.to_str().expect("a plain path");
+    let line = [program, &[executable, test, "--exact", "--nocapture"]].concat();
+    Command::new(line[0])
+        .args(&line[1..])
+        .env(STARTED_BY_TEST, "1")
+        .envs(variables.iter().copied())
+        .envs([("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")])
+        .envs([("OMPI_MCA_rmaps_base_oversubscribe", "1")])
+        .output()
+        .unwrap_or_else(|error| panic!("cannot start {}: {error}", line[0]))
+}
+
+#[test]
+fn ranks_meet_and_know_their_places() {
+    if is_rank() {
+        let world = bootstrap::open(&OPTIONS).expect("the ranks meet");
+        let World { collective, placement, hosts, threads } = &world;
+        assert_eq!(collective.backend(), "mpi");
+        assert_eq!((placement.local_rank, placement.local_world), (placement.rank, 3));
+        assert_eq!((placement.nodes, hosts.len()), (1, 3));
+        assert!(threads.threads >= 1);
+        println!("met {} of {}", placement.rank, placement.world);
+        return;
+    }
+    let output = again("ranks_meet_and_know_their_places", &["mpirun", "-np", "3"], &[]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{output:?}");
+    for rank in 0..3 {
+        assert!(text.contains(&format!("met {rank} of 3")), "no rank {rank} in {text}");
+    }
+}
+
+#[test]
+fn variables_of_another_launcher_are_noticed() {
+    if is_rank() {
+        let Err(error) = bootstrap::open(&OPTIONS) else { panic!("MPI knows one rank only") };
+        assert!(matches!(error, Error::WorldMismatch { world: 1, .. }), "{error}");
+        println!("noticed: {error}");
+        return;
+    }
+    let variables = [("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "2")];
+    let output = again("variables_of_another_launcher_are_noticed", &["env"], &variables);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("noticed: "), "{output:?}");
+}
+
+#[test]
+fn without_a_launcher_mpi_is_not_touched() {
+    let world = bootstrap::open(&OPTIONS).expect("one rank");
+    assert_eq!((world.collective.backend(), world.placement.world), ("single", 1));
+}
