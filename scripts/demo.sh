@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# The whole idea in two minutes: train on two ranks, kill one half-way, start again, and end with
+# the same bits as a run that nobody disturbed.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+yardstick=target/release/yardstick
+folder=$(mktemp -d "${TMPDIR:-/tmp}/yardstick-demo.XXXXXX")
+trap 'rm -rf "$folder"' EXIT
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+export OMPI_MCA_rmaps_base_oversubscribe=1
+
+bold='' plain=''
+if [ -t 1 ]; then bold=$'\033[1m' plain=$'\033[0m'; fi
+say() { printf '\n%s== %s%s\n' "$bold" "$*" "$plain"; }
+train() { mpirun -np 2 "$yardstick" train --workload smoke --checkpoint-every 20steps --out "$1"; }
+fingerprint() { "$yardstick" report --json "$1" | grep -A3 '"fingerprint"'; }
+
+say "1/4  An undisturbed run of workload smoke on two ranks"
+train "$folder/undisturbed"
+
+say "2/4  The same run again, and half-way rank 1 gets a SIGKILL"
+train "$folder/killed" &
+launcher=$!
+steps=$folder/killed/steps/r000001.jsonl
+until [ "$(cat "$steps" 2>/dev/null | wc -l)" -ge 110 ]; do
+    kill -0 "$launcher" 2>/dev/null || { echo "the run ended before it was killed" >&2; exit 1; }
+    sleep 0.02
+done
+victim=$("$yardstick" report --json "$folder/killed" |
+    sed -n 's/.*"pid": \([0-9]*\).*/\1/p' | tail -n 1)
+kill -KILL "$victim"
+code=0
+wait "$launcher" || code=$?
+echo "mpirun ended with exit code $code after kill -KILL $victim"
+
+say "3/4  The same command once more: it resumes from the newest checkpoint"
+train "$folder/killed"
+
+say "4/4  Are the losses and weights of both runs the same, bit for bit?"
+fingerprint "$folder/undisturbed"
+fingerprint "$folder/killed"
+if [ "$(fingerprint "$folder/undisturbed")" != "$(fingerprint "$folder/killed")" ]; then
+    echo "They differ." >&2
+    exit 1
+fi
+echo "Bit-identical."
+"$yardstick" report "$folder/killed"

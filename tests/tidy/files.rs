@@ -1,0 +1,82 @@
+//! The text files of the project, read once.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// One text file.
+#[derive(Debug)]
+pub(crate) struct File {
+    /// Path from the top of the project, with slashes.
+    pub(crate) path: String,
+    /// Its content.
+    pub(crate) text: String,
+}
+
+impl File {
+    /// A sample for a rule's own test.
+    #[cfg(test)]
+    pub(crate) fn sample(path: &str, text: &str) -> Self {
+        Self { path: path.to_owned(), text: text.to_owned() }
+    }
+
+    /// What follows the last dot of the name; empty for `Makefile`.
+    pub(crate) fn extension(&self) -> &str {
+        Path::new(&self.path).extension().and_then(|text| text.to_str()).unwrap_or("")
+    }
+
+    /// Whether it is source: held to sizes.
+    pub(crate) fn is_source(&self) -> bool {
+        ["rs", "cu", "sh", "py"].contains(&self.extension()) || self.path == ".ci/run"
+    }
+
+    /// A violation at a line, counted from 1.
+    pub(crate) fn violation(&self, line: usize, text: impl std::fmt::Display) -> String {
+        format!("{}:{line}: {text}", self.path)
+    }
+}
+
+/// All text files below the top folder but those that git ignores (see `.gitignore`).
+pub(crate) fn of_the_project() -> Vec<File> {
+    let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut paths = Vec::new();
+    walk(&top, &mut paths);
+    paths.sort();
+    paths.iter().filter_map(|path| read(&top, path)).collect()
+}
+
+fn walk(folder: &Path, paths: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).expect("the project can be read") {
+        let path = entry.expect("the project can be read").path();
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or("");
+        if is_ignored(name) || path.is_symlink() {
+            continue;
+        }
+        if path.is_dir() {
+            walk(&path, paths);
+        } else {
+            paths.push(path);
+        }
+    }
+}
+
+fn is_ignored(name: &str) -> bool {
+    let is_exact = [".git", "target", "runs", "__pycache__", "Cargo.lock"].contains(&name);
+    is_exact || name.starts_with("target-") || name.starts_with(".venv")
+}
+
+/// `None` for a file that is not text.
+fn read(top: &Path, path: &Path) -> Option<File> {
+    let name = path.strip_prefix(top).ok()?.to_str()?.to_owned();
+    let text = String::from_utf8(fs::read(path).ok()?).ok()?;
+    Some(File { path: name, text })
+}
+
+#[test]
+fn ignored_names_are_left_out_and_others_are_not() {
+    for name in [".git", "target", "target-mpich", ".venv-lint", "runs"] {
+        assert!(is_ignored(name), "{name}");
+    }
+    for name in [".ci", "targets.rs", "trainer", ".gitignore"] {
+        assert!(!is_ignored(name), "{name}");
+    }
+}

@@ -1,0 +1,198 @@
+//! Rules about lines: sizes, characters, headers, and what must not be written.
+
+use crate::files::File;
+use crate::{COLUMNS_MAX, FILE_LINES_MAX};
+
+type Rule = fn(&File) -> Vec<String>;
+
+const RULES: [Rule; 7] = [length, columns, tabs, non_ascii, header, machine_paths, unfinished];
+
+pub(crate) fn violations(file: &File) -> Vec<String> {
+    RULES.iter().flat_map(|rule| rule(file)).collect()
+}
+
+/// One violation per line for which `wrong` has something to say.
+fn per_line(file: &File, wrong: impl Fn(&str) -> Option<String>) -> Vec<String> {
+    let lines = file.text.lines().enumerate();
+    lines.filter_map(|(i, line)| Some(file.violation(i + 1, wrong(line)?))).collect()
+}
+
+fn length(file: &File) -> Vec<String> {
+    let lines = file.text.lines().count();
+    if !file.is_source() || lines <= FILE_LINES_MAX {
+        return Vec::new();
+    }
+    vec![file.violation(lines, format!("{lines} lines, at most {FILE_LINES_MAX}"))]
+}
+
+fn columns(file: &File) -> Vec<String> {
+    if !file.is_source() {
+        return Vec::new();
+    }
+    per_line(file, |line| {
+        let columns = line.chars().count();
+        (columns > COLUMNS_MAX).then(|| format!("{columns} columns, at most {COLUMNS_MAX}"))
+    })
+}
+
+fn tabs(file: &File) -> Vec<String> {
+    if !file.is_source() && file.extension() != "toml" {
+        return Vec::new();
+    }
+    per_line(file, |line| line.contains('\t').then(|| "a tab".to_owned()))
+}
+
+fn non_ascii(file: &File) -> Vec<String> {
+    if !file.is_source() && file.extension() != "toml" && file.path != "Makefile" {
+        return Vec::new();
+    }
+    per_line(file, |line| {
+        let character = line.chars().find(|character| !character.is_ascii())?;
+        Some(format!("{character:?} is not ASCII"))
+    })
+}
+
+/// Every source file says what it is for: `//!` in Rust, a comment or a docstring elsewhere.
+fn header(file: &File) -> Vec<String> {
+    if !file.is_source() || file.text.trim().is_empty() {
+        return Vec::new();
+    }
+    let mut lines = file.text.lines().filter(|line| !line.starts_with("#!"));
+    let first = lines.find(|line| !line.trim().is_empty()).unwrap_or("");
+    let marks: &[&str] = match file.extension() {
+        "rs" => &["//! "],
+        "cu" => &["// "],
+        "py" => &["\"\"\"", "# "],
+        _ => &["# "],
+    };
+    if marks.iter().any(|mark| first.starts_with(mark)) {
+        return Vec::new();
+    }
+    vec![file.violation(1, format!("no header: expected {} and what the file is for", marks[0]))]
+}
+
+/// Paths that exist on somebody's machine only. Containers in `k8s/` have
+/// a folder for temporary files of their own.
+fn machine_paths(file: &File) -> Vec<String> {
+    let mut names = vec!["work", "root", "home", "Users", "mnt"];
+    if !file.path.starts_with("k8s/") {
+        names.push("tmp");
+    }
+    per_line(file, |line| {
+        let name = names.iter().find(|name| names_path(line, name))?;
+        Some(format!("the path of a machine, /{name}"))
+    })
+}
+
+/// Whether a line has the absolute path `/name`, alone or with more behind it.
+fn names_path(line: &str, name: &str) -> bool {
+    let is_word = |c: char| c.is_alphanumeric() || "_-.".contains(c);
+    line.match_indices(&format!("/{name}")).any(|(start, found)| {
+        let before = line[..start].chars().next_back();
+        let after = line[start + found.len()..].chars().next();
+        let starts = !before.is_some_and(|c| is_word(c) || "/}$>*~)".contains(c));
+        starts && !after.is_some_and(is_word)
+    })
+}
+
+fn unfinished(file: &File) -> Vec<String> {
+    if !file.is_source() {
+        return Vec::new();
+    }
+    let words = ["todo", "unimplemented"].map(|name| format!("{name}!"));
+    let marks = ["TO", "FIX"].into_iter().zip(["DO", "ME"]).map(|(a, b)| format!("{a}{b}"));
+    let words: Vec<_> = words.into_iter().chain(marks).collect();
+    per_line(file, |line| {
+        let word = words.iter().find(|word| line.contains(*word))?;
+        Some(format!("{word}: finish it, or open an issue"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rust(text: &str) -> File {
+        File::sample("a/src/b.rs", text)
+    }
+
+    #[test]
+    fn long_files_and_lines_are_found() {
+        assert_eq!(length(&rust(&"//! x\n".repeat(FILE_LINES_MAX + 1))).len(), 1);
+        assert_eq!(length(&rust(&"//! x\n".repeat(FILE_LINES_MAX))).len(), 0);
+        assert_eq!(length(&File::sample("a.md", &"x\n".repeat(500))).len(), 0);
+        let line = "x".repeat(COLUMNS_MAX);
+        assert_eq!(
+            columns(&rust(&format!("{line}\n{line}y\n"))),
+            ["a/src/b.rs:2: 101 columns, \
+             at most 100"]
+        );
+    }
+
+    #[test]
+    fn tabs_and_foreign_characters_are_found() {
+        assert_eq!(tabs(&rust("fn a() {\n\tb()\n}")).len(), 1);
+        assert_eq!(tabs(&File::sample("Makefile", "a:\n\tb\n")).len(), 0);
+        assert_eq!(non_ascii(&rust("// 3 \u{d7} 4\n// ok\n")).len(), 1);
+        assert_eq!(non_ascii(&File::sample("a.md", "3 \u{d7} 4")).len(), 0);
+    }
+
+    #[test]
+    fn missing_headers_are_found() {
+        for (path, text) in [
+            ("a.rs", "use b;\n//! too late"),
+            ("a.rs", "// not a doc comment"),
+            ("a.sh", "#!/bin/sh\nset -e"),
+            ("a.py", "#!/usr/bin/env python3\nimport os"),
+            ("a.cu", "extern int a;"),
+            (".ci/run", "set -e"),
+        ] {
+            assert_eq!(header(&File::sample(path, text)).len(), 1, "{path}: {text}");
+        }
+        for (path, text) in [
+            ("a.rs", "//! What it is.\nuse b;"),
+            ("a.sh", "#!/bin/sh\n# What it is.\nset -e"),
+            ("a.py", "#!/usr/bin/env python3\n\"\"\"What it is.\"\"\""),
+            ("a.cu", "// What it is.\n"),
+            ("a.toml", "a = 1"),
+        ] {
+            assert_eq!(header(&File::sample(path, text)).len(), 0, "{path}: {text}");
+        }
+    }
+
+    #[test]
+    fn paths_of_machines_are_found() {
+        for (before, name, after) in [
+            ("open(\"", "tmp", "/x\")"),
+            ("cd ", "work", ""),
+            ("see (", "home", "/me/data)"),
+            ("PATH=", "root", "/bin:$PATH"),
+        ] {
+            let line = format!("{before}/{name}{after}");
+            assert_eq!(machine_paths(&rust(&line)).len(), 1, "{line}");
+        }
+        for (before, name, after) in [
+            ("frame", "work", ""),
+            ("and", "home", "/x"),
+            ("\"${TMPDIR}", "tmp", ""),
+            ("$(mktemp -d)", "tmp", ""),
+            ("", "workload", ".toml"),
+            ("https:/", "home", ".example.org"),
+        ] {
+            let line = format!("{before}/{name}{after}");
+            assert_eq!(machine_paths(&rust(&line)).len(), 0, "{line}");
+        }
+        let line = format!("mountPath: /{}", "tmp");
+        assert_eq!(machine_paths(&File::sample("k8s/job.yaml", &line)).len(), 0);
+    }
+
+    #[test]
+    fn unfinished_code_is_found() {
+        let macros = ["todo", "unimplemented"].map(|name| format!("fn a() {{ {name}!() }}"));
+        for line in macros {
+            assert_eq!(unfinished(&rust(&line)).len(), 1, "{line}");
+        }
+        assert_eq!(unfinished(&rust(&format!("// {}{}: later", "TO", "DO"))).len(), 1);
+        assert_eq!(unfinished(&rust("fn method() {} // todos")).len(), 0);
+    }
+}

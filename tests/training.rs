@@ -1,0 +1,127 @@
+//! One process, as a newcomer runs it: what it reaches, what it leaves, how it is told.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod support;
+
+use serde_json::Value;
+use support::{Folder, run};
+
+fn train(folder: &Folder, extra: &[&str]) -> support::Finished {
+    let out = folder.text();
+    run(&[&["train", "--out", &out], extra].concat())
+}
+
+#[test]
+fn smoke_learns_and_leaves_a_record() {
+    let folder = Folder::new();
+    train(&folder, &[]).expect(0);
+    let record = folder.record();
+    assert_eq!(record["status"], "complete");
+    assert_eq!(record["exit_code"], 0);
+    assert_eq!(record["reason"], Value::Null);
+    let (last, floor) = (&record["steps"]["loss_last"], &record["steps"]["entropy_floor"]);
+    let (last, floor) = (last.as_f64().unwrap(), floor.as_f64().unwrap());
+    assert!(last <= 0.7 * 256_f64.ln(), "{last}");
+    assert!(floor > 0.0 && last > floor, "nobody gets below the floor: {last} {floor}");
+    assert_eq!(record["mfu_causal"], Value::Null, "a CPU has no published peak");
+    let measured = record["mfu_measured"]["causal"].as_f64().unwrap();
+    assert!(measured > 0.0, "{measured}");
+    let report = run(&["report", &folder.text()]).expect(0).stdout;
+    for word in ["tokens/s", "mfu_measured", "forward", "complete", "entropy floor"] {
+        assert!(report.contains(word), "no {word:?} in\n{report}");
+    }
+}
+
+#[test]
+fn phases_add_up_to_wall_time_in_every_step() {
+    let folder = Folder::new();
+    train(&folder, &["--steps", "12", "--checkpoint-every", "4steps", "--eval-every", "3"])
+        .expect(0);
+    for line in folder.steps(0) {
+        let phases = line.0["phases_ns"].as_object().unwrap();
+        assert_eq!(phases.len(), 8, "{phases:?}");
+        let sum: u64 = phases.values().map(|ns| ns.as_u64().unwrap()).sum();
+        assert_eq!(sum, line.0["wall_ns"].as_u64().unwrap(), "step {}", line.step());
+    }
+    let spent = |step: usize, phase: &str| folder.steps(0)[step - 1].0["phases_ns"][phase].clone();
+    assert!(spent(3, "eval").as_u64() > Some(0), "step 3 evaluates");
+    assert_eq!(spent(4, "eval"), 0);
+    assert!(spent(5, "checkpoint").as_u64() > Some(0), "the save after step 4 counts to step 5");
+}
+
+#[test]
+fn a_workload_shown_is_the_workload() {
+    let folder = Folder::new();
+    let shown = run(&["workloads", "show", "smoke"]).expect(0).stdout;
+    let file = folder.path().with_file_name("mine.toml");
+    std::fs::write(&file, shown).unwrap();
+    train(&folder, &["--steps", "2", "--workload", &file.to_string_lossy()]).expect(0);
+    let listed: Value = serde_json::from_str(&run(&["workloads", "--json"]).stdout).unwrap();
+    let smoke = listed.as_array().unwrap().iter().find(|row| row["name"] == "smoke").unwrap();
+    assert_eq!(folder.record()["workload"]["id"], smoke["id"]);
+    assert_eq!(folder.record()["workload"]["name"], "mine");
+}
+
+#[test]
+fn a_run_goes_on_where_steps_stopped_it() {
+    let (whole, parts) = (Folder::new(), Folder::new());
+    train(&whole, &["--steps", "10"]).expect(0);
+    train(&parts, &["--steps", "4"]).expect(0);
+    train(&parts, &["--steps", "10"]).expect(0);
+    assert_eq!(whole.losses(), parts.losses());
+    assert_eq!(whole.record()["fingerprint"], parts.record()["fingerprint"]);
+    assert_eq!(parts.record()["attempts"].as_array().unwrap().len(), 2);
+    assert_eq!(parts.record()["attempts"][1]["resumed_after_step"], 4);
+}
+
+#[test]
+fn smaller_micro_batches_give_the_same_losses_to_rounding() {
+    let (large, small) = (Folder::new(), Folder::new());
+    train(&large, &["--steps", "10", "--set", "batch.micro_sequences=16"]).expect(0);
+    train(&small, &["--steps", "10", "--set", "batch.micro_sequences=2"]).expect(0);
+    for (a, b) in large.steps(0).iter().zip(small.steps(0)) {
+        let relative = (a.loss() - b.loss()).abs() / a.loss();
+        assert!(relative <= 1e-5, "step {}: {relative:e}", a.step());
+    }
+}
+
+#[test]
+fn a_target_loss_ends_the_run() {
+    let folder = Folder::new();
+    train(&folder, &["--target-loss", "5.0"]).expect(0);
+    let steps = folder.steps(0);
+    let (last, before) = (&steps[steps.len() - 1], &steps[steps.len() - 2]);
+    assert!(last.loss() <= 5.0 && before.loss() > 5.0);
+    assert_eq!(folder.record()["status"], "complete");
+}
+
+#[test]
+fn json_lines_are_for_machines_and_stdout_stays_empty() {
+    let folder = Folder::new();
+    let finished = train(&folder, &["--steps", "3", "--log-format", "json"]).expect(0);
+    assert_eq!(finished.stdout, "");
+    let lines: Vec<Value> =
+        finished.stderr.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let steps: Vec<_> = lines.iter().filter_map(|line| line["step"].as_u64()).collect();
+    assert_eq!(steps, [1, 2, 3]);
+}
+
+#[test]
+fn a_damaged_checkpoint_is_passed_over_loudly() {
+    let folder = Folder::new();
+    train(&folder, &["--steps", "8", "--checkpoint-every", "4steps"]).expect(0);
+    let listed = run(&["ckpt", "ls", "--json", &folder.text()]).expect(0).stdout;
+    let listed: Value = serde_json::from_str(&listed).unwrap();
+    let newest = listed[0]["name"].as_str().unwrap();
+    let shard = folder.path().join(format!("checkpoints/{newest}/d00/r00000-000.safetensors"));
+    let mut bytes = std::fs::read(&shard).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(&shard, bytes).unwrap();
+    run(&["ckpt", "verify", &folder.text()]).expect(6);
+    let resumed = train(&folder, &["--steps", "10"]).expect(0);
+    assert!(resumed.stderr.contains(newest), "{}", resumed.stderr);
+    assert_eq!(folder.record()["attempts"][1]["resumed_after_step"], 4);
+    assert_eq!(folder.losses().len(), 10);
+}

@@ -1,0 +1,151 @@
+//! One start of a run: from the restored state to the last step, a stop, or a failure.
+
+use crate::config::Config;
+use crate::durability::Durability;
+use crate::evaluation::Evaluation;
+use crate::failure::{ExitCode, Failure, Outcome};
+use crate::phase::Phase;
+use crate::step::{Stepped, Trainer, Wish};
+use crate::telemetry::{StepSample, Telemetry};
+
+/// When a run ends, besides its last step.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ends {
+    /// Steps of the run.
+    pub(crate) last_step: u64,
+    /// Steps between evaluations.
+    pub(crate) eval_every: Option<u64>,
+    /// Loss to stop at.
+    pub(crate) target_loss: Option<f64>,
+}
+
+/// How an attempt ended well.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    /// All steps are done.
+    LastStep,
+    /// The loss is low enough.
+    TargetLoss,
+    /// Somebody asked.
+    Stopped,
+}
+
+/// The parts of one attempt.
+#[derive(Debug)]
+pub(crate) struct Attempt<'run, 'world> {
+    pub(crate) trainer: &'run mut Trainer<'world>,
+    pub(crate) durability: &'run mut Durability,
+    pub(crate) evaluation: &'run mut Option<Evaluation>,
+    pub(crate) telemetry: &'run Telemetry,
+    pub(crate) signals: &'run launch::StopFlag,
+    pub(crate) ends: Ends,
+    pub(crate) number: u32,
+}
+
+impl Attempt<'_, '_> {
+    /// Trains until there is a reason to end, and leaves what the end owes on disk.
+    pub(crate) fn run(&mut self) -> Outcome<End> {
+        let end = self.steps()?;
+        let step = self.trainer.state.progress.step;
+        if end == End::Stopped {
+            self.require_save("the run was asked to stop")?;
+        } else if self.durability.owed_at_end(step) {
+            self.require_save("the last step is done")?;
+        }
+        Ok(end)
+    }
+
+    fn steps(&mut self) -> Outcome<End> {
+        while self.trainer.state.progress.step < self.ends.last_step {
+            let step = self.trainer.state.progress.step + 1;
+            let (stepped, evaluation) = self.step().map_err(|failure| failure.at_step(step))?;
+            if stepped.agreed.stop {
+                return Ok(End::Stopped);
+            }
+            let loss = if self.ends.eval_every.is_some() { evaluation } else { Some(stepped.loss) };
+            if let (Some(loss), Some(target)) = (loss, self.ends.target_loss)
+                && loss <= target
+            {
+                return Ok(End::TargetLoss);
+            }
+        }
+        Ok(End::LastStep)
+    }
+
+    /// One step with what follows it, timed as a whole.
+    fn step(&mut self) -> Outcome<(Stepped, Option<f64>)> {
+        let step = self.trainer.state.progress.step + 1;
+        let wish = self.wish(step);
+        let due = self.ends.eval_every.is_some_and(|steps| step.is_multiple_of(steps));
+        let evaluation = self.evaluation.as_mut().filter(|_| due);
+        let ((stepped, evaluation), phases) = self.trainer.time_step(|trainer| {
+            let stepped = trainer.step(wish)?;
+            let Some(evaluation) = evaluation else { return Ok((stepped, None)) };
+            trainer.clock.enter(Phase::Eval);
+            Ok((stepped, Some(evaluation.loss(trainer)?)))
+        })?;
+        let communication = stepped.communication;
+        self.telemetry.step(StepSample {
+            attempt: self.number,
+            step,
+            loss: stepped.loss,
+            gradient_norm: stepped.gradient_norm,
+            learning_rate: stepped.learning_rate,
+            tokens: self.trainer.tokens_per_step,
+            evaluation_loss: evaluation,
+            phases,
+            comm_total_ns: communication.total_ns,
+            comm_hidden_ns: communication.hidden_ns,
+            first_bucket_lead_ns: communication.first_bucket_lead_ns,
+            comm_bytes: communication.bytes,
+            wall_ns: phases.wall_ns(),
+        });
+        if stepped.agreed.save && !stepped.agreed.stop {
+            self.save()?;
+        }
+        Ok((stepped, evaluation))
+    }
+
+    /// Saves; the time it takes belongs to the next step. Steps reach the disk first, so that a
+    /// committed checkpoint never knows more steps than the files do.
+    fn save(&mut self) -> Outcome<bool> {
+        self.trainer.clock.enter(Phase::Checkpoint);
+        if !self.telemetry.sync() {
+            let error = anyhow::anyhow!("steps cannot be written, so nothing can be saved");
+            return Err(Failure::new(ExitCode::Internal, error));
+        }
+        self.durability.save(self.trainer)
+    }
+
+    fn wish(&self, step: u64) -> Wish {
+        let due = self.durability.due(step, self.trainer.collective.rank());
+        // Taken also when a save is due anyway, which then answers it.
+        let asked = self.signals.take_checkpoint_request();
+        Wish { save: due || asked, stop: self.signals.stop_requested() }
+    }
+
+    /// A save that the end of the attempt depends on.
+    fn require_save(&mut self, reason: &str) -> Outcome<()> {
+        if self.save()? {
+            return Ok(());
+        }
+        let step = self.trainer.state.progress.step;
+        let why = self.durability.failures.last().map_or("", |anomaly| anomaly.text.as_str());
+        let error = anyhow::anyhow!("{reason}, but step {step} could not be saved: {why}");
+        Err(Failure::new(ExitCode::Checkpoint, error).at_step(step))
+    }
+}
+
+/// Steps that `--steps` and the schedule allow.
+pub(crate) fn last_step(config: &Config, steps: Option<u64>) -> Outcome<u64> {
+    let scheduled = config.workload.schedule.steps;
+    match steps {
+        Some(0) => Err(Failure::usage("--steps 0: expected at least 1")),
+        Some(steps) if steps > scheduled => Err(Failure::usage(format!(
+            "--steps {steps}: expected at most schedule.steps = {scheduled}\n  \
+             hint: --steps only stops earlier; --set schedule.steps={steps} is another workload"
+        ))),
+        Some(steps) => Ok(steps),
+        None => Ok(scheduled),
+    }
+}

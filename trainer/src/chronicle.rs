@@ -1,0 +1,166 @@
+//! Rank 0 keeps the record of a run: when an attempt starts, and however it ends.
+
+use std::path::PathBuf;
+
+use collectives::Collective;
+use models::ops::matmul;
+
+use crate::attempt::End;
+use crate::config::Config;
+use crate::durability::Durability;
+use crate::failure::{ExitCode, Failure, Outcome};
+use crate::folder::Folder;
+use crate::record::{
+    self, Anomaly, Checkpoints, Collectives, FlopsPerToken, RankRecord, Reason, Record, Reference,
+    Status, Word, WorkloadRecord,
+};
+use crate::step::Trainer;
+use crate::telemetry::StepSeries;
+
+/// The record in the making. On other ranks than 0 it writes nothing.
+#[derive(Debug)]
+pub(crate) struct Chronicle {
+    dir: PathBuf,
+    /// `None` on ranks that do not write.
+    record: Option<Record>,
+    reference: Reference,
+    bucket_bytes: u64,
+    rank: usize,
+    attempt: u32,
+    pub(crate) ranks: Vec<RankRecord>,
+    pub(crate) series: Option<StepSeries>,
+    pub(crate) matmul_flops_per_second: Option<f64>,
+}
+
+/// What an attempt left.
+pub(crate) struct Ending<'run, 'world> {
+    pub(crate) outcome: &'run Outcome<End>,
+    /// `None` when there never was one.
+    pub(crate) trainer: Option<&'run Trainer<'world>>,
+    pub(crate) durability: &'run Durability,
+}
+
+fn internal(error: record::Error) -> Failure {
+    Failure::new(ExitCode::Internal, error)
+}
+
+impl Chronicle {
+    /// Writes down that an attempt starts, before anything that could fail.
+    pub(crate) fn begin(
+        folder: &Folder,
+        config: &Config,
+        workload_id: &str,
+        collective: &dyn Collective,
+        ranks: Vec<RankRecord>,
+        attempt: u32,
+    ) -> Outcome<Self> {
+        let dir = folder.root().to_owned();
+        let workload = &config.workload;
+        let flops = models::flops::flops_per_token(&workload.model, workload.batch.sequence_tokens);
+        let reference = Reference {
+            flops_per_token: Some(FlopsPerToken { causal: flops.causal, full: flops.full }),
+            ..Reference::default()
+        };
+        let mut record = None;
+        if collective.rank() == 0 {
+            let attempts =
+                record::Attempt::begin(&dir, attempt, collective.world(), 0).map_err(internal)?;
+            let started = Record::running(
+                WorkloadRecord {
+                    id: workload_id.to_owned(),
+                    name: config.name.clone(),
+                    config: serde_json::json!(workload),
+                },
+                serde_json::json!(config.settings),
+                record::Environment::read(collective.library()),
+                ranks.clone(),
+                attempts,
+            );
+            started.write(&dir).map_err(internal)?;
+            record = Some(started);
+        }
+        Ok(Self {
+            dir,
+            record,
+            reference,
+            bucket_bytes: config.settings.collectives.bucket_bytes as u64,
+            rank: collective.rank(),
+            attempt,
+            ranks,
+            series: None,
+            matmul_flops_per_second: None,
+        })
+    }
+
+    /// The step that the attempt goes on from, and the floor of its data.
+    pub(crate) fn resumed(&mut self, step: u64, entropy_floor: Option<f64>) {
+        self.reference.entropy_floor = entropy_floor;
+        if let Some(attempt) = self.record.as_mut().and_then(|record| record.attempts.last_mut()) {
+            attempt.resumed_after_step = step;
+        }
+    }
+
+    /// Writes down how the attempt ended and everything that was measured.
+    pub(crate) fn end(&mut self, ending: &Ending<'_, '_>) -> Outcome<()> {
+        let trainer = ending.trainer;
+        let Some(record) = &mut self.record else { return self.leave_word(ending) };
+        let (status, code) = match ending.outcome {
+            Ok(End::Stopped) => (Status::Stopped, ExitCode::Stopped),
+            Ok(End::LastStep | End::TargetLoss) => (Status::Complete, ExitCode::Done),
+            Err(failure) => (Status::Failed, failure.code),
+        };
+        let failure = ending.outcome.as_ref().err();
+        let reason = failure.map(|failure| reason(failure, &self.ranks, trainer));
+        let (code, step) = (code as u8, trainer.map_or(0, |trainer| trainer.state.progress.step));
+        record.end(&self.dir, status, code, reason, step).map_err(internal)?;
+        record.ranks.clone_from(&self.ranks);
+        record.checkpoints = Checkpoints::of(&ending.durability.saves);
+        record.anomalies = ending.durability.failures.clone();
+        record.anomalies.extend(slow_matmul());
+        self.reference.matmul_flops_per_second = self.matmul_flops_per_second;
+        if let (Some(series), Some(trainer)) = (&self.series, trainer) {
+            let weights = failure.is_none().then(|| trainer.state.weights_digest(&trainer.layout));
+            record.measure(series, &self.reference, weights);
+            if trainer.collective.world() > 1 {
+                let backend = trainer.collective.backend();
+                let library = trainer.collective.library();
+                record.collectives = Collectives::of(series, backend, library, self.bucket_bytes);
+            }
+        }
+        record.write(&self.dir).map_err(internal)
+    }
+}
+
+impl Chronicle {
+    /// What a rank without the record leaves when it fails: rank 0 may be killed before it knows.
+    fn leave_word(&self, ending: &Ending<'_, '_>) -> Outcome<()> {
+        let Err(failure) = ending.outcome else { return Ok(()) };
+        let mut reason = reason(failure, &self.ranks, ending.trainer);
+        if reason.rank.is_none() {
+            reason.rank = Some(self.rank);
+            reason.host = self.ranks.get(self.rank).map(|rank| rank.host.clone());
+        }
+        let word = Word { exit_code: failure.code as u8, reason };
+        word.leave(&self.dir, self.attempt, self.rank).map_err(internal)
+    }
+}
+
+/// Says so when this processor's matmul is not the fastest that there is for its architecture.
+fn slow_matmul() -> Option<Anomaly> {
+    let kernel = matmul::kernel_name();
+    let text =
+        format!("matmul falls back to {kernel}: this processor lacks a faster instruction set");
+    matmul::is_fallback().then_some(Anomaly { step: None, rank: None, text })
+}
+
+/// Why the run failed, with the rank, host, step and phase where they are known.
+fn reason(failure: &Failure, ranks: &[RankRecord], trainer: Option<&Trainer<'_>>) -> Reason {
+    let host = failure.rank.and_then(|rank| ranks.get(rank)).map(|rank| rank.host.clone());
+    Reason {
+        rank: failure.rank,
+        host,
+        step: failure.step,
+        phase: trainer.filter(|_| failure.step.is_some()).map(|trainer| trainer.clock.phase()),
+        text: failure.to_string(),
+    }
+}

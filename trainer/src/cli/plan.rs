@@ -1,0 +1,74 @@
+//! `yardstick plan`.
+
+use clap::Args;
+use comfy_table::{CellAlignment, Table, presets::NOTHING};
+
+use super::{print, print_json};
+use crate::config::Config;
+use crate::failure::{ExitCode, Outcome};
+use crate::sizing::{Sizing, compute_threads};
+
+/// Print the memory plan of a workload, before anything is allocated.
+#[derive(Debug, Args)]
+pub(super) struct Plan {
+    /// A preset or a TOML file.
+    #[arg(long, value_name = "NAME|FILE", default_value = "smoke")]
+    workload: String,
+    /// Changes one value, as in `--set batch.micro_sequences=2`; may be repeated.
+    #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
+    overrides: Vec<String>,
+    /// Ranks of the run.
+    #[arg(long, value_name = "N", default_value = "1", value_parser = positive)]
+    ranks: usize,
+    /// Ranks on this machine [default: all].
+    #[arg(long, value_name = "N", value_parser = positive)]
+    local_ranks: Option<usize>,
+    /// As JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+fn positive(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|&n| n > 0).ok_or_else(|| "expected a number of at least 1".into())
+}
+
+impl Plan {
+    pub(super) fn run(self) -> Outcome<ExitCode> {
+        let config = Config::load(&self.workload, &self.overrides)?;
+        config.workload.batch.accumulation(self.ranks)?;
+        let local = self.local_ranks.unwrap_or(self.ranks);
+        let sizing = Sizing::new(&config, (self.ranks, local, compute_threads(&config, local)))?;
+        if self.json {
+            return print_json(&sizing);
+        }
+        print(format!(
+            "{}: {} ranks, {local} on this machine, {} sequences of {} tokens a micro-batch\n\n{}",
+            config.name,
+            self.ranks,
+            config.workload.batch.micro_sequences,
+            config.workload.batch.sequence_tokens,
+            table(&sizing, local)
+        ))
+    }
+}
+
+fn table(sizing: &Sizing, local: usize) -> String {
+    let mebibytes = |bytes: u64| format!("{:.1}", bytes as f64 / f64::from(1 << 20));
+    let mut table = Table::new();
+    table.load_style(NOTHING).set_header(["one rank", "MiB"]);
+    for item in &sizing.plan.items {
+        table.add_row([item.name.clone(), mebibytes(item.bytes)]);
+    }
+    table.add_row(["total of one rank".to_owned(), mebibytes(sizing.total_bytes)]);
+    let together = sizing.total_bytes * local as u64;
+    table.add_row([format!("total of {local} ranks here"), mebibytes(together)]);
+    let available = sizing.available_bytes.map_or("unknown".to_owned(), mebibytes);
+    table.add_row(["available here".to_owned(), available]);
+    table.add_row(["one checkpoint, all ranks".to_owned(), mebibytes(sizing.checkpoint_bytes)]);
+    if let Some(column) = table.column_mut(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    let verdict =
+        sizing.require(local).map_or_else(|problem| problem.to_string(), |()| "It fits.".into());
+    format!("{table}\n\n{verdict}")
+}

@@ -1,0 +1,26 @@
+//! `yardstick report`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::{print, print_json};
+use crate::failure::{ExitCode, Failure, Outcome};
+
+/// Say what a run's folder tells: speed, phases, loss, checkpoints.
+#[derive(Debug, Args)]
+pub(super) struct Report {
+    /// The run's folder.
+    folder: PathBuf,
+    /// As JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Report {
+    pub(super) fn run(self) -> Outcome<ExitCode> {
+        let report = crate::report::report(&self.folder)
+            .map_err(|error| Failure::new(ExitCode::Usage, error))?;
+        if self.json { print_json(&report) } else { print(report) }
+    }
+}

@@ -1,0 +1,256 @@
+//! The whole configuration of a run: the hashed workload and the unhashed rest.
+//!
+//! Values come from a preset or a TOML file, then from `--set key=value`, last wins. An unknown key
+//! or an impossible value is an error that names it.
+
+mod every;
+mod overrides;
+
+use std::path::{Path, PathBuf};
+
+use models::Workload;
+use serde::{Deserialize, Serialize};
+use toml::{Table, Value};
+
+use crate::failure::{Failure, Outcome};
+
+pub use every::Every;
+
+/// Sections that decide what is computed, and so the workload id.
+const WORKLOAD_SECTIONS: [&str; 6] =
+    ["model", "data", "batch", "precision", "optimizer", "schedule"];
+
+/// Longest time in a configuration: a year. Clocks overflow far above it.
+const SECONDS_MAX: f64 = 366.0 * 86_400.0;
+
+/// Most compute threads of one rank: what a binding can name.
+const THREADS_MAX: usize = launch::threads::CORES_MAX;
+
+/// A resolved configuration.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// Preset or file name, for people.
+    pub name: String,
+    /// Folder that relative data files start from.
+    pub base: PathBuf,
+    /// The hashed half.
+    pub workload: Workload,
+    /// The unhashed half.
+    pub settings: Settings,
+}
+
+/// The sections that are not part of the workload.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Settings {
+    /// How it is computed.
+    pub run: RunConfig,
+    /// How ranks talk.
+    pub collectives: CollectivesConfig,
+    /// How state survives.
+    pub checkpoint: CheckpointConfig,
+    /// What is told.
+    pub telemetry: TelemetryConfig,
+}
+
+/// An implementation of the model's forward and backward.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Engine {
+    /// Explicit forward and backward: the workload itself.
+    #[default]
+    Fused,
+    /// candle's modules and autograd: the oracle.
+    Candle,
+}
+
+/// Where it is computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Device {
+    /// The processor's cores.
+    #[default]
+    Cpu,
+    /// An NVIDIA GPU.
+    Cuda,
+}
+
+/// The `[run]` section.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RunConfig {
+    /// Which engine.
+    pub engine: Engine,
+    /// Which device.
+    pub device: Device,
+    /// Compute threads of each rank; 0 divides the cores by the ranks of the machine.
+    pub threads: usize,
+}
+
+/// Which backend ranks talk through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Backend {
+    /// MPI under a launcher, else a single process.
+    #[default]
+    Auto,
+    /// One process.
+    Single,
+    /// MPI.
+    Mpi,
+}
+
+/// The `[collectives]` section.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CollectivesConfig {
+    /// Which backend.
+    pub backend: Backend,
+    /// Smallest size of a gradient bucket in bytes (the last one may be smaller).
+    pub bucket_bytes: usize,
+    /// Start a bucket's reduction while backward goes on.
+    pub overlap: bool,
+    /// Every operation ends within this many seconds, or the run does.
+    pub deadline_s: f64,
+}
+
+impl Default for CollectivesConfig {
+    fn default() -> Self {
+        Self { backend: Backend::Auto, bucket_bytes: 32 << 20, overlap: true, deadline_s: 120.0 }
+    }
+}
+
+/// The `[checkpoint]` section.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CheckpointConfig {
+    /// When to save: `50steps`, `100s` or `never`.
+    pub every: Every,
+    /// Save after the last step as well.
+    pub at_end: bool,
+    /// How many committed checkpoints stay.
+    pub keep: usize,
+    /// Ranks wait this many seconds for the slowest writer or reader before the run ends.
+    pub deadline_s: f64,
+}
+
+impl Default for CheckpointConfig {
+    fn default() -> Self {
+        Self { every: Every::Never, at_end: true, keep: 2, deadline_s: 600.0 }
+    }
+}
+
+/// The `[telemetry]` section.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TelemetryConfig {
+    /// Steps between lines for people.
+    pub log_every_steps: u64,
+    /// Seconds of measuring the matmul rate at the start; 0 leaves `mfu_measured` null.
+    pub matmul_probe_s: f64,
+}
+
+impl Default for TelemetryConfig {
+    fn default() -> Self {
+        Self { log_every_steps: 10, matmul_probe_s: 0.25 }
+    }
+}
+
+impl Config {
+    /// Loads a preset or a file, and applies `key=value` overrides.
+    ///
+    /// # Errors
+    /// Exit code 2, naming the file and the key.
+    pub fn load(workload: &str, overrides: &[String]) -> Outcome<Self> {
+        let (name, base, text) = read_source(workload)?;
+        let mut table: Table = text
+            .parse()
+            .map_err(|error| Failure::usage(format!("{workload}: not valid TOML: {error}")))?;
+        for item in overrides {
+            overrides::apply(&mut table, item)?;
+        }
+        Self::from_table(name, base, table)
+    }
+
+    fn from_table(name: String, base: PathBuf, table: Table) -> Outcome<Self> {
+        let (mut hashed, mut settings) = (Table::new(), Table::new());
+        for (key, value) in table {
+            let half =
+                if WORKLOAD_SECTIONS.contains(&key.as_str()) { &mut hashed } else { &mut settings };
+            half.insert(key, value);
+        }
+        let workload: Workload = section(&name, hashed)?;
+        let config = Self { name, base, workload, settings: section("settings", settings)? };
+        config.workload.validate()?;
+        config.settings.validate()?;
+        Ok(config)
+    }
+
+    /// The whole configuration as TOML, which `--workload FILE` accepts back.
+    ///
+    /// # Panics
+    /// Never: every field has a TOML form.
+    pub fn to_toml(&self) -> String {
+        let mut table = Table::try_from(&self.workload).expect("a workload is a table");
+        table.extend(Table::try_from(&self.settings).expect("settings are a table"));
+        toml::to_string_pretty(&table).expect("a table is TOML")
+    }
+}
+
+fn section<T: for<'de> Deserialize<'de>>(origin: &str, table: Table) -> Outcome<T> {
+    Value::Table(table).try_into().map_err(|error: toml::de::Error| {
+        Failure::usage(format!("{origin}: {}", error.to_string().trim_end().replace('\n', " ")))
+    })
+}
+
+/// Name, base folder and text of a preset or a file.
+fn read_source(workload: &str) -> Outcome<(String, PathBuf, String)> {
+    if let Some(text) = models::presets::text(workload) {
+        return Ok((workload.to_owned(), PathBuf::from("."), text.to_owned()));
+    }
+    let path = Path::new(workload);
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        Failure::usage(format!(
+            "--workload {workload}: neither a preset nor a readable file ({error})\n  \
+             hint: presets are {}",
+            models::presets::names().collect::<Vec<_>>().join(", ")
+        ))
+    })?;
+    let name = path.file_stem().map_or(workload.into(), |stem| stem.to_string_lossy());
+    let base = path.parent().unwrap_or(Path::new(".")).to_owned();
+    Ok((name.into_owned(), base, text))
+}
+
+impl Settings {
+    fn validate(&self) -> Outcome<()> {
+        for (key, deadline_s) in [
+            ("collectives.deadline_s", self.collectives.deadline_s),
+            ("checkpoint.deadline_s", self.checkpoint.deadline_s),
+        ] {
+            if !(deadline_s > 0.0 && deadline_s <= SECONDS_MAX) {
+                return Err(invalid(key, deadline_s, "above 0, at most a year"));
+            }
+        }
+        if self.run.threads > THREADS_MAX {
+            return Err(invalid("run.threads", self.run.threads, "at most 1024"));
+        }
+        if self.collectives.bucket_bytes == 0 {
+            return Err(invalid("collectives.bucket_bytes", 0, "at least 1"));
+        }
+        if self.checkpoint.keep == 0 {
+            return Err(invalid("checkpoint.keep", 0, "at least 1"));
+        }
+        if self.telemetry.log_every_steps == 0 {
+            return Err(invalid("telemetry.log_every_steps", 0, "at least 1"));
+        }
+        let probe_s = self.telemetry.matmul_probe_s;
+        if !(0.0..=SECONDS_MAX).contains(&probe_s) {
+            return Err(invalid("telemetry.matmul_probe_s", probe_s, "0 to a year"));
+        }
+        Ok(())
+    }
+}
+
+fn invalid(key: &str, found: impl ToString, expected: &str) -> Failure {
+    models::Error::invalid(key, found, expected).into()
+}

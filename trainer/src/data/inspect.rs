@@ -1,0 +1,114 @@
+//! What a token file is.
+
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+};
+
+use comfy_table::{Table, presets::NOTHING};
+use serde::Serialize;
+
+use super::{
+    DataError,
+    format::{Format, TokenType},
+    token_file::TokenFile,
+};
+
+/// Tokens shown of the beginning.
+const FIRST_TOKENS: u64 = 16;
+
+/// What a token file is. `Display` is a table for people.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Inspection {
+    /// The file with the tokens.
+    pub path: PathBuf,
+    /// Its family.
+    pub format: Format,
+    /// Number format of a token.
+    pub token_type: TokenType,
+    /// Size of the file, bytes.
+    pub size_bytes: u64,
+    /// Bytes before the first token.
+    pub header_bytes: u64,
+    /// Number of tokens.
+    pub tokens: u64,
+    /// Number of documents, where the format says.
+    pub documents: Option<u64>,
+    /// Largest token id; a model's vocabulary must be larger. `None` without tokens.
+    pub largest_token: Option<u32>,
+    /// BLAKE3 of the file, 64 hexadecimal digits.
+    pub digest: String,
+    /// The first tokens.
+    pub first_tokens: Vec<u32>,
+    /// The first tokens as text, with the vocabulary that their largest id suggests: bytes up to
+    /// 255, GPT-2 up to 50256, otherwise `None`.
+    pub first_text: Option<String>,
+}
+
+/// Reads a whole token file and says what it is.
+///
+/// # Errors
+/// Why it is not a token file, as a run that names it would say.
+pub fn inspect(path: &Path) -> Result<Inspection, DataError> {
+    let file = TokenFile::open(path)?;
+    let scan = file.scan();
+    let layout = file.layout;
+    let mut first_tokens = vec![0; layout.tokens.min(FIRST_TOKENS) as usize];
+    file.read(0, &mut first_tokens);
+    Ok(Inspection {
+        format: layout.format,
+        token_type: layout.token_type,
+        size_bytes: file.size_bytes(),
+        header_bytes: layout.header_bytes as u64,
+        tokens: layout.tokens,
+        documents: layout.documents,
+        largest_token: scan.largest,
+        digest: scan.digest,
+        first_text: first_text(&first_tokens, scan.largest.unwrap_or(0)),
+        first_tokens,
+        path: file.path,
+    })
+}
+
+fn first_text(tokens: &[u32], largest: u32) -> Option<String> {
+    let bytes = match largest {
+        ..256 => tokens.iter().map(|token| *token as u8).collect(),
+        256..50_257 => tiktoken_rs::r50k_base_singleton().decode_bytes(tokens).ok()?,
+        _ => return None,
+    };
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+impl fmt::Display for Inspection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut table = Table::new();
+        table.load_style(NOTHING);
+        let unknown = || "not in this format".to_owned();
+        let rows = [
+            ("file", self.path.display().to_string()),
+            ("format", self.format_name()),
+            ("size", format!("{} bytes, {} before the tokens", self.size_bytes, self.header_bytes)),
+            ("tokens", self.tokens.to_string()),
+            ("documents", self.documents.map_or_else(unknown, |count| count.to_string())),
+            ("largest id", self.largest_token.map_or("none".to_owned(), |id| id.to_string())),
+            ("first ids", format!("{:?}", self.first_tokens)),
+            ("first text", self.first_text.as_ref().map_or("-".to_owned(), |t| format!("{t:?}"))),
+            ("blake3", self.digest.clone()),
+        ];
+        for (name, value) in rows {
+            table.add_row([name.to_owned(), value]);
+        }
+        write!(f, "{}", table.trim_fmt())
+    }
+}
+
+impl Inspection {
+    fn format_name(&self) -> String {
+        let format = match self.format {
+            Format::LlmC => "llm.c",
+            Format::Raw => "raw (nanoGPT; it has no mark of its own)",
+            Format::Megatron => "Megatron .bin with .idx",
+        };
+        format!("{format}, {:?} tokens", self.token_type).to_lowercase()
+    }
+}

@@ -1,0 +1,129 @@
+//! The data of a workload: what is opened once, and the sequences that come of it.
+
+use std::{path::Path, sync::Arc};
+
+use models::workload::{DataConfig, DataSource};
+
+use super::{
+    DataError, Sequences,
+    synthetic::Synthetic,
+    windows::{TokenStream, Windows},
+};
+
+/// The `[data]` section, opened and checked. Opening reads every token file once, for the digest
+/// and the largest token; making sequences of it costs nothing.
+#[derive(Debug)]
+pub struct Source {
+    config: DataConfig,
+    vocabulary: usize,
+    files: Option<Files>,
+}
+
+#[derive(Debug)]
+struct Files {
+    training: Arc<TokenStream>,
+    evaluation: Option<Arc<TokenStream>>,
+    digest: String,
+}
+
+impl Source {
+    /// Opens the files of a configuration; relative names are below `base`. Reads them with the
+    /// threads of the current rayon pool (outside of one, of the global pool).
+    ///
+    /// # Errors
+    /// A file that is missing, damaged, or has a token id that is not below `vocabulary`.
+    pub fn open(config: &DataConfig, vocabulary: usize, base: &Path) -> Result<Self, DataError> {
+        let files = match config.source {
+            DataSource::Synthetic => None,
+            DataSource::Files => Some(Files::open(config, vocabulary, base)?),
+        };
+        Ok(Self { config: config.clone(), vocabulary, files })
+    }
+
+    /// Digest of the files' content for the workload id, 64 hexadecimal digits: BLAKE3 over the
+    /// token type and BLAKE3 of each file. `None` for the synthetic source.
+    pub fn digest(&self) -> Option<&str> {
+        self.files.as_ref().map(|files| files.digest.as_str())
+    }
+
+    /// Training sequences of `sequence_tokens` tokens.
+    ///
+    /// # Errors
+    /// [`DataError::TooFewTokens`] when there is not one sequence beside the held-out ones.
+    ///
+    /// # Panics
+    /// When `sequence_tokens` is 0.
+    pub fn training(&self, sequence_tokens: usize) -> Result<Arc<dyn Sequences>, DataError> {
+        assert!(sequence_tokens > 0, "sequences of no tokens");
+        let Some(files) = &self.files else {
+            return Ok(Arc::new(Synthetic::training(self.config.seed, self.vocabulary)));
+        };
+        let held_out = match files.evaluation {
+            None => self.config.evaluation_sequences as u64,
+            Some(_) => 0,
+        };
+        let reason = format!(
+            "1 training and {held_out} held-out sequences of {sequence_tokens} tokens, and a target"
+        );
+        files.training.check_windows(1 + held_out, sequence_tokens, reason)?;
+        Ok(Arc::new(Windows {
+            stream: Arc::clone(&files.training),
+            first: 0,
+            count: files.training.windows(sequence_tokens) - held_out,
+            sequence_tokens,
+            seed: Some(self.config.seed),
+            digest: files.digest.clone(),
+        }))
+    }
+
+    /// The `evaluation_sequences` held-out sequences of `sequence_tokens` tokens: the first ones
+    /// of `evaluation_files`, or the last ones of `files`, in the order of the files.
+    ///
+    /// # Errors
+    /// [`DataError::TooFewTokens`] when there are not that many.
+    ///
+    /// # Panics
+    /// When `sequence_tokens` is 0.
+    pub fn evaluation(&self, sequence_tokens: usize) -> Result<Arc<dyn Sequences>, DataError> {
+        assert!(sequence_tokens > 0, "sequences of no tokens");
+        let count = self.config.evaluation_sequences as u64;
+        let Some(files) = &self.files else {
+            let seed = self.config.seed;
+            return Ok(Arc::new(Synthetic::evaluation(seed, self.vocabulary, count)));
+        };
+        let stream = files.evaluation.as_ref().unwrap_or(&files.training);
+        let needed = count + u64::from(files.evaluation.is_none()); // leave one to train on
+        let reason = format!("{needed} sequences of {sequence_tokens} tokens, and a target");
+        stream.check_windows(needed, sequence_tokens, reason)?;
+        let first = match files.evaluation {
+            Some(_) => 0,
+            None => stream.windows(sequence_tokens) - count,
+        };
+        Ok(Arc::new(Windows {
+            stream: Arc::clone(stream),
+            first,
+            count,
+            sequence_tokens,
+            seed: None,
+            digest: files.digest.clone(),
+        }))
+    }
+}
+
+impl Files {
+    fn open(config: &DataConfig, vocabulary: usize, base: &Path) -> Result<Self, DataError> {
+        let open = |names: &[String]| TokenStream::open(names, base, vocabulary).map(Arc::new);
+        let training = open(&config.files)?;
+        let evaluation = match config.evaluation_files.as_slice() {
+            [] => None,
+            names => Some(open(names)?),
+        };
+        let mut hasher = blake3::Hasher::new();
+        training.hash_into(&mut hasher);
+        if let Some(evaluation) = &evaluation {
+            hasher.update(b"evaluation\n");
+            evaluation.hash_into(&mut hasher);
+        }
+        Ok(Self { training, evaluation, digest: hasher.finalize().to_hex().to_string() })
+    }
+}

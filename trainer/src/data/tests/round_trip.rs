@@ -1,0 +1,170 @@
+//! What the tokenizer writes has the documented bytes, and is read back as it was.
+
+use super::*;
+use crate::data::{
+    DataError, Format, InputFormat, TokenType, TokenizePlan, TokenizeReport, Vocabulary, inspect,
+    tokenize,
+};
+
+fn plan(input: &Path, vocabulary: Vocabulary, out: PathBuf, format: Format) -> TokenizePlan {
+    let jsonl = input.extension().is_some_and(|extension| extension == "jsonl");
+    let field = "text".to_owned();
+    TokenizePlan {
+        inputs: vec![input.to_owned()],
+        input_format: if jsonl { InputFormat::Jsonl { field } } else { InputFormat::Text },
+        vocabulary,
+        out,
+        output_format: format,
+    }
+}
+
+/// Tokens of a file, through the interface that training uses.
+fn read_back(path: &Path) -> Vec<u32> {
+    let count = inspect(path).unwrap().tokens as usize;
+    let file = crate::data::token_file::TokenFile::open(path).unwrap();
+    let mut tokens = vec![0; count];
+    file.read(0, &mut tokens);
+    tokens
+}
+
+const TWO_LINES: &str =
+    "{\"text\": \"Hello world\", \"id\": 1}\n\n{\"text\": \"\"}\n{\"text\":\"Hi\"}\n";
+
+#[test]
+fn golden_bytes_of_every_format() {
+    let folder = folder();
+    let input = write(&folder, "in.jsonl", TWO_LINES.as_bytes());
+    let ids: [u16; 5] = [15_496, 995, 50_256, 17_250, 50_256]; // "Hello", " world", end, "Hi", end
+    let payload = [0x88, 0x3c, 0xe3, 0x03, 0x50, 0xc4, 0x62, 0x43, 0x50, 0xc4];
+    assert_eq!(raw(ids), payload);
+    for format in [Format::Raw, Format::LlmC, Format::Megatron] {
+        let out = folder.path().join(format!("{format:?}.bin"));
+        let report = tokenize(&plan(&input, Vocabulary::Gpt2, out.clone(), format)).unwrap();
+        let TokenizeReport { documents, tokens, text_bytes, .. } = report;
+        assert_eq!((documents, tokens, text_bytes), (2, 5, 13));
+        let bytes = std::fs::read(&out).unwrap();
+        match format {
+            Format::LlmC => {
+                assert_eq!(bytes[..12], *b"\x88\xd8\x34\x01\x01\0\0\0\x05\0\0\0");
+                assert!(bytes[12..1024].iter().all(|byte| *byte == 0));
+                assert_eq!(bytes[1024..], payload);
+            }
+            _ => assert_eq!(bytes, payload),
+        }
+        assert!(read_back(&out).into_iter().eq(ids.map(u32::from)));
+    }
+    let idx = std::fs::read(folder.path().join("Megatron.idx")).unwrap();
+    let expected = b"MMIDIDX\0\0\x01\0\0\0\0\0\0\0\x08\x02\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0\
+        \x03\0\0\0\x02\0\0\0\0\0\0\0\0\0\0\0\x06\0\0\0\0\0\0\0\
+        \0\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0";
+    assert_eq!(idx, expected);
+    let mut names: Vec<_> = std::fs::read_dir(folder.path()).unwrap().flatten().collect();
+    names.retain(|entry| entry.file_name().to_string_lossy().ends_with(".tmp"));
+    assert!(names.is_empty(), "left behind: {names:?}");
+}
+
+#[test]
+fn bytes_end_with_nul() {
+    let folder = folder();
+    let input = write(&folder, "in.txt", b"a\n\xff");
+    let out = folder.path().join("out.bin");
+    tokenize(&plan(&input, Vocabulary::Bytes, out.clone(), Format::LlmC)).unwrap();
+    assert_eq!(read_back(&out), [97, 10, 255, 0]);
+}
+
+#[test]
+fn every_token_type_is_read() {
+    let folder = folder();
+    let ids = [0_u32, 1, 255, 7];
+    let uint8 = ids.map(|id| id as u8).to_vec();
+    let four: Vec<u8> = ids.into_iter().flat_map(u32::to_le_bytes).collect();
+    write(&folder, "u8.idx", &index(1, &[1, 3], &[0, 1], &[0, 1, 2]));
+    write(&folder, "i32.idx", &index(4, &[1, 3], &[0, 4], &[0, 2]));
+    for (name, bytes, token_type, documents) in [
+        ("u8.bin", uint8, TokenType::Uint8, Some(2)),
+        ("i32.bin", four.clone(), TokenType::Int32, Some(1)),
+        ("u16.bin", raw(ids.map(|id| id as u16)), TokenType::Uint16, None),
+        ("llama.bin", llmc(20_240_801, 7, 4, &four), TokenType::Uint32, None),
+    ] {
+        let path = write(&folder, name, &bytes);
+        let inspection = inspect(&path).unwrap();
+        assert_eq!((inspection.token_type, inspection.documents), (token_type, documents));
+        assert_eq!((inspection.largest_token, inspection.first_tokens), (Some(255), ids.to_vec()));
+        assert_eq!(read_back(&path), ids);
+    }
+    assert_eq!(inspect(&folder.path().join("u8.idx")).unwrap().documents, Some(2));
+}
+
+#[test]
+fn modes_in_the_index_are_skipped() {
+    let folder = folder();
+    let mut idx = index(8, &[1, 2], &[0, 2], &[0, 1, 2]);
+    idx.extend([0, 1]);
+    write(&folder, "a.idx", &idx);
+    assert_eq!(read_back(&write(&folder, "a.bin", &raw([5, 6, 7]))), [5, 6, 7]);
+}
+
+#[test]
+fn inspection_is_a_table() {
+    let folder = folder();
+    let path = write(&folder, "a.bin", &raw([15_496, 995]));
+    let inspection = inspect(&path).unwrap();
+    let digest = blake3::hash(&std::fs::read(&path).unwrap()).to_hex().to_string();
+    assert_eq!(inspection.digest, digest);
+    assert_eq!(inspection.first_text.as_deref(), Some("Hello world"));
+    let table = inspection.to_string();
+    for part in ["uint16", "\"Hello world\"", "[15496, 995]", &digest, "4 bytes"] {
+        assert!(table.contains(part), "{part} is not in\n{table}");
+    }
+}
+
+#[test]
+fn a_failure_leaves_the_old_file() {
+    let folder = folder();
+    let out = write(&folder, "out.bin", b"old");
+    for (name, text, message) in [
+        ("a.txt", &b"good \xff bad"[..], "byte 5: expected UTF-8 text, found byte 0xff"),
+        ("b.jsonl", b"{\"text\": \"x\"}\n{", "line 2: expected a JSON object, found EOF"),
+        ("c.jsonl", b"{\"txt\": \"x\"}", "line 1: expected a field \"text\", found only txt"),
+        (
+            "d.jsonl",
+            b"{\"text\": 3}",
+            "line 1: expected text in the field \"text\", found a number",
+        ),
+        ("e.txt", b"", "expected at least 1 tokens (the inputs hold no text), found 0"),
+    ] {
+        let input = write(&folder, name, text);
+        let plan = plan(&input, Vocabulary::Gpt2, out.clone(), Format::Raw);
+        let error = tokenize(&plan).unwrap_err().to_string();
+        assert!(error.contains(message) && error.contains(name), "{error}");
+        assert_eq!(std::fs::read(&out).unwrap(), b"old");
+        assert!(!folder.path().join("out.bin.tmp").exists());
+    }
+}
+
+#[test]
+fn a_raw_file_does_not_get_an_index_by_accident() {
+    let folder = folder();
+    let input = write(&folder, "in.txt", b"text");
+    let out = folder.path().join("out.bin");
+    tokenize(&plan(&input, Vocabulary::Bytes, out.clone(), Format::Megatron)).unwrap();
+    let error = tokenize(&plan(&input, Vocabulary::Bytes, out, Format::Raw)).unwrap_err();
+    assert!(matches!(error, DataError::Unwritable { format: "raw", .. }), "{error}");
+}
+
+#[test]
+fn pieces_give_the_tokens_of_the_whole() {
+    let folder = folder();
+    let mut text = String::new();
+    while text.len() < 3 << 20 {
+        let line = text.len();
+        let blank = ["\n", "\n\n", " \n", "\n  ", "\r\n", "\n\u{a0}", "\t"][line % 7];
+        text += &format!("line {line} it's caf\u{e9} \u{65e5}\u{672c} ...{blank}");
+    }
+    let input = write(&folder, "in.txt", text.as_bytes());
+    let out = folder.path().join("out.bin");
+    tokenize(&plan(&input, Vocabulary::Gpt2, out.clone(), Format::Raw)).unwrap();
+    let mut whole = tiktoken_rs::r50k_base_singleton().encode_ordinary(&text);
+    whole.push(50_256);
+    assert!(read_back(&out) == whole, "cut text has other tokens");
+}

@@ -1,0 +1,141 @@
+//! When to save, and what a failed save means.
+
+use std::time::{Duration, Instant};
+
+use checkpoint::{Save, Store};
+use collectives::Collective;
+use serde_json::json;
+
+use crate::config::{CheckpointConfig, Every};
+use crate::failure::{ExitCode, Failure, Outcome};
+use crate::persist::{self, RankPeers};
+use crate::record::{Anomaly, CheckpointSaved};
+use crate::step::Trainer;
+
+/// Saves of one attempt.
+#[derive(Debug)]
+pub(crate) struct Durability {
+    store: Store,
+    config: CheckpointConfig,
+    epoch: u64,
+    last_save: Instant,
+    /// Newest step known to be committed.
+    pub(crate) committed: Option<u64>,
+    /// What saves cost and moved.
+    pub(crate) saves: Vec<CheckpointSaved>,
+    /// What went wrong.
+    pub(crate) failures: Vec<Anomaly>,
+}
+
+impl Durability {
+    /// Claims the folder for an attempt: an earlier one that still runs somewhere saves no more.
+    pub(crate) fn claim(
+        store: Store,
+        config: CheckpointConfig,
+        attempt: u32,
+        collective: &dyn Collective,
+    ) -> Outcome<Self> {
+        let deadline = Duration::from_secs_f64(config.deadline_s);
+        let peers = RankPeers { collective, deadline };
+        let epoch = store.claim(attempt.into(), &peers).map_err(checkpoint_failure)?;
+        Ok(Self {
+            store,
+            config,
+            epoch,
+            last_save: Instant::now(),
+            committed: None,
+            saves: Vec::new(),
+            failures: Vec::new(),
+        })
+    }
+
+    /// Number of the attempt: the one asked for, or a larger one if that was taken already.
+    pub(crate) fn attempt(&self) -> u32 {
+        self.epoch as u32
+    }
+
+    fn peers<'world>(&self, trainer: &Trainer<'world>) -> RankPeers<'world> {
+        let deadline = Duration::from_secs_f64(self.config.deadline_s);
+        RankPeers { collective: trainer.collective, deadline }
+    }
+
+    /// Loads the newest usable checkpoint into the trainer; `None` starts afresh.
+    pub(crate) fn resume(&mut self, trainer: &mut Trainer<'_>) -> Outcome<Option<u64>> {
+        let peers = self.peers(trainer);
+        let mut parts = persist::whole(&mut trainer.state, &trainer.layout);
+        let restored = self.store.resume(&mut parts, &peers).map_err(checkpoint_failure)?;
+        drop(parts);
+        let Some(restored) = restored else { return Ok(None) };
+        for rejected in &restored.rejected {
+            let text = format!("checkpoint {rejected} is not usable, went back to an older one");
+            tracing::warn!("{text}");
+            self.failures.push(Anomaly { step: None, rank: None, text });
+        }
+        let progress = serde_json::from_value(restored.state).map_err(|error| {
+            let name = &restored.checkpoint;
+            Failure::new(ExitCode::Checkpoint, error).context(format!("state of checkpoint {name}"))
+        })?;
+        trainer.go_on_from(progress);
+        self.committed = Some(restored.step);
+        Ok(Some(restored.step))
+    }
+
+    /// Whether this rank wishes to save after this step, counted from 1.
+    pub(crate) fn due(&self, step: u64, rank: usize) -> bool {
+        match self.config.every {
+            Every::Never => false,
+            Every::Steps(steps) => step.is_multiple_of(steps),
+            Every::Seconds(seconds) => {
+                rank == 0 && self.last_save.elapsed() >= Duration::from_secs_f64(seconds)
+            }
+        }
+    }
+
+    /// Whether a save is owed after the last step.
+    pub(crate) fn owed_at_end(&self, step: u64) -> bool {
+        self.config.at_end && self.committed != Some(step)
+    }
+
+    /// Saves; a save that failed is remembered, and training goes on.
+    pub(crate) fn save(&mut self, trainer: &Trainer<'_>) -> Outcome<bool> {
+        let (start, step) = (Instant::now(), trainer.state.progress.step);
+        let peers = self.peers(trainer);
+        let (rank, world) = (trainer.collective.rank(), trainer.collective.world());
+        let parts = persist::share(&trainer.state, &trainer.layout, world, rank);
+        let request = Save {
+            step,
+            epoch: self.epoch,
+            parts: &parts,
+            state: &json!(trainer.state.progress),
+            rank_state: &json!({}),
+            keep: self.config.keep,
+        };
+        let saved = self.store.save(&request, &peers, &trainer.injector);
+        self.last_save = Instant::now();
+        match saved {
+            Ok(report) => {
+                self.committed = Some(step);
+                let ns = start.elapsed().as_nanos() as u64;
+                let bytes = report.bytes_total;
+                self.saves.push(CheckpointSaved { step, bytes, save_ns: ns, stall_ns: ns });
+                Ok(true)
+            }
+            Err(error @ checkpoint::Error::SaveFailed { .. }) => {
+                tracing::warn!("step {step} was not saved, training goes on: {error}");
+                let text = error.to_string();
+                self.failures.push(Anomaly { step: Some(step), rank: None, text });
+                Ok(false)
+            }
+            Err(error) => Err(checkpoint_failure(error)),
+        }
+    }
+}
+
+/// What it means for the run that no checkpoint could be read.
+pub(crate) fn checkpoint_failure(error: checkpoint::Error) -> Failure {
+    let code = match &error {
+        checkpoint::Error::Peers { .. } => ExitCode::PeerLost,
+        _ => ExitCode::Checkpoint,
+    };
+    Failure::new(code, error)
+}

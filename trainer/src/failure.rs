@@ -1,0 +1,98 @@
+//! How a run ends badly: an error with the exit code that its reader is promised.
+
+use std::fmt;
+
+/// The exit codes of one process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum ExitCode {
+    /// Done.
+    Done = 0,
+    /// A bug or an unforeseen failure.
+    Internal = 1,
+    /// Bad usage, configuration or data file.
+    Usage = 2,
+    /// The environment is not fit: device, library or memory missing.
+    Environment = 3,
+    /// A loss or gradient is not finite.
+    Numerical = 4,
+    /// A peer was lost or an operation passed its deadline.
+    PeerLost = 5,
+    /// No usable checkpoint where one was required.
+    Checkpoint = 6,
+    /// Stopped on request after a committed checkpoint: start again to go on.
+    Stopped = 75,
+}
+
+/// An error with its exit code and, where it happened in training, the step and phase.
+#[derive(Debug)]
+pub struct Failure {
+    /// What the process returns.
+    pub code: ExitCode,
+    /// What is told.
+    pub error: anyhow::Error,
+    /// Step at which it happened.
+    pub step: Option<u64>,
+    /// Rank that caused it, where that is known and not this one.
+    pub rank: Option<usize>,
+}
+
+/// Result of what can end a run.
+pub type Outcome<T> = Result<T, Failure>;
+
+impl Failure {
+    /// An error with this exit code.
+    pub fn new(code: ExitCode, error: impl Into<anyhow::Error>) -> Self {
+        Self { code, error: error.into(), step: None, rank: None }
+    }
+
+    /// Bad usage, told in a sentence.
+    pub fn usage(message: impl fmt::Display) -> Self {
+        Self::new(ExitCode::Usage, anyhow::anyhow!("{message}"))
+    }
+
+    /// The same failure at a step.
+    #[must_use]
+    pub fn at_step(mut self, step: u64) -> Self {
+        self.step = self.step.or(Some(step));
+        self
+    }
+
+    /// The same failure with an outer sentence.
+    #[must_use]
+    pub fn context(mut self, message: impl fmt::Display + Send + Sync + 'static) -> Self {
+        self.error = self.error.context(message);
+        self
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Some errors tell their cause themselves: it is not told twice.
+        let mut told = String::new();
+        for cause in self.error.chain().map(ToString::to_string) {
+            if told.is_empty() {
+                told = cause;
+            } else if !told.ends_with(&cause) {
+                told = format!("{told}: {cause}");
+            }
+        }
+        formatter.write_str(&told)
+    }
+}
+
+impl From<models::Error> for Failure {
+    fn from(error: models::Error) -> Self {
+        let code = match &error {
+            models::Error::Invalid { .. } | models::Error::Parse { .. } => ExitCode::Usage,
+            _ => ExitCode::Internal,
+        };
+        Self::new(code, error)
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        Self::new(ExitCode::Internal, error)
+    }
+}

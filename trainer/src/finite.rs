@@ -1,0 +1,71 @@
+//! What is not finite ends the run before the update, and is named.
+
+use models::Layout;
+use models::ops::norm::first_non_finite;
+use rayon::prelude::*;
+
+use crate::failure::{ExitCode, Failure, Outcome};
+use crate::step::Trainer;
+
+impl Trainer<'_> {
+    /// Fails when a loss or local gradient of any rank is not finite.
+    pub(crate) fn check_finite(&self) -> Outcome<()> {
+        let Some((rank, tensor)) = self.votes.non_finite() else { return Ok(()) };
+        let what = match tensor {
+            Some(index) => format!("gradient of {}", self.layout.tensors()[index].name),
+            None => "loss".to_owned(),
+        };
+        Err(self.numerical(Some(rank), &format!("rank {rank}: the {what} is not finite")))
+    }
+
+    /// Catches what only the sum over ranks makes infinite.
+    pub(crate) fn check_norm(&self, norm: f64) -> Outcome<()> {
+        if norm.is_finite() {
+            return Ok(());
+        }
+        let bad = first_non_finite(&self.gradients);
+        let tensor = bad.and_then(|element| tensor_at(&self.layout, element));
+        let name = tensor.map_or("all tensors", |index| &self.layout.tensors()[index].name);
+        Err(self
+            .numerical(None, &format!("all ranks: the reduced gradient of {name} is not finite")))
+    }
+
+    fn numerical(&self, rank: Option<usize>, what: &str) -> Failure {
+        let step = self.state.progress.step + 1;
+        let error = anyhow::anyhow!("step {step}, {what}; stopped before the update");
+        Failure { code: ExitCode::Numerical, error, step: Some(step), rank }
+    }
+}
+
+/// The tensor that holds this element of the flat buffer.
+pub(crate) fn tensor_at(layout: &Layout, element: usize) -> Option<usize> {
+    layout.tensors().iter().position(|tensor| tensor.range.contains(&element))
+}
+
+/// Whether every value is finite: one pass, without branches, so that it runs at memory speed.
+pub(crate) fn all_finite(values: &[f32]) -> bool {
+    const EXPONENT: u32 = 0x7f80_0000;
+    values.par_chunks(1 << 16).all(|chunk| {
+        let bad = chunk
+            .iter()
+            .fold(0_u32, |bad, value| bad | u32::from(value.to_bits() & EXPONENT == EXPONENT));
+        bad == 0
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sees_one_bad_value_anywhere() {
+        let mut values = vec![1.0_f32; 10_000];
+        assert!(all_finite(&values));
+        for (index, bad) in [(0, f32::NAN), (4095, f32::INFINITY), (9999, f32::NEG_INFINITY)] {
+            values[index] = bad;
+            assert!(!all_finite(&values), "{bad} at {index}");
+            values[index] = f32::MAX;
+        }
+        assert!(all_finite(&values));
+    }
+}

@@ -1,0 +1,148 @@
+//! A run's folder: what lies where, and whether this run may use it.
+
+use std::fmt::Display;
+use std::fs::{File, TryLockError};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::failure::{Failure, Outcome};
+use crate::record::{Attempt, Record, Status, atomic};
+use crate::run::RunOptions;
+
+/// `DIR/{config.toml, record.json, attempts/, steps/, checkpoints/}`.
+#[derive(Debug)]
+pub(crate) struct Folder {
+    root: PathBuf,
+    /// Held by rank 0 while it lives, so that no second run writes here.
+    lock: Option<File>,
+}
+
+/// What a folder is ready for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Prepared {
+    /// An attempt of this number, from 1.
+    Attempt(u32),
+    /// Nothing is left to do.
+    Complete,
+}
+
+impl Folder {
+    /// The folder at a path, which need not exist yet.
+    pub(crate) fn new(root: impl Into<PathBuf>) -> Self {
+        Self { root: root.into(), lock: None }
+    }
+
+    /// A new folder under `runs/` for a run without `--out`: nobody else gets the same one.
+    pub(crate) fn create_new(workload: &str) -> Outcome<Self> {
+        let parent = Path::new("runs");
+        std::fs::create_dir_all(parent)?;
+        loop {
+            let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            let root = parent.join(format!("{workload}-{}", since_1970.as_millis()));
+            match std::fs::create_dir(&root) {
+                Ok(()) => return Ok(Self::new(root)),
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// The folder itself.
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Where checkpoints lie.
+    pub(crate) fn checkpoints(&self) -> PathBuf {
+        self.root.join("checkpoints")
+    }
+
+    fn identity(&self) -> PathBuf {
+        self.root.join("workload.id")
+    }
+
+    /// Makes the folder ready for one more attempt of a workload, unless all that is asked for is
+    /// done already.
+    ///
+    /// The identity is written first and once, whole: a kill at any point leaves a folder that the
+    /// same command takes.
+    ///
+    /// # Errors
+    /// Exit code 2 when the folder holds another workload, or with `fresh` anything at all.
+    pub(crate) fn prepare(
+        &mut self,
+        options: &RunOptions,
+        workload_id: &str,
+        last_step: u64,
+    ) -> Outcome<Prepared> {
+        let shown = self.root.display().to_string();
+        let refuse = |error: &dyn Display| Failure::usage(format!("--out {shown}: {error}"));
+        let occupied = std::fs::read_dir(&self.root).is_ok_and(|mut list| list.next().is_some());
+        if occupied && options.fresh {
+            return Err(refuse(
+                &"--fresh expects an empty folder, and this one is not\n  \
+                  hint: name a new folder, or leave --fresh out to resume",
+            ));
+        }
+        if occupied {
+            self.check_identity(workload_id)?;
+            if self.is_complete(last_step, options.target_loss) {
+                return Ok(Prepared::Complete);
+            }
+        } else {
+            std::fs::create_dir_all(&self.root).map_err(|error| refuse(&error))?;
+            atomic::write(&self.identity(), workload_id.as_bytes())
+                .map_err(|error| refuse(&error))?;
+        }
+        self.lock()?;
+        let text = options.config.to_toml();
+        let path = self.root.join("config.toml");
+        atomic::write(&path, text.as_bytes()).map_err(|error| refuse(&error))?;
+        let attempts = Attempt::read_all(&self.root).map_err(|error| refuse(&error))?;
+        Ok(Prepared::Attempt(attempts.last().map_or(1, |attempt| attempt.number + 1)))
+    }
+
+    /// Takes the folder for this process; file systems without locks are used without.
+    fn lock(&mut self) -> Outcome<()> {
+        let path = self.root.join("lock");
+        let file = File::create(&path)
+            .map_err(|error| Failure::usage(format!("--out {}: {error}", path.display())))?;
+        if let Err(TryLockError::WouldBlock) = file.try_lock() {
+            return Err(Failure::usage(format!(
+                "--out {}: another run is writing here\n  hint: wait for it, or name a new folder",
+                self.root.display()
+            )));
+        }
+        self.lock = Some(file);
+        Ok(())
+    }
+
+    /// Whether the record says that as many steps, or as low a loss, were reached.
+    fn is_complete(&self, last_step: u64, target_loss: Option<f64>) -> bool {
+        let Ok(record) = Record::read(&self.root) else { return false };
+        let Some(steps) = record.steps.filter(|_| record.status == Status::Complete) else {
+            return false;
+        };
+        let loss = steps.evaluation_loss_last.or(steps.loss_last);
+        let reached = loss.zip(target_loss).is_some_and(|(loss, target)| loss <= target);
+        steps.completed >= last_step || reached
+    }
+
+    fn check_identity(&self, workload_id: &str) -> Outcome<()> {
+        let shown = self.root.display();
+        let found = std::fs::read_to_string(self.identity()).map_err(|_| {
+            Failure::usage(format!(
+                "--out {shown}: not empty and not the folder of a run\n  hint: name a new folder"
+            ))
+        })?;
+        if found.trim() != workload_id {
+            return Err(Failure::usage(format!(
+                "--out {shown}: holds a run of workload {}, expected {workload_id}\n  \
+                 hint: what is computed has changed; name a new folder",
+                found.trim()
+            )));
+        }
+        Ok(())
+    }
+}

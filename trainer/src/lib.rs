@@ -1,0 +1,35 @@
+//! The trainer: step, optimizer, data, telemetry, record, report and the command line.
+//!
+//! One [`step::Trainer`] is one rank. Everything it needs to know of other ranks goes through
+//! [`collectives::Collective`]; what it computes is decided by [`models`]; what survives it by
+//! [`checkpoint`].
+
+mod announce;
+mod assemble;
+mod attempt;
+mod chronicle;
+pub mod cli;
+pub mod config;
+pub mod data;
+mod durability;
+mod evaluation;
+pub mod failure;
+mod finite;
+mod folder;
+pub mod inject;
+mod meeting;
+mod optimizer;
+pub mod overlap;
+mod persist;
+pub mod phase;
+mod probe;
+pub mod record;
+pub mod report;
+mod run;
+pub mod schedule;
+mod sizing;
+pub mod state;
+pub mod statistics;
+pub mod step;
+pub mod telemetry;
+mod vote;

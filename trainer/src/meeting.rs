@@ -1,0 +1,105 @@
+//! What ranks settle before they train: that they run the same, in which folder, and who they are.
+
+use std::time::{Duration, Instant};
+
+use launch::bootstrap::World;
+
+use crate::failure::{ExitCode, Failure, Outcome};
+use crate::folder::{Folder, Prepared};
+use crate::persist::gather_bytes;
+use crate::phase::PhaseTimes;
+use crate::record::RankRecord;
+use crate::run::RunOptions;
+use crate::step::peer_lost;
+
+/// Rank 0's folder, ready for an attempt, or complete already.
+pub(crate) struct Agreed {
+    pub(crate) folder: Folder,
+    pub(crate) prepared: Prepared,
+}
+
+/// One payload of each rank, before the deadline of the configuration.
+fn gather(options: &RunOptions, world: &World, payload: &[u8]) -> Outcome<Vec<Vec<u8>>> {
+    let deadline = Duration::from_secs_f64(options.config.settings.collectives.deadline_s);
+    gather_bytes(&*world.collective, payload, Instant::now() + deadline).map_err(peer_lost)
+}
+
+/// Ranks that would compute or stop differently are refused, and named.
+pub(crate) fn agree_on_configuration(
+    options: &RunOptions,
+    world: &World,
+    workload_id: &str,
+) -> Outcome<()> {
+    let ends = (options.steps, options.eval_every, options.target_loss, options.fresh);
+    let told = format!("{workload_id} {ends:?}\n{}", options.config.to_toml());
+    let digests = gather(options, world, blake3::hash(told.as_bytes()).as_bytes())?;
+    match digests.iter().position(|digest| *digest != digests[0]) {
+        None => Ok(()),
+        Some(rank) => Err(Failure::usage(format!(
+            "rank {rank} has another configuration than rank 0\n  \
+             hint: start every rank with the same flags, files and version"
+        ))),
+    }
+}
+
+/// Rank 0 prepares the folder; everybody learns its name and the number of the attempt, or that it
+/// was refused.
+pub(crate) fn agree_on_folder(
+    options: &RunOptions,
+    world: &World,
+    workload_id: &str,
+    last_step: u64,
+) -> Outcome<Agreed> {
+    let own = (world.collective.rank() == 0).then(|| {
+        let mut folder = match &options.out {
+            Some(root) => Folder::new(root),
+            None => Folder::create_new(&options.config.name)?,
+        };
+        let prepared = folder.prepare(options, workload_id, last_step)?;
+        Ok(Agreed { folder, prepared })
+    });
+    let payload = match &own {
+        Some(Ok(Agreed { folder, prepared })) => {
+            let attempt = match prepared {
+                Prepared::Attempt(number) => *number,
+                Prepared::Complete => 0,
+            };
+            format!("{attempt} {}", folder.root().display())
+        }
+        _ => String::new(),
+    };
+    let all = gather(options, world, payload.as_bytes())?;
+    own.unwrap_or_else(|| hear(&String::from_utf8_lossy(&all[0])))
+}
+
+/// What rank 0 said to the others.
+fn hear(said: &str) -> Outcome<Agreed> {
+    let refused = || Failure::usage("rank 0 refused the folder of the run; see its message");
+    let (number, root) = said.split_once(' ').ok_or_else(refused)?;
+    let prepared = match number.parse().map_err(|_| refused())? {
+        0 => Prepared::Complete,
+        number => Prepared::Attempt(number),
+    };
+    Ok(Agreed { folder: Folder::new(root), prepared })
+}
+
+/// Everybody's place and, at the end, times.
+pub(crate) fn gather_ranks(
+    options: &RunOptions,
+    world: &World,
+    phases_ns: Option<PhaseTimes>,
+) -> Outcome<Vec<RankRecord>> {
+    let World { placement, threads, .. } = world;
+    let own = RankRecord {
+        rank: placement.rank,
+        host: placement.host.clone(),
+        pid: std::process::id(),
+        cores: threads.exclusive.then(|| threads.cores.clone()),
+        threads: threads.threads,
+        phases_ns,
+    };
+    let internal = |error| Failure::new(ExitCode::Internal, anyhow::Error::from(error));
+    let payload = serde_json::to_vec(&own).map_err(internal)?;
+    let all = gather(options, world, &payload)?;
+    all.iter().map(|bytes| serde_json::from_slice(bytes).map_err(internal)).collect()
+}

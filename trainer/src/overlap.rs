@@ -1,0 +1,146 @@
+//! Gradients on their way: buckets are reduced while backward goes on.
+//!
+//! The flat gradient buffer is laid out in the order in which gradients become ready, so a bucket
+//! that is complete is always the front of what remains: it is split off and lent to the network,
+//! and the engine goes on with the rest. No gradient is copied.
+
+use std::time::Instant;
+
+use collectives::{BucketPlan, Operation, Pending, Scope, Timing};
+use models::ops::norm::first_non_finite;
+use models::{Layout, Pass, StepSink};
+
+use crate::finite::{all_finite, tensor_at};
+use crate::phase::{Phase, PhaseClock};
+
+/// What the network did during one step.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Communication {
+    /// Time from start to end, summed over buckets.
+    pub total_ns: u64,
+    /// The part of it that backward covered.
+    pub hidden_ns: u64,
+    /// How long before the end of backward the first bucket was started (0 if after).
+    pub first_bucket_lead_ns: u64,
+    /// Bytes reduced.
+    pub bytes: u64,
+}
+
+/// The sink of one step: hands segments to the engine and complete buckets to the network.
+#[derive(Debug)]
+pub(crate) struct Overlap<'scope, 'env, 'step> {
+    pub(crate) scope: &'scope Scope<'scope, 'env>,
+    pub(crate) layout: &'step Layout,
+    pub(crate) plan: &'step BucketPlan,
+    /// Gradients from the first bucket that was not launched yet.
+    pub(crate) remaining: &'scope mut [f32],
+    pub(crate) launched: usize,
+    pub(crate) pending: Vec<Pending<'scope>>,
+    pub(crate) clock: &'step mut PhaseClock,
+    /// False while micro-batches accumulate and nothing may be launched.
+    pub(crate) last_micro_batch: bool,
+    /// False keeps every bucket until backward is over.
+    pub(crate) early: bool,
+    /// Tensor of the first local gradient that is not finite.
+    pub(crate) non_finite: Option<usize>,
+    pub(crate) error: Option<collectives::Error>,
+}
+
+impl Overlap<'_, '_, '_> {
+    fn base(&self) -> usize {
+        self.plan.buckets.get(self.launched).map_or(self.plan.len, |bucket| bucket.range.start)
+    }
+
+    /// Launches every bucket before `end`.
+    fn launch_until(&mut self, end: usize) {
+        while self.launched < end {
+            let length = self.plan.buckets[self.launched].range.len();
+            let (bucket, rest) = std::mem::take(&mut self.remaining).split_at_mut(length);
+            self.remaining = rest;
+            self.launched += 1;
+            if self.error.is_none() {
+                match self.scope.start(Operation::AllReduceSum, bucket) {
+                    Ok(pending) => self.pending.push(pending),
+                    Err(error) => self.error = Some(error),
+                }
+            }
+        }
+    }
+
+    /// Remembers the first tensor of a complete bucket whose local gradient is not finite, while it
+    /// is still known whose gradient it is.
+    fn inspect(&mut self, bucket: usize) {
+        let (base, range) = (self.base(), self.plan.buckets[bucket].range.clone());
+        let gradients = &self.remaining[range.start - base..range.end - base];
+        if self.non_finite.is_none() && !all_finite(gradients) {
+            let first = first_non_finite(gradients);
+            self.non_finite = first.and_then(|offset| tensor_at(self.layout, range.start + offset));
+        }
+    }
+
+    /// Launches what was held back and waits for everything: the exposed communication.
+    pub(crate) fn finish(
+        &mut self,
+        deadline: Instant,
+    ) -> Result<Communication, collectives::Error> {
+        let backward_end = Instant::now();
+        self.clock.enter(Phase::CommExposed);
+        self.launch_until(self.plan.buckets.len());
+        let mut communication = Communication::default();
+        for (index, pending) in self.pending.drain(..).enumerate() {
+            let timing = pending.wait(deadline)?;
+            if index == 0 {
+                let lead = backward_end.saturating_duration_since(timing.started);
+                communication.first_bucket_lead_ns = lead.as_nanos() as u64;
+            }
+            communication.add(timing, backward_end);
+        }
+        self.error.take().map_or(Ok(communication), Err)
+    }
+}
+
+impl Communication {
+    fn add(&mut self, timing: Timing, backward_end: Instant) {
+        let hidden = timing.ended.min(backward_end).saturating_duration_since(timing.started);
+        self.total_ns += timing.elapsed().as_nanos() as u64;
+        self.hidden_ns += hidden.as_nanos() as u64;
+        self.bytes += timing.bytes as u64;
+    }
+}
+
+impl StepSink for Overlap<'_, '_, '_> {
+    fn gradient(&mut self, segment: usize) -> &mut [f32] {
+        let base = self.base();
+        let range = self.layout.segments()[segment].range.clone();
+        assert!(range.start >= base, "segment {segment} was declared complete before");
+        &mut self.remaining[range.start - base..range.end - base]
+    }
+
+    fn complete(&mut self, segment: usize) {
+        if !self.last_micro_batch {
+            return;
+        }
+        let Some(bucket) =
+            self.plan.buckets.iter().position(|bucket| bucket.segments.end == segment + 1)
+        else {
+            return;
+        };
+        self.inspect(bucket);
+        if self.early {
+            self.launch_until(bucket + 1);
+        }
+    }
+
+    fn enter(&mut self, pass: Pass) {
+        self.clock.enter(match pass {
+            Pass::Forward => Phase::Forward,
+            Pass::Backward => Phase::Backward,
+        });
+    }
+}
+
+/// An empty list of handles that keeps the allocation of an old one.
+pub(crate) fn recycle<'new>(mut pending: Vec<Pending<'_>>) -> Vec<Pending<'new>> {
+    pending.clear();
+    pending.into_iter().map(|_| unreachable!("the list is empty")).collect()
+}

@@ -1,0 +1,251 @@
+//! The record from end to end: its keys, its numbers, and what survives failures.
+
+use super::*;
+use crate::telemetry::StepSeries;
+use crate::telemetry::tests::{sample, write_steps};
+
+/// A finished run of 12 steps on two ranks, resumed once after step 6, in numbers easy to check.
+pub(crate) fn finished() -> Record {
+    let ranks = [(0, "node-a"), (1, "node-b")].map(|(rank, host)| RankRecord {
+        rank,
+        host: host.to_owned(),
+        pid: 100 + rank as u32,
+        cores: Some(vec![rank]),
+        threads: 1,
+        phases_ns: None,
+    });
+    let workload = WorkloadRecord {
+        id: "0123456789ab".to_owned(),
+        name: "smoke".to_owned(),
+        config: serde_json::json!({"model": {"layers": 4}}),
+    };
+    let machine = launch::Environment { cpu_model: None, ..launch::Environment::read() };
+    let environment = Environment {
+        version: "0.1.0".to_owned(),
+        mpi_library: None,
+        matmul_kernel: "avx512f".to_owned(),
+        machine,
+    };
+    let attempts = vec![attempt(1, Status::Failed, 0, 8), attempt(2, Status::Complete, 6, 12)];
+    let run = serde_json::json!({"run": {"engine": "fused"}});
+    let mut record = Record::running(workload, run, environment, ranks.to_vec(), attempts);
+    (record.status, record.exit_code) = (Status::Complete, Some(0));
+    let series = series();
+    record.measure(&series, &reference(), Some(blake3::hash(b"weights")));
+    record.collectives = Collectives::of(&series, "mpi", None, 1 << 20);
+    let saved = [6, 12].map(|step| CheckpointSaved {
+        step,
+        bytes: 500_000_000,
+        save_ns: 250_000_000,
+        stall_ns: 20_000_000,
+    });
+    record.checkpoints = Checkpoints::of(&saved);
+    record
+}
+
+fn attempt(number: u32, status: Status, resumed_after_step: u64, last_step: u64) -> Attempt {
+    Attempt {
+        number,
+        status,
+        exit_code: (status == Status::Complete).then_some(0),
+        reason: None,
+        world: 2,
+        resumed_after_step,
+        last_step,
+        started_unix_ms: 10_000 * u64::from(number),
+        ended_unix_ms: Some(10_000 * u64::from(number) + 2_000),
+    }
+}
+
+fn reference() -> Reference {
+    Reference {
+        flops_per_token: Some(FlopsPerToken { causal: 3e6, full: 4e6 }),
+        matmul_flops_per_second: Some(1e11),
+        peak_flops_per_second: None,
+        entropy_floor: Some(2.5),
+    }
+}
+
+/// Steps of 100 ms; step 10 also saves for 100 ms and step 12 evaluates for 200 ms.
+pub(crate) fn series() -> StepSeries {
+    let samples = (1..=12_u64).map(|step| {
+        let mut sample = sample(if step <= 6 { 1 } else { 2 }, step);
+        sample.phases.checkpoint = if step == 10 { 100_000_000 } else { 0 };
+        sample.phases.eval = if step == 12 { 200_000_000 } else { 0 };
+        sample.wall_ns = sample.phases.wall_ns();
+        sample
+    });
+    StepSeries { world: 2, samples: samples.collect(), delayed_steps: 0 }
+}
+
+#[test]
+fn the_record_has_exactly_the_promised_keys_in_their_order() {
+    let folder = tempfile::tempdir().unwrap();
+    finished().write(folder.path()).unwrap();
+    let text = fs::read_to_string(Record::path(folder.path())).unwrap();
+    let top_level = |line: &&str| line.starts_with("  \"");
+    let keys: Vec<&str> =
+        text.lines().filter(top_level).filter_map(|line| line.split('"').nth(1)).collect();
+    let promised = [
+        "schema",
+        "status",
+        "exit_code",
+        "reason",
+        "workload",
+        "run",
+        "environment",
+        "ranks",
+        "attempts",
+        "steps",
+        "phases",
+        "tokens_per_second",
+        "mfu_causal",
+        "mfu_full",
+        "mfu_measured",
+        "collectives",
+        "transports",
+        "checkpoints",
+        "goodput",
+        "fingerprint",
+        "anomalies",
+    ];
+    assert_eq!(keys, promised);
+}
+
+#[test]
+fn what_is_not_known_is_null_and_not_left_out() {
+    let record = Record { steps: None, phases: None, ..finished() };
+    let json = serde_json::to_value(&record).unwrap();
+    for key in ["reason", "steps", "phases", "mfu_causal", "mfu_full", "transports"] {
+        assert_eq!(json.get(key), Some(&serde_json::Value::Null), "{key}");
+    }
+}
+
+#[test]
+fn reads_back_what_was_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut record = finished();
+    record.reason = Some(Reason {
+        rank: Some(1),
+        host: Some("node-b".to_owned()),
+        step: Some(7),
+        phase: Some(crate::phase::Phase::CommExposed),
+        text: "rank 1 did not answer".to_owned(),
+    });
+    record.write(folder.path()).unwrap();
+    assert_eq!(Record::read(folder.path()).unwrap(), record);
+}
+
+#[test]
+fn the_numbers_follow_from_the_steps() {
+    let record = finished();
+    let steps = record.steps.unwrap();
+    assert_eq!((steps.completed, steps.recorded, steps.measured), (12, 12, 4));
+    assert_eq!((steps.step_ms.median, steps.step_ms.p95), (100.0, 100.0));
+    assert_eq!(steps.wall_ms.mean, (2.0 * 100.0 + 200.0 + 300.0) / 4.0);
+    assert_eq!((steps.loss_first, steps.entropy_floor), (Some(5.0 + 1.0 / 3.0), Some(2.5)));
+    let rates = record.tokens_per_second.unwrap();
+    let close =
+        |found: f64, expected: f64| assert!((found / expected - 1.0).abs() < 1e-12, "{found}");
+    close(rates.step.total, 4.0 * 4096.0 / 0.4);
+    close(rates.step.per_rank, 4.0 * 4096.0 / 0.4 / 2.0);
+    close(rates.wall.total, 4.0 * 4096.0 / 0.7);
+    let measured = record.mfu_measured.unwrap();
+    close(measured.causal, 20_480.0 * 3e6 / 1e11);
+    close(measured.full, 20_480.0 * 4e6 / 1e11);
+    assert_eq!((record.mfu_causal, record.mfu_full), (None, None));
+    close(record.phases.unwrap().checkpoint.share, 0.1 / 0.7);
+    close(record.collectives.unwrap().hidden_share, 8.0 / 12.0);
+    close(record.checkpoints.unwrap().bytes_per_second, 2e9);
+    let goodput = record.goodput.unwrap();
+    assert_eq!((goodput.elapsed_seconds, goodput.lost_steps), (12.0, 2));
+    close(goodput.training_seconds, 1.2);
+}
+
+#[test]
+fn the_phases_add_up_to_the_wall_time() {
+    let record = finished();
+    let phases = record.phases.unwrap();
+    let shares: f64 = crate::phase::Phase::ALL.iter().map(|&phase| phases.get(phase).share).sum();
+    assert!((shares - 1.0).abs() < 1e-12, "{shares}");
+}
+
+#[test]
+fn a_published_peak_gives_both_conventions() {
+    let mut record = finished();
+    let reference = Reference { peak_flops_per_second: Some(2e11), ..reference() };
+    record.measure(&series(), &reference, None);
+    let (causal, full) = (record.mfu_causal.unwrap(), record.mfu_full.unwrap());
+    assert!((causal - 0.3072).abs() < 1e-9 && (full - 0.4096).abs() < 1e-9, "{causal} {full}");
+}
+
+#[test]
+fn one_bit_of_one_loss_changes_the_fingerprint() {
+    let (mut record, mut series) = (finished(), series());
+    let before = record.fingerprint.clone().unwrap();
+    let loss = &mut series.samples[3].loss;
+    *loss = f64::from_bits(loss.to_bits() ^ 1);
+    record.measure(&series, &reference(), Some(blake3::hash(b"weights")));
+    let after = record.fingerprint.unwrap();
+    assert_ne!(after.losses, before.losses);
+    assert_eq!(after.weights, before.weights);
+}
+
+#[test]
+fn a_run_without_steps_measures_nothing() {
+    let mut record = Record { steps: None, fingerprint: None, ..finished() };
+    let series = StepSeries { samples: Vec::new(), ..series() };
+    record.measure(&series, &reference(), None);
+    assert_eq!((record.steps, record.fingerprint), (None, None));
+}
+
+#[test]
+fn a_failed_write_leaves_the_old_record() {
+    let folder = tempfile::tempdir().unwrap();
+    let old = finished();
+    old.write(folder.path()).unwrap();
+    fs::create_dir(folder.path().join("record.json.tmp")).unwrap();
+    let new = Record { status: Status::Void, ..finished() };
+    let error = new.write(folder.path()).unwrap_err().to_string();
+    assert!(error.contains("record.json.tmp: cannot create"), "{error}");
+    assert_eq!(Record::read(folder.path()).unwrap(), old);
+}
+
+#[test]
+fn bad_records_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let said = || Record::read(folder.path()).unwrap_err().to_string();
+    assert!(said().contains("found no such file"), "{}", said());
+    finished().write(folder.path()).unwrap();
+    let good = fs::read_to_string(Record::path(folder.path())).unwrap();
+    let put = |text: &str| fs::write(Record::path(folder.path()), text).unwrap();
+    put(&good.replacen("\"schema\": 1", "\"schema\": 7", 1));
+    assert!(
+        said().contains("expected a record of schema 1 or older, found schema 7"),
+        "{}",
+        said()
+    );
+    put(&good[..good.len() / 2]);
+    assert!(said().contains("record.json, line "), "{}", said());
+    put(&good.replacen("\"complete\"", "\"perfect\"", 1));
+    assert!(said().contains("line 3") && said().contains("perfect"), "{}", said());
+}
+
+#[test]
+fn an_attempt_that_was_killed_is_noted_by_the_next() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path();
+    assert_eq!(Attempt::begin(dir, 1, 2, 0).unwrap().len(), 1);
+    write_steps(dir, 1, 1..=8);
+    let attempts = Attempt::begin(dir, 2, 2, 6).unwrap();
+    let killed = &attempts[0];
+    assert_eq!((killed.status, killed.exit_code, killed.last_step), (Status::Failed, None, 8));
+    assert!(killed.ended_unix_ms.is_some_and(|ended| ended >= killed.started_unix_ms));
+    assert!(killed.reason.as_ref().is_some_and(|reason| reason.text.contains("killed")));
+    let mut record = Record { attempts, ..finished() };
+    record.end(dir, Status::Stopped, 75, None, 12).unwrap();
+    assert_eq!((record.status, record.exit_code), (Status::Stopped, Some(75)));
+    assert_eq!(record.attempts[1].last_step, 12);
+    assert_eq!(Attempt::read_all(dir).unwrap(), record.attempts);
+    assert!(dir.join("attempts/002.json").is_file());
+}

@@ -1,0 +1,211 @@
+//! The report as a page of 80 columns, readable without colour.
+
+use std::fmt;
+
+use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
+
+use super::{ReportData, format};
+use crate::phase::Phase;
+use crate::record::{Record, StepsSummary};
+
+const COLUMNS: u16 = 80;
+const BAR_COLUMNS: usize = 32;
+
+impl fmt::Display for ReportData {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        section(formatter, &self.header())?;
+        if let Some(steps) = &self.record.steps {
+            section(formatter, &speed(&self.record, steps))?;
+            section(formatter, &phases(&self.record, steps))?;
+        }
+        for warning in &self.warnings {
+            writeln!(formatter, "warning: {warning}")?;
+        }
+        Ok(())
+    }
+}
+
+fn section(formatter: &mut fmt::Formatter<'_>, table: &Table) -> fmt::Result {
+    for line in table.lines() {
+        writeln!(formatter, "{}", line.trim_end())?;
+    }
+    writeln!(formatter)
+}
+
+fn table(style: comfy_table::TableStyle) -> Table {
+    let mut table = Table::new();
+    table.load_style(style).force_no_tty();
+    table.set_content_arrangement(ContentArrangement::Dynamic).set_width(COLUMNS);
+    table
+}
+
+fn right(text: impl ToString) -> Cell {
+    Cell::new(text).set_alignment(CellAlignment::Right)
+}
+
+impl ReportData {
+    /// One line for each thing to know about the run.
+    fn header(&self) -> Table {
+        let record = &self.record;
+        let mut table = table(presets::NOTHING);
+        table.add_row([
+            "workload".to_owned(),
+            format!("{} ({})", record.workload.name, record.workload.id),
+        ]);
+        table.add_row(["status".to_owned(), self.status()]);
+        table.add_row(["ranks".to_owned(), self.ranks()]);
+        if let Some(cpu) = &record.environment.machine.cpu_model {
+            table.add_row(["machine".to_owned(), cpu.clone()]);
+        }
+        table.add_row(["attempts".to_owned(), self.attempts()]);
+        if let Some(steps) = &record.steps {
+            table.add_row(["steps".to_owned(), steps_made(steps)]);
+            table.add_row(["loss".to_owned(), loss(steps)]);
+        }
+        table.add_row(["mfu_measured".to_owned(), mfu(record)]);
+        if let Some(checkpoints) = checkpoints(record) {
+            table.add_row(["checkpoints".to_owned(), checkpoints]);
+        }
+        if let Some(communication) = communication(record) {
+            table.add_row(["communication".to_owned(), communication]);
+        }
+        table
+    }
+
+    fn status(&self) -> String {
+        let record = &self.record;
+        let mut text = record.status.name().to_owned();
+        if let Some(code) = record.exit_code {
+            text += &format!(", exit code {code}");
+        }
+        if let Some(reason) = &record.reason {
+            let rank = reason.rank.map(|rank| format!(", rank {rank}"));
+            let host = reason.host.as_ref().map(|host| format!(" on {host}"));
+            let step = reason.step.map(|step| format!(", step {step}"));
+            let phase = reason.phase.map(|phase| format!(", in {}", phase.name()));
+            for part in [rank, host, step, phase].into_iter().flatten() {
+                text += &part;
+            }
+            text += &format!("\n{}", reason.text);
+        }
+        text
+    }
+
+    fn ranks(&self) -> String {
+        let ranks = format::count(self.world, "rank");
+        match self.hosts.as_slice() {
+            [] => ranks,
+            hosts if hosts.len() <= 4 => format!("{ranks} on {}", hosts.join(", ")),
+            hosts => {
+                format!("{ranks} on {} ({}, ...)", format::count(hosts.len(), "host"), hosts[0])
+            }
+        }
+    }
+
+    fn attempts(&self) -> String {
+        let attempts = &self.record.attempts;
+        let mut text = attempts.len().to_string();
+        if let Some(last) = attempts.last().filter(|last| last.resumed_after_step > 0) {
+            text += &format!(", last resumed after step {}", last.resumed_after_step);
+        }
+        if let Some(goodput) = self.record.goodput {
+            let lost = format::count(goodput.lost_steps as usize, "step");
+            let share = format::percent(goodput.share);
+            text += &format!("; {lost} made again; goodput {share}");
+        }
+        text
+    }
+}
+
+fn steps_made(steps: &StepsSummary) -> String {
+    format!(
+        "{}, {} tokens; {} measured, warm-up left out",
+        format::thousands(steps.completed as f64),
+        format::thousands(steps.tokens as f64),
+        format::thousands(steps.measured as f64)
+    )
+}
+
+fn loss(steps: &StepsSummary) -> String {
+    let number =
+        |value: Option<f64>| value.map_or("null".to_owned(), |value| format!("{value:.4}"));
+    let mut text =
+        format!("{} at first, {} at last", number(steps.loss_first), number(steps.loss_last));
+    if steps.evaluation_loss_last.is_some() {
+        text += &format!(", {} held out", number(steps.evaluation_loss_last));
+    }
+    if steps.entropy_floor.is_some() {
+        text += &format!("; entropy floor {}", number(steps.entropy_floor));
+    }
+    text
+}
+
+fn mfu(record: &Record) -> String {
+    let Some(measured) = record.mfu_measured else { return "null".to_owned() };
+    format!(
+        "{} causal, {} full, of {} per rank",
+        format::percent(measured.causal),
+        format::percent(measured.full),
+        format::scaled(measured.matmul_flops_per_second, "FLOP/s")
+    )
+}
+
+fn checkpoints(record: &Record) -> Option<String> {
+    let checkpoints = record.checkpoints?;
+    Some(format!(
+        "{} of {} at {}, each stalling training for {} ms",
+        checkpoints.count,
+        format::scaled(checkpoints.bytes as f64, "B"),
+        format::scaled(checkpoints.bytes_per_second, "B/s"),
+        format::milliseconds(checkpoints.stall_ms.median)
+    ))
+}
+
+fn communication(record: &Record) -> Option<String> {
+    let collectives = record.collectives.as_ref()?;
+    Some(format!(
+        "{}, {} per step, {} hidden behind computation",
+        collectives.backend,
+        format::scaled(collectives.bytes_per_step, "B"),
+        format::percent(collectives.hidden_share)
+    ))
+}
+
+/// Both clocks, one line each.
+fn speed(record: &Record, steps: &StepsSummary) -> Table {
+    let mut table = table(presets::ASCII_MARKDOWN);
+    let names = ["clock", "median ms", "p5", "p95", "tokens/s", "tokens/s per rank"];
+    table.set_header(names.map(right));
+    let Some(rates) = record.tokens_per_second else { return table };
+    let clocks = [("step", steps.step_ms, rates.step), ("wall", steps.wall_ms, rates.wall)];
+    for (name, times, rate) in clocks {
+        table.add_row([
+            right(name),
+            right(format::milliseconds(times.median)),
+            right(format::milliseconds(times.p5)),
+            right(format::milliseconds(times.p95)),
+            right(format::thousands(rate.total)),
+            right(format::thousands(rate.per_rank)),
+        ]);
+    }
+    table
+}
+
+/// Where the time of the measured steps went, one line for each phase. Means and not medians,
+/// because means add up.
+fn phases(record: &Record, steps: &StepsSummary) -> Table {
+    let mut table = table(presets::ASCII_MARKDOWN);
+    let bar_name = format!("{:BAR_COLUMNS$}", "share of wall time");
+    table.set_header([right("phase"), right("mean ms"), right("share"), Cell::new(bar_name)]);
+    let Some(phases) = record.phases else { return table };
+    for phase in Phase::ALL {
+        let summary = phases.get(phase);
+        table.add_row([
+            right(phase.name()),
+            right(format::milliseconds(1e3 * summary.seconds / steps.measured as f64)),
+            right(format::percent(summary.share)),
+            Cell::new(format::bar(summary.share, BAR_COLUMNS)),
+        ]);
+    }
+    table
+}

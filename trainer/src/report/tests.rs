@@ -1,0 +1,102 @@
+//! The report of a fixed record, letter by letter, and of folders in every state.
+
+use super::*;
+use crate::record::{Anomaly, Reason, tests};
+use crate::telemetry::tests::{sample, write_steps};
+
+/// Rewrite with `YARDSTICK_UPDATE_GOLDEN=1 cargo test --release -p yardstick report`.
+fn assert_golden(name: &str, text: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/report/golden").join(name);
+    if std::env::var_os("YARDSTICK_UPDATE_GOLDEN").is_some() {
+        std::fs::write(&path, text).unwrap();
+    }
+    let golden = std::fs::read_to_string(&path).unwrap();
+    assert_eq!(text, golden, "{name} differs; new text:\n{text}");
+}
+
+#[test]
+fn a_finished_run() {
+    let mut record = tests::finished();
+    let text = "kernel 0 was slow".to_owned();
+    record.anomalies.push(Anomaly { step: Some(7), rank: Some(1), text });
+    assert_golden("finished.txt", &ReportData::new(record).to_string());
+}
+
+#[test]
+fn a_failed_run() {
+    let mut record = tests::finished();
+    (record.status, record.exit_code) = (Status::Failed, Some(5));
+    record.reason = Some(Reason {
+        rank: Some(1),
+        host: Some("node-b".to_owned()),
+        step: Some(13),
+        phase: Some(crate::phase::Phase::CommExposed),
+        text: "rank 1 on node-b did not answer within 120 s; expected its part of bucket 3"
+            .to_owned(),
+    });
+    (record.mfu_measured, record.checkpoints, record.collectives) = (None, None, None);
+    assert_golden("failed.txt", &ReportData::new(record).to_string());
+}
+
+#[test]
+fn no_line_is_longer_than_a_terminal() {
+    let mut record = tests::finished();
+    record.environment.machine.cpu_model = Some("A Processor With A Name That Goes On ".repeat(4));
+    let text = ReportData::new(record).to_string();
+    let longest = text.lines().map(|line| line.chars().count()).max().unwrap();
+    assert!(longest <= 80, "{longest} columns:\n{text}");
+}
+
+#[test]
+fn a_run_that_was_killed_is_told_from_its_steps() {
+    let folder = tempfile::tempdir().unwrap();
+    let done = tests::finished();
+    let running = Record::running(
+        done.workload,
+        done.run,
+        done.environment,
+        done.ranks,
+        done.attempts[..1].to_vec(),
+    );
+    running.write(folder.path()).unwrap();
+    assert!(report(folder.path()).unwrap().to_string().contains("running"));
+    write_steps(folder.path(), 1, 1..=30);
+    let found = report(folder.path()).unwrap();
+    assert_eq!(found.record.steps.as_ref().unwrap().completed, 30);
+    assert_eq!(found.record.tokens_per_second.unwrap().step.per_rank.round(), 20_480.0);
+    assert!(found.warnings[0].contains("killed before it could say so"), "{:?}", found.warnings);
+}
+
+#[test]
+fn losses_have_every_bit() {
+    let folder = tempfile::tempdir().unwrap();
+    write_steps(folder.path(), 1, 1..=5);
+    let expected: Vec<_> = (1..=5).map(|step| (step, sample(1, step).loss)).collect();
+    assert_eq!(losses(folder.path()).unwrap(), expected);
+}
+
+#[test]
+fn missing_steps_and_unexplained_time_are_warned_about() {
+    let mut record = tests::finished();
+    record.steps.as_mut().unwrap().recorded = 11;
+    record.phases.as_mut().unwrap().other.share = 0.2;
+    let warnings = ReportData::new(record).warnings.join("\n");
+    assert!(warnings.contains("1 step not on file"), "{warnings}");
+    assert!(warnings.contains("20.0% of the time belongs to no phase"), "{warnings}");
+}
+
+#[test]
+fn json_holds_the_whole_record() {
+    let json = ReportData::new(tests::finished()).to_json();
+    assert_eq!(json["record"]["status"], "complete");
+    assert_eq!(json["world"], 2);
+    assert_eq!(json["hosts"][1], "node-b");
+}
+
+#[test]
+fn a_folder_without_a_run_is_an_error_with_a_hint() {
+    let folder = tempfile::tempdir().unwrap();
+    let said = report(folder.path()).unwrap_err().to_string();
+    assert!(said.contains("record.json: expected the record of a run"), "{said}");
+    assert!(said.contains("hint: name the folder of --out"), "{said}");
+}

@@ -1,0 +1,290 @@
+//! A run from its command line to its record: what every rank does, in order.
+
+use std::fmt::Display;
+use std::mem::ManuallyDrop;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use checkpoint::{Identity, Store};
+use launch::StopFlag;
+use launch::bootstrap::{self, World};
+use launch::threads::ThreadPlan;
+
+use crate::announce::announce;
+use crate::assemble::{batch_plan, data_failure};
+use crate::attempt::{self, Attempt, End, Ends};
+use crate::chronicle::{Chronicle, Ending};
+use crate::config::{Backend, Config, Device};
+use crate::data::Source;
+use crate::durability::{Durability, checkpoint_failure};
+use crate::evaluation::Evaluation;
+use crate::failure::{ExitCode, Failure, Outcome};
+use crate::folder::{Folder, Prepared};
+use crate::inject::{Injection, Injector};
+use crate::meeting::{Agreed, agree_on_configuration, agree_on_folder, gather_ranks};
+use crate::sizing::Sizing;
+use crate::step::Trainer;
+use crate::telemetry::{LogFormat, Telemetry, TelemetryOptions};
+
+/// What `yardstick train` was asked for.
+#[derive(Debug)]
+pub(crate) struct RunOptions {
+    /// The resolved configuration.
+    pub config: Config,
+    /// The run's folder; `None` makes a new one under `runs/`.
+    pub out: Option<PathBuf>,
+    /// Refuse a folder that is not empty.
+    pub fresh: bool,
+    /// Stop after this many steps.
+    pub steps: Option<u64>,
+    /// Steps between evaluations.
+    pub eval_every: Option<u64>,
+    /// Loss to stop at.
+    pub target_loss: Option<f64>,
+    /// How steps are told.
+    pub log_format: LogFormat,
+    /// Faults to inject.
+    pub injections: Vec<Injection>,
+}
+
+/// Trains: alone, or as one rank of many.
+///
+/// # Errors
+/// Whatever ended the run, with its exit code; rank 0 has put it into the record.
+pub(crate) fn run(options: &RunOptions) -> Outcome<ExitCode> {
+    let config = &options.config;
+    if config.settings.run.device == Device::Cuda {
+        let error = anyhow::anyhow!("--device cuda: this build has no CUDA engine; use cpu");
+        return Err(Failure::new(ExitCode::Environment, error));
+    }
+    let last_step = attempt::last_step(config, options.steps)?;
+    let signals = StopFlag::install().map_err(|error| Failure::new(ExitCode::Internal, error))?;
+    let world = open_world(config)?;
+    thread_pool(&world.threads)?
+        .install(|| Setting::new(options, &world, &signals, last_step)?.train())
+        .inspect_err(|failure| leave(&world, failure))
+}
+
+/// A rank that fails for a reason of its own must not wait for the others on its way out; they
+/// learn of it by the launcher or their deadline. A numerical failure is everybody's.
+fn leave(world: &World, failure: &Failure) {
+    if failure.code != ExitCode::Numerical {
+        world.collective.abandon(&failure.to_string());
+    }
+}
+
+fn open_world(config: &Config) -> Outcome<World> {
+    let settings = &config.settings.collectives;
+    let backend = match settings.backend {
+        Backend::Auto => bootstrap::Backend::Auto,
+        Backend::Single => bootstrap::Backend::Single,
+        Backend::Mpi => bootstrap::Backend::Mpi,
+    };
+    let deadline = Duration::from_secs_f64(settings.deadline_s);
+    let threads = Some(config.settings.run.threads).filter(|&threads| threads > 0);
+    bootstrap::open(&bootstrap::Options { backend, deadline, threads }).map_err(|error| {
+        let peers =
+            matches!(&error, launch::Error::Meet { source, .. } if source.is_peer_failure());
+        let code = if peers { ExitCode::PeerLost } else { ExitCode::Environment };
+        Failure::new(code, error)
+    })
+}
+
+/// The compute threads of this rank; the training thread is one of them.
+fn thread_pool(plan: &ThreadPlan) -> Outcome<rayon::ThreadPool> {
+    let cores = plan.cores.clone();
+    rayon::ThreadPoolBuilder::new()
+        .num_threads(plan.threads)
+        .thread_name(|index| format!("compute-{index}"))
+        .start_handler(move |_| {
+            if let Err(error) = launch::threads::pin_current_thread(&cores) {
+                tracing::warn!("threads are not bound to cores: {error}");
+            }
+        })
+        .build()
+        .map_err(|error| Failure::new(ExitCode::Internal, error))
+}
+
+/// What is known before training starts.
+struct Setting<'run> {
+    options: &'run RunOptions,
+    world: &'run World,
+    signals: &'run StopFlag,
+    source: Source,
+    folder: Folder,
+    prepared: Prepared,
+    workload_id: String,
+    last_step: u64,
+}
+
+impl<'run> Setting<'run> {
+    fn new(
+        options: &'run RunOptions,
+        world: &'run World,
+        signals: &'run StopFlag,
+        last_step: u64,
+    ) -> Outcome<Self> {
+        let config = &options.config;
+        let placement = &world.placement;
+        let plan = batch_plan(config, placement.rank, placement.world)?;
+        let shape = (placement.world, placement.local_world, world.threads.threads);
+        Sizing::new(config, shape)?.require(placement.local_world)?;
+        let workload = &config.workload;
+        let source = Source::open(&workload.data, workload.model.vocabulary, &config.base)
+            .map_err(data_failure)?;
+        source.training(workload.batch.sequence_tokens).map_err(data_failure)?;
+        if options.eval_every.is_some() {
+            Evaluation::new(&source, workload.data.evaluation_sequences, &plan)?;
+        }
+        let workload_id = config.workload.id(source.digest());
+        agree_on_configuration(options, world, &workload_id)?;
+        // Whatever is refused is refused before the folder is made.
+        let Agreed { folder, prepared } = agree_on_folder(options, world, &workload_id, last_step)?;
+        Ok(Self { options, world, signals, source, folder, prepared, workload_id, last_step })
+    }
+
+    /// Rank 0 tells; the others are quiet.
+    fn announce(&self, event: &str, text: impl Display) {
+        if self.world.placement.rank == 0 {
+            let folder = self.folder.root().display().to_string();
+            announce(self.options.log_format, event, &folder, text);
+        }
+    }
+
+    fn train(&self) -> Outcome<ExitCode> {
+        let shown = self.folder.root().display();
+        let Prepared::Attempt(number) = self.prepared else {
+            self.announce("end", format!("{shown}: complete already, nothing to do"));
+            return Ok(ExitCode::Done);
+        };
+        let (config, collective) = (&self.options.config, &*self.world.collective);
+        let identity = Identity::new(&self.workload_id, &self.workload_id);
+        let store =
+            Store::open(&self.folder.checkpoints(), &identity).map_err(checkpoint_failure)?;
+        let keep = config.settings.checkpoint.clone();
+        let mut durability = Durability::claim(store, keep, number, collective)?;
+        let ranks = gather_ranks(self.options, self.world, None)?;
+        let mut chronicle = Chronicle::begin(
+            &self.folder,
+            config,
+            &self.workload_id,
+            collective,
+            ranks,
+            durability.attempt(),
+        )?;
+        // Never freed: after a lost peer the network may still write into its buffers, and every
+        // end of a run is soon the end of the process.
+        let mut trainer = ManuallyDrop::new(None);
+        let outcome = self.attempt(&mut trainer, &mut durability, &mut chronicle);
+        let ending =
+            Ending { outcome: &outcome, trainer: trainer.as_ref(), durability: &durability };
+        self.finish(&outcome, chronicle.end(&ending), &durability)?;
+        outcome.map(|end| match end {
+            End::Stopped => ExitCode::Stopped,
+            End::LastStep | End::TargetLoss => ExitCode::Done,
+        })
+    }
+
+    /// A record that cannot be written fails a run that was fine, and hides no other ending.
+    fn finish(
+        &self,
+        outcome: &Outcome<End>,
+        recorded: Outcome<()>,
+        durability: &Durability,
+    ) -> Outcome<()> {
+        let shown = self.folder.root().display();
+        let step = durability.committed.map_or("nothing".to_owned(), |step| format!("step {step}"));
+        match outcome {
+            Ok(End::Stopped) => {
+                let text = format!("{shown}: stopped; {step} is saved, the same command goes on");
+                self.announce("end", text);
+            }
+            Ok(_) => {
+                recorded?;
+                let text = format!("{shown}: complete; see `yardstick report {shown}`");
+                self.announce("end", text);
+                return Ok(());
+            }
+            Err(_) => self.announce("end", format!("{shown}: failed; {step} is saved")),
+        }
+        if let Err(failure) = recorded {
+            tracing::error!("the record could not be written: {failure}");
+        }
+        Ok(())
+    }
+
+    fn attempt(
+        &self,
+        trainer: &mut Option<Trainer<'run>>,
+        durability: &mut Durability,
+        chronicle: &mut Chronicle,
+    ) -> Outcome<End> {
+        let (config, collective) = (&self.options.config, &*self.world.collective);
+        let injector = Injector::new(&self.options.injections, collective.rank());
+        let trainer = trainer.insert(Trainer::new(config, &self.source, collective, injector)?);
+        let resumed = durability.resume(trainer)?;
+        chronicle.resumed(resumed.unwrap_or(0), trainer.sequences.describe().entropy_floor_nats);
+        self.announce("start", self.introduction(resumed));
+        let probe = Duration::from_secs_f64(config.settings.telemetry.matmul_probe_s);
+        chronicle.matmul_flops_per_second = crate::probe::matmul_flops_per_second(probe);
+        let telemetry = self.telemetry(resumed.unwrap_or(0))?;
+        let held_out = config.workload.data.evaluation_sequences;
+        let mut evaluation = match self.options.eval_every {
+            Some(_) => Some(Evaluation::new(&self.source, held_out, &trainer.batch_plan)?),
+            None => None,
+        };
+        let mut attempt = Attempt {
+            number: durability.attempt(),
+            trainer,
+            durability,
+            evaluation: &mut evaluation,
+            telemetry: &telemetry,
+            signals: self.signals,
+            ends: Ends {
+                last_step: self.last_step,
+                eval_every: self.options.eval_every,
+                target_loss: self.options.target_loss,
+            },
+        };
+        let end = attempt.run();
+        match telemetry.finish() {
+            Ok(series) => chronicle.series = Some(series),
+            Err(error) if matches!(end, Ok(End::LastStep | End::TargetLoss)) => {
+                return Err(Failure::new(ExitCode::Internal, error));
+            }
+            Err(error) => tracing::error!("steps could not be written: {error}"),
+        }
+        if let (Ok(_), Some(series)) = (&end, &chronicle.series) {
+            let phases_ns = Some(series.phase_totals());
+            chronicle.ranks = gather_ranks(self.options, self.world, phases_ns)?;
+        }
+        end
+    }
+
+    fn introduction(&self, resumed: Option<u64>) -> String {
+        let World { placement, threads, .. } = self.world;
+        let from = resumed.map_or(String::new(), |step| format!(", resumed after step {step}"));
+        format!(
+            "{}: {} ({}), world size {}, threads per rank {}{from}",
+            self.folder.root().display(),
+            self.options.config.name,
+            self.workload_id,
+            placement.world,
+            threads.threads
+        )
+    }
+
+    fn telemetry(&self, completed_steps: u64) -> Outcome<Telemetry> {
+        let World { placement, .. } = self.world;
+        Telemetry::start(TelemetryOptions {
+            dir: self.folder.root().to_owned(),
+            rank: placement.rank,
+            world: placement.world,
+            log_format: self.options.log_format,
+            total_steps: self.last_step,
+            completed_steps,
+            log_every_steps: self.options.config.settings.telemetry.log_every_steps,
+        })
+        .map_err(|error| Failure::new(ExitCode::Internal, error))
+    }
+}

@@ -1,0 +1,103 @@
+//! How large a workload is on one rank, and whether it fits this machine.
+
+use models::memory::MemoryPlan;
+use serde::Serialize;
+
+use crate::assemble::placed_layout;
+use crate::config::{Config, Engine};
+use crate::data::prefetch::PREFETCH_DEPTH;
+use crate::failure::{ExitCode, Failure, Outcome};
+
+/// Sizes of one workload on one rank.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Sizing {
+    /// N.
+    pub(crate) parameters: u64,
+    /// Matmul FLOPs per token, attention counted causal.
+    pub(crate) flops_per_token_causal: f64,
+    /// Matmul FLOPs per token, attention counted full.
+    pub(crate) flops_per_token_full: f64,
+    /// Master weights per rank.
+    pub(crate) weight_bytes: u64,
+    /// Both Adam moments per rank.
+    pub(crate) optimizer_bytes: u64,
+    /// What forward keeps for backward, per rank.
+    pub(crate) activation_bytes: u64,
+    /// One checkpoint, over all ranks.
+    pub(crate) checkpoint_bytes: u64,
+    /// Peak of one rank.
+    pub(crate) total_bytes: u64,
+    /// Memory that this machine could give now, where that is known.
+    pub(crate) available_bytes: Option<u64>,
+    /// Whether the ranks of one machine fit into it.
+    pub(crate) fits: bool,
+    /// Every item of the plan.
+    pub(crate) plan: MemoryPlan,
+}
+
+impl Sizing {
+    /// For one of `world` ranks, of which `local` share this machine, with its compute threads.
+    pub(crate) fn new(
+        config: &Config,
+        (world, local, threads): (usize, usize, usize),
+    ) -> Outcome<Self> {
+        let available_bytes = launch::available_memory_bytes();
+        let (model, batch) = (&config.workload.model, &config.workload.batch);
+        let (layout, _) = placed_layout(config, world);
+        let (sequences, tokens) = (batch.micro_sequences, batch.sequence_tokens);
+        let mut items = match config.settings.run.engine {
+            Engine::Fused => models::fused::activation_bytes(model, sequences, tokens, threads),
+            Engine::Candle => models::candle::activation_bytes(model, sequences, tokens),
+        };
+        let activation_bytes = items.iter().map(|(_, bytes)| bytes).sum();
+        items.extend(around_the_engine(config, world, layout.len()));
+        let plan = MemoryPlan::new(layout.parameters(), layout.len(), items);
+        let flops = models::flops::flops_per_token(model, tokens);
+        let total_bytes = plan.total_bytes();
+        Ok(Self {
+            parameters: layout.parameters() as u64,
+            flops_per_token_causal: flops.causal,
+            flops_per_token_full: flops.full,
+            weight_bytes: 4 * layout.len() as u64,
+            optimizer_bytes: plan.optimizer_bytes(),
+            activation_bytes,
+            checkpoint_bytes: plan.checkpoint_bytes(),
+            total_bytes,
+            available_bytes,
+            fits: available_bytes.is_none_or(|bytes| total_bytes * local as u64 <= bytes),
+            plan,
+        })
+    }
+
+    /// Refuses what cannot fit, before anything is allocated.
+    pub(crate) fn require(&self, local: usize) -> Outcome<()> {
+        let Some(available) = self.available_bytes else { return Ok(()) };
+        self.plan.fits(available / local as u64).map_err(|problem| {
+            let error = anyhow::anyhow!("this machine's {local} ranks do not fit: {problem}");
+            Failure::new(ExitCode::Environment, error)
+        })
+    }
+}
+
+/// What reduction, data and checkpoints hold. MPI libraries reduce through a temporary buffer as
+/// large as the message, and all buckets may be under way at once.
+fn around_the_engine(config: &Config, world: usize, elements: usize) -> Vec<(String, u64)> {
+    let batch = &config.workload.batch;
+    let tokens = batch.micro_sequences * batch.sequence_tokens;
+    let reduction = if world > 1 { size_of::<f32>() * elements } else { 0 };
+    [
+        ("reduction in the MPI library", reduction),
+        ("prefetched tokens", PREFETCH_DEPTH * 2 * size_of::<u32>() * tokens),
+        ("checkpoint writer", 4 << 20),
+    ]
+    .map(|(name, bytes)| (name.to_owned(), bytes as u64))
+    .into()
+}
+
+/// Threads of one of `local` ranks of this machine.
+pub(crate) fn compute_threads(config: &Config, local: usize) -> usize {
+    match config.settings.run.threads {
+        0 => (launch::threads::allowed_cores().len() / local).max(1),
+        threads => threads,
+    }
+}

@@ -1,0 +1,82 @@
+//! Order statistics of measured times.
+
+use serde::{Deserialize, Serialize};
+
+/// The middle, the edges and the mean of a set of measurements, in the unit of its name.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Distribution {
+    /// 50th percentile.
+    pub median: f64,
+    /// 5th percentile.
+    pub p5: f64,
+    /// 95th percentile.
+    pub p95: f64,
+    /// Arithmetic mean.
+    pub mean: f64,
+}
+
+impl Distribution {
+    /// Describes `values`, in any order; `None` when there are none.
+    ///
+    /// # Panics
+    /// When a value is not a number.
+    pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
+        let mut sorted: Vec<f64> = values.into_iter().collect();
+        assert!(sorted.iter().all(|value| !value.is_nan()), "a measurement is not a number");
+        sorted.sort_by(f64::total_cmp);
+        let mean = sorted.iter().sum::<f64>() / sorted.len() as f64;
+        Some(Self {
+            median: percentile(&sorted, 50.0)?,
+            p5: percentile(&sorted, 5.0)?,
+            p95: percentile(&sorted, 95.0)?,
+            mean,
+        })
+    }
+}
+
+/// The `percent`-th percentile (0 to 100) of values in ascending order; `None` when there are none.
+///
+/// Linear interpolation between the closest ranks, at position `(n - 1) percent / 100` counted
+/// from 0: definition 7 of Hyndman and Fan, "Sample Quantiles in Statistical Packages" (1996),
+/// which is also what NumPy and R do unless told otherwise.
+///
+/// # Panics
+/// When `percent` is outside 0 to 100 or the values are not in ascending order.
+pub fn percentile(sorted: &[f64], percent: f64) -> Option<f64> {
+    assert!((0.0..=100.0).contains(&percent), "percentile {percent} is outside 0 to 100");
+    assert!(sorted.is_sorted(), "percentile of unsorted values");
+    let position = sorted.len().checked_sub(1)? as f64 * percent / 100.0;
+    let (below, above) = (position.floor() as usize, position.ceil() as usize);
+    let fraction = position - below as f64;
+    Some(sorted[below] + fraction * (sorted[above] - sorted[below]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_interpolate_between_closest_ranks() {
+        let values = [1.0, 2.0, 3.0, 4.0];
+        assert_eq!(percentile(&values, 0.0), Some(1.0));
+        assert_eq!(percentile(&values, 50.0), Some(2.5));
+        assert_eq!(percentile(&values, 75.0), Some(3.25)); // numpy.percentile([1, 2, 3, 4], 75)
+        assert_eq!(percentile(&values, 100.0), Some(4.0));
+        assert_eq!(percentile(&[7.0], 95.0), Some(7.0));
+        assert_eq!(percentile(&[], 50.0), None);
+    }
+
+    #[test]
+    fn a_distribution_does_not_care_for_order() {
+        let values = [30.0, 10.0, 50.0, 20.0, 40.0];
+        let found = Distribution::of(values).unwrap();
+        assert_eq!(found, Distribution { median: 30.0, p5: 12.0, p95: 48.0, mean: 30.0 });
+        assert_eq!(Distribution::of([]), None);
+    }
+
+    #[test]
+    #[should_panic(expected = "not a number")]
+    fn a_measurement_that_is_not_a_number_is_a_mistake() {
+        let _ = Distribution::of([1.0, f64::NAN]);
+    }
+}

@@ -1,0 +1,154 @@
+//! One training step: the same text for one process and ten thousand.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use collectives::{BucketPlan, Collective, Pending};
+use models::{Batch, Layout, Model};
+
+use rayon::prelude::*;
+
+use crate::data::{BatchPlan, Prefetcher, Sequences};
+use crate::failure::{ExitCode, Failure, Outcome};
+use crate::inject::Injector;
+use crate::optimizer::Optimizer;
+use crate::overlap::{self, Communication, Overlap};
+use crate::phase::{Phase, PhaseClock};
+use crate::schedule::learning_rate;
+use crate::state::State;
+use crate::vote::{Vote, Votes};
+
+/// Everything one rank needs to train.
+#[derive(Debug)]
+pub struct Trainer<'world> {
+    pub(crate) collective: &'world dyn Collective,
+    pub(crate) deadline: Duration,
+    pub(crate) overlap: bool,
+    pub(crate) model: Box<dyn Model>,
+    pub(crate) layout: Layout,
+    pub(crate) plan: BucketPlan,
+    pub(crate) state: State,
+    pub(crate) gradients: Vec<f32>,
+    pub(crate) optimizer: Optimizer,
+    pub(crate) sequences: Arc<dyn Sequences>,
+    pub(crate) batch_plan: BatchPlan,
+    pub(crate) data: Prefetcher,
+    pub(crate) accumulation: usize,
+    pub(crate) tokens_per_step: u64,
+    pub(crate) clock: PhaseClock,
+    pub(crate) votes: Votes,
+    pub(crate) pending: Vec<Pending<'static>>,
+    pub(crate) injector: Injector,
+}
+
+/// Elements of a buffer that one thread takes at a time.
+const ELEMENTS: usize = 1 << 16;
+
+/// What this rank wishes for after the step.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Wish {
+    /// A save is due.
+    pub save: bool,
+    /// The run was asked to stop.
+    pub stop: bool,
+}
+
+/// What one step did, the same on every rank but for `communication`.
+#[derive(Debug, Clone, Copy)]
+pub struct Stepped {
+    /// Mean cross-entropy over the global batch in nats per token.
+    pub loss: f64,
+    /// Global gradient norm before clipping.
+    pub gradient_norm: f64,
+    /// Learning rate of this step.
+    pub learning_rate: f64,
+    /// What the network did.
+    pub communication: Communication,
+    /// What any rank wished for.
+    pub agreed: Wish,
+}
+
+impl Trainer<'_> {
+    /// Trains on one global batch and advances the state.
+    ///
+    /// # Errors
+    /// Exit code 4 before the update when a loss or gradient is not finite, naming step, rank and
+    /// tensor; 5 when a peer is lost or late.
+    pub fn step(&mut self, wish: Wish) -> Outcome<Stepped> {
+        let step = self.state.progress.step;
+        self.gradients.par_chunks_mut(ELEMENTS).for_each(|chunk| chunk.fill(0.0));
+        let (loss_sum, non_finite, communication) = self.gradients_of_global_batch()?;
+        let vote = Vote { loss_sum, non_finite, save: wish.save, stop: wish.stop };
+        let deadline = Instant::now() + self.deadline;
+        self.votes.gather(self.collective, vote, deadline).map_err(peer_lost)?;
+        self.check_finite()?;
+        self.clock.enter(Phase::Optimizer);
+        let gradient_norm = self.optimizer.norm(&self.gradients);
+        self.check_norm(gradient_norm)?;
+        let learning_rate = learning_rate(&self.optimizer.schedule, step);
+        self.optimizer.update(&mut self.state, &self.gradients, gradient_norm, learning_rate);
+        self.advance();
+        Ok(Stepped {
+            loss: self.votes.loss_sum() / self.tokens_per_step as f64,
+            gradient_norm,
+            learning_rate,
+            communication,
+            agreed: Wish { save: self.votes.save(), stop: self.votes.stop() },
+        })
+    }
+
+    fn advance(&mut self) {
+        let progress = &mut self.state.progress;
+        progress.step += 1;
+        progress.next_sequence += self.batch_plan.global_sequences as u64;
+        progress.tokens += self.tokens_per_step;
+    }
+
+    /// Forward, backward and reduction: gradients end as the mean over the global batch.
+    ///
+    /// Returns the local sum of losses and the first tensor whose local gradient is not finite.
+    fn gradients_of_global_batch(&mut self) -> Outcome<(f64, Option<usize>, Communication)> {
+        let Self { layout, plan, model, state, data, clock, gradients, injector, .. } = self;
+        let (deadline, scale) = (self.deadline, 1.0 / self.tokens_per_step as f32);
+        let (accumulation, early, collective) = (self.accumulation, self.overlap, self.collective);
+        let pending = overlap::recycle(std::mem::take(&mut self.pending));
+        let (pending, outcome) = collectives::scope(self.collective, move |scope| {
+            let mut sink = Overlap {
+                scope,
+                layout,
+                plan,
+                remaining: gradients,
+                launched: 0,
+                pending: overlap::recycle(pending),
+                clock,
+                last_micro_batch: false,
+                early,
+                non_finite: None,
+                error: None,
+            };
+            let outcome = (|| {
+                let mut loss_sum = 0.0;
+                for micro_batch in 0..accumulation {
+                    sink.clock.enter(Phase::Data);
+                    let tokens = data.next();
+                    let batch = Batch { inputs: tokens.inputs(), targets: tokens.targets() };
+                    sink.last_micro_batch = micro_batch + 1 == accumulation;
+                    let trained = model.train(&state.weights, batch, scale, &mut sink);
+                    loss_sum +=
+                        trained.inspect_err(|error| collective.abandon(&error.to_string()))?;
+                }
+                loss_sum = injector.loss(loss_sum);
+                let communication = sink.finish(Instant::now() + deadline).map_err(peer_lost)?;
+                Ok((loss_sum, sink.non_finite, communication))
+            })();
+            (overlap::recycle(sink.pending), outcome)
+        });
+        self.pending = pending;
+        outcome
+    }
+}
+
+/// A failed operation between ranks, as the failure of the run.
+pub(crate) fn peer_lost(error: collectives::Error) -> Failure {
+    Failure::new(ExitCode::PeerLost, error)
+}

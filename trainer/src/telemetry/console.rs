@@ -1,0 +1,167 @@
+//! What people and machines see of each step, on standard error of rank 0.
+
+use std::fmt::Write as _;
+use std::io::Write;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::{Deserialize, Serialize};
+
+use super::{StepLine, StepSample, TelemetryOptions};
+use crate::phase::Phase;
+use crate::report::format;
+
+/// How steps are told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// Aligned columns, and a progress bar on a terminal.
+    #[default]
+    Text,
+    /// One JSON object per step.
+    Json,
+}
+
+/// The heading is repeated after this many lines.
+const LINES_PER_HEADING: u64 = 40;
+
+/// Prints steps; owned by the telemetry thread. Failures to print are ignored: a closed pipe must
+/// not end a run.
+pub(super) struct Console {
+    out: Box<dyn Write + Send>,
+    format: LogFormat,
+    bar: Option<ProgressBar>,
+    total_steps: u64,
+    first_step: u64,
+    log_every_steps: u64,
+    lines: u64,
+    text: String,
+}
+
+impl Console {
+    pub(super) fn new(
+        options: &TelemetryOptions,
+        out: Box<dyn Write + Send>,
+        terminal: bool,
+    ) -> Self {
+        let show_bar = terminal && options.log_format == LogFormat::Text;
+        Self {
+            out,
+            format: options.log_format,
+            bar: show_bar.then(|| bar(options.total_steps, options.completed_steps)),
+            total_steps: options.total_steps,
+            first_step: options.completed_steps + 1,
+            log_every_steps: options.log_every_steps.max(1),
+            lines: 0,
+            text: String::new(),
+        }
+    }
+
+    pub(super) fn step(&mut self, line: &StepLine) {
+        let sample = &line.sample;
+        self.text.clear();
+        match self.format {
+            LogFormat::Json => self.json(line),
+            LogFormat::Text if self.is_shown(sample) => self.line(sample),
+            LogFormat::Text => {}
+        }
+        let (out, text) = (&mut self.out, self.text.as_bytes());
+        let Some(bar) = &self.bar else {
+            let _ = out.write_all(text);
+            return;
+        };
+        if !text.is_empty() {
+            bar.suspend(|| out.write_all(text)).ok();
+        }
+        let rate = format::rate(tokens_per_second(sample));
+        bar.set_message(format!("loss {:.4}  {rate} tokens/s", sample.loss));
+        bar.set_position(sample.step);
+    }
+
+    fn is_shown(&self, sample: &StepSample) -> bool {
+        sample.step.is_multiple_of(self.log_every_steps)
+            || sample.step == self.first_step
+            || sample.step == self.total_steps
+            || sample.evaluation_loss.is_some()
+    }
+
+    fn json(&mut self, line: &StepLine) {
+        self.text = serde_json::to_string(line).expect("plain data in memory");
+        self.text.push('\n');
+    }
+
+    fn line(&mut self, sample: &StepSample) {
+        let steps_width = 2 * self.total_steps.to_string().len() + 1;
+        if self.lines.is_multiple_of(LINES_PER_HEADING) {
+            heading(&mut self.text, steps_width);
+        }
+        self.lines += 1;
+        let step = format!("{}/{}", sample.step, self.total_steps);
+        let rate = format::rate(tokens_per_second(sample));
+        let _ = write!(
+            self.text,
+            "{step:>width$} {:>8.4} {:>7.3} {:>8.2e} {rate:>8} {:>8.1}",
+            sample.loss,
+            sample.gradient_norm,
+            sample.learning_rate,
+            milliseconds(sample.wall_ns),
+            width = steps_width.max(STEP_HEADING.len()),
+        );
+        for phase in Phase::ALL {
+            let percent = 100.0 * share(sample, phase);
+            let _ = write!(self.text, " {percent:>3.0}");
+        }
+        if let Some(loss) = sample.evaluation_loss {
+            let _ = write!(self.text, "  held out {loss:.4}");
+        }
+        self.text.push('\n');
+    }
+}
+
+impl Drop for Console {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+const STEP_HEADING: &str = "step";
+
+/// Column names; the last eight are the phases' percentages of the time, in the order of a step.
+fn heading(text: &mut String, steps_width: usize) {
+    let width = steps_width.max(STEP_HEADING.len());
+    let _ = write!(
+        text,
+        "{STEP_HEADING:>width$} {:>8} {:>7} {:>8} {:>8} {:>8}",
+        "loss", "norm", "rate", "tokens/s", "ms",
+    );
+    for short in ["dat", "fwd", "bwd", "com", "opt", "ckp", "evl", "oth"] {
+        let _ = write!(text, " {short:>3}");
+    }
+    text.push_str(" %\n");
+}
+
+fn bar(total_steps: u64, completed_steps: u64) -> ProgressBar {
+    let target = ProgressDrawTarget::stderr_with_hz(5);
+    let bar = ProgressBar::with_draw_target(Some(total_steps), target);
+    let template = "[{bar:24}] {pos}/{len}  {elapsed_precise} done, {eta_precise} left  {msg}";
+    let style = ProgressStyle::with_template(template).expect("a template without mistakes");
+    bar.set_style(style.progress_chars("=> "));
+    bar.set_position(completed_steps);
+    bar.reset_eta(); // what an earlier attempt did says nothing of this one's speed
+    bar.enable_steady_tick(Duration::from_secs(1));
+    bar
+}
+
+fn milliseconds(nanoseconds: u64) -> f64 {
+    nanoseconds as f64 / 1e6
+}
+
+fn tokens_per_second(sample: &StepSample) -> f64 {
+    sample.tokens as f64 / (sample.wall_ns.max(1) as f64 / 1e9)
+}
+
+fn share(sample: &StepSample, phase: Phase) -> f64 {
+    sample.phases.get(phase) as f64 / sample.wall_ns.max(1) as f64
+}

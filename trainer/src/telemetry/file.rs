@@ -1,0 +1,196 @@
+//! `DIR/steps/rRRRRRR.jsonl`: one JSON object per step, one file per rank, in the order of steps.
+//!
+//! Each line is one `write`, so a killed process leaves whole lines; a lost machine may leave a
+//! torn last line, which readers skip and a resumed run cuts off.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use super::sample::{StepLine, StepSample};
+use crate::record::Error;
+
+/// Where a rank's steps are, in a run's folder.
+pub fn steps_path(dir: &Path, rank: usize) -> PathBuf {
+    dir.join("steps").join(format!("r{rank:06}.jsonl"))
+}
+
+/// Cuts a rank's file back to its first `completed_steps` steps and returns them.
+///
+/// Everything after them goes, a torn last line too. A file that does not exist has no steps.
+///
+/// # Errors
+/// [`Error::Io`], and [`Error::Malformed`] for a bad line that is not the last.
+pub fn truncate_after(path: &Path, completed_steps: u64) -> Result<Vec<StepSample>, Error> {
+    let Some(bytes) = read_if_present(path)? else { return Ok(Vec::new()) };
+    let mut kept = Vec::new();
+    let mut kept_bytes = 0;
+    for parsed in parse(path, &bytes)? {
+        if parsed.line.sample.step > completed_steps {
+            break;
+        }
+        kept_bytes = parsed.end;
+        kept.push(parsed.line.sample);
+    }
+    if kept_bytes < bytes.len() {
+        let file = OpenOptions::new().write(true).open(path).map_err(Error::io("open", path))?;
+        file.set_len(kept_bytes as u64).map_err(Error::io("truncate", path))?;
+        file.sync_all().map_err(Error::io("make durable", path))?;
+    }
+    Ok(kept)
+}
+
+/// The steps in a rank's file, without a torn last line; none without a file.
+///
+/// # Errors
+/// [`Error::Io`], and [`Error::Malformed`] for a bad line that is not the last.
+pub fn read_steps(path: &Path) -> Result<Vec<StepLine>, Error> {
+    let Some(bytes) = read_if_present(path)? else { return Ok(Vec::new()) };
+    Ok(parse(path, &bytes)?.into_iter().map(|parsed| parsed.line).collect())
+}
+
+struct Parsed {
+    line: StepLine,
+    /// Offset of the byte after the line.
+    end: usize,
+}
+
+fn read_if_present(path: &Path) -> Result<Option<Vec<u8>>, Error> {
+    match fs::read(path) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(Error::io("read", path)(error)),
+    }
+}
+
+fn parse(path: &Path, bytes: &[u8]) -> Result<Vec<Parsed>, Error> {
+    let mut lines = Vec::new();
+    let mut end = 0;
+    for text in bytes.split_inclusive(|&byte| byte == b'\n') {
+        end += text.len();
+        let is_last = end == bytes.len();
+        if is_last && !text.ends_with(b"\n") {
+            break; // torn, even if what is there happens to parse
+        }
+        match serde_json::from_slice::<StepLine>(text) {
+            Ok(line) => lines.push(Parsed { line, end }),
+            Err(_) if is_last => break,
+            Err(source) => {
+                let (path, line) = (path.to_owned(), lines.len() + 1);
+                return Err(Error::Malformed { path, line, expected: "one step as JSON", source });
+            }
+        }
+    }
+    Ok(lines)
+}
+
+/// Appends steps; owned by the telemetry thread.
+#[derive(Debug)]
+pub(super) struct StepFile {
+    path: PathBuf,
+    file: File,
+    text: Vec<u8>,
+}
+
+impl StepFile {
+    pub(super) fn open(dir: &Path, rank: usize) -> Result<Self, Error> {
+        let path = steps_path(dir, rank);
+        let opened = OpenOptions::new().create(true).append(true).open(&path);
+        let file = opened.map_err(Error::io("open", &path))?;
+        Ok(Self { path, file, text: Vec::new() })
+    }
+
+    /// Writes one line in one system call.
+    pub(super) fn append(&mut self, line: &StepLine) -> Result<(), Error> {
+        self.text.clear();
+        serde_json::to_writer(&mut self.text, line).expect("plain data in memory");
+        self.text.push(b'\n');
+        self.file.write_all(&self.text).map_err(Error::io("append to", &self.path))
+    }
+
+    /// Makes every step so far durable.
+    pub(super) fn sync(&self) -> Result<(), Error> {
+        self.file.sync_data().map_err(Error::io("make durable", &self.path))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sample::tests::sample;
+    use super::*;
+
+    fn folder_with(steps: u64) -> (tempfile::TempDir, PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("steps")).unwrap();
+        let mut file = StepFile::open(folder.path(), 3).unwrap();
+        for step in 1..=steps {
+            file.append(&StepLine::now(3, sample(1, step))).unwrap();
+        }
+        file.sync().unwrap();
+        let path = folder.path().join("steps/r000003.jsonl");
+        (folder, path)
+    }
+
+    fn append(path: &Path, bytes: &[u8]) {
+        OpenOptions::new().append(true).open(path).unwrap().write_all(bytes).unwrap();
+    }
+
+    #[test]
+    fn steps_read_back_as_they_were() {
+        let (_folder, path) = folder_with(5);
+        let expected: Vec<_> = (1..=5).map(|step| sample(1, step)).collect();
+        let lines = read_steps(&path).unwrap();
+        assert_eq!(lines.iter().map(|line| line.sample).collect::<Vec<_>>(), expected);
+        assert!(lines.iter().all(|line| line.rank == 3 && line.unix_ms > 1_600_000_000_000));
+        assert_eq!(read_steps(&path.with_extension("none")).unwrap(), []);
+    }
+
+    #[test]
+    fn a_resumed_run_goes_on_behind_its_checkpoint() {
+        let (folder, path) = folder_with(9);
+        assert_eq!(truncate_after(&path, 6).unwrap().len(), 6);
+        let mut file = StepFile::open(folder.path(), 3).unwrap();
+        file.append(&StepLine::now(3, sample(2, 7))).unwrap();
+        let lines = read_steps(&path).unwrap();
+        let found: Vec<_> =
+            lines.iter().map(|line| (line.sample.attempt, line.sample.step)).collect();
+        assert_eq!(found, [(1, 1), (1, 2), (1, 3), (1, 4), (1, 5), (1, 6), (2, 7)]);
+        assert_eq!(truncate_after(&path, 0).unwrap(), []);
+        assert_eq!(fs::metadata(&path).unwrap().len(), 0);
+    }
+
+    #[test]
+    fn a_torn_last_line_is_cut_off_wherever_it_is_torn() {
+        let (_folder, path) = folder_with(3);
+        let whole = fs::read(&path).unwrap();
+        let second_ends =
+            whole.len() - whole.iter().rev().skip(1).position(|&b| b == b'\n').unwrap() - 1;
+        let lengths =
+            (second_ends..whole.len()).step_by(23).chain([whole.len() - 2, whole.len() - 1]);
+        for length in lengths {
+            fs::write(&path, &whole[..length]).unwrap();
+            assert_eq!(read_steps(&path).unwrap().len(), 2, "cut at {length}");
+            assert_eq!(truncate_after(&path, 100).unwrap().len(), 2, "cut at {length}");
+            assert_eq!(fs::read(&path).unwrap(), whole[..second_ends], "cut at {length}");
+        }
+    }
+
+    #[test]
+    fn blocks_of_zeros_after_a_power_loss_are_a_torn_line_too() {
+        let (_folder, path) = folder_with(2);
+        append(&path, &[0; 512]);
+        assert_eq!(truncate_after(&path, 2).unwrap().len(), 2);
+        append(&path, b"\0\0\0\n");
+        assert_eq!(read_steps(&path).unwrap().len(), 2);
+    }
+
+    #[test]
+    fn a_bad_line_in_the_middle_is_damage_and_is_named() {
+        let (_folder, path) = folder_with(2);
+        append(&path, b"{\"step\": 3}\n");
+        let good = fs::read(&path).unwrap();
+        append(&path, &good);
+        let error = read_steps(&path).unwrap_err().to_string();
+        assert!(error.contains("r000003.jsonl, line 3: expected one step as JSON"), "{error}");
+    }
+}

@@ -1,0 +1,72 @@
+//! All steps of a run on one rank.
+
+use std::path::Path;
+
+use super::{StepSample, read_steps, steps_path};
+use crate::phase::PhaseTimes;
+use crate::record::Error;
+
+/// The steps of a run in their order, whatever attempts they took.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StepSeries {
+    /// Number of ranks.
+    pub world: usize,
+    /// One sample per step, ascending.
+    pub samples: Vec<StepSample>,
+    /// Steps that had to wait because telemetry could not keep up.
+    pub delayed_steps: u64,
+}
+
+/// Steps at the start of an attempt that are not measured, because caches, page tables and
+/// connections are still cold.
+const WARMUP_STEPS: usize = 2;
+
+impl StepSeries {
+    /// Reads rank 0's steps from a run's folder.
+    ///
+    /// # Errors
+    /// As for [`read_steps`].
+    pub fn read(dir: &Path, world: usize) -> Result<Self, Error> {
+        let lines = read_steps(&steps_path(dir, 0))?;
+        let samples = lines.into_iter().map(|line| line.sample).collect();
+        Ok(Self { world, samples, delayed_steps: 0 })
+    }
+
+    /// Nanoseconds in each phase over all steps: what a rank says of itself in the record.
+    pub fn phase_totals(&self) -> PhaseTimes {
+        let sum = |phase| self.samples.iter().map(|sample| sample.phases.get(phase)).sum();
+        PhaseTimes::from_fn(sum)
+    }
+
+    /// The steps that count for speed: those of the last attempt that made any, because earlier
+    /// ones may have had another world or machine; without the first 2 if there are more than 4.
+    pub fn measured(&self) -> impl Iterator<Item = &StepSample> + Clone {
+        let mut attempts = self.samples.chunk_by(|left, right| left.attempt == right.attempt);
+        let steps = attempts.next_back().unwrap_or_default();
+        let warmup = if steps.len() > 2 * WARMUP_STEPS { WARMUP_STEPS } else { 0 };
+        steps[warmup..].iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sample::tests::sample;
+    use super::*;
+
+    #[test]
+    fn the_last_attempt_is_measured_without_its_warm_up() {
+        assert_eq!(measured(&[(1, 1..=5), (2, 6..=9)]), [6, 7, 8, 9], "too few to leave any out");
+        assert_eq!(measured(&[(1, 1..=5), (2, 6..=9), (3, 10..=14)]), [12, 13, 14]);
+        assert_eq!(measured(&[]), [0; 0]);
+    }
+
+    fn measured(attempts: &[(u32, std::ops::RangeInclusive<u64>)]) -> Vec<u64> {
+        let samples = attempts
+            .iter()
+            .flat_map(|(attempt, steps)| steps.clone().map(|step| sample(*attempt, step)))
+            .collect();
+        let series = StepSeries { world: 1, samples, delayed_steps: 0 };
+        assert_eq!(series.phase_totals().forward, series.samples.len() as u64 * 30_000_000);
+        series.measured().map(|sample| sample.step).collect()
+    }
+}

@@ -1,0 +1,119 @@
+//! Telling of a step must not allocate on the training thread.
+#![allow(unsafe_code)]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::time::Duration;
+
+use trainer::phase::{Phase, PhaseClock};
+use trainer::telemetry::{LogFormat, StepSample, Telemetry, TelemetryOptions};
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// The system's allocator, counting per thread.
+struct Counting;
+
+fn count() {
+    // A thread that is being torn down has no counter any more, and nothing to prove.
+    let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
+}
+
+// SAFETY: every call goes to the system's allocator unchanged; counting does not allocate.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller keeps the contract of `alloc`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller keeps the contract of `dealloc`.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count();
+        // SAFETY: the caller keeps the contract of `realloc`.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn allocations() -> u64 {
+    ALLOCATIONS.with(Cell::get)
+}
+
+fn step(clock: &mut PhaseClock, telemetry: &Telemetry, step: u64) {
+    clock.start_step();
+    for phase in Phase::ALL {
+        clock.enter(phase);
+    }
+    let phases = clock.finish_step();
+    telemetry.step(StepSample {
+        attempt: 1,
+        step,
+        loss: 1.0 / step as f64,
+        gradient_norm: 1.0,
+        learning_rate: 1e-3,
+        tokens: 1024,
+        evaluation_loss: None,
+        phases,
+        comm_total_ns: 0,
+        comm_hidden_ns: 0,
+        first_bucket_lead_ns: 0,
+        comm_bytes: 0,
+        wall_ns: phases.wall_ns(),
+    });
+}
+
+/// A place to print to that hangs once, so that the queue must run full.
+struct Hanging {
+    once: Option<Duration>,
+}
+
+impl std::io::Write for Hanging {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        if let Some(duration) = self.once.take() {
+            std::thread::sleep(duration);
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn telling_of_a_step_allocates_nothing_on_the_caller() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let steps = 20_000; // more than the queue holds: waiting must not allocate either
+    let options = TelemetryOptions {
+        dir: folder.path().to_owned(),
+        rank: 0,
+        world: 1,
+        log_format: LogFormat::Json,
+        total_steps: steps,
+        completed_steps: 0,
+        log_every_steps: 1,
+    };
+    let out = Hanging { once: Some(Duration::from_millis(300)) };
+    let telemetry = Telemetry::start_on(options, Box::new(out), false).expect("telemetry");
+    let mut clock = PhaseClock::new();
+
+    let before = allocations();
+    std::hint::black_box(Box::new(1_u64));
+    assert_eq!(allocations() - before, 1, "the counter must count");
+
+    let before = allocations();
+    (1..=steps).for_each(|number| step(&mut clock, &telemetry, number));
+    assert_eq!(allocations() - before, 0);
+
+    let series = telemetry.finish().expect("every step written");
+    assert_eq!(series.samples.len() as u64, steps);
+    assert!(series.delayed_steps > 0, "the queue was never full: this test proves less");
+}
