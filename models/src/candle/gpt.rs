@@ -54,7 +54,7 @@ impl Gpt<'_> {
     }
 
     /// (B, T, C) to (B, T, C).
-    fn block(&self, x: &Tensor, layer: usize) -> Result<Tensor> {
+    pub(super) fn block(&self, x: &Tensor, layer: usize) -> Result<Tensor> {
         let name = |part: &str| format!("h.{layer}.{part}");
         let normed = self.layer_norm(&name("ln_1"), x)?;
         let qkv = self.linear(&name("attn.c_attn"), &normed)?; // (B, T, 3 C)

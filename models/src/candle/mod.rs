@@ -159,6 +159,8 @@ fn sum(losses: &Tensor) -> Result<f64> {
 }
 
 #[cfg(test)]
+mod block_agrees;
+#[cfg(test)]
 mod ops_agree;
 #[cfg(test)]
 mod tests;

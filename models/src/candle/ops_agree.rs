@@ -23,7 +23,7 @@ use crate::rng::{Purpose, Stream};
 type Inputs<'a> = [(&'a str, &'a [f64], &'a [usize])];
 
 /// The f64 oracle's output and, by input, the gradient of its inner product with `dy`.
-fn oracle(
+pub(super) fn oracle(
     inputs: &Inputs<'_>,
     dy: &[f64],
     compute: impl Fn(&Parameters) -> Result<Tensor>,
@@ -45,12 +45,12 @@ fn oracle(
 }
 
 /// `len` numbers around `center`, exact in f32.
-fn numbers(len: usize, seed: u64, center: f64) -> Vec<f64> {
+pub(super) fn numbers(len: usize, seed: u64, center: f64) -> Vec<f64> {
     let stream = Stream::new(seed, Purpose::Test);
     (0..len as u64).map(|index| f64::from((center + stream.normal(index)) as f32)).collect()
 }
 
-fn as_type<T: Float>(values: &[f64]) -> Vec<T> {
+pub(super) fn as_type<T: Float>(values: &[f64]) -> Vec<T> {
     values.iter().map(|value| T::from_f64(*value)).collect()
 }
 
@@ -65,7 +65,7 @@ fn agree<T: Float>(what: &str, found: &[T], exact: &[f64]) {
 }
 
 /// A model of which only the dimensions that one op needs are true.
-fn dimensions(width: usize, heads: usize) -> ModelConfig {
+pub(super) fn dimensions(width: usize, heads: usize) -> ModelConfig {
     ModelConfig {
         family: Family::Gpt,
         layers: 1,

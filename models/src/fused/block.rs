@@ -132,3 +132,37 @@ fn norm<'a, T>(pair: &Pair, weights: &'a [T]) -> layer_norm::Parameters<'a, T> {
     let (weight, bias) = pair.of(weights);
     layer_norm::Parameters { weight, bias }
 }
+
+/// What one block alone computes.
+#[cfg(test)]
+pub(crate) struct Alone<T> {
+    /// Output (M, C).
+    pub(crate) output: Vec<T>,
+    /// Gradient of the input (M, C).
+    pub(crate) dx: Vec<T>,
+    /// Gradients of the block's segment.
+    pub(crate) gradients: Vec<T>,
+}
+
+/// Runs the first block of a model alone: forward on `x` (M, C), backward on `dy` (M, C).
+#[cfg(test)]
+pub(crate) fn block_alone<T: Float>(
+    config: &crate::ModelConfig,
+    layout: &crate::Layout,
+    (sequences, tokens): (usize, usize),
+    weights: &[T],
+    x: &[T],
+    dy: &[T],
+) -> Alone<T> {
+    let size = Size::new(config, sequences, tokens, 1);
+    let places = &super::places::Places::new(layout, config).blocks[0];
+    let mut kept = super::activations::Kept::new(&size);
+    let mut scratch = Scratch::new(&size);
+    kept.streams[..x.len()].copy_from_slice(x);
+    forward(&size, places, weights, kept.block(0, &size), &mut scratch);
+    let output = kept.block(0, &size).output.to_vec();
+    scratch.gradient.copy_from_slice(dy);
+    let mut gradients = vec![T::ZERO; layout.segments()[places.segment].range.len()];
+    backward(&size, places, weights, &mut gradients, kept.block(0, &size), &mut scratch);
+    Alone { output, dx: scratch.gradient, gradients }
+}

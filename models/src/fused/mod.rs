@@ -12,6 +12,9 @@ mod places;
 #[cfg(test)]
 mod tests;
 
+#[cfg(test)]
+pub(crate) use block::block_alone;
+
 pub use activations::activation_bytes;
 
 use network::{Network, Sink, Size};

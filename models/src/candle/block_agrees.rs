@@ -1,0 +1,73 @@
+//! Block by block: the fused engine's block against the oracle's, in f64 and f32.
+
+use candle_core::{DType, Tensor};
+
+use super::gpt::{Gpt, causal_mask};
+use super::ops_agree::{as_type, dimensions, numbers, oracle};
+use crate::layout::Init;
+use crate::ops::Float;
+use crate::ops::testing::relative_error;
+use crate::{Layout, fused};
+
+/// Shapes with odd widths, one head and several, more tokens than one block of keys.
+const SHAPES: [(usize, usize, usize, usize); 3] = [(2, 7, 3, 5), (1, 70, 1, 9), (3, 5, 4, 4)];
+
+/// Relative L2 error that the rounding of a dozen ops in a row explains.
+fn agree<T: Float>(what: &str, found: &[T], exact: &[f64]) {
+    let tolerance = if size_of::<T>() == 8 { 1e-12 } else { 1e-5 };
+    let error = relative_error(found, exact);
+    assert!(error < tolerance, "{what}: relative error {error:e}");
+}
+
+fn blocks_agree<T: Float>() {
+    for (sequences, tokens, heads, head_width) in SHAPES {
+        let width = heads * head_width;
+        let config = dimensions(width, heads);
+        let layout = Layout::new(&config);
+        let segment = &layout.segments()[1];
+        let tensors = &layout.tensors()[segment.tensors.clone()];
+        let mut weights = vec![0.0; layout.len()];
+        for (seed, tensor) in (10..).zip(tensors) {
+            let center = if tensor.init == Init::Ones { 1.0 } else { 0.0 };
+            let values = numbers(tensor.range.len(), seed, 0.0);
+            let values: Vec<f64> = values.iter().map(|value| center + value / 4.0).collect();
+            weights[tensor.range.clone()].copy_from_slice(&values);
+        }
+        let elements = sequences * tokens * width;
+        let (x, dy) = (numbers(elements, 1, 0.0), numbers(elements, 2, 0.0));
+        let shape_of_x: &[usize] = &[sequences, tokens, width];
+        let mut inputs = vec![("x", &x[..], shape_of_x)];
+        inputs.extend(tensors.iter().map(|tensor| {
+            (tensor.name.as_str(), &weights[tensor.range.clone()], &tensor.shape[..])
+        }));
+        let mask = causal_mask(tokens, DType::F64).unwrap();
+        let (y, gradients) = oracle(&inputs, &dy, |parameters| -> candle_core::Result<Tensor> {
+            Gpt { config: &config, parameters, mask: &mask }.block(&parameters["x"], 0)
+        });
+
+        let (weights, x, dy) = (as_type::<T>(&weights), as_type::<T>(&x), as_type::<T>(&dy));
+        let shape = (sequences, tokens);
+        let found = fused::block_alone(&config, &layout, shape, &weights, &x, &dy);
+        agree("y of the block", &found.output, &y);
+        agree("dx of the block", &found.dx, &gradients["x"]);
+        for tensor in tensors {
+            let (from, to) = (tensor.range.start, tensor.range.end);
+            let start = segment.range.start;
+            agree(
+                &tensor.name,
+                &found.gradients[from - start..to - start],
+                &gradients[&tensor.name],
+            );
+        }
+    }
+}
+
+#[test]
+fn in_f64() {
+    blocks_agree::<f64>();
+}
+
+#[test]
+fn in_f32() {
+    blocks_agree::<f32>();
+}
