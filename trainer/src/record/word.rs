@@ -29,8 +29,8 @@ impl Word {
         write_json(&folder(dir).join(format!("{attempt:03}.r{rank:06}.failed")), self)
     }
 
-    /// The word that explains an attempt: of a rank that failed for a reason of its own, else of one
-    /// that lost a peer; of the lowest such rank.
+    /// The word that explains an attempt: of a rank that failed for a reason of its own, else of
+    /// one that lost a peer; of the lowest such rank.
     pub fn of(dir: &Path, attempt: u32) -> Option<Self> {
         let prefix = format!("{attempt:03}.r");
         let names = fs::read_dir(folder(dir)).ok()?.filter_map(|entry| Some(entry.ok()?.path()));
