@@ -14,7 +14,7 @@ use crate::announce::announce;
 use crate::assemble::{batch_plan, data_failure};
 use crate::attempt::{self, Attempt, End, Ends};
 use crate::chronicle::{Chronicle, Ending};
-use crate::config::{Backend, Config, Device};
+use crate::config::{Config, Device};
 use crate::data::Source;
 use crate::durability::{Durability, checkpoint_failure};
 use crate::evaluation::Evaluation;
@@ -75,11 +75,7 @@ fn leave(world: &World, failure: &Failure) {
 
 fn open_world(config: &Config) -> Outcome<World> {
     let settings = &config.settings.collectives;
-    let backend = match settings.backend {
-        Backend::Auto => bootstrap::Backend::Auto,
-        Backend::Single => bootstrap::Backend::Single,
-        Backend::Mpi => bootstrap::Backend::Mpi,
-    };
+    let backend = settings.backend;
     let deadline = Duration::from_secs_f64(settings.deadline_s);
     let threads = Some(config.settings.run.threads).filter(|&threads| threads > 0);
     bootstrap::open(&bootstrap::Options { backend, deadline, threads }).map_err(|error| {

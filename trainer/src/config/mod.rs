@@ -8,6 +8,7 @@ mod overrides;
 
 use std::path::{Path, PathBuf};
 
+use launch::Backend;
 use models::Workload;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
@@ -85,19 +86,6 @@ pub struct RunConfig {
     pub device: Device,
     /// Compute threads of each rank; 0 divides the cores by the ranks of the machine.
     pub threads: usize,
-}
-
-/// Which backend ranks talk through.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Backend {
-    /// MPI under a launcher, else a single process.
-    #[default]
-    Auto,
-    /// One process.
-    Single,
-    /// MPI.
-    Mpi,
 }
 
 /// The `[collectives]` section.
