@@ -1,7 +1,9 @@
-//! The element types of the ops: f32 trains, f64 checks gradients by finite differences.
+//! The element types of the ops: f32 and bf16 train, f64 checks gradients by finite differences.
 
 use std::fmt::Debug;
 use std::ops::{Add, AddAssign, Div, Mul, MulAssign, Neg, Sub, SubAssign};
+
+use half::bf16;
 
 use super::matmul::kernel::Kernel;
 
@@ -9,6 +11,71 @@ mod sealed {
     pub trait Sealed {}
     impl Sealed for f32 {}
     impl Sealed for f64 {}
+    impl Sealed for half::bf16 {}
+}
+
+/// What weights and activations are stored in; every sum is taken in [`Element::Wide`].
+///
+/// f32 and f64 are their own wide type, so an op over elements is the same code in all formats.
+pub trait Element: sealed::Sealed + Copy + Debug + Default + Send + Sync + 'static {
+    /// What is computed in: f32 for bf16 and f32, f64 for f64.
+    type Wide: Float;
+    /// 0.
+    const ZERO: Self;
+
+    /// The value, exactly.
+    fn widen(self) -> Self::Wide;
+    /// The nearest element, ties to even.
+    fn narrow(value: Self::Wide) -> Self;
+}
+
+impl Element for f32 {
+    type Wide = Self;
+    const ZERO: Self = 0.0;
+
+    #[inline(always)]
+    fn widen(self) -> Self {
+        self
+    }
+
+    #[inline(always)]
+    fn narrow(value: Self) -> Self {
+        value
+    }
+}
+
+impl Element for f64 {
+    type Wide = Self;
+    const ZERO: Self = 0.0;
+
+    #[inline(always)]
+    fn widen(self) -> Self {
+        self
+    }
+
+    #[inline(always)]
+    fn narrow(value: Self) -> Self {
+        value
+    }
+}
+
+impl Element for bf16 {
+    type Wide = f32;
+    const ZERO: Self = Self::ZERO;
+
+    #[inline(always)]
+    fn widen(self) -> f32 {
+        f32::from_bits(u32::from(self.to_bits()) << 16)
+    }
+
+    /// Without a branch, so that it vectorises; a NaN stays a quiet NaN.
+    #[inline(always)]
+    fn narrow(value: f32) -> Self {
+        let bits = value.to_bits();
+        let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
+        let quiet = bits >> 16 | 0x40;
+        Self::from_bits(if value.is_nan() { quiet } else { rounded } as u16)
+    }
 }
 
 /// A floating-point element: f32 or f64.
@@ -16,13 +83,8 @@ mod sealed {
 /// Sums and products are never contracted into fused multiply-adds outside the matmul kernels, so
 /// that element-wise ops give the same bits at every vector width.
 pub trait Float:
-    sealed::Sealed
-    + Copy
-    + Debug
-    + Default
+    Element<Wide = Self>
     + PartialOrd
-    + Send
-    + Sync
     + Add<Output = Self>
     + Sub<Output = Self>
     + Mul<Output = Self>
@@ -31,10 +93,7 @@ pub trait Float:
     + AddAssign
     + SubAssign
     + MulAssign
-    + 'static
 {
-    /// 0.
-    const ZERO: Self;
     /// 1.
     const ONE: Self;
     /// Minus infinity.
@@ -62,7 +121,6 @@ pub trait Float:
 }
 
 impl Float for f32 {
-    const ZERO: Self = 0.0;
     const ONE: Self = 1.0;
     const LOWEST: Self = Self::NEG_INFINITY;
 
@@ -109,7 +167,6 @@ impl Float for f32 {
 }
 
 impl Float for f64 {
-    const ZERO: Self = 0.0;
     const ONE: Self = 1.0;
     const LOWEST: Self = Self::NEG_INFINITY;
 
@@ -140,7 +197,19 @@ impl Float for f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::Float;
+    use super::{Element, Float, bf16};
+
+    #[test]
+    fn bf16_rounds_to_nearest_even_like_the_library() {
+        for high in (0..=u16::MAX).step_by(7) {
+            for low in [0, 1, 0x7fff, 0x8000, 0x8001, 0xffff] {
+                let value = f32::from_bits(u32::from(high) << 16 | low);
+                let (found, exact) = (bf16::narrow(value), bf16::from_f32(value));
+                assert_eq!(found.to_bits(), exact.to_bits(), "{value:e}");
+                assert_eq!(found.widen().to_bits(), exact.to_f32().to_bits());
+            }
+        }
+    }
 
     #[test]
     fn exp_keeps_its_stated_error() {

@@ -20,7 +20,7 @@ mod simd;
 #[cfg(test)]
 pub(crate) mod testing;
 
-pub use float::Float;
+pub use float::{Element, Float};
 
 use rayon::prelude::*;
 
