@@ -32,8 +32,6 @@ pub struct Save<'a> {
     pub state: &'a Value,
     /// State of this rank, given back when the same number of ranks restores.
     pub rank_state: &'a Value,
-    /// How many committed checkpoints stay, this one included. 0 keeps all.
-    pub keep: usize,
 }
 
 /// How a save went, as this rank saw it.
@@ -51,8 +49,6 @@ pub struct SaveReport {
     pub vote: Duration,
     /// Until the manifest was durable.
     pub commit: Duration,
-    /// Checkpoints that retention removed (rank 0).
-    pub removed: Vec<String>,
     /// What went wrong after the commit and does not matter for it (rank 0).
     pub warnings: Vec<String>,
 }
@@ -106,15 +102,10 @@ impl Store {
         let mut warnings = Vec::new();
         self.commit(&name, request, &votes, peers, observer, &mut warnings)?;
         let commit = started.elapsed() - vote - write;
-        let mut removed = Vec::new();
-        if peers.rank() == 0 {
-            removed = self.retire(request.keep, observer, &mut warnings);
-            self.sweep_root(request.epoch);
-        }
         let bytes = votes[peers.rank()].bytes;
         let bytes_total = votes.iter().map(|vote| vote.bytes).sum();
         let checkpoint = name.to_string();
-        Ok(SaveReport { checkpoint, bytes, bytes_total, write, vote, commit, removed, warnings })
+        Ok(SaveReport { checkpoint, bytes, bytes_total, write, vote, commit, warnings })
     }
 
     /// Gather 1: all ranks learn the attempt's name, and find out if they differ.

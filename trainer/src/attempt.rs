@@ -52,6 +52,7 @@ impl Attempt<'_, '_> {
         } else if self.durability.owed_at_end(step) {
             self.require_save("the last step is done")?;
         }
+        self.durability.finish_tidying();
         Ok(end)
     }
 

@@ -152,7 +152,7 @@ fn no_byte_of_a_damaged_chunk_reaches_the_caller() {
     let tensor = TensorBox::whole("w", Dtype::U8, &[150]);
     let parts = [Part { tensor: tensor.clone(), data: &[7; 150] }];
     let (state, rank_state) = (&Value::Null, &Value::Null);
-    let request = Save { step: 1, epoch: 1, parts: &parts, state, rank_state, keep: 0 };
+    let request = Save { step: 1, epoch: 1, parts: &parts, state, rank_state };
     let name = store.save(&request, &Alone, &Silent).unwrap().checkpoint;
     let path = folder.path().join(&name).join("d00/r00000-000.safetensors");
     flip(&path, 4096 + 149);

@@ -16,7 +16,7 @@ fn save_bytes(store: &Store, step: u64, bytes: usize, peers: &dyn Peers) -> Resu
     let tensor = TensorBox::whole(&name, checkpoint::Dtype::U8, &[bytes]);
     let parts = [Part { tensor, data: &data }];
     let (state, rank_state) = (&Value::Null, &Value::Null);
-    let request = Save { step, epoch: 1, parts: &parts, state, rank_state, keep: 1 };
+    let request = Save { step, epoch: 1, parts: &parts, state, rank_state };
     store.save(&request, peers, &Silent).map(|report| report.checkpoint)
 }
 
