@@ -34,6 +34,8 @@
 //!         parts: &[Part { tensor: tensor.clone(), data: &[7; 16] }],
 //!         state: &state,
 //!         rank_state: &serde_json::Value::Null,
+//!         parent: None,
+//!         unable: None,
 //!     },
 //!     &Alone,
 //!     &Silent,

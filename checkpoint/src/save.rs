@@ -32,6 +32,10 @@ pub struct Save<'a> {
     pub state: &'a Value,
     /// State of this rank, given back when the same number of ranks restores.
     pub rank_state: &'a Value,
+    /// Name of the checkpoint that the state descends from, for those who trace it back.
+    pub parent: Option<&'a str>,
+    /// Why this rank must not save, if it must not: then all ranks learn it and none saves.
+    pub unable: Option<&'a str>,
 }
 
 /// How a save went, as this rank saw it.
@@ -110,7 +114,12 @@ impl Store {
 
     /// Gather 1: all ranks learn the attempt's name, and find out if they differ.
     fn begin(&self, request: &Save<'_>, peers: &dyn Peers) -> Result<Name> {
-        let lead = if peers.rank() == 0 { self.lead(request, peers) } else { Ok(Lead::Follows) };
+        let lead = match request.unable {
+            Some(reason) => Err(Error::Unable { reason: reason.to_owned() }),
+            None if peers.rank() == 0 => self.lead(request, peers),
+            None => Ok(Lead::Follows),
+        };
+        let led = lead.is_ok();
         let opening = lead.map(|lead| Opening {
             step: request.step,
             epoch: request.epoch,
@@ -120,6 +129,10 @@ impl Store {
         let openings = match agree(peers, opening)? {
             Ok(openings) => openings,
             Err(Objection { failures, .. }) => {
+                // Rank 0 may have made a folder for it; what stays is swept before the next save.
+                if led && peers.rank() == 0 {
+                    self.sweep(request.epoch);
+                }
                 return Err(Error::SaveFailed { step: request.step, failures });
             }
         };
@@ -234,6 +247,7 @@ impl Store {
             checkpoint: name.to_string(),
             step: request.step,
             epoch: request.epoch,
+            parent: request.parent.map(str::to_owned),
             software: env!("CARGO_PKG_VERSION").to_owned(),
             world: votes.len(),
             ranks_per_folder: self.options().ranks_per_folder,

@@ -108,6 +108,14 @@ impl Error {
     pub fn is_peer_failure(&self) -> bool {
         matches!(self, Self::Deadline { .. } | Self::PeerLost { .. } | Self::Dead { .. })
     }
+
+    /// The first rank that is known to be missing.
+    pub fn missing_rank(&self) -> Option<usize> {
+        match self {
+            Self::Deadline { peers, .. } => peers.first().copied(),
+            _ => None,
+        }
+    }
 }
 
 fn peers_text(peers: &[usize]) -> String {

@@ -22,6 +22,8 @@ pub(crate) struct Durability {
     epoch: u64,
     tidying: Tidying,
     last_save: Instant,
+    /// Name of the checkpoint that the state was restored from or last saved as.
+    parent: Option<String>,
     /// Newest step known to be committed.
     pub(crate) committed: Option<u64>,
     /// What saves cost and moved.
@@ -47,6 +49,7 @@ impl Durability {
             epoch,
             tidying: Tidying::default(),
             last_save: Instant::now(),
+            parent: None,
             committed: None,
             saves: Vec::new(),
             failures: Vec::new(),
@@ -80,6 +83,7 @@ impl Durability {
         })?;
         trainer.go_on_from(progress);
         self.committed = Some(restored.step);
+        self.parent = Some(restored.checkpoint);
         Ok(Some(restored.step))
     }
 
@@ -111,9 +115,15 @@ impl Durability {
         self.failures.push(Anomaly { step, rank: None, text });
     }
 
-    /// Saves; a save that failed is remembered, and training goes on.
-    pub(crate) fn save(&mut self, trainer: &Trainer<'_>) -> Outcome<bool> {
-        let (start, step) = (Instant::now(), trainer.state.progress.step);
+    /// Saves; a save that failed is remembered, and training goes on. `unable` is why this rank
+    /// must not save: then no rank does. Training has been standing still since `triggered`.
+    pub(crate) fn save(
+        &mut self,
+        trainer: &Trainer<'_>,
+        triggered: Instant,
+        unable: Option<&str>,
+    ) -> Outcome<bool> {
+        let step = trainer.state.progress.step;
         self.finish_tidying();
         let peers = self.peers(trainer);
         let (rank, world) = (trainer.collective.rank(), trainer.collective.world());
@@ -124,15 +134,21 @@ impl Durability {
             parts: &parts,
             state: &json!(trainer.state.progress),
             rank_state: &json!({}),
+            parent: self.parent.as_deref(),
+            unable,
         };
         let saved = self.store.save(&request, &peers, &trainer.injector);
         self.last_save = Instant::now();
         match saved {
             Ok(report) => {
                 self.committed = Some(step);
-                let ns = start.elapsed().as_nanos() as u64;
-                let bytes = report.bytes_total;
-                self.saves.push(CheckpointSaved { step, bytes, save_ns: ns, stall_ns: ns });
+                self.parent = Some(report.checkpoint);
+                self.saves.push(CheckpointSaved {
+                    step,
+                    bytes: report.bytes_total,
+                    save_ns: (report.write + report.vote + report.commit).as_nanos() as u64,
+                    stall_ns: triggered.elapsed().as_nanos() as u64,
+                });
                 report.warnings.into_iter().for_each(|text| self.warn(Some(step), text));
                 if rank == 0 {
                     let keep = self.config.keep;

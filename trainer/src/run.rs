@@ -149,16 +149,16 @@ impl<'run> Setting<'run> {
 
     fn train(&self) -> Outcome<ExitCode> {
         let shown = self.folder.root().display();
-        let Prepared::Attempt(number) = self.prepared else {
+        let Prepared::Attempt { number, run } = &self.prepared else {
             self.announce("end", format!("{shown}: complete already, nothing to do"));
             return Ok(ExitCode::Done);
         };
         let (config, collective) = (&self.options.config, &*self.world.collective);
-        let identity = Identity::new(&self.workload_id, &self.workload_id);
+        let identity = Identity::new(run, &self.workload_id);
         let store =
             Store::open(&self.folder.checkpoints(), &identity).map_err(checkpoint_failure)?;
         let keep = config.settings.checkpoint.clone();
-        let mut durability = Durability::claim(store, keep, number, collective)?;
+        let mut durability = Durability::claim(store, keep, *number, collective)?;
         let ranks = gather_ranks(self.options, self.world, None)?;
         let mut chronicle = Chronicle::begin(
             &self.folder,
@@ -219,7 +219,8 @@ impl<'run> Setting<'run> {
         let injector = Injector::new(&self.options.injections, collective.rank());
         let trainer = trainer.insert(Trainer::new(config, &self.source, collective, injector)?);
         let resumed = durability.resume(trainer)?;
-        chronicle.resumed(resumed.unwrap_or(0), trainer.sequences.describe().entropy_floor_nats);
+        let floor = trainer.sequences.describe().entropy_floor_nats;
+        chronicle.resumed(resumed.unwrap_or(0), floor)?;
         self.announce("start", self.introduction(resumed));
         let probe = Duration::from_secs_f64(config.settings.telemetry.matmul_probe_s);
         chronicle.matmul_flops_per_second = crate::probe::matmul_flops_per_second(probe);

@@ -62,8 +62,12 @@ pub(crate) fn on_ranks<T: Send>(world: usize, run: impl Fn(&Thread) -> T + Sync)
 }
 
 /// Sizes so small that every tensor has several chunks and every rank several files.
-pub(crate) const SMALL: Options =
-    Options { chunk_bytes: 100, file_bytes_max: 2000, ranks_per_folder: 2 };
+pub(crate) const SMALL: Options = Options {
+    chunk_bytes: 100,
+    file_bytes_max: 2000,
+    ranks_per_folder: 2,
+    patience: Duration::from_millis(100),
+};
 
 pub(crate) fn open(root: &Path) -> Store {
     let store = Store::open(root, &Identity::new("run-1", "workload-1")).expect("store opens");
@@ -131,7 +135,7 @@ pub(crate) fn save_rank(
     let model = model(step);
     let parts = parts(&model, peers.world(), peers.rank());
     let (state, rank_state) = (&state(step), &rank_state(peers.rank(), step));
-    let save = Save { step, epoch, parts: &parts, state, rank_state };
+    let save = Save { step, epoch, parts: &parts, state, rank_state, parent: None, unable: None };
     let report = store.save(&save, peers, observer)?;
     let is_lead = peers.rank() == 0;
     let tidied = if is_lead { store.tidy(epoch, keep, observer) } else { Tidied::default() };
