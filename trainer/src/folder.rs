@@ -98,8 +98,8 @@ impl Folder {
     /// Makes the folder ready for one more attempt of a workload, unless all that is asked for is
     /// done already.
     ///
-    /// The identity is written first and once, whole, and under the lock: a kill at any point leaves
-    /// a folder that the same command takes.
+    /// The identity is written first and once, whole, and under the lock: a kill at any point
+    /// leaves a folder that the same command takes.
     ///
     /// # Errors
     /// Exit code 2 when the folder holds another workload, or with `fresh` anything at all.

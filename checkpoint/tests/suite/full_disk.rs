@@ -46,6 +46,7 @@ fn fail_and_go_on(root: &Path, small: usize, large: usize, reason: &str) {
         assert!(store.verify(&good[0]).unwrap().problems.is_empty());
     }
     let next = on_ranks(2, |peers| save_bytes(&store, 30, small, peers).unwrap());
+    assert_eq!(store.tidy(1, 1, &Silent).removed, good[..1]);
     assert_eq!(names(&store), next[..1]);
     assert!(store.resume(&mut [], &Alone).unwrap().is_some_and(|found| found.step == 30));
 }
