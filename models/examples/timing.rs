@@ -73,7 +73,7 @@ fn model() {
     let (inputs, targets): (Vec<u32>, Vec<u32>) = (ids(0), ids(1));
     let batch = Batch { inputs: &inputs, targets: &targets };
     let mut step = || {
-        engine.train(&weights, batch, 1e-3, &mut sink).expect("a step");
+        engine.train(Weights::F32(&weights), batch, 1e-3, &mut sink).expect("a step");
     };
     step();
     let before = cpu_seconds();

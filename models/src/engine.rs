@@ -1,6 +1,54 @@
 //! What every engine offers the trainer: one forward and backward over flat buffers.
 
+use half::bf16;
+
 use crate::{Error, Layout};
+
+/// Flat working weights in the format that an engine computes in.
+#[derive(Debug, Clone, Copy)]
+pub enum Weights<'a> {
+    /// The master weights themselves.
+    F32(&'a [f32]),
+    /// The master weights, rounded.
+    Bf16(&'a [bf16]),
+}
+
+impl<'a> Weights<'a> {
+    /// Number of elements, padding included.
+    pub fn len(self) -> usize {
+        match self {
+            Self::F32(weights) => weights.len(),
+            Self::Bf16(weights) => weights.len(),
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(self) -> bool {
+        self.len() == 0
+    }
+
+    /// The weights of an engine that computes in f32.
+    ///
+    /// # Panics
+    /// When they are in another format.
+    pub fn f32(self) -> &'a [f32] {
+        match self {
+            Self::F32(weights) => weights,
+            Self::Bf16(_) => panic!("an engine in f32 was given weights in bf16"),
+        }
+    }
+
+    /// The weights of an engine that computes in bf16.
+    ///
+    /// # Panics
+    /// When they are in another format.
+    pub fn bf16(self) -> &'a [bf16] {
+        match self {
+            Self::Bf16(weights) => weights,
+            Self::F32(_) => panic!("an engine in bf16 was given weights in f32"),
+        }
+    }
+}
 
 /// One micro-batch of token ids.
 #[derive(Debug, Clone, Copy)]
@@ -40,6 +88,10 @@ pub trait Model: Send + std::fmt::Debug {
     /// The layout of the weights and gradients it works on.
     fn layout(&self) -> &Layout;
 
+    /// The weights that later calls are given differ from those of earlier ones: whatever the
+    /// engine made of them is made again. To be called after every update.
+    fn weights_changed(&mut self) {}
+
     /// Returns the sum over all B x T targets of the cross-entropy in nats, and accumulates
     /// the gradient of `scale` times that sum.
     ///
@@ -47,7 +99,7 @@ pub trait Model: Send + std::fmt::Debug {
     /// When the engine's library fails; the gradients are then unspecified.
     fn train(
         &mut self,
-        weights: &[f32],
+        weights: Weights<'_>,
         batch: Batch<'_>,
         scale: f32,
         sink: &mut dyn StepSink,
@@ -57,5 +109,5 @@ pub trait Model: Send + std::fmt::Debug {
     ///
     /// # Errors
     /// When the engine's library fails.
-    fn evaluate(&mut self, weights: &[f32], batch: Batch<'_>) -> Result<f64, Error>;
+    fn evaluate(&mut self, weights: Weights<'_>, batch: Batch<'_>) -> Result<f64, Error>;
 }

@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use crate::workload::Compute;
+
 /// One planned allocation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct MemoryItem {
@@ -16,16 +18,20 @@ pub struct MemoryItem {
 pub struct MemoryPlan {
     /// The flat buffers first, then the engine's, then the others'.
     pub items: Vec<MemoryItem>,
+    /// How many of the items are flat buffers.
+    flat_buffers: usize,
     parameters: u64,
 }
 
 impl MemoryPlan {
-    /// The plan for flat buffers of `buffer_elements` (f32, padding included) holding `parameters`.
+    /// The plan for flat buffers of `buffer_elements` (padding included) holding `parameters`, with
+    /// working weights beside the master weights unless they are the same.
     ///
     /// `others` is what the engine (activations, workspace), communication and checkpoints hold.
     pub fn new(
         parameters: usize,
         buffer_elements: usize,
+        compute: Compute,
         others: impl IntoIterator<Item = (String, u64)>,
     ) -> Self {
         let buffer = 4 * buffer_elements as u64;
@@ -35,9 +41,14 @@ impl MemoryPlan {
             ("Adam first moment", buffer),
             ("Adam second moment", buffer),
         ];
+        let working = (compute.bytes() * buffer_elements) as u64;
+        let working = (compute != Compute::F32).then_some(("working weights", working));
+        let buffers = buffers.into_iter().chain(working);
+        let flat_buffers = buffers.clone().count();
         let buffers = buffers.map(|(name, bytes)| (name.to_owned(), bytes));
-        let items = buffers.into_iter().chain(others);
+        let items = buffers.chain(others);
         Self {
+            flat_buffers,
             items: items.map(|(name, bytes)| MemoryItem { name, bytes }).collect(),
             parameters: parameters as u64,
         }
@@ -60,7 +71,7 @@ impl MemoryPlan {
 
     /// Bytes that grow with the micro-batch or serve communication: all but the flat buffers.
     pub fn working_bytes(&self) -> u64 {
-        self.items[4..].iter().map(|item| item.bytes).sum()
+        self.items[self.flat_buffers..].iter().map(|item| item.bytes).sum()
     }
 
     /// Whether the plan fits into the memory that this rank may use.
@@ -107,7 +118,15 @@ mod tests {
 
     fn plan() -> MemoryPlan {
         let activations = ("activations".to_owned(), 2 * GIB);
-        MemoryPlan::new((1 << 28) - 100, 1 << 28, [activations])
+        MemoryPlan::new((1 << 28) - 100, 1 << 28, Compute::F32, [activations])
+    }
+
+    #[test]
+    fn working_weights_of_their_own_count_as_a_flat_buffer() {
+        let activations = ("activations".to_owned(), 2 * GIB);
+        let plan = MemoryPlan::new(1 << 28, 1 << 28, Compute::Bf16, [activations]);
+        assert_eq!(plan.total_bytes(), 6 * GIB + GIB / 2);
+        assert_eq!((plan.working_bytes(), plan.optimizer_bytes()), (2 * GIB, 2 * GIB));
     }
 
     #[test]

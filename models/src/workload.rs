@@ -78,7 +78,7 @@ pub struct BatchConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PrecisionConfig {
-    /// Format of working weights, activations and gradients.
+    /// Format of working weights and activations. Master weights, gradients and moments are f32.
     #[serde(default)]
     pub compute: Compute,
 }
@@ -90,6 +90,27 @@ pub enum Compute {
     /// IEEE 754 binary32.
     #[default]
     F32,
+    /// The upper half of a binary32: products are summed in f32.
+    Bf16,
+}
+
+impl Compute {
+    /// Bytes of one element.
+    pub fn bytes(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::Bf16 => 2,
+        }
+    }
+}
+
+impl std::fmt::Display for Compute {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(match self {
+            Self::F32 => "f32",
+            Self::Bf16 => "bf16",
+        })
+    }
 }
 
 /// The `[optimizer]` section: AdamW with decoupled decay (Loshchilov, Hutter, arXiv 1711.05101).

@@ -112,7 +112,7 @@ impl Training {
     fn step(&mut self) -> f64 {
         self.sink.gradients.fill(0.0);
         let batch = Batch { inputs: &self.inputs, targets: &self.targets };
-        let loss = self.engine.train(&self.weights, batch, 1e-2, &mut self.sink);
+        let loss = self.engine.train(Weights::F32(&self.weights), batch, 1e-2, &mut self.sink);
         let loss = loss.expect("a step");
         assert!(norm::sum_of_squares(&self.sink.gradients).is_finite());
         let adamw = adamw::AdamW {
@@ -127,7 +127,7 @@ impl Training {
         };
         let [first, second] = &mut self.moments;
         adamw::step(&mut self.weights, &self.sink.gradients, first, second, &adamw);
-        self.engine.evaluate(&self.weights, batch).expect("an evaluation");
+        self.engine.evaluate(Weights::F32(&self.weights), batch).expect("an evaluation");
         loss
     }
 }

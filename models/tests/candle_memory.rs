@@ -44,7 +44,7 @@ fn measure(config: &ModelConfig, shape: (usize, usize)) -> (u64, u64) {
     let before = LIVE.load(Relaxed);
     PEAK.store(before, Relaxed);
     let batch = Batch { inputs: &tokens, targets: &tokens };
-    engine.train(&weights, batch, 1.0, &mut flat).expect("the candle engine");
+    engine.train(Weights::F32(&weights), batch, 1.0, &mut flat).expect("the candle engine");
     let peak = PEAK.load(Relaxed) - before;
     assert!(flat.values.iter().any(|value| *value != 0.0), "it did train");
     let plan = candle::activation_bytes(config, shape.0, shape.1);

@@ -6,6 +6,7 @@ use collectives::{BucketPlan, Collective};
 use models::candle::Candle;
 use models::fused::Fused;
 use models::layout::ALIGN;
+use models::workload::Compute;
 use models::{Layout, Model};
 
 use crate::config::{Config, Engine};
@@ -43,8 +44,14 @@ pub(crate) fn batch_plan(config: &Config, rank: usize, world: usize) -> Outcome<
 fn engine(config: &Config, layout: &Layout) -> Outcome<Box<dyn Model>> {
     let (model, batch) = (&config.workload.model, &config.workload.batch);
     let (sequences, tokens) = (batch.micro_sequences, batch.sequence_tokens);
+    let compute = config.workload.precision.compute;
     Ok(match config.settings.run.engine {
-        Engine::Fused => Box::new(Fused::new(model, layout.clone(), sequences, tokens)?),
+        Engine::Fused => Box::new(Fused::new(model, layout.clone(), sequences, tokens, compute)?),
+        Engine::Candle if compute != Compute::F32 => {
+            return Err(Failure::usage(format!(
+                "run.engine = candle: computes in f32 only, found precision.compute = {compute}"
+            )));
+        }
         Engine::Candle => Box::new(Candle::new(model, layout.clone(), sequences, tokens)?),
     })
 }
@@ -76,7 +83,7 @@ impl<'world> Trainer<'world> {
             deadline: Duration::from_secs_f64(config.settings.collectives.deadline_s),
             overlap: config.settings.collectives.overlap,
             model: engine(config, &layout)?,
-            state: State::new(&layout, workload.schedule.seed),
+            state: State::new(&layout, workload.schedule.seed, workload.precision.compute),
             gradients: vec![0.0; layout.len()],
             optimizer: Optimizer::new(workload.optimizer, workload.schedule.clone(), &layout),
             accumulation: plan.accumulation,
@@ -96,6 +103,8 @@ impl<'world> Trainer<'world> {
     /// Goes on from where a restored state was saved.
     pub(crate) fn go_on_from(&mut self, progress: Progress) {
         self.state.progress = progress;
+        self.state.round_weights();
+        self.model.weights_changed();
         let cursor = progress.next_sequence;
         self.data = Prefetcher::start(self.sequences.clone(), self.batch_plan, cursor);
     }

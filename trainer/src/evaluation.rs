@@ -54,7 +54,7 @@ impl Evaluation {
         for micro_batch in (rank..self.micro_batches).step_by(world) {
             self.fill(micro_batch);
             let batch = Batch { inputs: &self.inputs, targets: &self.targets };
-            sum += trainer.model.evaluate(&trainer.state.weights, batch)?;
+            sum += trainer.model.evaluate(trainer.state.engine_weights(), batch)?;
         }
         self.sums[rank] = sum;
         let deadline = Instant::now() + trainer.deadline;

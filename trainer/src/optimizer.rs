@@ -53,8 +53,10 @@ impl Optimizer {
                 correction2: 1.0 - config.beta2.powi(updates),
                 gradient_scale,
             };
+            let working = (!state.working.is_empty()).then(|| &mut state.working[range.clone()]);
             adamw::step(
                 &mut state.weights[range.clone()],
+                working,
                 &gradients[range.clone()],
                 &mut state.exp_avg[range.clone()],
                 &mut state.exp_avg_sq[range.clone()],

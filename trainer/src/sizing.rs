@@ -45,13 +45,16 @@ impl Sizing {
         let (model, batch) = (&config.workload.model, &config.workload.batch);
         let (layout, _) = placed_layout(config, world);
         let (sequences, tokens) = (batch.micro_sequences, batch.sequence_tokens);
+        let compute = config.workload.precision.compute;
         let mut items = match config.settings.run.engine {
-            Engine::Fused => models::fused::activation_bytes(model, sequences, tokens, threads),
+            Engine::Fused => {
+                models::fused::activation_bytes(model, (sequences, tokens), compute, threads)
+            }
             Engine::Candle => models::candle::activation_bytes(model, sequences, tokens),
         };
         let activation_bytes = items.iter().map(|(_, bytes)| bytes).sum();
         items.extend(around_the_engine(config, world, layout.len()));
-        let plan = MemoryPlan::new(layout.parameters(), layout.len(), items);
+        let plan = MemoryPlan::new(layout.parameters(), layout.len(), compute, items);
         let flops = models::flops::flops_per_token(model, tokens);
         let total_bytes = plan.total_bytes();
         Ok(Self {

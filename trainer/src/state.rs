@@ -1,6 +1,9 @@
 //! What training changes: weights and both Adam moments in flat buffers, and how far it has come.
 
-use models::Layout;
+use half::bf16;
+use models::ops::adamw;
+use models::workload::Compute;
+use models::{Layout, Weights};
 use serde::{Deserialize, Serialize};
 
 /// The state that a checkpoint carries. Every buffer is laid out by the same [`Layout`].
@@ -8,6 +11,8 @@ use serde::{Deserialize, Serialize};
 pub struct State {
     /// Master weights.
     pub weights: Vec<f32>,
+    /// The master weights rounded; empty where the engine computes in f32. Not in checkpoints.
+    pub working: Vec<bf16>,
     /// First Adam moment.
     pub exp_avg: Vec<f32>,
     /// Second Adam moment.
@@ -30,14 +35,37 @@ pub struct Progress {
 
 impl State {
     /// Freshly initialised weights and empty moments.
-    pub fn new(layout: &Layout, seed: u64) -> Self {
+    pub fn new(layout: &Layout, seed: u64, compute: Compute) -> Self {
         let mut weights = vec![0.0; layout.len()];
         models::init_weights(layout, seed, &mut weights);
-        Self {
+        let working = match compute {
+            Compute::F32 => Vec::new(),
+            Compute::Bf16 => vec![bf16::ZERO; layout.len()],
+        };
+        let mut state = Self {
             weights,
+            working,
             exp_avg: vec![0.0; layout.len()],
             exp_avg_sq: vec![0.0; layout.len()],
             progress: Progress::default(),
+        };
+        state.round_weights();
+        state
+    }
+
+    /// Makes the working weights from the master weights again.
+    pub fn round_weights(&mut self) {
+        if !self.working.is_empty() {
+            adamw::narrow(&mut self.working, &self.weights);
+        }
+    }
+
+    /// What the engine computes with.
+    pub fn engine_weights(&self) -> Weights<'_> {
+        if self.working.is_empty() {
+            Weights::F32(&self.weights)
+        } else {
+            Weights::Bf16(&self.working)
         }
     }
 

@@ -87,6 +87,7 @@ impl Trainer<'_> {
         self.check_norm(gradient_norm)?;
         let learning_rate = learning_rate(&self.optimizer.schedule, step);
         self.optimizer.update(&mut self.state, &self.gradients, gradient_norm, learning_rate);
+        self.model.weights_changed();
         self.advance();
         Ok(Stepped {
             loss: self.votes.loss_sum() / self.tokens_per_step as f64,
@@ -111,6 +112,7 @@ impl Trainer<'_> {
         let Self { layout, plan, model, state, data, clock, gradients, injector, .. } = self;
         let (deadline, scale) = (self.deadline, 1.0 / self.tokens_per_step as f32);
         let (accumulation, early, collective) = (self.accumulation, self.overlap, self.collective);
+        let weights = state.engine_weights();
         let pending = overlap::recycle(std::mem::take(&mut self.pending));
         let (pending, outcome) = collectives::scope(self.collective, move |scope| {
             let mut sink = Overlap {
@@ -133,7 +135,7 @@ impl Trainer<'_> {
                     let tokens = data.next();
                     let batch = Batch { inputs: tokens.inputs(), targets: tokens.targets() };
                     sink.last_micro_batch = micro_batch + 1 == accumulation;
-                    let trained = model.train(&state.weights, batch, scale, &mut sink);
+                    let trained = model.train(weights, batch, scale, &mut sink);
                     loss_sum +=
                         trained.inspect_err(|error| collective.abandon(&error.to_string()))?;
                 }

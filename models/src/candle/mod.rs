@@ -126,7 +126,7 @@ impl Model for Candle {
 
     fn train(
         &mut self,
-        weights: &[f32],
+        weights: Weights<'_>,
         batch: Batch<'_>,
         scale: f32,
         sink: &mut dyn StepSink,
@@ -146,7 +146,7 @@ impl Model for Candle {
         Ok(loss)
     }
 
-    fn evaluate(&mut self, weights: &[f32], batch: Batch<'_>) -> std::result::Result<f64, Error> {
+    fn evaluate(&mut self, weights: Weights<'_>, batch: Batch<'_>) -> std::result::Result<f64, Error> {
         let variables = self.variables(weights)?;
         let tensors = variables.iter().map(|(name, v)| (name.clone(), v.as_detached_tensor()));
         Ok(sum(&self.losses(&tensors.collect(), batch)?)?)

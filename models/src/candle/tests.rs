@@ -72,7 +72,7 @@ fn gradient(engine: &mut Candle, weights: &[f32], scale: f32) -> (f64, Flat) {
     let mut flat = Flat::new(engine.layout());
     let (inputs, targets) = (tokens(1), tokens(2));
     let batch = Batch { inputs: &inputs, targets: &targets };
-    let loss = engine.train(weights, batch, scale, &mut flat).unwrap();
+    let loss = engine.train(Weights::F32(weights), batch, scale, &mut flat).unwrap();
     (loss, flat)
 }
 
@@ -101,7 +101,7 @@ fn gradients_are_those_of_finite_differences() {
     let (_, flat) = gradient(&mut engine, &weights, 1.0);
     let (inputs, targets) = (tokens(1), tokens(2));
     let mut loss = |weights: &[f32]| {
-        engine.evaluate(weights, Batch { inputs: &inputs, targets: &targets }).unwrap()
+        engine.evaluate(Weights::F32(weights), Batch { inputs: &inputs, targets: &targets }).unwrap()
     };
     for tensor in layout.tensors() {
         let (mut error, mut size) = (0.0, 0.0);
@@ -129,9 +129,9 @@ fn gradients_accumulate_and_scale_linearly() {
     let batch = Batch { inputs: &inputs, targets: &targets };
     let mut twice =
         Flat { completed: 0, passes: Vec::new(), ..gradient(&mut engine, &weights, 0.25).1 };
-    engine.train(&weights, batch, 0.25, &mut twice).unwrap();
+    engine.train(Weights::F32(&weights), batch, 0.25, &mut twice).unwrap();
     assert_eq!(once.values, twice.values, "powers of two scale without rounding");
-    let evaluated = engine.evaluate(&weights, batch).unwrap();
+    let evaluated = engine.evaluate(Weights::F32(&weights), batch).unwrap();
     assert_eq!(loss.to_bits(), evaluated.to_bits(), "evaluation computes the same loss");
 }
 

@@ -3,17 +3,19 @@
 use rayon::prelude::*;
 
 use super::AdamW;
-use crate::ops::{ELEMENT_CHUNK, Float, simd};
+use crate::ops::{ELEMENT_CHUNK, Element, Float, simd};
 
-/// One step on a slice of the flat buffers: updates `weights` and both moments.
+/// One step on a slice of the flat buffers: updates `weights` and both moments, and writes the
+/// weights rounded to `working`, where there are such.
 ///
 /// # Panics
 /// When the lengths differ.
-pub fn step<T: Float>(
-    weights: &mut [T],
-    gradients: &[T],
-    first_moments: &mut [T],
-    second_moments: &mut [T],
+pub fn step<E: Element>(
+    weights: &mut [E::Wide],
+    working: Option<&mut [E]>,
+    gradients: &[E::Wide],
+    first_moments: &mut [E::Wide],
+    second_moments: &mut [E::Wide],
     adamw: &AdamW,
 ) {
     let len = weights.len();
@@ -23,16 +25,50 @@ pub fn step<T: Float>(
     let moments = first_moments
         .par_chunks_mut(ELEMENT_CHUNK)
         .zip(second_moments.par_chunks_mut(ELEMENT_CHUNK));
-    weights
-        .par_chunks_mut(ELEMENT_CHUNK)
-        .zip(gradients.par_chunks(ELEMENT_CHUNK))
-        .zip(moments)
-        .for_each(|((weights, gradients), (first, second))| {
+    let weights = weights.par_chunks_mut(ELEMENT_CHUNK).zip(gradients.par_chunks(ELEMENT_CHUNK));
+    let Some(working) = working else {
+        return weights.zip(moments).for_each(|((weights, gradients), (first, second))| {
             simd::vectorize(
                 #[inline(always)]
                 || chunk(weights, gradients, first, second, adamw),
             );
         });
+    };
+    assert_eq!(working.len(), len, "working weights as long as weights");
+    let working = working.par_chunks_mut(ELEMENT_CHUNK);
+    weights.zip(moments).zip(working).for_each(
+        |(((weights, gradients), (first, second)), working)| {
+            simd::vectorize(
+                #[inline(always)]
+                || {
+                    chunk(weights, gradients, first, second, adamw);
+                    round(working, weights); // still in the cache
+                },
+            );
+        },
+    );
+}
+
+/// Writes the weights rounded.
+///
+/// # Panics
+/// When the lengths differ.
+pub fn narrow<E: Element>(working: &mut [E], weights: &[E::Wide]) {
+    assert_eq!(working.len(), weights.len(), "working weights as long as weights");
+    let weights = weights.par_chunks(ELEMENT_CHUNK);
+    working.par_chunks_mut(ELEMENT_CHUNK).zip(weights).for_each(|(working, weights)| {
+        simd::vectorize(
+            #[inline(always)]
+            || round(working, weights),
+        );
+    });
+}
+
+#[inline(always)]
+fn round<E: Element>(working: &mut [E], weights: &[E::Wide]) {
+    for (working, &weight) in working.iter_mut().zip(weights) {
+        *working = E::narrow(weight);
+    }
 }
 
 #[inline(always)]
@@ -65,7 +101,9 @@ fn chunk<T: Float>(
 
 #[cfg(test)]
 mod tests {
-    use super::{AdamW, step};
+    use half::bf16;
+
+    use super::{AdamW, narrow, step};
     use crate::ops::testing::{relative_error, uniform};
 
     fn parameters(number: i32) -> AdamW {
@@ -95,11 +133,19 @@ mod tests {
         let len = 20_011;
         let mut weights: Vec<f32> = uniform(len, 1);
         let mut exact: Vec<f64> = weights.iter().map(|&w| f64::from(w)).collect();
+        let mut working = vec![bf16::ZERO; len];
         let (mut m, mut v) = (vec![0.0_f32; len], vec![0.0_f32; len]);
         let (mut exact_m, mut exact_v) = (vec![0.0; len], vec![0.0; len]);
         for number in 1..=3 {
             let gradients: Vec<f32> = uniform(len, 10 + number as u64);
-            step(&mut weights, &gradients, &mut m, &mut v, &parameters(number));
+            step::<bf16>(
+                &mut weights,
+                Some(&mut working),
+                &gradients,
+                &mut m,
+                &mut v,
+                &parameters(number),
+            );
             for i in 0..len {
                 let (m, v) = (&mut exact_m[i], &mut exact_v[i]);
                 reference(&mut exact[i], gradients[i].into(), m, v, &parameters(number));
@@ -108,5 +154,10 @@ mod tests {
         assert!(relative_error(&weights, &exact) < 1e-6);
         assert!(relative_error(&m, &exact_m) < 1e-6);
         assert!(relative_error(&v, &exact_v) < 1e-6);
+        let rounded: Vec<bf16> = weights.iter().map(|&w| bf16::from_f32(w)).collect();
+        assert_eq!(working, rounded);
+        working.fill(bf16::ZERO);
+        narrow(&mut working, &weights);
+        assert_eq!(working, rounded);
     }
 }

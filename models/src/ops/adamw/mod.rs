@@ -10,7 +10,7 @@
 
 mod cpu;
 
-pub use cpu::step;
+pub use cpu::{narrow, step};
 
 /// What one AdamW step needs besides the buffers.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use crate::ops::{Float, simd};
+use crate::ops::{Element, simd};
 
 /// Tasks into which the rows of the token table are cut for backward.
 const TABLE_PARTS: usize = 64;
@@ -11,11 +11,11 @@ const TABLE_PARTS: usize = 64;
 ///
 /// # Panics
 /// When a token is not below V, or lengths do not fit together.
-pub fn forward<T: Float>(
-    x: &mut [T],
+pub fn forward<E: Element>(
+    x: &mut [E],
     tokens: &[u32],
-    wte: &[T],
-    wpe: &[T],
+    wte: &[E],
+    wpe: &[E],
     (sequence_tokens, width): (usize, usize),
 ) {
     assert_eq!(x.len(), tokens.len() * width, "x (B, T, C)");
@@ -28,7 +28,7 @@ pub fn forward<T: Float>(
             #[inline(always)]
             || {
                 for (x, (&token, &position)) in x.iter_mut().zip(token.iter().zip(position)) {
-                    *x = token + position;
+                    *x = E::narrow(token.widen() + position.widen());
                 }
             },
         );
@@ -41,10 +41,10 @@ pub fn forward<T: Float>(
 ///
 /// # Panics
 /// When a token is not below V, or lengths do not fit together.
-pub fn backward<T: Float>(
-    dwte: &mut [T],
-    dwpe: &mut [T],
-    dx: &[T],
+pub fn backward<E: Element>(
+    dwte: &mut [E::Wide],
+    dwpe: &mut [E::Wide],
+    dx: &[E],
     tokens: &[u32],
     (sequence_tokens, width): (usize, usize),
 ) {
@@ -71,10 +71,10 @@ pub fn backward<T: Float>(
     });
 }
 
-fn add<T: Float>(y: &mut [T], x: &[T]) {
+fn add<E: Element>(y: &mut [E::Wide], x: &[E]) {
     simd::vectorize(
         #[inline(always)]
-        || y.iter_mut().zip(x).for_each(|(y, &x)| *y += x),
+        || y.iter_mut().zip(x).for_each(|(y, &x)| *y += x.widen()),
     );
 }
 

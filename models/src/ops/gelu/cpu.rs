@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use crate::ops::{ELEMENT_CHUNK, Float, simd};
+use crate::ops::{ELEMENT_CHUNK, Element, Float, simd};
 
 /// 2 sqrt(2 / pi).
 const SLOPE: f64 = 1.595_769_121_605_730_8;
@@ -28,14 +28,15 @@ fn derivative<T: Float>(x: T, s: T) -> T {
 ///
 /// # Panics
 /// When the lengths differ.
-pub fn forward<T: Float>(y: &mut [T], x: &[T]) {
+pub fn forward<E: Element>(y: &mut [E], x: &[E]) {
     assert_eq!(y.len(), x.len(), "y and x of one length");
     y.par_chunks_mut(ELEMENT_CHUNK).zip(x.par_chunks(ELEMENT_CHUNK)).for_each(|(y, x)| {
         simd::vectorize(
             #[inline(always)]
             || {
                 for (y, &x) in y.iter_mut().zip(x) {
-                    *y = x * gate(x);
+                    let x = x.widen();
+                    *y = E::narrow(x * gate(x));
                 }
             },
         );
@@ -48,16 +49,17 @@ pub fn forward<T: Float>(y: &mut [T], x: &[T]) {
 ///
 /// # Panics
 /// When the lengths differ.
-pub fn recompute<T: Float>(y: &mut [T], x: &mut [T]) {
+pub fn recompute<E: Element>(y: &mut [E], x: &mut [E]) {
     assert_eq!(y.len(), x.len(), "y and x of one length");
     y.par_chunks_mut(ELEMENT_CHUNK).zip(x.par_chunks_mut(ELEMENT_CHUNK)).for_each(|(y, x)| {
         simd::vectorize(
             #[inline(always)]
             || {
                 for (y, place) in y.iter_mut().zip(x) {
-                    let (x, s) = (*place, gate(*place));
-                    *y = x * s;
-                    *place = derivative(x, s);
+                    let x = place.widen();
+                    let s = gate(x);
+                    *y = E::narrow(x * s);
+                    *place = E::narrow(derivative(x, s));
                 }
             },
         );
@@ -68,7 +70,7 @@ pub fn recompute<T: Float>(y: &mut [T], x: &mut [T]) {
 ///
 /// # Panics
 /// When the lengths differ.
-pub fn backward<T: Float>(dy: &mut [T], derivative: &[T]) {
+pub fn backward<E: Element>(dy: &mut [E], derivative: &[E]) {
     assert_eq!(dy.len(), derivative.len(), "dy and the derivative of one length");
     let factors = derivative.par_chunks(ELEMENT_CHUNK);
     dy.par_chunks_mut(ELEMENT_CHUNK).zip(factors).for_each(|(dy, factors)| {
@@ -76,7 +78,7 @@ pub fn backward<T: Float>(dy: &mut [T], derivative: &[T]) {
             #[inline(always)]
             || {
                 for (dy, &factor) in dy.iter_mut().zip(factors) {
-                    *dy *= factor;
+                    *dy = E::narrow(dy.widen() * factor.widen());
                 }
             },
         );

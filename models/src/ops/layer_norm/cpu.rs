@@ -3,13 +3,18 @@
 use rayon::prelude::*;
 
 use super::{EPSILON, Gradients, Parameters};
-use crate::ops::{COLUMN_CHUNK, Float, ROW_CHUNK, simd};
+use crate::ops::{COLUMN_CHUNK, Element, Float, ROW_CHUNK, simd};
 
 /// Writes `y` (N, C) and, per row, mean and 1 / standard deviation to `stats` (N, 2).
 ///
 /// # Panics
 /// When lengths do not fit together.
-pub fn forward<T: Float>(y: &mut [T], stats: &mut [[T; 2]], x: &[T], norm: Parameters<'_, T>) {
+pub fn forward<E: Element>(
+    y: &mut [E],
+    stats: &mut [[E::Wide; 2]],
+    x: &[E],
+    norm: Parameters<'_, E>,
+) {
     let width = check(y, stats, x, norm);
     let inputs = x.par_chunks(ROW_CHUNK * width);
     let outputs = y.par_chunks_mut(ROW_CHUNK * width).zip(stats.par_chunks_mut(ROW_CHUNK));
@@ -19,7 +24,7 @@ pub fn forward<T: Float>(y: &mut [T], stats: &mut [[T; 2]], x: &[T], norm: Param
             || {
                 let rows = y.chunks_exact_mut(width).zip(x.chunks_exact(width));
                 for ((y, x), stats) in rows.zip(stats) {
-                    *stats = statistics(y, x);
+                    *stats = statistics(x);
                     normalise(y, x, *stats, norm);
                 }
             },
@@ -31,7 +36,7 @@ pub fn forward<T: Float>(y: &mut [T], stats: &mut [[T; 2]], x: &[T], norm: Param
 ///
 /// # Panics
 /// When lengths do not fit together.
-pub fn apply<T: Float>(y: &mut [T], stats: &[[T; 2]], x: &[T], norm: Parameters<'_, T>) {
+pub fn apply<E: Element>(y: &mut [E], stats: &[[E::Wide; 2]], x: &[E], norm: Parameters<'_, E>) {
     let width = check(y, stats, x, norm);
     let inputs = x.par_chunks(ROW_CHUNK * width).zip(stats.par_chunks(ROW_CHUNK));
     y.par_chunks_mut(ROW_CHUNK * width).zip(inputs).for_each(|(y, (x, stats))| {
@@ -47,50 +52,52 @@ pub fn apply<T: Float>(y: &mut [T], stats: &[[T; 2]], x: &[T], norm: Parameters<
     });
 }
 
-/// Mean and 1 / standard deviation of a row; the squares are of differences, kept in `scratch`.
+/// Mean and 1 / standard deviation of a row; the squares are of differences.
 #[inline(always)]
-fn statistics<T: Float>(scratch: &mut [T], x: &[T]) -> [T; 2] {
-    let count = T::from_f64(x.len() as f64);
+fn statistics<E: Element>(x: &[E]) -> [E::Wide; 2] {
+    let count = E::Wide::from_f64(x.len() as f64);
     let mean = simd::sum(x) / count;
-    for (difference, &x) in scratch.iter_mut().zip(x) {
-        *difference = x - mean;
-    }
-    let variance = simd::dot(scratch, scratch) / count;
-    [mean, T::ONE / (variance + T::from_f64(EPSILON)).sqrt()]
+    let variance = simd::sum_of(x, x, |x, _| (x - mean) * (x - mean)) / count;
+    [mean, E::Wide::ONE / (variance + E::Wide::from_f64(EPSILON)).sqrt()]
 }
 
 #[inline(always)]
-fn normalise<T: Float>(y: &mut [T], x: &[T], [mean, inverse]: [T; 2], norm: Parameters<'_, T>) {
+fn normalise<E: Element>(
+    y: &mut [E],
+    x: &[E],
+    [mean, inverse]: [E::Wide; 2],
+    norm: Parameters<'_, E>,
+) {
     let parameters = norm.weight.iter().zip(norm.bias);
     for ((y, &x), (&weight, &bias)) in y.iter_mut().zip(x).zip(parameters) {
-        *y = (x - mean) * inverse * weight + bias;
+        *y = E::narrow((x.widen() - mean) * inverse * weight.widen() + bias.widen());
     }
 }
 
 /// Adds to `dx` (N, C) and to the parameters' gradients from `dy` (N, C) and what forward saw.
 ///
-/// `dy` is used up: it holds no gradient afterwards.
-///
 /// # Panics
 /// When lengths do not fit together.
-pub fn backward<T: Float>(
-    dx: &mut [T],
-    gradients: Gradients<'_, T>,
-    dy: &mut [T],
-    stats: &[[T; 2]],
-    x: &[T],
-    weight: &[T],
+pub fn backward<E: Element>(
+    dx: &mut [E],
+    gradients: Gradients<'_, E::Wide>,
+    dy: &[E],
+    stats: &[[E::Wide; 2]],
+    x: &[E],
+    weight: &[E],
 ) {
-    let width = check(dx, stats, x, Parameters { weight, bias: gradients.bias });
+    let width = check(dx, stats, x, Parameters { weight, bias: weight });
     assert_eq!(dy.len(), x.len(), "dy (N, C)");
+    assert_eq!(gradients.weight.len(), width, "dw (C)");
+    assert_eq!(gradients.bias.len(), width, "db (C)");
     parameters(gradients, dy, stats, x);
     let inputs = x.par_chunks(ROW_CHUNK * width).zip(stats.par_chunks(ROW_CHUNK));
-    let rows = dx.par_chunks_mut(ROW_CHUNK * width).zip(dy.par_chunks_mut(ROW_CHUNK * width));
+    let rows = dx.par_chunks_mut(ROW_CHUNK * width).zip(dy.par_chunks(ROW_CHUNK * width));
     rows.zip(inputs).for_each(|((dx, dy), (x, stats))| {
         simd::vectorize(
             #[inline(always)]
             || {
-                let rows = dx.chunks_exact_mut(width).zip(dy.chunks_exact_mut(width));
+                let rows = dx.chunks_exact_mut(width).zip(dy.chunks_exact(width));
                 for (((dx, dy), x), &stats) in rows.zip(x.chunks_exact(width)).zip(stats) {
                     row(dx, dy, x, stats, weight);
                 }
@@ -99,22 +106,32 @@ pub fn backward<T: Float>(
     });
 }
 
+/// One row of dx, with g = dy w and h = (x - mean) / standard deviation.
 #[inline(always)]
-fn row<T: Float>(dx: &mut [T], dy: &mut [T], x: &[T], [mean, inverse]: [T; 2], weight: &[T]) {
-    for (dy, &weight) in dy.iter_mut().zip(weight) {
-        *dy *= weight;
-    }
-    let g = &*dy;
-    let count = T::from_f64(x.len() as f64);
-    let mean_g = simd::sum(g) / count;
-    let mean_gh = simd::sum_of(g, x, |g, x| g * (x - mean)) * inverse / count;
-    for ((dx, &g), &x) in dx.iter_mut().zip(g).zip(x) {
-        *dx += inverse * (g - mean_g - (x - mean) * inverse * mean_gh);
+fn row<E: Element>(
+    dx: &mut [E],
+    dy: &[E],
+    x: &[E],
+    [mean, inverse]: [E::Wide; 2],
+    weight: &[E],
+) {
+    let count = E::Wide::from_f64(x.len() as f64);
+    let mean_g = simd::dot(dy, weight) / count;
+    let mean_gh = simd::sum_of_three(dy, weight, x, |dy, w, x| dy * w * (x - mean));
+    let mean_gh = mean_gh * inverse / count;
+    for ((dx, &dy), (&x, &weight)) in dx.iter_mut().zip(dy).zip(x.iter().zip(weight)) {
+        let (g, h) = (dy.widen() * weight.widen(), (x.widen() - mean) * inverse);
+        *dx = E::narrow(dx.widen() + inverse * (g - mean_g - h * mean_gh));
     }
 }
 
 /// Sums over rows, each column by one task in the order of the rows.
-fn parameters<T: Float>(gradients: Gradients<'_, T>, dy: &[T], stats: &[[T; 2]], x: &[T]) {
+fn parameters<E: Element>(
+    gradients: Gradients<'_, E::Wide>,
+    dy: &[E],
+    stats: &[[E::Wide; 2]],
+    x: &[E],
+) {
     let width = gradients.weight.len();
     let columns = gradients
         .weight
@@ -125,14 +142,14 @@ fn parameters<T: Float>(gradients: Gradients<'_, T>, dy: &[T], stats: &[[T; 2]],
             #[inline(always)]
             || {
                 let columns = chunk * COLUMN_CHUNK..chunk * COLUMN_CHUNK + dweight.len();
-                let mut sums = [[T::ZERO; COLUMN_CHUNK]; 2];
+                let mut sums = [[E::Wide::ZERO; COLUMN_CHUNK]; 2];
                 let rows = dy.chunks_exact(width).zip(x.chunks_exact(width));
                 for ((dy, x), &[mean, inverse]) in rows.zip(stats) {
                     let (dy, x) = (&dy[columns.clone()], &x[columns.clone()]);
                     let [weights, biases] = &mut sums;
                     for (column, (&dy, &x)) in dy.iter().zip(x).enumerate() {
-                        weights[column] += dy * (x - mean) * inverse;
-                        biases[column] += dy;
+                        weights[column] += dy.widen() * (x.widen() - mean) * inverse;
+                        biases[column] += dy.widen();
                     }
                 }
                 for (total, &sum) in dweight.iter_mut().zip(&sums[0]) {
@@ -146,7 +163,12 @@ fn parameters<T: Float>(gradients: Gradients<'_, T>, dy: &[T], stats: &[[T; 2]],
     });
 }
 
-fn check<T>(y: &[T], stats: &[[T; 2]], x: &[T], norm: Parameters<'_, T>) -> usize {
+fn check<E: Element>(
+    y: &[E],
+    stats: &[[E::Wide; 2]],
+    x: &[E],
+    norm: Parameters<'_, E>,
+) -> usize {
     let width = norm.weight.len();
     assert_eq!(norm.bias.len(), width, "bias (C)");
     assert_eq!(x.len(), stats.len() * width, "x (N, C), stats (N, 2)");
@@ -198,7 +220,7 @@ mod tests {
         let mut dx = vec![0.5; x.len()];
         let (mut dweight, mut dbias) = (vec![0.25; WIDTH], vec![0.125; WIDTH]);
         let gradients = Gradients { weight: &mut dweight, bias: &mut dbias };
-        backward(&mut dx, gradients, &mut dy.clone(), &stats, &x, &weight);
+        backward(&mut dx, gradients, &dy, &stats, &x, &weight);
         dx.iter_mut().for_each(|d| *d -= 0.5);
         dweight.iter_mut().for_each(|d| *d -= 0.25);
         dbias.iter_mut().for_each(|d| *d -= 0.125);

@@ -2,13 +2,13 @@
 
 use rayon::prelude::*;
 
-use crate::ops::{ELEMENT_CHUNK, Float, simd};
+use crate::ops::{ELEMENT_CHUNK, Element, simd};
 
 /// y = a + b, element-wise.
 ///
 /// # Panics
 /// When the lengths differ.
-pub fn forward<T: Float>(y: &mut [T], a: &[T], b: &[T]) {
+pub fn forward<E: Element>(y: &mut [E], a: &[E], b: &[E]) {
     assert!(y.len() == a.len() && y.len() == b.len(), "y, a and b of one length");
     let operands = a.par_chunks(ELEMENT_CHUNK).zip(b.par_chunks(ELEMENT_CHUNK));
     y.par_chunks_mut(ELEMENT_CHUNK).zip(operands).for_each(|(y, (a, b))| {
@@ -16,7 +16,7 @@ pub fn forward<T: Float>(y: &mut [T], a: &[T], b: &[T]) {
             #[inline(always)]
             || {
                 for (y, (&a, &b)) in y.iter_mut().zip(a.iter().zip(b)) {
-                    *y = a + b;
+                    *y = E::narrow(a.widen() + b.widen());
                 }
             },
         );
