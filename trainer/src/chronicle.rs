@@ -147,10 +147,10 @@ impl Chronicle {
 
 /// Says so when this processor's matmul is not the fastest that there is for its architecture.
 fn slow_matmul() -> Option<Anomaly> {
-    let kernel = matmul::kernel_name();
+    let kernel = matmul::kernel_name::<f32>();
     let text =
         format!("matmul falls back to {kernel}: this processor lacks a faster instruction set");
-    matmul::is_fallback().then_some(Anomaly { step: None, rank: None, text })
+    matmul::is_fallback::<f32>().then_some(Anomaly { step: None, rank: None, text })
 }
 
 /// Why the run failed, with the rank, host, step and phase where they are known.

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use models::ops::matmul::{self, Shape, Workspace};
+use models::ops::matmul::{self, Epilogue, Shape, Workspace};
 
 /// Side of the square product. Its three matrices fill 12 MiB: large enough for the rate of the
 /// workload's own products, small enough for a short probe.
@@ -25,7 +25,8 @@ pub(crate) fn matmul_flops_per_second(budget: Duration) -> Option<f64> {
     let mut workspace = Workspace::new(rayon::current_num_threads());
     let mut once = || {
         let start = Instant::now();
-        matmul::forward(&mut product, &left, &right, None, shape, &mut workspace);
+        let epilogue = (None, Epilogue::Store);
+        matmul::forward(&mut product, &left, &right, epilogue, shape, &mut workspace);
         start.elapsed().as_secs_f64()
     };
     once();

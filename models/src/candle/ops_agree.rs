@@ -117,16 +117,17 @@ fn linear<T: Float>() {
     let mut workspace = matmul::Workspace::new(2);
     let (x, w, b, dy) = (as_type::<T>(&x), as_type(&w), as_type(&b), as_type(&dy));
     let mut found = vec![T::ZERO; rows * outputs];
-    matmul::forward(&mut found, &x, &w, Some(&b), shape, &mut workspace);
+    let epilogue = (Some(b.as_slice()), matmul::Epilogue::Store);
+    matmul::forward(&mut found, &x, &w, epilogue, shape, &mut workspace);
     agree("y", &found, &y);
     let mut dx = vec![T::ZERO; rows * inputs];
-    matmul::backward_input(&mut dx, &dy, &w, shape, &mut workspace);
+    matmul::backward_input(&mut dx, &dy, &w, None, shape, &mut workspace);
     agree("dx", &dx, &gradients["x"]);
     let mut dw = vec![T::ZERO; outputs * inputs];
-    matmul::backward_weight(&mut dw, &dy, &x, shape, &mut workspace);
+    matmul::backward_weight(&mut dw, &dy, &x, matmul::Sums::Add, shape, &mut workspace);
     agree("dw", &dw, &gradients["fc.weight"]);
     let mut db = vec![T::ZERO; outputs];
-    matmul::backward_bias(&mut db, &dy);
+    matmul::backward_bias(&mut db, &dy, matmul::Sums::Add);
     agree("db", &db, &gradients["fc.bias"]);
 }
 
@@ -172,7 +173,8 @@ fn gelus<T: Float>() {
 fn attentions<T: Float>() {
     // Below, at and above one block of keys; odd head widths.
     for (sequences, tokens, heads, head_width) in [(2, 7, 3, 5), (1, 64, 1, 8), (2, 131, 2, 13)] {
-        let shape = attention::Shape { sequences, tokens, heads, head_width };
+        let key_value_heads = heads;
+        let shape = attention::Shape { sequences, tokens, heads, key_value_heads, head_width };
         let width = heads * head_width;
         let elements = sequences * tokens * width;
         let (qkv, dy) = (numbers(3 * elements, 1, 0.0), numbers(elements, 2, 0.0));
@@ -182,7 +184,7 @@ fn attentions<T: Float>() {
             Gpt { config: &config, parameters, mask: &mask }.attention(&parameters["qkv"])
         });
         let (qkv, dy) = (as_type::<T>(&qkv), as_type::<T>(&dy));
-        let mut workspace = attention::Workspace::new(2, head_width);
+        let mut workspace = attention::Workspace::new(2, &shape);
         let mut found = vec![T::ZERO; elements];
         let mut log_sums = vec![T::ZERO; sequences * heads * tokens];
         attention::forward(&mut found, &mut log_sums, &qkv, shape, &mut workspace);
@@ -241,7 +243,8 @@ fn heads<T: Float>() {
     agree("loss", &[T::from_f64(loss)], &[losses.iter().sum()]);
     let (mut dx, mut dwte) = (vec![T::ZERO; x.len()], vec![T::ZERO; wte.len()]);
     let factor = T::from_f64(0.25);
-    cross_entropy::backward(&mut dx, &mut dwte, factor, inputs, &mut workspace, &mut packs);
+    let dtable = (dwte.as_mut_slice(), matmul::Sums::Add);
+    cross_entropy::backward(&mut dx, dtable, factor, inputs, &mut workspace, &mut packs);
     agree("dx", &dx, &gradients["x"]);
     agree("dwte", &dwte, &gradients["wte.weight"]);
 }

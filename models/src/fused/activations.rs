@@ -104,7 +104,7 @@ impl KeptElements {
 }
 
 /// Buffers that are used again by every block and by the head, and the ops' workspaces.
-pub(super) struct Scratch<T> {
+pub(super) struct Scratch<T: Float> {
     /// (N, C): output of a norm.
     pub(super) normed: Vec<T>,
     /// (N, C): output of a branch forward; gradient of a norm's output backward.
@@ -130,7 +130,7 @@ impl<T: Float> Scratch<T> {
             hidden: zeros(size.feed_forward),
             wide: zeros(size.wide()),
             matmul: matmul::Workspace::new(size.threads),
-            attention: attention::Workspace::new(size.threads, size.attention.head_width),
+            attention: attention::Workspace::new(size.threads, &size.attention),
             head: cross_entropy::Workspace::new(size.chunk_tokens::<T>(), size.vocabulary),
         }
     }
@@ -150,8 +150,7 @@ pub fn activation_bytes(
     let float = size_of::<f32>();
     let threads = threads.max(1);
     let scratch = size.rows * (3 * size.width + size.feed_forward + size.wide());
-    let head_width = size.attention.head_width;
-    let blocks = attention::Workspace::<f32>::new(1, head_width).bytes();
+    let blocks = attention::Workspace::<f32>::planned_bytes(threads, &size.attention);
     let packs = matmul::Workspace::<f32>::new(1).bytes();
     let chunk = size.chunk_tokens::<f32>();
     let logits = cross_entropy::Workspace::<f32>::planned_bytes(chunk, size.vocabulary);
@@ -162,7 +161,7 @@ pub fn activation_bytes(
         ("norm statistics", kept.stats * 2 * float),
         ("shared by all blocks", scratch * float),
         ("logits of one chunk", logits),
-        ("workspaces of the threads", (blocks + packs) * threads),
+        ("workspaces of the threads", blocks + packs * threads),
     ];
     plan.into_iter().map(|(purpose, bytes)| (purpose.to_owned(), bytes as u64)).collect()
 }

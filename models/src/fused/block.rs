@@ -3,7 +3,7 @@
 use super::activations::{KeptBlock, Scratch};
 use super::network::Size;
 use super::places::{BlockPlaces, Pair};
-use crate::ops::matmul::{self, Shape};
+use crate::ops::matmul::{self, Epilogue, Shape, Sums};
 use crate::ops::{Float, attention, gelu, layer_norm, residual};
 
 impl Size {
@@ -24,7 +24,7 @@ pub(super) fn forward<T: Float>(
     let Scratch { normed, branch, hidden, matmul: packs, attention: blocks, .. } = scratch;
     let linear = |y: &mut [T], x: &[T], pair: &Pair, shape, packs: &mut _| {
         let (weight, bias) = pair.of(weights);
-        matmul::forward(y, x, weight, Some(bias), shape, packs);
+        matmul::forward(y, x, weight, (Some(bias), Epilogue::Store), shape, packs);
     };
 
     layer_norm::forward(normed, kept.stats1, kept.input, norm(&places.norm1, weights));
@@ -115,9 +115,9 @@ impl<T: Float> Half<'_, T> {
         packs: &mut matmul::Workspace<T>,
     ) {
         let (dweight, dbias) = pair.of_segment(self.gradients);
-        matmul::backward_weight(dweight, dy, x, shape, packs);
-        matmul::backward_bias(dbias, dy);
-        matmul::backward_input(dx, dy, pair.of(self.weights).0, shape, packs);
+        matmul::backward_weight(dweight, dy, x, Sums::Add, shape, packs);
+        matmul::backward_bias(dbias, dy, Sums::Add);
+        matmul::backward_input(dx, dy, pair.of(self.weights).0, None, shape, packs);
     }
 
     /// All three gradients of a norm; `dx` is added to.

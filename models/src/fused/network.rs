@@ -3,6 +3,7 @@
 use super::activations::{Kept, Scratch};
 use super::block;
 use super::places::Places;
+use crate::ops::matmul::Sums;
 use crate::ops::{self, Float, attention, cross_entropy, embedding, layer_norm};
 use crate::{Batch, ModelConfig, Pass};
 
@@ -46,6 +47,7 @@ impl Size {
             sequences,
             tokens,
             heads: config.heads,
+            key_value_heads: config.heads,
             head_width: config.head_width(),
         };
         Self {
@@ -65,13 +67,13 @@ impl Size {
     }
 
     /// Tokens whose logits exist at one time.
-    pub(super) fn chunk_tokens<T>(&self) -> usize {
+    pub(super) fn chunk_tokens<T: Float>(&self) -> usize {
         cross_entropy::chunk_tokens::<T>(self.rows, self.vocabulary)
     }
 }
 
 /// The model with its buffers.
-pub(super) struct Network<T> {
+pub(super) struct Network<T: Float> {
     size: Size,
     places: Places,
     kept: Kept<T>,
@@ -161,6 +163,7 @@ impl<T: Float> Network<T> {
             loss += cross_entropy::forward(inputs, head, matmul);
             sink.enter(Pass::Backward);
             let (dtable, _) = places.of_segment(sink.gradient(places.segment));
+            let dtable = (dtable, Sums::Add);
             cross_entropy::backward(dhidden, dtable, scale, inputs, head, matmul);
         }
         loss

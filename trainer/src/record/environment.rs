@@ -20,7 +20,7 @@ impl Environment {
     /// Looks around.
     pub fn read(mpi_library: Option<String>) -> Self {
         let version = env!("CARGO_PKG_VERSION").to_owned();
-        let matmul_kernel = models::ops::matmul::kernel_name().to_owned();
+        let matmul_kernel = models::ops::matmul::kernel_name::<f32>().to_owned();
         Self { version, mpi_library, matmul_kernel, machine: launch::Environment::read() }
     }
 }
