@@ -1,101 +1,153 @@
-//! How fast the fused engine is on this machine, and how its matmuls are: B=4, T=256, GPT-2 124M.
+//! How fast the ops with products are on this machine: GPT-2 124M, B=4, T=256, two threads.
+//!
+//! The best of many short rounds is shown: whatever else runs meanwhile only makes them slower.
 
 #![allow(clippy::print_stdout, reason = "a program for people")]
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use yardstick_models::config::Family;
-use yardstick_models::fused::Fused;
-use yardstick_models::ops::matmul;
-use yardstick_models::{Batch, Layout, Model, ModelConfig, Pass, StepSink};
+use half::bf16;
+use yardstick_models::ops::matmul::{self, Epilogue, PackedWeight, Shape, Sums};
+use yardstick_models::ops::{Element, Float, attention, cross_entropy};
 
-struct Flat {
-    layout: Layout,
-    gradients: Vec<f32>,
-}
+const ROWS: usize = 1024;
+/// Inputs and outputs of the linear layers, and a square for comparison with other libraries.
+const LAYERS: [(usize, usize); 5] =
+    [(768, 2304), (768, 768), (768, 3072), (3072, 768), (2048, 2048)];
 
-impl StepSink for Flat {
-    fn gradient(&mut self, segment: usize) -> &mut [f32] {
-        &mut self.gradients[self.layout.segments()[segment].range.clone()]
-    }
-
-    fn complete(&mut self, _segment: usize) {}
-
-    fn enter(&mut self, _pass: Pass) {}
-}
-
-const CONFIG: ModelConfig = ModelConfig {
-    family: Family::Gpt,
-    layers: 12,
-    width: 768,
-    heads: 12,
-    feed_forward: 3072,
-    vocabulary: 50257,
-    context: 1024,
-};
-
-fn best_of(rounds: usize, mut work: impl FnMut()) -> f64 {
-    let seconds = |_| {
+/// Seconds of the fastest call within the budget, of at least three.
+fn best_of(budget: Duration, mut work: impl FnMut()) -> f64 {
+    let (start, mut best, mut rounds) = (Instant::now(), f64::INFINITY, 0);
+    while rounds < 3 || start.elapsed() < budget {
         let start = Instant::now();
         work();
-        start.elapsed().as_secs_f64()
-    };
-    (0..rounds).map(seconds).fold(f64::INFINITY, f64::min)
+        best = best.min(start.elapsed().as_secs_f64());
+        rounds += 1;
+    }
+    best
 }
 
-fn products(threads: usize) {
-    let mut workspace = matmul::Workspace::new(threads);
-    for (inputs, outputs) in [(768, 2304), (768, 768), (768, 3072), (3072, 768), (2048, 2048)] {
-        let shape = matmul::Shape { rows: 1024, inputs, outputs };
-        let (x, w) = (vec![0.5_f32; 1024 * inputs], vec![0.5_f32; inputs * outputs]);
-        let mut y = vec![0.5_f32; 1024 * outputs];
-        let (mut dx, mut dw) = (x.clone(), w.clone());
-        let forward = best_of(5, || matmul::forward(&mut y, &x, &w, None, shape, &mut workspace));
-        let input = best_of(5, || matmul::backward_input(&mut dx, &y, &w, shape, &mut workspace));
-        let weight = best_of(5, || matmul::backward_weight(&mut dw, &y, &x, shape, &mut workspace));
-        let rate = |seconds: f64| (2 * 1024 * inputs * outputs) as f64 / seconds / 1e9;
-        let (forward, input, weight) = (rate(forward), rate(input), rate(weight));
+fn numbers<E: Element>(len: usize) -> Vec<E> {
+    let number = |index: usize| E::Wide::from_f64((index * 7919 % 1000) as f64 * 2e-3 - 1.0);
+    (0..len).map(|index| E::narrow(number(index))).collect()
+}
+
+fn products<E: Element>(threads: usize, budget: Duration) {
+    let mut workspace = matmul::Workspace::<E>::new(threads);
+    for (inputs, outputs) in LAYERS {
+        let shape = Shape { rows: ROWS, inputs, outputs };
+        let (x, dy) = (numbers::<E>(ROWS * inputs), numbers::<E>(ROWS * outputs));
+        let (weight, bias) = (numbers::<E>(inputs * outputs), numbers::<E>(outputs));
+        let (mut y, mut activation, mut dx) = (dy.clone(), dy.clone(), x.clone());
+        let mut dweight = numbers::<E::Wide>(inputs * outputs);
+        let mut packed = PackedWeight::new(outputs, inputs);
+        packed.pack(&weight);
+        let workspace = &mut workspace;
+        let rate = |work: &mut dyn FnMut()| {
+            (2 * ROWS * inputs * outputs) as f64 / best_of(budget, work) / 1e9
+        };
+        let y_of_rows = rate(&mut || {
+            matmul::forward(&mut y, &x, &weight, (None, Epilogue::Store), shape, workspace);
+        });
+        let y_of_packed = rate(&mut || {
+            matmul::forward(&mut y, &x, &packed, (None, Epilogue::Store), shape, workspace);
+        });
+        let gelu = rate(&mut || {
+            let epilogue = (Some(bias.as_slice()), Epilogue::Gelu(&mut activation));
+            matmul::forward(&mut y, &x, &weight, epilogue, shape, workspace);
+        });
+        let dx_of_rows =
+            rate(&mut || matmul::backward_input(&mut dx, &dy, &weight, None, shape, workspace));
+        let dx_of_packed =
+            rate(&mut || matmul::backward_input(&mut dx, &dy, &packed, None, shape, workspace));
+        let write = rate(&mut || {
+            matmul::backward_weight(&mut dweight, &dy, &x, Sums::Write, shape, workspace);
+        });
+        let add = rate(&mut || {
+            matmul::backward_weight(&mut dweight, &dy, &x, Sums::Add, shape, workspace);
+        });
         println!(
-            "{inputs:5} -> {outputs:5}: Y {forward:4.0} dX {input:4.0} dW {weight:4.0} GFLOP/s"
+            "  {inputs:4} -> {outputs:4}: Y {y_of_rows:5.0} (packed weight {y_of_packed:5.0}, \
+             bias and GELU {gelu:5.0}), dX {dx_of_rows:5.0} (packed weight {dx_of_packed:5.0}), \
+             dW {write:5.0} (added {add:5.0})"
         );
     }
 }
 
-fn model() {
-    let (sequences, tokens) = (4, 256);
-    let layout = Layout::new(&CONFIG);
-    let mut engine = Fused::new(&CONFIG, layout.clone(), sequences, tokens).expect("an engine");
-    let weights: Vec<f32> =
-        (0..layout.len()).map(|i| (i * 7919 % 1000) as f32 * 4e-5 - 0.02).collect();
-    let mut sink = Flat { gradients: vec![0.0; layout.len()], layout };
-    let ids =
-        |offset| (0..sequences * tokens).map(|i| ((i + offset) * 97 % 50257) as u32).collect();
-    let (inputs, targets): (Vec<u32>, Vec<u32>) = (ids(0), ids(1));
-    let batch = Batch { inputs: &inputs, targets: &targets };
-    let mut step = || {
-        engine.train(Weights::F32(&weights), batch, 1e-3, &mut sink).expect("a step");
-    };
-    step();
-    let before = cpu_seconds();
-    let seconds = best_of(3, step);
-    let busy = (cpu_seconds() - before) / 3.0;
-    let rows = (sequences * tokens) as f64;
-    let matrices = 12 * 12 * 768 * 768 + 50257 * 768;
-    let rate = 6.0 * matrices as f64 * rows / seconds / 1e9;
-    println!("{:.0} tokens/s, {rate:.0} GFLOP/s in matmuls without attention", rows / seconds);
-    println!("{:.0} tokens per CPU second, whatever else ran", rows / busy);
+fn attentions<E: Element>(threads: usize, budget: Duration) {
+    for (sequences, tokens, heads, key_value_heads) in
+        [(4, 256, 12, 12), (1, 1024, 12, 12), (1, 1024, 12, 4)]
+    {
+        let shape = attention::Shape { sequences, tokens, heads, key_value_heads, head_width: 64 };
+        let rows = sequences * tokens;
+        let qkv = numbers::<E>(rows * shape.qkv_width());
+        let doutput = numbers::<E>(rows * shape.width());
+        let (mut output, mut dqkv) = (doutput.clone(), qkv.clone());
+        let mut log_sums = numbers::<E::Wide>(rows * heads);
+        let mut workspace = attention::Workspace::new(threads, &shape);
+        // Causal: half of T x T.
+        let products = |count: usize| (count * rows * tokens * heads * 64) as f64 / 1e9;
+        let forward = best_of(budget, || {
+            attention::forward(&mut output, &mut log_sums, &qkv, shape, &mut workspace);
+        });
+        let backward = best_of(budget, || {
+            let kept = (output.as_slice(), log_sums.as_slice());
+            attention::backward(&mut dqkv, &doutput, &qkv, kept, shape, &mut workspace);
+        });
+        println!(
+            "  {sequences} x {tokens}, {heads} heads of 64 on {key_value_heads}: \
+             forward {:5.0} ({:.2} ms), backward {:5.0} ({:.2} ms)",
+            products(2) / forward,
+            forward * 1e3,
+            products(5) / backward,
+            backward * 1e3
+        );
+    }
 }
 
-/// User time of this process so far (Linux, in ticks of 10 ms).
-fn cpu_seconds() -> f64 {
-    let stat = std::fs::read_to_string("/proc/self/stat").expect("/proc/self/stat");
-    stat.split(' ').nth(13).and_then(|ticks| ticks.parse().ok()).map_or(0.0, |t: f64| t / 100.0)
+fn head<E: Element>(threads: usize) {
+    let (width, vocabulary) = (768, 50257);
+    let tokens = cross_entropy::chunk_tokens::<E>(ROWS, vocabulary);
+    let (hidden, table) = (numbers::<E>(tokens * width), numbers::<E>(vocabulary * width));
+    let targets: Vec<u32> = (0..tokens).map(|i| (i * 97 % vocabulary) as u32).collect();
+    let inputs = cross_entropy::Inputs { hidden: &hidden, table: &table, targets: &targets, width };
+    let mut workspace = cross_entropy::Workspace::<E>::new(tokens, vocabulary);
+    let mut packs = matmul::Workspace::<E>::new(threads);
+    let (mut dhidden, mut dtable) = (hidden.clone(), vec![E::Wide::ZERO; table.len()]);
+    let rate =
+        |count: usize, seconds| (2 * count * tokens * width * vocabulary) as f64 / seconds / 1e9;
+    let budget = Duration::from_secs(1);
+    let forward = best_of(budget, || {
+        cross_entropy::forward(inputs, &mut workspace, &mut packs);
+    });
+    let scale = E::Wide::from_f64(1e-3);
+    let backward = best_of(budget, || {
+        // A step of its own: backward leaves no logits behind.
+        cross_entropy::forward(inputs, &mut workspace, &mut packs);
+        let dtable = (dtable.as_mut_slice(), Sums::Add);
+        cross_entropy::backward(&mut dhidden, dtable, scale, inputs, &mut workspace, &mut packs);
+    });
+    println!(
+        "  head, {tokens} tokens: forward {:5.0}, with backward {:5.0} ({:.0} ms)",
+        rate(1, forward),
+        rate(3, backward),
+        backward * 1e3
+    );
+}
+
+fn all<E: Element>(name: &str, threads: usize) {
+    let budget = Duration::from_millis(250);
+    println!("{name} with {}, {threads} threads, GFLOP/s:", matmul::kernel_name::<E>());
+    products::<E>(threads, budget);
+    attentions::<E>(threads, budget);
+    head::<E>(threads);
 }
 
 fn main() {
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().expect("a thread pool");
+    let threads = std::env::args().nth(1).map_or(2, |count| count.parse().expect("threads"));
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a thread pool");
     pool.install(|| {
-        products(2);
-        model();
+        all::<bf16>("bf16", threads);
+        all::<f32>("f32", threads);
     });
 }

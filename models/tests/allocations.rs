@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use yardstick_models::config::Family;
 use yardstick_models::fused::{Fused, activation_bytes};
 use yardstick_models::ops::{adamw, norm};
-use yardstick_models::{Batch, Layout, Model, ModelConfig, Pass, StepSink};
+use yardstick_models::workload::Compute;
+use yardstick_models::{Batch, Layout, Model, ModelConfig, Pass, StepSink, Weights};
 
 /// The system's allocator with counters.
 struct Counting;
@@ -126,7 +127,7 @@ impl Training {
             gradient_scale: 1.0,
         };
         let [first, second] = &mut self.moments;
-        adamw::step(&mut self.weights, &self.sink.gradients, first, second, &adamw);
+        adamw::step::<f32>(&mut self.weights, None, &self.sink.gradients, first, second, &adamw);
         self.engine.evaluate(Weights::F32(&self.weights), batch).expect("an evaluation");
         loss
     }
@@ -137,11 +138,12 @@ fn the_plan_is_kept_and_steady_state_allocates_nothing() {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().expect("a thread pool");
     pool.install(|| {
         let config = config();
-        let planned = activation_bytes(&config, SEQUENCES, TOKENS, 2);
+        let planned = activation_bytes(&config, (SEQUENCES, TOKENS), Compute::F32, 2);
         let planned: u64 = planned.iter().map(|(_, bytes)| bytes).sum();
         let layout = Layout::new(&config);
         let before = BYTES.load(Ordering::Relaxed);
-        let engine = Fused::new(&config, layout, SEQUENCES, TOKENS).expect("an engine");
+        let engine =
+            Fused::new(&config, layout, SEQUENCES, TOKENS, Compute::F32).expect("an engine");
         let taken = BYTES.load(Ordering::Relaxed) - before;
         // Names and places of tensors come on top.
         assert!((planned..planned + 64 * 1024).contains(&taken), "{taken} of {planned} bytes");

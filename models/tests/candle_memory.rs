@@ -7,7 +7,7 @@ use std::alloc::{GlobalAlloc, Layout as Block, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use common::Flat;
-use yardstick_models::{Batch, Candle, Layout, Model, ModelConfig, candle, presets};
+use yardstick_models::{Batch, Candle, Layout, Model, ModelConfig, Weights, candle, presets};
 
 struct Counting;
 

@@ -7,7 +7,8 @@ use yardstick_models::config::Family;
 use yardstick_models::fused::Fused;
 use yardstick_models::init::init_weights;
 use yardstick_models::rng::{Purpose, Stream};
-use yardstick_models::{Batch, Candle, Layout, Model, ModelConfig};
+use yardstick_models::workload::Compute;
+use yardstick_models::{Batch, Candle, Layout, Model, ModelConfig, Weights};
 
 /// Odd shapes: no dimension a multiple of a vector, blocks and chunks cut short, one head, one
 /// token, the context not used up.
@@ -74,7 +75,8 @@ fn loss_and_every_gradient_agree() {
         let batch = Batch { inputs: &ids[..sequences * tokens], targets: &ids[1..] };
         let scale = 1.0 / (sequences * tokens) as f32;
         let mut oracle = Candle::new_f64(&config, layout.clone(), sequences, tokens).unwrap();
-        let mut fused = Fused::new(&config, layout.clone(), sequences, tokens).unwrap();
+        let mut fused =
+            Fused::new(&config, layout.clone(), sequences, tokens, Compute::F32).unwrap();
         let (exact_loss, exact) = run(&mut oracle, &weights, batch, scale);
         let (loss, found) = run(&mut fused, &weights, batch, scale);
         let error = (loss / exact_loss - 1.0).abs();

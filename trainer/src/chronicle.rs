@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use collectives::Collective;
-use models::ops::matmul;
+use models::workload::Compute;
 
 use crate::attempt::End;
 use crate::config::Config;
@@ -25,6 +25,7 @@ pub(crate) struct Chronicle {
     record: Option<Record>,
     reference: Reference,
     bucket_bytes: u64,
+    compute: Compute,
     rank: usize,
     attempt: u32,
     pub(crate) ranks: Vec<RankRecord>,
@@ -72,7 +73,7 @@ impl Chronicle {
                     config: serde_json::json!(workload),
                 },
                 serde_json::json!(config.settings),
-                record::Environment::read(collective.library()),
+                record::Environment::read(collective.library(), workload.precision.compute),
                 ranks.clone(),
                 attempts,
             );
@@ -84,6 +85,7 @@ impl Chronicle {
             record,
             reference,
             bucket_bytes: config.settings.collectives.bucket_bytes as u64,
+            compute: workload.precision.compute,
             rank: collective.rank(),
             attempt,
             ranks,
@@ -128,7 +130,7 @@ impl Chronicle {
         record.ranks.clone_from(&self.ranks);
         record.checkpoints = Checkpoints::of(&ending.durability.saves);
         record.anomalies = ending.durability.failures.clone();
-        record.anomalies.extend(slow_matmul());
+        record.anomalies.extend(slow_matmul(self.compute));
         self.reference.matmul_flops_per_second = self.matmul_flops_per_second;
         if let (Some(series), Some(trainer)) = (&self.series, trainer) {
             let weights = failure.is_none().then(|| trainer.state.weights_digest(&trainer.layout));
@@ -172,9 +174,10 @@ impl Chronicle {
 }
 
 /// Says so when this processor's matmul is not the fastest that there is for its architecture.
-fn slow_matmul() -> Option<Anomaly> {
-    let kernel = matmul::kernel_name();
-    let text =
-        format!("matmul falls back to {kernel}: this processor lacks a faster instruction set");
-    matmul::is_fallback().then_some(Anomaly { step: None, rank: None, text })
+fn slow_matmul(compute: Compute) -> Option<Anomaly> {
+    let (kernel, is_fallback) = models::fused::matmul_kernel(compute);
+    let text = format!(
+        "matmul in {compute} falls back to {kernel}: this processor lacks a faster instruction set"
+    );
+    is_fallback.then_some(Anomaly { step: None, rank: None, text })
 }

@@ -223,7 +223,8 @@ impl<'run> Setting<'run> {
         chronicle.resumed(resumed.unwrap_or(0), floor)?;
         self.announce("start", self.introduction(resumed));
         let probe = Duration::from_secs_f64(config.settings.telemetry.matmul_probe_s);
-        chronicle.matmul_flops_per_second = crate::probe::matmul_flops_per_second(probe);
+        let compute = config.workload.precision.compute;
+        chronicle.matmul_flops_per_second = crate::probe::matmul_flops_per_second(compute, probe);
         let telemetry = self.telemetry(resumed.unwrap_or(0))?;
         let held_out = config.workload.data.evaluation_sequences;
         let mut evaluation = match self.options.eval_every {

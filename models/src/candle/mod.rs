@@ -13,7 +13,7 @@ use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Result, Tensor, Var};
 
 use crate::layout::Segment;
-use crate::{Batch, Error, Layout, Model, ModelConfig, Pass, StepSink};
+use crate::{Batch, Error, Layout, Model, ModelConfig, Pass, StepSink, Weights};
 
 mod gpt;
 mod memory;
@@ -132,7 +132,7 @@ impl Model for Candle {
         sink: &mut dyn StepSink,
     ) -> std::result::Result<f64, Error> {
         sink.enter(Pass::Forward);
-        let variables = self.variables(weights)?;
+        let variables = self.variables(weights.f32())?;
         let tensors = variables.iter().map(|(name, v)| (name.clone(), v.as_tensor().clone()));
         let losses = self.losses(&tensors.collect(), batch)?;
         let loss = sum(&losses)?;
@@ -146,8 +146,12 @@ impl Model for Candle {
         Ok(loss)
     }
 
-    fn evaluate(&mut self, weights: Weights<'_>, batch: Batch<'_>) -> std::result::Result<f64, Error> {
-        let variables = self.variables(weights)?;
+    fn evaluate(
+        &mut self,
+        weights: Weights<'_>,
+        batch: Batch<'_>,
+    ) -> std::result::Result<f64, Error> {
+        let variables = self.variables(weights.f32())?;
         let tensors = variables.iter().map(|(name, v)| (name.clone(), v.as_detached_tensor()));
         Ok(sum(&self.losses(&tensors.collect(), batch)?)?)
     }

@@ -15,7 +15,6 @@ use crate::config::Family;
 use crate::ops::testing::relative_error;
 use crate::ops::{
     Float, adamw, attention, cross_entropy, embedding, gelu as gelu_op, layer_norm, matmul, norm,
-    residual,
 };
 use crate::rng::{Purpose, Stream};
 
@@ -98,7 +97,7 @@ macro_rules! in_both_types {
     )*};
 }
 
-in_both_types!(linear, layer_norms, gelus, attentions, embeddings, heads, elementwise, optimizer);
+in_both_types!(linear, layer_norms, gelus, attentions, embeddings, heads, squares, optimizer);
 
 fn linear<T: Float>() {
     let (rows, inputs, outputs) = (37, 19, 23);
@@ -117,16 +116,17 @@ fn linear<T: Float>() {
     let mut workspace = matmul::Workspace::new(2);
     let (x, w, b, dy) = (as_type::<T>(&x), as_type(&w), as_type(&b), as_type(&dy));
     let mut found = vec![T::ZERO; rows * outputs];
-    matmul::forward(&mut found, &x, &w, Some(&b), shape, &mut workspace);
+    let epilogue = (Some(b.as_slice()), matmul::Epilogue::Store);
+    matmul::forward(&mut found, &x, &w, epilogue, shape, &mut workspace);
     agree("y", &found, &y);
     let mut dx = vec![T::ZERO; rows * inputs];
-    matmul::backward_input(&mut dx, &dy, &w, shape, &mut workspace);
+    matmul::backward_input(&mut dx, &dy, &w, None, shape, &mut workspace);
     agree("dx", &dx, &gradients["x"]);
     let mut dw = vec![T::ZERO; outputs * inputs];
-    matmul::backward_weight(&mut dw, &dy, &x, shape, &mut workspace);
+    matmul::backward_weight(&mut dw, &dy, &x, matmul::Sums::Add, shape, &mut workspace);
     agree("dw", &dw, &gradients["fc.weight"]);
     let mut db = vec![T::ZERO; outputs];
-    matmul::backward_bias(&mut db, &dy);
+    matmul::backward_bias(&mut db, &dy, matmul::Sums::Add);
     agree("db", &db, &gradients["fc.bias"]);
 }
 
@@ -172,7 +172,8 @@ fn gelus<T: Float>() {
 fn attentions<T: Float>() {
     // Below, at and above one block of keys; odd head widths.
     for (sequences, tokens, heads, head_width) in [(2, 7, 3, 5), (1, 64, 1, 8), (2, 131, 2, 13)] {
-        let shape = attention::Shape { sequences, tokens, heads, head_width };
+        let key_value_heads = heads;
+        let shape = attention::Shape { sequences, tokens, heads, key_value_heads, head_width };
         let width = heads * head_width;
         let elements = sequences * tokens * width;
         let (qkv, dy) = (numbers(3 * elements, 1, 0.0), numbers(elements, 2, 0.0));
@@ -182,7 +183,7 @@ fn attentions<T: Float>() {
             Gpt { config: &config, parameters, mask: &mask }.attention(&parameters["qkv"])
         });
         let (qkv, dy) = (as_type::<T>(&qkv), as_type::<T>(&dy));
-        let mut workspace = attention::Workspace::new(2, head_width);
+        let mut workspace = attention::Workspace::new(2, &shape);
         let mut found = vec![T::ZERO; elements];
         let mut log_sums = vec![T::ZERO; sequences * heads * tokens];
         attention::forward(&mut found, &mut log_sums, &qkv, shape, &mut workspace);
@@ -241,21 +242,17 @@ fn heads<T: Float>() {
     agree("loss", &[T::from_f64(loss)], &[losses.iter().sum()]);
     let (mut dx, mut dwte) = (vec![T::ZERO; x.len()], vec![T::ZERO; wte.len()]);
     let factor = T::from_f64(0.25);
-    cross_entropy::backward(&mut dx, &mut dwte, factor, inputs, &mut workspace, &mut packs);
+    let dtable = (dwte.as_mut_slice(), matmul::Sums::Add);
+    cross_entropy::backward(&mut dx, dtable, factor, inputs, &mut workspace, &mut packs);
     agree("dx", &dx, &gradients["x"]);
     agree("dwte", &dwte, &gradients["wte.weight"]);
 }
 
-fn elementwise<T: Float>() {
+fn squares<T: Float>() {
     let len = 1003;
-    let (a, b) = (numbers(len, 1, 0.0), numbers(len, 2, 0.0));
-    let named: &Inputs<'_> = &[("a", &a, &[len]), ("b", &b, &[len])];
-    let (sum, _) = oracle(named, &a, |inputs| &inputs["a"] + &inputs["b"]);
-    let (square, _) = oracle(&named[..1], &[1.0], |inputs| inputs["a"].sqr()?.sum_all());
-    let (a, b) = (as_type::<T>(&a), as_type::<T>(&b));
-    let mut found = vec![T::ZERO; len];
-    residual::forward(&mut found, &a, &b);
-    agree("a + b", &found, &sum);
+    let a = numbers(len, 1, 0.0);
+    let (square, _) = oracle(&[("a", &a, &[len])], &[1.0], |inputs| inputs["a"].sqr()?.sum_all());
+    let a = as_type::<T>(&a);
     agree("|a|^2", &[T::from_f64(norm::sum_of_squares(&a))], &square);
 }
 
@@ -288,7 +285,7 @@ fn optimizer<T: Float>() {
             correction2: 1.0 - 0.95_f64.powi(step),
             gradient_scale: factor,
         };
-        adamw::step(&mut weights, &half, &mut first, &mut second, &adamw);
+        adamw::step::<T>(&mut weights, None, &half, &mut first, &mut second, &adamw);
         agree("weights", &weights, &w.to_vec1::<f64>().unwrap());
     }
 }

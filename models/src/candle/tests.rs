@@ -1,6 +1,7 @@
 //! The oracle against finite differences, and what it promises the trainer.
 
 use super::*;
+use crate::Weights;
 use crate::config::Family;
 use crate::init::init_weights;
 use crate::rng::{Purpose, Stream};
@@ -101,7 +102,9 @@ fn gradients_are_those_of_finite_differences() {
     let (_, flat) = gradient(&mut engine, &weights, 1.0);
     let (inputs, targets) = (tokens(1), tokens(2));
     let mut loss = |weights: &[f32]| {
-        engine.evaluate(Weights::F32(weights), Batch { inputs: &inputs, targets: &targets }).unwrap()
+        engine
+            .evaluate(Weights::F32(weights), Batch { inputs: &inputs, targets: &targets })
+            .unwrap()
     };
     for tensor in layout.tensors() {
         let (mut error, mut size) = (0.0, 0.0);

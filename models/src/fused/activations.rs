@@ -5,59 +5,62 @@
 //! per head: 10 C + 4 + H elements where F = 4 C. Recomputed in backward, because it costs a pass
 //! over memory and no product: both norms' outputs (2 C) and GELU's (F).
 
+use half::bf16;
+
 use super::network::Size;
 use crate::ModelConfig;
-use crate::ops::{Float, attention, cross_entropy, matmul};
+use crate::ops::{Element, attention, cross_entropy, matmul};
+use crate::workload::Compute;
 
 /// What forward keeps, each kind for all L blocks in one allocation.
-pub(super) struct Kept<T> {
+pub(super) struct Kept<E: Element> {
     /// (L + 1, N, C): the input of each block; the last is the input of the final norm.
-    pub(super) streams: Vec<T>,
+    pub(super) streams: Vec<E>,
     /// (L, N, 3 C).
-    pub(super) qkv: Vec<T>,
+    pub(super) qkv: Vec<E>,
     /// (L, N, C): outputs of the heads.
-    pub(super) attention: Vec<T>,
+    pub(super) attention: Vec<E>,
     /// (L, B, H, T).
-    pub(super) log_sums: Vec<T>,
+    pub(super) log_sums: Vec<E::Wide>,
     /// (L, N, C): the stream after attention.
-    pub(super) middle: Vec<T>,
+    pub(super) middle: Vec<E>,
     /// (L, N, F): the feed-forward layer before GELU.
-    pub(super) expanded: Vec<T>,
+    pub(super) expanded: Vec<E>,
     /// (2 L + 1, N): mean and 1 / standard deviation in each norm; the last is the final norm.
-    pub(super) stats: Vec<[T; 2]>,
+    pub(super) stats: Vec<[E::Wide; 2]>,
 }
 
 /// What one block kept.
-pub(super) struct KeptBlock<'a, T> {
-    pub(super) input: &'a [T],
+pub(super) struct KeptBlock<'a, E: Element> {
+    pub(super) input: &'a [E],
     /// The next block's input.
-    pub(super) output: &'a mut [T],
-    pub(super) qkv: &'a mut [T],
-    pub(super) attention: &'a mut [T],
-    pub(super) log_sums: &'a mut [T],
-    pub(super) middle: &'a mut [T],
-    pub(super) expanded: &'a mut [T],
-    pub(super) stats1: &'a mut [[T; 2]],
-    pub(super) stats2: &'a mut [[T; 2]],
+    pub(super) output: &'a mut [E],
+    pub(super) qkv: &'a mut [E],
+    pub(super) attention: &'a mut [E],
+    pub(super) log_sums: &'a mut [E::Wide],
+    pub(super) middle: &'a mut [E],
+    pub(super) expanded: &'a mut [E],
+    pub(super) stats1: &'a mut [[E::Wide; 2]],
+    pub(super) stats2: &'a mut [[E::Wide; 2]],
 }
 
-impl<T: Float> Kept<T> {
+impl<E: Element> Kept<E> {
     pub(super) fn new(size: &Size) -> Self {
         let kept = KeptElements::new(size);
-        let zeros = |len| vec![T::ZERO; len];
+        let zeros = |len| vec![E::ZERO; len];
         Self {
             streams: zeros(kept.streams),
             qkv: zeros(kept.qkv),
             attention: zeros(kept.attention),
-            log_sums: zeros(kept.log_sums),
+            log_sums: vec![E::Wide::ZERO; kept.log_sums],
             middle: zeros(kept.attention),
             expanded: zeros(kept.expanded),
-            stats: vec![[T::ZERO; 2]; kept.stats],
+            stats: vec![[E::Wide::ZERO; 2]; kept.stats],
         }
     }
 
-    pub(super) fn block(&mut self, layer: usize, size: &Size) -> KeptBlock<'_, T> {
-        fn slot<E>(all: &mut [E], layer: usize, len: usize) -> &mut [E] {
+    pub(super) fn block(&mut self, layer: usize, size: &Size) -> KeptBlock<'_, E> {
+        fn slot<T>(all: &mut [T], layer: usize, len: usize) -> &mut [T] {
             &mut all[layer * len..(layer + 1) * len]
         }
         let stream = size.rows * size.width;
@@ -104,25 +107,25 @@ impl KeptElements {
 }
 
 /// Buffers that are used again by every block and by the head, and the ops' workspaces.
-pub(super) struct Scratch<T> {
+pub(super) struct Scratch<E: Element> {
     /// (N, C): output of a norm.
-    pub(super) normed: Vec<T>,
-    /// (N, C): output of a branch forward; gradient of a norm's output backward.
-    pub(super) branch: Vec<T>,
+    pub(super) normed: Vec<E>,
+    /// (N, C): gradient of a norm's output.
+    pub(super) branch: Vec<E>,
     /// (N, C): gradient of the stream.
-    pub(super) gradient: Vec<T>,
+    pub(super) gradient: Vec<E>,
     /// (N, F): output of GELU.
-    pub(super) hidden: Vec<T>,
+    pub(super) hidden: Vec<E>,
     /// (N, max(3 C, F)): gradient of qkv, or of the feed-forward layer.
-    pub(super) wide: Vec<T>,
-    pub(super) matmul: matmul::Workspace<T>,
-    pub(super) attention: attention::Workspace<T>,
-    pub(super) head: cross_entropy::Workspace<T>,
+    pub(super) wide: Vec<E>,
+    pub(super) matmul: matmul::Workspace<E>,
+    pub(super) attention: attention::Workspace<E>,
+    pub(super) head: cross_entropy::Workspace<E>,
 }
 
-impl<T: Float> Scratch<T> {
+impl<E: Element> Scratch<E> {
     pub(super) fn new(size: &Size) -> Self {
-        let zeros = |columns| vec![T::ZERO; size.rows * columns];
+        let zeros = |columns| vec![E::ZERO; size.rows * columns];
         Self {
             normed: zeros(size.width),
             branch: zeros(size.width),
@@ -130,39 +133,46 @@ impl<T: Float> Scratch<T> {
             hidden: zeros(size.feed_forward),
             wide: zeros(size.wide()),
             matmul: matmul::Workspace::new(size.threads),
-            attention: attention::Workspace::new(size.threads, size.attention.head_width),
-            head: cross_entropy::Workspace::new(size.chunk_tokens::<T>(), size.vocabulary),
+            attention: attention::Workspace::new(size.threads, &size.attention),
+            head: cross_entropy::Workspace::new(size.chunk_tokens::<E>(), size.vocabulary),
         }
     }
 }
 
-/// Bytes that [`Fused`](super::Fused) allocates for one micro-batch shape, by purpose.
+/// Bytes that [`Fused`](super::Fused) allocates for micro-batches of so many sequences and tokens,
+/// by purpose.
 ///
 /// Nothing large is allocated to find out.
 pub fn activation_bytes(
     config: &ModelConfig,
-    micro_sequences: usize,
-    sequence_tokens: usize,
+    (micro_sequences, sequence_tokens): (usize, usize),
+    compute: Compute,
     threads: usize,
 ) -> Vec<(String, u64)> {
     let size = Size::new(config, micro_sequences, sequence_tokens, threads);
-    let kept = KeptElements::new(&size);
-    let float = size_of::<f32>();
-    let threads = threads.max(1);
+    match compute {
+        Compute::F32 => planned_bytes::<f32>(&size),
+        Compute::Bf16 => planned_bytes::<bf16>(&size),
+    }
+}
+
+fn planned_bytes<E: Element>(size: &Size) -> Vec<(String, u64)> {
+    let kept = KeptElements::new(size);
+    let (element, wide) = (size_of::<E>(), size_of::<E::Wide>());
+    let threads = size.threads.max(1);
     let scratch = size.rows * (3 * size.width + size.feed_forward + size.wide());
-    let head_width = size.attention.head_width;
-    let blocks = attention::Workspace::<f32>::new(1, head_width).bytes();
-    let packs = matmul::Workspace::<f32>::new(1).bytes();
-    let chunk = size.chunk_tokens::<f32>();
-    let logits = cross_entropy::Workspace::<f32>::planned_bytes(chunk, size.vocabulary);
+    let blocks = attention::Workspace::<E>::planned_bytes(threads, &size.attention);
+    let packs = matmul::Workspace::<E>::new(1).bytes();
+    let chunk = size.chunk_tokens::<E>();
+    let logits = cross_entropy::Workspace::<E>::planned_bytes(chunk, size.vocabulary);
     let plan = [
-        ("residual stream", (kept.streams + kept.attention) * float),
-        ("attention", (kept.qkv + kept.attention + kept.log_sums) * float),
-        ("feed-forward", kept.expanded * float),
-        ("norm statistics", kept.stats * 2 * float),
-        ("shared by all blocks", scratch * float),
+        ("residual stream", (kept.streams + kept.attention) * element),
+        ("attention", (kept.qkv + kept.attention) * element + kept.log_sums * wide),
+        ("feed-forward", kept.expanded * element),
+        ("norm statistics", kept.stats * 2 * wide),
+        ("shared by all blocks", scratch * element),
         ("logits of one chunk", logits),
-        ("workspaces of the threads", (blocks + packs) * threads),
+        ("workspaces of the threads", blocks + packs * threads),
     ];
     plan.into_iter().map(|(purpose, bytes)| (purpose.to_owned(), bytes as u64)).collect()
 }

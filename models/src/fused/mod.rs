@@ -17,15 +17,24 @@ pub(crate) use block::block_alone;
 
 pub use activations::activation_bytes;
 
+use half::bf16;
 use network::{Network, Sink, Size};
 use places::Places;
 
-use crate::{Batch, Error, Layout, Model, ModelConfig, Pass, StepSink};
+use crate::ops::matmul;
+use crate::workload::Compute;
+use crate::{Batch, Error, Layout, Model, ModelConfig, Pass, StepSink, Weights};
 
-/// The fused engine for the GPT family, in f32.
+/// The fused engine for the GPT family, in f32 or bf16.
 pub struct Fused {
     layout: Layout,
-    network: Network<f32>,
+    network: Precise,
+}
+
+/// The network in the format it computes in.
+enum Precise {
+    F32(Network<f32>),
+    Bf16(Network<bf16>),
 }
 
 impl Fused {
@@ -44,19 +53,37 @@ impl Fused {
         layout: Layout,
         micro_sequences: usize,
         sequence_tokens: usize,
+        compute: Compute,
     ) -> Result<Self, Error> {
         config.validate()?;
         config.check_batch(micro_sequences, sequence_tokens)?;
         let threads = rayon::current_num_threads();
         let size = Size::new(config, micro_sequences, sequence_tokens, threads);
-        let network = Network::new(size, Places::new(&layout, config));
+        let places = Places::new(&layout, config);
+        let network = match compute {
+            Compute::F32 => Precise::F32(Network::new(size, places)),
+            Compute::Bf16 => Precise::Bf16(Network::new(size, places)),
+        };
         Ok(Self { layout, network })
+    }
+}
+
+/// Instruction set of the matmul kernels for a format on this processor, and whether a processor of
+/// this architecture may have faster ones.
+pub fn matmul_kernel(compute: Compute) -> (&'static str, bool) {
+    match compute {
+        Compute::F32 => (matmul::kernel_name::<f32>(), matmul::is_fallback::<f32>()),
+        Compute::Bf16 => (matmul::kernel_name::<bf16>(), matmul::is_fallback::<bf16>()),
     }
 }
 
 impl std::fmt::Debug for Fused {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("Fused").field("size", &self.network.size()).finish_non_exhaustive()
+        let size = match &self.network {
+            Precise::F32(network) => network.size(),
+            Precise::Bf16(network) => network.size(),
+        };
+        formatter.debug_struct("Fused").field("size", &size).finish_non_exhaustive()
     }
 }
 
@@ -67,18 +94,25 @@ impl Model for Fused {
 
     fn train(
         &mut self,
-        weights: &[f32],
+        weights: Weights<'_>,
         batch: Batch<'_>,
         scale: f32,
         sink: &mut dyn StepSink,
     ) -> Result<f64, Error> {
         assert_eq!(weights.len(), self.layout.len(), "weights laid out as the engine's layout");
-        Ok(self.network.train(weights, batch, scale, &mut EngineSink(sink)))
+        let sink = &mut EngineSink(sink);
+        Ok(match &mut self.network {
+            Precise::F32(network) => network.train(weights.f32(), batch, scale, sink),
+            Precise::Bf16(network) => network.train(weights.bf16(), batch, scale, sink),
+        })
     }
 
-    fn evaluate(&mut self, weights: &[f32], batch: Batch<'_>) -> Result<f64, Error> {
+    fn evaluate(&mut self, weights: Weights<'_>, batch: Batch<'_>) -> Result<f64, Error> {
         assert_eq!(weights.len(), self.layout.len(), "weights laid out as the engine's layout");
-        Ok(self.network.evaluate(weights, batch))
+        Ok(match &mut self.network {
+            Precise::F32(network) => network.evaluate(weights.f32(), batch),
+            Precise::Bf16(network) => network.evaluate(weights.bf16(), batch),
+        })
     }
 }
 

@@ -1,12 +1,13 @@
-//! Forward and backward of the whole model, generic over the element so that f64 can check it.
+//! Forward and backward of the whole model, generic over the element: f32 and bf16 train, f64 checks.
 
 use super::activations::{Kept, Scratch};
 use super::block;
 use super::places::Places;
-use crate::ops::{self, Float, attention, cross_entropy, embedding, layer_norm};
+use crate::ops::matmul::Sums;
+use crate::ops::{self, Element, attention, cross_entropy, embedding, layer_norm};
 use crate::{Batch, ModelConfig, Pass};
 
-/// [`crate::StepSink`] for any element.
+/// [`crate::StepSink`] for gradients of any wide type.
 pub(super) trait Sink<T> {
     /// The gradient of a segment, to be accumulated into.
     fn gradient(&mut self, segment: usize) -> &mut [T];
@@ -46,6 +47,7 @@ impl Size {
             sequences,
             tokens,
             heads: config.heads,
+            key_value_heads: config.heads,
             head_width: config.head_width(),
         };
         Self {
@@ -65,20 +67,20 @@ impl Size {
     }
 
     /// Tokens whose logits exist at one time.
-    pub(super) fn chunk_tokens<T>(&self) -> usize {
-        cross_entropy::chunk_tokens::<T>(self.rows, self.vocabulary)
+    pub(super) fn chunk_tokens<E: Element>(&self) -> usize {
+        cross_entropy::chunk_tokens::<E>(self.rows, self.vocabulary)
     }
 }
 
 /// The model with its buffers.
-pub(super) struct Network<T> {
+pub(super) struct Network<E: Element> {
     size: Size,
     places: Places,
-    kept: Kept<T>,
-    scratch: Scratch<T>,
+    kept: Kept<E>,
+    scratch: Scratch<E>,
 }
 
-impl<T: Float> Network<T> {
+impl<E: Element> Network<E> {
     pub(super) fn new(size: Size, places: Places) -> Self {
         Self { size, places, kept: Kept::new(&size), scratch: Scratch::new(&size) }
     }
@@ -90,10 +92,10 @@ impl<T: Float> Network<T> {
     /// The sum of the losses of a batch; adds the gradient of `scale` times it to the sink's.
     pub(super) fn train(
         &mut self,
-        weights: &[T],
+        weights: &[E],
         batch: Batch<'_>,
-        scale: T,
-        sink: &mut impl Sink<T>,
+        scale: E::Wide,
+        sink: &mut impl Sink<E::Wide>,
     ) -> f64 {
         sink.enter(Pass::Forward);
         self.forward(weights, batch.inputs);
@@ -116,10 +118,10 @@ impl<T: Float> Network<T> {
     }
 
     /// The sum of the losses of a batch.
-    pub(super) fn evaluate(&mut self, weights: &[T], batch: Batch<'_>) -> f64 {
+    pub(super) fn evaluate(&mut self, weights: &[E], batch: Batch<'_>) -> f64 {
         self.forward(weights, batch.inputs);
         let table = &weights[self.places.embeddings.tokens.clone()];
-        let (chunk, width) = (self.size.chunk_tokens::<T>(), self.size.width);
+        let (chunk, width) = (self.size.chunk_tokens::<E>(), self.size.width);
         let Scratch { normed, head, matmul, .. } = &mut self.scratch;
         let chunks = normed.chunks(chunk * width).zip(batch.targets.chunks(chunk));
         let inputs = |(hidden, targets)| cross_entropy::Inputs { hidden, table, targets, width };
@@ -127,7 +129,7 @@ impl<T: Float> Network<T> {
     }
 
     /// From tokens to the output of the final norm, in `scratch.normed`.
-    fn forward(&mut self, weights: &[T], tokens: &[u32]) {
+    fn forward(&mut self, weights: &[E], tokens: &[u32]) {
         let Self { size, places, kept, scratch } = self;
         assert_eq!(tokens.len(), size.rows, "a batch of B x T tokens");
         let stream = size.rows * size.width;
@@ -147,11 +149,17 @@ impl<T: Float> Network<T> {
     }
 
     /// Loss and gradient of the tied head, chunk by chunk; that of its input in `scratch.branch`.
-    fn head(&mut self, weights: &[T], targets: &[u32], scale: T, sink: &mut impl Sink<T>) -> f64 {
+    fn head(
+        &mut self,
+        weights: &[E],
+        targets: &[u32],
+        scale: E::Wide,
+        sink: &mut impl Sink<E::Wide>,
+    ) -> f64 {
         assert_eq!(targets.len(), self.size.rows, "a batch of B x T targets");
         let places = &self.places.embeddings;
         let table = &weights[places.tokens.clone()];
-        let (chunk, width) = (self.size.chunk_tokens::<T>(), self.size.width);
+        let (chunk, width) = (self.size.chunk_tokens::<E>(), self.size.width);
         let Scratch { normed, branch, head, matmul, .. } = &mut self.scratch;
         let hidden = normed.chunks(chunk * width).zip(branch.chunks_mut(chunk * width));
         let mut loss = 0.0;
@@ -161,13 +169,14 @@ impl<T: Float> Network<T> {
             loss += cross_entropy::forward(inputs, head, matmul);
             sink.enter(Pass::Backward);
             let (dtable, _) = places.of_segment(sink.gradient(places.segment));
+            let dtable = (dtable, Sums::Add);
             cross_entropy::backward(dhidden, dtable, scale, inputs, head, matmul);
         }
         loss
     }
 
     /// The final norm's backward: starts the gradient of the stream.
-    fn final_norm(&mut self, weights: &[T], sink: &mut impl Sink<T>) {
+    fn final_norm(&mut self, weights: &[E], sink: &mut impl Sink<E::Wide>) {
         let Self { size, places, kept, scratch } = self;
         let (weight, _) = places.final_norm.of(weights);
         let segment = sink.gradient(places.final_norm_segment);

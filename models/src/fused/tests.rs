@@ -1,12 +1,15 @@
 //! The whole model against finite differences in f64, and f32 against f64.
 
+use half::bf16;
+
 use super::network::{Network, Sink, Size};
 use super::places::Places;
 use super::{Fused, activation_bytes};
 use crate::config::Family;
 use crate::ops::Float;
 use crate::ops::testing::{on_threads, relative_error, uniform};
-use crate::{Batch, Layout, Model, ModelConfig, Pass, StepSink};
+use crate::workload::Compute;
+use crate::{Batch, Layout, Model, ModelConfig, Pass, StepSink, Weights};
 
 const SEQUENCES: usize = 2;
 const TOKENS: usize = 7;
@@ -139,9 +142,9 @@ fn no_gradient_is_missing_in_f32_and_all_agree_with_f64() {
     let batch = Batch { inputs: &inputs, targets: &targets };
     let mut exact = Flat::new();
     let exact_loss = network::<f64>().train(&weights(), batch, 0.25, &mut exact);
-    let mut model = Fused::new(&config(), layout(), SEQUENCES, TOKENS).unwrap();
+    let mut model = Fused::new(&config(), layout(), SEQUENCES, TOKENS, Compute::F32).unwrap();
     let mut found = Flat::<f32>::new();
-    let loss = model.train(&weights(), batch, 0.25, &mut found).unwrap();
+    let loss = model.train(Weights::F32(&weights()), batch, 0.25, &mut found).unwrap();
     assert!((loss - exact_loss).abs() < 1e-5 * exact_loss, "{loss} {exact_loss}");
     for tensor in layout().tensors() {
         let gradient = &found.gradients[tensor.range.clone()];
@@ -149,7 +152,30 @@ fn no_gradient_is_missing_in_f32_and_all_agree_with_f64() {
         let error = relative_error(gradient, &exact.gradients[tensor.range.clone()]);
         assert!(error < 2e-5, "{}: relative error {error:e}", tensor.name);
     }
-    let evaluated = model.evaluate(&weights(), batch).unwrap();
+    let evaluated = model.evaluate(Weights::F32(&weights()), batch).unwrap();
+    assert_eq!(evaluated.to_bits(), loss.to_bits());
+}
+
+/// Against f64 from the same rounded weights: what is left is the rounding of activations, 2^-9
+/// each, and of their gradients.
+#[test]
+fn gradients_in_bf16_agree_with_f64_within_its_rounding() {
+    let (inputs, targets) = tokens();
+    let batch = Batch { inputs: &inputs, targets: &targets };
+    let rounded: Vec<bf16> = weights::<f32>().into_iter().map(bf16::from_f32).collect();
+    let exact_weights: Vec<f64> = rounded.iter().map(|weight| weight.to_f64()).collect();
+    let mut exact = Flat::new();
+    let exact_loss = network::<f64>().train(&exact_weights, batch, 0.25, &mut exact);
+    let mut model = Fused::new(&config(), layout(), SEQUENCES, TOKENS, Compute::Bf16).unwrap();
+    let mut found = Flat::<f32>::new();
+    let loss = model.train(Weights::Bf16(&rounded), batch, 0.25, &mut found).unwrap();
+    assert!((loss - exact_loss).abs() < 3e-3 * exact_loss, "{loss} {exact_loss}");
+    for tensor in layout().tensors() {
+        let gradient = &found.gradients[tensor.range.clone()];
+        let error = relative_error(gradient, &exact.gradients[tensor.range.clone()]);
+        assert!(error < 0.03, "{}: relative error {error:e}", tensor.name);
+    }
+    let evaluated = model.evaluate(Weights::Bf16(&rounded), batch).unwrap();
     assert_eq!(evaluated.to_bits(), loss.to_bits());
 }
 
@@ -157,9 +183,9 @@ fn no_gradient_is_missing_in_f32_and_all_agree_with_f64() {
 fn segments_complete_in_order_and_passes_are_told() {
     let (inputs, targets) = tokens();
     let mut sink = Flat::<f32>::new();
-    let mut model = Fused::new(&config(), layout(), SEQUENCES, TOKENS).unwrap();
+    let mut model = Fused::new(&config(), layout(), SEQUENCES, TOKENS, Compute::F32).unwrap();
     let batch = Batch { inputs: &inputs, targets: &targets };
-    model.train(&weights(), batch, 1.0, &mut sink).unwrap();
+    model.train(Weights::F32(&weights()), batch, 1.0, &mut sink).unwrap();
     let completed = |event: &Event| matches!(event, Event::Complete(_));
     let order: Vec<Event> = sink.events.drain(..).collect();
     let first = order.iter().position(completed).unwrap();
@@ -174,12 +200,13 @@ fn gradients_accumulate_and_repeat_bit_for_bit_on_any_threads() {
     let run = |threads: usize| {
         on_threads(threads, || {
             let batch = Batch { inputs: &inputs, targets: &targets };
-            let mut model = Fused::new(&config(), layout(), SEQUENCES, TOKENS).unwrap();
+            let mut model =
+                Fused::new(&config(), layout(), SEQUENCES, TOKENS, Compute::F32).unwrap();
             let mut sink = Flat::<f32>::new();
-            let loss = model.train(&weights(), batch, 0.5, &mut sink).unwrap();
+            let loss = model.train(Weights::F32(&weights()), batch, 0.5, &mut sink).unwrap();
             let once = sink.gradients.clone();
             sink.events.clear();
-            model.train(&weights(), batch, 0.5, &mut sink).unwrap();
+            model.train(Weights::F32(&weights()), batch, 0.5, &mut sink).unwrap();
             let twice: Vec<f64> = once.iter().map(|&g| 2.0 * f64::from(g)).collect();
             assert!(relative_error(&sink.gradients, &twice) < 1e-6);
             (loss.to_bits(), once, sink.gradients)
@@ -196,7 +223,9 @@ fn impossible_batches_are_refused_by_name() {
     for (sequences, tokens, key) in
         [(0, 7, "batch.micro_sequences"), (1, 0, "sequence_tokens"), (1, 10, "sequence_tokens")]
     {
-        let error = Fused::new(&config(), layout(), sequences, tokens).unwrap_err().to_string();
+        let error = Fused::new(&config(), layout(), sequences, tokens, Compute::F32)
+            .unwrap_err()
+            .to_string();
         assert!(error.contains(key), "{error}");
     }
 }
@@ -212,7 +241,7 @@ fn the_plan_names_every_byte_of_gpt2_124m() {
         vocabulary: 50257,
         context: 1024,
     };
-    let plan = activation_bytes(&config, 4, 256, 2);
+    let plan = activation_bytes(&config, (4, 256), Compute::F32, 2);
     let kept: u64 = plan[..4].iter().map(|(_, bytes)| bytes).sum();
     // 10 C + 4 + H per token and block, and the last stream and norm.
     assert_eq!(kept, 4 * 1024 * (12 * (10 * 768 + 4 + 12) + 768 + 2));

@@ -27,6 +27,14 @@ pub trait Element: sealed::Sealed + Copy + Debug + Default + Send + Sync + 'stat
     fn widen(self) -> Self::Wide;
     /// The nearest element, ties to even.
     fn narrow(value: Self::Wide) -> Self;
+    /// Two elements in the place of a wide one, the first in the lower half: what instructions
+    /// for products of pairs take.
+    ///
+    /// # Panics
+    /// For an element that is its own wide type.
+    fn pair(first: Self, second: Self) -> Self::Wide;
+    /// Matmul micro-kernels for this element and the instruction set of this machine.
+    fn kernel() -> &'static Kernel<Self::Wide>;
 }
 
 impl Element for f32 {
@@ -42,6 +50,14 @@ impl Element for f32 {
     fn narrow(value: Self) -> Self {
         value
     }
+
+    fn pair(_first: Self, _second: Self) -> Self {
+        unreachable!("no kernel takes pairs of f32")
+    }
+
+    fn kernel() -> &'static Kernel<Self> {
+        super::matmul::kernel::single()
+    }
 }
 
 impl Element for f64 {
@@ -56,6 +72,14 @@ impl Element for f64 {
     #[inline(always)]
     fn narrow(value: Self) -> Self {
         value
+    }
+
+    fn pair(_first: Self, _second: Self) -> Self {
+        unreachable!("no kernel takes pairs of f64")
+    }
+
+    fn kernel() -> &'static Kernel<Self> {
+        super::matmul::kernel::double()
     }
 }
 
@@ -75,6 +99,15 @@ impl Element for bf16 {
         let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
         let quiet = bits >> 16 | 0x40;
         Self::from_bits(if value.is_nan() { quiet } else { rounded } as u16)
+    }
+
+    #[inline(always)]
+    fn pair(first: Self, second: Self) -> f32 {
+        f32::from_bits(u32::from(second.to_bits()) << 16 | u32::from(first.to_bits()))
+    }
+
+    fn kernel() -> &'static Kernel<f32> {
+        super::matmul::kernel::brain()
     }
 }
 
@@ -110,8 +143,6 @@ pub trait Float:
     /// In f32 the relative error is below 3e-7 from -87 to 88; results that would be subnormal are
     /// 0 and arguments above 88 are taken as 88.
     fn exp(self) -> Self;
-    /// Matmul micro-kernels for the instruction set of this machine.
-    fn kernel() -> &'static Kernel<Self>;
 
     /// The larger of both; `other` when this is NaN.
     #[inline(always)]
@@ -160,10 +191,6 @@ impl Float for f32 {
         let power = Self::from_bits((shifted.to_bits() << 23).wrapping_add(0x3F80_0000));
         if self < LOWER { 0.0 } else { series * power }
     }
-
-    fn kernel() -> &'static Kernel<Self> {
-        super::matmul::kernel::single()
-    }
 }
 
 impl Float for f64 {
@@ -188,10 +215,6 @@ impl Float for f64 {
     #[inline(always)]
     fn exp(self) -> Self {
         self.exp()
-    }
-
-    fn kernel() -> &'static Kernel<Self> {
-        super::matmul::kernel::double()
     }
 }
 

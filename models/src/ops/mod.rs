@@ -15,7 +15,6 @@ pub mod gelu;
 pub mod layer_norm;
 pub mod matmul;
 pub mod norm;
-pub mod residual;
 mod simd;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -32,8 +31,8 @@ const ROW_CHUNK: usize = 16;
 const COLUMN_CHUNK: usize = 64;
 
 /// Sets every element to zero.
-pub(crate) fn clear<T: Float>(values: &mut [T]) {
-    values.par_chunks_mut(ELEMENT_CHUNK).for_each(|values| values.fill(T::ZERO));
+pub(crate) fn clear<E: Element>(values: &mut [E]) {
+    values.par_chunks_mut(ELEMENT_CHUNK).for_each(|values| values.fill(E::ZERO));
 }
 
 #[cfg(test)]

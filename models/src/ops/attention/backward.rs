@@ -4,174 +4,247 @@
 
 use rayon::prelude::*;
 
-use super::forward::{Operands, Shared, against_block};
-use super::{BLOCK, Scratch, Shape, Workspace};
+use super::head::{
+    Group, Shared, against_queries, by_key, by_query, panels, part, rows_of_cells, scale,
+};
+use super::softmax::Queries;
+use super::workspace::Scratch;
+use super::{BLOCK, Shape, Workspace};
+use crate::ops::matmul::kernel::{Kernel, Left, Target};
 use crate::ops::matmul::pack;
-use crate::ops::matmul::product::{Product, Strided};
-use crate::ops::{Float, simd};
+use crate::ops::matmul::small::Small;
+use crate::ops::matmul::strided::Strided;
+use crate::ops::{Element, simd};
 
-/// Writes `dqkv` (B, T, 3 C) from `doutput` (B, T, C) and what forward saw and wrote.
+/// Writes `dqkv` (B, T, (H + 2 K) D) from `doutput` (B, T, H D) and what forward saw and wrote.
 ///
 /// # Panics
-/// When a slice is shorter or longer than its shape.
-pub fn backward<T: Float>(
-    dqkv: &mut [T],
-    doutput: &[T],
-    qkv: &[T],
-    (output, log_sums): (&[T], &[T]),
+/// When a slice is shorter or longer than its shape, or H no multiple of K.
+pub fn backward<E: Element>(
+    dqkv: &mut [E],
+    doutput: &[E],
+    qkv: &[E],
+    (output, log_sums): (&[E], &[E::Wide]),
     shape: Shape,
-    workspace: &mut Workspace<T>,
+    workspace: &mut Workspace<E>,
 ) {
-    assert_eq!(qkv.len(), shape.rows() * shape.width() * 3, "qkv (B, T, 3 C) of {shape:?}");
-    assert_eq!(dqkv.len(), qkv.len(), "dqkv (B, T, 3 C) of {shape:?}");
-    assert_eq!(output.len(), shape.rows() * shape.width(), "output (B, T, C) of {shape:?}");
-    assert_eq!(doutput.len(), output.len(), "doutput (B, T, C) of {shape:?}");
-    assert_eq!(log_sums.len(), shape.rows() * shape.heads, "log sums (B, H, T) of {shape:?}");
+    shape.check(qkv.len(), output.len(), log_sums.len());
+    assert_eq!(dqkv.len(), qkv.len(), "dqkv (B, T, (H + 2 K) D) of {shape:?}");
+    assert_eq!(doutput.len(), output.len(), "doutput (B, T, H D) of {shape:?}");
     let dqkv = Shared::new(dqkv);
     let parts = workspace.parts.len();
-    workspace.parts.par_iter_mut().enumerate().for_each(|(part, scratch)| {
-        for number in shape.heads_of(part, parts) {
-            let (row, column) = shape.corner(number);
-            let start = row * shape.width() + column;
-            let dense = |slice: &[T]| slice[start..].as_ptr();
-            let head = Head {
-                operands: Operands::new(qkv, shape, number),
-                output: Strided { start: dense(output), row: shape.width(), column: 1 },
-                doutput: Strided { start: dense(doutput), row: shape.width(), column: 1 },
-                log_sums: &log_sums[number * shape.tokens..][..shape.tokens],
-                gradient: dqkv.at(row * 3 * shape.width() + column),
+    workspace.parts.par_iter_mut().enumerate().for_each(|(index, scratch)| {
+        for number in shape.groups_of(index, parts) {
+            let group = Group::new(&shape, number);
+            let of_row = |column| part(qkv, shape.qkv_width(), (group.row, column));
+            let dimensions = (shape.tokens, shape.head_width);
+            let Scratch { kernel, keys, values, panels: room, .. } = &mut *scratch;
+            // SAFETY: the lengths were checked.
+            let (keys, values) = unsafe {
+                panels(room, of_row(group.key), dimensions, kernel);
+                (
+                    rows_of_cells(keys, of_row(group.key), dimensions, kernel),
+                    rows_of_cells(values, of_row(group.value), dimensions, kernel),
+                )
             };
-            for first in (0..shape.tokens).step_by(BLOCK) {
-                // SAFETY: the lengths were checked; no other task writes this head's columns.
-                unsafe { head.queries(first, scratch) };
+            let gradient = |column| dqkv.at(group.row * shape.qkv_width() + column);
+            for index in 0..shape.group() {
+                let column = group.query + index * shape.head_width;
+                let of_output = |data| part(data, shape.width(), (group.row, column));
+                let head = Head {
+                    shape: &shape,
+                    query: of_row(column),
+                    keys,
+                    values,
+                    output: of_output(output),
+                    doutput: of_output(doutput),
+                    log_sums: &log_sums[(group.head + index) * shape.tokens..][..shape.tokens],
+                    gradient: gradient(column),
+                    first_of_group: index == 0,
+                };
+                for first in (0..shape.tokens).step_by(BLOCK) {
+                    // SAFETY: the lengths were checked; no other task writes this head's columns.
+                    unsafe { head.queries(first, scratch) };
+                }
+            }
+            let (stride, rows) = (scratch.stride(), shape.tokens);
+            // SAFETY: no other task writes this group's columns.
+            unsafe {
+                narrow(gradient(group.key), &scratch.key_sums, stride, &shape, rows);
+                narrow(gradient(group.value), &scratch.value_sums, stride, &shape, rows);
             }
         }
     });
 }
 
-/// One sequence and head.
-struct Head<'a, T> {
-    operands: Operands<T>,
-    output: Strided<T>,
-    doutput: Strided<T>,
-    log_sums: &'a [T],
-    /// The first element of dq; dk and dv are C and 2 C further on.
-    gradient: *mut T,
+/// One sequence and query head.
+struct Head<'a, E: Element> {
+    shape: &'a Shape,
+    query: Strided<E>,
+    keys: Left<E::Wide>,
+    values: Left<E::Wide>,
+    output: Strided<E>,
+    doutput: Strided<E>,
+    log_sums: &'a [E::Wide],
+    /// The first element of dq.
+    gradient: *mut E,
+    first_of_group: bool,
 }
 
-impl<T: Float> Head<'_, T> {
-    /// One block of queries. A block of keys gets its first gradient on the diagonal.
+impl<E: Element> Head<'_, E> {
+    /// One block of queries. A block of keys gets its first gradient on the diagonal of the first
+    /// head of its group.
     ///
     /// # Safety
-    /// The operands must be readable, and this head's columns of the gradient the caller's alone.
-    unsafe fn queries(&self, first: usize, scratch: &mut Scratch<T>) {
-        let Shape { tokens, head_width, .. } = self.operands.shape;
+    /// The operands must be readable, and this head's columns of dq the caller's alone.
+    unsafe fn queries(&self, first: usize, scratch: &mut Scratch<E>) {
+        let Shape { tokens, head_width, .. } = *self.shape;
+        let (kernel, stride) = (scratch.kernel, scratch.stride());
         let rows = BLOCK.min(tokens - first);
-        let doutput = self.doutput.offset(first, 0);
-        let mut log_sums = [T::ZERO; BLOCK];
-        log_sums[..rows].copy_from_slice(&self.log_sums[first..first + rows]);
         // SAFETY: as this function; `rows` queries from `first` on exist.
-        let row_sums = unsafe {
-            self.operands.scaled_query(&mut scratch.query, first, rows);
-            let widths = (BLOCK, BLOCK);
-            pack::right(&mut scratch.output, doutput.transposed(), head_width, rows, widths);
-            self.row_sums(first, rows)
+        let queries = unsafe {
+            self.pack(first, rows, scratch);
+            self.known(first, rows)
         };
+        let block = scratch.panels.len() / tokens.div_ceil(BLOCK);
         for key in (0..=first).step_by(BLOCK) {
-            let keys = BLOCK.min(first + rows - key);
-            let Scratch { packs, query, output, scores, changes } = &mut *scratch;
-            let (scores, changes) = (&mut scores[..keys], &mut changes[..keys]);
-            let Operands { key: key_rows, value, .. } = self.operands;
-            // SAFETY: as this function; the blocks are this thread's.
-            unsafe {
-                against_block(key_rows.offset(key, 0), query, keys, scores).run(packs);
-                against_block(value.offset(key, 0), output, keys, changes).run(packs);
-            }
-            let scale = self.operands.scale();
-            simd::vectorize(
-                #[inline(always)]
-                || softmax(scores, changes, (&log_sums, &row_sums), scale, key == first),
-            );
-            let diagonal = key == first;
-            let scores = Strided { start: scores.as_flattened().as_ptr(), row: BLOCK, column: 1 };
-            let changes = Strided { start: changes.as_flattened().as_ptr(), row: BLOCK, column: 1 };
-            let query_rows = self.operands.query.offset(first, 0);
+            let (keys, diagonal) = (BLOCK.min(first + rows - key), key == first);
             // SAFETY: as this function.
-            unsafe {
-                self.product(2, key, (keys, rows), scores, doutput, !diagonal).run(packs);
-                self.product(1, key, (keys, rows), changes, query_rows, !diagonal).run(packs);
-                let (changes, keys_from) = (changes.transposed(), key_rows.offset(key, 0));
-                self.product(0, first, (rows, keys), changes, keys_from, key > 0).run(packs);
-            }
+            unsafe { self.scores(key, keys, scratch) };
+            differentiate(&queries, keys, diagonal, scratch);
+            let Scratch {
+                panels,
+                rows: [query, doutput],
+                along_keys,
+                along_queries: [probabilities, differences],
+                sums: query_sums,
+                key_sums,
+                value_sums,
+                ..
+            } = &mut *scratch;
+            let steps = rows.div_ceil(kernel.group());
+            let product = |left, right: &[E::Wide], steps, sums: &mut [E::Wide], m, accumulate| {
+                let target = Target { start: sums.as_mut_ptr(), row: stride, accumulate };
+                let shape = (m, head_width, steps);
+                // SAFETY: the operands and sums are this thread's and hold the shape.
+                unsafe { Small { shape, left, right: right.as_ptr(), target }.run(kernel) };
+            };
+            let add = !(diagonal && self.first_of_group);
+            let values = &mut value_sums[key * stride..];
+            product(by_key(probabilities), doutput, steps, values, keys, add);
+            let sums = &mut key_sums[key * stride..];
+            product(by_key(differences), query, steps, sums, keys, add);
+            let panel = &panels[key / BLOCK * block..][..block];
+            let steps = keys.div_ceil(kernel.group());
+            product(by_query(along_keys), panel, steps, query_sums, rows, key > 0);
         }
+        let gradient = self.gradient.wrapping_add(first * self.shape.qkv_width());
+        // SAFETY: as this function.
+        unsafe { narrow(gradient, &scratch.sums, stride, self.shape, rows) };
     }
 
-    /// (m, k) `left` times (k, D) `right`, to rows from `row` on of a third of the gradient.
-    fn product(
-        &self,
-        third: usize,
-        row: usize,
-        (m, k): (usize, usize),
-        left: Strided<T>,
-        right: Strided<T>,
-        accumulate: bool,
-    ) -> Product<T> {
-        let width = self.operands.shape.width();
-        Product {
-            shape: (m, self.operands.shape.head_width, k),
-            left,
-            right,
-            output: self.gradient.wrapping_add(row * 3 * width + third * width),
-            output_row: 3 * width,
-            accumulate,
-        }
-    }
-
-    /// The sums over D of dout out, for a block of queries.
+    /// Packs q and dout of a block in both directions.
     ///
     /// # Safety
     /// The operands must be readable, with `rows` queries from `first` on.
-    unsafe fn row_sums(&self, first: usize, rows: usize) -> [T; BLOCK] {
-        let width = self.operands.shape.head_width;
-        let mut sums = [T::ZERO; BLOCK];
+    unsafe fn pack(&self, first: usize, rows: usize, scratch: &mut Scratch<E>) {
+        let head_width = self.shape.head_width;
+        for (index, source) in [self.query, self.doutput].into_iter().enumerate() {
+            let source = source.offset(first, 0);
+            let (columns, of_rows) = (&mut scratch.columns[index], &mut scratch.rows[index]);
+            let kernel: &Kernel<_> = scratch.kernel;
+            // SAFETY: as this function.
+            unsafe {
+                let across = (head_width, rows);
+                pack::right_filled(columns, source.transposed(), across, BLOCK, kernel);
+                pack::right(of_rows, source, (rows, head_width), kernel);
+            }
+        }
+    }
+
+    /// S^T sqrt(D) and dP^T of a block of keys.
+    ///
+    /// # Safety
+    /// The operands must be readable, with `keys` keys from `first` on.
+    unsafe fn scores(&self, first: usize, keys: usize, scratch: &mut Scratch<E>) {
+        let Scratch { kernel, columns: [query, doutput], scores, changes, .. } = scratch;
+        // SAFETY: as this function; the blocks are this thread's.
+        unsafe {
+            against_queries::<E>(self.keys, first, query, &mut scores[..keys]).run(kernel);
+            against_queries::<E>(self.values, first, doutput, &mut changes[..keys]).run(kernel);
+        }
+    }
+
+    /// The log-sum-exps of a block of queries, and the sums over D of dout out.
+    ///
+    /// # Safety
+    /// The operands must be readable, with `rows` queries from `first` on.
+    unsafe fn known(&self, first: usize, rows: usize) -> Queries<E::Wide> {
+        let mut log_sums = [E::Wide::ZERO; BLOCK];
+        log_sums[..rows].copy_from_slice(&self.log_sums[first..first + rows]);
+        let mut row_sums = [E::Wide::ZERO; BLOCK];
         simd::vectorize(
             #[inline(always)]
             || {
-                for (row, sum) in sums[..rows].iter_mut().enumerate() {
-                    // SAFETY: one row of the head, by the caller's contract.
-                    let (output, doutput) = unsafe {
-                        let output = self.output.at(first + row, 0);
-                        let doutput = self.doutput.at(first + row, 0);
-                        (
-                            std::slice::from_raw_parts(output, width),
-                            std::slice::from_raw_parts(doutput, width),
-                        )
+                for (row, sum) in row_sums[..rows].iter_mut().enumerate() {
+                    let row = |of: Strided<E>| {
+                        let start = of.at(first + row, 0);
+                        // SAFETY: one row of the head, by the caller's contract.
+                        unsafe { std::slice::from_raw_parts(start, self.shape.head_width) }
                     };
-                    *sum = simd::dot(output, doutput);
+                    *sum = simd::dot(row(self.output), row(self.doutput));
                 }
             },
         );
-        sums
+        Queries { log_sums, row_sums, scale: scale(self.shape) }
     }
 }
 
-/// S^T to P^T in `scores`, and dP^T to dS^T / sqrt(D) in `changes`.
-#[inline(always)]
-fn softmax<T: Float>(
-    scores: &mut [[T; BLOCK]],
-    changes: &mut [[T; BLOCK]],
-    (log_sums, row_sums): (&[T; BLOCK], &[T; BLOCK]),
-    scale: T,
+/// Scores and changes to P and dS.
+fn differentiate<E: Element>(
+    queries: &Queries<E::Wide>,
+    keys: usize,
     diagonal: bool,
+    scratch: &mut Scratch<E>,
 ) {
-    for (key, (scores, changes)) in scores.iter_mut().zip(changes).enumerate() {
-        if diagonal {
-            scores[..key].fill(T::LOWEST); // queries before this key
-        }
-        for query in 0..BLOCK {
-            let probability = (scores[query] - log_sums[query]).exp();
-            scores[query] = probability;
-            changes[query] = probability * (changes[query] - row_sums[query]) * scale;
-        }
-    }
+    let Scratch { kernel, scores, changes, along_keys, along_queries, .. } = scratch;
+    let scores = (&mut scores[..keys], &changes[..keys]);
+    let [probabilities, differences] = along_queries;
+    let along_queries = [probabilities.as_mut_slice(), differences];
+    simd::vectorize(
+        #[inline(always)]
+        || {
+            if kernel.group() == 2 {
+                queries.differentiate::<E, true>(scores, along_keys, along_queries, diagonal);
+            } else {
+                queries.differentiate::<E, false>(scores, along_keys, along_queries, diagonal);
+            }
+        },
+    );
+}
+
+/// Writes `rows` rows of sums to columns of dqkv.
+///
+/// # Safety
+/// These rows and columns must be the caller's alone.
+unsafe fn narrow<E: Element>(
+    gradient: *mut E,
+    sums: &[E::Wide],
+    stride: usize,
+    shape: &Shape,
+    rows: usize,
+) {
+    simd::vectorize(
+        #[inline(always)]
+        || {
+            for (row, sums) in sums.chunks_exact(stride).take(rows).enumerate() {
+                let start = gradient.wrapping_add(row * shape.qkv_width());
+                // SAFETY: one row, by the caller's contract.
+                let row = unsafe { std::slice::from_raw_parts_mut(start, shape.head_width) };
+                for (element, &sum) in row.iter_mut().zip(sums) {
+                    *element = E::narrow(sum);
+                }
+            }
+        },
+    );
 }

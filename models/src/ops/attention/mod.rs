@@ -1,4 +1,4 @@
-//! Causal multi-head attention in blocks, with an online softmax.
+//! Causal multi-head attention in blocks, with an online softmax and grouped queries.
 //!
 //! For each sequence and head, with q, k, v (T, D): S = q k^T / sqrt(D) for keys up to the query,
 //! P = softmax(S), out = P v. Only blocks of [`BLOCK`] keys x [`BLOCK`] queries of S exist (Dao et
@@ -8,25 +8,29 @@
 //! - dS = P (dout v^T - the row sums of dout out)
 //! - dq = dS k / sqrt(D), dk = dS^T q / sqrt(D)
 //!
-//! q, k and v are the thirds of the rows of qkv (B, T, 3 C), heads side by side in each; out is
-//! (B, T, C) and the log-sum-exps (B, H, T). Blocks are kept with queries along the vectors, so no
-//! sum runs across a vector and each operand is transposed once per block of queries.
+//! H query heads share K key and value heads, H / K neighbours each (Ainslie et al., arXiv
+//! 2305.13245); dk and dv are summed over those. Rows of qkv (B, T, (H + 2 K) D) have the query
+//! heads, then the key heads, then the value heads; out is (B, T, H D) and the log-sum-exps
+//! (B, H, T). Scores, softmax and all sums are wide; P and dS are narrowed for their products.
+//!
+//! Blocks are kept with queries along the vectors, so no sum runs across a vector.
 
 mod backward;
+mod cells;
 mod forward;
+mod head;
+mod softmax;
+mod workspace;
+
+#[cfg(test)]
+mod tests;
 
 pub use backward::backward;
 pub use forward::forward;
-
-use super::matmul::{Packs, product::NEAR};
-use crate::ops::Float;
+pub use workspace::Workspace;
 
 /// Queries and keys of one block.
 pub const BLOCK: usize = 64;
-
-// The left operands of its products are rows of q, k and v, or blocks whose columns are BLOCK
-// apart: near enough never to be gathered, so that `Packs` need no room for that.
-const _: () = assert!(BLOCK <= NEAR);
 
 /// Dimensions of one attention.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,14 +41,21 @@ pub struct Shape {
     pub tokens: usize,
     /// H.
     pub heads: usize,
+    /// K, a divisor of H.
+    pub key_value_heads: usize,
     /// D.
     pub head_width: usize,
 }
 
 impl Shape {
-    /// C = H D.
-    fn width(&self) -> usize {
+    /// Columns of out: H D.
+    pub fn width(&self) -> usize {
         self.heads * self.head_width
+    }
+
+    /// Columns of qkv: (H + 2 K) D.
+    pub fn qkv_width(&self) -> usize {
+        (self.heads + 2 * self.key_value_heads) * self.head_width
     }
 
     /// N = B T.
@@ -52,60 +63,21 @@ impl Shape {
         self.sequences * self.tokens
     }
 
-    /// Where sequence and head number `head` of B x H starts: row of the buffers, and column of
-    /// each third.
-    fn corner(&self, head: usize) -> (usize, usize) {
-        (head / self.heads * self.tokens, head % self.heads * self.head_width)
+    /// Query heads that share a key head.
+    fn group(&self) -> usize {
+        self.heads / self.key_value_heads
     }
 
-    /// The heads that one of `parts` tasks takes.
-    fn heads_of(&self, part: usize, parts: usize) -> std::ops::Range<usize> {
-        let heads = self.sequences * self.heads;
-        part * heads / parts..(part + 1) * heads / parts
-    }
-}
-
-/// Room for the blocks of every thread.
-///
-/// The number of threads decides only how work is divided: results are the same for all.
-#[derive(Debug)]
-pub struct Workspace<T> {
-    parts: Vec<Scratch<T>>,
-}
-
-/// One thread's blocks.
-#[derive(Debug)]
-struct Scratch<T> {
-    packs: Packs<T>,
-    /// q^T / sqrt(D) and dout^T (D, BLOCK).
-    query: Vec<T>,
-    output: Vec<T>,
-    /// S^T, then P^T; and dS^T (BLOCK keys, BLOCK queries).
-    scores: Vec<[T; BLOCK]>,
-    changes: Vec<[T; BLOCK]>,
-}
-
-impl<T: Float> Workspace<T> {
-    /// Room for this many threads (at least 1) at this D.
-    pub fn new(threads: usize, head_width: usize) -> Self {
-        let side = head_width.max(BLOCK);
-        let scratch = || Scratch {
-            packs: Packs::new(0, side, side),
-            query: vec![T::ZERO; head_width * BLOCK],
-            output: vec![T::ZERO; head_width * BLOCK],
-            scores: vec![[T::ZERO; BLOCK]; BLOCK],
-            changes: vec![[T::ZERO; BLOCK]; BLOCK],
-        };
-        Self { parts: (0..threads.max(1)).map(|_| scratch()).collect() }
+    /// The groups, of all B K, that one of `parts` tasks takes.
+    fn groups_of(&self, part: usize, parts: usize) -> std::ops::Range<usize> {
+        let groups = self.sequences * self.key_value_heads;
+        part * groups / parts..(part + 1) * groups / parts
     }
 
-    /// Size in bytes.
-    pub fn bytes(&self) -> usize {
-        let elements = |part: &Scratch<T>| part.query.len() * 2 + BLOCK * BLOCK * 2;
-        let bytes = |part| elements(part) * size_of::<T>() + part.packs.bytes();
-        self.parts.iter().map(bytes).sum()
+    fn check(&self, qkv: usize, output: usize, log_sums: usize) {
+        assert!(self.heads.is_multiple_of(self.key_value_heads), "H a multiple of K in {self:?}");
+        assert_eq!(qkv, self.rows() * self.qkv_width(), "qkv (B, T, (H + 2 K) D) of {self:?}");
+        assert_eq!(output, self.rows() * self.width(), "output (B, T, H D) of {self:?}");
+        assert_eq!(log_sums, self.rows() * self.heads, "log sums (B, H, T) of {self:?}");
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,42 +1,56 @@
 //! Against the plain formula, finite differences, causality, and numbers of threads.
 
-use super::{Shape, Workspace, backward, forward};
-use crate::ops::Float;
-use crate::ops::testing::{check_gradient, inner, relative_error, uniform};
+use half::bf16;
 
-fn run<T: Float>(qkv: &[T], shape: Shape, threads: usize) -> (Vec<T>, Vec<T>) {
-    let mut output = vec![T::from_f64(f64::NAN); qkv.len() / 3];
-    let mut log_sums = vec![T::from_f64(f64::NAN); shape.rows() * shape.heads];
-    let mut workspace = Workspace::new(threads, shape.head_width);
+use super::{Shape, Workspace, backward, forward};
+use crate::ops::matmul::kernel::{Kernel, singles};
+use crate::ops::testing::{check_gradient, inner, relative_error, uniform};
+use crate::ops::{Element, Float};
+
+type Outcome<E> = (Vec<E>, Vec<<E as Element>::Wide>);
+
+fn not_a_number<E: Element>(len: usize) -> Vec<E> {
+    vec![E::narrow(E::Wide::from_f64(f64::NAN)); len]
+}
+
+fn run<E: Element>(qkv: &[E], shape: Shape, mut workspace: Workspace<E>) -> Outcome<E> {
+    let mut output = not_a_number(shape.rows() * shape.width());
+    let mut log_sums = not_a_number(shape.rows() * shape.heads);
     forward(&mut output, &mut log_sums, qkv, shape, &mut workspace);
     (output, log_sums)
 }
 
-fn gradient<T: Float>(qkv: &[T], doutput: &[T], shape: Shape, threads: usize) -> Vec<T> {
-    let (output, log_sums) = run(qkv, shape, threads);
-    let mut dqkv = vec![T::from_f64(f64::NAN); qkv.len()];
-    let mut workspace = Workspace::new(threads, shape.head_width);
-    backward(&mut dqkv, doutput, qkv, (&output, &log_sums), shape, &mut workspace);
+fn gradient<E: Element>(
+    qkv: &[E],
+    doutput: &[E],
+    shape: Shape,
+    workspace: impl Fn() -> Workspace<E>,
+) -> Vec<E> {
+    let (output, log_sums) = run(qkv, shape, workspace());
+    let mut dqkv = not_a_number(qkv.len());
+    backward(&mut dqkv, doutput, qkv, (&output, &log_sums), shape, &mut workspace());
     dqkv
 }
 
 /// The formula with whole rows of S.
 fn naive(qkv: &[f64], shape: Shape) -> Vec<f64> {
-    let (width, tokens, heads) = (shape.width(), shape.tokens, shape.heads);
-    let mut output = vec![0.0; shape.rows() * width];
+    let Shape { tokens, heads, head_width, .. } = shape;
+    let mut output = vec![0.0; shape.rows() * shape.width()];
     for (sequence, head) in (0..shape.sequences).flat_map(|s| (0..heads).map(move |h| (s, h))) {
-        let third = |index: usize, token: usize| {
-            let start = (sequence * tokens + token) * 3 * width + index * width;
-            &qkv[start + head * shape.head_width..][..shape.head_width]
+        let row = |column: usize, token: usize| {
+            let start = (sequence * tokens + token) * shape.qkv_width();
+            &qkv[start + column * head_width..][..head_width]
         };
+        let shared = head / shape.group();
+        let (key_head, value_head) = (heads + shared, heads + shape.key_value_heads + shared);
         for query in 0..tokens {
-            let scale = (shape.head_width as f64).sqrt();
-            let scores = (0..=query).map(|key| inner(third(0, query), third(1, key)) / scale);
+            let scale = (head_width as f64).sqrt();
+            let scores = (0..=query).map(|key| inner(row(head, query), row(key_head, key)) / scale);
             let powers: Vec<f64> = scores.map(f64::exp).collect();
             let sum: f64 = powers.iter().sum();
-            let start = (sequence * tokens + query) * width + head * shape.head_width;
+            let start = (sequence * tokens + query) * shape.width() + head * head_width;
             for (key, power) in powers.iter().enumerate() {
-                for (column, value) in third(2, key).iter().enumerate() {
+                for (column, value) in row(value_head, key).iter().enumerate() {
                     output[start + column] += power / sum * value;
                 }
             }
@@ -45,66 +59,120 @@ fn naive(qkv: &[f64], shape: Shape) -> Vec<f64> {
     output
 }
 
-/// Shapes below, at and above a block of tokens, with odd head widths.
-const SHAPES: [Shape; 5] = [
-    Shape { sequences: 2, tokens: 7, heads: 3, head_width: 8 },
-    Shape { sequences: 1, tokens: 64, heads: 2, head_width: 16 },
-    Shape { sequences: 1, tokens: 65, heads: 1, head_width: 5 },
-    Shape { sequences: 1, tokens: 130, heads: 2, head_width: 64 },
-    Shape { sequences: 3, tokens: 1, heads: 2, head_width: 96 },
+const fn shape(
+    sequences: usize,
+    tokens: usize,
+    (heads, key_value_heads): (usize, usize),
+    head_width: usize,
+) -> Shape {
+    Shape { sequences, tokens, heads, key_value_heads, head_width }
+}
+
+/// Shapes below, at and above a block of tokens, with odd head widths and grouped queries.
+const SHAPES: [Shape; 8] = [
+    shape(2, 7, (3, 3), 8),
+    shape(1, 64, (2, 2), 16),
+    shape(1, 65, (1, 1), 5),
+    shape(1, 130, (2, 2), 64),
+    shape(3, 1, (2, 2), 96),
+    shape(2, 67, (6, 2), 17),
+    shape(1, 129, (4, 1), 33),
+    shape(2, 64, (4, 2), 128),
 ];
 
-#[test]
-fn forward_agrees_with_the_formula() {
+fn qkv(shape: Shape) -> Vec<f64> {
+    let qkv: Vec<f64> = uniform(shape.rows() * shape.qkv_width(), 1);
+    qkv.iter().map(|x| 3.0 * x).collect()
+}
+
+fn rounded<E: Element>(values: &[f64]) -> Vec<E> {
+    values.iter().map(|&value| E::narrow(E::Wide::from_f64(value))).collect()
+}
+
+fn wide<E: Element>(values: &[E]) -> Vec<f64> {
+    values.iter().map(|value| value.widen().to_f64()).collect()
+}
+
+/// Output and gradient against f64 on the same rounded inputs.
+fn agrees_with_f64<E: Element>(kernel: &'static Kernel<E::Wide>, bounds: (f64, f64)) {
     for shape in SHAPES {
-        let exact: Vec<f64> = uniform(shape.rows() * shape.width() * 3, 1);
-        let exact: Vec<f64> = exact.iter().map(|x| 3.0 * x).collect();
-        let single: Vec<f32> = exact.iter().map(|&x| x as f32).collect();
+        let input: Vec<E> = rounded(&qkv(shape));
+        let exact = wide(&input);
+        let workspace = || Workspace::with_kernel(2, &shape, kernel);
         let expected = naive(&exact, shape);
-        assert!(relative_error(&run(&exact, shape, 1).0, &expected) < 1e-13, "{shape:?}");
-        assert!(relative_error(&run(&single, shape, 2).0, &expected) < 3e-6, "{shape:?}");
+        let error = relative_error(&wide(&run(&input, shape, workspace()).0), &expected);
+        assert!(error < bounds.0, "out of {shape:?} with {kernel:?}: {error:e}");
+
+        let doutput: Vec<E> = rounded(&uniform(shape.rows() * shape.width(), 2));
+        let expected = gradient(&exact, &wide(&doutput), shape, || Workspace::new(1, &shape));
+        let found = gradient(&input, &doutput, shape, workspace);
+        let error = relative_error(&wide(&found), &expected);
+        assert!(error < bounds.1, "dqkv of {shape:?} with {kernel:?}: {error:e}");
+    }
+}
+
+#[test]
+fn f64_and_f32_agree_with_the_formula() {
+    agrees_with_f64::<f64>(f64::kernel(), (1e-13, 1e-13));
+    for kernel in singles() {
+        agrees_with_f64::<f32>(kernel, (3e-6, 3e-6));
+    }
+}
+
+/// Outputs are rounded once, probabilities and their gradients once before: by 2^-8 each at most.
+#[test]
+fn bf16_agrees_with_the_formula_also_where_it_must_be_widened() {
+    agrees_with_f64::<bf16>(bf16::kernel(), (4e-3, 8e-3));
+    for kernel in singles() {
+        agrees_with_f64::<bf16>(kernel, (4e-3, 8e-3));
     }
 }
 
 #[test]
 fn backward_agrees_with_finite_differences() {
     for shape in [
-        Shape { sequences: 2, tokens: 7, heads: 3, head_width: 8 },
-        Shape { sequences: 1, tokens: 70, heads: 1, head_width: 3 },
+        shape(2, 7, (3, 3), 8),
+        shape(1, 70, (1, 1), 3),
+        shape(1, 9, (6, 2), 5),
+        shape(1, 66, (2, 1), 3),
     ] {
-        let qkv: Vec<f64> = uniform(shape.rows() * shape.width() * 3, 1);
+        let qkv: Vec<f64> = uniform(shape.rows() * shape.qkv_width(), 1);
         let doutput: Vec<f64> = uniform(shape.rows() * shape.width(), 2);
-        let dqkv = gradient(&qkv, &doutput, shape, 2);
-        check_gradient("qkv", &qkv, &dqkv, |qkv| inner(&run(qkv, shape, 1).0, &doutput));
+        let dqkv = gradient(&qkv, &doutput, shape, || Workspace::new(2, &shape));
+        let output = |qkv: &[f64]| run(qkv, shape, Workspace::new(1, &shape)).0;
+        check_gradient("qkv", &qkv, &dqkv, |qkv| inner(&output(qkv), &doutput));
     }
 }
 
-#[test]
-fn gradients_in_f32_agree_with_f64() {
-    for shape in SHAPES {
-        let qkv: Vec<f64> = uniform(shape.rows() * shape.width() * 3, 1);
-        let doutput: Vec<f64> = uniform(shape.rows() * shape.width(), 2);
-        let single = |x: &[f64]| x.iter().map(|&x| x as f32).collect::<Vec<f32>>();
-        let exact = gradient(&qkv, &doutput, shape, 1);
-        let found = gradient(&single(&qkv), &single(&doutput), shape, 2);
-        assert!(relative_error(&found, &exact) < 3e-6, "{shape:?}");
-    }
+fn future_and_threads<E: Element + PartialEq>(shape: Shape) {
+    let before: Vec<E> = rounded(&uniform(shape.rows() * shape.qkv_width(), 1));
+    let mut after = before.clone();
+    let cut = 70;
+    after[cut * shape.qkv_width()..].fill(E::narrow(E::Wide::from_f64(1e30)));
+    let on = |threads| Workspace::new(threads, &shape);
+    let (before_out, _) = run(&before, shape, on(1));
+    let (after_out, _) = run(&after, shape, on(3));
+    let same = cut * shape.width();
+    assert!(before_out[..same] == after_out[..same]);
+    assert!(before_out[same..] != after_out[same..]);
+    let doutput: Vec<E> = rounded(&uniform(shape.rows() * shape.width(), 2));
+    let one = gradient(&before, &doutput, shape, || on(1));
+    assert!(gradient(&before, &doutput, shape, || on(2)) == one);
+    assert!(gradient(&before, &doutput, shape, || on(3)) == one);
 }
 
 #[test]
 fn the_future_has_no_influence_and_threads_none_on_bits() {
-    let shape = Shape { sequences: 1, tokens: 100, heads: 3, head_width: 8 };
-    let before: Vec<f32> = uniform(shape.rows() * 3 * shape.width(), 1);
-    let mut after = before.clone();
-    let cut = 70;
-    after[cut * 3 * shape.width()..].fill(1e30);
-    let (before_out, _) = run(&before, shape, 1);
-    let (after_out, _) = run(&after, shape, 3);
-    let same = cut * shape.width();
-    assert!(before_out[..same] == after_out[..same]);
-    assert!(before_out[same..] != after_out[same..]);
-    let doutput: Vec<f32> = uniform(shape.rows() * shape.width(), 2);
-    let one = gradient(&before, &doutput, shape, 1);
-    assert!(gradient(&before, &doutput, shape, 2) == one);
-    assert!(gradient(&before, &doutput, shape, 3) == one);
+    for shape in [shape(1, 100, (3, 3), 8), shape(1, 101, (6, 3), 9)] {
+        future_and_threads::<f32>(shape);
+        future_and_threads::<bf16>(shape);
+    }
+}
+
+#[test]
+fn the_plan_of_the_workspace_is_what_it_takes() {
+    for shape in SHAPES {
+        let planned = Workspace::<bf16>::planned_bytes(3, &shape);
+        assert_eq!(Workspace::<bf16>::new(3, &shape).bytes(), planned, "{shape:?}");
+    }
 }

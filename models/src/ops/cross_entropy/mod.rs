@@ -7,14 +7,18 @@
 //! - dH = dlogits W
 //! - dW += dlogits^T H
 //!
+//! Logits and their softmax are wide; dlogits is narrowed for the two products.
+//!
 //! Logits are kept as (V, tokens): tokens along the vectors, so that no sum runs across a vector,
 //! and neither W nor the logits need transposing for any of the three products.
 
 mod cpu;
+#[cfg(test)]
+mod tests;
 
 pub use cpu::{backward, forward};
 
-use super::Float;
+use super::Element;
 
 /// Most bytes of logits in one chunk.
 const LOGITS_BYTES: usize = 64 << 20;
@@ -24,8 +28,8 @@ const PARTS: usize = 64;
 const TOKENS_MULTIPLE: usize = 64;
 
 /// Tokens in one chunk of a batch of `tokens` (the last chunk may be shorter).
-pub fn chunk_tokens<T>(tokens: usize, vocabulary: usize) -> usize {
-    let most = LOGITS_BYTES / (vocabulary * size_of::<T>());
+pub fn chunk_tokens<E: Element>(tokens: usize, vocabulary: usize) -> usize {
+    let most = LOGITS_BYTES / (vocabulary * size_of::<E::Wide>());
     let most = (most / TOKENS_MULTIPLE).max(1) * TOKENS_MULTIPLE;
     let chunks = tokens.div_ceil(most).max(1);
     tokens.div_ceil(chunks).next_multiple_of(TOKENS_MULTIPLE).min(tokens)
@@ -33,18 +37,18 @@ pub fn chunk_tokens<T>(tokens: usize, vocabulary: usize) -> usize {
 
 /// What the head reads for one chunk.
 #[derive(Debug, Clone, Copy)]
-pub struct Inputs<'a, T> {
+pub struct Inputs<'a, E> {
     /// H (tokens, C).
-    pub hidden: &'a [T],
+    pub hidden: &'a [E],
     /// W (V, C).
-    pub table: &'a [T],
+    pub table: &'a [E],
     /// Target ids (tokens).
     pub targets: &'a [u32],
     /// C.
     pub width: usize,
 }
 
-impl<T> Inputs<'_, T> {
+impl<E> Inputs<'_, E> {
     /// The numbers of tokens and of token ids.
     fn check(&self) -> (usize, usize) {
         let (tokens, vocabulary) = (self.targets.len(), self.table.len() / self.width);
@@ -57,29 +61,29 @@ impl<T> Inputs<'_, T> {
 
 /// The logits of one chunk and what becomes of them.
 #[derive(Debug)]
-pub struct Workspace<T> {
-    /// (V, tokens).
-    logits: Vec<T>,
+pub struct Workspace<E: Element> {
+    /// (V, tokens); then dlogits, in the first part of each row.
+    logits: Vec<E::Wide>,
     /// Per part of the vocabulary and token: maximum, and sum of exponentials relative to it.
-    maxima: Vec<T>,
-    sums: Vec<T>,
+    maxima: Vec<E::Wide>,
+    sums: Vec<E::Wide>,
     /// Per token: log-sum-exp.
-    log_sums: Vec<T>,
+    log_sums: Vec<E::Wide>,
 }
 
-impl<T: Float> Workspace<T> {
+impl<E: Element> Workspace<E> {
     /// Room for chunks of up to `tokens` tokens.
     pub fn new(tokens: usize, vocabulary: usize) -> Self {
         Self {
-            logits: vec![T::ZERO; tokens * vocabulary],
-            maxima: vec![T::ZERO; PARTS * tokens],
-            sums: vec![T::ZERO; PARTS * tokens],
-            log_sums: vec![T::ZERO; tokens],
+            logits: vec![E::Wide::ZERO; tokens * vocabulary],
+            maxima: vec![E::Wide::ZERO; PARTS * tokens],
+            sums: vec![E::Wide::ZERO; PARTS * tokens],
+            log_sums: vec![E::Wide::ZERO; tokens],
         }
     }
 
     /// Bytes of a workspace, without making one.
     pub fn planned_bytes(tokens: usize, vocabulary: usize) -> usize {
-        tokens * (vocabulary + 2 * PARTS + 1) * size_of::<T>()
+        tokens * (vocabulary + 2 * PARTS + 1) * size_of::<E::Wide>()
     }
 }

@@ -10,7 +10,7 @@ const CUBIC: f64 = 0.044715;
 
 /// s = 1 / (1 + e^(-2u)).
 #[inline(always)]
-fn gate<T: Float>(x: T) -> T {
+pub(in crate::ops) fn gate<T: Float>(x: T) -> T {
     let twice_u = T::from_f64(SLOPE) * (x + T::from_f64(CUBIC) * x * x * x);
     T::ONE / (T::ONE + (-twice_u).exp())
 }

@@ -6,4 +6,5 @@
 
 mod cpu;
 
+pub(in crate::ops) use cpu::gate;
 pub use cpu::{backward, forward, recompute};

@@ -108,13 +108,7 @@ pub fn backward<E: Element>(
 
 /// One row of dx, with g = dy w and h = (x - mean) / standard deviation.
 #[inline(always)]
-fn row<E: Element>(
-    dx: &mut [E],
-    dy: &[E],
-    x: &[E],
-    [mean, inverse]: [E::Wide; 2],
-    weight: &[E],
-) {
+fn row<E: Element>(dx: &mut [E], dy: &[E], x: &[E], [mean, inverse]: [E::Wide; 2], weight: &[E]) {
     let count = E::Wide::from_f64(x.len() as f64);
     let mean_g = simd::dot(dy, weight) / count;
     let mean_gh = simd::sum_of_three(dy, weight, x, |dy, w, x| dy * w * (x - mean));
@@ -163,12 +157,7 @@ fn parameters<E: Element>(
     });
 }
 
-fn check<E: Element>(
-    y: &[E],
-    stats: &[[E::Wide; 2]],
-    x: &[E],
-    norm: Parameters<'_, E>,
-) -> usize {
+fn check<E: Element>(y: &[E], stats: &[[E::Wide; 2]], x: &[E], norm: Parameters<'_, E>) -> usize {
     let width = norm.weight.len();
     assert_eq!(norm.bias.len(), width, "bias (C)");
     assert_eq!(x.len(), stats.len() * width, "x (N, C), stats (N, 2)");

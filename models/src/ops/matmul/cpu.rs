@@ -4,120 +4,155 @@
 
 use rayon::prelude::*;
 
-use super::product::{Product, Strided};
-use super::{Shape, Workspace};
-use crate::ops::{COLUMN_CHUNK, Float, simd};
+use super::output::{Narrow, Output, Then};
+use super::product::{Product, Right};
+use super::strided::Strided;
+use super::{Shape, Weight, Workspace};
+use crate::ops::{COLUMN_CHUNK, Element, simd};
 
-/// Y = X W^T + b: writes `y` (N, O) from `x` (N, I), `weight` (O, I) and `bias` (O).
+/// What forward does with a sum before it is rounded once and stored.
+#[derive(Debug)]
+pub enum Epilogue<'a, E> {
+    /// Y = X W^T + b.
+    Store,
+    /// Y = X W^T + b + R, with R (N, O).
+    Residual(&'a [E]),
+    /// Y = X W^T + b, and A = gelu(Y) of what is stored in Y, with A (N, O).
+    Gelu(&'a mut [E]),
+}
+
+/// What becomes of sums over the rows of a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sums {
+    /// They replace what is there.
+    Write,
+    /// They are added to it.
+    Add,
+}
+
+/// Y = X W^T + b, and what the epilogue says: writes `y` (N, O) from `x` (N, I), `weight` (O, I)
+/// and `bias` (O).
 ///
 /// # Panics
 /// When a slice is shorter or longer than its shape.
-pub fn forward<T: Float>(
-    y: &mut [T],
-    x: &[T],
-    weight: &[T],
-    bias: Option<&[T]>,
+pub fn forward<'a, E: Element>(
+    y: &mut [E],
+    x: &[E],
+    weight: impl Into<Weight<'a, E>>,
+    (bias, epilogue): (Option<&[E]>, Epilogue<'_, E>),
     shape: Shape,
-    workspace: &mut Workspace<T>,
+    workspace: &mut Workspace<E>,
 ) {
     let Shape { rows, inputs, outputs } = shape;
-    check(shape, y, x, weight);
-    if let Some(bias) = bias {
-        assert_eq!(bias.len(), outputs, "bias (O)");
-        y.par_chunks_exact_mut(outputs).for_each(|row| row.copy_from_slice(bias));
-    }
+    let weight = weight.into();
+    check(shape, y.len(), x.len());
+    weight.check(outputs, inputs);
+    assert!(bias.is_none_or(|bias| bias.len() == outputs), "b (O) of {shape:?}");
+    let then = match epilogue {
+        Epilogue::Store => Then::Store,
+        Epilogue::Residual(residual) => {
+            assert_eq!(residual.len(), y.len(), "R (N, O) of {shape:?}");
+            Then::Add(residual.as_ptr())
+        }
+        Epilogue::Gelu(activation) => {
+            assert_eq!(activation.len(), y.len(), "A (N, O) of {shape:?}");
+            Then::Gelu(activation.as_mut_ptr())
+        }
+    };
+    let bias = bias.map(<[E]>::as_ptr);
     let product = Product {
         shape: (rows, outputs, inputs),
         left: Strided::dense(x, inputs),
-        right: Strided::dense(weight, inputs).transposed(),
-        output: y.as_mut_ptr(),
-        output_row: outputs,
-        accumulate: bias.is_some(),
+        right: weight.forward(inputs, workspace.packs[0].kernel),
+        output: Output::Narrow(Narrow { start: y.as_mut_ptr(), row: outputs, bias, then }),
     };
-    // SAFETY: the lengths were checked; `y` is borrowed mutably, so it overlaps nothing.
+    // SAFETY: the lengths were checked; outputs are borrowed mutably, so they overlap nothing.
     unsafe { product.run_parallel(&mut workspace.packs) };
 }
 
-/// dX = dY W: writes `dx` (N, I) from `dy` (N, O) and `weight` (O, I).
+/// dX = dY W, times `factor` (N, I) element by element where there is one: writes `dx` (N, I) from
+/// `dy` (N, O) and `weight` (O, I).
 ///
 /// # Panics
 /// When a slice is shorter or longer than its shape.
-pub fn backward_input<T: Float>(
-    dx: &mut [T],
-    dy: &[T],
-    weight: &[T],
+pub fn backward_input<'a, E: Element>(
+    dx: &mut [E],
+    dy: &[E],
+    weight: impl Into<Weight<'a, E>>,
+    factor: Option<&[E]>,
     shape: Shape,
-    workspace: &mut Workspace<T>,
+    workspace: &mut Workspace<E>,
 ) {
     let Shape { rows, inputs, outputs } = shape;
-    check(shape, dy, dx, weight);
+    let weight = weight.into();
+    check(shape, dy.len(), dx.len());
+    weight.check(outputs, inputs);
+    assert!(factor.is_none_or(|factor| factor.len() == dx.len()), "factor (N, I) of {shape:?}");
+    let then = factor.map_or(Then::Store, |factor| Then::Multiply(factor.as_ptr()));
     let product = Product {
         shape: (rows, inputs, outputs),
         left: Strided::dense(dy, outputs),
-        right: Strided::dense(weight, inputs),
-        output: dx.as_mut_ptr(),
-        output_row: inputs,
-        accumulate: false,
+        right: weight.backward(inputs, workspace.packs[0].kernel),
+        output: Output::Narrow(Narrow { start: dx.as_mut_ptr(), row: inputs, bias: None, then }),
     };
     // SAFETY: the lengths were checked; `dx` is borrowed mutably, so it overlaps nothing.
     unsafe { product.run_parallel(&mut workspace.packs) };
 }
 
-/// dW += dY^T X: adds to `dweight` (O, I) from `dy` (N, O) and `x` (N, I).
+/// dW = dY^T X or dW += dY^T X: `dweight` (O, I) from `dy` (N, O) and `x` (N, I).
 ///
 /// # Panics
 /// When a slice is shorter or longer than its shape.
-pub fn backward_weight<T: Float>(
-    dweight: &mut [T],
-    dy: &[T],
-    x: &[T],
+pub fn backward_weight<E: Element>(
+    dweight: &mut [E::Wide],
+    dy: &[E],
+    x: &[E],
+    sums: Sums,
     shape: Shape,
-    workspace: &mut Workspace<T>,
+    workspace: &mut Workspace<E>,
 ) {
     let Shape { rows, inputs, outputs } = shape;
-    check(shape, dy, x, dweight);
+    check(shape, dy.len(), x.len());
+    assert_eq!(dweight.len(), outputs * inputs, "dW (O, I) of {shape:?}");
+    let accumulate = sums == Sums::Add;
     let product = Product {
         shape: (outputs, inputs, rows),
         left: Strided::dense(dy, outputs).transposed(),
-        right: Strided::dense(x, inputs),
-        output: dweight.as_mut_ptr(),
-        output_row: inputs,
-        accumulate: true,
+        right: Right::Plain(Strided::dense(x, inputs)),
+        output: Output::Wide { start: dweight.as_mut_ptr(), row: inputs, accumulate },
     };
     // SAFETY: the lengths were checked; `dweight` is borrowed mutably, so it overlaps nothing.
     unsafe { product.run_parallel(&mut workspace.packs) };
 }
 
-/// db += the column sums of dY: adds to `dbias` (O) from `dy` (N, O).
+/// db = or += the column sums of dY: `dbias` (O) from `dy` (N, O).
 ///
 /// # Panics
 /// When `dy` is not a whole number of rows.
-pub fn backward_bias<T: Float>(dbias: &mut [T], dy: &[T]) {
+pub fn backward_bias<E: Element>(dbias: &mut [E::Wide], dy: &[E], sums: Sums) {
     let outputs = dbias.len();
     assert!(dy.len().is_multiple_of(outputs), "dY (N, O) with O = {outputs}");
     dbias.par_chunks_mut(COLUMN_CHUNK).enumerate().for_each(|(chunk, dbias)| {
         simd::vectorize(
             #[inline(always)]
             || {
-                let mut sums = [T::ZERO; COLUMN_CHUNK];
-                let sums = &mut sums[..dbias.len()];
+                let mut totals = [E::Wide::ZERO; COLUMN_CHUNK];
+                let totals = &mut totals[..dbias.len()];
                 for row in dy.chunks_exact(outputs) {
-                    let row = &row[chunk * COLUMN_CHUNK..][..sums.len()];
-                    for (sum, &value) in sums.iter_mut().zip(row) {
-                        *sum += value;
+                    let row = &row[chunk * COLUMN_CHUNK..][..totals.len()];
+                    for (total, &value) in totals.iter_mut().zip(row) {
+                        *total += value.widen();
                     }
                 }
-                for (total, &sum) in dbias.iter_mut().zip(&*sums) {
-                    *total += sum;
+                for (sum, &total) in dbias.iter_mut().zip(&*totals) {
+                    *sum = if sums == Sums::Add { *sum + total } else { total };
                 }
             },
         );
     });
 }
 
-fn check<T>(shape: Shape, y: &[T], x: &[T], weight: &[T]) {
-    let Shape { rows, inputs, outputs } = shape;
-    assert_eq!(y.len(), rows * outputs, "Y (N, O) of {shape:?}");
-    assert_eq!(x.len(), rows * inputs, "X (N, I) of {shape:?}");
-    assert_eq!(weight.len(), outputs * inputs, "W (O, I) of {shape:?}");
+fn check(shape: Shape, y: usize, x: usize) {
+    assert_eq!(y, shape.rows * shape.outputs, "Y (N, O) of {shape:?}");
+    assert_eq!(x, shape.rows * shape.inputs, "X (N, I) of {shape:?}");
 }

@@ -1,35 +1,170 @@
 //! Micro-kernels: the innermost loop of a matmul, one tile of the output in registers.
 //!
-//! They are those of the `gemm` crate. Its own driver allocates packing buffers on every call, so
-//! the driver here is ours and works in buffers of the caller.
+//! Those for AVX-512 in f32 and bf16 are our own; all others are those of the `gemm` crate, whose
+//! driver is not used because it allocates packing buffers on every call.
 
+#![allow(unsafe_code)]
+
+use std::fmt::{Debug, Formatter};
 use std::sync::LazyLock;
 
 use gemm_common::microkernel::MicroKernelFn;
 
-/// Micro-kernels of one instruction set.
+#[cfg(target_arch = "x86_64")]
+use super::avx512;
+use super::strided::Strided;
+use crate::ops::{Element, Float};
+
+/// Where a tile of sums goes: whole vectors in each row.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::ops) struct Target<W> {
+    /// First element.
+    pub(in crate::ops) start: *mut W,
+    /// From one row to the next, in elements.
+    pub(in crate::ops) row: usize,
+    /// Whether the sums are added to what is there.
+    pub(in crate::ops) accumulate: bool,
+}
+
+/// A column of cells of the left operand for each step, each cell the size of a wide element.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::ops) struct Left<W> {
+    /// The first cell; need not be aligned.
+    pub(in crate::ops) start: *const W,
+    /// From one row to the next.
+    pub(in crate::ops) row_bytes: usize,
+    /// From one step to the next.
+    pub(in crate::ops) step_bytes: usize,
+}
+
+/// A micro-kernel of our own for one number of rows and of vectors.
+pub(super) type Tile<W> = unsafe fn(Target<W>, usize, Left<W>, *const W);
+
+/// Micro-kernels of one instruction set, for operands in cells of W.
 ///
 /// A tile has up to `vectors` vectors of `lanes` elements along contiguous output columns, times up
-/// to `rows` output rows.
-#[derive(Debug)]
-pub struct Kernel<T: 'static> {
+/// to `rows` output rows. A cell holds `group` elements that follow each other along k.
+pub struct Kernel<W: 'static> {
     /// Name of the instruction set, as in `avx512f`.
     pub(super) name: &'static str,
     pub(super) lanes: usize,
     pub(super) vectors: usize,
     pub(super) rows: usize,
-    functions: &'static [&'static [MicroKernelFn<T>]],
+    /// Elements in a cell: 2 (bf16 as it is) or 1 (everything else, widened).
+    pub(super) group: usize,
+    functions: Functions<W>,
 }
 
-impl<T> Kernel<T> {
+#[derive(Clone, Copy)]
+enum Functions<W: 'static> {
+    /// By rows and vectors, each less one.
+    #[cfg(target_arch = "x86_64")]
+    Own(&'static [[Tile<W>; avx512::VECTORS]; avx512::ROWS]),
+    /// By vectors and rows, each less one.
+    Gemm(&'static [&'static [MicroKernelFn<W>]]),
+}
+
+impl<W> Debug for Kernel<W> {
+    fn fmt(&self, formatter: &mut Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_tuple("Kernel").field(&self.name).finish()
+    }
+}
+
+impl<W: Float> Kernel<W> {
+    /// Sums in a vector.
+    pub(in crate::ops) fn lanes(&self) -> usize {
+        self.lanes
+    }
+
+    /// Elements in a cell.
+    pub(in crate::ops) fn group(&self) -> usize {
+        self.group
+    }
+
     /// Columns of a full tile.
-    pub(super) fn panel(&self) -> usize {
+    pub(in crate::ops) fn panel(&self) -> usize {
         self.lanes * self.vectors
     }
 
-    /// The kernel for a tile of this many vectors and rows, each at least 1.
-    pub(super) fn function(&self, vectors: usize, rows: usize) -> MicroKernelFn<T> {
-        self.functions[vectors - 1][rows - 1]
+    /// Whether the micro-kernels can read a left operand over `k` as it is: k along cells that
+    /// elements already form.
+    pub(super) fn reads<E: Element<Wide = W>>(&self, left: Strided<E>, k: usize) -> bool {
+        left.column == 1 && self.reads_rows::<E>(k)
+    }
+
+    /// The same for one whose rows are contiguous.
+    pub(in crate::ops) fn reads_rows<E: Element<Wide = W>>(&self, k: usize) -> bool {
+        self.group * size_of::<E>() == size_of::<W>() && k.is_multiple_of(self.group)
+    }
+
+    /// A left operand that [`Self::reads`] says is readable as it is.
+    pub(in crate::ops) fn in_place<E: Element<Wide = W>>(&self, left: Strided<E>) -> Left<W> {
+        Left {
+            start: left.start.cast(),
+            row_bytes: left.row * size_of::<E>(),
+            step_bytes: size_of::<W>(),
+        }
+    }
+
+    /// Multiplies `rows` rows of `depth` cells with a panel of `vectors` vectors per step, and
+    /// writes or adds the tile.
+    ///
+    /// # Safety
+    /// Operands must be readable and the target writable over these dimensions, the rows of the
+    /// panel contiguous; 1 to `self.rows` rows, 1 to `self.vectors` vectors.
+    #[inline(always)]
+    pub(in crate::ops) unsafe fn multiply(
+        &self,
+        target: Target<W>,
+        (rows, vectors, depth): (usize, usize, usize),
+        left: Left<W>,
+        right: *const W,
+    ) {
+        match self.functions {
+            #[cfg(target_arch = "x86_64")]
+            Functions::Own(functions) => {
+                // SAFETY: as this function; the features were detected when this was chosen.
+                unsafe { functions[rows - 1][vectors - 1](target, depth, left, right) }
+            }
+            Functions::Gemm(functions) => {
+                let width = vectors * self.lanes;
+                let (keep, status) = if target.accumulate { (W::ONE, 1) } else { (W::ZERO, 0) };
+                let stride = |bytes: usize| (bytes / size_of::<W>()) as isize;
+                // SAFETY: as above.
+                unsafe {
+                    functions[vectors - 1][rows - 1](
+                        width,
+                        rows,
+                        depth,
+                        target.start,
+                        right,
+                        left.start,
+                        target.row as isize,
+                        1,
+                        width as isize,
+                        stride(left.step_bytes),
+                        stride(left.row_bytes),
+                        keep,
+                        W::ONE,
+                        status,
+                        false,
+                        false,
+                        false,
+                        std::ptr::null(),
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// Instruction set of the fastest kernels for this architecture and element.
+pub(super) fn best<E: Element>() -> &'static str {
+    match (cfg!(target_arch = "x86_64"), cfg!(target_arch = "aarch64")) {
+        (true, _) if size_of::<E>() < size_of::<E::Wide>() => "avx512bf16",
+        (true, _) => "avx512f",
+        (_, true) => "neon",
+        _ => "scalar",
     }
 }
 
@@ -38,24 +173,21 @@ macro_rules! kernel {
         use $library::microkernel::$set::$float::{MR_DIV_N, NR, UKR};
         static FUNCTIONS: [[MicroKernelFn<$float>; NR]; MR_DIV_N] = UKR;
         static ROWS: [&[MicroKernelFn<$float>]; MR_DIV_N] = [$(&FUNCTIONS[$vectors]),*];
+        let functions = Functions::Gemm(&ROWS);
         let name = stringify!($set);
-        Kernel { name, lanes: $lanes, vectors: MR_DIV_N, rows: NR, functions: &ROWS }
+        Kernel { name, lanes: $lanes, vectors: MR_DIV_N, rows: NR, group: 1, functions }
     }};
 }
 
-/// Instruction set of the fastest kernels for this architecture.
-pub(super) const BEST: &str = if cfg!(target_arch = "x86_64") {
-    "avx512f"
-} else if cfg!(target_arch = "aarch64") {
-    "neon"
-} else {
-    "scalar"
-};
+/// Kernels for f32, best first, then for every lesser instruction set of this processor.
+pub(in crate::ops) fn singles() -> &'static [Kernel<f32>] {
+    static KERNELS: LazyLock<Vec<Kernel<f32>>> = LazyLock::new(detect_singles);
+    &KERNELS
+}
 
 /// Kernels for f32.
 pub(in crate::ops) fn single() -> &'static Kernel<f32> {
-    static KERNEL: LazyLock<Kernel<f32>> = LazyLock::new(detect_single);
-    &KERNEL
+    &singles()[0]
 }
 
 /// Kernels for f64.
@@ -64,15 +196,37 @@ pub(in crate::ops) fn double() -> &'static Kernel<f64> {
     &KERNEL
 }
 
+/// Kernels for bf16: those for pairs, or else those for f32 with operands widened.
+pub(in crate::ops) fn brain() -> &'static Kernel<f32> {
+    static KERNEL: LazyLock<Option<Kernel<f32>>> = LazyLock::new(detect_pairs);
+    KERNEL.as_ref().unwrap_or_else(|| single())
+}
+
 #[cfg(target_arch = "x86_64")]
-fn detect_single() -> Kernel<f32> {
+fn own(name: &'static str, group: usize) -> Kernel<f32> {
+    let table = if group == 2 { &avx512::PAIRS } else { &avx512::SINGLE };
+    let functions = Functions::Own(table);
+    let (lanes, vectors, rows) = (avx512::LANES, avx512::VECTORS, avx512::ROWS);
+    Kernel { name, lanes, vectors, rows, group, functions }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn detect_pairs() -> Option<Kernel<f32>> {
+    let found = is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bf16");
+    found.then(|| own("avx512bf16", 2))
+}
+
+#[cfg(target_arch = "x86_64")]
+fn detect_singles() -> Vec<Kernel<f32>> {
+    let mut kernels = Vec::new();
     if is_x86_feature_detected!("avx512f") {
-        kernel!(gemm_f32, avx512f, f32, 16, [0, 1, 2, 3])
-    } else if is_x86_feature_detected!("fma") {
-        kernel!(gemm_f32, fma, f32, 8, [0, 1])
-    } else {
-        kernel!(gemm_f32, scalar, f32, 1, [0, 1])
+        kernels.push(own("avx512f", 1));
     }
+    if is_x86_feature_detected!("fma") {
+        kernels.push(kernel!(gemm_f32, fma, f32, 8, [0, 1]));
+    }
+    kernels.push(kernel!(gemm_f32, scalar, f32, 1, [0, 1]));
+    kernels
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -87,12 +241,19 @@ fn detect_double() -> Kernel<f64> {
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn detect_single() -> Kernel<f32> {
+fn detect_pairs() -> Option<Kernel<f32>> {
+    None
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn detect_singles() -> Vec<Kernel<f32>> {
+    let mut kernels = Vec::new();
     #[cfg(target_arch = "aarch64")]
     if std::arch::is_aarch64_feature_detected!("neon") {
-        return kernel!(gemm_f32, neon, f32, 4, [0, 1, 2, 3]);
+        kernels.push(kernel!(gemm_f32, neon, f32, 4, [0, 1, 2, 3]));
     }
-    kernel!(gemm_f32, scalar, f32, 1, [0, 1])
+    kernels.push(kernel!(gemm_f32, scalar, f32, 1, [0, 1]));
+    kernels
 }
 
 #[cfg(not(target_arch = "x86_64"))]
@@ -106,28 +267,36 @@ fn detect_double() -> Kernel<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{BEST, double, single};
+    use half::bf16;
+
+    use super::{Kernel, best, singles};
     use crate::ops::matmul::{is_fallback, kernel_name};
 
     #[test]
     fn the_name_is_that_of_the_kernels_in_use() {
-        assert_eq!(kernel_name(), single().name);
-        assert_eq!(kernel_name(), double().name, "one instruction set for both elements");
+        assert_eq!(kernel_name::<f32>(), singles()[0].name);
+        assert_eq!(kernel_name::<f64>(), kernel_name::<f32>(), "one set for both elements");
         // The lanes are what the driver relies on; the name must not say anything else.
-        let lanes = match kernel_name() {
-            "avx512f" => 16,
-            "fma" => 8,
-            "neon" => 4,
-            "scalar" => 1,
-            other => panic!("unknown instruction set {other}"),
-        };
-        assert_eq!(single().lanes, lanes);
+        for kernel in singles().iter().chain([super::brain()]) {
+            let Kernel { name, lanes, group, .. } = kernel;
+            let expected = match *name {
+                "avx512bf16" => (16, 2),
+                "avx512f" => (16, 1),
+                "fma" => (8, 1),
+                "neon" => (4, 1),
+                "scalar" => (1, 1),
+                other => panic!("unknown instruction set {other}"),
+            };
+            assert_eq!((*lanes, *group), expected, "{name}");
+        }
     }
 
     #[cfg(target_arch = "x86_64")]
     #[test]
     fn a_processor_without_the_best_instructions_falls_back() {
-        assert_eq!(BEST, "avx512f");
-        assert_eq!(is_fallback(), !is_x86_feature_detected!("avx512f"));
+        assert_eq!((best::<f32>(), best::<bf16>()), ("avx512f", "avx512bf16"));
+        assert_eq!(is_fallback::<f32>(), !is_x86_feature_detected!("avx512f"));
+        let pairs = is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bf16");
+        assert_eq!(is_fallback::<bf16>(), !pairs);
     }
 }

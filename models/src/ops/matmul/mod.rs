@@ -5,31 +5,43 @@
 //! - dX = dY W
 //! - dW += dY^T X
 //! - db += the column sums of dY
+//!
+//! Sums are taken wide over all of their terms; what is stored narrow is rounded once, after
+//! the epilogue. Gradients of weights are wide.
 
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 mod cpu;
 pub mod kernel;
+pub(crate) mod output;
 pub(in crate::ops) mod pack;
 pub(crate) mod product;
+pub(in crate::ops) mod small;
+pub(crate) mod strided;
+mod weight;
+mod workspace;
 
 #[cfg(test)]
 mod tests;
 
-pub(crate) use pack::Packs;
+pub use cpu::{Epilogue, Sums, backward_bias, backward_input, backward_weight, forward};
+pub use weight::{PackedWeight, Weight};
+pub use workspace::Workspace;
 
-pub use cpu::{backward_bias, backward_input, backward_weight, forward};
+use crate::ops::Element;
 
-use crate::ops::Float;
-
-/// Instruction set of the f32 micro-kernels that this processor gets: `avx512f`, `fma`, `neon` or
-/// `scalar`.
-pub fn kernel_name() -> &'static str {
-    kernel::single().name
+/// Instruction set of the micro-kernels that this element gets on this processor: `avx512bf16`
+/// (bf16 only), `avx512f`, `fma`, `neon` or `scalar`.
+///
+/// Where bf16 gets another one than `avx512bf16`, it is widened to f32 while it is packed.
+pub fn kernel_name<E: Element>() -> &'static str {
+    E::kernel().name
 }
 
 /// Whether these are not the fastest that there are for this architecture: AVX-512 on x86-64 (so
-/// true with `fma` as well), NEON on ARM.
-pub fn is_fallback() -> bool {
-    kernel_name() != kernel::BEST
+/// true with `fma` as well), with its bf16 products for bf16; NEON on ARM.
+pub fn is_fallback<E: Element>() -> bool {
+    kernel_name::<E>() != kernel::best::<E>()
 }
 
 /// Shape of one linear layer over N rows.
@@ -41,26 +53,4 @@ pub struct Shape {
     pub inputs: usize,
     /// O, columns of Y.
     pub outputs: usize,
-}
-
-/// Packing buffers for products on a number of threads.
-///
-/// The number decides only how work is divided: results are the same for all.
-#[derive(Debug)]
-pub struct Workspace<T> {
-    pub(crate) packs: Vec<Packs<T>>,
-}
-
-impl<T: Float> Workspace<T> {
-    /// Buffers for this many threads (at least 1).
-    pub fn new(threads: usize) -> Self {
-        let (rows, depth, columns) = (product::ROWS, product::DEPTH, product::COLUMNS);
-        let packs = || Packs::new(rows, depth, columns);
-        Self { packs: (0..threads.max(1)).map(|_| packs()).collect() }
-    }
-
-    /// Size in bytes.
-    pub fn bytes(&self) -> usize {
-        self.packs.iter().map(Packs::bytes).sum()
-    }
 }

@@ -1,178 +1,298 @@
-//! Operands copied into the order in which the micro-kernels read them.
+//! Operands copied into the cells and the order in which the micro-kernels read them.
+//!
+//! A cell has the size of a wide element. It holds one element, widened, or two that follow each
+//! other along k where the kernel takes pairs; behind an odd k comes a zero.
 
 #![allow(unsafe_code)]
 
-use super::product::Strided;
-use crate::ops::{Float, simd};
+use super::kernel::{Kernel, Left};
+use super::strided::Strided;
+use crate::ops::{Element, simd};
 
 /// Side of the square blocks in which a transposing copy works.
 const BLOCK: usize = 16;
-
-/// Room for one packed block of each operand of a product.
-///
-/// Holds no results: only the speed of a product depends on its size.
-#[derive(Debug)]
-pub(crate) struct Packs<T> {
-    left: Vec<T>,
-    right: Vec<T>,
-}
-
-impl<T: Float> Packs<T> {
-    /// Room for blocks of `depth` times `columns` of the right operand and `rows` times `depth` of
-    /// the left one.
-    pub(crate) fn new(rows: usize, depth: usize, columns: usize) -> Self {
-        let kernel = T::kernel();
-        let right = columns.next_multiple_of(kernel.panel()) * depth;
-        let left = rows.next_multiple_of(kernel.rows) * depth;
-        let pad = LINE_BYTES / size_of::<T>();
-        Self { left: vec![T::ZERO; left + pad], right: vec![T::ZERO; right + pad] }
-    }
-
-    /// Size in bytes.
-    pub(crate) fn bytes(&self) -> usize {
-        (self.left.len() + self.right.len()) * size_of::<T>()
-    }
-
-    /// The rooms for the left and the right operand, from a cache line's start on.
-    pub(super) fn rooms(&mut self) -> (&mut [T], &mut [T]) {
-        (aligned(&mut self.left), aligned(&mut self.right))
-    }
-}
-
+/// Most rows of the left operand that are gathered at once.
+pub(super) const WIDEST: usize = 96;
 /// A vector load across two cache lines costs two; so packed panels start at a line.
-const LINE_BYTES: usize = 64;
+pub(super) const LINE_BYTES: usize = 64;
 
-fn aligned<T>(room: &mut [T]) -> &mut [T] {
-    let start = room.as_ptr().align_offset(LINE_BYTES).min(LINE_BYTES / size_of::<T>());
+/// Elements from the start of a room to its first cache line.
+pub(super) fn misalignment<W>(start: *const W) -> usize {
+    start.align_offset(LINE_BYTES).min(LINE_BYTES / size_of::<W>())
+}
+
+/// The part of a room that starts at a cache line.
+pub(super) fn aligned<W>(room: &mut [W]) -> &mut [W] {
+    let start = misalignment(room.as_ptr());
     &mut room[start..]
 }
 
-/// Copies `depth` x `columns` of the right operand into panels of `panel` columns.
+/// Copies `depth` x `columns` of the right operand into panels.
 ///
-/// In a panel the columns of one row are contiguous; the last panel is as wide as its vectors of
-/// `lanes` need and filled up with zeros.
+/// In a panel the cells of one step are contiguous; the last panel is as wide as its vectors need
+/// and filled up with zeros.
 ///
 /// # Safety
-/// `source` must be readable over `depth` rows and `columns` columns.
-pub(in crate::ops) unsafe fn right<T: Float>(
-    room: &mut [T],
-    source: Strided<T>,
-    depth: usize,
-    columns: usize,
-    (panel, lanes): (usize, usize),
+/// `source` must be readable over `depth` rows and `columns` columns; one stride must be 1.
+pub(in crate::ops) unsafe fn right<E: Element>(
+    room: &mut [E::Wide],
+    source: Strided<E>,
+    (depth, columns): (usize, usize),
+    kernel: &Kernel<E::Wide>,
 ) {
-    simd::vectorize(
-        #[inline(always)]
-        || {
-            for (index, first) in (0..columns).step_by(panel).enumerate() {
-                let width = panel.min(columns - first);
-                let stride = width.next_multiple_of(lanes);
-                let room = &mut room[index * panel * depth..][..depth * stride];
-                // SAFETY: within the operand, by the caller's contract.
-                unsafe {
-                    let source = source.offset(0, first);
-                    if source.column == 1 {
-                        copy_rows(room, source, width, stride);
-                    } else {
-                        copy_transposed(room, source, depth, width, stride);
-                    }
-                }
-            }
-        },
-    );
+    // SAFETY: as this function.
+    unsafe { right_filled(room, source, (depth, columns), columns, kernel) }
 }
 
+/// The same, filled up with columns of zeros to `all` columns.
+///
 /// # Safety
-/// `source` must be readable over the room's rows and `width` columns, with columns contiguous.
+/// As [`right`].
+pub(in crate::ops) unsafe fn right_filled<E: Element>(
+    room: &mut [E::Wide],
+    source: Strided<E>,
+    (depth, columns): (usize, usize),
+    all: usize,
+    kernel: &Kernel<E::Wide>,
+) {
+    let (panel, steps) = (kernel.panel(), depth.div_ceil(kernel.group));
+    for (index, first) in (0..all).step_by(panel).enumerate() {
+        let width = panel.min(columns.saturating_sub(first));
+        let stride = panel.min(all - first).next_multiple_of(kernel.lanes);
+        let room = &mut room[index * panel * steps..][..steps * stride];
+        let source = source.offset(0, first.min(columns));
+        simd::vectorize(
+            #[inline(always)]
+            || {
+                // SAFETY: within the operand, by the caller's contract.
+                unsafe {
+                    match (kernel.group, source.column) {
+                        (1, 1) => copy_rows::<E, false>(room, source, depth, width, stride),
+                        (_, 1) => copy_rows::<E, true>(room, source, depth, width, stride),
+                        (1, _) => copy_transposed::<E, false>(room, source, depth, width, stride),
+                        (_, _) => copy_transposed::<E, true>(room, source, depth, width, stride),
+                    }
+                }
+            },
+        );
+    }
+}
+
+/// The rows that make up one step's cells: two where cells are pairs, except behind an odd k.
+type Rows<'a, E> = (&'a [E], Option<&'a [E]>);
+
+/// One step's cells.
 #[inline(always)]
-unsafe fn copy_rows<T: Float>(room: &mut [T], source: Strided<T>, width: usize, stride: usize) {
-    for (row, room) in room.chunks_exact_mut(stride).enumerate() {
-        // SAFETY: one row of the operand, by the caller's contract.
-        let values = unsafe { std::slice::from_raw_parts(source.at(row, 0), width) };
-        room[..width].copy_from_slice(values);
-        room[width..].fill(T::ZERO);
+fn fill<E: Element, const PAIRS: bool>(cells: &mut [E::Wide], rows: Rows<'_, E>) {
+    match rows {
+        (first, Some(second)) => {
+            for (cell, (&first, &second)) in cells.iter_mut().zip(first.iter().zip(second)) {
+                *cell = E::pair(first, second);
+            }
+        }
+        (first, None) if PAIRS => {
+            for (cell, &first) in cells.iter_mut().zip(first) {
+                *cell = E::pair(first, E::ZERO);
+            }
+        }
+        (first, None) => {
+            for (cell, &value) in cells.iter_mut().zip(first) {
+                *cell = value.widen();
+            }
+        }
     }
 }
 
 /// # Safety
-/// `source` must be readable over `depth` rows and `width` columns.
+/// `source` must be readable over `depth` rows and `width` contiguous columns.
 #[inline(always)]
-unsafe fn copy_transposed<T: Float>(
-    room: &mut [T],
-    source: Strided<T>,
+unsafe fn rows_of_step<'a, E: Element, const PAIRS: bool>(
+    source: Strided<E>,
+    step: usize,
+    depth: usize,
+    width: usize,
+) -> Rows<'a, E> {
+    // SAFETY: a row of the operand, by the caller's contract.
+    let row = |index| unsafe { std::slice::from_raw_parts(source.at(index, 0), width) };
+    if PAIRS {
+        (row(2 * step), (2 * step + 1 < depth).then(|| row(2 * step + 1)))
+    } else {
+        (row(step), None)
+    }
+}
+
+/// # Safety
+/// `source` must be readable over `depth` rows and `width` contiguous columns.
+#[inline(always)]
+unsafe fn copy_rows<E: Element, const PAIRS: bool>(
+    room: &mut [E::Wide],
+    source: Strided<E>,
     depth: usize,
     width: usize,
     stride: usize,
 ) {
-    let whole = depth / BLOCK * BLOCK;
+    for (step, room) in room.chunks_exact_mut(stride).enumerate() {
+        // SAFETY: as this function.
+        let rows = unsafe { rows_of_step::<E, PAIRS>(source, step, depth, width) };
+        fill::<E, PAIRS>(&mut room[..width], rows);
+        room[width..].fill(E::Wide::ZERO);
+    }
+}
+
+/// # Safety
+/// `source` must be readable over `depth` contiguous rows and `width` columns.
+#[inline(always)]
+unsafe fn copy_transposed<E: Element, const PAIRS: bool>(
+    room: &mut [E::Wide],
+    source: Strided<E>,
+    depth: usize,
+    width: usize,
+    stride: usize,
+) {
+    let group = if PAIRS { 2 } else { 1 };
+    let steps = depth.div_ceil(group);
     for column in (0..stride).step_by(BLOCK) {
-        let full = source.row == 1 && column + BLOCK <= width;
-        for row in (0..if full { whole } else { 0 }).step_by(BLOCK) {
-            let mut block = [[T::ZERO; BLOCK]; BLOCK];
-            for (lane, values) in block.iter_mut().enumerate() {
-                // SAFETY: BLOCK contiguous elements within the operand.
-                *values = unsafe { source.at(row, column + lane).cast::<[T; BLOCK]>().read() };
+        let full = column + BLOCK <= width;
+        let whole = if full { depth / (BLOCK * group) * BLOCK } else { 0 };
+        for step in (0..whole).step_by(BLOCK) {
+            let mut block = [[E::Wide::ZERO; BLOCK]; BLOCK];
+            for (lane, cells) in block.iter_mut().enumerate() {
+                // SAFETY: the elements of BLOCK whole cells within the operand.
+                *cells = unsafe { cells_of::<E, PAIRS>(source.at(step * group, column + lane)) };
             }
-            for step in 0..BLOCK {
-                let room: &mut [T] = &mut room[(row + step) * stride + column..][..BLOCK];
+            for (index, room) in room[step * stride..].chunks_mut(stride).take(BLOCK).enumerate() {
+                let room = &mut room[column..column + BLOCK];
                 for lane in 0..BLOCK {
-                    room[lane] = block[lane][step];
+                    room[lane] = block[lane][index];
                 }
             }
         }
-        for row in (if full { whole } else { 0 })..depth {
+        for step in whole..steps {
             for lane in column..(column + BLOCK).min(stride) {
-                // SAFETY: within the operand where lane < width.
-                let value = if lane < width { unsafe { *source.at(row, lane) } } else { T::ZERO };
-                room[row * stride + lane] = value;
+                let element = |index: usize| {
+                    let inside = lane < width && index < depth;
+                    // SAFETY: within the operand where it says so.
+                    if inside { unsafe { *source.at(index, lane) } } else { E::ZERO }
+                };
+                let index = step * group;
+                room[step * stride + lane] = if PAIRS {
+                    E::pair(element(index), element(index + 1))
+                } else {
+                    element(index).widen()
+                };
             }
         }
     }
 }
 
-/// Copies `rows` x `depth` of the left operand, which has a row stride of 1, into tiles.
-///
-/// A tile has `tile` rows; in it the rows of one column are contiguous. The last tile is filled up
-/// with zeros.
+/// BLOCK cells of elements that are contiguous along k.
 ///
 /// # Safety
-/// `source` must be readable over `rows` rows and `depth` columns, with a row stride of 1.
-pub(super) unsafe fn left<T: Float>(
-    room: &mut [T],
-    source: Strided<T>,
-    rows: usize,
-    depth: usize,
-    tile: usize,
-) {
-    debug_assert_eq!(source.row, 1, "contiguous rows");
+/// `start` must be readable over the elements of BLOCK cells.
+#[inline(always)]
+unsafe fn cells_of<E: Element, const PAIRS: bool>(start: *const E) -> [E::Wide; BLOCK] {
+    if PAIRS || size_of::<E>() == size_of::<E::Wide>() {
+        // SAFETY: as many bytes; an element is its own cell, or two are one in memory's order.
+        return unsafe { start.cast::<[E::Wide; BLOCK]>().read_unaligned() };
+    }
+    // SAFETY: as this function.
+    let elements = unsafe { start.cast::<[E; BLOCK]>().read_unaligned() };
+    elements.map(E::widen)
+}
+
+/// Copies `rows` x `depth` of the left operand for use by the micro-kernels; returns the first
+/// strip and the elements from one strip of rows to the next.
+///
+/// Where k is contiguous, rows of cells follow each other. Else the rows of one step are
+/// contiguous within each strip, and the last strip is filled up with zeros.
+///
+/// # Safety
+/// `source` must be readable over `rows` rows and `depth` columns; one stride must be 1.
+pub(in crate::ops) unsafe fn left<E: Element>(
+    room: &mut [E::Wide],
+    source: Strided<E>,
+    (rows, depth): (usize, usize),
+    kernel: &Kernel<E::Wide>,
+) -> Left<E::Wide> {
+    let cell = size_of::<E::Wide>();
+    let steps = depth.div_ceil(kernel.group);
+    let start = room.as_ptr();
     simd::vectorize(
         #[inline(always)]
         || {
-            // Column by column: they are far apart, each perhaps on a page of its own.
-            for step in 0..depth {
-                // SAFETY: one column of the operand, by the caller's contract.
-                let values = unsafe { std::slice::from_raw_parts(source.at(0, step), rows) };
-                let room = &mut room[step * tile..];
-                match tile {
-                    4 => scatter::<T, 4>(room, values, depth),
-                    6 => scatter::<T, 6>(room, values, depth),
-                    other => unreachable!("micro-kernels of {other} rows"),
+            // SAFETY: within the operand, by the caller's contract.
+            unsafe {
+                match (kernel.group, source.column) {
+                    (1, 1) => copy_rows_of_cells::<E, false>(room, source, rows, depth),
+                    (_, 1) => copy_rows_of_cells::<E, true>(room, source, rows, depth),
+                    (1, _) => gather::<E, false>(room, source, rows, depth, kernel.rows),
+                    (_, _) => gather::<E, true>(room, source, rows, depth, kernel.rows),
                 }
             }
         },
     );
+    let (row, step) = if source.column == 1 { (steps, 1) } else { (1, kernel.rows) };
+    Left { start, row_bytes: row * cell, step_bytes: step * cell }
 }
 
-/// Pieces of TILE values to places `depth` tiles' columns apart.
+/// # Safety
+/// `source` must be readable over `rows` rows and `depth` contiguous columns.
 #[inline(always)]
-fn scatter<T: Float, const TILE: usize>(room: &mut [T], values: &[T], depth: usize) {
-    let (tiles, rest) = values.as_chunks::<TILE>();
-    for (tile, values) in tiles.iter().enumerate() {
-        room[tile * TILE * depth..][..TILE].copy_from_slice(values);
+unsafe fn copy_rows_of_cells<E: Element, const PAIRS: bool>(
+    room: &mut [E::Wide],
+    source: Strided<E>,
+    rows: usize,
+    depth: usize,
+) {
+    let steps = if PAIRS { depth.div_ceil(2) } else { depth };
+    for (row, room) in room.chunks_exact_mut(steps).take(rows).enumerate() {
+        // SAFETY: a row of the operand, by the caller's contract.
+        let values = unsafe { std::slice::from_raw_parts(source.at(row, 0), depth) };
+        if PAIRS {
+            let (pairs, rest) = values.as_chunks::<2>();
+            for (cell, pair) in room.iter_mut().zip(pairs) {
+                *cell = E::pair(pair[0], pair[1]);
+            }
+            if let (Some(cell), [last]) = (room.last_mut(), rest) {
+                *cell = E::pair(*last, E::ZERO);
+            }
+        } else {
+            fill::<E, PAIRS>(room, (values, None));
+        }
     }
-    if !rest.is_empty() {
-        let room = &mut room[tiles.len() * TILE * depth..][..TILE];
-        room[..rest.len()].copy_from_slice(rest);
-        room[rest.len()..].fill(T::ZERO);
+}
+
+/// # Safety
+/// `source` must be readable over `rows` contiguous rows, at most WIDEST, and `depth` columns.
+#[inline(always)]
+unsafe fn gather<E: Element, const PAIRS: bool>(
+    room: &mut [E::Wide],
+    source: Strided<E>,
+    rows: usize,
+    depth: usize,
+    strip: usize,
+) {
+    let steps = if PAIRS { depth.div_ceil(2) } else { depth };
+    let mut cells = [E::Wide::ZERO; WIDEST];
+    // Step by step: they are far apart, each perhaps on a page of its own.
+    for step in 0..steps {
+        let source = source.transposed();
+        // SAFETY: as this function.
+        let operands = unsafe { rows_of_step::<E, PAIRS>(source, step, depth, rows) };
+        fill::<E, PAIRS>(&mut cells[..rows], operands);
+        let cells = &cells[..rows.next_multiple_of(strip)];
+        match strip {
+            4 => scatter::<_, 4>(&mut room[step * strip..], cells, steps),
+            6 => scatter::<_, 6>(&mut room[step * strip..], cells, steps),
+            other => unreachable!("micro-kernels of {other} rows"),
+        }
+    }
+}
+
+/// Pieces of STRIP cells to places `steps` steps of a strip apart.
+#[inline(always)]
+fn scatter<W: Copy, const STRIP: usize>(room: &mut [W], cells: &[W], steps: usize) {
+    for (strip, cells) in cells.as_chunks::<STRIP>().0.iter().enumerate() {
+        room[strip * STRIP * steps..][..STRIP].copy_from_slice(cells);
     }
 }

@@ -1,4 +1,4 @@
-//! The blocked product C = A B or C += A B of strided operands, on one thread or several.
+//! The blocked product C = A B of strided operands, on one thread or several.
 //!
 //! Blocking after Goto and van de Geijn (2008), "Anatomy of high-performance matrix
 //! multiplication": a block of B stays in the second-level cache while rows of A stream past it.
@@ -7,193 +7,194 @@
 
 #![allow(unsafe_code)]
 
+use std::ops::Range;
+
 use rayon::prelude::*;
 
-use super::pack::{self, Packs};
-use crate::ops::Float;
+use super::kernel::{Kernel, Left, Target};
+use super::output::Output;
+use super::pack::{self, WIDEST};
+use super::strided::Strided;
+use super::workspace::Packs;
+use crate::ops::{Element, Float};
 
-/// Longest run of k that is packed at once.
-pub(super) const DEPTH: usize = 384;
-/// Most columns of B that are packed at once; with [`DEPTH`] 576 KiB in f32.
-pub(super) const COLUMNS: usize = 384;
-/// Most rows of A that are packed at once.
-pub(super) const ROWS: usize = 48;
-/// Fewer rows than this do not repay packing a B whose columns are contiguous.
-const IN_PLACE_ROWS: usize = 64;
-/// Columns of A further apart than this are gathered before use.
-pub(in crate::ops) const NEAR: usize = 64;
-
-/// A matrix in memory by its first element and two strides, in elements.
+/// The right operand B (k, n).
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Strided<T> {
-    /// Element (0, 0).
-    pub(crate) start: *const T,
-    /// From one row to the next.
-    pub(crate) row: usize,
-    /// From one column to the next.
-    pub(crate) column: usize,
+pub(crate) enum Right<E: Element> {
+    /// As it is in memory; packed block by block.
+    Plain(Strided<E>),
+    /// In panels over all of k, from this cell on.
+    Packed(*const E::Wide),
 }
 
-impl<T: Copy> Strided<T> {
-    /// Rows of `columns` elements, one after the other.
-    pub(crate) fn dense(data: &[T], columns: usize) -> Self {
-        Self { start: data.as_ptr(), row: columns, column: 1 }
-    }
-
-    /// Address of an element.
-    #[inline(always)]
-    pub(crate) fn at(self, row: usize, column: usize) -> *const T {
-        self.start.wrapping_add(row * self.row + column * self.column)
-    }
-
-    /// The matrix that starts at an element of this one.
-    #[inline(always)]
-    pub(crate) fn offset(self, row: usize, column: usize) -> Self {
-        Self { start: self.at(row, column), ..self }
-    }
-
-    /// Columns as rows.
-    pub(crate) fn transposed(self) -> Self {
-        Self { row: self.column, column: self.row, ..self }
-    }
-}
-
-/// What is multiplied: C (m, n) = A (m, k) B (k, n), or C += A B.
+/// What is multiplied: C (m, n) = A (m, k) B (k, n).
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Product<T> {
+pub(crate) struct Product<E: Element> {
     /// m, n and k.
     pub(crate) shape: (usize, usize, usize),
-    /// A.
-    pub(crate) left: Strided<T>,
-    /// B.
-    pub(crate) right: Strided<T>,
-    /// First element of C, whose rows are contiguous.
-    pub(crate) output: *mut T,
-    /// From one row of C to the next, in elements.
-    pub(crate) output_row: usize,
-    /// Whether the product is added to C.
-    pub(crate) accumulate: bool,
+    /// A; one of its strides is 1.
+    pub(crate) left: Strided<E>,
+    /// B; one of its strides is 1.
+    pub(crate) right: Right<E>,
+    /// C.
+    pub(crate) output: Output<E>,
 }
 
 // SAFETY: only addresses; whoever dereferences them answers for the accesses (see `run`).
-unsafe impl<T: Send> Send for Product<T> {}
+unsafe impl<E: Element> Send for Product<E> {}
 // SAFETY: as above.
-unsafe impl<T: Sync> Sync for Product<T> {}
+unsafe impl<E: Element> Sync for Product<E> {}
 
-impl<T: Float> Product<T> {
-    /// Multiplies on this thread.
+/// The largest tile of any kernel.
+#[repr(align(64))]
+struct Tile<W>([W; TILE]);
+
+/// Elements of the largest tile: 6 rows of 64.
+pub(super) const TILE: usize = 6 * 64;
+
+/// The panels of one block of B.
+#[derive(Debug, Clone, Copy)]
+struct Panels<W> {
+    first: *const W,
+    /// From one panel to the next, in cells.
+    stride: usize,
+    /// Steps before the block's first in each panel.
+    skip: usize,
+}
+
+/// Ranges of rows and columns of C, and of k.
+#[derive(Debug, Clone)]
+struct Block {
+    rows: Range<usize>,
+    columns: Range<usize>,
+    depth: Range<usize>,
+}
+
+impl<E: Element> Product<E> {
+    /// Multiplies the rows and columns of a cell of C on this thread.
     ///
     /// # Safety
     /// Both operands must be readable and C writable over the shape, C must overlap neither, and
-    /// nobody else may access C meanwhile.
-    pub(crate) unsafe fn run(&self, packs: &mut Packs<T>) {
-        let (m, n, k) = self.shape;
-        let panel = T::kernel().panel();
-        let depth = k.div_ceil(k.div_ceil(DEPTH).max(1));
-        for first in (0..k).step_by(depth.max(1)) {
-            let depth = depth.min(k - first);
-            let room = packs.rooms().1.len() / depth / panel * panel;
-            let columns = room.min(COLUMNS.next_multiple_of(panel));
-            assert!(columns > 0, "packing room for a depth of {depth}");
-            for column in (0..n).step_by(columns) {
-                let block = Self {
-                    shape: (m, columns.min(n - column), depth),
-                    left: self.left.offset(0, first),
-                    right: self.right.offset(first, column),
-                    output: self.output.wrapping_add(column),
-                    accumulate: self.accumulate || first > 0,
-                    ..*self
-                };
-                // SAFETY: a part of this product.
-                unsafe { block.block(packs) };
+    /// nobody else may access the cell meanwhile.
+    unsafe fn run(&self, rows: Range<usize>, columns: Range<usize>, packs: &mut Packs<E>) {
+        let k = self.shape.2;
+        let (depth, width) = packs.block(k);
+        let split = k > depth && matches!(self.output, Output::Narrow(_));
+        let most = if split { packs.rows_of_sums(width) } else { rows.len() };
+        let height = rows.len().div_ceil(rows.len().div_ceil(most));
+        let height = height.next_multiple_of(packs.kernel.rows);
+        for column in columns.clone().step_by(width) {
+            for row in rows.clone().step_by(height) {
+                for first in (0..k).step_by(depth) {
+                    let block = Block {
+                        rows: row..(row + height).min(rows.end),
+                        columns: column..(column + width).min(columns.end),
+                        depth: first..(first + depth).min(k),
+                    };
+                    // SAFETY: a part of the cell.
+                    unsafe { self.block(&block, packs) };
+                }
             }
         }
-        assert!(k > 0, "a product over nothing");
     }
 
-    /// One block of B: packed unless it can be read in place and is used too little to be worth it.
+    /// One block: packs B unless it is, and A where the kernels cannot read it as it is.
     ///
     /// # Safety
     /// As [`Self::run`].
-    unsafe fn block(&self, packs: &mut Packs<T>) {
-        let (m, n, depth) = self.shape;
-        let kernel = T::kernel();
-        let (left_room, right_room) = packs.rooms();
-        let in_place =
-            self.right.column == 1 && n.is_multiple_of(kernel.lanes) && m <= IN_PLACE_ROWS;
-        if !in_place {
-            let widths = (kernel.panel(), kernel.lanes);
-            // SAFETY: B is readable over the shape.
-            unsafe { pack::right(right_room, self.right, depth, n, widths) };
-        }
-        let far = self.left.row == 1 && self.left.column > NEAR;
-        let gather = far && m > kernel.rows && n >= kernel.panel();
-        // What is gathered needs room for ROWS rows. `Workspace` makes it; attention has none, and
-        // needs none, because the columns of its A are NEAR.
-        let rows = if gather { ROWS } else { m }.next_multiple_of(kernel.rows);
-        for first in (0..m).step_by(rows) {
-            let height = rows.min(m - first);
-            let mut left = self.left.offset(first, 0);
-            if gather {
-                // SAFETY: A is readable over the shape.
-                unsafe { pack::left(left_room, left, height, depth, kernel.rows) };
-                // Tiles follow each other; within one, columns are `kernel.rows` apart.
-                left = Strided { start: left_room.as_ptr(), row: 1, column: kernel.rows };
+    unsafe fn block(&self, block: &Block, packs: &mut Packs<E>) {
+        let (kernel, depth) = (packs.kernel, block.depth.len());
+        let steps = depth.div_ceil(kernel.group);
+        let (gathered, packed, sums) = packs.rooms();
+        let panels = match self.right {
+            Right::Plain(right) => {
+                let right = right.offset(block.depth.start, block.columns.start);
+                // SAFETY: B is readable over the shape.
+                unsafe { pack::right(packed, right, (depth, block.columns.len()), kernel) };
+                Panels { first: packed.as_ptr(), stride: steps * kernel.panel(), skip: 0 }
             }
-            for row in (0..height).step_by(kernel.rows) {
-                let start =
-                    if gather { left.start.wrapping_add(row * depth) } else { left.at(row, 0) };
-                let tile = Self {
-                    shape: (kernel.rows.min(height - row), n, depth),
-                    left: Strided { start, ..left },
-                    output: self.output.wrapping_add((first + row) * self.output_row),
-                    ..*self
-                };
-                // SAFETY: a part of this product; the packed copies stand for the operands.
-                unsafe { tile.row_of_tiles((!in_place).then_some(&*right_room)) };
+            Right::Packed(start) => {
+                let all = self.shape.2.div_ceil(kernel.group);
+                let first = start.wrapping_add(block.columns.start * all);
+                let skip = block.depth.start / kernel.group;
+                Panels { first, stride: all * kernel.panel(), skip }
+            }
+        };
+        let in_place = kernel.reads::<E>(self.left, self.shape.2);
+        let rows = if in_place { block.rows.len() } else { (gathered.len() / steps).min(WIDEST) };
+        let rows = rows / kernel.rows * kernel.rows;
+        for row in block.rows.clone().step_by(rows.max(kernel.rows)) {
+            let left = self.left.offset(row, block.depth.start);
+            let height = rows.max(kernel.rows).min(block.rows.end - row);
+            let (left, strip) = if in_place {
+                (kernel.in_place(left), left.row * kernel.rows * size_of::<E>())
+            } else {
+                // SAFETY: A is readable over the shape.
+                let left = unsafe { pack::left(gathered, left, (height, depth), kernel) };
+                (left, steps * kernel.rows * size_of::<E::Wide>())
+            };
+            for first in (0..height).step_by(kernel.rows) {
+                let start = left.start.wrapping_byte_add(first / kernel.rows * strip);
+                let rows = row + first..row + height.min(first + kernel.rows);
+                // SAFETY: as this function; the packed copies stand for the operands.
+                unsafe { self.strip(rows, block, Left { start, ..left }, panels, sums, kernel) };
             }
         }
     }
 
-    /// The tiles of one row of tiles, from left to right.
+    /// The tiles of one strip of rows, from left to right.
     ///
     /// # Safety
-    /// As [`Self::run`], with B as `packed` where that is given.
-    unsafe fn row_of_tiles(&self, packed: Option<&[T]>) {
-        let (rows, n, depth) = self.shape;
-        let kernel = T::kernel();
-        for first in (0..n).step_by(kernel.panel()) {
-            let width = kernel.panel().min(n - first);
+    /// As [`Self::run`], with A's rows as `left` and B as `panels`.
+    unsafe fn strip(
+        &self,
+        rows: Range<usize>,
+        block: &Block,
+        left: Left<E::Wide>,
+        panels: Panels<E::Wide>,
+        sums: &mut [E::Wide],
+        kernel: &Kernel<E::Wide>,
+    ) {
+        let steps = block.depth.len().div_ceil(kernel.group);
+        let (start, end) = (block.depth.start > 0, block.depth.end == self.shape.2);
+        for (index, column) in block.columns.clone().step_by(kernel.panel()).enumerate() {
+            let width = kernel.panel().min(block.columns.end - column);
             let vectors = width.div_ceil(kernel.lanes);
-            let (panel, stride) = match packed {
-                Some(packed) => (packed[first * depth..].as_ptr(), vectors * kernel.lanes),
-                None => (self.right.at(0, first), self.right.row),
+            let panel = panels.first.wrapping_add(index * panels.stride);
+            let panel = panel.wrapping_add(panels.skip * vectors * kernel.lanes);
+            let shape = (rows.len(), vectors, steps);
+            let multiply = |start, row, accumulate| {
+                // SAFETY: as this function; the target is a part of C or this thread's.
+                unsafe { kernel.multiply(Target { start, row, accumulate }, shape, left, panel) }
             };
-            let function = kernel.function(vectors, rows);
-            let (keep, keep_status) = if self.accumulate { (T::ONE, 1) } else { (T::ZERO, 0) };
-            // SAFETY: the tile lies in C; the panel holds `vectors` whole vectors per row; the
-            // instruction set was detected when the kernel was chosen.
-            unsafe {
-                function(
-                    width,
-                    rows,
-                    depth,
-                    self.output.wrapping_add(first),
-                    panel,
-                    self.left.start,
-                    self.output_row as isize,
-                    1,
-                    stride as isize,
-                    self.left.column as isize,
-                    self.left.row as isize,
-                    keep,
-                    T::ONE,
-                    keep_status,
-                    false,
-                    false,
-                    false,
-                    std::ptr::null(),
-                );
+            let mut tile = Tile([E::Wide::ZERO; TILE]);
+            let tile = tile.0.as_mut_ptr();
+            match self.output.offset(rows.start, column) {
+                Output::Wide { start: output, row, accumulate } => {
+                    let accumulate = accumulate || start;
+                    if width == vectors * kernel.lanes {
+                        multiply(output, row, accumulate);
+                        continue;
+                    }
+                    let target = Target { start: output, row, accumulate };
+                    multiply(tile, kernel.panel(), false);
+                    // SAFETY: a tile of C.
+                    unsafe { add_tile(target, tile, kernel.panel(), (rows.len(), width)) };
+                }
+                Output::Narrow(narrow) => {
+                    let (sums, row) = if start || !end {
+                        let whole = block.columns.len().next_multiple_of(kernel.panel());
+                        let first = (rows.start - block.rows.start) * whole;
+                        (sums[first + index * kernel.panel()..].as_mut_ptr(), whole)
+                    } else {
+                        (tile, kernel.panel())
+                    };
+                    multiply(sums, row, start);
+                    if end {
+                        // SAFETY: a tile of C, whose operands are readable.
+                        unsafe { narrow.finish(sums, row, (rows.len(), width)) };
+                    }
+                }
             }
         }
     }
@@ -201,24 +202,43 @@ impl<T: Float> Product<T> {
     /// Multiplies with one task for each element of `packs`, on the current thread pool.
     ///
     /// # Safety
-    /// As [`Self::run`].
-    pub(crate) unsafe fn run_parallel(&self, packs: &mut [Packs<T>]) {
-        let grid = Grid::choose::<T>(self.shape, packs.len());
+    /// Both operands must be readable and C writable over the shape, C must overlap neither, and
+    /// nobody else may access C meanwhile.
+    pub(crate) unsafe fn run_parallel(&self, packs: &mut [Packs<E>]) {
+        let (m, n, k) = self.shape;
+        assert!(k > 0, "a product over nothing");
+        let tile = (packs[0].kernel.rows, packs[0].kernel.panel());
+        let grid = Grid::choose((m, n), tile, packs.len());
         packs.par_iter_mut().enumerate().for_each(|(part, packs)| {
-            let (rows, columns) = grid.cell(part, self.shape);
-            if rows.is_empty() || columns.is_empty() {
-                return;
+            let (rows, columns) = grid.cell(part, (m, n));
+            if !rows.is_empty() && !columns.is_empty() {
+                // SAFETY: cells are disjoint parts of C.
+                unsafe { self.run(rows, columns, packs) };
             }
-            let cell = Self {
-                shape: (rows.len(), columns.len(), self.shape.2),
-                left: self.left.offset(rows.start, 0),
-                right: self.right.offset(0, columns.start),
-                output: self.output.wrapping_add(rows.start * self.output_row + columns.start),
-                ..*self
-            };
-            // SAFETY: cells are disjoint parts of C.
-            unsafe { cell.run(packs) };
         });
+    }
+}
+
+/// Writes or adds a tile that is narrower than its vectors.
+///
+/// # Safety
+/// The tile must be readable, and `rows` x `width` of C writable and the caller's alone.
+unsafe fn add_tile<W: Float>(
+    target: Target<W>,
+    tile: *const W,
+    stride: usize,
+    (rows, width): (usize, usize),
+) {
+    for row in 0..rows {
+        // SAFETY: a row of the tile and of C, by the caller's contract.
+        let (to, from) = unsafe {
+            let to = target.start.wrapping_add(row * target.row);
+            let from = tile.wrapping_add(row * stride);
+            (std::slice::from_raw_parts_mut(to, width), std::slice::from_raw_parts(from, width))
+        };
+        for (to, &from) in to.iter_mut().zip(from) {
+            *to = if target.accumulate { *to + from } else { from };
+        }
     }
 }
 
@@ -234,12 +254,11 @@ struct Grid {
 impl Grid {
     /// The cut into `parts` cells whose largest cell takes the least time: one multiplication per
     /// element of C, and about 32 times that to pack an element of B, a quarter of it for A.
-    fn choose<T: Float>((m, n, _): (usize, usize, usize), parts: usize) -> Self {
-        let kernel = T::kernel();
+    fn choose((m, n): (usize, usize), tile: (usize, usize), parts: usize) -> Self {
         let cut = |rows: usize| {
             let columns = parts / rows;
-            let cell_rows = m.div_ceil(kernel.rows).div_ceil(rows) * kernel.rows;
-            let cell_columns = n.div_ceil(kernel.panel()).div_ceil(columns) * kernel.panel();
+            let cell_rows = m.div_ceil(tile.0).div_ceil(rows) * tile.0;
+            let cell_columns = n.div_ceil(tile.1).div_ceil(columns) * tile.1;
             Self { rows, columns, cell_rows, cell_columns }
         };
         let cost = |grid: &Self| {
@@ -250,11 +269,7 @@ impl Grid {
     }
 
     /// Rows and columns of a cell.
-    fn cell(
-        &self,
-        part: usize,
-        (m, n, _): (usize, usize, usize),
-    ) -> (std::ops::Range<usize>, std::ops::Range<usize>) {
+    fn cell(&self, part: usize, (m, n): (usize, usize)) -> (Range<usize>, Range<usize>) {
         let row = part / self.columns * self.cell_rows;
         let column = part % self.columns * self.cell_columns;
         debug_assert!(part < self.rows * self.columns);

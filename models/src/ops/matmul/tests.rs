@@ -1,11 +1,15 @@
 //! Products against plain loops, gradients against finite differences, bits against threads.
 
-use super::{Shape, Workspace, backward_bias, backward_input, backward_weight, forward};
-use crate::ops::Float;
-use crate::ops::testing::{check_gradient, inner, on_threads, relative_error, uniform};
+use half::bf16;
 
-/// Shapes around every tile, panel and block boundary.
-const SHAPES: [(usize, usize, usize); 12] = [
+use super::kernel::{Kernel, singles};
+use super::{Epilogue, PackedWeight, Shape, Sums, Workspace};
+use super::{backward_bias, backward_input, backward_weight, forward};
+use crate::ops::testing::{check_gradient, inner, on_threads, relative_error, uniform};
+use crate::ops::{Element, Float};
+
+/// Shapes around every tile, panel and block boundary, also of pairs.
+const SHAPES: [(usize, usize, usize); 14] = [
     (1, 1, 1),
     (5, 3, 2),
     (6, 16, 64),
@@ -18,70 +22,239 @@ const SHAPES: [(usize, usize, usize); 12] = [
     (97, 768, 31),
     (130, 70, 391),
     (3, 1000, 200),
+    (5, 1541, 70),
+    (331, 1700, 67),
 ];
 
-fn naive(shape: Shape, x: &[f64], weight: &[f64], bias: &[f64]) -> Vec<f64> {
-    let mut y = Vec::new();
-    for x in x.chunks(shape.inputs) {
-        for (weight, bias) in weight.chunks(shape.inputs).zip(bias) {
-            y.push(bias + inner(x, weight));
-        }
-    }
-    y
+fn naive(shape: Shape, x: &[f64], weight: &[f64]) -> Vec<f64> {
+    let rows = x.chunks(shape.inputs);
+    rows.flat_map(|x| weight.chunks(shape.inputs).map(|weight| inner(x, weight))).collect()
 }
 
 fn transpose(x: &[f64], columns: usize) -> Vec<f64> {
     (0..columns).flat_map(|c| x.iter().skip(c).step_by(columns).copied()).collect()
 }
 
-fn wide<T: Float>(x: &[T]) -> Vec<f64> {
-    x.iter().map(|x| x.to_f64()).collect()
+fn wide<E: Element>(x: &[E]) -> Vec<f64> {
+    x.iter().map(|x| x.widen().to_f64()).collect()
 }
 
-fn agrees_with_plain_loops<T: Float>(threads: usize, tolerance: f64) {
-    let mut workspace = Workspace::new(threads);
-    for (rows, inputs, outputs) in SHAPES {
-        let shape = Shape { rows, inputs, outputs };
-        let x: Vec<T> = uniform(rows * inputs, 1);
-        let weight: Vec<T> = uniform(outputs * inputs, 2);
-        let bias: Vec<T> = uniform(outputs, 3);
-        let dy: Vec<T> = uniform(rows * outputs, 4);
-        let zeros = vec![0.0; outputs.max(inputs)];
+fn elements<E: Element>(len: usize, seed: u64) -> Vec<E> {
+    uniform::<E::Wide>(len, seed).into_iter().map(E::narrow).collect()
+}
 
-        let mut y = vec![T::from_f64(f64::NAN); rows * outputs];
-        forward(&mut y, &x, &weight, Some(&bias), shape, &mut workspace);
-        let exact = naive(shape, &wide(&x), &wide(&weight), &wide(&bias));
-        assert!(relative_error(&y, &exact) < tolerance, "Y of {shape:?}");
-        y.fill(T::from_f64(f64::NAN));
-        forward(&mut y, &x, &weight, None, shape, &mut workspace);
-        let exact = naive(shape, &wide(&x), &wide(&weight), &zeros[..outputs]);
-        assert!(relative_error(&y, &exact) < tolerance, "Y of {shape:?} without bias");
+/// Largest relative errors in the Euclidean norm of what is stored and of what stays wide.
+struct Bounds {
+    stored: f64,
+    sums: f64,
+}
 
-        let mut dx = vec![T::from_f64(f64::NAN); rows * inputs];
-        backward_input(&mut dx, &dy, &weight, shape, &mut workspace);
+/// bf16 rounds to 8 bits: by at most 2^-8 of each stored element.
+const BF16: Bounds = Bounds { stored: 3.91e-3, sums: 1e-6 };
+const F32: Bounds = Bounds { stored: 1e-6, sums: 1e-6 };
+const F64: Bounds = Bounds { stored: 1e-14, sums: 1e-14 };
+
+/// A linear layer's operands, and the exact products of them.
+struct Layer<E> {
+    shape: Shape,
+    x: Vec<E>,
+    weight: Vec<E>,
+    dy: Vec<E>,
+}
+
+impl<E: Element> Layer<E> {
+    fn new((rows, inputs, outputs): (usize, usize, usize)) -> Self {
+        let x = elements(rows * inputs, 1);
+        let weight = elements(outputs * inputs, 2);
+        Self { shape: Shape { rows, inputs, outputs }, x, weight, dy: elements(rows * outputs, 4) }
+    }
+
+    fn y(&self) -> Vec<f64> {
+        naive(self.shape, &wide(&self.x), &wide(&self.weight))
+    }
+
+    fn dx(&self) -> Vec<f64> {
+        let Shape { rows, inputs, outputs } = self.shape;
         let flipped = Shape { rows, inputs: outputs, outputs: inputs };
-        let columns = transpose(&wide(&weight), inputs);
-        let exact = naive(flipped, &wide(&dy), &columns, &zeros[..inputs]);
-        assert!(relative_error(&dx, &exact) < tolerance, "dX of {shape:?}");
+        naive(flipped, &wide(&self.dy), &transpose(&wide(&self.weight), inputs))
+    }
 
-        let mut dweight = vec![T::ONE; outputs * inputs];
-        backward_weight(&mut dweight, &dy, &x, shape, &mut workspace);
+    fn dweight(&self) -> Vec<f64> {
+        let Shape { rows, inputs, outputs } = self.shape;
         let flipped = Shape { rows: outputs, inputs: rows, outputs: inputs };
-        let (dy, x) = (transpose(&wide(&dy), outputs), transpose(&wide(&x), inputs));
-        let exact = naive(flipped, &dy, &x, &vec![1.0; inputs]);
-        assert!(relative_error(&dweight, &exact) < tolerance, "dW of {shape:?}");
+        let (dy, x) = (transpose(&wide(&self.dy), outputs), transpose(&wide(&self.x), inputs));
+        naive(flipped, &dy, &x)
+    }
+}
+
+fn stored<E: Element>(len: usize) -> Vec<E> {
+    vec![E::narrow(E::Wide::from_f64(f64::NAN)); len]
+}
+
+fn agrees<E: Element>(what: &str, found: &[E], exact: &[f64], bound: f64) {
+    let found: Vec<f64> = wide(found);
+    let error = relative_error(&found, exact);
+    assert!(error < bound, "{what}: relative error {error:e}");
+}
+
+fn agrees_with_plain_loops<E: Element>(
+    threads: usize,
+    kernel: &'static Kernel<E::Wide>,
+    bounds: &Bounds,
+) {
+    let mut workspace = Workspace::<E>::with_kernel(threads, kernel);
+    for shape in SHAPES {
+        let layer = Layer::<E>::new(shape);
+        let (shape, what) = (layer.shape, format!("{:?} with {kernel:?}", layer.shape));
+        let Shape { rows, inputs, outputs } = shape;
+        let mut packed = PackedWeight::with_kernel(outputs, inputs, kernel);
+        packed.pack(&layer.weight);
+
+        let exact = layer.y();
+        let (mut y, mut again) = (stored::<E>(exact.len()), stored::<E>(exact.len()));
+        let plain = || (None, Epilogue::Store);
+        forward(&mut y, &layer.x, &layer.weight, plain(), shape, &mut workspace);
+        agrees(&format!("Y of {what}"), &y, &exact, bounds.stored);
+        forward(&mut again, &layer.x, &packed, plain(), shape, &mut workspace);
+        assert!(wide(&y) == wide(&again), "Y of {what}: other bits with packed weights");
+
+        let exact = layer.dx();
+        let (mut dx, mut again) = (stored::<E>(exact.len()), stored::<E>(exact.len()));
+        backward_input(&mut dx, &layer.dy, &layer.weight, None, shape, &mut workspace);
+        agrees(&format!("dX of {what}"), &dx, &exact, bounds.stored);
+        backward_input(&mut again, &layer.dy, &packed, None, shape, &mut workspace);
+        assert!(wide(&dx) == wide(&again), "dX of {what}: other bits with packed weights");
+
+        let exact = layer.dweight();
+        let mut dweight: Vec<E::Wide> = stored(exact.len());
+        let (dy, x) = (&layer.dy, &layer.x);
+        backward_weight(&mut dweight, dy, x, Sums::Write, shape, &mut workspace);
+        agrees(&format!("dW of {what}"), &dweight, &exact, bounds.sums);
+        backward_weight(&mut dweight, dy, x, Sums::Add, shape, &mut workspace);
+        let twice: Vec<f64> = exact.iter().map(|sum| 2.0 * sum).collect();
+        agrees(&format!("2 dW of {what}"), &dweight, &twice, bounds.sums);
+
+        let mut dbias: Vec<E::Wide> = stored(outputs);
+        backward_bias(&mut dbias, dy, Sums::Write);
+        let ones = Shape { rows: 1, inputs: rows, outputs };
+        let exact = naive(ones, &vec![1.0; rows], &transpose(&wide(dy), outputs));
+        agrees(&format!("db of {what}"), &dbias, &exact, bounds.sums);
     }
 }
 
 #[test]
-fn f32_agrees_with_plain_loops() {
-    agrees_with_plain_loops::<f32>(1, 1e-6);
+fn f32_agrees_with_plain_loops_with_every_kernel() {
+    for (kernel, threads) in singles().iter().zip([1, 2, 3]) {
+        agrees_with_plain_loops::<f32>(threads, kernel, &F32);
+    }
+}
+
+#[test]
+fn bf16_agrees_with_plain_loops() {
+    for threads in [1, 4] {
+        agrees_with_plain_loops::<bf16>(threads, bf16::kernel(), &BF16);
+    }
+}
+
+#[test]
+fn bf16_agrees_with_plain_loops_where_it_must_be_widened() {
+    for (kernel, threads) in singles().iter().zip([2, 3, 1]) {
+        agrees_with_plain_loops::<bf16>(threads, kernel, &BF16);
+    }
 }
 
 #[test]
 fn f64_agrees_with_plain_loops() {
     for threads in [2, 3] {
-        agrees_with_plain_loops::<f64>(threads, 1e-14);
+        agrees_with_plain_loops::<f64>(threads, f64::kernel(), &F64);
+    }
+}
+
+/// Each epilogue on one block of k and on several, with edges.
+fn epilogues<E: Element>(kernel: &'static Kernel<E::Wide>, bound: f64) {
+    let mut workspace = Workspace::<E>::with_kernel(2, kernel);
+    for shape in [(13, 24, 37), (9, 1700, 70)] {
+        let layer = Layer::<E>::new(shape);
+        let (x, weight, shape) = (&layer.x, &layer.weight, layer.shape);
+        let bias: Vec<E> = elements(shape.outputs, 5);
+        let residual: Vec<E> = elements(layer.dy.len(), 6);
+        let mut exact = layer.y();
+        for row in exact.chunks_mut(shape.outputs) {
+            row.iter_mut().zip(wide(&bias)).for_each(|(y, bias)| *y += bias);
+        }
+        let mut y = stored::<E>(exact.len());
+        let bias = Some(bias.as_slice());
+        forward(&mut y, x, weight, (bias, Epilogue::Store), shape, &mut workspace);
+        agrees("bias", &y, &exact, bound);
+
+        let mut activation = stored::<E>(exact.len());
+        let gelu = Epilogue::Gelu(&mut activation);
+        let before = wide(&y);
+        forward(&mut y, x, weight, (bias, gelu), shape, &mut workspace);
+        assert!(wide(&y) == before, "GELU changes what is before it");
+        let exact_gelu = |&x: &f64| {
+            let u = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
+            0.5 * x * (1.0 + u.tanh())
+        };
+        agrees("GELU", &activation, &before.iter().map(exact_gelu).collect::<Vec<_>>(), bound);
+
+        let sums = Epilogue::Residual(&residual);
+        forward(&mut y, x, weight, (bias, sums), shape, &mut workspace);
+        exact.iter_mut().zip(wide(&residual)).for_each(|(y, residual)| *y += residual);
+        agrees("residual", &y, &exact, bound);
+
+        let (mut dx, factor) = (stored::<E>(x.len()), elements::<E>(x.len(), 7));
+        backward_input(&mut dx, &layer.dy, weight, Some(&factor), shape, &mut workspace);
+        let products = layer.dx().into_iter().zip(wide(&factor)).map(|(dx, factor)| dx * factor);
+        agrees("factor", &dx, &products.collect::<Vec<_>>(), bound);
+    }
+}
+
+#[test]
+fn epilogues_agree_with_plain_loops() {
+    epilogues::<f64>(f64::kernel(), F64.stored);
+    epilogues::<bf16>(bf16::kernel(), BF16.stored);
+    for kernel in singles() {
+        epilogues::<f32>(kernel, F32.stored);
+        epilogues::<bf16>(kernel, BF16.stored);
+    }
+}
+
+/// Sums of 4096 equal products: bf16 sums would stop at 256.
+#[test]
+fn bf16_is_summed_in_f32_over_all_of_k() {
+    let shape = Shape { rows: 7, inputs: 4096, outputs: 66 };
+    let (x, weight) = (vec![bf16::ONE; 7 * 4096], vec![bf16::ONE; 66 * 4096]);
+    for kernel in [bf16::kernel(), f32::kernel()] {
+        let mut y = vec![bf16::ZERO; 7 * 66];
+        let mut workspace = Workspace::with_kernel(1, kernel);
+        forward(&mut y, &x, &weight, (None, Epilogue::Store), shape, &mut workspace);
+        assert!(y.iter().all(|y| y.to_f32() == 4096.0), "{kernel:?}");
+    }
+}
+
+#[test]
+fn nothing_beside_the_operands_has_an_influence() {
+    // Odd lengths, with NaN behind every operand: a pair must not reach across an edge.
+    let shape = Shape { rows: 7, inputs: 17, outputs: 65 };
+    for kernel in [bf16::kernel(), f32::kernel()] {
+        let mut workspace = Workspace::<bf16>::with_kernel(1, kernel);
+        let with_nan = |len, seed| {
+            let mut data: Vec<bf16> = elements(len, seed);
+            data.resize(len + 64, bf16::NAN);
+            data
+        };
+        let (x, weight) = (with_nan(7 * 17, 1), with_nan(65 * 17, 2));
+        let (mut y, mut dx) = (vec![bf16::ZERO; 7 * 65], vec![bf16::ZERO; 7 * 17]);
+        let (x, weight) = (&x[..7 * 17], &weight[..65 * 17]);
+        forward(&mut y, x, weight, (None, Epilogue::Store), shape, &mut workspace);
+        let mut dy = y.clone();
+        dy.resize(7 * 65 + 64, bf16::NAN);
+        backward_input(&mut dx, &dy[..7 * 65], weight, None, shape, &mut workspace);
+        let mut dweight = vec![0.0; 65 * 17];
+        backward_weight(&mut dweight, &dy[..7 * 65], x, Sums::Write, shape, &mut workspace);
+        assert!(y.iter().chain(&dx).all(|value| value.is_finite()));
+        assert!(dweight.iter().all(|value| value.is_finite()));
     }
 }
 
@@ -92,38 +265,46 @@ fn gradients_agree_with_finite_differences() {
     let (bias, dy): (Vec<f64>, Vec<f64>) = (uniform(9, 3), uniform(45, 4));
     let loss = |x: &[f64], weight: &[f64], bias: &[f64]| {
         let mut y = vec![0.0; 45];
-        forward(&mut y, x, weight, Some(bias), shape, &mut Workspace::new(1));
+        let epilogue = (Some(bias), Epilogue::Store);
+        forward(&mut y, x, weight, epilogue, shape, &mut Workspace::new(1));
         inner(&y, &dy)
     };
     let mut workspace = Workspace::new(1);
     let (mut dx, mut dweight, mut dbias) = (vec![0.0; 35], vec![0.0; 63], vec![0.0; 9]);
-    backward_input(&mut dx, &dy, &weight, shape, &mut workspace);
-    backward_weight(&mut dweight, &dy, &x, shape, &mut workspace);
-    backward_bias(&mut dbias, &dy);
+    backward_input(&mut dx, &dy, &weight, None, shape, &mut workspace);
+    backward_weight(&mut dweight, &dy, &x, Sums::Add, shape, &mut workspace);
+    backward_bias(&mut dbias, &dy, Sums::Add);
     check_gradient("x", &x, &dx, |x| loss(x, &weight, &bias));
     check_gradient("weight", &weight, &dweight, |weight| loss(&x, weight, &bias));
     check_gradient("bias", &bias, &dbias, |bias| loss(&x, &weight, bias));
 }
 
-#[test]
-fn the_number_of_threads_does_not_change_a_bit() {
-    let shape = Shape { rows: 130, inputs: 500, outputs: 391 };
-    let (x, weight): (Vec<f32>, Vec<f32>) = (uniform(130 * 500, 1), uniform(391 * 500, 2));
+fn threads_do_not_change_a_bit<E: Element + PartialEq>() {
+    let layer = Layer::<E>::new((130, 1700, 391));
+    let (x, weight, shape) = (&layer.x, &layer.weight, layer.shape);
     let run = |threads| {
         on_threads(threads, || {
             let mut workspace = Workspace::new(threads);
-            let mut y = vec![0.0_f32; 130 * 391];
-            forward(&mut y, &x, &weight, None, shape, &mut workspace);
-            let (mut dx, mut dweight) = (vec![0.0; x.len()], vec![0.0; weight.len()]);
-            backward_input(&mut dx, &y, &weight, shape, &mut workspace);
-            backward_weight(&mut dweight, &y, &x, shape, &mut workspace);
-            let mut dbias = vec![0.0; 391];
-            backward_bias(&mut dbias, &y);
-            [y, dx, dweight, dbias]
+            let mut y = stored::<E>(130 * 391);
+            let epilogue = (None, Epilogue::Residual(&layer.dy));
+            forward(&mut y, x, weight, epilogue, shape, &mut workspace);
+            let mut dx = stored::<E>(x.len());
+            backward_input(&mut dx, &y, weight, None, shape, &mut workspace);
+            let mut dweight: Vec<E::Wide> = stored(weight.len());
+            backward_weight(&mut dweight, &y, x, Sums::Write, shape, &mut workspace);
+            let mut dbias: Vec<E::Wide> = stored(391);
+            backward_bias(&mut dbias, &y, Sums::Write);
+            ([y, dx], [dweight, dbias])
         })
     };
     let one = run(1);
     for threads in [2, 3, 4] {
         assert!(run(threads) == one, "{threads} threads");
     }
+}
+
+#[test]
+fn the_number_of_threads_does_not_change_a_bit() {
+    threads_do_not_change_a_bit::<f32>();
+    threads_do_not_change_a_bit::<bf16>();
 }

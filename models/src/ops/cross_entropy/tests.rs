@@ -1,0 +1,147 @@
+//! Against the formula, finite differences, f64 on rounded inputs, and numbers of threads.
+
+use half::bf16;
+
+use super::{Inputs, Workspace, backward, chunk_tokens, forward};
+use crate::ops::matmul::{Sums, Workspace as Packs, kernel};
+use crate::ops::testing::{check_gradient, inner, on_threads, relative_error, uniform};
+use crate::ops::{Element, Float};
+
+const WIDTH: usize = 6;
+
+fn targets(tokens: usize, vocabulary: usize) -> Vec<u32> {
+    (0..tokens).map(|i| (i * i * 7 % vocabulary) as u32).collect()
+}
+
+struct Outcome<E: Element> {
+    loss: f64,
+    dhidden: Vec<E>,
+    dtable: Vec<E::Wide>,
+}
+
+fn run<E: Element>(hidden: &[E], table: &[E], targets: &[u32], scale: f64) -> Outcome<E> {
+    run_in(Packs::new(2), hidden, table, targets, scale)
+}
+
+fn run_in<E: Element>(
+    mut packs: Packs<E>,
+    hidden: &[E],
+    table: &[E],
+    targets: &[u32],
+    scale: f64,
+) -> Outcome<E> {
+    let mut workspace = Workspace::new(targets.len(), table.len() / WIDTH);
+    let inputs = Inputs { hidden, table, targets, width: WIDTH };
+    let loss = forward(inputs, &mut workspace, &mut packs);
+    let mut dhidden = hidden.to_vec();
+    let mut dtable = vec![E::Wide::from_f64(f64::NAN); table.len()];
+    let gradient = (dtable.as_mut_slice(), Sums::Write);
+    let scale = E::Wide::from_f64(scale);
+    backward(&mut dhidden, gradient, scale, inputs, &mut workspace, &mut packs);
+    Outcome { loss, dhidden, dtable }
+}
+
+fn naive(hidden: &[f64], table: &[f64], targets: &[u32]) -> f64 {
+    let mut loss = 0.0;
+    for (hidden, &target) in hidden.chunks(WIDTH).zip(targets) {
+        let logits: Vec<f64> = table.chunks(WIDTH).map(|row| inner(hidden, row)).collect();
+        let sum: f64 = logits.iter().map(|logit| logit.exp()).sum();
+        loss += sum.ln() - logits[target as usize];
+    }
+    loss
+}
+
+#[test]
+fn agrees_with_the_formula_and_finite_differences() {
+    for (tokens, vocabulary) in [(1, 2), (7, 37), (33, 130)] {
+        let hidden: Vec<f64> = uniform(tokens * WIDTH, 1);
+        let table: Vec<f64> = uniform(vocabulary * WIDTH, 2);
+        let targets = targets(tokens, vocabulary);
+        let found = run(&hidden, &table, &targets, 0.5);
+        let exact = naive(&hidden, &table, &targets);
+        assert!((found.loss - exact).abs() < 1e-12 * exact, "{} {exact}", found.loss);
+        let loss = |hidden: &[f64], table: &[f64]| 0.5 * naive(hidden, table, &targets);
+        check_gradient("hidden", &hidden, &found.dhidden, |hidden| loss(hidden, &table));
+        check_gradient("table", &table, &found.dtable, |table| loss(&hidden, table));
+    }
+}
+
+#[test]
+fn large_logits_in_f32_stay_exact() {
+    let (tokens, vocabulary) = (40, 300);
+    let hidden: Vec<f64> = uniform(tokens * WIDTH, 1);
+    let table: Vec<f64> = uniform(vocabulary * WIDTH, 2);
+    let large = |x: &[f64]| x.iter().map(|x| (x * 16.0) as f32).collect::<Vec<f32>>();
+    let (hidden, table) = (large(&hidden), large(&table));
+    let wide = |x: &[f32]| x.iter().map(|&x| f64::from(x)).collect::<Vec<f64>>();
+    let targets = targets(tokens, vocabulary);
+    let found = run(&hidden, &table, &targets, 1.0);
+    let exact = run(&wide(&hidden), &wide(&table), &targets, 1.0);
+    assert!((found.loss - exact.loss).abs() < 1e-5 * exact.loss);
+    assert!(relative_error(&found.dhidden, &exact.dhidden) < 1e-4);
+    assert!(relative_error(&found.dtable, &exact.dtable) < 1e-4);
+}
+
+#[test]
+fn threads_do_not_change_a_bit() {
+    let hidden: Vec<f32> = uniform(70 * WIDTH, 1);
+    let table: Vec<f32> = uniform(200 * WIDTH, 2);
+    let targets = targets(70, 200);
+    let run = |threads| on_threads(threads, || run(&hidden, &table, &targets, 1.0));
+    let (one, three) = (run(1), run(3));
+    assert_eq!(one.loss.to_bits(), three.loss.to_bits());
+    assert!(one.dhidden == three.dhidden && one.dtable == three.dtable);
+}
+
+#[test]
+fn a_logit_that_is_not_a_number_shows_in_the_loss() {
+    let mut hidden: Vec<f32> = uniform(7 * WIDTH, 1);
+    hidden[3 * WIDTH] = f32::NAN;
+    let table: Vec<f32> = uniform(37 * WIDTH, 2);
+    assert!(run(&hidden, &table, &targets(7, 37), 1.0).loss.is_nan());
+}
+
+#[test]
+fn chunks_cover_a_batch_within_their_memory() {
+    assert_eq!(chunk_tokens::<f32>(1024, 50257), 256);
+    assert_eq!(chunk_tokens::<f32>(14, 37), 14);
+    assert_eq!(chunk_tokens::<f32>(1 << 20, 50257), 320);
+}
+
+fn wide<E: Element>(values: &[E]) -> Vec<f64> {
+    values.iter().map(|value| value.widen().to_f64()).collect()
+}
+
+/// Only dlogits and dH are rounded to bf16.
+#[test]
+fn bf16_agrees_with_f64_also_where_it_must_be_widened() {
+    let kernels = [bf16::kernel()].into_iter().chain(kernel::singles());
+    for (kernel, (tokens, vocabulary)) in kernels.zip([(7, 37), (33, 130), (64, 1700), (9, 41)]) {
+        let round = |values: Vec<f32>| values.into_iter().map(bf16::narrow).collect::<Vec<_>>();
+        let hidden = round(uniform(tokens * WIDTH, 1));
+        let table = round(uniform(vocabulary * WIDTH, 2));
+        let targets = targets(tokens, vocabulary);
+        let found = run_in(Packs::with_kernel(3, kernel), &hidden, &table, &targets, 0.5);
+        let exact = run(&wide(&hidden), &wide(&table), &targets, 0.5);
+        assert!((found.loss - exact.loss).abs() < 1e-5 * exact.loss, "{kernel:?}");
+        let error = relative_error(&wide(&found.dhidden), &exact.dhidden);
+        assert!(error < 4e-3, "dH with {kernel:?}: {error:e}");
+        let error = relative_error(&wide(&found.dtable), &exact.dtable);
+        assert!(error < 4e-3, "dW with {kernel:?}: {error:e}");
+    }
+}
+
+#[test]
+fn the_gradient_of_the_table_is_added_where_it_is_to_be() {
+    let (hidden, table): (Vec<f64>, Vec<f64>) = (uniform(7 * WIDTH, 1), uniform(37 * WIDTH, 2));
+    let targets = targets(7, 37);
+    let once = run(&hidden, &table, &targets, 1.0);
+    let (mut workspace, mut packs) = (Workspace::new(7, 37), Packs::new(1));
+    let inputs = Inputs { hidden: &hidden, table: &table, targets: &targets, width: WIDTH };
+    forward(inputs, &mut workspace, &mut packs);
+    let (mut dhidden, mut dtable) = (hidden.clone(), once.dtable.clone());
+    let gradient = (dtable.as_mut_slice(), Sums::Add);
+    backward(&mut dhidden, gradient, 1.0, inputs, &mut workspace, &mut packs);
+    let twice: Vec<f64> = once.dtable.iter().map(|sum| 2.0 * sum).collect();
+    assert!(relative_error(&dtable, &twice) < 1e-14);
+}
