@@ -6,9 +6,8 @@ use collectives::{Collective, Single};
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
-use crate::cgroup::Limits;
 use crate::environment::{self, Launcher};
-use crate::threads::{Resources, ThreadPlan, allowed_cores, known_cores};
+use crate::threads::{Resources, ThreadPlan};
 use crate::topology::{Placement, Presence, Share};
 
 /// How ranks are to talk: the key `collectives.backend`.
@@ -131,13 +130,8 @@ impl World {
             .map_err(|source| Error::Meet { rank, source })?;
         let presences: Vec<_> = bytes.chunks(Presence::BYTES).map(Presence::decode).collect();
         let placement = Placement::new(rank, &presences);
-        let resources = Resources {
-            cores: allowed_cores(),
-            cores_known: known_cores().is_some(),
-            share: Share::new(rank, &presences),
-            local_world: placement.local_world,
-            quota_cores: Limits::of_this_process().cpu_cores,
-        };
+        let share = Share::new(rank, &presences);
+        let resources = Resources::of_this_process(share, placement.local_world);
         let hosts = presences.into_iter().map(|presence| presence.host).collect();
         let threads = ThreadPlan::new(&resources, options.threads);
         Ok(Self { collective, placement, hosts, threads })
@@ -148,6 +142,7 @@ impl World {
 mod tests {
     use super::*;
     use crate::LauncherKind;
+    use crate::threads::allowed_cores;
 
     const OPTIONS: Options =
         Options { backend: Backend::Auto, deadline: Duration::from_secs(20), threads: None };
@@ -208,6 +203,9 @@ mod tests {
             assert_eq!((placement.world, placement.local_world, placement.nodes), (3, 3, 1));
             assert_eq!(world.hosts.len(), 3);
         }
+        let expected = ThreadPlan::of_first(3, None);
+        assert_eq!(worlds[0].threads, expected, "a plan beforehand says what comes");
+        assert!(worlds.iter().all(|world| world.threads.threads <= expected.threads));
         let threads: usize = worlds.iter().map(|world| world.threads.threads).sum();
         assert!(threads <= allowed_cores().len().max(3), "{threads} threads");
     }
