@@ -41,7 +41,8 @@ fn a_rank_that_stays_away_is_a_deadline_for_the_others() {
 
 #[test]
 fn messages_of_wrong_length_are_errors() {
-    for role in [Role::MessageTooLong, Role::MessageTooShort] {
+    for role in [Role::MessageTooLong, Role::MessageTooShort, Role::ChunkTooMany, Role::ChunkTooFew]
+    {
         let job = Job::run(2, role);
         assert_eq!(job.outcomes[0], "ok", "{job}");
     }

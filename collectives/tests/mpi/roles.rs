@@ -8,7 +8,9 @@ use crate::allocations::steady_state_allocates_nothing;
 use yardstick_collectives::contract::{self, Terms, failures};
 use yardstick_collectives::{Collective, Error, Mpi, MpiOptions};
 
-const TERMS: Terms = Terms { chunk_elements_max: 1000, patience: Duration::from_secs(60) };
+const TERMS: Terms = Terms { chunk_elements_max: CHUNK, patience: Duration::from_secs(60) };
+
+const CHUNK: usize = 1000;
 
 /// Patience with a rank that will not come.
 const SHORT: Duration = Duration::from_secs(1);
@@ -24,6 +26,10 @@ pub(crate) enum Role {
     MessageTooLong,
     /// Rank 0 has a buffer too long for the message.
     MessageTooShort,
+    /// The message is too long for rank 0's buffer by a whole chunk.
+    ChunkTooMany,
+    /// The message is too short for rank 0's buffer by a whole chunk.
+    ChunkTooFew,
     /// Everybody leaves at once.
     Abandon,
     /// Rank 0 closes, rank 1 does not.
@@ -34,11 +40,13 @@ pub(crate) enum Role {
     Survive,
 }
 
-const ALL: [Role; 8] = [
+const ALL: [Role; 10] = [
     Role::Contract,
     Role::StayAway,
     Role::MessageTooLong,
     Role::MessageTooShort,
+    Role::ChunkTooMany,
+    Role::ChunkTooFew,
     Role::Abandon,
     Role::CloseAlone,
     Role::Killed,
@@ -70,8 +78,10 @@ impl Role {
         match self {
             Self::Contract => keep_the_contract(mpi),
             Self::StayAway => stay_away(mpi),
-            Self::MessageTooLong => wrong_length(mpi, 2),
-            Self::MessageTooShort => wrong_length(mpi, 4),
+            Self::MessageTooLong => wrong_length(mpi, (3, 2)),
+            Self::MessageTooShort => wrong_length(mpi, (3, 4)),
+            Self::ChunkTooMany => wrong_length(mpi, (2 * CHUNK, CHUNK)),
+            Self::ChunkTooFew => wrong_length(mpi, (CHUNK, 2 * CHUNK)),
             Self::Abandon => {
                 failures::abandoning_is_final(&mpi, &TERMS);
                 assert!(!mpi.memory_at_risk(), "nothing was under way");
@@ -105,8 +115,8 @@ fn stay_away(mpi: Mpi) {
     }
 }
 
-fn wrong_length(mpi: Mpi, receiver_len: usize) {
-    failures::a_message_of_wrong_length_is_an_error(&mpi, receiver_len, &TERMS);
+fn wrong_length(mpi: Mpi, lens: (usize, usize)) {
+    failures::a_message_of_wrong_length_is_an_error(&mpi, lens, &TERMS);
     finish(mpi, 1);
 }
 
