@@ -79,8 +79,7 @@ fn open_world(config: &Config) -> Outcome<World> {
     let deadline = Duration::from_secs_f64(settings.deadline_s);
     let threads = Some(config.settings.run.threads).filter(|&threads| threads > 0);
     bootstrap::open(&bootstrap::Options { backend, deadline, threads }).map_err(|error| {
-        let peers =
-            matches!(&error, launch::Error::Meet { source, .. } if source.is_peer_failure());
+        let peers = error.is_peer_failure();
         let code = if peers { ExitCode::PeerLost } else { ExitCode::Environment };
         Failure::new(code, error)
     })
