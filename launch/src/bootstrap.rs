@@ -1,5 +1,6 @@
 //! From a bare process to a rank that knows its world.
 
+use std::mem::ManuallyDrop;
 use std::time::{Duration, Instant};
 
 use collectives::{Collective, Single};
@@ -122,12 +123,14 @@ impl World {
     /// [`Error::Meet`] when the ranks do not meet before the deadline.
     pub fn meet(collective: Box<dyn Collective>, options: &Options) -> Result<Self, Error> {
         let (rank, world) = (collective.rank(), collective.world());
-        let mut bytes = vec![0_u8; world * Presence::BYTES];
+        // After an error the network may still write here: it is then never freed.
+        let mut bytes = ManuallyDrop::new(vec![0_u8; world * Presence::BYTES]);
         Presence::of_this_process()
             .encode(&mut bytes[rank * Presence::BYTES..(rank + 1) * Presence::BYTES]);
         collective
             .all_gather(&mut bytes, Instant::now() + options.deadline)
             .map_err(|source| Error::Meet { rank, source })?;
+        let bytes = ManuallyDrop::into_inner(bytes);
         let presences: Vec<_> = bytes.chunks(Presence::BYTES).map(Presence::decode).collect();
         let placement = Placement::new(rank, &presences);
         let share = Share::new(rank, &presences);
