@@ -34,6 +34,19 @@ fn draw(seed: u64) -> String {
     format!("kill@step={save},rank={rank},point={point}")
 }
 
+/// The launcher has started it, and it never comes to MPI: a node that hangs.
+#[test]
+fn a_peer_that_never_comes_is_lost() {
+    let folder = Folder::new();
+    let mut command = mpirun(1, &["train", "--deadline", "2s", "--out", &folder.text()]);
+    command.args([":", "-np", "1", "sleep", "60"]);
+    let start = Instant::now();
+    let finished = finish(command).expect(5);
+    assert!(finished.stderr.contains("a peer is missing"), "{}", finished.stderr);
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+    assert!(!folder.path().exists(), "nothing was begun");
+}
+
 #[test]
 fn twenty_kills_each_resume_to_the_same_bits() {
     let undisturbed = Folder::new();
