@@ -154,28 +154,46 @@ fn to_gradient<E: Element>(
             || {
                 for (index, row) in logits.chunks_exact_mut(tokens).enumerate() {
                     let id = (part * part_rows + index) as u32;
-                    let start = row.as_mut_ptr();
-                    for first in (0..tokens).step_by(LANES) {
-                        let width = LANES.min(tokens - first);
-                        let mut values = [E::Wide::ZERO; LANES];
-                        let values = &mut values[..width];
-                        values.copy_from_slice(&row[first..first + width]);
-                        let known = log_sums[first..].iter().zip(&targets[first..]);
-                        for (value, (&log_sum, &target)) in values.iter_mut().zip(known) {
-                            let hit = if target == id { scale } else { E::Wide::ZERO };
-                            *value = (*value - log_sum).exp() * scale - hit;
-                        }
-                        // SAFETY: in this row, in front of what is still to be read.
-                        let narrow = unsafe {
-                            let start = start.cast::<E>().add(first);
-                            std::slice::from_raw_parts_mut(start, width)
-                        };
-                        for (narrow, &value) in narrow.iter_mut().zip(&*values) {
-                            *narrow = E::narrow(value);
-                        }
-                    }
+                    row_to_gradient::<E>(row, id, log_sums, targets, scale);
                 }
             },
         );
     });
+}
+
+/// The row of one token id.
+#[inline(always)]
+fn row_to_gradient<E: Element>(
+    row: &mut [E::Wide],
+    id: u32,
+    log_sums: &[E::Wide],
+    targets: &[u32],
+    scale: E::Wide,
+) {
+    let gradient = |logit: E::Wide, log_sum, target| {
+        let hit = if target == id { scale } else { E::Wide::ZERO };
+        E::narrow((logit - log_sum).exp() * scale - hit)
+    };
+    let start = row.as_mut_ptr();
+    let known = log_sums.as_chunks::<LANES>().0.iter().zip(targets.as_chunks::<LANES>().0);
+    for (index, (log_sums, targets)) in known.enumerate() {
+        let first = index * LANES;
+        // SAFETY: LANES elements of the row; what is written lies in front of what is still to be
+        // read, because an element is no larger than a wide one.
+        unsafe {
+            let logits = start.add(first).cast::<[E::Wide; LANES]>().read();
+            let mut narrow = [E::ZERO; LANES];
+            for lane in 0..LANES {
+                narrow[lane] = gradient(logits[lane], log_sums[lane], targets[lane]);
+            }
+            start.cast::<E>().add(first).cast::<[E; LANES]>().write(narrow);
+        }
+    }
+    for token in row.len() / LANES * LANES..row.len() {
+        // SAFETY: as above.
+        unsafe {
+            let narrow = gradient(start.add(token).read(), log_sums[token], targets[token]);
+            start.cast::<E>().add(token).write(narrow);
+        }
+    }
 }

@@ -7,8 +7,8 @@
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::{
-    __m512, _MM_HINT_T0, _mm_prefetch, _mm512_add_ps, _mm512_dpbf16_ps, _mm512_fmadd_ps,
-    _mm512_loadu_ps, _mm512_set1_ps, _mm512_setzero_ps, _mm512_storeu_ps,
+    __m512, _MM_HINT_T0, _MM_HINT_T1, _mm_prefetch, _mm512_add_ps, _mm512_dpbf16_ps,
+    _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_set1_ps, _mm512_setzero_ps, _mm512_storeu_ps,
 };
 
 use super::kernel::{Left, Target, Tile};
@@ -19,6 +19,15 @@ pub(super) const ROWS: usize = 6;
 pub(super) const VECTORS: usize = 4;
 /// Sums in a vector.
 pub(super) const LANES: usize = 16;
+
+/// Asks for every cache line of a run of bytes; it need not exist.
+#[inline(always)]
+pub(super) fn prefetch(start: *const u8, bytes: usize) {
+    for offset in (0..bytes).step_by(64) {
+        // SAFETY: SSE is a part of x86-64, and a prefetch accesses nothing.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(start.wrapping_add(offset).cast()) };
+    }
+}
 
 /// sums + left * right, rounded once.
 #[target_feature(enable = "avx512f")]
@@ -48,12 +57,10 @@ macro_rules! micro_kernel {
         ) {
             let mut sums = [[_mm512_setzero_ps(); VECTORS]; ROWS];
             let mut column = left.start.cast::<u8>();
-            if target.accumulate {
-                for index in 0..ROWS {
-                    for vector in 0..VECTORS {
-                        let place = target.start.wrapping_add(index * target.row + LANES * vector);
-                        _mm_prefetch::<_MM_HINT_T0>(place.cast());
-                    }
+            for index in 0..ROWS {
+                for vector in 0..VECTORS {
+                    let place = target.start.wrapping_add(index * target.row + LANES * vector);
+                    _mm_prefetch::<_MM_HINT_T0>(place.cast());
                 }
             }
             for _ in 0..depth {

@@ -106,6 +106,17 @@ impl<W: Float> Kernel<W> {
         }
     }
 
+    /// Asks for `cells` cells that will be needed soon.
+    #[inline(always)]
+    pub(super) fn prefetch(&self, start: *const W, cells: usize) {
+        #[cfg(target_arch = "x86_64")]
+        if let Functions::Own(_) = self.functions {
+            avx512::prefetch(start.cast(), cells * size_of::<W>());
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = (start, cells);
+    }
+
     /// Multiplies `rows` rows of `depth` cells with a panel of `vectors` vectors per step, and
     /// writes or adds the tile.
     ///

@@ -214,6 +214,7 @@ pub(in crate::ops) unsafe fn left<E: Element>(
     (rows, depth): (usize, usize),
     kernel: &Kernel<E::Wide>,
 ) -> Left<E::Wide> {
+    debug_assert!(source.column == 1 || rows <= WIDEST, "{rows} rows");
     let cell = size_of::<E::Wide>();
     let steps = depth.div_ceil(kernel.group);
     let start = room.as_ptr();
@@ -273,26 +274,34 @@ unsafe fn gather<E: Element, const PAIRS: bool>(
     strip: usize,
 ) {
     let steps = if PAIRS { depth.div_ceil(2) } else { depth };
-    let mut cells = [E::Wide::ZERO; WIDEST];
-    // Step by step: they are far apart, each perhaps on a page of its own.
-    for step in 0..steps {
-        let source = source.transposed();
-        // SAFETY: as this function.
-        let operands = unsafe { rows_of_step::<E, PAIRS>(source, step, depth, rows) };
-        fill::<E, PAIRS>(&mut cells[..rows], operands);
-        let cells = &cells[..rows.next_multiple_of(strip)];
-        match strip {
-            4 => scatter::<_, 4>(&mut room[step * strip..], cells, steps),
-            6 => scatter::<_, 6>(&mut room[step * strip..], cells, steps),
-            other => unreachable!("micro-kernels of {other} rows"),
+    let source = source.transposed();
+    let mut cells = [[E::Wide::ZERO; WIDEST]; BLOCK];
+    // Steps are far apart, each perhaps on a page of its own; strips are, too, and often in the
+    // same set of the cache. So a few whole steps are read, and then written strip by strip.
+    for first in (0..steps).step_by(BLOCK) {
+        let count = BLOCK.min(steps - first);
+        for (index, cells) in cells[..count].iter_mut().enumerate() {
+            // SAFETY: as this function.
+            let operands = unsafe { rows_of_step::<E, PAIRS>(source, first + index, depth, rows) };
+            fill::<E, PAIRS>(&mut cells[..rows], operands);
+        }
+        for (index, row) in (0..rows).step_by(strip).enumerate() {
+            let room = &mut room[(index * steps + first) * strip..][..count * strip];
+            match strip {
+                4 => copy_strip::<_, 4>(room, &cells, row),
+                6 => copy_strip::<_, 6>(room, &cells, row),
+                other => unreachable!("micro-kernels of {other} rows"),
+            }
         }
     }
 }
 
-/// Pieces of STRIP cells to places `steps` steps of a strip apart.
+/// STRIP cells of each step, from `row` on.
 #[inline(always)]
-fn scatter<W: Copy, const STRIP: usize>(room: &mut [W], cells: &[W], steps: usize) {
-    for (strip, cells) in cells.as_chunks::<STRIP>().0.iter().enumerate() {
-        room[strip * STRIP * steps..][..STRIP].copy_from_slice(cells);
+fn copy_strip<W: Copy, const STRIP: usize>(room: &mut [W], cells: &[[W; WIDEST]], row: usize) {
+    for (room, cells) in room.as_chunks_mut::<STRIP>().0.iter_mut().zip(cells) {
+        if let Some(cells) = cells[row..].first_chunk::<STRIP>() {
+            *room = *cells;
+        }
     }
 }

@@ -7,6 +7,7 @@
 
 #![allow(unsafe_code)]
 
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use rayon::prelude::*;
@@ -47,7 +48,7 @@ unsafe impl<E: Element> Sync for Product<E> {}
 
 /// The largest tile of any kernel.
 #[repr(align(64))]
-struct Tile<W>([W; TILE]);
+struct Tile<W>(MaybeUninit<[W; TILE]>);
 
 /// Elements of the largest tile: 6 rows of 64.
 pub(super) const TILE: usize = 6 * 64;
@@ -78,7 +79,8 @@ impl<E: Element> Product<E> {
     /// nobody else may access the cell meanwhile.
     unsafe fn run(&self, rows: Range<usize>, columns: Range<usize>, packs: &mut Packs<E>) {
         let k = self.shape.2;
-        let (depth, width) = packs.block(k);
+        let gather = !packs.kernel.reads::<E>(self.left, k);
+        let (depth, width) = packs.block(k, gather);
         let split = k > depth && matches!(self.output, Output::Narrow(_));
         let most = if split { packs.rows_of_sums(width) } else { rows.len() };
         let height = rows.len().div_ceil(rows.len().div_ceil(most));
@@ -136,13 +138,16 @@ impl<E: Element> Product<E> {
             for first in (0..height).step_by(kernel.rows) {
                 let start = left.start.wrapping_byte_add(first / kernel.rows * strip);
                 let rows = row + first..row + height.min(first + kernel.rows);
+                let next = in_place.then(|| start.wrapping_byte_add(strip));
+                let left = Left { start, ..left };
                 // SAFETY: as this function; the packed copies stand for the operands.
-                unsafe { self.strip(rows, block, Left { start, ..left }, panels, sums, kernel) };
+                unsafe { self.strip(rows, block, (left, next), panels, sums, kernel) };
             }
         }
     }
 
-    /// The tiles of one strip of rows, from left to right.
+    /// The tiles of one strip of rows, from left to right; asks for the rows of the `next` strip
+    /// meanwhile, whose short runs the processor does not foresee.
     ///
     /// # Safety
     /// As [`Self::run`], with A's rows as `left` and B as `panels`.
@@ -150,25 +155,31 @@ impl<E: Element> Product<E> {
         &self,
         rows: Range<usize>,
         block: &Block,
-        left: Left<E::Wide>,
+        (left, next): (Left<E::Wide>, Option<*const E::Wide>),
         panels: Panels<E::Wide>,
         sums: &mut [E::Wide],
         kernel: &Kernel<E::Wide>,
     ) {
         let steps = block.depth.len().div_ceil(kernel.group);
         let (start, end) = (block.depth.start > 0, block.depth.end == self.shape.2);
+        let count = block.columns.len().div_ceil(kernel.panel());
         for (index, column) in block.columns.clone().step_by(kernel.panel()).enumerate() {
             let width = kernel.panel().min(block.columns.end - column);
             let vectors = width.div_ceil(kernel.lanes);
             let panel = panels.first.wrapping_add(index * panels.stride);
             let panel = panel.wrapping_add(panels.skip * vectors * kernel.lanes);
             let shape = (rows.len(), vectors, steps);
+            if let Some(next) = next {
+                for row in (index..kernel.rows).step_by(count) {
+                    kernel.prefetch(next.wrapping_byte_add(row * left.row_bytes), steps);
+                }
+            }
             let multiply = |start, row, accumulate| {
                 // SAFETY: as this function; the target is a part of C or this thread's.
                 unsafe { kernel.multiply(Target { start, row, accumulate }, shape, left, panel) }
             };
-            let mut tile = Tile([E::Wide::ZERO; TILE]);
-            let tile = tile.0.as_mut_ptr();
+            let mut tile = Tile::<E::Wide>(MaybeUninit::uninit());
+            let tile = tile.0.as_mut_ptr().cast::<E::Wide>();
             match self.output.offset(rows.start, column) {
                 Output::Wide { start: output, row, accumulate } => {
                     let accumulate = accumulate || start;

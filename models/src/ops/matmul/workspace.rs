@@ -1,7 +1,7 @@
 //! Room in which products work.
 
 use super::kernel::Kernel;
-use super::pack::{LINE_BYTES, aligned};
+use super::pack::{LINE_BYTES, WIDEST, aligned};
 use crate::ops::Element;
 
 /// Longest run of k that is packed at once, in cells.
@@ -9,9 +9,9 @@ const DEPTH: usize = 768;
 /// Cells of B that are packed at once: 576 KiB in f32 and bf16.
 const RIGHT: usize = 384 * 384;
 /// Cells of A that are gathered at once.
-const LEFT: usize = 48 * DEPTH;
+const LEFT: usize = WIDEST * DEPTH / 2;
 /// Sums that wait for the next block of k.
-const SUMS: usize = 324 * 192;
+const SUMS: usize = 324 * 384;
 
 /// Room for one packed block of each operand of a product, and for its sums.
 ///
@@ -40,9 +40,12 @@ impl<E: Element> Packs<E> {
     }
 
     /// The run of k and the columns in one block of a product over `k`.
-    pub(super) fn block(&self, k: usize) -> (usize, usize) {
+    ///
+    /// Gathering A anew for each block of columns asks for fewer of those.
+    pub(super) fn block(&self, k: usize, gather: bool) -> (usize, usize) {
         let steps = k.div_ceil(self.kernel.group);
-        let depth = steps.div_ceil(steps.div_ceil(DEPTH));
+        let most = if gather { DEPTH / 2 } else { DEPTH };
+        let depth = steps.div_ceil(steps.div_ceil(most));
         let panel = self.kernel.panel();
         (depth * self.kernel.group, RIGHT / depth / panel * panel)
     }
