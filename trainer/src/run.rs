@@ -14,7 +14,7 @@ use crate::announce::announce;
 use crate::assemble::{batch_plan, data_failure};
 use crate::attempt::{self, Attempt, End, Ends};
 use crate::chronicle::{Chronicle, Ending};
-use crate::config::{Config, Device};
+use crate::config::{Config, Device, Engine};
 use crate::data::Source;
 use crate::durability::{Durability, checkpoint_failure};
 use crate::evaluation::Evaluation;
@@ -56,6 +56,9 @@ pub(crate) fn run(options: &RunOptions) -> Outcome<ExitCode> {
     if config.settings.run.device == Device::Cuda {
         let error = anyhow::anyhow!("--device cuda: this build has no CUDA engine; use cpu");
         return Err(Failure::new(ExitCode::Environment, error));
+    }
+    if config.settings.run.engine == Engine::Fused {
+        config.workload.model.require_fused()?;
     }
     let last_step = attempt::last_step(config, options.steps)?;
     let signals = StopFlag::install().map_err(|error| Failure::new(ExitCode::Internal, error))?;

@@ -35,7 +35,8 @@ impl Fused {
     /// inside the same pool.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when the configuration is, B is 0, or T is not in 1 to the context.
+    /// [`Error::Invalid`] when the configuration is, B is 0, or T is not in 1 to the context;
+    /// [`Error::Unsupported`] for another family.
     ///
     /// # Panics
     /// When `layout` is not one of `config`.
@@ -46,6 +47,7 @@ impl Fused {
         sequence_tokens: usize,
     ) -> Result<Self, Error> {
         config.validate()?;
+        config.require_fused()?;
         config.check_batch(micro_sequences, sequence_tokens)?;
         let threads = rayon::current_num_threads();
         let size = Size::new(config, micro_sequences, sequence_tokens, threads);
