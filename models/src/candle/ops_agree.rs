@@ -8,7 +8,8 @@ use std::collections::HashMap;
 use candle_core::{Device, Result, Tensor, Var};
 use candle_nn::Optimizer;
 
-use super::gpt::{Gpt, causal_mask, gelu};
+use super::gpt::{Gpt, gelu};
+use super::parts::causal_mask;
 use super::{DType, Parameters};
 use crate::ModelConfig;
 use crate::config::Family;
