@@ -180,6 +180,8 @@ fn sum(losses: &Tensor) -> Result<f64> {
 #[cfg(test)]
 mod block_agrees;
 #[cfg(test)]
+mod llama_agrees;
+#[cfg(test)]
 mod ops_agree;
 #[cfg(test)]
 mod tests;

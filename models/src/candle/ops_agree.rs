@@ -60,7 +60,7 @@ fn tolerance<T>() -> f64 {
     if size_of::<T>() == 8 { 1e-13 } else { 2e-6 }
 }
 
-fn agree<T: Float>(what: &str, found: &[T], exact: &[f64]) {
+pub(super) fn agree<T: Float>(what: &str, found: &[T], exact: &[f64]) {
     let error = relative_error(found, exact);
     assert!(error < tolerance::<T>(), "{what}: relative error {error:e}");
 }
@@ -78,7 +78,7 @@ pub(super) fn dimensions(width: usize, heads: usize) -> ModelConfig {
     }
 }
 
-fn no_mask() -> Tensor {
+pub(super) fn no_mask() -> Tensor {
     causal_mask(1, DType::F64).unwrap()
 }
 

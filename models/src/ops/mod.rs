@@ -16,7 +16,10 @@ pub mod layer_norm;
 pub mod matmul;
 pub mod norm;
 pub mod residual;
+pub mod rms_norm;
+pub mod rope;
 mod simd;
+pub mod swiglu;
 #[cfg(test)]
 pub(crate) mod testing;
 

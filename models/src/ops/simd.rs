@@ -5,6 +5,8 @@
 
 #![allow(unsafe_code)]
 
+use super::{Element, Float};
+
 /// Runs `work` with the widest vectors of this processor.
 ///
 /// Everything in `work` must be inlined: pass a closure marked `#[inline(always)]` that calls only
@@ -52,45 +54,73 @@ const LANES: usize = 16;
 
 /// Sum of products of both slices in a fixed order that vectorises.
 #[inline(always)]
-pub(crate) fn dot<T: super::Float>(left: &[T], right: &[T]) -> T {
+pub(crate) fn dot<E: Element>(left: &[E], right: &[E]) -> E::Wide {
     sum_of(left, right, |a, b| a * b)
 }
 
 /// Sum of a function of pairs of both slices in a fixed order that vectorises.
 #[inline(always)]
-pub(crate) fn sum_of<T: super::Float>(left: &[T], right: &[T], f: impl Fn(T, T) -> T) -> T {
-    let mut lanes = [T::ZERO; LANES];
+pub(crate) fn sum_of<E: Element>(
+    left: &[E],
+    right: &[E],
+    f: impl Fn(E::Wide, E::Wide) -> E::Wide,
+) -> E::Wide {
+    let mut lanes = [E::Wide::ZERO; LANES];
     let (left_chunks, left_rest) = left.as_chunks::<LANES>();
     let (right_chunks, right_rest) = right.as_chunks::<LANES>();
     for (a, b) in left_chunks.iter().zip(right_chunks) {
         for lane in 0..LANES {
-            lanes[lane] += f(a[lane], b[lane]);
+            lanes[lane] += f(a[lane].widen(), b[lane].widen());
         }
     }
     for (lane, (&a, &b)) in lanes.iter_mut().zip(left_rest.iter().zip(right_rest)) {
-        *lane += f(a, b);
+        *lane += f(a.widen(), b.widen());
+    }
+    fold(lanes)
+}
+
+/// Sum of a function of triples of three slices in a fixed order that vectorises.
+#[inline(always)]
+pub(crate) fn sum_of_three<E: Element>(
+    first: &[E],
+    second: &[E],
+    third: &[E],
+    f: impl Fn(E::Wide, E::Wide, E::Wide) -> E::Wide,
+) -> E::Wide {
+    let mut lanes = [E::Wide::ZERO; LANES];
+    let (first_chunks, first_rest) = first.as_chunks::<LANES>();
+    let (second_chunks, second_rest) = second.as_chunks::<LANES>();
+    let (third_chunks, third_rest) = third.as_chunks::<LANES>();
+    for ((a, b), c) in first_chunks.iter().zip(second_chunks).zip(third_chunks) {
+        for lane in 0..LANES {
+            lanes[lane] += f(a[lane].widen(), b[lane].widen(), c[lane].widen());
+        }
+    }
+    let rest = first_rest.iter().zip(second_rest).zip(third_rest);
+    for (lane, ((&a, &b), &c)) in lanes.iter_mut().zip(rest) {
+        *lane += f(a.widen(), b.widen(), c.widen());
     }
     fold(lanes)
 }
 
 /// Sum of a slice in a fixed order that vectorises.
 #[inline(always)]
-pub(crate) fn sum<T: super::Float>(values: &[T]) -> T {
-    let mut lanes = [T::ZERO; LANES];
+pub(crate) fn sum<E: Element>(values: &[E]) -> E::Wide {
+    let mut lanes = [E::Wide::ZERO; LANES];
     let (chunks, rest) = values.as_chunks::<LANES>();
     for chunk in chunks {
         for lane in 0..LANES {
-            lanes[lane] += chunk[lane];
+            lanes[lane] += chunk[lane].widen();
         }
     }
     for (lane, &value) in lanes.iter_mut().zip(rest) {
-        *lane += value;
+        *lane += value.widen();
     }
     fold(lanes)
 }
 
 #[inline(always)]
-fn fold<T: super::Float>(mut lanes: [T; LANES]) -> T {
+fn fold<T: Float>(mut lanes: [T; LANES]) -> T {
     let mut half = LANES / 2;
     while half > 0 {
         for lane in 0..half {
