@@ -8,6 +8,8 @@ mod export;
 mod header;
 mod import;
 mod pieces;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use export::export;
 pub(crate) use import::Import;
