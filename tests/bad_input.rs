@@ -19,6 +19,11 @@ const fn usage(arguments: &'static [&'static str], says: &'static [&'static str]
     Case { arguments, code: 2, says }
 }
 
+/// A value that no Llama model can have.
+const fn llama(set: &'static str, says: &'static [&'static str]) -> Case {
+    usage(&["train", "--workload", "llama-smoke", "--set", set], says)
+}
+
 /// Wrong flags and values. `train` and `plan` read the same configuration.
 const COMMAND_LINES: &[Case] = &[
     usage(&["trian"], &["trian"]),
@@ -41,6 +46,15 @@ const COMMAND_LINES: &[Case] = &[
     usage(&["plan", "--set", "model.feed_forward=36028797018963968"], &["model.feed_forward"]),
     usage(&["plan", "--set", "batch.micro_sequences=4294967296"], &["micro_sequences", "at most"]),
     usage(&["train", "--set", "model.family=rwkv"], &["rwkv", "gpt"]),
+    usage(&["train", "--set", "model.rope_theta=1e4"], &["model.rope_theta", "GPT", "llama"]),
+    usage(&["train", "--set", "model.tied=false"], &["model.tied", "GPT"]),
+    llama("model.key_value_heads=4", &["model.key_value_heads", "4", "model.heads = 6"]),
+    llama("model.key_value_heads=0", &["model.key_value_heads", "0"]),
+    llama("model.heads=8", &["model.heads", "8", "even width", "15"]),
+    llama("model.norm_epsilon=0.0", &["model.norm_epsilon"]),
+    llama("model.rope_theta=inf", &["model.rope_theta", "inf"]),
+    llama("model.rope_scaling={factor=8}", &["low_freq_factor"]),
+    llama("model.rope_scaling=8", &["rope_scaling"]),
     usage(&["train", "--set", "batch.sequence_tokens=4096"], &["sequence_tokens", "4096", "128"]),
     usage(&["train", "--set", "batch.micro_sequences=0"], &["batch.micro_sequences"]),
     usage(
@@ -72,6 +86,7 @@ const COMMAND_LINES: &[Case] = &[
     usage(&["train", "--set", "collectives.deadline_s=0.0"], &["collectives.deadline_s"]),
     usage(&["train", "--deadline", "1e300s"], &["1e300s", "120s"]),
     usage(&["train", "--set", "collectives.deadline_s=1e300"], &["deadline_s", "year"]),
+    usage(&["train", "--workload", "llama-smoke"], &["llama", "fused", "--engine candle"]),
     usage(&["train", "--set", "run.engine=torch"], &["torch", "fused", "candle"]),
     usage(&["train", "--device", "tpu"], &["tpu", "cpu", "cuda"]),
     usage(&["train", "--engine", "torch"], &["torch", "fused"]),

@@ -80,6 +80,7 @@ mod tests {
     use super::*;
     use crate::layout::Layout;
     use crate::presets;
+    use crate::workload::Compute;
 
     /// The largest model that passes is still told exactly: nothing wraps.
     #[test]
@@ -96,7 +97,8 @@ mod tests {
         let error = config.check_batch(most / width + 1, 1).unwrap_err().to_string();
         assert!(error.contains(&format!("at most {}", most / width)), "{error}");
         let bytes = |items: Vec<(String, u64)>| items.iter().map(|item| item.1 as f64).sum::<f64>();
-        let plan = bytes(crate::fused::activation_bytes(&config, most / width, 1, 1));
+        let plan =
+            bytes(crate::fused::activation_bytes(&config, (most / width, 1), Compute::F32, 1));
         assert!(plan > 4.0 * most as f64 && plan < 1e18, "{plan:e} bytes");
     }
 

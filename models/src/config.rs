@@ -1,20 +1,26 @@
 //! Dimensions of a model: the `[model]` section.
 
+mod keys;
+mod llama;
+
 use serde::{Deserialize, Serialize};
 
 use crate::{Error, bounds};
+use keys::Keys;
+pub use llama::{Llama, RopeScaling};
 
 /// Model family: decides the kind of block.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Family {
     /// GPT-2 and GPT-3: LayerNorm with bias, learned positions, GELU (tanh), tied head.
     Gpt,
+    /// Llama 1 to 3: RMSNorm, RoPE, SwiGLU, grouped-query attention, no biases.
+    Llama(Llama),
 }
 
 /// Dimensions of one model.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "Keys", into = "Keys")]
 pub struct ModelConfig {
     /// Kind of block.
     pub family: Family,
@@ -28,7 +34,7 @@ pub struct ModelConfig {
     pub feed_forward: usize,
     /// V, number of token ids.
     pub vocabulary: usize,
-    /// Longest sequence in tokens: rows of the position table.
+    /// Longest sequence in tokens: rows of GPT's position table.
     pub context: usize,
 }
 
@@ -36,6 +42,27 @@ impl ModelConfig {
     /// D, width of one head.
     pub fn head_width(&self) -> usize {
         self.width / self.heads
+    }
+
+    /// K, heads of keys and values: H in the GPT family.
+    pub fn key_value_heads(&self) -> usize {
+        match self.family {
+            Family::Gpt => self.heads,
+            Family::Llama(llama) => llama.key_value_heads,
+        }
+    }
+
+    /// (H + 2 K) D: queries, keys and values of one token.
+    pub fn qkv_width(&self) -> usize {
+        (self.heads + 2 * self.key_value_heads()) * self.head_width()
+    }
+
+    /// Whether the head is the token table.
+    pub fn is_tied(&self) -> bool {
+        match self.family {
+            Family::Gpt => true,
+            Family::Llama(llama) => llama.tied,
+        }
     }
 
     /// Checks a micro-batch of B = `micro_sequences` and T = `sequence_tokens`.
@@ -78,6 +105,13 @@ impl ModelConfig {
             let expected = format!("a divisor of model.width = {}", self.width);
             return Err(Error::invalid("model.heads", self.heads, expected));
         }
-        bounds::check_model(self)
+        bounds::check_model(self)?;
+        match self.family {
+            Family::Gpt => Ok(()),
+            Family::Llama(llama) => llama.validate(self.heads, self.head_width()),
+        }
     }
 }
+
+#[cfg(test)]
+mod tests;

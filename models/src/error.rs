@@ -14,6 +14,14 @@ pub enum Error {
         /// What would have been accepted.
         expected: String,
     },
+    /// A combination that no engine computes yet; the hint says what does.
+    #[error("{what} is not supported\n  hint: {hint}")]
+    Unsupported {
+        /// The keys and values that do not go together.
+        what: String,
+        /// What does.
+        hint: String,
+    },
     /// A configuration text does not parse or has an unknown key.
     #[error("{origin}: {message}")]
     Parse {

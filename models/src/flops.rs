@@ -6,11 +6,13 @@
 //! all T^2 pairs (Chowdhery et al. 2022, arXiv 2204.02311, appendix B); `causal` the half that a
 //! causal model needs (Megatron-LM since its commit 8873b55d6a of 2025-03-06):
 //!
-//! full = 6 (L (4 C^2 + 2 C F) + C V) + 12 L C T; causal = 6 (L (4 C^2 + 2 C F) + C V) + 6 L C T
+//! full = 6 (L (2 C^2 + 2 C K D + M C F) + C V) + 12 L C T, causal with 6 L C T, where M is the
+//! number of feed-forward matrices: 2 for GPT, 3 for SwiGLU. With K = H heads, C K D is C^2.
 
 use serde::Serialize;
 
 use crate::ModelConfig;
+use crate::config::Family;
 
 /// Floating-point operations to train on one token, in both conventions for attention.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -23,10 +25,20 @@ pub struct FlopsPerToken {
 
 /// FLOPs per token of training on sequences of T tokens, forward and backward.
 pub fn flops_per_token(config: &ModelConfig, sequence_tokens: usize) -> FlopsPerToken {
-    let [layers, width, feed_forward, vocabulary, tokens] =
-        [config.layers, config.width, config.feed_forward, config.vocabulary, sequence_tokens]
-            .map(|dimension| dimension as f64);
-    let block = 4.0 * width * width + 2.0 * width * feed_forward;
+    let feed_forward = match config.family {
+        Family::Gpt => 2 * config.feed_forward,
+        Family::Llama(_) => 3 * config.feed_forward,
+    };
+    let [layers, width, qkv, feed_forward, vocabulary, tokens] = [
+        config.layers,
+        config.width,
+        config.qkv_width(),
+        feed_forward,
+        config.vocabulary,
+        sequence_tokens,
+    ]
+    .map(|dimension| dimension as f64);
+    let block = width * (qkv + width + feed_forward);
     let matrices = 6.0 * (layers * block + width * vocabulary);
     let attention = 12.0 * layers * width * tokens;
     FlopsPerToken { causal: matrices + attention / 2.0, full: matrices + attention }
@@ -35,6 +47,7 @@ pub fn flops_per_token(config: &ModelConfig, sequence_tokens: usize) -> FlopsPer
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Llama;
     use crate::presets;
 
     /// MFLOP per token at T = 1024 with the vocabulary padded to 50304, as Megatron-LM counts them:
@@ -58,13 +71,38 @@ mod tests {
         }
     }
 
+    /// GFLOP per token at T = 8192 from 7.50 and 69.50 billion matmul parameters; Megatron-Bridge's
+    /// published pairs of tokens and TFLOP per second agree with the causal ones.
+    #[test]
+    fn agrees_with_published_counts_of_llama_3() {
+        for (name, full, causal) in [("llama3-8b", 57.91, 51.47), ("llama3-70b", 481.4, 449.2)] {
+            let flops = flops_per_token(&presets::load(name).unwrap().model, 8192);
+            for (found, expected) in [(flops.full, full), (flops.causal, causal)] {
+                let error = (found / 1e9 / expected - 1.0).abs();
+                assert!(error < 2e-4, "{name}: {found} against {expected} billion");
+            }
+        }
+    }
+
     #[test]
     fn counts_a_small_model_by_hand() {
         let mut config = presets::load("smoke").unwrap().model;
         (config.layers, config.width, config.feed_forward) = (1, 2, 3);
-        config.vocabulary = 5;
+        (config.heads, config.vocabulary) = (1, 5);
         // Parameters in matrices: 3 C C + C C = 16, C F twice = 12, C V = 10; attention C T = 8.
         let flops = flops_per_token(&config, 4);
         assert_eq!(flops, FlopsPerToken { causal: 228.0 + 48.0, full: 228.0 + 96.0 });
+    }
+
+    #[test]
+    fn counts_a_small_llama_by_hand() {
+        let mut config = presets::load("llama-smoke").unwrap().model;
+        let llama = Llama { key_value_heads: 1, ..Llama::plain(2) };
+        (config.family, config.heads) = (Family::Llama(llama), 2);
+        (config.layers, config.width, config.feed_forward) = (1, 4, 3);
+        config.vocabulary = 5;
+        // C (C + 2 D) + C C = 48, C F three times = 36, C V = 20; attention C T = 16.
+        let flops = flops_per_token(&config, 4);
+        assert_eq!(flops, FlopsPerToken { causal: 624.0 + 96.0, full: 624.0 + 192.0 });
     }
 }

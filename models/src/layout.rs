@@ -1,8 +1,10 @@
 //! Where every tensor lies in the flat buffers (weights, gradients, both Adam moments).
 //!
-//! Tensors are ordered as their gradients become ready in backward: final norm, blocks from last to
-//! first, embeddings. A segment is the tensors that become ready together; every tensor starts at a
-//! multiple of [`ALIGN`] elements.
+//! Tensors are ordered as their gradients become ready in backward: an untied head, final norm,
+//! blocks from last to first, embeddings. A segment is the tensors that become ready together;
+//! every tensor starts at a multiple of [`ALIGN`] elements.
+
+mod build;
 
 use std::ops::Range;
 
@@ -25,7 +27,7 @@ pub enum Init {
 /// One tensor of the model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tensor {
-    /// Name in Hugging Face's GPT-2 vocabulary, as in `h.0.attn.c_attn.weight`.
+    /// Name in the manner of Hugging Face's GPT-2, as in `h.0.attn.c_attn.weight`.
     pub name: String,
     /// Row-major shape; matrices are (out, in).
     pub shape: Vec<usize>,
@@ -40,7 +42,7 @@ pub struct Tensor {
 /// Tensors whose gradients become ready together.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Segment {
-    /// `final_norm`, `h.N` or `embeddings`.
+    /// `head`, `final_norm`, `h.N` or `embeddings`.
     pub name: String,
     /// Place in the flat buffer, in elements; both ends are multiples of [`ALIGN`].
     pub range: Range<usize>,
@@ -58,17 +60,12 @@ pub struct Layout {
 
 impl Layout {
     /// The tight layout of a model: segments follow each other without padding for buckets.
+    ///
+    /// A Llama block has one matrix for queries, keys and values (`attn.c_attn.weight`, rows of all
+    /// query heads, then of the key heads, then of the value heads) and one for gate and up
+    /// (`mlp.gate_up.weight`, rows of the gate first); its norms are called as GPT's.
     pub fn new(config: &ModelConfig) -> Self {
-        let mut builder = Builder::default();
-        builder.segment("final_norm", |b| b.norm("ln_f", config.width));
-        for layer in (0..config.layers).rev() {
-            builder.segment(&format!("h.{layer}"), |b| b.block(config, layer));
-        }
-        builder.segment("embeddings", |b| {
-            b.matrix("wpe.weight", config.context, config.width, 0.02);
-            b.matrix("wte.weight", config.vocabulary, config.width, 0.02);
-        });
-        builder.layout
+        build::layout(config)
     }
 
     /// The same tensors with every segment moved to a given start, in a buffer of `len` elements.
@@ -125,63 +122,6 @@ impl Layout {
     }
 }
 
-#[derive(Debug)]
-struct Builder {
-    layout: Layout,
-}
-
-impl Default for Builder {
-    fn default() -> Self {
-        Self { layout: Layout { tensors: Vec::new(), segments: Vec::new(), len: 0 } }
-    }
-}
-
-impl Builder {
-    fn segment(&mut self, name: &str, fill: impl FnOnce(&mut Self)) {
-        let (start, first) = (self.layout.len, self.layout.tensors.len());
-        fill(self);
-        self.layout.segments.push(Segment {
-            name: name.to_owned(),
-            range: start..self.layout.len,
-            tensors: first..self.layout.tensors.len(),
-        });
-    }
-
-    /// In the order of backward: feed-forward, second norm, attention, first norm.
-    fn block(&mut self, config: &ModelConfig, layer: usize) {
-        let (width, feed_forward) = (config.width, config.feed_forward);
-        let residual_std = 0.02 / ((2 * config.layers) as f32).sqrt(); // GPT-2: 1/sqrt(residuals)
-        let name = |part: &str| format!("h.{layer}.{part}");
-        self.linear(&name("mlp.c_proj"), width, feed_forward, residual_std);
-        self.linear(&name("mlp.c_fc"), feed_forward, width, 0.02);
-        self.norm(&name("ln_2"), width);
-        self.linear(&name("attn.c_proj"), width, width, residual_std);
-        self.linear(&name("attn.c_attn"), 3 * width, width, 0.02);
-        self.norm(&name("ln_1"), width);
-    }
-
-    fn linear(&mut self, name: &str, rows: usize, columns: usize, std: f32) {
-        self.matrix(&format!("{name}.weight"), rows, columns, std);
-        self.tensor(format!("{name}.bias"), vec![rows], false, Init::Zeros);
-    }
-
-    fn norm(&mut self, name: &str, width: usize) {
-        self.tensor(format!("{name}.weight"), vec![width], false, Init::Ones);
-        self.tensor(format!("{name}.bias"), vec![width], false, Init::Zeros);
-    }
-
-    fn matrix(&mut self, name: &str, rows: usize, columns: usize, std: f32) {
-        self.tensor(name.to_owned(), vec![rows, columns], true, Init::Normal(std));
-    }
-
-    fn tensor(&mut self, name: String, shape: Vec<usize>, decay: bool, init: Init) {
-        let start = self.layout.len;
-        let range = start..start + shape.iter().product::<usize>();
-        self.layout.len = range.end.next_multiple_of(ALIGN);
-        self.layout.tensors.push(Tensor { name, shape, range, decay, init });
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -200,12 +140,12 @@ mod tests {
         }
     }
 
-    fn names(layout: &Layout, segment: usize) -> Vec<&str> {
+    pub(super) fn names(layout: &Layout, segment: usize) -> Vec<&str> {
         let tensors = layout.segments()[segment].tensors.clone();
         layout.tensors()[tensors].iter().map(|tensor| tensor.name.as_str()).collect()
     }
 
-    fn check_order_and_alignment(layout: &Layout) {
+    pub(super) fn check_order_and_alignment(layout: &Layout) {
         let mut end = 0;
         let mut next_tensor = 0;
         for segment in layout.segments() {

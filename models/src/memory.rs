@@ -146,7 +146,12 @@ mod tests {
     #[test]
     fn a_plan_beyond_64_bits_does_not_wrap() {
         let item = |bytes| ("scores".to_owned(), bytes);
-        let plan = MemoryPlan::new(1 << 10, 1 << 10, [item(u64::MAX - 5), item(u64::MAX - 5)]);
+        let plan = MemoryPlan::new(
+            1 << 10,
+            1 << 10,
+            Compute::F32,
+            [item(u64::MAX - 5), item(u64::MAX - 5)],
+        );
         assert_eq!((plan.total_bytes(), plan.working_bytes()), (u64::MAX, u64::MAX));
         assert!(plan.fits(1 << 60).is_err());
     }

@@ -3,15 +3,19 @@
 use crate::{Error, Workload};
 
 /// Names and texts, smallest first.
-const PRESETS: [(&str, &str); 9] = [
+const PRESETS: [(&str, &str); 13] = [
     ("smoke", include_str!("presets/smoke.toml")),
+    ("llama-smoke", include_str!("presets/llama-smoke.toml")),
     ("gpt2-124m", include_str!("presets/gpt2-124m.toml")),
     ("gpt2-355m", include_str!("presets/gpt2-355m.toml")),
     ("gpt2-774m", include_str!("presets/gpt2-774m.toml")),
     ("gpt2-1558m", include_str!("presets/gpt2-1558m.toml")),
     ("gpt3-1.3b", include_str!("presets/gpt3-1.3b.toml")),
     ("gpt3-6.7b", include_str!("presets/gpt3-6.7b.toml")),
+    ("llama3-8b", include_str!("presets/llama3-8b.toml")),
     ("gpt3-13b", include_str!("presets/gpt3-13b.toml")),
+    ("llama2-70b", include_str!("presets/llama2-70b.toml")),
+    ("llama3-70b", include_str!("presets/llama3-70b.toml")),
     ("gpt3-175b", include_str!("presets/gpt3-175b.toml")),
 ];
 

@@ -48,9 +48,9 @@ fn engine(config: &Config, layout: &Layout) -> Outcome<Box<dyn Model>> {
     Ok(match config.settings.run.engine {
         Engine::Fused => Box::new(Fused::new(model, layout.clone(), sequences, tokens, compute)?),
         Engine::Candle if compute != Compute::F32 => {
-            return Err(Failure::usage(format!(
-                "run.engine = candle: computes in f32 only, found precision.compute = {compute}"
-            )));
+            let what = format!("precision.compute = {compute} with run.engine = candle");
+            let hint = "--engine fused computes in it".to_owned();
+            return Err(models::Error::Unsupported { what, hint }.into());
         }
         Engine::Candle => Box::new(Candle::new(model, layout.clone(), sequences, tokens)?),
     })

@@ -1,6 +1,6 @@
 //! Rank 0 keeps the record of a run: when an attempt starts, and however it ends.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use collectives::Collective;
 use models::workload::Compute;
@@ -41,6 +41,15 @@ pub(crate) struct Ending<'run, 'world> {
     pub(crate) durability: &'run Durability,
 }
 
+/// The key of the record's `run` that says what the weights of step 0 were: `folder` and `digest`
+/// (as the fingerprint's), or null when they were made from the seed.
+const INITIAL_WEIGHTS: &str = "initial_weights";
+
+/// What an earlier attempt wrote down: it stays true when the run resumes.
+fn earlier_weights(dir: &Path) -> serde_json::Value {
+    Record::read(dir).map_or_else(|_| serde_json::Value::Null, |r| r.run[INITIAL_WEIGHTS].clone())
+}
+
 fn internal(error: record::Error) -> Failure {
     Failure::new(ExitCode::Internal, error)
 }
@@ -66,13 +75,15 @@ impl Chronicle {
         if collective.rank() == 0 {
             let attempts =
                 record::Attempt::begin(&dir, attempt, collective.world()).map_err(internal)?;
+            let mut run = serde_json::json!(config.settings);
+            run[INITIAL_WEIGHTS] = earlier_weights(&dir);
             let started = Record::running(
                 WorkloadRecord {
                     id: workload_id.to_owned(),
                     name: config.name.clone(),
                     config: serde_json::json!(workload),
                 },
-                serde_json::json!(config.settings),
+                run,
                 record::Environment::read(collective.library(), workload.precision.compute),
                 ranks.clone(),
                 attempts,
@@ -101,6 +112,15 @@ impl Chronicle {
         if let Some(attempt) = record.attempts.last_mut() {
             attempt.resumed(&self.dir, step).map_err(internal)?;
         }
+        record.write(&self.dir).map_err(internal)
+    }
+
+    /// Writes down which weights training starts with that are not made from the seed.
+    pub(crate) fn initial_weights(&mut self, digest: &blake3::Hash) -> Outcome<()> {
+        let Some(record) = &mut self.record else { return Ok(()) };
+        let folder = record.run["run"]["init_from"].clone();
+        let digest = digest.to_hex().to_string();
+        record.run[INITIAL_WEIGHTS] = serde_json::json!({ "folder": folder, "digest": digest });
         record.write(&self.dir).map_err(internal)
     }
 

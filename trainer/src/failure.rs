@@ -84,7 +84,9 @@ impl fmt::Display for Failure {
 impl From<models::Error> for Failure {
     fn from(error: models::Error) -> Self {
         let code = match &error {
-            models::Error::Invalid { .. } | models::Error::Parse { .. } => ExitCode::Usage,
+            models::Error::Invalid { .. }
+            | models::Error::Parse { .. }
+            | models::Error::Unsupported { .. } => ExitCode::Usage,
             _ => ExitCode::Internal,
         };
         Self::new(code, error)

@@ -16,6 +16,7 @@ mod evaluation;
 pub mod failure;
 mod finite;
 mod folder;
+mod hugging_face;
 pub mod inject;
 mod meeting;
 mod optimizer;

@@ -33,14 +33,38 @@ pub(crate) fn agree_on_configuration(
 ) -> Outcome<()> {
     let ends = (options.steps, options.eval_every, options.target_loss, options.fresh);
     let told = format!("{workload_id} {ends:?}\n{}", options.config.to_toml());
-    let digests = gather(options, world, blake3::hash(told.as_bytes()).as_bytes())?;
-    match digests.iter().position(|digest| *digest != digests[0]) {
+    match unlike_rank_0(options, world, &blake3::hash(told.as_bytes()))? {
         None => Ok(()),
         Some(rank) => Err(Failure::usage(format!(
             "rank {rank} has another configuration than rank 0\n  \
              hint: start every rank with the same flags, files and version"
         ))),
     }
+}
+
+/// Ranks that would start with other weights are refused, and named.
+pub(crate) fn agree_on_weights(
+    options: &RunOptions,
+    world: &World,
+    digest: &blake3::Hash,
+) -> Outcome<()> {
+    match unlike_rank_0(options, world, digest)? {
+        None => Ok(()),
+        Some(rank) => Err(Failure::usage(format!(
+            "--init-from: rank {rank} found other weights than rank 0\n  \
+             hint: name a folder that is the same on all hosts"
+        ))),
+    }
+}
+
+/// The first rank whose digest is not that of rank 0.
+fn unlike_rank_0(
+    options: &RunOptions,
+    world: &World,
+    digest: &blake3::Hash,
+) -> Outcome<Option<usize>> {
+    let digests = gather(options, world, digest.as_bytes())?;
+    Ok(digests.iter().position(|digest| *digest != digests[0]))
 }
 
 /// Rank 0 prepares the folder; everybody learns its name and the number of the attempt, or that it

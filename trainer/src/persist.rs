@@ -7,7 +7,7 @@ use checkpoint::{Dtype, Part, PartMut, Peers, PeersError, Share, TensorBox};
 use collectives::Collective;
 use models::Layout;
 
-use crate::state::State;
+use crate::state::{State, WEIGHTS};
 
 /// The ranks of a run as the checkpoint crate sees them.
 #[derive(Debug)]
@@ -55,6 +55,11 @@ pub(crate) fn gather_bytes(
 /// The name of a tensor of one buffer in a checkpoint.
 fn name_in_checkpoint(prefix: &str, tensor: &str) -> String {
     format!("{prefix}.{tensor}")
+}
+
+/// The name of a weight in a checkpoint.
+pub(crate) fn weight_in_checkpoint(tensor: &str) -> String {
+    name_in_checkpoint(WEIGHTS, tensor)
 }
 
 /// This rank's share of the state: ranks hold the same, so each writes a part of it once.

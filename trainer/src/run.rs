@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 use std::mem::ManuallyDrop;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use checkpoint::{Identity, Store};
@@ -20,8 +20,11 @@ use crate::durability::{Durability, checkpoint_failure};
 use crate::evaluation::Evaluation;
 use crate::failure::{ExitCode, Failure, Outcome};
 use crate::folder::{Folder, Prepared};
+use crate::hugging_face::Import;
 use crate::inject::{Injection, Injector};
-use crate::meeting::{Agreed, agree_on_configuration, agree_on_folder, gather_ranks};
+use crate::meeting::{
+    Agreed, agree_on_configuration, agree_on_folder, agree_on_weights, gather_ranks,
+};
 use crate::sizing::Sizing;
 use crate::step::Trainer;
 use crate::telemetry::{LogFormat, Telemetry, TelemetryOptions};
@@ -110,6 +113,8 @@ struct Setting<'run> {
     prepared: Prepared,
     workload_id: String,
     last_step: u64,
+    /// Where the weights of step 0 come from, unless the run resumes.
+    import: Option<Import>,
 }
 
 impl<'run> Setting<'run> {
@@ -131,11 +136,24 @@ impl<'run> Setting<'run> {
         if options.eval_every.is_some() {
             Evaluation::new(&source, workload.data.evaluation_sequences, &plan)?;
         }
+        let init_from = config.settings.run.init_from.as_deref();
+        let import = init_from.map(|folder| Import::open(Path::new(folder), &workload.model));
+        let import = import.transpose()?;
         let workload_id = config.workload.id(source.digest());
         agree_on_configuration(options, world, &workload_id)?;
         // Whatever is refused is refused before the folder is made.
         let Agreed { folder, prepared } = agree_on_folder(options, world, &workload_id, last_step)?;
-        Ok(Self { options, world, signals, source, folder, prepared, workload_id, last_step })
+        Ok(Self {
+            options,
+            world,
+            signals,
+            source,
+            folder,
+            prepared,
+            workload_id,
+            last_step,
+            import,
+        })
     }
 
     /// Rank 0 tells; the others are quiet.
@@ -218,6 +236,7 @@ impl<'run> Setting<'run> {
         let injector = Injector::new(&self.options.injections, collective.rank());
         let trainer = trainer.insert(Trainer::new(config, &self.source, collective, injector)?);
         let resumed = durability.resume(trainer)?;
+        self.import(trainer, resumed, chronicle)?;
         let floor = trainer.sequences.describe().entropy_floor_nats;
         chronicle.resumed(resumed.unwrap_or(0), floor)?;
         self.announce("start", self.introduction(resumed));
@@ -256,6 +275,27 @@ impl<'run> Setting<'run> {
             chronicle.ranks = gather_ranks(self.options, self.world, phases_ns)?;
         }
         end
+    }
+
+    /// Fills the weights of step 0 from the folder that was named, the same on all ranks.
+    fn import(
+        &self,
+        trainer: &mut Trainer<'_>,
+        resumed: Option<u64>,
+        chronicle: &mut Chronicle,
+    ) -> Outcome<()> {
+        let Some(import) = &self.import else { return Ok(()) };
+        if let Some(step) = resumed {
+            let shown = self.folder.root().display();
+            let text = format!("{shown}: resumes after step {step}; --init-from is not read again");
+            self.announce("note", text);
+            return Ok(());
+        }
+        let (layout, weights) = (&trainer.layout, &mut trainer.state.weights);
+        import.load(&self.options.config.workload.model, layout, weights)?;
+        let digest = trainer.state.weights_digest(layout);
+        agree_on_weights(self.options, self.world, &digest)?;
+        chronicle.initial_weights(&digest)
     }
 
     fn introduction(&self, resumed: Option<u64>) -> String {

@@ -6,6 +6,9 @@ use models::workload::Compute;
 use models::{Layout, Weights};
 use serde::{Deserialize, Serialize};
 
+/// The prefix of the weights' names in a checkpoint.
+pub(crate) const WEIGHTS: &str = "model";
+
 /// The state that a checkpoint carries. Every buffer is laid out by the same [`Layout`].
 #[derive(Debug)]
 pub struct State {
@@ -72,7 +75,7 @@ impl State {
     /// The buffers by the prefix of their tensors' names in a checkpoint.
     pub fn buffers(&self) -> [(&'static str, &[f32]); 3] {
         [
-            ("model", &self.weights),
+            (WEIGHTS, &self.weights),
             ("optimizer.exp_avg", &self.exp_avg),
             ("optimizer.exp_avg_sq", &self.exp_avg_sq),
         ]
@@ -81,7 +84,7 @@ impl State {
     /// The same, to be filled.
     pub fn buffers_mut(&mut self) -> [(&'static str, &mut [f32]); 3] {
         [
-            ("model", &mut self.weights),
+            (WEIGHTS, &mut self.weights),
             ("optimizer.exp_avg", &mut self.exp_avg),
             ("optimizer.exp_avg_sq", &mut self.exp_avg_sq),
         ]

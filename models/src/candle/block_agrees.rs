@@ -2,8 +2,9 @@
 
 use candle_core::{DType, Tensor};
 
-use super::gpt::{Gpt, causal_mask};
+use super::gpt::Gpt;
 use super::ops_agree::{as_type, dimensions, numbers, oracle};
+use super::parts::causal_mask;
 use crate::layout::Init;
 use crate::ops::Float;
 use crate::ops::testing::relative_error;

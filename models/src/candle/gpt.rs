@@ -3,11 +3,12 @@
 //! Radford et al. 2019, "Language Models are Unsupervised Multitask Learners" (section 2.3), on
 //! Vaswani et al. 2017 (attention), Ba et al. 2016 (layer norm) and Hendrycks, Gimpel 2016 (GELU).
 
-use candle_core::{D, DType, Device, Module, Result, Tensor};
-use candle_nn::ops::{log_softmax, sigmoid, softmax};
+use candle_core::{D, Module, Result, Tensor};
+use candle_nn::ops::sigmoid;
 use candle_nn::{Embedding, Linear};
 
 use super::Parameters;
+use super::parts::{attend, cross_entropy};
 use crate::ModelConfig;
 
 /// Added to the variance by layer norm, as in GPT-2.
@@ -19,15 +20,6 @@ pub(super) struct Gpt<'a> {
     pub(super) parameters: &'a Parameters,
     /// (T, T): 0 where a query may look, minus infinity where it may not.
     pub(super) mask: &'a Tensor,
-}
-
-/// The causal mask (T, T).
-pub(super) fn causal_mask(tokens: usize, dtype: DType) -> Result<Tensor> {
-    let allowed = |index: usize| index % tokens <= index / tokens;
-    let mask: Vec<f32> = (0..tokens * tokens)
-        .map(|index| if allowed(index) { 0.0 } else { f32::NEG_INFINITY })
-        .collect();
-    Tensor::from_vec(mask, (tokens, tokens), &Device::Cpu)?.to_dtype(dtype)
 }
 
 impl Gpt<'_> {
@@ -49,8 +41,7 @@ impl Gpt<'_> {
 
     /// The tied head and its loss: (M, C) and targets (M, 1) to (M).
     pub(super) fn cross_entropy(&self, x: &Tensor, targets: &Tensor) -> Result<Tensor> {
-        let logits = Linear::new(self.tensor("wte.weight").clone(), None).forward(x)?; // (M, V)
-        log_softmax(&logits, D::Minus1)?.gather(targets, 1)?.squeeze(1)?.neg()
+        cross_entropy(x, self.tensor("wte.weight"), targets)
     }
 
     /// (B, T, C) to (B, T, C).
@@ -71,10 +62,7 @@ impl Gpt<'_> {
         let qkv = qkv.reshape((sequences, tokens, 3, heads, head_width))?;
         let part = |index| qkv.narrow(2, index, 1)?.squeeze(2)?.transpose(1, 2)?.contiguous();
         let (query, key, value) = (part(0)?, part(1)?, part(2)?); // (B, H, T, D)
-        let query = (query * (1.0 / (head_width as f64).sqrt()))?;
-        let scores = query.matmul(&key.t()?)?.broadcast_add(self.mask)?; // (B, H, T, T)
-        let mixed = softmax(&scores, D::Minus1)?.matmul(&value)?; // (B, H, T, D)
-        mixed.transpose(1, 2)?.flatten_from(2)
+        attend(&query, &key, &value, self.mask)
     }
 
     pub(super) fn linear(&self, name: &str, x: &Tensor) -> Result<Tensor> {

@@ -7,12 +7,18 @@
 //!   exponential, softmax 5 B H T^2; mixed heads, transposed, projected, shifted, added 5 M C;
 //!   feed-forward up 2 M F, GELU's square, factor, argument, sigmoid and result 5 M F; down and
 //!   added 3 M C. In all 28 M C + 7 M F + 5 B H T^2;
+//! - the same of `llama.rs`, with Q = (H + 2 K) D and G = K D: norms 2 x 3 M C (squared, divided,
+//!   scaled); query, key and value once and by heads 2 M Q, turned 4 M C + 4 M G (four products of
+//!   halves, two sums, joined), shared by groups 2 M C, scaled query M C; scores as above; mixed,
+//!   transposed, projected, added 4 M C; gate and up 2 M F, SwiGLU's 3 M F; down and added 2 M C.
+//!   In all 19 M C + 2 M Q + 4 M G + 5 M F + 5 B H T^2;
 //! - the head: logits, difference, exponential, logarithm of softmax 4 M V.
 //!
 //! Backward adds a gradient for every operand, also for the mask, which keeps its own (B H T^2 per
 //! block). What is in flight at once was measured: 7 M V behind the logits, and ten times a block's
 //! largest intermediate later on; the two do not meet.
 
+use crate::config::Family;
 use crate::{Layout, ModelConfig};
 
 /// Bytes the candle engine (f32) needs besides the flat buffers at micro-batch shape (B, T), by
@@ -23,14 +29,23 @@ pub fn activation_bytes(
     sequence_tokens: usize,
 ) -> Vec<(String, u64)> {
     let rows = micro_sequences * sequence_tokens;
+    let bytes = |columns: usize| 4 * rows as u128 * columns as u128; // B L H T^2 may exceed 64 bits
     let [width, feed_forward, logits, scores] =
         [config.width, config.feed_forward, config.vocabulary, config.heads * sequence_tokens]
-            .map(|columns| 4 * rows as u128 * columns as u128); // B L H T^2 may exceed 64 bits
+            .map(bytes);
     let layers = config.layers as u128;
+    let block = match config.family {
+        Family::Gpt => 28 * width + 7 * feed_forward,
+        Family::Llama(llama) => {
+            let qkv = bytes(config.qkv_width());
+            let groups = bytes(llama.key_value_heads * config.head_width());
+            19 * width + 2 * qkv + 4 * groups + 5 * feed_forward
+        }
+    };
     let in_flight = layers * scores + 10 * feed_forward.max(scores).max(width);
     let parameters = 4 * Layout::new(config).parameters() as u128;
     [
-        ("block activations", layers * (28 * width + 7 * feed_forward + 5 * scores)),
+        ("block activations", layers * (block + 5 * scores)),
         ("logits", 4 * logits),
         ("gradients in flight", in_flight.max(7 * logits)),
         ("copy of weights", parameters),

@@ -2,8 +2,9 @@
 //!
 //! It is written to be read, not to be fast: weights are copied into tensors on every call, and
 //! autograd keeps every intermediate. Three of candle 0.11.1's traps shape it:
-//! - `LayerNorm` with bias, `ops::layer_norm` and `softmax_last_dim` drop gradients silently, so
-//!   only differentiable formulations are used, and a parameter without gradient is an error.
+//! - `LayerNorm` with bias, `ops::layer_norm`, `rms_norm`, `rope` and `softmax_last_dim` drop
+//!   gradients silently, so only differentiable formulations are used, and a parameter without
+//!   gradient is an error.
 //! - `Tensor::gelu`'s backward has constants of six digits (wrong by 1e-6), so GELU is composed.
 //! - matmuls take their thread count from `RAYON_NUM_THREADS`, read from the environment.
 
@@ -12,12 +13,16 @@ use std::collections::HashMap;
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Result, Tensor, Var};
 
+use crate::config::Family;
 use crate::layout::Segment;
 use crate::{Batch, Error, Layout, Model, ModelConfig, Pass, StepSink, Weights};
 
 mod gpt;
+mod llama;
 mod memory;
+mod parts;
 
+use llama::Rotation;
 pub use memory::activation_bytes;
 
 /// Tensors of a model by name.
@@ -31,6 +36,8 @@ pub struct Candle {
     shape: (usize, usize),
     dtype: DType,
     mask: Tensor,
+    /// Only with RoPE.
+    rotation: Option<Rotation>,
 }
 
 impl Candle {
@@ -69,8 +76,14 @@ impl Candle {
     ) -> std::result::Result<Self, Error> {
         config.validate()?;
         config.check_batch(shape.0, shape.1)?;
-        let mask = gpt::causal_mask(shape.1, dtype)?;
-        Ok(Self { config: config.clone(), layout, shape, dtype, mask })
+        let mask = parts::causal_mask(shape.1, dtype)?;
+        let rotation = match &config.family {
+            Family::Gpt => None,
+            Family::Llama(llama) => {
+                Some(Rotation::new(llama, config.head_width(), shape.1, dtype)?)
+            }
+        };
+        Ok(Self { config: config.clone(), layout, shape, dtype, mask, rotation })
     }
 
     /// The weights as variables by name, padding left out.
@@ -91,8 +104,14 @@ impl Candle {
         assert_eq!(batch.targets.len(), rows, "targets are (B, T)");
         let inputs = Tensor::from_slice(batch.inputs, self.shape, &Device::Cpu)?;
         let targets = Tensor::from_slice(batch.targets, (rows, 1), &Device::Cpu)?;
-        let model = gpt::Gpt { config: &self.config, parameters, mask: &self.mask };
-        model.losses(&inputs, &targets)
+        let (config, mask) = (&self.config, &self.mask);
+        match (&config.family, &self.rotation) {
+            (Family::Llama(llama), Some(rotation)) => {
+                let model = llama::Llama { config, llama, parameters, mask, rotation };
+                model.losses(&inputs, &targets)
+            }
+            _ => gpt::Gpt { config, parameters, mask }.losses(&inputs, &targets),
+        }
     }
 
     /// Adds `scale` times the gradients of one segment's tensors to the flat gradient.
@@ -164,6 +183,8 @@ fn sum(losses: &Tensor) -> Result<f64> {
 
 #[cfg(test)]
 mod block_agrees;
+#[cfg(test)]
+mod llama_agrees;
 #[cfg(test)]
 mod ops_agree;
 #[cfg(test)]

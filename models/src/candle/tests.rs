@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::Weights;
-use crate::config::Family;
+use crate::config::{Family, Llama, RopeScaling};
 use crate::init::init_weights;
 use crate::rng::{Purpose, Stream};
 
@@ -51,6 +51,21 @@ fn tiny() -> ModelConfig {
     }
 }
 
+/// Both families: Llama with grouped queries and an untied head, and with everything else.
+fn families() -> [ModelConfig; 3] {
+    let stretched = RopeScaling {
+        factor: 2.0,
+        low_freq_factor: 0.1,
+        high_freq_factor: 0.9,
+        original_context: 4,
+    };
+    let grouped = Llama { key_value_heads: 1, ..Llama::plain(3) };
+    let tied =
+        Llama { tied: true, rope_theta: 9.0, rope_scaling: Some(stretched), ..Llama::plain(3) };
+    let [grouped, tied] = [grouped, tied].map(Family::Llama);
+    [tiny(), ModelConfig { family: grouped, ..tiny() }, ModelConfig { family: tied, ..tiny() }]
+}
+
 /// Weights large enough that no gradient drowns in rounding; norms and biases not at their start.
 fn weights(layout: &Layout) -> Vec<f32> {
     let stream = Stream::new(3, Purpose::Test);
@@ -79,101 +94,111 @@ fn gradient(engine: &mut Candle, weights: &[f32], scale: f32) -> (f64, Flat) {
 
 #[test]
 fn every_tensor_has_a_gradient_and_segments_complete_in_order() {
-    let layout = Layout::new(&tiny());
-    let mut engine = Candle::new(&tiny(), layout.clone(), SHAPE.0, SHAPE.1).unwrap();
-    let (loss, flat) = gradient(&mut engine, &weights(&layout), 1.0);
-    assert!(loss > 0.0 && loss.is_finite());
-    assert_eq!(flat.completed, layout.segments().len());
-    assert_eq!(flat.passes, [Pass::Forward, Pass::Backward]);
-    for tensor in layout.tensors() {
-        let values = &flat.values[tensor.range.clone()];
-        assert!(values.iter().all(|value| value.is_finite()), "{} is not finite", tensor.name);
-        assert!(values.iter().any(|value| *value != 0.0), "{} has no gradient", tensor.name);
+    for config in families() {
+        let layout = Layout::new(&config);
+        let mut engine = Candle::new(&config, layout.clone(), SHAPE.0, SHAPE.1).unwrap();
+        let (loss, flat) = gradient(&mut engine, &weights(&layout), 1.0);
+        assert!(loss > 0.0 && loss.is_finite());
+        assert_eq!(flat.completed, layout.segments().len());
+        assert_eq!(flat.passes, [Pass::Forward, Pass::Backward]);
+        for tensor in layout.tensors() {
+            let values = &flat.values[tensor.range.clone()];
+            assert!(values.iter().all(|value| value.is_finite()), "{} is not finite", tensor.name);
+            assert!(values.iter().any(|value| *value != 0.0), "{} has no gradient", tensor.name);
+        }
+        let inside: usize = flat.values.iter().filter(|value| **value != 0.0).count();
+        assert!(inside <= layout.parameters(), "padding has gradients");
     }
-    let inside: usize = flat.values.iter().filter(|value| **value != 0.0).count();
-    assert!(inside <= layout.parameters(), "padding has gradients");
 }
 
 #[test]
 fn gradients_are_those_of_finite_differences() {
-    let layout = Layout::new(&tiny());
-    let mut engine = Candle::new_f64(&tiny(), layout.clone(), SHAPE.0, SHAPE.1).unwrap();
-    let weights = weights(&layout);
-    let (_, flat) = gradient(&mut engine, &weights, 1.0);
-    let (inputs, targets) = (tokens(1), tokens(2));
-    let mut loss = |weights: &[f32]| {
-        engine
-            .evaluate(Weights::F32(weights), Batch { inputs: &inputs, targets: &targets })
-            .unwrap()
-    };
-    for tensor in layout.tensors() {
-        let (mut error, mut size) = (0.0, 0.0);
-        for index in tensor.range.clone().step_by(1 + tensor.range.len() / 40) {
-            let (mut above, mut below) = (weights.clone(), weights.clone());
-            above[index] += 1e-3;
-            below[index] -= 1e-3;
-            let distance = f64::from(above[index]) - f64::from(below[index]);
-            let slope = (loss(&above) - loss(&below)) / distance;
-            error += (slope - f64::from(flat.values[index])).powi(2);
-            size += slope.powi(2);
+    for config in families() {
+        let layout = Layout::new(&config);
+        let mut engine = Candle::new_f64(&config, layout.clone(), SHAPE.0, SHAPE.1).unwrap();
+        let weights = weights(&layout);
+        let (_, flat) = gradient(&mut engine, &weights, 1.0);
+        let (inputs, targets) = (tokens(1), tokens(2));
+        let mut loss = |weights: &[f32]| {
+            engine
+                .evaluate(Weights::F32(weights), Batch { inputs: &inputs, targets: &targets })
+                .unwrap()
+        };
+        for tensor in layout.tensors() {
+            let (mut error, mut size) = (0.0, 0.0);
+            for index in tensor.range.clone().step_by(1 + tensor.range.len() / 40) {
+                let (mut above, mut below) = (weights.clone(), weights.clone());
+                above[index] += 2e-4;
+                below[index] -= 2e-4;
+                let distance = f64::from(above[index]) - f64::from(below[index]);
+                let slope = (loss(&above) - loss(&below)) / distance;
+                error += (slope - f64::from(flat.values[index])).powi(2);
+                size += slope.powi(2);
+            }
+            let relative = (error / size).sqrt();
+            assert!(relative < 2e-5, "{}: off by {relative:e} of its size", tensor.name);
         }
-        let relative = (error / size).sqrt();
-        assert!(relative < 2e-5, "{}: off by {relative:e} of its size", tensor.name);
     }
 }
 
 #[test]
 fn gradients_accumulate_and_scale_linearly() {
-    let layout = Layout::new(&tiny());
-    let mut engine = Candle::new(&tiny(), layout.clone(), SHAPE.0, SHAPE.1).unwrap();
-    let weights = weights(&layout);
-    let (loss, once) = gradient(&mut engine, &weights, 0.5);
-    let (inputs, targets) = (tokens(1), tokens(2));
-    let batch = Batch { inputs: &inputs, targets: &targets };
-    let mut twice =
-        Flat { completed: 0, passes: Vec::new(), ..gradient(&mut engine, &weights, 0.25).1 };
-    engine.train(Weights::F32(&weights), batch, 0.25, &mut twice).unwrap();
-    assert_eq!(once.values, twice.values, "powers of two scale without rounding");
-    let evaluated = engine.evaluate(Weights::F32(&weights), batch).unwrap();
-    assert_eq!(loss.to_bits(), evaluated.to_bits(), "evaluation computes the same loss");
+    for config in families() {
+        let layout = Layout::new(&config);
+        let mut engine = Candle::new(&config, layout.clone(), SHAPE.0, SHAPE.1).unwrap();
+        let weights = weights(&layout);
+        let (loss, once) = gradient(&mut engine, &weights, 0.5);
+        let (inputs, targets) = (tokens(1), tokens(2));
+        let batch = Batch { inputs: &inputs, targets: &targets };
+        let mut twice =
+            Flat { completed: 0, passes: Vec::new(), ..gradient(&mut engine, &weights, 0.25).1 };
+        engine.train(Weights::F32(&weights), batch, 0.25, &mut twice).unwrap();
+        assert_eq!(once.values, twice.values, "powers of two scale without rounding");
+        let evaluated = engine.evaluate(Weights::F32(&weights), batch).unwrap();
+        assert_eq!(loss.to_bits(), evaluated.to_bits(), "evaluation computes the same loss");
+    }
 }
 
 #[test]
 fn placement_changes_nothing() {
-    let tight = Layout::new(&tiny());
-    let starts: Vec<usize> =
-        tight.segments().iter().enumerate().map(|(i, s)| s.range.start + 256 * i).collect();
-    let placed = tight.place(&starts, tight.len() + 256 * starts.len() + 128);
-    let mut found = Vec::new();
-    for layout in [tight, placed] {
-        let mut weights = vec![0.0; layout.len()];
-        init_weights(&layout, 1, &mut weights);
-        let mut engine = Candle::new(&tiny(), layout.clone(), SHAPE.0, SHAPE.1).unwrap();
-        let (loss, flat) = gradient(&mut engine, &weights, 1.0);
-        let values = layout.tensors().iter().map(|t| flat.values[t.range.clone()].to_vec());
-        found.push((loss, values.collect::<Vec<_>>()));
+    for config in families() {
+        let tight = Layout::new(&config);
+        let starts: Vec<usize> =
+            tight.segments().iter().enumerate().map(|(i, s)| s.range.start + 256 * i).collect();
+        let placed = tight.place(&starts, tight.len() + 256 * starts.len() + 128);
+        let mut found = Vec::new();
+        for layout in [tight, placed] {
+            let mut weights = vec![0.0; layout.len()];
+            init_weights(&layout, 1, &mut weights);
+            let mut engine = Candle::new(&config, layout.clone(), SHAPE.0, SHAPE.1).unwrap();
+            let (loss, flat) = gradient(&mut engine, &weights, 1.0);
+            let values = layout.tensors().iter().map(|t| flat.values[t.range.clone()].to_vec());
+            found.push((loss, values.collect::<Vec<_>>()));
+        }
+        assert_eq!(found[0], found[1]);
     }
-    assert_eq!(found[0], found[1]);
 }
 
 #[test]
 fn gradient_descent_lowers_the_loss() {
-    let layout = Layout::new(&tiny());
-    let mut engine = Candle::new(&tiny(), layout.clone(), SHAPE.0, SHAPE.1).unwrap();
-    let mut weights = vec![0.0; layout.len()];
-    init_weights(&layout, 1, &mut weights);
-    let mean = 1.0 / (SHAPE.0 * SHAPE.1) as f64;
-    let mut losses = Vec::new();
-    for _ in 0..20 {
-        let (loss, flat) = gradient(&mut engine, &weights, mean as f32);
-        losses.push(loss * mean);
-        for (weight, slope) in weights.iter_mut().zip(&flat.values) {
-            *weight -= 0.5 * slope;
+    for config in families() {
+        let layout = Layout::new(&config);
+        let mut engine = Candle::new(&config, layout.clone(), SHAPE.0, SHAPE.1).unwrap();
+        let mut weights = vec![0.0; layout.len()];
+        init_weights(&layout, 1, &mut weights);
+        let mean = 1.0 / (SHAPE.0 * SHAPE.1) as f64;
+        let mut losses = Vec::new();
+        for _ in 0..20 {
+            let (loss, flat) = gradient(&mut engine, &weights, mean as f32);
+            losses.push(loss * mean);
+            for (weight, slope) in weights.iter_mut().zip(&flat.values) {
+                *weight -= 0.2 * slope;
+            }
         }
+        let uniform = 17.0_f64.ln();
+        assert!((losses[0] - uniform).abs() < 0.1, "a fresh model knows nothing: {}", losses[0]);
+        assert!(losses[19] < 0.8 * losses[0], "losses {losses:?}");
     }
-    let uniform = 17.0_f64.ln();
-    assert!((losses[0] - uniform).abs() < 0.1, "a fresh model knows nothing: {}", losses[0]);
-    assert!(losses[19] < 0.8 * losses[0], "losses {losses:?}");
 }
 
 #[test]

@@ -1,22 +1,24 @@
 //! What forward keeps for backward, and what both work in.
 //!
-//! Kept per block and token: the block's input and the stream between its halves (2 C), qkv (3 C),
-//! the attention's output (C), the feed-forward layer before GELU (F), two numbers per norm and one
-//! per head: 10 C + 4 + H elements where F = 4 C. Recomputed in backward, because it costs a pass
-//! over memory and no product: both norms' outputs (2 C) and GELU's (F).
+//! Kept per block and token: the block's input and the stream between its halves (2 C), qkv
+//! ((H + 2 K) D, in GPT 3 C), the attention's output (C), the feed-forward layer before its
+//! activation (F, in Llama 2 F), one or two numbers per norm and one per head. Recomputed in
+//! backward, because it costs a pass over memory and no product: both norms' outputs (2 C) and the
+//! activation's (F).
 
 use half::bf16;
 
-use super::network::Size;
+use super::size::Size;
 use crate::ModelConfig;
-use crate::ops::{Element, attention, cross_entropy, matmul};
+use crate::config::Family;
+use crate::ops::{Element, Float, attention, cross_entropy, matmul, rope};
 use crate::workload::Compute;
 
 /// What forward keeps, each kind for all L blocks in one allocation.
 pub(super) struct Kept<E: Element> {
     /// (L + 1, N, C): the input of each block; the last is the input of the final norm.
     pub(super) streams: Vec<E>,
-    /// (L, N, 3 C).
+    /// (L, N, (H + 2 K) D).
     pub(super) qkv: Vec<E>,
     /// (L, N, C): outputs of the heads.
     pub(super) attention: Vec<E>,
@@ -24,10 +26,10 @@ pub(super) struct Kept<E: Element> {
     pub(super) log_sums: Vec<E::Wide>,
     /// (L, N, C): the stream after attention.
     pub(super) middle: Vec<E>,
-    /// (L, N, F): the feed-forward layer before GELU.
+    /// (L, N, F or 2 F): the feed-forward layer before its activation.
     pub(super) expanded: Vec<E>,
-    /// (2 L + 1, N): mean and 1 / standard deviation in each norm; the last is the final norm.
-    pub(super) stats: Vec<[E::Wide; 2]>,
+    /// (2 L + 1, N, 1 or 2): what each norm keeps; the last is the final norm.
+    pub(super) stats: Vec<E::Wide>,
 }
 
 /// What one block kept.
@@ -40,8 +42,8 @@ pub(super) struct KeptBlock<'a, E: Element> {
     pub(super) log_sums: &'a mut [E::Wide],
     pub(super) middle: &'a mut [E],
     pub(super) expanded: &'a mut [E],
-    pub(super) stats1: &'a mut [[E::Wide; 2]],
-    pub(super) stats2: &'a mut [[E::Wide; 2]],
+    pub(super) stats1: &'a mut [E::Wide],
+    pub(super) stats2: &'a mut [E::Wide],
 }
 
 impl<E: Element> Kept<E> {
@@ -55,7 +57,7 @@ impl<E: Element> Kept<E> {
             log_sums: vec![E::Wide::ZERO; kept.log_sums],
             middle: zeros(kept.attention),
             expanded: zeros(kept.expanded),
-            stats: vec![[E::Wide::ZERO; 2]; kept.stats],
+            stats: vec![E::Wide::ZERO; kept.stats],
         }
     }
 
@@ -65,23 +67,23 @@ impl<E: Element> Kept<E> {
         }
         let stream = size.rows * size.width;
         let (before, after) = self.streams.split_at_mut((layer + 1) * stream);
-        let stats = slot(&mut self.stats, layer, 2 * size.rows);
-        let (stats1, stats2) = stats.split_at_mut(size.rows);
+        let stats = slot(&mut self.stats, layer, 2 * size.stats());
+        let (stats1, stats2) = stats.split_at_mut(size.stats());
         KeptBlock {
             input: &before[layer * stream..],
             output: &mut after[..stream],
-            qkv: slot(&mut self.qkv, layer, 3 * stream),
+            qkv: slot(&mut self.qkv, layer, size.rows * size.qkv()),
             attention: slot(&mut self.attention, layer, stream),
             log_sums: slot(&mut self.log_sums, layer, size.rows * size.attention.heads),
             middle: slot(&mut self.middle, layer, stream),
-            expanded: slot(&mut self.expanded, layer, size.rows * size.feed_forward),
+            expanded: slot(&mut self.expanded, layer, size.rows * size.expanded()),
             stats1,
             stats2,
         }
     }
 }
 
-/// Lengths of [`Kept`] in elements (pairs, for the norms).
+/// Lengths of [`Kept`] in elements.
 struct KeptElements {
     streams: usize,
     qkv: usize,
@@ -97,11 +99,11 @@ impl KeptElements {
         let stream = rows * size.width;
         Self {
             streams: (layers + 1) * stream,
-            qkv: layers * 3 * stream,
+            qkv: layers * rows * size.qkv(),
             attention: layers * stream,
             log_sums: layers * rows * size.attention.heads,
-            expanded: layers * rows * size.feed_forward,
-            stats: (2 * layers + 1) * rows,
+            expanded: layers * rows * size.expanded(),
+            stats: (2 * layers + 1) * size.stats(),
         }
     }
 }
@@ -114,17 +116,19 @@ pub(super) struct Scratch<E: Element> {
     pub(super) branch: Vec<E>,
     /// (N, C): gradient of the stream.
     pub(super) gradient: Vec<E>,
-    /// (N, F): output of GELU.
+    /// (N, F): output of the activation.
     pub(super) hidden: Vec<E>,
-    /// (N, max(3 C, F)): gradient of qkv, or of the feed-forward layer.
+    /// (N, max((H + 2 K) D, F)): gradient of qkv, or of the feed-forward layer.
     pub(super) wide: Vec<E>,
+    /// How far positions turn queries and keys, in Llama.
+    pub(super) rope: Option<rope::Tables<E::Wide>>,
     pub(super) matmul: matmul::Workspace<E>,
     pub(super) attention: attention::Workspace<E>,
     pub(super) head: cross_entropy::Workspace<E>,
 }
 
 impl<E: Element> Scratch<E> {
-    pub(super) fn new(size: &Size) -> Self {
+    pub(super) fn new(config: &ModelConfig, size: &Size) -> Self {
         let zeros = |columns| vec![E::ZERO; size.rows * columns];
         Self {
             normed: zeros(size.width),
@@ -132,11 +136,18 @@ impl<E: Element> Scratch<E> {
             gradient: zeros(size.width),
             hidden: zeros(size.feed_forward),
             wide: zeros(size.wide()),
+            rope: rope_tables(config, size),
             matmul: matmul::Workspace::new(size.threads),
             attention: attention::Workspace::new(size.threads, &size.attention),
             head: cross_entropy::Workspace::new(size.chunk_tokens::<E>(), size.vocabulary),
         }
     }
+}
+
+fn rope_tables<W: Float>(config: &ModelConfig, size: &Size) -> Option<rope::Tables<W>> {
+    let Family::Llama(llama) = config.family else { return None };
+    let angles = llama.angles_per_token(size.attention.head_width);
+    Some(rope::Tables::new(&angles, size.attention.tokens))
 }
 
 /// Bytes that [`Fused`](super::Fused) allocates for micro-batches of so many sequences and tokens,
@@ -151,12 +162,12 @@ pub fn activation_bytes(
 ) -> Vec<(String, u64)> {
     let size = Size::new(config, micro_sequences, sequence_tokens, threads);
     match compute {
-        Compute::F32 => planned_bytes::<f32>(&size),
-        Compute::Bf16 => planned_bytes::<bf16>(&size),
+        Compute::F32 => planned_bytes::<f32>(config, &size),
+        Compute::Bf16 => planned_bytes::<bf16>(config, &size),
     }
 }
 
-fn planned_bytes<E: Element>(size: &Size) -> Vec<(String, u64)> {
+fn planned_bytes<E: Element>(config: &ModelConfig, size: &Size) -> Vec<(String, u64)> {
     let kept = KeptElements::new(size);
     let (element, wide) = (size_of::<E>(), size_of::<E::Wide>());
     let threads = size.threads.max(1);
@@ -169,10 +180,12 @@ fn planned_bytes<E: Element>(size: &Size) -> Vec<(String, u64)> {
         ("residual stream", (kept.streams + kept.attention) * element),
         ("attention", (kept.qkv + kept.attention) * element + kept.log_sums * wide),
         ("feed-forward", kept.expanded * element),
-        ("norm statistics", kept.stats * 2 * wide),
+        ("norm statistics", kept.stats * wide),
         ("shared by all blocks", scratch * element),
         ("logits of one chunk", logits),
         ("workspaces of the threads", blocks + packs * threads),
+        ("positions", rope_tables::<E::Wide>(config, size).map_or(0, |tables| tables.bytes())),
     ];
-    plan.into_iter().map(|(purpose, bytes)| (purpose.to_owned(), bytes as u64)).collect()
+    let plan = plan.into_iter().filter(|(_, bytes)| *bytes > 0);
+    plan.map(|(purpose, bytes)| (purpose.to_owned(), bytes as u64)).collect()
 }

@@ -1,16 +1,11 @@
 //! One GPT block: x = x + attention(norm1(x)); x = x + feed-forward(norm2(x)).
 
 use super::activations::{KeptBlock, Scratch};
-use super::network::Size;
-use super::places::{BlockPlaces, Pair};
+use super::norm::Parameters;
+use super::places::{Affine, BlockPlaces};
+use super::size::{Activation, Size};
 use crate::ops::matmul::{self, Epilogue, Shape, Sums};
-use crate::ops::{Element, attention, gelu, layer_norm};
-
-impl Size {
-    fn linear(&self, inputs: usize, outputs: usize) -> Shape {
-        Shape { rows: self.rows, inputs, outputs }
-    }
-}
+use crate::ops::{Element, attention, gelu, rope, swiglu};
 
 /// Writes the block's output and everything it keeps.
 pub(super) fn forward<E: Element>(
@@ -21,32 +16,43 @@ pub(super) fn forward<E: Element>(
     scratch: &mut Scratch<E>,
 ) {
     let (width, feed_forward) = (size.width, size.feed_forward);
-    let Scratch { normed, hidden, matmul: packs, attention: blocks, .. } = scratch;
-    let with = |pair: &Pair| pair.of(weights);
+    let Scratch { normed, hidden, matmul: packs, attention: blocks, rope: tables, .. } = scratch;
+    let of = |place: &Affine| place.of(weights);
 
-    layer_norm::forward(normed, kept.stats1, kept.input, norm(&places.norm1, weights));
-    let shape = size.linear(width, 3 * width);
-    linear(kept.qkv, normed, with(&places.attention_in), Epilogue::Store, shape, packs);
+    size.norm.forward(normed, kept.stats1, kept.input, of(&places.norm1));
+    let shape = size.linear(width, size.qkv());
+    linear(kept.qkv, normed, of(&places.attention_in), Epilogue::Store, shape, packs);
+    if let Some(tables) = tables {
+        rope::forward(kept.qkv, tables, size.rope());
+    }
     attention::forward(kept.attention, kept.log_sums, kept.qkv, size.attention, blocks);
     let (shape, add) = (size.linear(width, width), Epilogue::Residual(kept.input));
-    linear(kept.middle, kept.attention, with(&places.attention_out), add, shape, packs);
+    linear(kept.middle, kept.attention, of(&places.attention_out), add, shape, packs);
 
-    layer_norm::forward(normed, kept.stats2, kept.middle, norm(&places.norm2, weights));
-    let (shape, gelu) = (size.linear(width, feed_forward), Epilogue::Gelu(hidden));
-    linear(kept.expanded, normed, with(&places.expand), gelu, shape, packs);
+    size.norm.forward(normed, kept.stats2, kept.middle, of(&places.norm2));
+    let (expanded, shape) = (kept.expanded, size.linear(width, size.expanded()));
+    match size.activation {
+        Activation::Gelu => {
+            linear(expanded, normed, of(&places.expand), Epilogue::Gelu(hidden), shape, packs);
+        }
+        Activation::SwiGlu => {
+            linear(expanded, normed, of(&places.expand), Epilogue::Store, shape, packs);
+            swiglu::forward(hidden, expanded, feed_forward);
+        }
+    }
     let (shape, add) = (size.linear(feed_forward, width), Epilogue::Residual(kept.middle));
-    linear(kept.output, hidden, with(&places.contract), add, shape, packs);
+    linear(kept.output, hidden, of(&places.contract), add, shape, packs);
 }
 
 fn linear<E: Element>(
     y: &mut [E],
     x: &[E],
-    (weight, bias): (&[E], &[E]),
+    (weight, bias): Parameters<'_, E>,
     epilogue: Epilogue<'_, E>,
     shape: Shape,
     packs: &mut matmul::Workspace<E>,
 ) {
-    matmul::forward(y, x, weight, (Some(bias), epilogue), shape, packs);
+    matmul::forward(y, x, weight, (bias, epilogue), shape, packs);
 }
 
 /// Turns the gradient of the block's output (in `scratch.gradient`) into that of its input, and
@@ -76,21 +82,35 @@ impl<E: Element> Half<'_, E> {
         &mut self,
         places: &BlockPlaces,
         input: &[E],
-        stats: &[[E::Wide; 2]],
+        stats: &[E::Wide],
         expanded: &mut [E],
         scratch: &mut Scratch<E>,
     ) {
-        let (width, feed_forward) = (self.size.width, self.size.feed_forward);
+        let size = self.size;
         let Scratch { normed, branch, gradient, hidden, wide, matmul: packs, .. } = scratch;
-        let wide = &mut wide[..self.size.rows * feed_forward];
-        let shape = self.size.linear(feed_forward, width);
-        gelu::recompute(hidden, expanded);
-        let derivative = Some(&*expanded);
-        self.linear(&places.contract, (wide, derivative), gradient, hidden, shape, packs);
-        layer_norm::apply(normed, stats, input, norm(&places.norm2, self.weights));
-        let shape = self.size.linear(width, feed_forward);
-        self.linear(&places.expand, (branch, None), wide, normed, shape, packs);
-        self.norm(&places.norm2, gradient, branch, stats, input);
+        let dhidden = &mut wide[..size.rows * size.feed_forward];
+        let shape = size.linear(size.feed_forward, size.width);
+        // The derivatives take the place of what they were made from.
+        let dexpanded: &[E] = match size.activation {
+            Activation::Gelu => {
+                gelu::recompute(hidden, expanded);
+                let derivative = Some(&*expanded);
+                let dx = (&mut *dhidden, derivative);
+                self.linear(&places.contract, dx, gradient, hidden, shape, packs);
+                dhidden
+            }
+            Activation::SwiGlu => {
+                swiglu::recompute(hidden, expanded, size.feed_forward);
+                let dx = (&mut *dhidden, None);
+                self.linear(&places.contract, dx, gradient, hidden, shape, packs);
+                swiglu::backward(expanded, dhidden, size.feed_forward);
+                expanded
+            }
+        };
+        size.norm.apply(normed, stats, input, places.norm2.of(self.weights));
+        let shape = size.linear(size.width, size.expanded());
+        self.linear(&places.expand, (branch, None), dexpanded, normed, shape, packs);
+        self.norm(&places.norm2, gradient, branch, (stats, input));
     }
 
     fn attention(
@@ -99,48 +119,47 @@ impl<E: Element> Half<'_, E> {
         kept: &KeptBlock<'_, E>,
         scratch: &mut Scratch<E>,
     ) {
-        let width = self.size.width;
-        let Scratch { normed, branch, gradient, wide, matmul: packs, attention, .. } = scratch;
-        let wide = &mut wide[..self.size.rows * 3 * width];
-        let shape = self.size.linear(width, width);
-        let places_out = &places.attention_out;
-        self.linear(places_out, (branch, None), gradient, kept.attention, shape, packs);
+        let size = self.size;
+        let Scratch { normed, branch, gradient, wide, matmul: packs, .. } = scratch;
+        let dqkv = &mut wide[..size.rows * size.qkv()];
+        let shape = size.linear(size.width, size.width);
+        let dx = (&mut branch[..], None);
+        self.linear(&places.attention_out, dx, gradient, kept.attention, shape, packs);
         let forward = (&*kept.attention, &*kept.log_sums);
-        let shape = self.size.attention;
-        attention::backward(wide, branch, kept.qkv, forward, shape, attention);
-        layer_norm::apply(normed, kept.stats1, kept.input, norm(&places.norm1, self.weights));
-        let shape = self.size.linear(width, 3 * width);
-        self.linear(&places.attention_in, (branch, None), wide, normed, shape, packs);
-        self.norm(&places.norm1, gradient, branch, kept.stats1, kept.input);
+        let blocks = &mut scratch.attention;
+        attention::backward(dqkv, branch, kept.qkv, forward, size.attention, blocks);
+        if let Some(tables) = &scratch.rope {
+            rope::backward(dqkv, tables, size.rope());
+        }
+        size.norm.apply(normed, kept.stats1, kept.input, places.norm1.of(self.weights));
+        let shape = size.linear(size.width, size.qkv());
+        self.linear(&places.attention_in, (branch, None), dqkv, normed, shape, packs);
+        self.norm(&places.norm1, gradient, branch, (kept.stats1, kept.input));
     }
 
-    /// All three gradients of a linear layer; that of its input times a factor, where there is one.
+    /// All gradients of a linear layer; that of its input times a factor, where there is one.
     fn linear(
         &mut self,
-        pair: &Pair,
+        place: &Affine,
         (dx, factor): (&mut [E], Option<&[E]>),
         dy: &[E],
         x: &[E],
         shape: Shape,
         packs: &mut matmul::Workspace<E>,
     ) {
-        let (dweight, dbias) = pair.of_segment(self.gradients);
+        let (dweight, dbias) = place.of_segment(self.gradients);
         matmul::backward_weight(dweight, dy, x, Sums::Add, shape, packs);
-        matmul::backward_bias(dbias, dy, Sums::Add);
-        matmul::backward_input(dx, dy, pair.of(self.weights).0, factor, shape, packs);
+        if let Some(dbias) = dbias {
+            matmul::backward_bias(dbias, dy, Sums::Add);
+        }
+        matmul::backward_input(dx, dy, place.of(self.weights).0, factor, shape, packs);
     }
 
-    /// All three gradients of a norm; `dx` is added to.
-    fn norm(&mut self, pair: &Pair, dx: &mut [E], dy: &[E], stats: &[[E::Wide; 2]], x: &[E]) {
-        let (weight, bias) = pair.of_segment(self.gradients);
-        let gradients = layer_norm::Gradients { weight, bias };
-        layer_norm::backward(dx, gradients, dy, stats, x, pair.of(self.weights).0);
+    /// All gradients of a norm, from what it kept and read; `dx` is added to.
+    fn norm(&mut self, place: &Affine, dx: &mut [E], dy: &[E], saw: (&[E::Wide], &[E])) {
+        let gradients = place.of_segment(self.gradients);
+        self.size.norm.backward(dx, gradients, dy, saw, place.of(self.weights).0);
     }
-}
-
-fn norm<'a, E>(pair: &Pair, weights: &'a [E]) -> layer_norm::Parameters<'a, E> {
-    let (weight, bias) = pair.of(weights);
-    layer_norm::Parameters { weight, bias }
 }
 
 /// What one block alone computes.
@@ -167,7 +186,7 @@ pub(crate) fn block_alone<E: Element>(
     let size = Size::new(config, sequences, tokens, 1);
     let places = &super::places::Places::new(layout, config).blocks[0];
     let mut kept = super::activations::Kept::new(&size);
-    let mut scratch = Scratch::new(&size);
+    let mut scratch = Scratch::new(config, &size);
     kept.streams[..x.len()].copy_from_slice(x);
     forward(&size, places, weights, kept.block(0, &size), &mut scratch);
     let output = kept.block(0, &size).output.to_vec();

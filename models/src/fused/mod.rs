@@ -8,7 +8,9 @@
 mod activations;
 mod block;
 mod network;
+mod norm;
 mod places;
+mod size;
 #[cfg(test)]
 mod tests;
 
@@ -18,14 +20,15 @@ pub(crate) use block::block_alone;
 pub use activations::activation_bytes;
 
 use half::bf16;
-use network::{Network, Sink, Size};
+use network::{Network, Sink};
 use places::Places;
+use size::Size;
 
 use crate::ops::matmul;
 use crate::workload::Compute;
 use crate::{Batch, Error, Layout, Model, ModelConfig, Pass, StepSink, Weights};
 
-/// The fused engine for the GPT family, in f32 or bf16.
+/// The fused engine, in f32 or bf16.
 pub struct Fused {
     layout: Layout,
     network: Precise,
@@ -44,7 +47,7 @@ impl Fused {
     /// inside the same pool.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when the configuration is, B is 0, or T is not in 1 to the context.
+    /// [`Error::Invalid`] when the configuration is, B is 0, or T is not in 1 to the context;
     ///
     /// # Panics
     /// When `layout` is not one of `config`.
@@ -61,8 +64,8 @@ impl Fused {
         let size = Size::new(config, micro_sequences, sequence_tokens, threads);
         let places = Places::new(&layout, config);
         let network = match compute {
-            Compute::F32 => Precise::F32(Network::new(size, places)),
-            Compute::Bf16 => Precise::Bf16(Network::new(size, places)),
+            Compute::F32 => Precise::F32(Network::new(config, size, places)),
+            Compute::Bf16 => Precise::Bf16(Network::new(config, size, places)),
         };
         Ok(Self { layout, network })
     }

@@ -3,8 +3,9 @@
 use super::activations::{Kept, Scratch};
 use super::block;
 use super::places::Places;
+use super::size::Size;
 use crate::ops::matmul::Sums;
-use crate::ops::{self, Element, attention, cross_entropy, embedding, layer_norm};
+use crate::ops::{self, Element, cross_entropy, embedding};
 use crate::{Batch, ModelConfig, Pass};
 
 /// [`crate::StepSink`] for gradients of any wide type.
@@ -17,61 +18,6 @@ pub(super) trait Sink<T> {
     fn enter(&mut self, pass: Pass);
 }
 
-/// Every dimension that buffers depend on.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Size {
-    /// N = B T.
-    pub(super) rows: usize,
-    /// B, T, H and D.
-    pub(super) attention: attention::Shape,
-    /// C.
-    pub(super) width: usize,
-    /// F.
-    pub(super) feed_forward: usize,
-    /// V.
-    pub(super) vocabulary: usize,
-    /// L.
-    pub(super) layers: usize,
-    /// Threads that work is divided for.
-    pub(super) threads: usize,
-}
-
-impl Size {
-    pub(super) fn new(
-        config: &ModelConfig,
-        sequences: usize,
-        tokens: usize,
-        threads: usize,
-    ) -> Self {
-        let attention = attention::Shape {
-            sequences,
-            tokens,
-            heads: config.heads,
-            key_value_heads: config.heads,
-            head_width: config.head_width(),
-        };
-        Self {
-            rows: sequences * tokens,
-            attention,
-            width: config.width,
-            feed_forward: config.feed_forward,
-            vocabulary: config.vocabulary,
-            layers: config.layers,
-            threads,
-        }
-    }
-
-    /// Columns of the widest gradient in a block.
-    pub(super) fn wide(&self) -> usize {
-        self.feed_forward.max(3 * self.width)
-    }
-
-    /// Tokens whose logits exist at one time.
-    pub(super) fn chunk_tokens<E: Element>(&self) -> usize {
-        cross_entropy::chunk_tokens::<E>(self.rows, self.vocabulary)
-    }
-}
-
 /// The model with its buffers.
 pub(super) struct Network<E: Element> {
     size: Size,
@@ -81,8 +27,8 @@ pub(super) struct Network<E: Element> {
 }
 
 impl<E: Element> Network<E> {
-    pub(super) fn new(size: Size, places: Places) -> Self {
-        Self { size, places, kept: Kept::new(&size), scratch: Scratch::new(&size) }
+    pub(super) fn new(config: &ModelConfig, size: Size, places: Places) -> Self {
+        Self { size, places, kept: Kept::new(&size), scratch: Scratch::new(config, &size) }
     }
 
     pub(super) fn size(&self) -> Size {
@@ -101,6 +47,9 @@ impl<E: Element> Network<E> {
         self.forward(weights, batch.inputs);
         let loss = self.head(weights, batch.targets, scale, sink);
         sink.enter(Pass::Backward);
+        if self.places.head.is_alone {
+            sink.complete(self.places.head.segment);
+        }
         self.final_norm(weights, sink);
         for layer in (0..self.size.layers).rev() {
             let places = &self.places.blocks[layer];
@@ -120,7 +69,7 @@ impl<E: Element> Network<E> {
     /// The sum of the losses of a batch.
     pub(super) fn evaluate(&mut self, weights: &[E], batch: Batch<'_>) -> f64 {
         self.forward(weights, batch.inputs);
-        let table = &weights[self.places.embeddings.tokens.clone()];
+        let table = self.places.head.of(weights);
         let (chunk, width) = (self.size.chunk_tokens::<E>(), self.size.width);
         let Scratch { normed, head, matmul, .. } = &mut self.scratch;
         let chunks = normed.chunks(chunk * width).zip(batch.targets.chunks(chunk));
@@ -133,22 +82,18 @@ impl<E: Element> Network<E> {
         let Self { size, places, kept, scratch } = self;
         assert_eq!(tokens.len(), size.rows, "a batch of B x T tokens");
         let stream = size.rows * size.width;
-        let token_table = &weights[places.embeddings.tokens.clone()];
-        let position_table = &weights[places.embeddings.positions.clone()];
         let shape = (size.attention.tokens, size.width);
         let input = &mut kept.streams[..stream];
-        embedding::forward(input, tokens, token_table, position_table, shape);
+        embedding::forward(input, tokens, places.embeddings.of(weights), shape);
         for (layer, places) in places.blocks.iter().enumerate() {
             block::forward(size, places, weights, kept.block(layer, size), scratch);
         }
-        let (weight, bias) = places.final_norm.of(weights);
-        let norm = layer_norm::Parameters { weight, bias };
-        let stats = &mut kept.stats[2 * size.layers * size.rows..];
+        let stats = &mut kept.stats[2 * size.layers * size.stats()..];
         let input = &kept.streams[size.layers * stream..];
-        layer_norm::forward(&mut scratch.normed, stats, input, norm);
+        size.norm.forward(&mut scratch.normed, stats, input, places.final_norm.of(weights));
     }
 
-    /// Loss and gradient of the tied head, chunk by chunk; that of its input in `scratch.branch`.
+    /// Loss and gradient of the head, chunk by chunk; that of its input in `scratch.branch`.
     fn head(
         &mut self,
         weights: &[E],
@@ -157,8 +102,8 @@ impl<E: Element> Network<E> {
         sink: &mut impl Sink<E::Wide>,
     ) -> f64 {
         assert_eq!(targets.len(), self.size.rows, "a batch of B x T targets");
-        let places = &self.places.embeddings;
-        let table = &weights[places.tokens.clone()];
+        let places = &self.places.head;
+        let table = places.of(weights);
         let (chunk, width) = (self.size.chunk_tokens::<E>(), self.size.width);
         let Scratch { normed, branch, head, matmul, .. } = &mut self.scratch;
         let hidden = normed.chunks(chunk * width).zip(branch.chunks_mut(chunk * width));
@@ -168,8 +113,7 @@ impl<E: Element> Network<E> {
             sink.enter(Pass::Forward);
             loss += cross_entropy::forward(inputs, head, matmul);
             sink.enter(Pass::Backward);
-            let (dtable, _) = places.of_segment(sink.gradient(places.segment));
-            let dtable = (dtable, Sums::Add);
+            let dtable = (places.of_segment(sink.gradient(places.segment)), Sums::Add);
             cross_entropy::backward(dhidden, dtable, scale, inputs, head, matmul);
         }
         loss
@@ -179,14 +123,12 @@ impl<E: Element> Network<E> {
     fn final_norm(&mut self, weights: &[E], sink: &mut impl Sink<E::Wide>) {
         let Self { size, places, kept, scratch } = self;
         let (weight, _) = places.final_norm.of(weights);
-        let segment = sink.gradient(places.final_norm_segment);
-        let (dweight, dbias) = places.final_norm.of_segment(segment);
-        let gradients = layer_norm::Gradients { weight: dweight, bias: dbias };
-        let stats = &kept.stats[2 * size.layers * size.rows..];
+        let gradients = places.final_norm.of_segment(sink.gradient(places.final_norm_segment));
+        let stats = &kept.stats[2 * size.layers * size.stats()..];
         let input = &kept.streams[size.layers * size.rows * size.width..];
         ops::clear(&mut scratch.gradient);
-        let (dx, dy) = (&mut scratch.gradient, &mut scratch.branch);
-        layer_norm::backward(dx, gradients, dy, stats, input, weight);
+        let (dx, dy) = (&mut scratch.gradient, &scratch.branch);
+        size.norm.backward(dx, gradients, dy, (stats, input), weight);
         sink.complete(places.final_norm_segment);
     }
 }

@@ -2,10 +2,11 @@
 
 use half::bf16;
 
-use super::network::{Network, Sink, Size};
+use super::network::{Network, Sink};
 use super::places::Places;
+use super::size::Size;
 use super::{Fused, activation_bytes};
-use crate::config::Family;
+use crate::config::{Family, Llama, RopeScaling};
 use crate::ops::Float;
 use crate::ops::testing::{on_threads, relative_error, uniform};
 use crate::workload::Compute;
@@ -14,29 +15,38 @@ use crate::{Batch, Layout, Model, ModelConfig, Pass, StepSink, Weights};
 const SEQUENCES: usize = 2;
 const TOKENS: usize = 7;
 
-fn config() -> ModelConfig {
-    ModelConfig {
-        family: Family::Gpt,
+/// Both families; heads tied and not; K below H; lengths that fill no vector.
+fn families() -> [ModelConfig; 3] {
+    let scaling = RopeScaling {
+        factor: 8.0,
+        low_freq_factor: 1.0,
+        high_freq_factor: 4.0,
+        original_context: 4,
+    };
+    let grouped = Llama { key_value_heads: 1, ..Llama::plain(3) };
+    let tied = Llama { tied: true, rope_scaling: Some(scaling), ..Llama::plain(3) };
+    [Family::Gpt, Family::Llama(grouped), Family::Llama(tied)].map(|family| ModelConfig {
+        family,
         layers: 2,
         width: 24,
         heads: 3,
         feed_forward: 80,
         vocabulary: 37,
         context: 9,
-    }
+    })
 }
 
 /// A layout with gaps between the segments, as a bucket plan makes them.
-fn layout() -> Layout {
-    let tight = Layout::new(&config());
+fn layout(config: &ModelConfig) -> Layout {
+    let tight = Layout::new(config);
     let starts: Vec<usize> =
         tight.segments().iter().enumerate().map(|(i, s)| s.range.start + 256 * i).collect();
     tight.place(&starts, tight.len() + 256 * starts.len())
 }
 
 /// Norm weights around one, everything else around zero, nothing zero.
-fn weights<T: Float>() -> Vec<T> {
-    let layout = layout();
+fn weights<T: Float>(config: &ModelConfig) -> Vec<T> {
+    let layout = layout(config);
     let noise: Vec<f64> = uniform(layout.len(), 1);
     let mut weights = vec![T::ZERO; layout.len()];
     for tensor in layout.tensors() {
@@ -67,8 +77,8 @@ struct Flat<T> {
 }
 
 impl<T: Float> Flat<T> {
-    fn new() -> Self {
-        let layout = layout();
+    fn new(config: &ModelConfig) -> Self {
+        let layout = layout(config);
         Self { gradients: vec![T::ZERO; layout.len()], layout, events: Vec::new() }
     }
 }
@@ -102,21 +112,31 @@ impl StepSink for Flat<f32> {
     }
 }
 
-fn network<T: Float>() -> Network<T> {
-    let config = config();
-    Network::new(Size::new(&config, SEQUENCES, TOKENS, 2), Places::new(&layout(), &config))
+fn network<T: Float>(config: &ModelConfig) -> Network<T> {
+    let size = Size::new(config, SEQUENCES, TOKENS, 2);
+    Network::new(config, size, Places::new(&layout(config), config))
+}
+
+fn engine(config: &ModelConfig, compute: Compute) -> Fused {
+    Fused::new(config, layout(config), SEQUENCES, TOKENS, compute).unwrap()
 }
 
 #[test]
 fn every_gradient_of_every_parameter_agrees_with_finite_differences() {
+    for config in families() {
+        gradients_agree_with_finite_differences(&config);
+    }
+}
+
+fn gradients_agree_with_finite_differences(config: &ModelConfig) {
     const STEP: f64 = 1e-5;
     const SCALE: f64 = 0.25;
     let (inputs, targets) = tokens();
     let batch = Batch { inputs: &inputs, targets: &targets };
-    let (mut network, mut sink) = (network::<f64>(), Flat::new());
-    let mut weights = weights::<f64>();
+    let (mut network, mut sink) = (network::<f64>(config), Flat::new(config));
+    let mut weights = weights::<f64>(config);
     network.train(&weights, batch, SCALE, &mut sink);
-    for tensor in layout().tensors() {
+    for tensor in layout(config).tensors() {
         // All of the small tensors; a spread of a hundred elements of the large ones.
         let stride = tensor.range.len().div_ceil(100) | 1;
         let (mut found, mut differences) = (Vec::new(), Vec::new());
@@ -140,20 +160,23 @@ fn every_gradient_of_every_parameter_agrees_with_finite_differences() {
 fn no_gradient_is_missing_in_f32_and_all_agree_with_f64() {
     let (inputs, targets) = tokens();
     let batch = Batch { inputs: &inputs, targets: &targets };
-    let mut exact = Flat::new();
-    let exact_loss = network::<f64>().train(&weights(), batch, 0.25, &mut exact);
-    let mut model = Fused::new(&config(), layout(), SEQUENCES, TOKENS, Compute::F32).unwrap();
-    let mut found = Flat::<f32>::new();
-    let loss = model.train(Weights::F32(&weights()), batch, 0.25, &mut found).unwrap();
-    assert!((loss - exact_loss).abs() < 1e-5 * exact_loss, "{loss} {exact_loss}");
-    for tensor in layout().tensors() {
-        let gradient = &found.gradients[tensor.range.clone()];
-        assert!(gradient.iter().any(|g| *g != 0.0), "{}: no gradient", tensor.name);
-        let error = relative_error(gradient, &exact.gradients[tensor.range.clone()]);
-        assert!(error < 2e-5, "{}: relative error {error:e}", tensor.name);
+    for config in families() {
+        let mut exact = Flat::new(&config);
+        let exact_loss = network::<f64>(&config).train(&weights(&config), batch, 0.25, &mut exact);
+        let mut model = engine(&config, Compute::F32);
+        let mut found = Flat::<f32>::new(&config);
+        let weights = weights::<f32>(&config);
+        let loss = model.train(Weights::F32(&weights), batch, 0.25, &mut found).unwrap();
+        assert!((loss - exact_loss).abs() < 1e-5 * exact_loss, "{loss} {exact_loss}");
+        for tensor in layout(&config).tensors() {
+            let gradient = &found.gradients[tensor.range.clone()];
+            assert!(gradient.iter().any(|g| *g != 0.0), "{}: no gradient", tensor.name);
+            let error = relative_error(gradient, &exact.gradients[tensor.range.clone()]);
+            assert!(error < 2e-5, "{}: relative error {error:e}", tensor.name);
+        }
+        let evaluated = model.evaluate(Weights::F32(&weights), batch).unwrap();
+        assert_eq!(evaluated.to_bits(), loss.to_bits());
     }
-    let evaluated = model.evaluate(Weights::F32(&weights()), batch).unwrap();
-    assert_eq!(evaluated.to_bits(), loss.to_bits());
 }
 
 /// Against f64 from the same rounded weights: what is left is the rounding of activations, 2^-9
@@ -162,60 +185,81 @@ fn no_gradient_is_missing_in_f32_and_all_agree_with_f64() {
 fn gradients_in_bf16_agree_with_f64_within_its_rounding() {
     let (inputs, targets) = tokens();
     let batch = Batch { inputs: &inputs, targets: &targets };
-    let rounded: Vec<bf16> = weights::<f32>().into_iter().map(bf16::from_f32).collect();
-    let exact_weights: Vec<f64> = rounded.iter().map(|weight| weight.to_f64()).collect();
-    let mut exact = Flat::new();
-    let exact_loss = network::<f64>().train(&exact_weights, batch, 0.25, &mut exact);
-    let mut model = Fused::new(&config(), layout(), SEQUENCES, TOKENS, Compute::Bf16).unwrap();
-    let mut found = Flat::<f32>::new();
-    let loss = model.train(Weights::Bf16(&rounded), batch, 0.25, &mut found).unwrap();
-    assert!((loss - exact_loss).abs() < 3e-3 * exact_loss, "{loss} {exact_loss}");
-    for tensor in layout().tensors() {
-        let gradient = &found.gradients[tensor.range.clone()];
-        let error = relative_error(gradient, &exact.gradients[tensor.range.clone()]);
-        assert!(error < 0.03, "{}: relative error {error:e}", tensor.name);
+    for config in families() {
+        let rounded: Vec<bf16> = weights::<f32>(&config).into_iter().map(bf16::from_f32).collect();
+        let exact_weights: Vec<f64> = rounded.iter().map(|weight| weight.to_f64()).collect();
+        let mut exact = Flat::new(&config);
+        let exact_loss = network::<f64>(&config).train(&exact_weights, batch, 0.25, &mut exact);
+        let mut model = engine(&config, Compute::Bf16);
+        let mut found = Flat::<f32>::new(&config);
+        let loss = model.train(Weights::Bf16(&rounded), batch, 0.25, &mut found).unwrap();
+        assert!((loss - exact_loss).abs() < 3e-3 * exact_loss, "{loss} {exact_loss}");
+        for tensor in layout(&config).tensors() {
+            let gradient = &found.gradients[tensor.range.clone()];
+            let error = relative_error(gradient, &exact.gradients[tensor.range.clone()]);
+            assert!(error < 0.03, "{}: relative error {error:e}", tensor.name);
+        }
+        let evaluated = model.evaluate(Weights::Bf16(&rounded), batch).unwrap();
+        assert_eq!(evaluated.to_bits(), loss.to_bits());
     }
-    let evaluated = model.evaluate(Weights::Bf16(&rounded), batch).unwrap();
-    assert_eq!(evaluated.to_bits(), loss.to_bits());
 }
 
 #[test]
 fn segments_complete_in_order_and_passes_are_told() {
     let (inputs, targets) = tokens();
-    let mut sink = Flat::<f32>::new();
-    let mut model = Fused::new(&config(), layout(), SEQUENCES, TOKENS, Compute::F32).unwrap();
     let batch = Batch { inputs: &inputs, targets: &targets };
-    model.train(Weights::F32(&weights()), batch, 1.0, &mut sink).unwrap();
-    let completed = |event: &Event| matches!(event, Event::Complete(_));
-    let order: Vec<Event> = sink.events.drain(..).collect();
-    let first = order.iter().position(completed).unwrap();
-    assert_eq!(order[first..], [0, 1, 2, 3].map(Event::Complete));
-    assert_eq!(order[0], Event::Enter(Pass::Forward));
-    assert_eq!(order[first - 1], Event::Enter(Pass::Backward));
+    for config in families() {
+        let mut sink = Flat::<f32>::new(&config);
+        let weights = weights::<f32>(&config);
+        let mut model = engine(&config, Compute::F32);
+        model.train(Weights::F32(&weights), batch, 1.0, &mut sink).unwrap();
+        let completed = |event: &Event| matches!(event, Event::Complete(_));
+        let order: Vec<Event> = sink.events.drain(..).collect();
+        let first = order.iter().position(completed).unwrap();
+        let segments = layout(&config).segments().len();
+        assert!(
+            order[first..].iter().eq((0..segments).map(Event::Complete).collect::<Vec<_>>().iter())
+        );
+        assert_eq!(order[0], Event::Enter(Pass::Forward));
+        assert_eq!(order[first - 1], Event::Enter(Pass::Backward));
+    }
 }
 
 #[test]
 fn gradients_accumulate_and_repeat_bit_for_bit_on_any_threads() {
+    for config in families() {
+        for compute in [Compute::F32, Compute::Bf16] {
+            repeats_on_any_threads(&config, compute);
+        }
+    }
+}
+
+fn repeats_on_any_threads(config: &ModelConfig, compute: Compute) {
     let (inputs, targets) = tokens();
+    let weights = weights::<f32>(config);
+    let rounded: Vec<bf16> = weights.iter().map(|&weight| bf16::from_f32(weight)).collect();
+    let weights = match compute {
+        Compute::F32 => Weights::F32(&weights),
+        Compute::Bf16 => Weights::Bf16(&rounded),
+    };
     let run = |threads: usize| {
         on_threads(threads, || {
             let batch = Batch { inputs: &inputs, targets: &targets };
-            let mut model =
-                Fused::new(&config(), layout(), SEQUENCES, TOKENS, Compute::F32).unwrap();
-            let mut sink = Flat::<f32>::new();
-            let loss = model.train(Weights::F32(&weights()), batch, 0.5, &mut sink).unwrap();
+            let mut model = engine(config, compute);
+            let mut sink = Flat::<f32>::new(config);
+            let loss = model.train(weights, batch, 0.5, &mut sink).unwrap();
             let once = sink.gradients.clone();
             sink.events.clear();
-            model.train(Weights::F32(&weights()), batch, 0.5, &mut sink).unwrap();
+            model.train(weights, batch, 0.5, &mut sink).unwrap();
             let twice: Vec<f64> = once.iter().map(|&g| 2.0 * f64::from(g)).collect();
             assert!(relative_error(&sink.gradients, &twice) < 1e-6);
             (loss.to_bits(), once, sink.gradients)
         })
     };
     let one = run(1);
-    assert!(run(1) == one);
-    assert!(run(2) == one);
-    assert!(run(3) == one);
+    for threads in [1, 2, 3] {
+        assert!(run(threads) == one, "{compute} on {threads} threads");
+    }
 }
 
 #[test]

@@ -15,7 +15,10 @@ pub mod gelu;
 pub mod layer_norm;
 pub mod matmul;
 pub mod norm;
+pub mod rms_norm;
+pub mod rope;
 mod simd;
+pub mod swiglu;
 #[cfg(test)]
 pub(crate) mod testing;
 

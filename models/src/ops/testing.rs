@@ -1,12 +1,22 @@
 //! What the tests of several ops share.
 
-use super::Float;
+use super::{Element, Float};
 use crate::rng::{Purpose, Stream};
 
 /// `len` numbers uniform in (-1, 1).
 pub(crate) fn uniform<T: Float>(len: usize, seed: u64) -> Vec<T> {
     let stream = Stream::new(seed, Purpose::Test);
     (0..len as u64).map(|i| T::from_f64(2.0 * stream.uniform(i) - 1.0)).collect()
+}
+
+/// The elements nearest to these values.
+pub(crate) fn narrowed<E: Element>(values: &[f64]) -> Vec<E> {
+    values.iter().map(|value| E::narrow(E::Wide::from_f64(*value))).collect()
+}
+
+/// The values of these elements, exactly.
+pub(crate) fn widened<E: Element>(elements: &[E]) -> Vec<f64> {
+    elements.iter().map(|element| element.widen().to_f64()).collect()
 }
 
 /// The inner product, as a loss whose gradient with respect to `a` is `b`.

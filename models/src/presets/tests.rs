@@ -23,6 +23,10 @@ fn parameters_are_the_published_ones() {
         ("gpt2-355m", 354_823_168),
         ("gpt2-774m", 774_030_080),
         ("gpt2-1558m", 1_557_611_200),
+        // Touvron et al. 2023 and the model cards print 8.03, 68.98 and 70.55 billion.
+        ("llama3-8b", 8_030_261_248),
+        ("llama2-70b", 68_976_648_192),
+        ("llama3-70b", 70_553_706_496),
     ] {
         assert_eq!(Layout::new(&load(name).unwrap().model).parameters(), parameters, "{name}");
     }
@@ -44,6 +48,8 @@ fn global_batches_hold_the_published_tokens() {
         ("gpt3-6.7b", 2e6),
         ("gpt3-13b", 2e6),
         ("gpt3-175b", 3.2e6),
+        ("llama2-70b", 4e6),
+        ("llama3-8b", 8e6),
     ] {
         let batch = load(name).unwrap().batch;
         let found = (batch.global_sequences(1) * batch.sequence_tokens) as f64;

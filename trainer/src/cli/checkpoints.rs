@@ -53,7 +53,7 @@ impl Ckpt {
 }
 
 /// The store of a run's folder. A folder that is not there is bad usage.
-fn store(folder: &Path) -> Outcome<Store> {
+pub(super) fn store(folder: &Path) -> Outcome<Store> {
     let path = crate::folder::Folder::new(folder).checkpoints();
     if !path.is_dir() {
         let message =
@@ -61,6 +61,15 @@ fn store(folder: &Path) -> Outcome<Store> {
         return Err(Failure::usage(message));
     }
     Store::find(&path).map_err(unusable)
+}
+
+/// The name of the newest committed checkpoint of a run's folder.
+pub(super) fn newest(store: &Store, folder: &Path) -> Outcome<String> {
+    let newest = store.newest().map_err(unusable)?;
+    newest.map(|newest| newest.name).ok_or_else(|| {
+        let error = anyhow::anyhow!("{}: nothing is committed", folder.display());
+        Failure::new(ExitCode::Checkpoint, error)
+    })
 }
 
 fn unusable(error: checkpoint::Error) -> Failure {
@@ -120,13 +129,7 @@ impl Verify {
         let store = store(&self.folder)?;
         let name = match self.checkpoint {
             Some(name) => name,
-            None => match store.newest().map_err(unusable)? {
-                Some(newest) => newest.name,
-                None => {
-                    let error = anyhow::anyhow!("{}: nothing is committed", self.folder.display());
-                    return Err(Failure::new(ExitCode::Checkpoint, error));
-                }
-            },
+            None => newest(&store, &self.folder)?,
         };
         let report = store.verify(&name).map_err(unusable)?;
         if report.problems.is_empty() {

@@ -2,6 +2,7 @@
 
 mod checkpoints;
 mod data;
+mod export;
 mod plan;
 mod report;
 mod train;
@@ -32,6 +33,7 @@ enum Command {
     Report(report::Report),
     Data(data::Data),
     Ckpt(checkpoints::Ckpt),
+    Export(export::Export),
 }
 
 /// Runs one command line and returns its exit code. Errors are told on stderr.
@@ -50,6 +52,7 @@ pub fn main() -> ExitCode {
         Command::Report(report) => report.run(),
         Command::Data(data) => data.run(),
         Command::Ckpt(ckpt) => ckpt.run(),
+        Command::Export(export) => export.run(),
     };
     outcome.unwrap_or_else(|failure| {
         let _ = writeln!(std::io::stderr(), "error: {failure}");

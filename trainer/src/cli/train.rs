@@ -40,6 +40,10 @@ pub(super) struct Train {
     /// Refuse a folder that is not empty, rather than resume.
     #[arg(long)]
     fresh: bool,
+    /// Start with the weights of a Hugging Face folder (ours, or any GPT-2 or Llama of the same
+    /// dimensions); a run that resumes does not read them again.
+    #[arg(long, value_name = "FOLDER")]
+    init_from: Option<String>,
     /// Save every 50steps or 100s (`never`: only at the end).
     #[arg(long, value_name = "INTERVAL")]
     checkpoint_every: Option<Every>,
@@ -106,6 +110,8 @@ impl Train {
         };
         set("run.device", self.device.clone());
         set("run.engine", self.engine.clone());
+        let quoted = |text: String| toml::Value::String(text).to_string();
+        set("run.init_from", self.init_from.clone().map(quoted));
         set("run.threads", self.threads.map(|n| n.to_string()));
         set("checkpoint.every", self.checkpoint_every.map(|every| every.to_string()));
         set("collectives.deadline_s", self.deadline.map(|seconds| seconds.to_string()));

@@ -45,7 +45,8 @@ pub struct Record {
     pub reason: Option<Reason>,
     /// What was computed.
     pub workload: WorkloadRecord,
-    /// The settings outside the workload: `[run] [collectives] [checkpoint] [telemetry]`.
+    /// The settings outside the workload: `[run] [collectives] [checkpoint] [telemetry]`; and
+    /// `initial_weights`, where they came from if not from the seed.
     pub run: serde_json::Value,
     /// The machine and the software of rank 0.
     pub environment: Environment,

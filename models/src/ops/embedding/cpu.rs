@@ -7,18 +7,22 @@ use crate::ops::{Element, simd};
 /// Tasks into which the rows of the token table are cut for backward.
 const TABLE_PARTS: usize = 64;
 
-/// Writes `x` (B, T, C) from `tokens` (B, T), `wte` (V, C) and `wpe` (at least T, C).
+/// Writes `x` (B, T, C) from `tokens` (B, T), `wte` (V, C) and `wpe` (at least T, C) if there is one.
 ///
 /// # Panics
 /// When a token is not below V, or lengths do not fit together.
 pub fn forward<E: Element>(
     x: &mut [E],
     tokens: &[u32],
-    wte: &[E],
-    wpe: &[E],
+    (wte, wpe): (&[E], Option<&[E]>),
     (sequence_tokens, width): (usize, usize),
 ) {
     assert_eq!(x.len(), tokens.len() * width, "x (B, T, C)");
+    let Some(wpe) = wpe else {
+        return x.par_chunks_exact_mut(width).zip(tokens).for_each(|(x, &token)| {
+            x.copy_from_slice(&wte[token as usize * width..][..width]);
+        });
+    };
     assert!(wpe.len() >= sequence_tokens * width, "wpe has a row for each of T positions");
     x.par_chunks_exact_mut(width).zip(tokens).enumerate().for_each(|(row, (x, &token))| {
         let position = row % sequence_tokens;
@@ -35,7 +39,7 @@ pub fn forward<E: Element>(
     });
 }
 
-/// Adds to `dwte` (V, C) and `dwpe` (at least T, C) from `dx` (B, T, C).
+/// Adds to `dwte` (V, C) and `dwpe` (at least T, C), if there is one, from `dx` (B, T, C).
 ///
 /// Each row of a table is summed by one task, in the order of the tokens.
 ///
@@ -43,13 +47,12 @@ pub fn forward<E: Element>(
 /// When a token is not below V, or lengths do not fit together.
 pub fn backward<E: Element>(
     dwte: &mut [E::Wide],
-    dwpe: &mut [E::Wide],
+    dwpe: Option<&mut [E::Wide]>,
     dx: &[E],
     tokens: &[u32],
     (sequence_tokens, width): (usize, usize),
 ) {
     assert_eq!(dx.len(), tokens.len() * width, "dx (B, T, C)");
-    assert!(dwpe.len() >= sequence_tokens * width, "dwpe has a row for each of T positions");
     let vocabulary = dwte.len() / width;
     assert!(tokens.iter().all(|&token| (token as usize) < vocabulary), "tokens below V");
     let part_rows = vocabulary.div_ceil(TABLE_PARTS);
@@ -63,6 +66,8 @@ pub fn backward<E: Element>(
             }
         }
     });
+    let Some(dwpe) = dwpe else { return };
+    assert!(dwpe.len() >= sequence_tokens * width, "dwpe has a row for each of T positions");
     let used = &mut dwpe[..sequence_tokens * width];
     used.par_chunks_exact_mut(width).enumerate().for_each(|(position, dwpe)| {
         for dx in dx.chunks_exact(width).skip(position).step_by(sequence_tokens) {
@@ -90,7 +95,7 @@ mod tests {
     fn forward_adds_token_and_position() {
         let (wte, wpe): (Vec<f64>, Vec<f64>) = (uniform(70 * 6, 1), uniform(8 * 6, 2));
         let mut x = vec![0.0; 10 * 6];
-        forward(&mut x, &TOKENS, &wte, &wpe, SHAPE);
+        forward(&mut x, &TOKENS, (&wte, Some(&wpe)), SHAPE);
         for (row, &token) in TOKENS.iter().enumerate() {
             for c in 0..6 {
                 let exact = wte[token as usize * 6 + c] + wpe[row % 5 * 6 + c];
@@ -105,15 +110,15 @@ mod tests {
         let dx: Vec<f64> = uniform(10 * 6, 3);
         let loss = |wte: &[f64], wpe: &[f64]| {
             let mut x = vec![0.0; 10 * 6];
-            forward(&mut x, &TOKENS, wte, wpe, SHAPE);
+            forward(&mut x, &TOKENS, (wte, Some(wpe)), SHAPE);
             inner(&x, &dx)
         };
         let (mut dwte, mut dwpe) = (vec![0.0; wte.len()], vec![0.0; wpe.len()]);
-        backward(&mut dwte, &mut dwpe, &dx, &TOKENS, SHAPE);
+        backward(&mut dwte, Some(&mut dwpe), &dx, &TOKENS, SHAPE);
         check_gradient("wte", &wte, &dwte, |wte| loss(wte, &wpe));
         check_gradient("wpe", &wpe, &dwpe, |wpe| loss(&wte, wpe));
         let once = dwte.clone();
-        backward(&mut dwte, &mut dwpe, &dx, &TOKENS, SHAPE);
+        backward(&mut dwte, Some(&mut dwpe), &dx, &TOKENS, SHAPE);
         assert!(dwte.iter().zip(&once).all(|(a, b)| (a - 2.0 * b).abs() < 1e-12), "accumulates");
     }
 }

@@ -1,0 +1,108 @@
+//! Every dimension that the engine's buffers depend on, and which ops a family takes.
+
+use super::norm::Norm;
+use crate::ModelConfig;
+use crate::config::Family;
+use crate::ops::matmul::Shape;
+use crate::ops::{Element, attention, cross_entropy, rope};
+
+/// What stands between the two matrices of a feed-forward layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Activation {
+    /// gelu(x), from (N, F).
+    Gelu,
+    /// silu(gate) up, from (N, 2 F).
+    SwiGlu,
+}
+
+/// Dimensions and kinds.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Size {
+    /// N = B T.
+    pub(super) rows: usize,
+    /// B, T, H, K and D.
+    pub(super) attention: attention::Shape,
+    /// C.
+    pub(super) width: usize,
+    /// F.
+    pub(super) feed_forward: usize,
+    /// V.
+    pub(super) vocabulary: usize,
+    /// L.
+    pub(super) layers: usize,
+    pub(super) norm: Norm,
+    pub(super) activation: Activation,
+    /// Threads that work is divided for.
+    pub(super) threads: usize,
+}
+
+impl Size {
+    pub(super) fn new(
+        config: &ModelConfig,
+        sequences: usize,
+        tokens: usize,
+        threads: usize,
+    ) -> Self {
+        let attention = attention::Shape {
+            sequences,
+            tokens,
+            heads: config.heads,
+            key_value_heads: config.key_value_heads(),
+            head_width: config.head_width(),
+        };
+        let activation = match config.family {
+            Family::Gpt => Activation::Gelu,
+            Family::Llama(_) => Activation::SwiGlu,
+        };
+        Self {
+            rows: sequences * tokens,
+            attention,
+            width: config.width,
+            feed_forward: config.feed_forward,
+            vocabulary: config.vocabulary,
+            layers: config.layers,
+            norm: Norm::new(config),
+            activation,
+            threads,
+        }
+    }
+
+    /// Columns of queries, keys and values: (H + 2 K) D.
+    pub(super) fn qkv(&self) -> usize {
+        self.attention.qkv_width()
+    }
+
+    /// Columns of the feed-forward layer before its activation: F or 2 F.
+    pub(super) fn expanded(&self) -> usize {
+        match self.activation {
+            Activation::Gelu => self.feed_forward,
+            Activation::SwiGlu => 2 * self.feed_forward,
+        }
+    }
+
+    /// Columns of the widest gradient that a block keeps nowhere else.
+    pub(super) fn wide(&self) -> usize {
+        self.feed_forward.max(self.qkv())
+    }
+
+    /// A linear layer over all rows.
+    pub(super) fn linear(&self, inputs: usize, outputs: usize) -> Shape {
+        Shape { rows: self.rows, inputs, outputs }
+    }
+
+    /// The heads that positions turn: those of queries and keys.
+    pub(super) fn rope(&self) -> rope::Shape {
+        let heads = self.attention.heads + self.attention.key_value_heads;
+        rope::Shape { columns: self.qkv(), heads }
+    }
+
+    /// Numbers that one norm keeps.
+    pub(super) fn stats(&self) -> usize {
+        self.rows * self.norm.numbers()
+    }
+
+    /// Tokens whose logits exist at one time.
+    pub(super) fn chunk_tokens<E: Element>(&self) -> usize {
+        cross_entropy::chunk_tokens::<E>(self.rows, self.vocabulary)
+    }
+}

@@ -1,0 +1,55 @@
+//! RoPE (Su et al., arXiv 2104.09864): queries and keys turned by angles that grow with position.
+//!
+//! Of a head's D elements, i and i + D / 2 make a pair ("rotate half", as in Hugging Face's
+//! weights). At position t, with the angle a = t a_i:
+//!
+//! (x, y) becomes (x cos a - y sin a, y cos a + x sin a); backward turns by -a.
+//!
+//! The angles a_i per token, with Llama 3.1's stretching, are
+//! [`Llama::angles_per_token`](crate::config::Llama::angles_per_token).
+
+mod cpu;
+
+pub use cpu::{backward, forward};
+
+use crate::ops::Float;
+
+/// Cosine and sine of every angle, each (T, D / 2), planned once.
+#[derive(Debug)]
+pub struct Tables<W> {
+    cosine: Vec<W>,
+    sine: Vec<W>,
+    /// D / 2.
+    pairs: usize,
+}
+
+impl<W: Float> Tables<W> {
+    /// For positions 0 to T - 1, from the angle of each pair per token; computed in f64.
+    ///
+    /// # Panics
+    /// When there is no pair or no token.
+    pub fn new(angles_per_token: &[f64], tokens: usize) -> Self {
+        let pairs = angles_per_token.len();
+        assert!(pairs > 0 && tokens > 0, "tables of {pairs} pairs for {tokens} tokens");
+        let of = |function: fn(f64) -> f64| {
+            let angles = (0..tokens)
+                .flat_map(|position| angles_per_token.iter().map(move |a| position as f64 * a));
+            angles.map(|angle| W::from_f64(function(angle))).collect()
+        };
+        Self { cosine: of(f64::cos), sine: of(f64::sin), pairs }
+    }
+
+    /// Size in bytes.
+    pub fn bytes(&self) -> usize {
+        size_of_val(&self.cosine[..]) + size_of_val(&self.sine[..])
+    }
+}
+
+/// Which columns of a row are turned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    /// (H + 2 K) D, elements of one row.
+    pub columns: usize,
+    /// H + K: the heads that are turned, from the start of the row.
+    pub heads: usize,
+}
