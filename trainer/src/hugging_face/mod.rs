@@ -7,6 +7,8 @@ mod description;
 mod export;
 mod header;
 mod import;
+#[cfg(test)]
+mod parity;
 mod pieces;
 #[cfg(test)]
 mod tests;
