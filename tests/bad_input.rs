@@ -19,11 +19,6 @@ const fn usage(arguments: &'static [&'static str], says: &'static [&'static str]
     Case { arguments, code: 2, says }
 }
 
-/// A value that no Llama model can have.
-const fn llama(set: &'static str, says: &'static [&'static str]) -> Case {
-    usage(&["train", "--workload", "llama-smoke", "--set", set], says)
-}
-
 /// Wrong flags and values. `train` and `plan` read the same configuration.
 const COMMAND_LINES: &[Case] = &[
     usage(&["trian"], &["trian"]),
@@ -48,13 +43,34 @@ const COMMAND_LINES: &[Case] = &[
     usage(&["train", "--set", "model.family=rwkv"], &["rwkv", "gpt"]),
     usage(&["train", "--set", "model.rope_theta=1e4"], &["model.rope_theta", "GPT", "llama"]),
     usage(&["train", "--set", "model.tied=false"], &["model.tied", "GPT"]),
-    llama("model.key_value_heads=4", &["model.key_value_heads", "4", "model.heads = 6"]),
-    llama("model.key_value_heads=0", &["model.key_value_heads", "0"]),
-    llama("model.heads=8", &["model.heads", "8", "even width", "15"]),
-    llama("model.norm_epsilon=0.0", &["model.norm_epsilon"]),
-    llama("model.rope_theta=inf", &["model.rope_theta", "inf"]),
-    llama("model.rope_scaling={factor=8}", &["low_freq_factor"]),
-    llama("model.rope_scaling=8", &["rope_scaling"]),
+    usage(
+        &["train", "--workload", "llama-smoke", "--set", "model.key_value_heads=4"],
+        &["model.key_value_heads", "4", "model.heads = 6"],
+    ),
+    usage(
+        &["train", "--workload", "llama-smoke", "--set", "model.key_value_heads=0"],
+        &["model.key_value_heads", "0"],
+    ),
+    usage(
+        &["train", "--workload", "llama-smoke", "--set", "model.heads=8"],
+        &["model.heads", "8", "even width", "15"],
+    ),
+    usage(
+        &["train", "--workload", "llama-smoke", "--set", "model.norm_epsilon=0.0"],
+        &["model.norm_epsilon"],
+    ),
+    usage(
+        &["train", "--workload", "llama-smoke", "--set", "model.rope_theta=inf"],
+        &["model.rope_theta", "inf"],
+    ),
+    usage(
+        &["train", "--workload", "llama-smoke", "--set", "model.rope_scaling={factor=8}"],
+        &["low_freq_factor"],
+    ),
+    usage(
+        &["train", "--workload", "llama-smoke", "--set", "model.rope_scaling=8"],
+        &["rope_scaling"],
+    ),
     usage(&["train", "--set", "batch.sequence_tokens=4096"], &["sequence_tokens", "4096", "128"]),
     usage(&["train", "--set", "batch.micro_sequences=0"], &["batch.micro_sequences"]),
     usage(
@@ -114,6 +130,8 @@ const COMMAND_LINES: &[Case] = &[
     usage(&["plan", "--ranks", "4611686018427387904"], &["--ranks", "16777216"]),
     usage(&["plan", "--ranks", "3"], &["global_sequences", "3 ranks"]),
     usage(&["report", "no-such-folder"], &["no-such-folder"]),
+    usage(&["export", "no-such-folder", "--out", "x"], &["no-such-folder", "checkpoints"]),
+    usage(&["train", "--init-from", "no-such-folder"], &["--init-from", "no-such-folder"]),
     usage(&["ckpt", "ls", "no-such-folder"], &["no-such-folder"]),
     usage(&["data", "inspect", "no-such-file.bin"], &["no-such-file.bin"]),
     Case { arguments: &["train", "--device", "cuda"], code: 3, says: &["cuda"] },

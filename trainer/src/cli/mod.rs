@@ -14,7 +14,7 @@ use clap::{Parser, Subcommand};
 
 use crate::failure::{ExitCode, Failure, Outcome};
 
-/// A fixed, self-instrumented GPT training workload for AI clusters.
+/// A fixed, self-instrumented GPT and Llama training workload for AI clusters.
 ///
 /// Says how fast a machine or cluster trains, where each step's time goes, and whether checkpoints
 /// and restarts work. Start with `yardstick train`; under `mpirun` the same command uses all ranks.

@@ -1,12 +1,14 @@
 //! Folders in the form of Hugging Face transformers: `config.json` and safetensors.
 //!
-//! Our tensors are cut and turned into theirs and back: GPT-2's `Conv1D` weights are (in, out), ours
-//! (out, in); Llama's queries, keys and values are three tensors, ours one; so are gate and up.
+//! Our tensors are cut and turned into theirs and back: GPT-2's `Conv1D` weights are (in, out) and
+//! ours (out, in); Llama's queries, keys and values are three tensors, ours one; gate and up two.
 
 mod description;
 mod export;
 mod header;
 mod import;
+#[cfg(test)]
+mod parity;
 mod pieces;
 #[cfg(test)]
 mod tests;

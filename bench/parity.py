@@ -1,0 +1,260 @@
+#!/usr/bin/env python3
+"""Losses, gradients and AdamW steps of both families against Hugging Face transformers, in f32.
+
+For each tiny model: yardstick trains a few steps and exports; transformers loads the export and
+computes, on the same tokens, the loss, every gradient, and the losses of twenty AdamW steps. What
+transformers saves itself, in several files, comes back with the same bits by --init-from. The
+engines are then held to those numbers by the test `hugging_face::parity`. The figure is the worst
+error as a share of what is allowed: 1e-5 for the loss, 1e-4 for gradients (relative L2 of each
+tensor) and for the losses of the steps.
+
+    bench/parity.py                make everything anew in a temporary folder, and compare
+    bench/parity.py --write        the same, and replace tests/golden/parity by it
+
+PyTorch and transformers live in .venv-parity, which the first run makes.
+"""
+
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+
+TOP = pathlib.Path(__file__).resolve().parent.parent
+VENV = TOP / ".venv-parity"
+GOLDEN = TOP / "tests" / "golden" / "parity"
+YARDSTICK = TOP / "target" / "release" / "yardstick"
+STEPS = 20
+STIRRING_STEPS = 5
+SEQUENCES, TOKENS = 2, 17
+
+# Odd widths, grouped-query ratios 3, 4 and 1, tied and untied, RoPE plain and stretched.
+CASES = {
+    "gpt2": """
+family = "gpt"
+layers = 2
+width = 21
+heads = 3
+feed_forward = 50
+vocabulary = 67
+context = 19
+""",
+    "llama-grouped": """
+family = "llama"
+layers = 2
+width = 24
+heads = 6
+key_value_heads = 2
+feed_forward = 33
+vocabulary = 61
+context = 32
+rope_theta = 500.0
+
+[model.rope_scaling]
+factor = 4.0
+low_freq_factor = 1.0
+high_freq_factor = 4.0
+original_context = 24
+""",
+    "llama-one-key": """
+family = "llama"
+layers = 3
+width = 40
+heads = 4
+key_value_heads = 1
+feed_forward = 27
+vocabulary = 53
+context = 17
+norm_epsilon = 1e-3
+""",
+    "llama-tied": """
+family = "llama"
+layers = 2
+width = 30
+heads = 3
+feed_forward = 41
+vocabulary = 59
+context = 17
+tied = true
+""",
+}
+
+REST = f"""
+[data]
+source = "synthetic"
+
+[batch]
+micro_sequences = {SEQUENCES}
+sequence_tokens = {TOKENS}
+global_sequences = {SEQUENCES}
+
+[optimizer]
+weight_decay = 0.1
+gradient_norm_max = 1.0
+
+[schedule]
+steps = {STEPS}
+learning_rate = 1e-2
+learning_rate_min = 1e-2
+"""
+
+
+def in_own_environment():
+    """Starts again inside of the virtual environment, which is made if it is not there."""
+    python = VENV / "bin" / "python"
+    if pathlib.Path(sys.prefix) == VENV:
+        return
+    if not python.exists():
+        subprocess.run([sys.executable, "-m", "venv", VENV], check=True)
+        packages = ["numpy", "safetensors", "torch", "transformers"]
+        subprocess.run([python, "-m", "pip", "install", "--quiet", *packages], check=True)
+    os.execv(python, [str(python), __file__, *sys.argv[1:]])
+
+
+def yardstick(*arguments):
+    """Runs the program; what it says is shown only if it fails."""
+    command = [str(argument) for argument in (YARDSTICK, *arguments)]
+    done = subprocess.run(command, text=True, capture_output=True)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(command)}: exit code {done.returncode}\n{done.stderr}")
+
+
+def train(workload, out, *flags):
+    """Trains with the engine that knows both families; returns the run's record."""
+    yardstick("train", "--workload", workload, "--engine", "candle", "--out", out, *flags)
+    return json.loads((out / "record.json").read_text())
+
+
+def export(folder, model):
+    """Trains a few steps, so that no norm is 1 and no bias 0, and exports.
+
+    Returns the digest of the weights.
+    """
+    folder.mkdir(parents=True)
+    workload = folder / "workload.toml"
+    workload.write_text(f"[model]{model}{REST}")
+    with tempfile.TemporaryDirectory() as scratch:
+        run, out = pathlib.Path(scratch) / "run", pathlib.Path(scratch) / "export"
+        record = train(workload, run, "--steps", STIRRING_STEPS)
+        yardstick("export", run, "--out", out)
+        for path in out.iterdir():
+            shutil.copy(path, folder / path.name)
+    return record["fingerprint"]["weights"]
+
+
+def bring_back(folder, digest):
+    """Saves the model by transformers, in several files, and starts a run with it."""
+    with tempfile.TemporaryDirectory() as scratch:
+        theirs, run = pathlib.Path(scratch) / "theirs", pathlib.Path(scratch) / "run"
+        load(folder).save_pretrained(theirs, max_shard_size="20KB")
+        assert (theirs / "model.safetensors.index.json").exists(), "several files"
+        flags = ["--steps", 1, "--init-from", theirs]
+        record = train(folder / "workload.toml", run, *flags)
+    assert record["run"]["initial_weights"]["digest"] == digest, f"{folder.name}: other weights"
+
+
+def load(folder):
+    """The export as transformers reads it: every tensor found, none left over."""
+    import torch
+    import transformers
+
+    transformers.utils.logging.disable_progress_bar()
+    model, info = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, output_loading_info=True, attn_implementation="eager", dtype=torch.float32
+    )
+    left = {kind: found for kind, found in info.items() if found}
+    assert not left, f"{folder.name}: {left}"
+    return model.eval()
+
+
+def groups(model, decay):
+    """Matrices and embeddings decay, norms and biases do not."""
+    parameters = list(model.parameters())
+    return [
+        {"params": [p for p in parameters if p.dim() == 2], "weight_decay": decay},
+        {"params": [p for p in parameters if p.dim() == 1], "weight_decay": 0.0},
+    ]
+
+
+def golden(folder):
+    """What PyTorch computes: the first step's gradients, and the loss of every step."""
+    import safetensors.torch
+    import torch
+    import transformers
+
+    torch.manual_seed(0)
+    workload = tomllib.loads((folder / "workload.toml").read_text())
+    model = load(folder)
+    vocabulary = workload["model"]["vocabulary"]
+    tokens = torch.randint(vocabulary, (STEPS, SEQUENCES, TOKENS + 1))
+    optimizer = torch.optim.AdamW(
+        groups(model, workload["optimizer"]["weight_decay"]),
+        lr=workload["schedule"]["learning_rate"],
+        betas=(0.9, 0.95),
+        eps=1e-8,
+    )
+    losses = []
+    for step in range(STEPS):
+        logits = model(tokens[step, :, :-1]).logits
+        targets = tokens[step, :, 1:].reshape(-1)
+        loss = torch.nn.functional.cross_entropy(logits.reshape(-1, vocabulary), targets)
+        optimizer.zero_grad()
+        loss.backward()
+        if step == 0:
+            gradients = {name: p.grad.clone() for name, p in model.named_parameters()}
+            safetensors.torch.save_file(gradients, folder / "gradients.safetensors")
+        largest = workload["optimizer"]["gradient_norm_max"]
+        torch.nn.utils.clip_grad_norm_(model.parameters(), largest)
+        optimizer.step()
+        losses.append(loss.item())
+    numbers = {
+        "made_by": "bench/parity.py --write",
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "sequences": SEQUENCES,
+        "sequence_tokens": TOKENS,
+        "losses": losses,
+        "tokens": tokens.reshape(STEPS, -1).tolist(),
+    }
+    (folder / "numbers.json").write_text(json.dumps(numbers) + "\n")
+
+
+def worst(folder):
+    """Runs the engines against a folder of golden numbers; the worst share of what is allowed."""
+    command = ["cargo", "test", "--release", "-p", "yardstick", "--lib", "hugging_face::parity"]
+    environment = os.environ | {"YARDSTICK_PARITY": str(folder)}
+    done = subprocess.run(
+        [*command, "--", "--nocapture"], cwd=TOP, env=environment, text=True, capture_output=True
+    )
+    lines = re.findall(r"^parity .*", done.stdout, re.MULTILINE)
+    print("\n".join(lines))
+    shares = [float(line.rsplit(" ", 1)[1]) for line in lines]
+    if not shares:
+        sys.exit(f"the test said nothing:\n{done.stdout}\n{done.stderr}")
+    return max(shares)
+
+
+def main():
+    """Makes the golden numbers and compares."""
+    in_own_environment()
+    subprocess.run(["cargo", "build", "--release", "--quiet"], cwd=TOP, check=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = pathlib.Path(scratch) / "parity"
+        for name, model in CASES.items():
+            digest = export(folder / name, model)
+            bring_back(folder / name, digest)
+            golden(folder / name)
+        if "--write" in sys.argv[1:]:
+            shutil.rmtree(GOLDEN, ignore_errors=True)
+            shutil.copytree(folder, GOLDEN)
+        share = worst(folder)
+    print(f"parity: {share:.4f} (goal 1)")
+    sys.exit(0 if share <= 1 else 1)
+
+
+if __name__ == "__main__":
+    main()

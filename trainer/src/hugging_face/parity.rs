@@ -1,0 +1,177 @@
+//! Both families against numbers of Hugging Face transformers that `bench/parity.py` made: from the
+//! same weights and tokens the same loss, gradients, and losses of twenty AdamW steps.
+
+#![allow(clippy::print_stdout, reason = "the script reads what the test found")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use models::candle::Candle;
+use models::fused::Fused;
+use models::{Batch, Layout, Model, Pass, StepSink};
+use safetensors::SafeTensors;
+use serde::Deserialize;
+
+use super::Import;
+use super::pieces::{pieces, transpose};
+use crate::config::Config;
+use crate::optimizer::Optimizer;
+use crate::schedule::learning_rate;
+use crate::state::State;
+
+/// Largest relative error of the first loss.
+const LOSS: f64 = 1e-5;
+/// Largest relative L2 error of any tensor's gradient.
+const GRADIENT: f64 = 1e-4;
+/// Largest relative error of any step's loss.
+const STEPS: f64 = 1e-4;
+
+/// What PyTorch found.
+#[derive(Deserialize)]
+struct Numbers {
+    sequences: usize,
+    sequence_tokens: usize,
+    losses: Vec<f64>,
+    /// By step: (B, T + 1).
+    tokens: Vec<Vec<u32>>,
+}
+
+impl Numbers {
+    /// Inputs and targets of one step.
+    fn batch(&self, step: usize) -> (Vec<u32>, Vec<u32>) {
+        let rows = || self.tokens[step].chunks_exact(self.sequence_tokens + 1);
+        let inputs = rows().flat_map(|row| row[..self.sequence_tokens].to_vec()).collect();
+        (inputs, rows().flat_map(|row| row[1..].to_vec()).collect())
+    }
+}
+
+/// A flat gradient.
+struct Flat<'a> {
+    layout: &'a Layout,
+    values: Vec<f32>,
+}
+
+impl StepSink for Flat<'_> {
+    fn gradient(&mut self, segment: usize) -> &mut [f32] {
+        &mut self.values[self.layout.segments()[segment].range.clone()]
+    }
+
+    fn complete(&mut self, _segment: usize) {}
+
+    fn enter(&mut self, _pass: Pass) {}
+}
+
+/// One golden folder.
+struct Case {
+    folder: PathBuf,
+    config: Config,
+    layout: Layout,
+    numbers: Numbers,
+}
+
+impl Case {
+    fn open(folder: PathBuf) -> Self {
+        let config = Config::load(&folder.join("workload.toml").to_string_lossy(), &[]).unwrap();
+        let numbers = fs::read(folder.join("numbers.json")).unwrap();
+        let numbers = serde_json::from_slice(&numbers).unwrap();
+        let layout = Layout::new(&config.workload.model);
+        Self { folder, config, layout, numbers }
+    }
+
+    /// Worst relative error of the first loss, of a gradient, and of a step's loss.
+    fn errors(&self, engine: &mut dyn Model) -> [f64; 3] {
+        let workload = &self.config.workload;
+        let mut state = State::new(&self.layout, 0);
+        let import = Import::open(&self.folder, &workload.model).unwrap();
+        import.load(&workload.model, &self.layout, &mut state.weights).unwrap();
+        let optimizer = Optimizer::new(workload.optimizer, workload.schedule.clone(), &self.layout);
+        let targets = (self.numbers.sequences * self.numbers.sequence_tokens) as f64;
+        let mut errors = [0.0_f64; 3];
+        for (step, expected) in self.numbers.losses.iter().enumerate() {
+            let (inputs, outputs) = self.numbers.batch(step);
+            let batch = Batch { inputs: &inputs, targets: &outputs };
+            let mut flat = Flat { layout: &self.layout, values: vec![0.0; self.layout.len()] };
+            let scale = (1.0 / targets) as f32;
+            let loss = engine.train(&state.weights, batch, scale, &mut flat).unwrap() / targets;
+            let error = (loss / expected - 1.0).abs();
+            if step == 0 {
+                errors[0] = error;
+                errors[1] = self.gradient_error(&flat.values);
+            }
+            errors[2] = errors[2].max(error);
+            let rate = learning_rate(&workload.schedule, step as u64);
+            optimizer.update(&mut state, &flat.values, optimizer.norm(&flat.values), rate);
+            state.progress.step += 1;
+        }
+        errors
+    }
+
+    /// The worst of all of their tensors.
+    fn gradient_error(&self, gradient: &[f32]) -> f64 {
+        let bytes = fs::read(self.folder.join("gradients.safetensors")).unwrap();
+        let theirs = SafeTensors::deserialize(&bytes).unwrap();
+        let (mut worst, mut compared) = (0.0_f64, 0);
+        for tensor in self.layout.tensors() {
+            for piece in pieces(&self.config.workload.model, tensor) {
+                let exact = theirs.tensor(&piece.name).unwrap();
+                assert_eq!(exact.shape(), piece.shape, "{}", piece.name);
+                let exact = exact.data().as_chunks::<4>().0.iter();
+                let exact: Vec<f32> = exact.map(|&bytes| f32::from_le_bytes(bytes)).collect();
+                let mut found = gradient[tensor.range.clone()][piece.elements()].to_vec();
+                if piece.is_transposed {
+                    let ours = found.clone();
+                    transpose(&mut found, &ours, piece.columns);
+                }
+                worst = worst.max(relative_error(&found, &exact));
+                compared += 1;
+            }
+        }
+        assert_eq!(compared, theirs.len(), "every tensor of theirs is one of ours");
+        worst
+    }
+}
+
+/// |found - exact| / |exact| in the Euclidean norm.
+fn relative_error(found: &[f32], exact: &[f32]) -> f64 {
+    let pairs = found.iter().zip(exact).map(|(f, e)| (f64::from(*f), f64::from(*e)));
+    let (error, size) =
+        pairs.fold((0.0, 0.0), |(d, s), (f, e)| (d + (f - e).powi(2), s + e.powi(2)));
+    (error / size).sqrt()
+}
+
+/// Every engine that computes the model.
+fn engines(case: &Case) -> Vec<(&'static str, Box<dyn Model>)> {
+    let (model, numbers) = (&case.config.workload.model, &case.numbers);
+    let (sequences, tokens) = (numbers.sequences, numbers.sequence_tokens);
+    let candle = Candle::new(model, case.layout.clone(), sequences, tokens).unwrap();
+    let mut engines: Vec<(_, Box<dyn Model>)> = vec![("candle", Box::new(candle))];
+    if model.require_fused().is_ok() {
+        let fused = Fused::new(model, case.layout.clone(), sequences, tokens).unwrap();
+        engines.push(("fused", Box::new(fused)));
+    }
+    engines
+}
+
+#[test]
+fn engines_compute_what_transformers_computes() {
+    let committed = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/parity");
+    let root = std::env::var_os("YARDSTICK_PARITY").map_or(committed, PathBuf::from);
+    let mut folders: Vec<_> = fs::read_dir(root).unwrap().map(|e| e.unwrap().path()).collect();
+    folders.sort();
+    assert!(folders.len() >= 4, "{folders:?}");
+    let mut shares = Vec::new();
+    for case in folders.into_iter().map(Case::open) {
+        let name = case.folder.file_name().unwrap().to_string_lossy().into_owned();
+        for (engine, mut model) in engines(&case) {
+            let [loss, gradient, steps] = case.errors(&mut *model);
+            let share = (loss / LOSS).max(gradient / GRADIENT).max(steps / STEPS);
+            println!(
+                "parity {name} {engine}: loss {loss:.1e}, gradient {gradient:.1e}, \
+                 steps {steps:.1e}, share of what is allowed {share:.4}"
+            );
+            shares.push((share, format!("{name} with {engine}")));
+        }
+    }
+    let wrong: Vec<_> = shares.iter().filter(|(share, _)| share.is_nan() || *share > 1.0).collect();
+    assert!(wrong.is_empty(), "{wrong:?}");
+}
