@@ -267,9 +267,9 @@ fn impossible_batches_are_refused_by_name() {
     for (sequences, tokens, key) in
         [(0, 7, "batch.micro_sequences"), (1, 0, "sequence_tokens"), (1, 10, "sequence_tokens")]
     {
-        let error = Fused::new(&config(), layout(), sequences, tokens, Compute::F32)
-            .unwrap_err()
-            .to_string();
+        let config = &families()[0];
+        let engine = Fused::new(config, layout(config), sequences, tokens, Compute::F32);
+        let error = engine.unwrap_err().to_string();
         assert!(error.contains(key), "{error}");
     }
 }
