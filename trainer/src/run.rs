@@ -293,7 +293,9 @@ impl<'run> Setting<'run> {
         }
         let (layout, weights) = (&trainer.layout, &mut trainer.state.weights);
         import.load(&self.options.config.workload.model, layout, weights)?;
-        let digest = trainer.state.weights_digest(layout);
+        trainer.state.round_weights();
+        trainer.model.weights_changed();
+        let digest = trainer.state.weights_digest(&trainer.layout);
         agree_on_weights(self.options, self.world, &digest)?;
         chronicle.initial_weights(&digest)
     }
