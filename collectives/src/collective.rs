@@ -44,8 +44,14 @@ pub unsafe trait Collective: Send + Sync + Debug {
     /// `single`, `threads` or `mpi`.
     fn backend(&self) -> &'static str;
 
-    /// The library behind the backend, as it names itself; `None` where there is none.
+    /// The library behind the backend, as it names itself, and after a semicolon what moves data
+    /// within a node where that is not the library; `None` where there is no library.
     fn library(&self) -> Option<String> {
+        None
+    }
+
+    /// What is not as it should be with the backend, although it works: for the record.
+    fn warning(&self) -> Option<String> {
         None
     }
 

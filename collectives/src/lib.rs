@@ -17,6 +17,8 @@ mod error;
 mod memory;
 #[cfg(feature = "mpi")]
 mod mpi;
+#[cfg(feature = "mpi")]
+mod node;
 mod operation;
 mod scope;
 mod single;

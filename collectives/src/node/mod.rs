@@ -1,0 +1,94 @@
+//! Ranks of one node work through memory that they share.
+//!
+//! A [`Segment`](segment::Segment) gives each rank a few slots and some words. A [`Lane`] moves a
+//! buffer of any length through the slots in rounds: in each a rank offers one piece, adds or
+//! copies the pieces that the others offered in the round before, and says that it has finished.
+//! What is in the slots stays in the processors' caches, so main memory sees each buffer read once
+//! and written once. No rank ever holds a lock: one that is killed leaves nothing behind.
+
+mod bell;
+mod lane;
+mod parts;
+mod segment;
+mod sum;
+#[cfg(test)]
+mod tests;
+
+use std::fs::File;
+use std::io;
+use std::sync::atomic::Ordering;
+
+use crate::Channel;
+pub(crate) use bell::Bell;
+pub(crate) use lane::{Kind, Lane, Step, Task};
+pub(crate) use parts::Parts;
+pub(crate) use segment::{Address, LANES};
+use segment::{Segment, Words};
+
+/// A rank among those that share its node's memory.
+#[derive(Debug)]
+pub(crate) struct Node {
+    segment: Segment,
+    local: usize,
+    /// The ranks of the world that are here, in ascending order.
+    ranks: Vec<usize>,
+}
+
+impl Node {
+    /// Makes the memory, as the first of `ranks`. The file is to be kept until all have joined.
+    pub(crate) fn create(ranks: &[usize]) -> io::Result<(Self, File, Address)> {
+        let (segment, file, address) = Segment::create(ranks.len())?;
+        Ok((Self { segment, local: 0, ranks: ranks.to_vec() }, file, address))
+    }
+
+    /// Maps the memory that the first made, as the `local`-th of `ranks`.
+    pub(crate) fn join(address: Address, local: usize, ranks: &[usize]) -> io::Result<Self> {
+        let segment = Segment::open(address, ranks.len())?;
+        Ok(Self { segment, local, ranks: ranks.to_vec() })
+    }
+
+    /// Wakes this rank's communication thread.
+    pub(crate) fn bell(&self) -> &Bell {
+        &self.words(self.local).bell
+    }
+
+    /// This rank comes to its next collective operation on a channel.
+    pub(crate) fn come(&self, channel: Channel) {
+        let came = &self.words(self.local).came.0[channel as usize];
+        came.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The ranks of this node that keep the `sequence`-th collective operation of a channel from
+    /// being over, as far as can be seen: those that have not come to it, else those whose work in
+    /// the shared memory is behind this rank's.
+    pub(crate) fn missing(&self, channel: Channel, sequence: u64) -> Vec<usize> {
+        let came = |local: usize| {
+            self.words(local).came.0[channel as usize].load(Ordering::Relaxed) >= sequence
+        };
+        let absent: Vec<usize> = self.others().filter(|&local| !came(local)).collect();
+        let behind = || (0..LANES).map(|lane| self.behind(lane)).find(|them| !them.is_empty());
+        let missing = if absent.is_empty() { behind().unwrap_or_default() } else { absent };
+        missing.into_iter().map(|local| self.ranks[local]).collect()
+    }
+
+    /// Those who have finished the fewest rounds, if fewer than this rank. The others may wait for
+    /// them, and they wait for nobody, because a round needs of the others only the one before.
+    fn behind(&self, lane: usize) -> Vec<usize> {
+        let finished = |local: usize| self.words(local).finished[lane].0.load(Ordering::Relaxed);
+        let last = self.others().map(finished).min().unwrap_or(u64::MAX);
+        if last >= finished(self.local) {
+            return Vec::new();
+        }
+        self.others().filter(|&local| finished(local) == last).collect()
+    }
+
+    fn words(&self, local: usize) -> &Words {
+        self.segment.words(local)
+    }
+
+    /// The other ranks of the node, from the next one on around, so that not all begin with one.
+    fn others(&self) -> impl Iterator<Item = usize> + use<> {
+        let (local, ranks) = (self.local, self.segment.ranks());
+        (1..ranks).map(move |distance| (local + distance) % ranks)
+    }
+}
