@@ -193,8 +193,9 @@ impl Worker<'_> {
         // Whoever submits or works in the node's memory rings; MPI has to be asked.
         let at_most = match self.pause.rest() {
             _ if self.is_idle() => None,
+            Rest::Yield if !self.flight.is_empty() => return std::thread::yield_now(),
+            _ if self.flight.is_empty() => None,
             Rest::Yield => return std::thread::yield_now(),
-            Rest::Sleep(_) if self.flight.is_empty() => None,
             Rest::Sleep(pause) => Some(pause),
         };
         self.shared.bell().sleep_unless(at_most, || {

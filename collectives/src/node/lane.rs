@@ -13,6 +13,7 @@
 //! g + 2, which saw everybody finish g + 2. The sums' slots are written after the wait: two do.
 #![allow(unsafe_code)]
 
+use std::hint;
 use std::ops::{AddAssign, Range};
 use std::ptr;
 use std::slice;
@@ -20,11 +21,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::segment::SLOT_BYTES;
-use super::{Node, Parts, sum};
+use super::{Node, Parts, stream, sum};
 use crate::{Dtype, Element, Memory};
 
 const OFFERS: u64 = 3;
 const SUMS: u64 = 2;
+
+/// How often to look for the others before telling that they have not come: for some microseconds,
+/// which is less than it takes to let others run.
+const SPINS: usize = 200;
 
 /// What is done with a buffer; every rank of the node does the same with the same parts.
 #[derive(Debug, Clone)]
@@ -151,7 +156,7 @@ impl Lane {
                 run.has_offered = true;
             }
         }
-        if !self.others_came() {
+        if !self.others_come_soon() {
             self.run = Some(run);
             return Step::Blocked;
         }
@@ -183,8 +188,20 @@ impl Lane {
         self.node.others().all(|local| finished(local) >= self.finished)
     }
 
+    /// Looks a few times: ranks that work side by side are never far apart.
+    fn others_come_soon(&self) -> bool {
+        (0..SPINS).any(|_| {
+            let came = self.others_came();
+            if !came {
+                hint::spin_loop();
+            }
+            came
+        })
+    }
+
     fn finish_round(&mut self) {
         self.finished += 1;
+        stream::fence();
         let own = &self.node.words(self.node.local).finished[self.index].0;
         own.store(self.finished, Ordering::Release);
         self.node.others().for_each(|local| self.node.words(local).bell.ring());
@@ -197,7 +214,7 @@ impl Lane {
             // SAFETY: the caller's promise; the piece fits into its place in the slot.
             unsafe {
                 let to = self.offered(run, self.node.local, self.finished, local);
-                ptr::copy_nonoverlapping(run.at(range.start), to, run.bytes(range.len()));
+                put(run.at(range.start), to, run.bytes(range.len()));
             }
         }
     }
@@ -212,9 +229,7 @@ impl Lane {
                 (true, Dtype::F32) => self.add::<f32>(run, range, to),
                 (true, Dtype::F64) => self.add::<f64>(run, range, to),
                 (true, Dtype::U8) => unreachable!("refused by Operation::check"),
-                (false, _) => {
-                    ptr::copy_nonoverlapping(run.at(range.start), to, run.bytes(range.len()));
-                }
+                (false, _) => put(run.at(range.start), to, run.bytes(range.len())),
             }
         }
     }
@@ -259,6 +274,15 @@ impl Lane {
     fn sums(&self, rank: usize, round: u64) -> *mut u8 {
         let slot = self.first_slot + (OFFERS + round % SUMS) as usize;
         self.node.segment.slot(rank, slot)
+    }
+}
+
+/// Copies into a slot.
+unsafe fn put(from: *const u8, to: *mut u8, bytes: usize) {
+    // SAFETY: the caller's promise: bytes to read, and bytes in a slot that is this rank's alone.
+    unsafe {
+        let from = slice::from_raw_parts(from, bytes);
+        stream::copy(from, slice::from_raw_parts_mut(to, bytes));
     }
 }
 

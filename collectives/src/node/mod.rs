@@ -3,13 +3,13 @@
 //! A [`Segment`](segment::Segment) gives each rank a few slots and some words. A [`Lane`] moves a
 //! buffer of any length through the slots in rounds: in each a rank offers one piece, adds or
 //! copies the pieces that the others offered in the round before, and says that it has finished.
-//! What is in the slots stays in the processors' caches, so main memory sees each buffer read once
-//! and written once. No rank ever holds a lock: one that is killed leaves nothing behind.
+//! No rank ever holds a lock: one that is killed leaves nothing behind.
 
 mod bell;
 mod lane;
 mod parts;
 mod segment;
+mod stream;
 mod sum;
 #[cfg(test)]
 mod tests;

@@ -2,11 +2,13 @@
 
 use std::ops::AddAssign;
 
+use super::stream;
+
 /// Elements that are summed at a time: small enough to stay in the first-level cache.
 const TILE: usize = 1024;
 
 /// Adds all ranks' elements in the order of the ranks into `own`, which holds those of rank `me`.
-/// Where `copy` is given, it gets the sums too.
+/// Where `copy` is given, it gets the sums too, past the caches.
 ///
 /// # Panics
 /// When lengths differ.
@@ -34,7 +36,7 @@ pub(super) fn in_order<'a, E: Copy + Default + AddAssign + 'a>(
         }
         (me + 1..ranks).for_each(|rank| add(sums, theirs(rank)));
         if let Some(copy) = &mut copy {
-            copy[range.clone()].copy_from_slice(sums);
+            stream::copy(sums, &mut copy[range.clone()]);
         }
     }
 }
