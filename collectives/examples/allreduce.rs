@@ -1,10 +1,11 @@
 //! How fast two or more ranks of one machine all-reduce; `bench/allreduce.sh` calls it.
 //!
 //! ```text
-//! mpirun -np 2 allreduce mpi|node|memory [ELEMENTS [ROUNDS]]
+//! mpirun -np 2 allreduce mpi|buffer|slots|plain|memory [ELEMENTS [ROUNDS]]
 //! ```
 //! - `mpi`: the MPI library's own blocking, in-place MPI_Allreduce and nothing of ours
-//! - `node`: this crate's backend, shared memory within the node
+//! - `buffer`: this crate's backend, in buffers that it made: every rank reaches every rank's
+//! - `slots`: the same, in memory that it knows nothing of: through the node's slots
 //! - `plain`: this crate's backend without shared memory
 //! - `memory`: what main memory gives to all ranks at once
 //!
@@ -32,24 +33,38 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         None => Ok(default),
     };
     let (elements, rounds) = (number(1, 31_000_000)?, number(2, 9)?);
-    let mut buffer: Vec<f32> = (0..elements).map(|index| (index % 7) as f32).collect();
-    match arguments.first().map(String::as_str) {
-        Some("mpi") => library(&mut buffer, rounds),
-        Some("node") => backend(&mut buffer, rounds, true)?,
-        Some("plain") => backend(&mut buffer, rounds, false)?,
-        Some("memory") => memory(&mut buffer, rounds)?,
-        other => return Err(format!("mpi, node, plain or memory expected, found {other:?}").into()),
+    let mut own = vec![0f32; elements];
+    fill(&mut own);
+    let role = arguments.first().map(String::as_str);
+    if role == Some("mpi") {
+        library(&mut own, rounds);
+        return Ok(());
     }
-    Ok(())
+    let node_shared = role != Some("plain");
+    let mpi = Mpi::open(MpiOptions { node_shared, ..MpiOptions::default() })?;
+    match role {
+        Some("plain" | "slots") => backend(&mpi, &mut own, rounds)?,
+        Some("buffer") => {
+            let group: &dyn Collective = &mpi;
+            let mut buffer = group.buffer(elements, Instant::now() + DEADLINE)?;
+            fill(&mut buffer);
+            backend(&mpi, &mut buffer, rounds)?;
+        }
+        Some("memory") => memory(&mpi, &mut own, rounds)?,
+        other => return Err(format!("expected one of the roles above, found {other:?}").into()),
+    }
+    Ok(mpi.close(Instant::now() + DEADLINE)?)
+}
+
+fn fill(buffer: &mut [f32]) {
+    buffer.iter_mut().enumerate().for_each(|(index, value)| *value = (index % 7) as f32);
 }
 
 fn backend(
+    group: &dyn Collective,
     buffer: &mut [f32],
     rounds: usize,
-    node_shared: bool,
 ) -> Result<(), yardstick_collectives::Error> {
-    let mpi = Mpi::open(MpiOptions { node_shared, ..MpiOptions::default() })?;
-    let group: &dyn Collective = &mpi;
     let mut seconds = Vec::new();
     for _ in 0..=rounds {
         group.barrier(Instant::now() + DEADLINE)?;
@@ -58,17 +73,19 @@ fn backend(
         group.run(Channel::Data, Operation::AllReduceSum, buffer, deadline)?;
         seconds.push(start.elapsed().as_secs_f64());
     }
-    if mpi.rank() == 0 {
+    if group.rank() == 0 {
         println!("{:.6}", median(&seconds[1..]));
     }
-    mpi.close(Instant::now() + DEADLINE)
+    Ok(())
 }
 
 /// Every rank updates its buffer in place: as many bytes read as written, and no more. That is the
 /// least that an all-reduce can do, in the proportion in which it does it.
-fn memory(buffer: &mut [f32], rounds: usize) -> Result<(), yardstick_collectives::Error> {
-    let mpi = Mpi::open(MpiOptions::default())?;
-    let group: &dyn Collective = &mpi;
+fn memory(
+    group: &dyn Collective,
+    buffer: &mut [f32],
+    rounds: usize,
+) -> Result<(), yardstick_collectives::Error> {
     let mut seconds = Vec::new();
     for round in 0..=rounds {
         group.barrier(Instant::now() + DEADLINE)?;
@@ -80,11 +97,11 @@ fn memory(buffer: &mut [f32], rounds: usize) -> Result<(), yardstick_collectives
         group.barrier(Instant::now() + DEADLINE)?;
         seconds.push(start.elapsed().as_secs_f64());
     }
-    if mpi.rank() == 0 {
-        let bytes = 2 * size_of_val(buffer) * mpi.world();
+    if group.rank() == 0 {
+        let bytes = 2 * size_of_val(buffer) * group.world();
         println!("{:.0}", bytes as f64 / median(&seconds[1..]));
     }
-    mpi.close(Instant::now() + DEADLINE)
+    Ok(())
 }
 
 /// The library on the main thread, without anything of ours.

@@ -11,6 +11,7 @@
 mod bandwidth;
 mod blocking;
 mod bucket;
+mod buffer;
 mod collective;
 pub mod contract;
 mod error;
@@ -27,6 +28,7 @@ mod threads;
 
 pub use bandwidth::{Bandwidth, bus_bandwidth};
 pub use bucket::{Bucket, BucketPlan};
+pub use buffer::{Buffer, Shared};
 pub use collective::{Collective, OUTSTANDING_MAX, Ticket};
 pub use error::Error;
 pub use memory::{Element, Memory};

@@ -75,6 +75,11 @@ impl Hierarchy {
             || (self.down.queue.front().is_some_and(is_home) && can(&self.down))
     }
 
+    /// Whether ranks of the node may write to a buffer of an operation that is not over.
+    pub(super) fn is_exposed(&self) -> bool {
+        self.up.lane.is_exposed() || self.down.lane.is_exposed()
+    }
+
     /// MPI has finished an operation's requests; `false` when the operation is not from here.
     pub(super) fn came_back(&mut self, slot: u32) -> bool {
         let Some(running) = &mut self.running[slot as usize] else { return false };

@@ -9,6 +9,7 @@ mod layout;
 mod options;
 mod pause;
 mod plan;
+mod share;
 mod shared;
 mod worker;
 mod world;
@@ -174,6 +175,11 @@ unsafe impl Collective for Mpi {
 
     fn warning(&self) -> Option<String> {
         self.warning.clone()
+    }
+
+    fn share(&self, bytes: usize, deadline: Instant) -> Result<Option<crate::Shared>, Error> {
+        let Some(node) = self.shared.node() else { return Ok(None) };
+        share::share(self, node, bytes, deadline)
     }
 
     fn timeout(&self) -> Duration {

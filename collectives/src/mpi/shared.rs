@@ -39,7 +39,8 @@ pub(super) struct State {
     pub(super) died: Option<Instant>,
     /// The communication thread has left MPI for good: it touches no memory any more.
     pub(super) left: bool,
-    /// Set before `left`: operations were still with MPI, and what carries them out may go on.
+    /// Set before `left`: operations were still with MPI, or with ranks that reach the memory, and
+    /// what carries them out may go on.
     pub(super) unfinished: bool,
     /// MPI_Finalize was called and returned.
     pub(super) finalised: bool,

@@ -42,8 +42,8 @@ pub(super) fn run(
     let mut worker = Worker { shared, flight, hierarchy, landed: Vec::new(), pause: Pause::new() };
     worker.landed.reserve(OUTSTANDING_MAX);
     let end = worker.serve();
-    // What is under way in the node's memory is not: only this thread touches buffers there.
-    shared.lock().unfinished = !worker.flight.is_empty();
+    let is_exposed = worker.hierarchy.as_ref().is_some_and(Hierarchy::is_exposed);
+    shared.lock().unfinished = !worker.flight.is_empty() || is_exposed;
     match end {
         Ok(Some(deadline)) => finalise(shared, world, deadline),
         Ok(None) => {} // dead: MPI is never entered again

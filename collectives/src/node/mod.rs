@@ -3,27 +3,37 @@
 //! A [`Segment`](segment::Segment) gives each rank a few slots and some words. A [`Lane`] moves a
 //! buffer of any length through the slots in rounds: in each a rank offers one piece, adds or
 //! copies the pieces that the others offered in the round before, and says that it has finished.
+//! Buffers that lie in a [`Region`], where every rank reaches them, need no slots.
 //! No rank ever holds a lock: one that is killed leaves nothing behind.
 
 mod bell;
+mod file;
 mod lane;
 mod parts;
+mod region;
 mod segment;
 mod stream;
 mod sum;
+mod task;
 #[cfg(test)]
 mod tests;
 
 use std::fs::File;
 use std::io;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError, RwLock};
 
-use crate::Channel;
+use crate::{Channel, Memory};
 pub(crate) use bell::Bell;
-pub(crate) use lane::{Kind, Lane, Step, Task};
+pub(crate) use file::Address;
+pub(crate) use lane::{Lane, Step};
 pub(crate) use parts::Parts;
-pub(crate) use segment::{Address, LANES};
-use segment::{Segment, Words};
+pub(crate) use region::{Offer, Region};
+use segment::{LANES, Segment, Words};
+pub(crate) use task::{Kind, Task};
+
+/// Of a place, for the offset in its region; the number of the region is above.
+const OFFSET_BITS: u32 = 48;
 
 /// A rank among those that share its node's memory.
 #[derive(Debug)]
@@ -32,19 +42,57 @@ pub(crate) struct Node {
     local: usize,
     /// The ranks of the world that are here, in ascending order.
     ranks: Vec<usize>,
+    regions: RwLock<Vec<Arc<Region>>>,
 }
 
 impl Node {
     /// Makes the memory, as the first of `ranks`. The file is to be kept until all have joined.
     pub(crate) fn create(ranks: &[usize]) -> io::Result<(Self, File, Address)> {
         let (segment, file, address) = Segment::create(ranks.len())?;
-        Ok((Self { segment, local: 0, ranks: ranks.to_vec() }, file, address))
+        Ok((Self::new(segment, 0, ranks), file, address))
     }
 
     /// Maps the memory that the first made, as the `local`-th of `ranks`.
     pub(crate) fn join(address: Address, local: usize, ranks: &[usize]) -> io::Result<Self> {
         let segment = Segment::open(address, ranks.len())?;
-        Ok(Self { segment, local, ranks: ranks.to_vec() })
+        Ok(Self::new(segment, local, ranks))
+    }
+
+    fn new(segment: Segment, local: usize, ranks: &[usize]) -> Self {
+        Self { segment, local, ranks: ranks.to_vec(), regions: RwLock::default() }
+    }
+
+    /// This rank's index among those of the node.
+    pub(crate) fn local(&self) -> usize {
+        self.local
+    }
+
+    /// The ranks of the world that are here, in ascending order.
+    pub(crate) fn ranks(&self) -> &[usize] {
+        &self.ranks
+    }
+
+    /// Adds buffers that every rank reaches. All ranks of the node add the same in the same order.
+    pub(crate) fn add(&self, region: Arc<Region>) {
+        self.regions.write().unwrap_or_else(PoisonError::into_inner).push(region);
+    }
+
+    /// Where some memory of this rank lies in a region: 0 for nowhere.
+    fn place(&self, memory: Memory) -> u64 {
+        let regions = self.regions.read().unwrap_or_else(PoisonError::into_inner);
+        let mut places = regions.iter().zip(1u64..);
+        let of = |(region, number): (&Arc<Region>, u64)| {
+            Some(number << OFFSET_BITS | region.offset(memory)? as u64)
+        };
+        places.find_map(of).unwrap_or(0)
+    }
+
+    /// The region and the offset that a place stands for.
+    fn region(&self, place: u64) -> Option<(Arc<Region>, usize)> {
+        let regions = self.regions.read().unwrap_or_else(PoisonError::into_inner);
+        let index = (place >> OFFSET_BITS).checked_sub(1)? as usize;
+        let offset = place & ((1 << OFFSET_BITS) - 1);
+        Some((regions.get(index)?.clone(), offset as usize))
     }
 
     /// Wakes this rank's communication thread.

@@ -1,16 +1,14 @@
-//! Memory that the ranks of one node share: how it is made, found and divided.
+//! Memory that the ranks of one node share: how it is divided.
 #![allow(unsafe_code)]
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::AtomicU64;
 
-use memmap2::{MmapOptions, MmapRaw};
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+use memmap2::MmapRaw;
 
 use super::bell::Bell;
+use super::file::{self, Address};
 
 /// Bytes of one slot. Small enough for what one round touches to stay in a core's own cache, large
 /// enough for the meeting after each to cost little.
@@ -33,13 +31,6 @@ pub(crate) struct Segment {
     ranks: usize,
 }
 
-/// Where another process of the same machine finds a segment: valid while its maker holds the file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Address {
-    /// Process and file number of the maker; device and inode of the file.
-    pub(crate) fields: [u64; 4],
-}
-
 /// What a rank tells the others; all zeros at first.
 #[derive(Debug)]
 #[repr(C)]
@@ -50,6 +41,8 @@ pub(crate) struct Words {
     pub(crate) came: Line<[AtomicU64; 2]>,
     /// Rounds that the rank has finished, per lane.
     pub(crate) finished: [Line<AtomicU64>; LANES],
+    /// Where the buffer of its task is in memory that the others reach, per lane; by turns.
+    pub(crate) places: [Line<[AtomicU64; 2]>; LANES],
 }
 
 /// A pair of cache lines for one value: processors fetch them in pairs.
@@ -60,40 +53,13 @@ pub(crate) struct Line<T>(pub(crate) T);
 impl Segment {
     /// Makes the memory for some ranks. The file is to be kept until all have mapped it.
     pub(crate) fn create(ranks: usize) -> io::Result<(Self, File, Address)> {
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let file = File::from(memfd_create("yardstick-node", flags)?);
-        file.set_len(bytes(ranks) as u64)?;
-        // Nobody can shorten it under us, which would make access a SIGBUS.
-        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW)?;
-        let metadata = file.metadata()?;
-        let (process, number) = (std::process::id().into(), file.as_raw_fd() as u64);
-        let fields = [process, number, metadata.dev(), metadata.ino()];
-        Ok((Self::map(&file, ranks)?, file, Address { fields }))
+        let (map, file, address) = file::create(bytes(ranks))?;
+        Ok((Self { map, ranks }, file, address))
     }
 
     /// Maps what another rank made.
     pub(crate) fn open(address: Address, ranks: usize) -> io::Result<Self> {
-        let [process, number, device, inode] = address.fields;
-        let path = format!("/proc/{process}/fd/{number}");
-        let is_ours = |found: &std::fs::Metadata| {
-            let is_same = (found.dev(), found.ino()) == (device, inode);
-            is_same && found.len() == bytes(ranks) as u64
-        };
-        let other = || io::Error::new(io::ErrorKind::NotFound, "another process has that number");
-        // Looked at before it is opened: in another container the number may be anything.
-        if !is_ours(&std::fs::metadata(&path)?) {
-            return Err(other());
-        }
-        let file = File::options().read(true).write(true).open(&path)?;
-        if !is_ours(&file.metadata()?) {
-            return Err(other());
-        }
-        Self::map(&file, ranks)
-    }
-
-    fn map(file: &File, ranks: usize) -> io::Result<Self> {
-        let map = MmapOptions::new().len(bytes(ranks)).map_raw(file)?;
-        Ok(Self { map, ranks })
+        Ok(Self { map: file::open(address, bytes(ranks))?, ranks })
     }
 
     /// For how many ranks.
@@ -153,17 +119,5 @@ mod tests {
         drop((made, file));
         // SAFETY: as above.
         assert_eq!(unsafe { last(&found).read() }, 9, "a mapping outlives its maker");
-    }
-
-    #[test]
-    fn another_file_is_not_taken_for_the_segment() {
-        let (_made, file, address) = Segment::create(2).unwrap();
-        let mut other = address;
-        other.fields[3] += 1;
-        assert!(Segment::open(other, 2).is_err(), "another inode");
-        assert!(Segment::open(address, 3).is_err(), "another size");
-        assert!(Segment::open(address, 2).is_ok());
-        drop(file);
-        assert!(Segment::open(address, 2).is_err(), "it is closed");
     }
 }

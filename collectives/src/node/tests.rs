@@ -2,9 +2,10 @@
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::{Kind, Lane, Node, Parts, Step, Task};
+use super::{Kind, Lane, Node, Offer, Parts, Region, Step, Task};
 use crate::{Channel, Element, Memory};
 
 fn nodes(ranks: usize) -> Vec<Arc<Node>> {
@@ -166,4 +167,105 @@ fn who_is_missing_is_known() {
     assert_eq!(nodes[0].missing(data, 1), [12]);
     assert_eq!(nodes[1].missing(data, 1), [12]);
     assert_eq!(nodes[2].missing(data, 1), [], "it knows of nobody to wait for");
+}
+
+/// A buffer of `len` elements for every rank, all of them reached by all.
+fn share(nodes: &[Arc<Node>], len: usize) -> Vec<Arc<Region>> {
+    let offers: Vec<Offer> = nodes.iter().map(|_| Offer::new(len * 8).unwrap()).collect();
+    let addresses: Vec<_> = offers.iter().map(|offer| offer.address).collect();
+    let mapped: Vec<_> = offers
+        .into_iter()
+        .enumerate()
+        .map(|(local, offer)| offer.map(local, &addresses).unwrap()) // with the files
+        .collect();
+    let regions: Vec<_> = mapped.into_iter().map(|(region, _)| Arc::new(region)).collect();
+    nodes.iter().zip(&regions).for_each(|(node, region)| node.add(region.clone()));
+    regions
+}
+
+/// Buffers in regions give the same bits as buffers anywhere, also where one rank has another
+/// place for its buffer than the others, and slots have to do.
+#[test]
+fn buffers_that_all_reach_give_the_same() {
+    const LEN: usize = 5000;
+    for ranks in 1..=4 {
+        let nodes = nodes(ranks);
+        share(&nodes, 8); // so that the one that counts is not the first
+        let regions = share(&nodes, 3 * LEN);
+        std::thread::scope(|scope| {
+            for (node, region) in nodes.iter().zip(&regions) {
+                scope.spawn(move || {
+                    let start = region.own().cast::<f64>();
+                    // SAFETY: this rank's buffer, which its lane alone is lent.
+                    let buffer = unsafe { std::slice::from_raw_parts_mut(start, 3 * LEN) };
+                    let lane = &mut Lane::for_all(node.clone(), 300);
+                    all_kinds(lane, node, &mut buffer[LEN..2 * LEN], true);
+                    let other = if node.local == 1 { 0 } else { LEN };
+                    all_kinds(lane, node, &mut buffer[other..other + LEN], ranks == 1);
+                    let mut own = vec![0.0; LEN];
+                    let is_own = node.local == 0;
+                    let mixed = if is_own { &mut own[..] } else { &mut buffer[..LEN] };
+                    all_kinds(lane, node, mixed, false);
+                });
+            }
+        });
+    }
+}
+
+/// `direct` is how the tasks are to be done.
+fn all_kinds(lane: &mut Lane, node: &Arc<Node>, buffer: &mut [f64], direct: bool) {
+    let (me, ranks, len) = (node.local, node.ranks.len(), buffer.len());
+    let fractions = |rank: usize, index: usize| value(rank, index) / (3.0 + rank as f64);
+    let fill = |buffer: &mut [f64]| {
+        buffer.iter_mut().enumerate().for_each(|(index, value)| *value = fractions(me, index));
+    };
+    let sum = |index: usize| {
+        (1..ranks).fold(fractions(0, index), |sum, rank| sum + fractions(rank, index))
+    };
+    let finished = |lane: &Lane| lane.own_words().finished[0].0.load(Ordering::Relaxed);
+    let places: Arc<[usize]> = (0..ranks).rev().collect();
+    let placed = Parts::Placed { places, len: len / ranks };
+    for parts in [Parts::Even { len }, placed, Parts::Whole { owner: ranks - 1, len }] {
+        let owner_of = |index| (0..ranks).find(|&rank| parts.of(rank, ranks).contains(&index));
+        for kind in [Kind::Reduce, Kind::Gather, Kind::ReduceAndGather] {
+            fill(buffer);
+            let before = finished(lane);
+            run(lane, node, buffer, parts.clone(), kind);
+            assert_eq!(finished(lane) - before == 2, direct, "{kind:?}: two rounds if direct");
+            for (index, found) in buffer.iter().enumerate() {
+                let expected = match (kind, owner_of(index)) {
+                    (Kind::ReduceAndGather, Some(_)) => sum(index),
+                    (Kind::Reduce, Some(owner)) if owner == me => sum(index),
+                    (Kind::Gather, Some(owner)) => fractions(owner, index),
+                    _ => fractions(me, index),
+                };
+                assert_eq!(found.to_bits(), expected.to_bits(), "{kind:?} {parts:?}, {index}");
+            }
+        }
+    }
+}
+
+/// Others write to a buffer only between the meeting and the end of a sum for all.
+#[test]
+fn a_buffer_is_exposed_while_others_may_write_to_it() {
+    let nodes = nodes(2);
+    let regions = share(&nodes, 100);
+    let mut lanes = [0, 1].map(|rank: usize| Lane::for_all(nodes[rank].clone(), 100));
+    for (kind, exposed) in [(Kind::Gather, false), (Kind::ReduceAndGather, true)] {
+        for (lane, region) in lanes.iter_mut().zip(&regions) {
+            let start = region.own().cast::<f64>();
+            // SAFETY: this rank's buffer, which its lane alone is lent.
+            let memory = Memory::of(unsafe { std::slice::from_raw_parts_mut(start, 100) });
+            lane.begin(Task { memory, parts: Parts::Even { len: 100 }, kind });
+            assert!(!lane.is_exposed(), "nobody knows of it");
+        }
+        // SAFETY: the buffers live until the end of this test.
+        unsafe { lanes[0].step() };
+        assert_eq!(lanes[0].is_exposed(), exposed, "{kind:?}");
+        for _ in 0..10 {
+            // SAFETY: as above.
+            lanes.iter_mut().for_each(|lane| drop(unsafe { lane.step() }));
+        }
+        assert!(lanes.iter().all(|lane| lane.is_idle() && !lane.is_exposed()), "{kind:?}");
+    }
 }
