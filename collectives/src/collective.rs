@@ -4,7 +4,7 @@
 use std::fmt::Debug;
 use std::time::{Duration, Instant};
 
-use crate::{Channel, Error, Memory, Operation, Timing};
+use crate::{Channel, Error, Memory, Operation, Shared, Timing};
 
 /// How many operations may be outstanding (submitted and not waited for) per backend and scope.
 ///
@@ -44,9 +44,26 @@ pub unsafe trait Collective: Send + Sync + Debug {
     /// `single`, `threads` or `mpi`.
     fn backend(&self) -> &'static str;
 
-    /// The library behind the backend, as it names itself; `None` where there is none.
+    /// The library behind the backend, as it names itself, and after a semicolon what moves data
+    /// within a node where that is not the library; `None` where there is no library.
     fn library(&self) -> Option<String> {
         None
+    }
+
+    /// What is not as it should be with the backend, although it works: for the record.
+    fn warning(&self) -> Option<String> {
+        None
+    }
+
+    /// Memory of zeros that this backend reaches better than any other, for the `buffer` of `dyn
+    /// Collective`; `None` where it does not matter. All ranks call this at the same time, with
+    /// the same size.
+    ///
+    /// # Errors
+    /// Those of [`Collective::submit`] and [`Collective::wait`].
+    fn share(&self, bytes: usize, deadline: Instant) -> Result<Option<Shared>, Error> {
+        let _ = (bytes, deadline);
+        Ok(None)
     }
 
     /// The patience of a [`scope`](crate::scope)'s end with operations that nobody waited for.

@@ -10,12 +10,15 @@
 
 mod blocking;
 mod bucket;
+mod buffer;
 mod collective;
 pub mod contract;
 mod error;
 mod memory;
 #[cfg(feature = "mpi")]
 mod mpi;
+#[cfg(feature = "mpi")]
+mod node;
 mod operation;
 mod scope;
 mod single;
@@ -23,6 +26,7 @@ mod slots;
 mod threads;
 
 pub use bucket::{Bucket, BucketPlan};
+pub use buffer::{Buffer, Shared};
 pub use collective::{Collective, OUTSTANDING_MAX, Ticket};
 pub use error::Error;
 pub use memory::{Element, Memory};

@@ -1,6 +1,6 @@
 //! Puts a trainer together from a configuration and a world.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use collectives::{BucketPlan, Collective};
 use models::candle::Candle;
@@ -16,7 +16,7 @@ use crate::inject::Injector;
 use crate::optimizer::Optimizer;
 use crate::phase::{PhaseClock, PhaseTimes};
 use crate::state::{Progress, State};
-use crate::step::Trainer;
+use crate::step::{Trainer, peer_lost};
 use crate::vote::Votes;
 
 /// The bucket plan of a model, and the layout padded to it.
@@ -78,13 +78,15 @@ impl<'world> Trainer<'world> {
         let (layout, buckets) = placed_layout(config, world);
         let tokens = plan.sequence_tokens;
         let sequences = source.training(tokens).map_err(data_failure)?;
+        let deadline = Duration::from_secs_f64(config.settings.collectives.deadline_s);
+        let gradients = collective.buffer(layout.len(), Instant::now() + deadline);
         Ok(Self {
             collective,
-            deadline: Duration::from_secs_f64(config.settings.collectives.deadline_s),
+            deadline,
             overlap: config.settings.collectives.overlap,
             model: engine(config, &layout)?,
             state: State::new(&layout, workload.schedule.seed, workload.precision.compute),
-            gradients: vec![0.0; layout.len()],
+            gradients: gradients.map_err(peer_lost)?,
             optimizer: Optimizer::new(workload.optimizer, workload.schedule.clone(), &layout),
             accumulation: plan.accumulation,
             tokens_per_step: (plan.global_sequences * tokens) as u64,

@@ -159,6 +159,9 @@ impl Chronicle {
                 let backend = trainer.collective.backend();
                 let library = trainer.collective.library();
                 record.collectives = Collectives::of(series, backend, library, self.bucket_bytes);
+                let warning = trainer.collective.warning();
+                let told = |text| Anomaly { step: None, rank: None, text };
+                record.anomalies.extend(warning.map(told));
             }
         }
         record.write(&self.dir).map_err(internal)

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use collectives::{BucketPlan, Collective, Pending};
+use collectives::{BucketPlan, Buffer, Collective, Pending};
 use models::{Batch, Layout, Model};
 
 use rayon::prelude::*;
@@ -28,7 +28,7 @@ pub struct Trainer<'world> {
     pub(crate) layout: Layout,
     pub(crate) plan: BucketPlan,
     pub(crate) state: State,
-    pub(crate) gradients: Vec<f32>,
+    pub(crate) gradients: Buffer<f32>,
     pub(crate) optimizer: Optimizer,
     pub(crate) sequences: Arc<dyn Sequences>,
     pub(crate) batch_plan: BatchPlan,

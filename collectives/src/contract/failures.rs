@@ -51,14 +51,15 @@ fn run<E: Element>(
 /// The highest rank does not come to an all-reduce and a barrier: everybody else gets
 /// [`Error::Deadline`] at the deadline and finds the backend dead after it. The one who stays
 /// away just returns, and must keep its process or its handle for `patience` and a second more.
+/// Returns the ranks that the error named, if any: a backend may know more than it must.
 ///
 /// Kills the backend. Needs two ranks.
 ///
 /// # Panics
 /// When somebody waits longer, or gets anything else.
-pub fn staying_away_is_a_deadline(collective: &dyn Collective, patience: Duration) {
+pub fn staying_away_is_a_deadline(collective: &dyn Collective, patience: Duration) -> Vec<usize> {
     if collective.rank() + 1 == collective.world() {
-        return;
+        return Vec::new();
     }
     let start = Instant::now();
     let mut buffer = [1f32; 100];
@@ -66,7 +67,7 @@ pub fn staying_away_is_a_deadline(collective: &dyn Collective, patience: Duratio
     let result = collective.run(Channel::Data, operation, &mut buffer, start + patience);
     let waited = start.elapsed();
     let Err(error) = result else { panic!("{operation} without one rank: {result:?}") };
-    let Error::Deadline { bytes, backend, ref peers, .. } = error else {
+    let Error::Deadline { bytes, backend, peers, .. } = error else {
         panic!("{operation} without one rank: {error}")
     };
     assert_eq!((bytes, backend), (400, collective.backend()));
@@ -75,6 +76,7 @@ pub fn staying_away_is_a_deadline(collective: &dyn Collective, patience: Duratio
     assert!(waited >= patience, "the deadline came early: {waited:?}");
     assert!(waited < patience + Duration::from_secs(2), "the deadline came late: {waited:?}");
     assert_dead(collective, patience);
+    peers
 }
 
 /// Nothing is taken any more, at once.

@@ -4,6 +4,7 @@
 //! says which. [`run_all`] leaves the backend usable; the functions in [`failures`] that end with
 //! its death need a group of their own.
 
+pub mod buffers;
 pub mod failures;
 pub mod order;
 pub mod point_to_point;
@@ -49,6 +50,7 @@ pub fn run_all(collective: &dyn Collective, terms: &Terms) {
     order::forgotten_operations_are_waited_for(collective, terms);
     order::channels_are_independent(collective, terms);
     order::the_table_has_its_size(collective, terms);
+    buffers::are_like_any_memory(collective, terms);
     point_to_point::ring(collective, terms);
     point_to_point::tags_tell_messages_apart(collective, terms);
     failures::wrong_arguments_are_errors(collective, terms);

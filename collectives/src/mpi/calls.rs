@@ -186,3 +186,67 @@ pub(super) fn received(status: &MPI_Status, datatype: MPI_Datatype) -> Result<c_
     check(unsafe { ffi::MPI_Get_count(status, datatype, &mut count) })?;
     Ok(count)
 }
+
+/// The ranks of a communicator that can share memory with this one, in the same order.
+pub(super) fn split_by_node(communicator: MPI_Comm, key: usize) -> Result<MPI_Comm, Code> {
+    // SAFETY: MPI is initialised; the rest are constants of mpi-sys's C file.
+    unsafe {
+        let (mut part, info) = (ffi::RSMPI_COMM_NULL, ffi::RSMPI_INFO_NULL);
+        let kind = ffi::RSMPI_COMM_TYPE_SHARED;
+        check(ffi::MPI_Comm_split_type(communicator, kind, key as c_int, info, &mut part))?;
+        Ok(part)
+    }
+}
+
+/// The ranks of a communicator with the same colour as this one, ordered by their keys.
+pub(super) fn split(communicator: MPI_Comm, colour: usize, key: usize) -> Result<MPI_Comm, Code> {
+    // SAFETY: MPI is initialised; plain values.
+    unsafe {
+        let mut part = ffi::RSMPI_COMM_NULL;
+        check(ffi::MPI_Comm_split(communicator, colour as c_int, key as c_int, &mut part))?;
+        Ok(part)
+    }
+}
+
+/// Ends a communicator with which nothing is under way.
+pub(super) fn free(mut communicator: MPI_Comm) -> Result<(), Code> {
+    // SAFETY: the caller's own communicator.
+    check(unsafe { ffi::MPI_Comm_free(&mut communicator) })
+}
+
+/// This rank's number in a communicator, and how many there are.
+pub(super) fn rank_and_size(communicator: MPI_Comm) -> Result<(usize, usize), Code> {
+    let (mut rank, mut size) = (0, 0);
+    // SAFETY: MPI is initialised; the calls write plain values.
+    unsafe {
+        check(ffi::MPI_Comm_rank(communicator, &mut rank))?;
+        check(ffi::MPI_Comm_size(communicator, &mut size))?;
+    }
+    Ok((rank as usize, size as usize))
+}
+
+/// The first rank's values, everywhere. Blocking.
+pub(super) fn broadcast(values: &mut [u64], communicator: MPI_Comm) -> Result<(), Code> {
+    let count = values.len() as c_int;
+    // SAFETY: a buffer of that many elements.
+    check(unsafe {
+        let pointer = values.as_mut_ptr().cast::<c_void>();
+        ffi::MPI_Bcast(pointer, count, ffi::RSMPI_UINT64_T, 0, communicator)
+    })
+}
+
+/// All of `size` ranks' values, in the order of the ranks. Blocking.
+pub(super) fn all_gather(
+    values: &[u64],
+    size: usize,
+    communicator: MPI_Comm,
+) -> Result<Vec<u64>, Code> {
+    let (mut all, count) = (vec![0u64; size * values.len()], values.len() as c_int);
+    // SAFETY: buffers of that many elements for this rank and for all.
+    check(unsafe {
+        let (give, take) = (values.as_ptr().cast::<c_void>(), all.as_mut_ptr().cast::<c_void>());
+        let kind = ffi::RSMPI_UINT64_T;
+        ffi::MPI_Allgather(give, count, kind, take, count, kind, communicator)
+    })?;
+    Ok(all)
+}

@@ -4,9 +4,10 @@ use std::ffi::{c_int, c_void};
 use std::ops::Range;
 use std::time::Instant;
 
-use mpi::ffi::{self, MPI_Request, MPI_Status};
+use mpi::ffi::{self, MPI_Comm, MPI_Request, MPI_Status};
 
 use super::calls::{self, Call, Code, Piece};
+use super::plan::Plan;
 use super::world::World;
 use crate::slots::Job;
 use crate::{Channel, Error, OUTSTANDING_MAX, Operation, Timing};
@@ -39,6 +40,15 @@ struct Running {
     job: Job,
     started: Instant,
     requests: usize,
+    /// MPI does all of the operation, and not only what is left of it between nodes.
+    is_whole: bool,
+}
+
+/// A communicator, and this rank's number in it.
+#[derive(Debug, Clone, Copy)]
+struct Group {
+    communicator: MPI_Comm,
+    rank: usize,
 }
 
 impl Flight {
@@ -68,33 +78,58 @@ impl Flight {
         let outcome = self.start_pieces(slot, job);
         outcome.map_err(|code| (slot, code.of(job.operation, self.world.rank)))?;
         let requests = self.requests.len() - before;
-        self.running[slot as usize] = Some(Running { job, started, requests });
+        self.running[slot as usize] = Some(Running { job, started, requests, is_whole: true });
         Ok(())
+    }
+
+    /// Hands to MPI what an operation does between nodes; `false` if that is nothing.
+    pub(super) fn start_across(
+        &mut self,
+        slot: u32,
+        plan: Plan<'_>,
+        communicator: MPI_Comm,
+    ) -> Result<bool, Failure> {
+        let (started, before, job) = (Instant::now(), self.requests.len(), plan.job);
+        let group = Group { communicator, rank: plan.layout.node };
+        let outcome = plan.across(|call, range| match range.is_empty() {
+            true => Ok(()),
+            false => self.chunks(slot, job, call, range, group),
+        });
+        outcome.map_err(|code| (slot, code.of(job.operation, self.world.rank)))?;
+        let requests = self.requests.len() - before;
+        if requests == 0 {
+            return Ok(false);
+        }
+        self.running[slot as usize] = Some(Running { job, started, requests, is_whole: false });
+        Ok(true)
     }
 
     fn start_pieces(&mut self, slot: u32, job: Job) -> Result<(), Code> {
         let (world, len) = (self.world.size, job.memory.len());
         let part = |owner: usize| owner * (len / world)..(owner + 1) * (len / world);
         let whole = len <= self.chunk_elements_max;
+        let World { rank, data, control, .. } = self.world;
+        let communicator = match job.channel {
+            Channel::Data => data,
+            Channel::Control => control,
+        };
+        let group = Group { communicator, rank };
+        let mut chunks = |call, range| self.chunks(slot, job, call, range, group);
         match job.operation {
-            Operation::AllReduceSum => self.chunks(slot, job, Call::AllReduce, 0..len),
-            Operation::Broadcast { root } => {
-                self.chunks(slot, job, Call::Broadcast { root }, 0..len)
-            }
-            Operation::Barrier => self.chunks(slot, job, Call::Barrier, 0..0),
-            Operation::Send { to, tag } => self.chunks(slot, job, Call::Send { to, tag }, 0..len),
-            Operation::Receive { from, tag } => {
-                self.chunks(slot, job, Call::Receive { from, tag }, 0..len)
-            }
-            Operation::ReduceScatterSum if whole => {
-                self.chunks(slot, job, Call::ReduceScatter, part(0))
-            }
-            Operation::AllGather if whole => self.chunks(slot, job, Call::AllGather, part(0)),
+            Operation::AllReduceSum => chunks(Call::AllReduce, 0..len),
+            Operation::Broadcast { root } => chunks(Call::Broadcast { root }, 0..len),
+            Operation::Barrier => chunks(Call::Barrier, 0..0),
+            Operation::Send { to, tag } => chunks(Call::Send { to, tag }, 0..len),
+            Operation::Receive { from, tag } => chunks(Call::Receive { from, tag }, 0..len),
+            Operation::ReduceScatterSum if whole => chunks(Call::ReduceScatter, part(0)),
+            Operation::AllGather if whole => chunks(Call::AllGather, part(0)),
             // Beyond the limit a chunk of all parts is not contiguous: one part after another.
-            Operation::ReduceScatterSum => (0..world)
-                .try_for_each(|root| self.chunks(slot, job, Call::Reduce { root }, part(root))),
-            Operation::AllGather => (0..world)
-                .try_for_each(|root| self.chunks(slot, job, Call::Broadcast { root }, part(root))),
+            Operation::ReduceScatterSum => {
+                (0..world).try_for_each(|root| chunks(Call::Reduce { root }, part(root)))
+            }
+            Operation::AllGather => {
+                (0..world).try_for_each(|root| chunks(Call::Broadcast { root }, part(root)))
+            }
         }
     }
 
@@ -103,12 +138,15 @@ impl Flight {
     ///
     /// A message always ends with its shorter chunk, empty where the length is a multiple of the
     /// limit: else a message that is too long by whole chunks would leave them to the next receive.
-    fn chunks(&mut self, slot: u32, job: Job, call: Call, range: Range<usize>) -> Result<(), Code> {
-        let World { rank, data, control, .. } = self.world;
-        let communicator = match job.channel {
-            Channel::Data => data,
-            Channel::Control => control,
-        };
+    fn chunks(
+        &mut self,
+        slot: u32,
+        job: Job,
+        call: Call,
+        range: Range<usize>,
+        group: Group,
+    ) -> Result<(), Code> {
+        let Group { communicator, rank } = group;
         let chunk = self.chunk_elements_max;
         let chunks = match call {
             Call::Send { .. } | Call::Receive { .. } => range.len() / chunk + 1,
@@ -148,9 +186,11 @@ impl Flight {
             let Some(running) = &mut self.running[slot as usize] else { continue };
             running.requests -= 1;
             if running.requests == 0 {
-                let Running { job, started, .. } = *running;
+                let Running { job, started, is_whole, .. } = *running;
                 self.running[slot as usize] = None;
-                self.settle(job);
+                if is_whole {
+                    self.settle(job);
+                }
                 over(slot, job.done(started));
             }
         }

@@ -3,7 +3,13 @@
 
 mod calls;
 mod flight;
+mod hierarchy;
+mod join;
+mod layout;
+mod options;
 mod pause;
+mod plan;
+mod share;
 mod shared;
 mod worker;
 mod world;
@@ -17,42 +23,23 @@ use std::time::{Duration, Instant};
 
 use crate::slots::Job;
 use crate::{Channel, Collective, Error, Memory, Operation, Ticket, Timing};
+pub use options::MpiOptions;
 use shared::{NAME, Shared};
 use worker::Facts;
 
 /// MPI can be initialised once per process.
 static OPENED: AtomicBool = AtomicBool::new(false);
 
-/// How to open MPI.
-#[derive(Debug, Clone)]
-pub struct MpiOptions {
-    /// Most elements of one message. Longer buffers go out in chunks of this many.
-    pub chunk_elements_max: usize,
-    /// Patience with MPI_Init.
-    pub open_timeout: Duration,
-    /// Patience of a scope's end with operations that nobody waited for.
-    pub timeout: Duration,
-    /// Patience of a drop with the other ranks, which must come to MPI_Finalize too.
-    pub close_timeout: Duration,
-}
-
-impl Default for MpiOptions {
-    fn default() -> Self {
-        Self {
-            // 1 GiB of f64: MPI libraries also keep byte counts in 32 bits here and there.
-            chunk_elements_max: 1 << 27,
-            open_timeout: Duration::from_secs(120),
-            timeout: Duration::from_secs(120),
-            close_timeout: Duration::from_secs(10),
-        }
-    }
-}
-
 /// This process as a rank of MPI_COMM_WORLD.
 ///
 /// A communication thread owns MPI: it alone initialises it, starts every operation without
 /// blocking, polls, and finalises it when this is dropped. Callers hand it work through a fixed
 /// table of [`OUTSTANDING_MAX`](crate::OUTSTANDING_MAX) operations and sleep until it is done.
+///
+/// Ranks of one node move the data channel's collective operations through memory that they share
+/// (see [`MpiOptions::node_shared`]); the communication thread does that work too. MPI then carries
+/// what is between nodes: ranks of the same index on their nodes each talk about their own part, or
+/// where nodes differ in size, the first rank of each node talks for all.
 ///
 /// After a failure (a passed deadline, an MPI error, [`Collective::abandon`]) the thread leaves MPI
 /// for good, and dropping this calls no MPI_Finalize, which would wait for the lost peer. All waits
@@ -62,6 +49,9 @@ impl Default for MpiOptions {
 pub struct Mpi {
     rank: usize,
     world: usize,
+    /// What the library and the node carry, in words.
+    library: String,
+    warning: Option<String>,
     options: MpiOptions,
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -87,18 +77,20 @@ impl Mpi {
         }
         let shared = Arc::new(Shared::new());
         let (sender, ready) = sync_channel(1);
-        let (theirs, chunk) = (shared.clone(), options.chunk_elements_max);
+        let (theirs, asked) = (shared.clone(), options.clone());
         let thread = std::thread::Builder::new()
             .name("communication".to_owned())
-            .spawn(move || worker::run(&theirs, chunk, &sender))
+            .spawn(move || worker::run(&theirs, &asked, &sender))
             .map_err(|error| start(format!("no thread for communication: {error}")))?;
         let waited = options.open_timeout;
         let facts = ready.recv_timeout(waited).map_err(|error| match error {
             RecvTimeoutError::Timeout => Error::OpenDeadline { backend: NAME, waited },
             RecvTimeoutError::Disconnected => start("the communication thread ended".to_owned()),
         });
-        let Facts { rank, size } = facts??;
-        Ok(Self { rank, world: size, options, shared, thread: Some(thread) })
+        let Facts { rank, size, warning } = facts??;
+        let library = describe(shared.node().is_some());
+        let thread = Some(thread);
+        Ok(Self { rank, world: size, library, warning, options, shared, thread })
     }
 
     /// The MPI library's description of itself. Does not initialise MPI.
@@ -145,6 +137,13 @@ impl Mpi {
     }
 }
 
+/// The library's name for itself, and what carries the data of the ranks of one node.
+fn describe(shares: bool) -> String {
+    let version = Mpi::library_version();
+    let name = version.lines().next().unwrap_or_default().trim();
+    if shares { format!("{name}; node: shared memory") } else { name.to_owned() }
+}
+
 impl Drop for Mpi {
     fn drop(&mut self) {
         if std::thread::panicking() {
@@ -172,7 +171,16 @@ unsafe impl Collective for Mpi {
     }
 
     fn library(&self) -> Option<String> {
-        Some(Self::library_version().lines().next().unwrap_or_default().trim().to_owned())
+        Some(self.library.clone())
+    }
+
+    fn warning(&self) -> Option<String> {
+        self.warning.clone()
+    }
+
+    fn share(&self, bytes: usize, deadline: Instant) -> Result<Option<crate::Shared>, Error> {
+        let Some(node) = self.shared.node() else { return Ok(None) };
+        share::share(self, node, bytes, deadline)
     }
 
     fn timeout(&self) -> Duration {

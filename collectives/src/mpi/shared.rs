@@ -1,9 +1,10 @@
 //! What the callers and the communication thread share.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::node::{Bell, Node};
 use crate::slots::{Job, Slots};
 use crate::{Error, OUTSTANDING_MAX, Ticket, Timing};
 
@@ -15,8 +16,10 @@ pub(super) const GRACE: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Shared {
     state: Mutex<State>,
-    /// Wakes the communication thread.
-    work: Condvar,
+    /// Wakes the communication thread, until there is a node, whose bell does so then.
+    bell: Bell,
+    /// Set before the first operation, if ever.
+    node: OnceLock<Arc<Node>>,
     /// Wakes whoever waits for an operation, or for the communication thread's end.
     done: Condvar,
 }
@@ -26,13 +29,18 @@ pub(super) struct State {
     pub(super) slots: Slots,
     /// Submitted, not yet started.
     pub(super) queue: VecDeque<u32>,
+    /// Collective operations submitted so far, per channel.
+    submitted: [u64; 2],
+    /// By slot: which of its channel's collective operations it is, counted from 1.
+    sequences: Box<[u64]>,
     /// Why no operation is taken any more.
     pub(super) dead: Option<Arc<str>>,
     /// Since when: the grace for the communication thread is counted from here, once for all.
     pub(super) died: Option<Instant>,
     /// The communication thread has left MPI for good: it touches no memory any more.
     pub(super) left: bool,
-    /// Set before `left`: operations were still with MPI, and what carries them out may go on.
+    /// Set before `left`: operations were still with MPI, or with ranks that reach the memory, and
+    /// what carries them out may go on.
     pub(super) unfinished: bool,
     /// MPI_Finalize was called and returned.
     pub(super) finalised: bool,
@@ -54,6 +62,8 @@ impl Shared {
         let state = State {
             slots: Slots::new(),
             queue: VecDeque::with_capacity(OUTSTANDING_MAX),
+            submitted: [0; 2],
+            sequences: vec![0; OUTSTANDING_MAX].into(),
             dead: None,
             died: None,
             left: false,
@@ -61,33 +71,41 @@ impl Shared {
             finalised: false,
             closing: None,
         };
-        Self { state: Mutex::new(state), work: Condvar::new(), done: Condvar::new() }
+        let (bell, node) = (Bell::default(), OnceLock::new());
+        Self { state: Mutex::new(state), bell, node, done: Condvar::new() }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The communication thread sleeps on this.
+    pub(super) fn bell(&self) -> &Bell {
+        self.node.get().map_or(&self.bell, |node| node.bell())
+    }
+
     pub(super) fn wake_worker(&self) {
-        self.work.notify_one();
+        self.bell().ring();
+    }
+
+    /// The ranks around this one that share its memory.
+    pub(super) fn node(&self) -> Option<&Arc<Node>> {
+        self.node.get()
+    }
+
+    /// To be called by the communication thread before anything was submitted.
+    pub(super) fn settle_in(&self, node: Arc<Node>) -> &Arc<Node> {
+        self.node.get_or_init(|| node)
     }
 
     pub(super) fn wake_waiters(&self) {
         self.done.notify_all();
     }
 
-    /// The communication thread's sleep.
-    pub(super) fn await_work<'a>(
-        &self,
-        state: MutexGuard<'a, State>,
-        at_most: Option<Duration>,
-    ) -> MutexGuard<'a, State> {
-        match at_most {
-            None => self.work.wait(state).unwrap_or_else(PoisonError::into_inner),
-            Some(pause) => {
-                self.work.wait_timeout(state, pause).unwrap_or_else(PoisonError::into_inner).0
-            }
-        }
+    /// An operation is a success.
+    pub(super) fn finish(&self, slot: u32, timing: Timing) {
+        self.lock().slots.finish(slot, Ok(timing));
+        self.wake_waiters();
     }
 
     fn await_done<'a>(
@@ -112,6 +130,11 @@ impl Shared {
         let full = || Error::Full { operation, rank, capacity: OUTSTANDING_MAX };
         let ticket = state.slots.enter(job).ok_or_else(full)?;
         state.queue.push_back(ticket.slot);
+        if operation.peer().is_none() {
+            let submitted = &mut state.submitted[job.channel as usize];
+            *submitted += 1;
+            state.sequences[ticket.slot as usize] = *submitted;
+        }
         drop(state);
         self.wake_worker();
         Ok(ticket)
@@ -134,13 +157,23 @@ impl Shared {
             }
             if Instant::now() >= deadline {
                 let job = state.slots.job(ticket.slot);
-                let peers = job.operation.peer().into_iter().collect();
+                let sequence = state.sequences[ticket.slot as usize];
+                let peers = self.missing(job, sequence);
                 let error = job.deadline(rank, NAME, peers);
                 state.die(|| error.to_string());
                 self.leave_mpi(state).slots.release(ticket);
                 return Err(error);
             }
             state = self.await_done(state, deadline);
+        }
+    }
+
+    /// The ranks known to keep an operation from being over.
+    fn missing(&self, job: Job, sequence: u64) -> Vec<usize> {
+        match (job.operation.peer(), self.node()) {
+            (Some(peer), _) => vec![peer],
+            (None, Some(node)) => node.missing(job.channel, sequence),
+            (None, None) => Vec::new(),
         }
     }
 

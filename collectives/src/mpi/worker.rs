@@ -1,46 +1,78 @@
-//! The communication thread: the only one that calls MPI.
+//! The communication thread: the only one that calls MPI, and that works in the node's memory.
 
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::Instant;
 
 use super::flight::{Failure, Flight};
+use super::hierarchy::Hierarchy;
+use super::join::{self, Carrier};
+use super::options::MpiOptions;
 use super::pause::{Pause, Rest};
-use super::shared::Shared;
+use super::plan::Plan;
+use super::shared::{NAME, Shared};
 use super::world::World;
 use crate::slots::Job;
-use crate::{Error, OUTSTANDING_MAX};
+use crate::{Error, OUTSTANDING_MAX, Timing};
 
 /// What the opening thread learns.
 #[derive(Debug)]
 pub(super) struct Facts {
     pub(super) rank: usize,
     pub(super) size: usize,
+    pub(super) warning: Option<String>,
 }
 
 /// The thread's whole life.
 pub(super) fn run(
     shared: &Arc<Shared>,
-    chunk_elements_max: usize,
+    options: &MpiOptions,
     ready: &SyncSender<Result<Facts, Error>>,
 ) {
     let _leaving = Leaving(shared);
-    let world = match World::enter() {
-        Ok(world) => world,
+    let (world, hierarchy, warning) = match enter(shared, options) {
+        Ok(entered) => entered,
         Err(error) => return drop(ready.send(Err(error))),
     };
-    let facts = Facts { rank: world.rank, size: world.size };
+    let facts = Facts { rank: world.rank, size: world.size, warning };
     if ready.send(Ok(facts)).is_err() {
         return; // who opened gave up meanwhile
     }
-    let flight = Flight::new(world, chunk_elements_max);
-    let mut worker = Worker { shared, flight, pause: Pause::new() };
+    let flight = Flight::new(world, options.chunk_elements_max);
+    let mut worker = Worker { shared, flight, hierarchy, landed: Vec::new(), pause: Pause::new() };
+    worker.landed.reserve(OUTSTANDING_MAX);
     let end = worker.serve();
-    shared.lock().unfinished = !worker.flight.is_empty();
+    let is_exposed = worker.hierarchy.as_ref().is_some_and(Hierarchy::is_exposed);
+    shared.lock().unfinished = !worker.flight.is_empty() || is_exposed;
     match end {
         Ok(Some(deadline)) => finalise(shared, world, deadline),
         Ok(None) => {} // dead: MPI is never entered again
         Err((slot, error)) => worker.fail(slot, error),
+    }
+}
+
+type Entered = (World, Option<Hierarchy>, Option<String>);
+
+/// Enters MPI and the node's memory.
+fn enter(shared: &Shared, options: &MpiOptions) -> Result<Entered, Error> {
+    let mut world = World::enter()?;
+    let carrier = join::join(world, options).map_err(|code| {
+        let text = format!("the ranks of the nodes did not meet: {}", code.text());
+        Error::Start { backend: NAME, text }
+    })?;
+    match carrier {
+        Carrier::Mpi => Ok((world, None, None)),
+        Carrier::MpiForWant(reason) => {
+            let text = format!("MPI carries what memory shared by a node could: {reason}");
+            Ok((world, None, Some(text)))
+        }
+        Carrier::Memory(around) => {
+            world.across = Some(around.across);
+            let node = shared.settle_in(Arc::new(around.node));
+            let chunk = options.chunk_elements_max;
+            let hierarchy = Hierarchy::new(around.layout, node, around.across, chunk);
+            Ok((world, Some(hierarchy), None))
+        }
     }
 }
 
@@ -70,6 +102,9 @@ fn finalise(shared: &Shared, world: World, deadline: Instant) {
 struct Worker<'a> {
     shared: &'a Shared,
     flight: Flight,
+    hierarchy: Option<Hierarchy>,
+    /// What MPI has finished, in the order of finding it so.
+    landed: Vec<(u32, Timing)>,
     pause: Pause,
 }
 
@@ -78,62 +113,100 @@ impl Worker<'_> {
     /// with nothing when the backend is dead, or with what failed.
     fn serve(&mut self) -> Result<Option<Instant>, Failure> {
         let mut batch = Vec::with_capacity(OUTSTANDING_MAX);
-        let mut rest = Rest::Yield;
         loop {
-            if let Some(end) = self.receive(&mut batch, rest) {
+            if let Some(end) = self.receive(&mut batch) {
                 return Ok(end);
             }
             let mut progress = !batch.is_empty();
-            let shared = self.shared;
             for (slot, job) in batch.drain(..) {
                 // The call before may have outlasted the grace, and the callers have gone.
-                if shared.is_dead() {
+                if self.shared.is_dead() {
                     return Ok(None);
                 }
-                self.flight.start(slot, job)?;
+                self.start(slot, job)?;
             }
-            let over = |slot, timing| {
-                shared.lock().slots.finish(slot, Ok(timing));
-                progress = true;
-            };
-            self.flight.poll(|| shared.is_dead(), over)?;
-            if progress {
-                shared.wake_waiters();
-                self.pause.reset();
+            progress |= self.land()?;
+            if self.shared.is_dead() {
+                return Ok(None);
             }
-            rest = self.pause.rest();
-            if rest == Rest::Yield {
-                std::thread::yield_now();
-            }
+            progress |= self.advance()?;
+            self.rest(progress);
         }
     }
 
-    /// Takes what was submitted, or sleeps: without limit when nothing is in the air, else for the
-    /// pause at most. `Some` is the end, with a deadline if it is an orderly one.
-    fn receive(&self, batch: &mut Vec<(u32, Job)>, rest: Rest) -> Option<Option<Instant>> {
+    /// Takes what was submitted. `Some` is the end, with a deadline if it is an orderly one.
+    fn receive(&self, batch: &mut Vec<(u32, Job)>) -> Option<Option<Instant>> {
         let mut state = self.shared.lock();
-        let mut slept = false;
-        loop {
-            if state.dead.is_some() {
-                return Some(None);
-            }
-            let idle = self.flight.is_empty();
-            if state.queue.is_empty() && idle && state.closing.is_some() {
-                return Some(state.closing);
-            }
-            let at_most = match rest {
-                _ if !state.queue.is_empty() || slept => break,
-                _ if idle => None,
-                Rest::Yield => break,
-                Rest::Sleep(pause) => Some(pause),
-            };
-            state = self.shared.await_work(state, at_most);
-            slept = !idle;
+        if state.dead.is_some() {
+            return Some(None);
+        }
+        if state.queue.is_empty() && self.is_idle() && state.closing.is_some() {
+            return Some(state.closing);
         }
         while let Some(slot) = state.queue.pop_front() {
             batch.push((slot, state.slots.job(slot)));
         }
         None
+    }
+
+    fn start(&mut self, slot: u32, job: Job) -> Result<(), Failure> {
+        if let (None, Some(node)) = (job.operation.peer(), self.shared.node()) {
+            node.come(job.channel);
+        }
+        match &mut self.hierarchy {
+            Some(hierarchy) if Plan::is_for(job) => {
+                hierarchy.start(slot, job);
+                Ok(())
+            }
+            _ => self.flight.start(slot, job),
+        }
+    }
+
+    /// Lets MPI work, and takes what it has finished. Says whether that was anything.
+    fn land(&mut self) -> Result<bool, Failure> {
+        let Self { shared, flight, hierarchy, landed, .. } = self;
+        landed.clear();
+        flight.poll(|| shared.is_dead(), |slot, timing| landed.push((slot, timing)))?;
+        for &(slot, timing) in landed.iter() {
+            if !hierarchy.as_mut().is_some_and(|hierarchy| hierarchy.came_back(slot)) {
+                shared.finish(slot, timing);
+            }
+        }
+        Ok(!landed.is_empty())
+    }
+
+    /// Works in the node's memory. Says whether anything was done.
+    fn advance(&mut self) -> Result<bool, Failure> {
+        let Self { shared, flight, hierarchy, .. } = self;
+        let Some(hierarchy) = hierarchy else { return Ok(false) };
+        // SAFETY: `submit` promised that the memory is valid and ours until the operation is over
+        // or given up, which the caller has just looked for; who gives up waits for this thread to
+        // leave, or is told that the memory is at risk.
+        unsafe { hierarchy.advance(flight, |slot, timing| shared.finish(slot, timing)) }
+    }
+
+    /// After work none; else lets others run, or sleeps until there is something to do.
+    fn rest(&mut self, progress: bool) {
+        if progress {
+            return self.pause.reset();
+        }
+        // Whoever submits or works in the node's memory rings; MPI has to be asked.
+        let at_most = match self.pause.rest() {
+            _ if self.is_idle() => None,
+            Rest::Yield if !self.flight.is_empty() => return std::thread::yield_now(),
+            _ if self.flight.is_empty() => None,
+            Rest::Yield => return std::thread::yield_now(),
+            Rest::Sleep(pause) => Some(pause),
+        };
+        self.shared.bell().sleep_unless(at_most, || {
+            let state = self.shared.lock();
+            let asked = !state.queue.is_empty() || state.closing.is_some() || state.dead.is_some();
+            asked || self.hierarchy.as_ref().is_some_and(Hierarchy::can_go_on)
+        });
+    }
+
+    fn is_idle(&self) -> bool {
+        self.flight.is_empty() && self.hierarchy.as_ref().is_none_or(Hierarchy::is_empty)
     }
 
     /// One operation fails with its own error; all others learn that the backend is dead.

@@ -17,6 +17,8 @@ pub(super) struct World {
     pub(super) size: usize,
     pub(super) data: MPI_Comm,
     pub(super) control: MPI_Comm,
+    /// Between nodes, where those of one node share memory.
+    pub(super) across: Option<MPI_Comm>,
 }
 
 impl World {
@@ -42,26 +44,24 @@ impl World {
     }
 
     fn describe() -> Result<Self, Code> {
-        let (mut rank, mut size) = (0, 0);
-        // SAFETY: MPI is initialised; the calls write plain values.
-        unsafe {
+        // SAFETY: MPI is initialised; constants of mpi-sys's C file.
+        let world = unsafe {
             let world = ffi::RSMPI_COMM_WORLD;
             // Errors outside of any communicator go to the world's handler or to self's.
             for communicator in [world, ffi::RSMPI_COMM_SELF] {
                 let code = ffi::MPI_Comm_set_errhandler(communicator, ffi::RSMPI_ERRORS_RETURN);
                 calls::check(code)?;
             }
-            calls::check(ffi::MPI_Comm_rank(world, &mut rank))?;
-            calls::check(ffi::MPI_Comm_size(world, &mut size))?;
-        }
+            world
+        };
+        let (rank, size) = calls::rank_and_size(world)?;
         let [data, control] = [duplicate()?, duplicate()?];
-        let (rank, size) = (rank as usize, size as usize);
-        Ok(Self { rank, size, data, control })
+        Ok(Self { rank, size, data, control, across: None })
     }
 
     /// Meets the others a last time and finalises MPI. `false` when somebody did not come in time:
     /// MPI_Finalize would then block for good, and is left to the end of the process.
-    pub(super) fn leave(mut self, deadline: Instant) -> Result<bool, Code> {
+    pub(super) fn leave(self, deadline: Instant) -> Result<bool, Code> {
         let datatype = calls::datatype(Dtype::U8);
         let nothing = Piece { pointer: ptr::null_mut(), count: 0, datatype };
         // SAFETY: a barrier has no memory.
@@ -77,12 +77,12 @@ impl World {
             }
             std::thread::sleep(Duration::from_micros(if over == 0 { 50 } else { 0 }));
         }
-        // SAFETY: nothing is in the air any more on either communicator.
-        unsafe {
-            calls::check(ffi::MPI_Comm_free(&mut self.data))?;
-            calls::check(ffi::MPI_Comm_free(&mut self.control))?;
-            calls::check(ffi::MPI_Finalize())?;
+        // Nothing is in the air any more on any communicator.
+        for communicator in [self.data, self.control].into_iter().chain(self.across) {
+            calls::free(communicator)?;
         }
+        // SAFETY: no call of MPI follows.
+        calls::check(unsafe { ffi::MPI_Finalize() })?;
         Ok(true)
     }
 }

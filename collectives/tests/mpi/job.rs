@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use yardstick_collectives::Mpi;
 
-use crate::roles::Role;
+use crate::roles::{Role, Sharing};
 
 /// No job takes longer than this, whatever goes wrong.
 const LIMIT: Duration = Duration::from_secs(100);
@@ -22,8 +22,13 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// Runs a role on `world` ranks.
+    /// Runs a role on `world` ranks of one node.
     pub(crate) fn run(world: usize, role: Role) -> Self {
+        Self::run_on(world, role, Sharing::On)
+    }
+
+    /// The same on nodes that share memory in another way.
+    pub(crate) fn run_on(world: usize, role: Role, sharing: Sharing) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("log");
         let mut command = launcher(role);
@@ -37,6 +42,7 @@ impl Job {
         command.args(["--exact", "rank_of_a_job", "--nocapture"]);
         command.env("YARDSTICK_TEST_ROLE", role.name());
         command.env("YARDSTICK_TEST_FOLDER", folder.path());
+        sharing.tell(&mut command);
         let file = std::fs::File::create(&log).unwrap();
         command.stdout(file.try_clone().unwrap()).stderr(file);
         let child = command.spawn().unwrap_or_else(|error| {

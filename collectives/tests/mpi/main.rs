@@ -13,7 +13,7 @@ mod roles;
 use std::time::{Duration, Instant};
 
 use job::Job;
-use roles::Role;
+use roles::{Role, Sharing};
 
 /// Not a test by itself: what a rank under mpirun does, told by the environment.
 #[test]
@@ -23,20 +23,49 @@ fn rank_of_a_job() {
     }
 }
 
+fn keeps_the_contract(world: usize, sharing: Sharing) {
+    let job = Job::run_on(world, Role::Contract, sharing);
+    assert!(job.success, "{world} ranks, {sharing:?}: {job}");
+    assert_eq!(job.outcomes, vec!["ok"; world], "{sharing:?}: {job}");
+}
+
 #[test]
 fn mpi_keeps_the_contract() {
-    for world in 1..=4 {
-        let job = Job::run(world, Role::Contract);
-        assert!(job.success, "{world} ranks: {job}");
-        assert_eq!(job.outcomes, vec!["ok"; world], "{job}");
+    (1..=4).for_each(|world| keeps_the_contract(world, Sharing::Off));
+}
+
+#[test]
+fn shared_memory_keeps_the_contract() {
+    (1..=4).for_each(|world| keeps_the_contract(world, Sharing::On));
+}
+
+/// Two nodes of two ranks, and nodes of different sizes.
+#[test]
+fn several_nodes_keep_the_contract() {
+    for (world, ranks_per_node) in [(4, 2), (3, 2), (4, 3)] {
+        keeps_the_contract(world, Sharing::Nodes(ranks_per_node));
     }
 }
 
 #[test]
+fn memory_is_shared_only_if_all_ranks_want_it() {
+    let job = Job::run(2, Role::Disagree);
+    assert_eq!(job.outcomes, ["ok", "ok"], "{job}");
+}
+
+#[test]
 fn a_rank_that_stays_away_is_a_deadline_for_the_others() {
-    let job = Job::run(3, Role::StayAway);
-    assert_eq!(job.outcomes[..2], ["ok", "ok"], "{job}");
-    assert!(!job.success, "ranks that exit with 5 make mpirun fail: {job}");
+    for sharing in [Sharing::On, Sharing::Off] {
+        let job = Job::run_on(3, Role::StayAway, sharing);
+        assert_eq!(job.outcomes[..2], ["ok", "ok"], "{sharing:?}: {job}");
+        assert!(!job.success, "ranks that exit with 5 make mpirun fail: {job}");
+    }
+}
+
+#[test]
+fn a_rank_that_hangs_is_named() {
+    let job = Job::run(2, Role::Hang);
+    assert_eq!(job.outcomes[0], "ok", "{job}");
 }
 
 #[test]
@@ -76,6 +105,10 @@ fn a_killed_rank_ends_the_job() {
     for outcome in &job.outcomes {
         let pid = outcome.strip_prefix("pid ").unwrap_or_else(|| panic!("{job}"));
         assert!(!job::is_running(pid), "process {pid} is left over: {job}");
+    }
+    for entry in std::fs::read_dir("/dev/shm").unwrap() {
+        let name = entry.unwrap().file_name().to_string_lossy().into_owned();
+        assert!(!name.contains("yardstick"), "{name} is left over in /dev/shm");
     }
 }
 

@@ -1,12 +1,13 @@
 //! What a rank does in each kind of job.
 
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::allocations::steady_state_allocates_nothing;
 use yardstick_collectives::contract::{self, Terms, failures};
-use yardstick_collectives::{Collective, Error, Mpi, MpiOptions};
+use yardstick_collectives::{Channel, Collective, Error, Mpi, MpiOptions, Operation};
 
 const TERMS: Terms = Terms { chunk_elements_max: CHUNK, patience: Duration::from_secs(60) };
 
@@ -40,9 +41,45 @@ pub(crate) enum Role {
     Killed,
     /// Rank 1 is killed, and rank 0 lives on.
     Survive,
+    /// Rank 1 is stopped in the middle of its work.
+    Hang,
+    /// Rank 1 does not want shared memory.
+    Disagree,
 }
 
-const ALL: [Role; 11] = [
+/// What the ranks of a node do together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sharing {
+    /// They share memory.
+    On,
+    /// MPI carries everything.
+    Off,
+    /// They share memory, and nodes have at most so many ranks.
+    Nodes(usize),
+}
+
+impl Sharing {
+    const VARIABLE: &str = "YARDSTICK_TEST_RANKS_PER_NODE";
+
+    /// The same in the environment of a rank.
+    pub(crate) fn tell(self, command: &mut Command) {
+        match self {
+            Self::On => command.env_remove(Self::VARIABLE),
+            Self::Off => command.env(Self::VARIABLE, "0"),
+            Self::Nodes(ranks) => command.env(Self::VARIABLE, ranks.to_string()),
+        };
+    }
+
+    fn from_environment() -> Self {
+        match std::env::var(Self::VARIABLE).ok().map(|ranks| ranks.parse().unwrap()) {
+            None => Self::On,
+            Some(0) => Self::Off,
+            Some(ranks) => Self::Nodes(ranks),
+        }
+    }
+}
+
+const ALL: [Role; 13] = [
     Role::Contract,
     Role::StayAway,
     Role::MessageTooLong,
@@ -54,6 +91,8 @@ const ALL: [Role; 11] = [
     Role::CloseAlone,
     Role::Killed,
     Role::Survive,
+    Role::Hang,
+    Role::Disagree,
 ];
 
 impl Role {
@@ -68,11 +107,22 @@ impl Role {
         format!("{self:?}")
     }
 
+    /// How rank 1 is lost.
+    fn signal(self) -> &'static str {
+        if self == Self::Hang { "-STOP" } else { "-KILL" }
+    }
+
     /// Does what the role says, and writes `ok` for the test to read.
     pub(crate) fn play(self) {
+        let sharing = Sharing::from_environment();
         let options = MpiOptions {
             chunk_elements_max: TERMS.chunk_elements_max,
             close_timeout: SHORT,
+            node_shared: sharing != Sharing::Off && !(self == Self::Disagree && is_rank_1()),
+            ranks_per_node: match sharing {
+                Sharing::Nodes(ranks) => NonZeroUsize::new(ranks),
+                Sharing::On | Sharing::Off => None,
+            },
             ..MpiOptions::default()
         };
         if self == Self::NeverOpen {
@@ -82,8 +132,12 @@ impl Role {
         let again = Mpi::open(options);
         assert!(matches!(again, Err(Error::Start { .. })), "opened twice: {again:?}");
         match self {
-            Self::Contract => keep_the_contract(mpi),
-            Self::StayAway => stay_away(mpi),
+            Self::Contract => {
+                let shares = mpi.world() > 1 && sharing != Sharing::Off;
+                keep_the_contract(mpi, shares);
+            }
+            Self::Disagree => keep_the_contract(mpi, false),
+            Self::StayAway => stay_away(mpi, sharing == Sharing::On),
             Self::MessageTooLong => wrong_length(mpi, (3, 2)),
             Self::MessageTooShort => wrong_length(mpi, (3, 4)),
             Self::ChunkTooMany => wrong_length(mpi, (2 * CHUNK, CHUNK)),
@@ -95,12 +149,21 @@ impl Role {
             }
             Self::CloseAlone => close_alone(mpi),
             Self::NeverOpen => unreachable!("it has returned"),
-            Self::Killed | Self::Survive => be_killed(self, mpi),
+            Self::Killed | Self::Survive | Self::Hang => be_lost(self, mpi),
         }
     }
 }
 
-fn keep_the_contract(mpi: Mpi) {
+/// What a launcher told; MPI is not open yet.
+fn is_rank_1() -> bool {
+    let names = ["OMPI_COMM_WORLD_RANK", "PMI_RANK"];
+    names.iter().any(|name| std::env::var(name).is_ok_and(|rank| rank == "1"))
+}
+
+fn keep_the_contract(mpi: Mpi, shares: bool) {
+    let library = mpi.library().unwrap();
+    assert_eq!(library.ends_with("; node: shared memory"), shares, "{library}");
+    assert_eq!(mpi.warning(), None);
     contract::run_all(&mpi, &TERMS);
     steady_state_allocates_nothing(&mpi);
     let rank = mpi.rank();
@@ -108,16 +171,18 @@ fn keep_the_contract(mpi: Mpi) {
     write(rank, "ok");
 }
 
-fn stay_away(mpi: Mpi) {
+fn stay_away(mpi: Mpi, shares: bool) {
     let world = mpi.world();
     let before = cpu_time();
-    failures::staying_away_is_a_deadline(&mpi, SHORT);
+    let named = failures::staying_away_is_a_deadline(&mpi, SHORT);
     if mpi.rank() + 1 == world {
         std::thread::sleep(2 * SHORT + Duration::from_secs(2));
     } else {
         let used = cpu_time() - before;
         assert!(used < SHORT / 2, "waiting took {used:?} of CPU time in {SHORT:?}");
-        assert!(mpi.memory_at_risk(), "the all-reduce cannot be taken back");
+        let missing = if shares { vec![world - 1] } else { Vec::new() };
+        assert_eq!(named, missing, "shared memory tells who did not come");
+        assert_eq!(mpi.memory_at_risk(), !shares, "MPI gives nothing back, our own thread does");
         finish(mpi, world - 1);
     }
 }
@@ -156,29 +221,44 @@ fn close_alone(mpi: Mpi) {
     write(0, "ok");
 }
 
-/// Rank 1 dies in the middle of a run of all-reduces; rank 0 goes on until it notices.
-fn be_killed(role: Role, mpi: Mpi) {
+/// Rank 1 dies or stops in the middle of a run of all-reduces; rank 0 goes on until it notices.
+fn be_lost(role: Role, mpi: Mpi) {
     let rank = mpi.rank();
-    assert_eq!(mpi.world(), 2, "one to be killed, one to notice");
+    assert_eq!(mpi.world(), 2, "one to be lost, one to notice");
+    assert!(shared_memory().ends_with("(deleted)"), "it has no name: {}", shared_memory());
     write(rank, &format!("pid {}", std::process::id()));
     let group: &dyn Collective = &mpi;
     group.barrier(Instant::now() + TERMS.patience).unwrap();
     let patience = if role == Role::Killed { TERMS.patience } else { SHORT };
+    let (mut reached, mut own) =
+        (group.buffer(5000, Instant::now() + TERMS.patience).unwrap(), vec![0f32; 5000]);
+    let is_reached = role == Role::Hang;
+    let buffer = if is_reached { &mut reached[..] } else { &mut own[..] };
     for round in 0.. {
         if rank == 1 && round == 5 {
-            let pid = std::process::id().to_string();
-            Command::new("kill").args(["-9", &pid]).status().unwrap();
+            let (pid, signal) = (std::process::id().to_string(), role.signal());
+            Command::new("kill").args([signal, &pid]).status().unwrap();
         }
         let start = Instant::now();
-        let result = group.all_reduce_sum(&mut [1f32; 5000], start + patience);
+        let operation = Operation::AllReduceSum;
+        let result = group.run(Channel::Data, operation, buffer, start + patience);
         if let Err(error) = result {
             assert!(round >= 5, "too early: {error}");
             assert!(error.is_peer_failure(), "a killed peer: {error}");
+            let Error::Deadline { peers, .. } = &error else { panic!("a lost peer: {error}") };
+            assert_eq!(*peers, [1], "it is named");
             assert!(start.elapsed() < patience + Duration::from_secs(2));
+            assert_eq!(mpi.memory_at_risk(), is_reached, "slots never put it at risk");
             break;
         }
     }
     finish(mpi, 1);
+}
+
+/// What the system calls the memory that this process shares with its node.
+fn shared_memory() -> String {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    maps.lines().find(|line| line.contains("yardstick-node")).unwrap_or_default().to_owned()
 }
 
 /// The end of a rank that failed: the drop does not hang, and the process ends by itself with the

@@ -1,0 +1,91 @@
+#!/usr/bin/env bash
+# All-reduce of 124 MB of f32 on two ranks of this machine: in buffers that the ranks of the node
+# share, as the trainer's gradients are, and through slots, which serve any other memory, against
+# Open MPI's own MPI_Allreduce in each of its modes, in turn for several rounds. The figure is the
+# ratio of Open MPI's best median to that of the buffers. The goal holds too where what must at least
+# be moved (every buffer read once and written once) goes at 80 % of the memory bandwidth that both
+# ranks reach in the same run.
+#
+# Nothing else is on: no training, no telemetry. Open MPI's call is blocking, on its main thread;
+# ours goes through the backend: submitted, carried out by the communication thread, waited for.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+rounds=${ROUNDS:-5}
+elements=31000000
+repeats=${REPEATS:-9}
+goal=5
+goal_share=80
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+export OMPI_MCA_rmaps_base_oversubscribe=1
+unset OMPI_MCA_btl_vader_single_copy_mechanism OMPI_MCA_hwloc_base_binding_policy
+
+cargo build --release --quiet -p yardstick-collectives --example allreduce
+allreduce=target/release/examples/allreduce
+
+# measure NAME ROLE [MPIRUN ARGUMENTS...]: appends one median to a file of that name.
+measure() {
+    local name=$1 role=$2
+    shift 2
+    mpirun -np 2 "$@" "$allreduce" "$role" "$elements" "$repeats" \
+        >>"$folder/$name" 2>"$folder/log" || { cat "$folder/log" >&2; return 1; }
+}
+
+median() {
+    sort -n | awk '{ v[NR] = $1 } END { print (v[int((NR + 1) / 2)] + v[int(NR / 2) + 1]) / 2 }'
+}
+
+# Open MPI's modes: how bytes cross between processes, and the algorithm of its module `tuned`.
+declare -A modes=(
+    [default]=""
+    [cma]="--mca btl_vader_single_copy_mechanism cma"
+    [copy-in-copy-out]="--mca btl_vader_single_copy_mechanism none"
+)
+declare -A algorithms=([recursive-doubling]=3 [ring]=4 [segmented-ring]=5 [rabenseifner]=6)
+for name in "${!algorithms[@]}"; do
+    modes[cma-$name]="${modes[cma]} --mca coll_tuned_use_dynamic_rules 1
+        --mca coll_tuned_allreduce_algorithm ${algorithms[$name]}"
+done
+
+ompi_info --version | head -n 1
+ompi_info --param btl vader --level 3 2>/dev/null |
+    sed -n 's/.*"btl_vader_single_copy_mechanism" (current value: \("[^"]*"\).*/default is \1/p'
+for round in $(seq "$rounds"); do
+    echo "round $round of $rounds" >&2
+    measure memory memory
+    for name in "${!modes[@]}"; do
+        read -ra arguments <<<"$(tr '\n' ' ' <<<"${modes[$name]}")"
+        measure "$name" mpi "${arguments[@]}"
+    done
+    measure slots slots
+    measure buffers buffer
+done
+
+row() {
+    awk -v name="$1" -v s="$2" -v n="$elements" \
+        'BEGIN { printf "%-40s %12.1f %12.2f\n", name, s * 1e3, 4 * n / s / 1e9 }'
+}
+
+printf '%-40s %12s %12s\n' "all-reduce of $((elements * 4 / 1000000)) MB, 2 ranks" ms GB/s
+best=
+for name in $(printf '%s\n' "${!modes[@]}" | sort); do
+    seconds=$(median <"$folder/$name")
+    row "Open MPI, $name" "$seconds"
+    best=$(awk -v a="$seconds" -v b="${best:-1e9}" 'BEGIN { print (a < b ? a : b) }')
+done
+row "yardstick, slots" "$(median <"$folder/slots")"
+ours=$(median <"$folder/buffers")
+row "yardstick, shared buffers" "$ours"
+bandwidth=$(median <"$folder/memory")
+share=$(awk -v s="$ours" -v n="$elements" -v b="$bandwidth" \
+    'BEGIN { printf "%.0f", 100 * 2 * 2 * 4 * n / s / b }')
+awk -v b="$bandwidth" 'BEGIN { printf "memory, both ranks update in place: %.1f GB/s\n", b / 1e9 }'
+echo "bytes that each rank must read and write: $((elements * 8 / 1000000)) MB;" \
+    "both together move them at $share % of the memory bandwidth (goal $goal_share)"
+ratio=$(awk -v a="$best" -v b="$ours" 'BEGIN { printf "%.2f", a / b }')
+echo "allreduce: $ratio (goal $goal)"
+awk -v ratio="$ratio" -v goal="$goal" -v share="$share" -v goal_share="$goal_share" \
+    'BEGIN { exit !(ratio >= goal || share >= goal_share) }'

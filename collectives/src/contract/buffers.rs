@@ -1,0 +1,67 @@
+//! Buffers that the backend made are like any others.
+
+use super::{Terms, filled, good, value};
+use crate::{Channel, Collective, Operation, scope};
+
+/// Operations on buffers of [`buffer`](trait.Collective.html#method.buffer), on slices of them, and
+/// on them on one rank and on other memory on the others give what they give anywhere.
+///
+/// # Panics
+/// When they do not.
+pub fn are_like_any_memory(collective: &dyn Collective, terms: &Terms) {
+    let (rank, world) = (collective.rank(), collective.world());
+    let len = world * (3 * terms.chunk_elements_max + 17);
+    let mut empty = good(collective, "buffer", collective.buffer::<f64>(0, terms.deadline()));
+    good(collective, "all-reduce", collective.all_reduce_sum(&mut empty, terms.deadline()));
+    let mut buffer = good(collective, "buffer", collective.buffer::<f32>(len, terms.deadline()));
+    assert!(buffer.iter().all(|&element| element == 0.0), "zeros at first");
+
+    let run = |operation, buffer: &mut [f32]| {
+        buffer.copy_from_slice(&filled(rank, buffer.len()));
+        let result = collective.run(Channel::Data, operation, buffer, terms.deadline());
+        good(collective, "an operation on a buffer", result);
+    };
+    for slice in [0..len, world..len - world] {
+        let slice = &mut buffer[slice];
+        let part = slice.len() / world;
+        run(Operation::AllReduceSum, slice);
+        assert_sums(world, slice, 0, "all-reduce");
+        run(Operation::ReduceScatterSum, slice);
+        let own = rank * part..(rank + 1) * part;
+        assert_sums(world, &slice[own.clone()], own.start, "reduce-scatter");
+        run(Operation::AllGather, slice);
+        for (index, found) in slice.iter().enumerate() {
+            assert_eq!(*found, f32::from(value(index / part, index)), "all-gather, {index}");
+        }
+        run(Operation::Broadcast { root: world - 1 }, slice);
+        assert!(slice[..] == filled::<f32>(world - 1, slice.len()), "broadcast");
+    }
+    let mut other = vec![0.0; len];
+    let mixed = if rank == 0 { &mut buffer[..] } else { &mut other[..] };
+    run(Operation::AllReduceSum, mixed);
+    assert_sums(world, mixed, 0, "all-reduce of different memory");
+    halves_overlap(collective, terms, &mut buffer);
+}
+
+/// Two slices of one buffer under way together.
+fn halves_overlap(collective: &dyn Collective, terms: &Terms, buffer: &mut [f32]) {
+    buffer.copy_from_slice(&filled(collective.rank(), buffer.len()));
+    let middle = buffer.len() / 2;
+    let (first, second) = buffer.split_at_mut(middle);
+    scope(collective, |scope| {
+        let pending = [first, second]
+            .map(|half| good(collective, "start", scope.start(Operation::AllReduceSum, half)));
+        for pending in pending {
+            good(collective, "wait", pending.wait(terms.deadline()));
+        }
+    });
+    assert_sums(collective.world(), buffer, 0, "two halves");
+}
+
+fn assert_sums(world: usize, found: &[f32], start: usize, what: &str) {
+    for (offset, found) in found.iter().enumerate() {
+        let index = start + offset;
+        let expected: f32 = (0..world).map(|rank| f32::from(value(rank, index))).sum();
+        assert_eq!(*found, expected, "{what}, element {index}");
+    }
+}
