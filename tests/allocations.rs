@@ -48,9 +48,13 @@ fn allocations(body: impl FnOnce()) -> u64 {
 }
 
 /// Trains on a pool of `threads`, and counts from step 4 to step 12.
-fn allocations_of_training(collective: &dyn Collective, threads: usize, extra: &[&str]) -> u64 {
+fn allocations_of_training(
+    collective: &dyn Collective,
+    threads: usize,
+    (workload, extra): (&str, &[&str]),
+) -> u64 {
     let overrides: Vec<String> = extra.iter().map(ToString::to_string).collect();
-    let config = Config::load("smoke", &overrides).unwrap();
+    let config = Config::load(workload, &overrides).unwrap();
     let vocabulary = config.workload.model.vocabulary;
     let source = Source::open(&config.workload.data, vocabulary, &config.base).unwrap();
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
@@ -72,8 +76,15 @@ fn the_counter_counts() {
 
 #[test]
 fn alone_on_one_and_two_threads() {
-    for threads in [1, 2] {
-        assert_eq!(allocations_of_training(&Single::new(), threads, &[]), 0, "{threads} threads");
+    for workload in ["smoke", "llama-smoke"] {
+        for compute in ["f32", "bf16"] {
+            let precision = format!("precision.compute={compute}");
+            for threads in [1, 2] {
+                let count =
+                    allocations_of_training(&Single::new(), threads, (workload, &[&precision]));
+                assert_eq!(count, 0, "{workload} in {compute} on {threads} threads");
+            }
+        }
     }
 }
 
@@ -83,7 +94,7 @@ fn on_two_ranks_with_several_buckets() {
     let counts: Vec<u64> = std::thread::scope(|scope| {
         let ranks: Vec<_> = Threads::group(2)
             .into_iter()
-            .map(|rank| scope.spawn(move || allocations_of_training(&rank, 1, &several)))
+            .map(|rank| scope.spawn(move || allocations_of_training(&rank, 1, ("smoke", &several))))
             .collect();
         ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
     });
@@ -101,7 +112,7 @@ fn on_two_ranks_of_mpi() {
         let mpi = collectives::Mpi::open(collectives::MpiOptions::default()).unwrap();
         assert_eq!(mpi.world(), 2);
         let several = ["collectives.bucket_bytes=262144"];
-        assert_eq!(allocations_of_training(&mpi, 1, &several), 0, "rank {}", mpi.rank());
+        assert_eq!(allocations_of_training(&mpi, 1, ("smoke", &several)), 0, "rank {}", mpi.rank());
         return;
     }
     let launcher = std::env::var("YARDSTICK_MPIRUN").unwrap_or_else(|_| "mpirun".into());

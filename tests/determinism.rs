@@ -5,9 +5,9 @@
 
 mod support;
 
-use support::{Folder, finish, mpirun};
+use support::{Folder, KINDS, finish, mpirun};
 
-/// Trains 20 steps of smoke on some ranks with one compute thread each.
+/// Trains 20 steps on some ranks with one compute thread each.
 fn train(ranks: usize, extra: &[&str]) -> Folder {
     let folder = Folder::new();
     let out = folder.text();
@@ -22,11 +22,18 @@ const SEVERAL_BUCKETS: &str = "collectives.bucket_bytes=262144";
 
 #[test]
 fn two_runs_on_two_ranks_are_bit_identical() {
-    let (first, second) = (train(2, &[]), train(2, &[]));
-    assert_eq!(first.losses().len(), 20);
-    assert_eq!(first.losses(), second.losses());
-    assert_eq!(first.record()["fingerprint"], second.record()["fingerprint"]);
-    assert!(first.record()["fingerprint"]["weights"].is_string());
+    for kind in KINDS {
+        let (first, second) = (train(2, kind.flags), train(2, kind.flags));
+        assert_eq!(first.losses().len(), 20, "{kind:?}");
+        assert_eq!(first.losses(), second.losses(), "{kind:?}");
+        assert_eq!(first.record()["fingerprint"], second.record()["fingerprint"], "{kind:?}");
+        assert!(first.record()["fingerprint"]["weights"].is_string(), "{kind:?}");
+    }
+}
+
+#[test]
+fn the_record_names_the_mpi_library() {
+    let first = train(2, &[]);
     let library = first.record()["environment"]["mpi_library"].as_str().unwrap().to_owned();
     let expected = std::env::var("YARDSTICK_MPI_LIBRARY").unwrap_or_else(|_| "MPI".into());
     assert!(library.contains(&expected), "{library}: expected {expected}");
@@ -41,10 +48,13 @@ fn another_seed_gives_other_losses() {
 
 #[test]
 fn overlap_on_and_off_are_bit_identical() {
-    let on = train(2, &["--set", SEVERAL_BUCKETS]);
-    let off = train(2, &["--set", SEVERAL_BUCKETS, "--set", "collectives.overlap=false"]);
-    assert_eq!(on.losses(), off.losses());
-    assert_eq!(on.record()["fingerprint"], off.record()["fingerprint"]);
+    for kind in KINDS {
+        let several = [kind.flags, &["--set", SEVERAL_BUCKETS]].concat();
+        let on = train(2, &several);
+        let off = train(2, &[&several[..], &["--set", "collectives.overlap=false"]].concat());
+        assert_eq!(on.losses(), off.losses(), "{kind:?}");
+        assert_eq!(on.record()["fingerprint"], off.record()["fingerprint"], "{kind:?}");
+    }
 }
 
 #[test]
@@ -68,22 +78,29 @@ fn the_first_bucket_starts_before_backward_ends() {
 
 #[test]
 fn one_two_and_four_ranks_agree_at_one_global_batch() {
-    let one = train(1, &[]);
-    for ranks in [2, 4] {
-        let other = train(ranks, &[]);
-        assert_eq!(other.record()["ranks"].as_array().unwrap().len(), ranks);
-        for (a, b) in one.steps(0).iter().zip(other.steps(0)) {
-            let relative = (a.loss() - b.loss()).abs() / a.loss();
-            assert!(relative <= 1e-5, "step {}, {ranks} ranks: {relative:e}", a.step());
+    for kind in KINDS {
+        let one = train(1, kind.flags);
+        for ranks in [2, 4] {
+            let other = train(ranks, kind.flags);
+            assert_eq!(other.record()["ranks"].as_array().unwrap().len(), ranks);
+            assert_eq!(other.steps(0).len(), 20);
+            for (a, b) in one.steps(0).iter().zip(other.steps(0)) {
+                let relative = (a.loss() - b.loss()).abs() / a.loss();
+                let step = a.step();
+                assert!(relative <= kind.rounding, "{kind:?} {step} {ranks}: {relative:e}");
+            }
         }
     }
 }
 
 #[test]
 fn the_candle_engine_trains_to_the_same_losses() {
-    let (fused, candle) = (train(2, &[]), train(2, &["--engine", "candle"]));
-    for (a, b) in fused.steps(0).iter().zip(candle.steps(0)) {
-        let relative = (a.loss() - b.loss()).abs() / a.loss();
-        assert!(relative <= 1e-4, "step {}: {relative:e}", a.step());
+    for workload in ["smoke", "llama-smoke"] {
+        let flags = ["--workload", workload];
+        let candle = train(2, &[&flags[..], &["--engine", "candle"]].concat());
+        for (a, b) in train(2, &flags).steps(0).iter().zip(candle.steps(0)) {
+            let relative = (a.loss() - b.loss()).abs() / a.loss();
+            assert!(relative <= 1e-4, "{workload}, step {}: {relative:e}", a.step());
+        }
     }
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use checkpoint::Point;
 use models::rng::{Purpose, Stream};
-use support::{Folder, Running, finish, mpirun};
+use support::{Folder, KINDS, Running, finish, mpirun};
 
 const STEPS: u64 = 24;
 
@@ -49,15 +49,21 @@ fn a_peer_that_never_comes_is_lost() {
 
 #[test]
 fn twenty_kills_each_resume_to_the_same_bits() {
-    let undisturbed = Folder::new();
-    finish(mpirun(2, &arguments(&undisturbed.text(), &[]))).expect(0);
+    let undisturbed = KINDS.map(|kind| {
+        let folder = Folder::new();
+        finish(mpirun(2, &arguments(&folder.text(), kind.flags))).expect(0);
+        folder
+    });
     let mut inside_a_save = 0;
     for seed in 0..20 {
         let (folder, fault) = (Folder::new(), draw(seed));
+        let kind = seed as usize % KINDS.len();
+        let (flags, undisturbed) = (KINDS[kind].flags, &undisturbed[kind]);
         inside_a_save += u32::from(fault.contains("point"));
-        let killed = finish(mpirun(2, &arguments(&folder.text(), &["--inject", &fault])));
+        let injected = [flags, &["--inject", &fault]].concat();
+        let killed = finish(mpirun(2, &arguments(&folder.text(), &injected)));
         assert_ne!(killed.code, 0, "seed {seed}, {fault}: nobody died\n{}", killed.stderr);
-        finish(mpirun(2, &arguments(&folder.text(), &[]))).expect(0);
+        finish(mpirun(2, &arguments(&folder.text(), flags))).expect(0);
         assert_eq!(folder.losses(), undisturbed.losses(), "seed {seed}, {fault}");
         let (end, expected) = (folder.record(), undisturbed.record());
         assert_eq!(end["fingerprint"], expected["fingerprint"], "seed {seed}, {fault}");

@@ -14,6 +14,26 @@ use serde_json::Value;
 /// Longest time any one run of a test may take.
 const TIMEOUT: Duration = Duration::from_secs(180);
 
+/// A kind of training that must keep every promise about bits.
+#[derive(Debug, Clone, Copy)]
+pub struct Kind {
+    /// Flags of `train`.
+    pub flags: &'static [&'static str],
+    /// Largest relative difference of a loss at another world size: what another order of sums
+    /// does, and in bf16 the weights that it rounds the other way.
+    pub rounding: f64,
+}
+
+/// Both families in both precisions.
+pub const KINDS: [Kind; 4] = [
+    Kind { flags: &["--workload", "smoke"], rounding: 1e-5 },
+    Kind { flags: &["--workload", "llama-smoke"], rounding: 1e-5 },
+    Kind { flags: &["--workload", "smoke", "--set", BF16], rounding: 1e-3 },
+    Kind { flags: &["--workload", "llama-smoke", "--set", BF16], rounding: 1e-3 },
+];
+
+const BF16: &str = "precision.compute=bf16";
+
 /// What a finished run returned and said.
 #[derive(Debug)]
 pub struct Finished {
