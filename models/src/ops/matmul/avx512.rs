@@ -1,4 +1,4 @@
-//! Micro-kernels in AVX-512: a tile of up to 6 x 64 sums in registers, for f32 and for pairs of bf16.
+//! Micro-kernels in AVX-512: a tile of up to 6 x 64 sums in registers, for f32 and pairs of bf16.
 //!
 //! Each step multiplies a column of up to 6 cells of the left operand, broadcast one by one, with a
 //! row of up to 4 vectors of the right one: 24 sums, 4 vectors and a broadcast fill 29 of the 32
