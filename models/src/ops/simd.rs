@@ -49,6 +49,19 @@ pub(crate) fn vectorize<R>(work: impl FnOnce() -> R) -> R {
     work()
 }
 
+/// Asks for a run of elements that will be read soon; it need not exist.
+#[inline(always)]
+pub(crate) fn prefetch<T>(start: *const T, len: usize) {
+    #[cfg(target_arch = "x86_64")]
+    for offset in (0..len * size_of::<T>()).step_by(64) {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: SSE is a part of x86-64, and a prefetch accesses nothing.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(start.cast::<i8>().wrapping_add(offset)) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (start, len);
+}
+
 /// Partial sums of [`sum`] and [`dot`]: one AVX-512 register of f32, two of f64.
 const LANES: usize = 16;
 

@@ -40,8 +40,8 @@ impl<W: Float> Softmax<W> {
                 *maximum = score.larger(*maximum);
             }
         }
-        for query in 0..BLOCK {
-            let correction = ((self.maximum[query] - maximum[query]) * scale).exp();
+        for (query, &maximum) in maximum.iter().enumerate() {
+            let correction = ((self.maximum[query] - maximum) * scale).exp();
             self.correction[query] = correction;
             self.sum[query] *= correction;
         }

@@ -1,4 +1,4 @@
-//! Micro-kernels in AVX-512: a tile of up to 6 x 64 sums in registers, for f32 and for pairs of bf16.
+//! Micro-kernels in AVX-512: a tile of up to 6 x 64 sums in registers, for f32 and pairs of bf16.
 //!
 //! Each step multiplies a column of up to 6 cells of the left operand, broadcast one by one, with a
 //! row of up to 4 vectors of the right one: 24 sums, 4 vectors and a broadcast fill 29 of the 32
@@ -7,7 +7,7 @@
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::{
-    __m512, _MM_HINT_T0, _MM_HINT_T1, _mm_prefetch, _mm512_add_ps, _mm512_dpbf16_ps,
+    __m512, __m512bh, _MM_HINT_T0, _MM_HINT_T1, _mm_prefetch, _mm512_add_ps, _mm512_dpbf16_ps,
     _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_set1_ps, _mm512_setzero_ps, _mm512_storeu_ps,
 };
 
@@ -41,7 +41,8 @@ fn multiply_single(sums: __m512, left: __m512, right: __m512) -> __m512 {
 #[inline]
 fn multiply_pairs(sums: __m512, left: __m512, right: __m512) -> __m512 {
     // SAFETY: both types are 64 bytes without invalid values.
-    unsafe { _mm512_dpbf16_ps(sums, std::mem::transmute(left), std::mem::transmute(right)) }
+    let pairs = |cells: __m512| unsafe { std::mem::transmute::<__m512, __m512bh>(cells) };
+    _mm512_dpbf16_ps(sums, pairs(left), pairs(right))
 }
 
 macro_rules! micro_kernel {

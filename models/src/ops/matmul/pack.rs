@@ -11,6 +11,8 @@ use crate::ops::{Element, simd};
 
 /// Side of the square blocks in which a transposing copy works.
 const BLOCK: usize = 16;
+/// Rows that are asked for before they are read: they are far apart.
+const AHEAD: usize = 16;
 /// Most rows of the left operand that are gathered at once.
 pub(super) const WIDEST: usize = 96;
 /// A vector load across two cache lines costs two; so packed panels start at a line.
@@ -112,8 +114,11 @@ unsafe fn rows_of_step<'a, E: Element, const PAIRS: bool>(
     depth: usize,
     width: usize,
 ) -> Rows<'a, E> {
-    // SAFETY: a row of the operand, by the caller's contract.
-    let row = |index| unsafe { std::slice::from_raw_parts(source.at(index, 0), width) };
+    let row = |index| {
+        simd::prefetch(source.at(index + AHEAD, 0), width);
+        // SAFETY: a row of the operand, by the caller's contract.
+        unsafe { std::slice::from_raw_parts(source.at(index, 0), width) }
+    };
     if PAIRS {
         (row(2 * step), (2 * step + 1 < depth).then(|| row(2 * step + 1)))
     } else {
@@ -157,6 +162,7 @@ unsafe fn copy_transposed<E: Element, const PAIRS: bool>(
         for step in (0..whole).step_by(BLOCK) {
             let mut block = [[E::Wide::ZERO; BLOCK]; BLOCK];
             for (lane, cells) in block.iter_mut().enumerate() {
+                simd::prefetch(source.at((step + 2 * BLOCK) * group, column + lane), 1);
                 // SAFETY: the elements of BLOCK whole cells within the operand.
                 *cells = unsafe { cells_of::<E, PAIRS>(source.at(step * group, column + lane)) };
             }

@@ -16,7 +16,7 @@ use super::kernel::{Kernel, Left, Target};
 use super::output::Output;
 use super::pack::{self, WIDEST};
 use super::strided::Strided;
-use super::workspace::Packs;
+use super::workspace::{Packs, Rooms};
 use crate::ops::{Element, Float};
 
 /// The right operand B (k, n).
@@ -107,7 +107,7 @@ impl<E: Element> Product<E> {
     unsafe fn block(&self, block: &Block, packs: &mut Packs<E>) {
         let (kernel, depth) = (packs.kernel, block.depth.len());
         let steps = depth.div_ceil(kernel.group);
-        let (gathered, packed, sums) = packs.rooms();
+        let Rooms { left: gathered, right: packed, sums } = packs.rooms();
         let panels = match self.right {
             Right::Plain(right) => {
                 let right = right.offset(block.depth.start, block.columns.start);

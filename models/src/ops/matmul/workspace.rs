@@ -24,6 +24,16 @@ pub(crate) struct Packs<E: Element> {
     sums: Vec<E::Wide>,
 }
 
+/// The rooms of [`Packs`].
+pub(super) struct Rooms<'a, W> {
+    /// For cells of A.
+    pub(super) left: &'a mut [W],
+    /// For cells of B.
+    pub(super) right: &'a mut [W],
+    /// For sums that wait.
+    pub(super) sums: &'a mut [W],
+}
+
 impl<E: Element> Packs<E> {
     fn new(kernel: &'static Kernel<E::Wide>) -> Self {
         let room = |cells| vec![E::Wide::ZERO; cells + LINE_BYTES / size_of::<E::Wide>()];
@@ -34,9 +44,10 @@ impl<E: Element> Packs<E> {
         (self.left.len() + self.right.len() + self.sums.len()) * size_of::<E::Wide>()
     }
 
-    /// The rooms for the left and the right operand and for sums.
-    pub(super) fn rooms(&mut self) -> (&mut [E::Wide], &mut [E::Wide], &mut [E::Wide]) {
-        (aligned(&mut self.left), aligned(&mut self.right), aligned(&mut self.sums))
+    /// All rooms, each from a cache line on.
+    pub(super) fn rooms(&mut self) -> Rooms<'_, E::Wide> {
+        let Self { left, right, sums, .. } = self;
+        Rooms { left: aligned(left), right: aligned(right), sums: aligned(sums) }
     }
 
     /// The run of k and the columns in one block of a product over `k`.
