@@ -2,9 +2,9 @@
 # All-reduce of 124 MB of f32 on two ranks of this machine: in buffers that the ranks of the node
 # share, as the trainer's gradients are, and through slots, which serve any other memory, against
 # Open MPI's own MPI_Allreduce in each of its modes, in turn for several rounds. The figure is the
-# ratio of Open MPI's best median to that of the buffers. The goal holds too where what must at least
-# be moved (every buffer read once and written once) goes at 80 % of the memory bandwidth that both
-# ranks reach in the same run.
+# ratio of Open MPI's best median to that of the buffers. The goal holds too where what must at
+# least be moved (every buffer read once and written once) goes at 80 % of the memory bandwidth
+# that both ranks reach in the same run.
 #
 # Nothing else is on: no training, no telemetry. Open MPI's call is blocking, on its main thread;
 # ours goes through the backend: submitted, carried out by the communication thread, waited for.

@@ -3,8 +3,8 @@
 use super::{Terms, filled, good, value};
 use crate::{Channel, Collective, Operation, scope};
 
-/// Operations on buffers of [`buffer`](trait.Collective.html#method.buffer), on slices of them, and
-/// on them on one rank and on other memory on the others give what they give anywhere.
+/// Operations on buffers of `dyn Collective`'s `buffer`, on slices of them, and on them
+/// on one rank and other memory on the others, give what they give anywhere.
 ///
 /// # Panics
 /// When they do not.

@@ -1,8 +1,8 @@
 //! What an operation does within the nodes and between them.
 //!
-//! First the ranks of each node reduce ("up"), so that each has a part of its node's sum; then ranks
-//! of the same index talk across nodes about that part; then each node shares ("down"). Where nodes
-//! differ in size, the first rank of each has all of it and talks alone.
+//! First the ranks of each node reduce ("up"), so that each has a part of its node's sum; then
+//! ranks of the same index talk across nodes about that part; then each node shares ("down"). Where
+//! nodes differ in size, the first rank of each has all of it and talks alone.
 
 use std::ops::Range;
 

@@ -129,9 +129,11 @@ impl Lane {
     /// [`is_exposed`]: Self::is_exposed
     pub(crate) unsafe fn step(&mut self) -> Step {
         let Some(mut run) = self.run.take() else { return Step::Finished };
-        // SAFETY: the caller's promise.
-        let step =
-            if run.pieces.count == 0 { Step::Finished } else { unsafe { self.work(&mut run) } };
+        let step = match run.pieces.count {
+            0 => Step::Finished,
+            // SAFETY: the caller's promise.
+            _ => unsafe { self.work(&mut run) },
+        };
         if step != Step::Finished {
             self.run = Some(run);
         }
@@ -300,8 +302,8 @@ impl Lane {
         to: *mut u8,
     ) {
         let (local, len) = (self.node.local, range.len());
-        // SAFETY: the caller's promise: the buffer and the sums' slot are ours alone, the offers are
-        // written by nobody now. Slots are aligned to pages, and pieces in them to `E`.
+        // SAFETY: the caller's promise: the buffer and the sums' slot are ours alone, the offers
+        // are written by nobody now. Slots are aligned to pages, and pieces in them to `E`.
         unsafe {
             let own = slice::from_raw_parts_mut(pieces.at(range.start).cast::<E>(), len);
             let copy = pieces.task.kind.gathers();

@@ -67,8 +67,8 @@ impl Region {
         (start + memory.bytes() <= self.maps[self.local].len()).then_some(start)
     }
 
-    /// Does what a task does with one piece: for [`Kind::Gather`] a piece of `owner`'s part, else of
-    /// this rank's own.
+    /// Does what a task does with one piece: for [`Kind::Gather`] a piece of `owner`'s part, else
+    /// of this rank's own.
     ///
     /// # Safety
     /// The elements lie in the buffers at that offset, and until all ranks have met again

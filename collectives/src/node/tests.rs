@@ -268,8 +268,10 @@ fn a_buffer_is_exposed_while_others_may_write_to_it() {
         unsafe { lanes[0].step() };
         assert_eq!(lanes[0].is_exposed(), exposed, "{kind:?}");
         for _ in 0..10 {
-            // SAFETY: as above.
-            lanes.iter_mut().for_each(|lane| drop(unsafe { lane.step() }));
+            for lane in &mut lanes {
+                // SAFETY: as above.
+                unsafe { lane.step() };
+            }
         }
         assert!(lanes.iter().all(|lane| lane.is_idle() && !lane.is_exposed()), "{kind:?}");
     }
