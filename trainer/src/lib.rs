@@ -33,4 +33,5 @@ pub mod state;
 pub mod statistics;
 pub mod step;
 pub mod telemetry;
+mod tidying;
 mod vote;

@@ -29,11 +29,11 @@ pub fn activation_bytes(
     sequence_tokens: usize,
 ) -> Vec<(String, u64)> {
     let rows = micro_sequences * sequence_tokens;
-    let bytes = |columns: usize| 4 * (rows * columns) as u64;
+    let bytes = |columns: usize| 4 * rows as u128 * columns as u128;
     let [width, feed_forward, logits, scores] =
         [config.width, config.feed_forward, config.vocabulary, config.heads * sequence_tokens]
-            .map(bytes);
-    let layers = config.layers as u64;
+            .map(bytes); // B L H T^2 may exceed 64 bits
+    let layers = config.layers as u128;
     let block = match config.family {
         Family::Gpt => 28 * width + 7 * feed_forward,
         Family::Llama(llama) => {
@@ -43,7 +43,7 @@ pub fn activation_bytes(
         }
     };
     let in_flight = layers * scores + 10 * feed_forward.max(scores).max(width);
-    let parameters = 4 * Layout::new(config).parameters() as u64;
+    let parameters = 4 * Layout::new(config).parameters() as u128;
     [
         ("block activations", layers * (block + 5 * scores)),
         ("logits", 4 * logits),
@@ -51,6 +51,6 @@ pub fn activation_bytes(
         ("copy of weights", parameters),
         ("parameter gradients", parameters),
     ]
-    .map(|(name, bytes)| (name.to_owned(), bytes))
+    .map(|(name, bytes)| (name.to_owned(), u64::try_from(bytes).unwrap_or(u64::MAX)))
     .into()
 }
