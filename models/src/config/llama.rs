@@ -58,7 +58,7 @@ impl Llama {
         }
         if !head_width.is_multiple_of(2) {
             let expected = format!(
-                "heads of even width (RoPE turns pairs), found model.width / model.heads = {head_width}"
+                "heads of even width for RoPE, found model.width / model.heads = {head_width}"
             );
             return Err(Error::invalid("model.heads", heads, expected));
         }
