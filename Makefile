@@ -80,8 +80,9 @@ test-without-mpi: ## run the tests of a build without MPI
 test-mpich: ## run the tests of the MPI backend against MPICH, in a build of its own
 	@$(BUDGET) $@ $(TEST_MPICH_SECONDS) scripts/test-mpi.sh mpich
 
-test-openmpi5: ## run the contract of the MPI backend against Open MPI 5, in a build of its own
-	@$(BUDGET) $@ $(TEST_OPENMPI5_SECONDS) scripts/test-mpi.sh openmpi --test mpi
+test-openmpi5: ## run the tests of the MPI backend against Open MPI 5, in a build of its own
+	@$(BUDGET) $@ $(TEST_OPENMPI5_SECONDS) scripts/test-mpi.sh openmpi --test mpi \
+		--test mpi_bootstrap
 
 lint: setup-lint format clippy docs deny shellcheck ## check format, code, docs, licences, scripts
 

@@ -29,6 +29,8 @@ median() {
     sort -n | awk '{ v[NR] = $1 } END { print (v[int((NR + 1) / 2)] + v[int(NR / 2) + 1]) / 2 }'
 }
 
+echo "gpt2-124m, B=4, T=256, f32, $(nproc) threads, $steps steps a round; checkpoints off," \
+    "telemetry on; commit $(git rev-parse --short HEAD)"
 printf '%-8s %18s %18s\n' round 'fused tokens/s' 'candle tokens/s'
 for round in $(seq "$rounds"); do
     fused=$(tokens_per_second fused "$round")

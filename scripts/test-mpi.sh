@@ -6,7 +6,8 @@
 #
 # The library, its mpicc and its mpirun come from PyPI into .venv-NAME; the build goes to
 # target-NAME, which starts as a copy of target, so that only what knows MPI is built again. Without
-# further arguments it runs the contract of the backends and the determinism of training.
+# further arguments it runs the contract of the backends, how ranks meet, and the determinism of
+# training.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -20,7 +21,7 @@ case "$name" in
         ;;
 esac
 shift
-[ "$#" -gt 0 ] || set -- --test mpi --test determinism
+[ "$#" -gt 0 ] || set -- --test mpi --test mpi_bootstrap --test determinism
 
 prefix="$PWD/.venv-$name"
 if [ "$(cat "$prefix/installed" 2>/dev/null)" != "$package" ]; then

@@ -61,6 +61,9 @@ fn the_first_bucket_starts_before_backward_ends() {
     }
     let off = train(2, &["--set", SEVERAL_BUCKETS, "--set", "collectives.overlap=false"]);
     assert!(leads(&off, 0).iter().all(|&lead| lead == 0), "without overlap nothing starts early");
+    let hidden = |folder: &Folder| folder.record()["collectives"]["hidden_share"].as_f64().unwrap();
+    assert_eq!(hidden(&off), 0.0);
+    assert!(hidden(&on) > 0.0);
 }
 
 #[test]

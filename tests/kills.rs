@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use checkpoint::Point;
 use models::rng::{Purpose, Stream};
-use support::{Folder, finish, mpirun};
+use support::{Folder, Running, finish, mpirun};
 
 const STEPS: u64 = 24;
 
@@ -32,6 +32,19 @@ fn draw(seed: u64) -> String {
     let (point, commit) = (Point::ALL[index], Point::VoteBeforeManifest as usize);
     let rank = if point as usize >= commit { 0 } else { rank }; // only rank 0 commits
     format!("kill@step={save},rank={rank},point={point}")
+}
+
+/// The launcher has started it, and it never comes to MPI: a node that hangs.
+#[test]
+fn a_peer_that_never_comes_is_lost() {
+    let folder = Folder::new();
+    let mut command = mpirun(1, &["train", "--deadline", "2s", "--out", &folder.text()]);
+    command.args([":", "-np", "1", "sleep", "60"]);
+    let start = Instant::now();
+    let finished = finish(command).expect(5);
+    assert!(finished.stderr.contains("a peer is missing"), "{}", finished.stderr);
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+    assert!(!folder.path().exists(), "nothing was begun");
 }
 
 #[test]
@@ -59,12 +72,35 @@ fn another_world_size_resumes_the_same_training() {
     finish(mpirun(2, &arguments(&undisturbed.text(), &[]))).expect(0);
     let folder = Folder::new();
     let fault = ["--inject", "kill@step=13,rank=0"];
-    finish(mpirun(4, &arguments(&folder.text(), &fault)));
+    let killed = finish(mpirun(4, &arguments(&folder.text(), &fault)));
+    assert_ne!(killed.code, 0, "nobody died\n{}", killed.stderr);
     finish(mpirun(1, &arguments(&folder.text(), &[]))).expect(0);
+    let attempts = folder.record()["attempts"].clone();
+    assert_eq!((&attempts[0]["world"], &attempts[1]["world"]), (&4.into(), &1.into()));
+    assert_eq!(attempts[1]["resumed_after_step"], 12);
+    assert_eq!(folder.losses().len(), STEPS as usize);
     for (a, b) in folder.losses().iter().zip(undisturbed.losses()) {
         let (ours, theirs) = (f64::from_bits(a.1), f64::from_bits(b.1));
         assert!((ours - theirs).abs() / theirs <= 1e-5, "step {}: {ours} {theirs}", a.0);
     }
+}
+
+#[test]
+fn steps_made_again_are_counted_over_all_kills() {
+    let folder = Folder::new();
+    for step in ["7", "15"] {
+        let fault = format!("kill@step={step},rank=1");
+        let killed = finish(mpirun(2, &arguments(&folder.text(), &["--inject", &fault])));
+        assert_ne!(killed.code, 0, "nobody died\n{}", killed.stderr);
+    }
+    finish(mpirun(2, &arguments(&folder.text(), &[]))).expect(0);
+    let record = folder.record();
+    let resumed: Vec<_> = (0..3).map(|n| &record["attempts"][n]["resumed_after_step"]).collect();
+    assert_eq!(resumed, [0, 4, 12]);
+    let last: Vec<_> = (0..2).map(|n| record["attempts"][n]["last_step"].as_u64()).collect();
+    let lost = last[0].unwrap() - 4 + last[1].unwrap() - 12;
+    assert_eq!(record["goodput"]["lost_steps"], lost, "{record}");
+    assert!(lost <= 4, "{lost}: kills came at most two steps after a save");
 }
 
 #[test]
@@ -100,12 +136,7 @@ fn a_request_to_stop_saves_and_exits_with_75() {
     let out = folder.text();
     let endless = ["train", "--workload", "smoke", "--threads", "1", "--out", &out];
     let long = ["--set", "schedule.steps=100000"];
-    let mut command = mpirun(2, &[&endless[..], &long[..]].concat());
-    let mut child = command
-        .stdout(std::process::Stdio::null())
-        .stderr(std::process::Stdio::null())
-        .spawn()
-        .unwrap();
+    let mut child = Running::start(mpirun(2, &[&endless[..], &long[..]].concat()));
     let start = Instant::now();
     let steps = folder.path().join("steps/r000000.jsonl");
     while std::fs::read_to_string(&steps).unwrap_or_default().lines().count() < 3 {
@@ -115,8 +146,7 @@ fn a_request_to_stop_saves_and_exits_with_75() {
     for pid in pids(&folder) {
         std::process::Command::new("kill").args(["-TERM", &pid.to_string()]).status().unwrap();
     }
-    let status = child.wait().unwrap();
-    assert_eq!(status.code(), Some(75));
+    assert_eq!(child.wait(), Some(75));
     let record = folder.record();
     assert_eq!(record["status"], "stopped");
     assert_eq!(record["exit_code"], 75);

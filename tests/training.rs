@@ -76,6 +76,29 @@ fn a_run_goes_on_where_steps_stopped_it() {
 }
 
 #[test]
+fn a_start_that_was_killed_before_it_said_whose_folder_it_is_does_no_harm() {
+    let folder = Folder::new();
+    std::fs::create_dir(folder.path()).unwrap();
+    for left in ["lock", "identity.json.tmp"] {
+        std::fs::write(folder.path().join(left), "{").unwrap();
+    }
+    train(&folder, &["--steps", "2", "--fresh"]).expect(0);
+    train(&folder, &["--steps", "2", "--fresh"]).expect(2);
+}
+
+#[test]
+fn two_runs_of_one_workload_do_not_take_each_others_checkpoints() {
+    let (one, other) = (Folder::new(), Folder::new());
+    train(&one, &["--steps", "2"]).expect(0);
+    train(&other, &["--steps", "2"]).expect(0);
+    let checkpoints = |folder: &Folder| folder.path().join("checkpoints");
+    std::fs::remove_dir_all(checkpoints(&one)).unwrap();
+    std::fs::rename(checkpoints(&other), checkpoints(&one)).unwrap();
+    let refused = train(&one, &["--steps", "4"]).expect(6);
+    assert!(refused.stderr.contains("run: expected"), "{}", refused.stderr);
+}
+
+#[test]
 fn smaller_micro_batches_give_the_same_losses_to_rounding() {
     let (large, small) = (Folder::new(), Folder::new());
     train(&large, &["--steps", "10", "--set", "batch.micro_sequences=16"]).expect(0);

@@ -101,6 +101,12 @@ pub enum Error {
         /// Size of the missing box in each dimension.
         extent: Vec<usize>,
     },
+    /// The caller said that this rank must not save; the others read it in [`Error::SaveFailed`].
+    #[error("{reason}")]
+    Unable {
+        /// Its reason.
+        reason: String,
+    },
     /// The save was given up on every rank and its files removed. The state in memory is
     /// untouched: go on training, and try again later.
     #[error("save of step {step} given up: {}", join(failures))]
@@ -194,6 +200,13 @@ impl Error {
             }
             _ => false,
         }
+    }
+
+    /// Whether a file is not there, which on a shared file system may mean: not yet.
+    pub(crate) fn is_absence(&self) -> bool {
+        let Self::Io { source, .. } = self else { return false };
+        source.kind() == ErrorKind::NotFound
+            || source.raw_os_error() == Some(Errno::STALE.raw_os_error())
     }
 }
 

@@ -34,11 +34,14 @@
 //!         parts: &[Part { tensor: tensor.clone(), data: &[7; 16] }],
 //!         state: &state,
 //!         rank_state: &serde_json::Value::Null,
-//!         keep: 2,
+//!         parent: None,
+//!         unable: None,
 //!     },
 //!     &Alone,
 //!     &Silent,
 //! )?;
+//!
+//! store.tidy(epoch, 2, &Silent); // rank 0: the newest two stay
 //!
 //! let mut data = [0; 16];
 //! let restored = store.resume(&mut [PartMut { tensor, data: &mut data }], &Alone)?;
@@ -78,6 +81,7 @@ pub use identity::Identity;
 pub use peers::{Alone, Peers, PeersError};
 pub use point::{Observer, Point, Silent};
 pub use resume::Restored;
+pub use retention::Tidied;
 pub use save::{Save, SaveReport};
 pub use store::{Listed, Options, Status, Store};
 pub use verify::VerifyReport;

@@ -23,7 +23,8 @@ pub enum Point {
     MidManifest,
     /// The checkpoint is committed, `LATEST` is not written (rank 0).
     ManifestBeforeLatest,
-    /// An old checkpoint has lost its manifest but not its data (rank 0, if one is removed).
+    /// An old checkpoint has lost its manifest but not its data (rank 0, if one is removed; this
+    /// one is a point of [`Store::tidy`](crate::Store::tidy)).
     MidRetention,
 }
 

@@ -214,7 +214,7 @@ impl Store {
         peers: &dyn Peers,
     ) -> Result<Vec<String>> {
         let ranks = (peers.rank()..manifest.world).step_by(peers.world());
-        ranks.map(|rank| self.read_index_text(name, manifest, rank)).collect()
+        ranks.map(|rank| self.patiently(|| self.read_index_text(name, manifest, rank))).collect()
     }
 
     fn fill(
@@ -231,9 +231,27 @@ impl Store {
         };
         let indexes = (0..manifest.world).map(parse).collect::<Result<_>>()?;
         let opened = Opened { store: self, name, manifest, indexes };
-        let bytes_read = opened.fill(parts, peers.rank())?;
+        let rank = peers.rank();
+        let bytes_read = self.patiently(|| opened.fill(parts, rank))?;
         let has_own = manifest.world == peers.world();
-        let rank_state = if has_own { Some(opened.rank_state(peers.rank())?) } else { None };
+        let own = || self.patiently(|| opened.rank_state(rank));
+        let rank_state = if has_own { Some(own()?) } else { None };
         Ok((bytes_read, rank_state))
+    }
+
+    /// Tries again while a file is not there that a manifest names: the commit may be newer than
+    /// this machine's view of the folder.
+    fn patiently<T>(&self, mut read: impl FnMut() -> Result<T>) -> Result<T> {
+        let until = Instant::now() + self.options().patience;
+        let mut pause = Duration::from_millis(20);
+        loop {
+            match read() {
+                Err(error) if error.is_absence() && Instant::now() + pause < until => {
+                    std::thread::sleep(pause);
+                    pause *= 2;
+                }
+                outcome => return outcome,
+            }
+        }
     }
 }

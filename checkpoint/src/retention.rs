@@ -1,5 +1,8 @@
 //! Removing: old checkpoints after a commit, remains of dead attempts before a save.
 //!
+//! Old ones are removed by [`Store::tidy`], which talks to no rank, so that training need not wait
+//! for a slow file system to forget them.
+//!
 //! The manifest goes first and durably, so that a removal that is cut short leaves nothing that
 //! looks committed; its tombstone goes last, so that it is still known for a removal. A checkpoint
 //! counts as kept when its manifest, indexes and file sizes are right and no resume has rejected
@@ -15,16 +18,29 @@ use crate::name::Name;
 use crate::store::Status;
 use crate::{Error, Observer, Point, Result, Store, durable};
 
+/// What [`Store::tidy`] did.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Tidied {
+    /// Names of the checkpoints that were removed.
+    pub removed: Vec<String>,
+    /// What could not be removed, and checkpoints that were found damaged.
+    pub warnings: Vec<String>,
+}
+
 impl Store {
-    /// Removes what is older than the newest `keep` sound checkpoints (0 keeps all). Returns the
-    /// removed names. Failures are warnings: the next save tries again.
-    pub(crate) fn retire(
-        &self,
-        keep: usize,
-        observer: &dyn Observer,
-        warnings: &mut Vec<String>,
-    ) -> Vec<String> {
-        let mut removed = Vec::new();
+    /// Removes what is older than the newest `keep` sound checkpoints (0 keeps all), and what dead
+    /// attempts before `epoch` left beside them.
+    ///
+    /// For rank 0, after a save and not during one; a thread of its own may do it. Failures are
+    /// warnings: the next call tries again.
+    pub fn tidy(&self, epoch: u64, keep: usize, observer: &dyn Observer) -> Tidied {
+        let tidied = self.retire(keep, observer);
+        self.sweep_root(epoch);
+        tidied
+    }
+
+    fn retire(&self, keep: usize, observer: &dyn Observer) -> Tidied {
+        let Tidied { mut removed, mut warnings } = Tidied::default();
         let mut sound = 0;
         for name in self.scan().unwrap_or_default() {
             let is_old = keep > 0 && sound >= keep;
@@ -42,7 +58,7 @@ impl Store {
                 _ => {}
             }
         }
-        removed
+        Tidied { removed, warnings }
     }
 
     /// Removes what earlier epochs and failed saves of this process left uncommitted, and removals
@@ -66,7 +82,7 @@ impl Store {
 
     /// Removes temporary files of dead attempts beside the checkpoints, and old epochs. Only after
     /// a gather that follows opening the store on all ranks, as they write such files there.
-    pub(crate) fn sweep_root(&self, epoch: u64) {
+    fn sweep_root(&self, epoch: u64) {
         for entry in fs::read_dir(self.root()).into_iter().flatten().flatten() {
             let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
             if is_file && entry.file_name().to_str().is_some_and(|name| is_leftover(name, epoch)) {

@@ -32,8 +32,10 @@ pub struct Save<'a> {
     pub state: &'a Value,
     /// State of this rank, given back when the same number of ranks restores.
     pub rank_state: &'a Value,
-    /// How many committed checkpoints stay, this one included. 0 keeps all.
-    pub keep: usize,
+    /// Name of the checkpoint that the state descends from, for those who trace it back.
+    pub parent: Option<&'a str>,
+    /// Why this rank must not save, if it must not: then all ranks learn it and none saves.
+    pub unable: Option<&'a str>,
 }
 
 /// How a save went, as this rank saw it.
@@ -51,8 +53,6 @@ pub struct SaveReport {
     pub vote: Duration,
     /// Until the manifest was durable.
     pub commit: Duration,
-    /// Checkpoints that retention removed (rank 0).
-    pub removed: Vec<String>,
     /// What went wrong after the commit and does not matter for it (rank 0).
     pub warnings: Vec<String>,
 }
@@ -106,20 +106,20 @@ impl Store {
         let mut warnings = Vec::new();
         self.commit(&name, request, &votes, peers, observer, &mut warnings)?;
         let commit = started.elapsed() - vote - write;
-        let mut removed = Vec::new();
-        if peers.rank() == 0 {
-            removed = self.retire(request.keep, observer, &mut warnings);
-            self.sweep_root(request.epoch);
-        }
         let bytes = votes[peers.rank()].bytes;
         let bytes_total = votes.iter().map(|vote| vote.bytes).sum();
         let checkpoint = name.to_string();
-        Ok(SaveReport { checkpoint, bytes, bytes_total, write, vote, commit, removed, warnings })
+        Ok(SaveReport { checkpoint, bytes, bytes_total, write, vote, commit, warnings })
     }
 
     /// Gather 1: all ranks learn the attempt's name, and find out if they differ.
     fn begin(&self, request: &Save<'_>, peers: &dyn Peers) -> Result<Name> {
-        let lead = if peers.rank() == 0 { self.lead(request, peers) } else { Ok(Lead::Follows) };
+        let lead = match request.unable {
+            Some(reason) => Err(Error::Unable { reason: reason.to_owned() }),
+            None if peers.rank() == 0 => self.lead(request, peers),
+            None => Ok(Lead::Follows),
+        };
+        let led = lead.is_ok();
         let opening = lead.map(|lead| Opening {
             step: request.step,
             epoch: request.epoch,
@@ -129,6 +129,10 @@ impl Store {
         let openings = match agree(peers, opening)? {
             Ok(openings) => openings,
             Err(Objection { failures, .. }) => {
+                // Rank 0 may have made a folder for it; what stays is swept before the next save.
+                if led && peers.rank() == 0 {
+                    self.sweep(request.epoch);
+                }
                 return Err(Error::SaveFailed { step: request.step, failures });
             }
         };
@@ -243,6 +247,7 @@ impl Store {
             checkpoint: name.to_string(),
             step: request.step,
             epoch: request.epoch,
+            parent: request.parent.map(str::to_owned),
             software: env!("CARGO_PKG_VERSION").to_owned(),
             world: votes.len(),
             ranks_per_folder: self.options().ranks_per_folder,

@@ -3,13 +3,14 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::time::Duration;
 
 use crate::format::manifest::{MANIFEST, Manifest, REJECTED, TOMBSTONE};
 use crate::format::sealed::unseal;
 use crate::name::Name;
 use crate::{Digest, Error, Identity, Result};
 
-/// How files are cut. Readers take these from the files.
+/// How files are cut, which readers take from the files, and how they are waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
     /// Bytes of one digest, and of one read: 16 MiB by default.
@@ -18,11 +19,19 @@ pub struct Options {
     pub file_bytes_max: u64,
     /// Ranks that share one `dNN` folder: 64 by default.
     pub ranks_per_folder: usize,
+    /// How long a resume waits for a file that a manifest names: another machine's view of a shared
+    /// file system may lag behind the commit. 5 seconds by default.
+    pub patience: Duration,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { chunk_bytes: 16 << 20, file_bytes_max: 8 << 30, ranks_per_folder: 64 }
+        Self {
+            chunk_bytes: 16 << 20,
+            file_bytes_max: 8 << 30,
+            ranks_per_folder: 64,
+            patience: Duration::from_secs(5),
+        }
     }
 }
 
@@ -106,7 +115,7 @@ impl Store {
     /// When one of them is 0.
     #[must_use]
     pub fn with_options(mut self, options: Options) -> Self {
-        let Options { chunk_bytes, file_bytes_max, ranks_per_folder } = options;
+        let Options { chunk_bytes, file_bytes_max, ranks_per_folder, .. } = options;
         assert!(chunk_bytes > 0 && file_bytes_max > 0 && ranks_per_folder > 0, "{options:?}");
         self.options = options;
         self

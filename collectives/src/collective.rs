@@ -98,15 +98,18 @@ pub unsafe trait Collective: Send + Sync + Debug {
     /// Whether memory of operations that failed may still be written, although `wait` returned:
     /// they could not be taken back from the library below, from its network adapter or from peers.
     ///
-    /// Ask after an error. When it is true the process must end soon, and must until then neither
-    /// free nor use again the buffers that were lent: leave by `std::process::exit` (which drops
-    /// nothing) from the frame that owns them. Once true it stays true, except that a communication
-    /// thread which was stuck may come back. Cheap; false for backends that run within the process.
+    /// When it is true the process must end soon, and must until then neither free nor use again
+    /// the buffers that were lent. Ask after an error to find out; or do not ask and be on the safe
+    /// side, as the trainer does, which keeps every lent buffer in a `ManuallyDrop` that is undone
+    /// by success alone, and ends the process after any error. Once true it stays true, except that
+    /// a communication thread which was stuck may come back. Cheap; false for backends that run
+    /// within the process.
     fn memory_at_risk(&self) -> bool {
         false
     }
 
     /// Leaves the group at once, because this rank failed for a reason of its own: outstanding
-    /// and later operations are [`Error::Dead`], and dropping the backend waits for nobody.
+    /// and later operations are [`Error::Dead`], except for those that were over already, whose
+    /// `wait` still returns how they ended; and dropping the backend waits for nobody.
     fn abandon(&self, reason: &str);
 }

@@ -62,6 +62,18 @@ pub enum Error {
         /// MPI's words for it.
         text: String,
     },
+    /// The ranks did not all come to open the backend before the deadline. It is stuck there: the
+    /// process should end soon (exit code 5).
+    #[error(
+        "backend {backend} was not open after {:.1} s: a peer is missing or far behind; did every \
+         rank start, and under the mpirun of the same MPI library?", waited.as_secs_f64()
+    )]
+    OpenDeadline {
+        /// Name of the backend.
+        backend: &'static str,
+        /// From the first call of the library until the deadline.
+        waited: Duration,
+    },
     /// The backend could not be started.
     #[error("backend {backend} cannot start: {text}")]
     Start {
@@ -104,9 +116,25 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the cause may be another rank: the process then ends with exit code 5.
+    /// Whether the cause may be another rank: the process then ends with exit code 5. Libraries
+    /// without fault tolerance have no better word for a lost peer than an MPI error.
     pub fn is_peer_failure(&self) -> bool {
-        matches!(self, Self::Deadline { .. } | Self::PeerLost { .. } | Self::Dead { .. })
+        matches!(
+            self,
+            Self::Deadline { .. }
+                | Self::OpenDeadline { .. }
+                | Self::PeerLost { .. }
+                | Self::Dead { .. }
+                | Self::Mpi { .. }
+        )
+    }
+
+    /// The first rank that is known to be missing.
+    pub fn missing_rank(&self) -> Option<usize> {
+        match self {
+            Self::Deadline { peers, .. } => peers.first().copied(),
+            _ => None,
+        }
     }
 }
 

@@ -8,7 +8,6 @@
 //! Backends: [`Single`] (one rank), [`Threads`] (several ranks in one process, for tests) and,
 //! with feature `mpi`, `Mpi`. [`contract`] holds what they all promise, as functions that check it.
 
-mod bandwidth;
 mod blocking;
 mod bucket;
 mod buffer;
@@ -26,7 +25,6 @@ mod single;
 mod slots;
 mod threads;
 
-pub use bandwidth::{Bandwidth, bus_bandwidth};
 pub use bucket::{Bucket, BucketPlan};
 pub use buffer::{Buffer, Shared};
 pub use collective::{Collective, OUTSTANDING_MAX, Ticket};

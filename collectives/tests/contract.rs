@@ -63,9 +63,9 @@ fn a_thread_that_stays_away_is_named() {
 
 #[test]
 fn threads_notice_what_does_not_match() {
-    for len in [2, 4] {
+    for lens in [(3, 2), (3, 4)] {
         on_threads(2, |rank| {
-            failures::a_message_of_wrong_length_is_an_error(rank, len, &TERMS);
+            failures::a_message_of_wrong_length_is_an_error(rank, lens, &TERMS);
         });
     }
     on_threads(2, |rank| {

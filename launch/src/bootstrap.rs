@@ -1,14 +1,14 @@
 //! From a bare process to a rank that knows its world.
 
+use std::mem::ManuallyDrop;
 use std::time::{Duration, Instant};
 
 use collectives::{Collective, Single};
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
-use crate::cgroup::Limits;
 use crate::environment::{self, Launcher};
-use crate::threads::{Resources, ThreadPlan, allowed_cores, known_cores};
+use crate::threads::{Resources, ThreadPlan};
 use crate::topology::{Placement, Presence, Share};
 
 /// How ranks are to talk: the key `collectives.backend`.
@@ -123,21 +123,18 @@ impl World {
     /// [`Error::Meet`] when the ranks do not meet before the deadline.
     pub fn meet(collective: Box<dyn Collective>, options: &Options) -> Result<Self, Error> {
         let (rank, world) = (collective.rank(), collective.world());
-        let mut bytes = vec![0_u8; world * Presence::BYTES];
+        // After an error the network may still write here: it is then never freed.
+        let mut bytes = ManuallyDrop::new(vec![0_u8; world * Presence::BYTES]);
         Presence::of_this_process()
             .encode(&mut bytes[rank * Presence::BYTES..(rank + 1) * Presence::BYTES]);
         collective
             .all_gather(&mut bytes, Instant::now() + options.deadline)
             .map_err(|source| Error::Meet { rank, source })?;
+        let bytes = ManuallyDrop::into_inner(bytes);
         let presences: Vec<_> = bytes.chunks(Presence::BYTES).map(Presence::decode).collect();
         let placement = Placement::new(rank, &presences);
-        let resources = Resources {
-            cores: allowed_cores(),
-            cores_known: known_cores().is_some(),
-            share: Share::new(rank, &presences),
-            local_world: placement.local_world,
-            quota_cores: Limits::of_this_process().cpu_cores,
-        };
+        let share = Share::new(rank, &presences);
+        let resources = Resources::of_this_process(share, placement.local_world);
         let hosts = presences.into_iter().map(|presence| presence.host).collect();
         let threads = ThreadPlan::new(&resources, options.threads);
         Ok(Self { collective, placement, hosts, threads })
@@ -148,6 +145,7 @@ impl World {
 mod tests {
     use super::*;
     use crate::LauncherKind;
+    use crate::threads::allowed_cores;
 
     const OPTIONS: Options =
         Options { backend: Backend::Auto, deadline: Duration::from_secs(20), threads: None };
@@ -208,6 +206,9 @@ mod tests {
             assert_eq!((placement.world, placement.local_world, placement.nodes), (3, 3, 1));
             assert_eq!(world.hosts.len(), 3);
         }
+        let expected = ThreadPlan::of_first(3, None);
+        assert_eq!(worlds[0].threads, expected, "a plan beforehand says what comes");
+        assert!(worlds.iter().all(|world| world.threads.threads <= expected.threads));
         let threads: usize = worlds.iter().map(|world| world.threads.threads).sum();
         assert!(threads <= allowed_cores().len().max(3), "{threads} threads");
     }

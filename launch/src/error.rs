@@ -68,7 +68,7 @@ pub enum Error {
         /// What the backend said.
         source: collectives::Error,
     },
-    /// MPI could not be initialised.
+    /// MPI could not be initialised, or not all ranks came to it in time.
     #[error("MPI could not be initialised")]
     Open {
         /// What the backend said.
@@ -82,6 +82,16 @@ pub enum Error {
         /// What the system said.
         source: std::io::Error,
     },
+}
+
+impl Error {
+    /// Whether the cause may be another rank: the process then ends with exit code 5.
+    pub fn is_peer_failure(&self) -> bool {
+        match self {
+            Self::Meet { source, .. } | Self::Open { source } => source.is_peer_failure(),
+            _ => false,
+        }
+    }
 }
 
 fn describe(launcher: Option<&Launcher>) -> String {

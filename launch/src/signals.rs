@@ -26,9 +26,16 @@ impl StopFlag {
     pub fn install() -> Result<Self, Error> {
         let flags = Self::default();
         // Ends the process at the second Ctrl-C: registered first, it sees the first one's flag.
-        signal_hook::flag::register_conditional_shutdown(SIGINT, 130, Arc::clone(&flags.stop))
+        // The flag is its own: a Ctrl-C after a SIGTERM is the first, and the last save goes on.
+        let interrupted = Arc::new(AtomicBool::new(false));
+        signal_hook::flag::register_conditional_shutdown(SIGINT, 130, Arc::clone(&interrupted))
             .map_err(|source| Error::System { action: "handle SIGINT".to_owned(), source })?;
-        let signals = [(SIGTERM, &flags.stop), (SIGINT, &flags.stop), (SIGUSR1, &flags.checkpoint)];
+        let signals = [
+            (SIGTERM, &flags.stop),
+            (SIGINT, &flags.stop),
+            (SIGINT, &interrupted),
+            (SIGUSR1, &flags.checkpoint),
+        ];
         for (signal, flag) in signals {
             signal_hook::flag::register(signal, Arc::clone(flag)).map_err(|source| {
                 Error::System { action: format!("handle signal {signal}"), source }

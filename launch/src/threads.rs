@@ -11,6 +11,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
+use crate::cgroup::Limits;
 use crate::topology::Share;
 
 /// Largest number of logical processors that a binding can name.
@@ -42,7 +43,29 @@ pub struct Resources {
     pub quota_cores: Option<f64>,
 }
 
+impl Resources {
+    /// Of a rank of this process's node that may run on the cores that the current thread may.
+    pub fn of_this_process(share: Share, local_world: usize) -> Self {
+        Self {
+            cores: allowed_cores(),
+            cores_known: known_cores().is_some(),
+            share,
+            local_world,
+            quota_cores: Limits::of_this_process().cpu_cores,
+        }
+    }
+}
+
 impl ThreadPlan {
+    /// Of the first of `local` ranks that share what this process may use: none gets more threads.
+    ///
+    /// # Panics
+    /// As [`ThreadPlan::new`]; and when `local` is 0.
+    pub fn of_first(local: usize, threads: Option<usize>) -> Self {
+        let share = Share { index: 0, count: local };
+        Self::new(&Resources::of_this_process(share, local), threads)
+    }
+
     /// Divides the cores among the ranks that share them; `threads` overrides the number.
     ///
     /// Under a CPU quota below the number of cores nothing is pinned: other containers on the
@@ -63,6 +86,15 @@ impl ThreadPlan {
         let most = if exclusive { mine.len() } else { fair };
         let threads = threads.unwrap_or_else(|| most.min(quota).max(1));
         Self { threads, cores: mine, exclusive }
+    }
+
+    /// Binds the current thread, and threads that it starts, to the cores of the plan, if they are
+    /// this rank's alone.
+    ///
+    /// # Errors
+    /// [`Error::System`] when the plan names a core that this process may not use.
+    pub fn bind(&self) -> Result<(), Error> {
+        if self.exclusive { pin_current_thread(&self.cores) } else { Ok(()) }
     }
 }
 
@@ -106,10 +138,7 @@ pub(crate) fn by_physical_core(mut cores: Vec<usize>, root: &Path) -> Vec<usize>
 }
 
 /// Lets the current thread, and threads that it starts, run on these cores only.
-///
-/// # Errors
-/// [`Error::System`] when the list is empty or names a core that this process may not use.
-pub fn pin_current_thread(cores: &[usize]) -> Result<(), Error> {
+fn pin_current_thread(cores: &[usize]) -> Result<(), Error> {
     let mut set = CpuSet::new();
     for &core in cores.iter().filter(|&&core| core < CORES_MAX) {
         set.set(core);
@@ -194,6 +223,21 @@ mod tests {
         assert_eq!(cores, [0, 4, 2, 6, 1, 5, 3, 7]);
         let unknown = by_physical_core(vec![3, 1, 2], Path::new("/nonexistent"));
         assert_eq!(unknown, [1, 2, 3]);
+    }
+
+    #[test]
+    fn only_a_plan_of_cores_of_its_own_binds() {
+        let allowed = allowed_cores();
+        let cores = vec![allowed[0]];
+        let thread = std::thread::spawn(move || {
+            let shared = ThreadPlan { threads: 1, cores, exclusive: false };
+            shared.bind().unwrap();
+            assert_eq!(allowed_cores(), allowed, "shared cores are not for binding");
+            let own = ThreadPlan { exclusive: true, ..shared };
+            own.bind().unwrap();
+            assert_eq!(allowed_cores(), own.cores);
+        });
+        thread.join().unwrap();
     }
 
     #[test]

@@ -22,7 +22,13 @@ fn is_rank() -> bool {
     is_rank
 }
 
-/// Runs one test of this binary as `program arguments`, with some variables set.
+/// The launcher of the MPI library in this binary: `scripts/test-mpi.sh` names another one.
+fn mpirun() -> String {
+    std::env::var("YARDSTICK_MPIRUN").unwrap_or_else(|_| "mpirun".to_owned())
+}
+
+/// Runs one test of this binary as `program arguments`, with some variables set. Each library's
+/// launcher reads its own for root in a container and more ranks than cores.
 fn again(test: &str, program: &[&str], variables: &[(&str, &str)]) -> Output {
     let executable = std::env::current_exe().expect("this binary");
     let executable = executable.to_str().expect("a plain path");
@@ -32,7 +38,9 @@ fn again(test: &str, program: &[&str], variables: &[(&str, &str)]) -> Output {
         .env(STARTED_BY_TEST, "1")
         .envs(variables.iter().copied())
         .envs([("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")])
+        .envs([("PRTE_ALLOW_RUN_AS_ROOT", "1"), ("PRTE_ALLOW_RUN_AS_ROOT_CONFIRM", "1")])
         .envs([("OMPI_MCA_rmaps_base_oversubscribe", "1")])
+        .envs([("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe")])
         .output()
         .unwrap_or_else(|error| panic!("cannot start {}: {error}", line[0]))
 }
@@ -49,7 +57,7 @@ fn ranks_meet_and_know_their_places() {
         println!("met {} of {}", placement.rank, placement.world);
         return;
     }
-    let output = again("ranks_meet_and_know_their_places", &["mpirun", "-np", "3"], &[]);
+    let output = again("ranks_meet_and_know_their_places", &[&mpirun(), "-np", "3"], &[]);
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{output:?}");
     for rank in 0..3 {
@@ -75,4 +83,11 @@ fn variables_of_another_launcher_are_noticed() {
 fn without_a_launcher_mpi_is_not_touched() {
     let world = bootstrap::open(&OPTIONS).expect("one rank");
     assert_eq!((world.collective.backend(), world.placement.world), ("single", 1));
+    // Whoever opens MPI starts this thread for it, and no other test does in this process.
+    let threads = std::fs::read_dir("/proc/self/task").expect("Linux lists threads");
+    let names: Vec<_> = threads
+        .map(|thread| std::fs::read_to_string(thread.expect("a thread").path().join("comm")))
+        .map(|name| name.unwrap_or_default().trim().to_owned())
+        .collect();
+    assert!(!names.is_empty() && !names.contains(&"communication".to_owned()), "{names:?}");
 }

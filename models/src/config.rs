@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::Error;
+use crate::{Error, bounds};
 
 /// Model family: decides the kind of block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,7 +41,8 @@ impl ModelConfig {
     /// Checks a micro-batch of B = `micro_sequences` and T = `sequence_tokens`.
     ///
     /// # Errors
-    /// [`Error::Invalid`] naming the key when B is 0, or T is not in 1 to the context.
+    /// [`Error::Invalid`] naming the key when B is 0, T is not in 1 to the context, or both are
+    /// larger than any memory.
     pub fn check_batch(&self, micro_sequences: usize, sequence_tokens: usize) -> Result<(), Error> {
         if micro_sequences == 0 {
             return Err(Error::invalid("batch.micro_sequences", 0, "at least 1"));
@@ -50,7 +51,7 @@ impl ModelConfig {
             let expected = format!("1 to model.context = {}", self.context);
             return Err(Error::invalid("batch.sequence_tokens", sequence_tokens, expected));
         }
-        Ok(())
+        bounds::check_batch(self, micro_sequences, sequence_tokens)
     }
 
     /// Checks every dimension.
@@ -77,6 +78,6 @@ impl ModelConfig {
             let expected = format!("a divisor of model.width = {}", self.width);
             return Err(Error::invalid("model.heads", self.heads, expected));
         }
-        Ok(())
+        bounds::check_model(self)
     }
 }

@@ -4,6 +4,7 @@
 //! B sequences per rank and micro-batch, T tokens, C width, H heads, D head width, F feed-forward
 //! width, V vocabulary, L layers, N parameters.
 
+mod bounds;
 pub mod candle;
 pub mod config;
 pub mod engine;

@@ -45,7 +45,7 @@ impl MemoryPlan {
 
     /// All items together.
     pub fn total_bytes(&self) -> u64 {
-        self.items.iter().map(|item| item.bytes).sum()
+        sum(&self.items)
     }
 
     /// A checkpoint's tensors over all ranks: master weights and both moments, f32, no padding.
@@ -60,7 +60,7 @@ impl MemoryPlan {
 
     /// Bytes that grow with the micro-batch or serve communication: all but the flat buffers.
     pub fn working_bytes(&self) -> u64 {
-        self.items[4..].iter().map(|item| item.bytes).sum()
+        sum(&self.items[4..])
     }
 
     /// Whether the plan fits into the memory that this rank may use.
@@ -95,6 +95,11 @@ impl MemoryPlan {
     }
 }
 
+/// What exceeds 64 bits fits nowhere, and stays so.
+fn sum(items: &[MemoryItem]) -> u64 {
+    items.iter().fold(0, |sum: u64, item| sum.saturating_add(item.bytes))
+}
+
 fn gib(bytes: u64) -> String {
     format!("{:.2} GiB", bytes as f64 / (1_u64 << 30) as f64)
 }
@@ -117,6 +122,14 @@ mod tests {
         assert_eq!(plan.optimizer_bytes(), 2 * GIB);
         assert_eq!(plan.working_bytes(), 2 * GIB);
         assert_eq!(plan.checkpoint_bytes(), 12 * ((1 << 28) - 100), "padding is not saved");
+    }
+
+    #[test]
+    fn a_plan_beyond_64_bits_does_not_wrap() {
+        let item = |bytes| ("scores".to_owned(), bytes);
+        let plan = MemoryPlan::new(1 << 10, 1 << 10, [item(u64::MAX - 5), item(u64::MAX - 5)]);
+        assert_eq!((plan.total_bytes(), plan.working_bytes()), (u64::MAX, u64::MAX));
+        assert!(plan.fits(1 << 60).is_err());
     }
 
     #[test]

@@ -193,9 +193,13 @@ impl DataConfig {
         if self.source == DataSource::Files && self.files.is_empty() {
             return Err(Error::invalid("data.files", "[]", "at least one file"));
         }
-        if self.source == DataSource::Synthetic && !self.files.is_empty() {
-            let found = format!("{:?}", self.files);
-            return Err(Error::invalid("data.files", found, "no file with data.source synthetic"));
+        for (key, files) in
+            [("data.files", &self.files), ("data.evaluation_files", &self.evaluation_files)]
+        {
+            if self.source == DataSource::Synthetic && !files.is_empty() {
+                let found = format!("{files:?}");
+                return Err(Error::invalid(key, found, "no file with data.source synthetic"));
+            }
         }
         if self.evaluation_sequences == 0 {
             return Err(Error::invalid("data.evaluation_sequences", 0, "at least 1"));
@@ -210,10 +214,15 @@ const SEQUENCES_MAX: usize = 1 << 28;
 impl BatchConfig {
     fn validate(&self, model: &ModelConfig) -> Result<(), Error> {
         model.check_batch(self.micro_sequences, self.sequence_tokens)?;
-        let largest = self.global_sequences.max(self.sequences_per_rank).unwrap_or(0);
-        if largest > SEQUENCES_MAX {
-            let expected = format!("at most {SEQUENCES_MAX} sequences a step");
-            return Err(Error::invalid("batch.global_sequences", largest, expected));
+        for (key, found) in [
+            ("batch.micro_sequences", Some(self.micro_sequences)),
+            ("batch.global_sequences", self.global_sequences),
+            ("batch.sequences_per_rank", self.sequences_per_rank),
+        ] {
+            if let Some(found) = found.filter(|&found| found > SEQUENCES_MAX) {
+                let expected = format!("at most {SEQUENCES_MAX} sequences a step");
+                return Err(Error::invalid(key, found, expected));
+            }
         }
         match (self.global_sequences, self.sequences_per_rank) {
             (Some(_), None) | (None, Some(_)) => Ok(()),

@@ -6,12 +6,14 @@ use common::Flat;
 use yardstick_models::config::Family;
 use yardstick_models::fused::Fused;
 use yardstick_models::init::init_weights;
+use yardstick_models::ops::cross_entropy::chunk_tokens;
 use yardstick_models::rng::{Purpose, Stream};
 use yardstick_models::{Batch, Candle, Layout, Model, ModelConfig};
 
 /// Odd shapes: no dimension a multiple of a vector, blocks and chunks cut short, one head, one
-/// token, the context not used up.
-const SHAPES: [([usize; 6], (usize, usize)); 7] = [
+/// token, the context not used up; and [`CHUNKED`].
+const SHAPES: [([usize; 6], (usize, usize)); 8] = [
+    CHUNKED,
     ([1, 12, 3, 20, 17, 7], (2, 5)),
     ([2, 24, 3, 80, 37, 9], (1, 9)),
     ([3, 35, 5, 61, 101, 70], (3, 67)),
@@ -20,6 +22,16 @@ const SHAPES: [([usize; 6], (usize, usize)); 7] = [
     ([1, 16, 2, 64, 33, 4], (5, 1)),
     ([4, 128, 4, 512, 256, 128], (2, 128)),
 ];
+
+/// The head takes the tokens of this batch in several chunks, not cut where sequences are.
+const CHUNKED: ([usize; 6], (usize, usize)) = ([1, 8, 2, 20, 50257, 120], (3, 110));
+
+#[test]
+fn one_shape_takes_the_head_several_chunks() {
+    let ([_, _, _, _, vocabulary, _], (sequences, tokens)) = CHUNKED;
+    let chunk = chunk_tokens::<f32>(sequences * tokens, vocabulary);
+    assert!(chunk < sequences * tokens && !chunk.is_multiple_of(tokens), "{chunk} tokens");
+}
 
 fn model(dimensions: [usize; 6]) -> ModelConfig {
     let [layers, width, heads, feed_forward, vocabulary, context] = dimensions;

@@ -3,8 +3,10 @@
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses its own part")]
 #![allow(clippy::unwrap_used, reason = "a test's helper may panic")]
 
+use std::io::Read;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -50,30 +52,67 @@ pub fn mpirun(ranks: usize, arguments: &[&str]) -> Command {
     command
 }
 
-/// Runs to the end, or fails the test after [`TIMEOUT`].
-#[track_caller]
-pub fn finish(command: Command) -> Finished {
-    let mut command = command;
-    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-    let child = child.unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    let (pid, start) = (child.id(), Instant::now());
-    let waiter = std::thread::spawn(move || child.wait_with_output().unwrap());
-    while !waiter.is_finished() {
-        if start.elapsed() > TIMEOUT {
-            Command::new("kill").args(["-KILL", &pid.to_string()]).status().unwrap();
-            panic!("{command:?} took longer than {TIMEOUT:?}");
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    finished(waiter.join().unwrap())
+/// A command that is under way. It and all that it started are killed when this is dropped, so
+/// that a test which fails leaves nothing behind.
+#[derive(Debug)]
+pub struct Running {
+    child: Child,
+    start: Instant,
 }
 
-fn finished(output: Output) -> Finished {
-    Finished {
-        code: output.status.code().unwrap_or(-1),
-        stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
-        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+impl Running {
+    /// Starts it in a process group of its own, with nobody listening to what it says.
+    #[track_caller]
+    pub fn start(mut command: Command) -> Self {
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        Self::spawn(command)
     }
+
+    #[track_caller]
+    fn spawn(mut command: Command) -> Self {
+        let child = command.process_group(0).spawn();
+        let child = child.unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        Self { child, start: Instant::now() }
+    }
+
+    /// Its exit code; fails the test after [`TIMEOUT`].
+    #[track_caller]
+    pub fn wait(&mut self) -> Option<i32> {
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.code();
+            }
+            assert!(self.start.elapsed() < TIMEOUT, "not over after {TIMEOUT:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Ranks that a launcher put into groups of their own die with the launcher.
+        let group = format!("-{}", self.child.id());
+        let _ = Command::new("kill").args(["-KILL", "--", &group]).stderr(Stdio::null()).status();
+        let _ = self.child.wait();
+    }
+}
+
+/// Runs to the end, or fails the test after [`TIMEOUT`].
+#[track_caller]
+pub fn finish(mut command: Command) -> Finished {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut running = Running::spawn(command);
+    let collect = |pipe: Option<Box<dyn Read + Send>>| {
+        std::thread::spawn(move || {
+            let mut bytes = Vec::new();
+            pipe.unwrap().read_to_end(&mut bytes).unwrap();
+            String::from_utf8_lossy(&bytes).into_owned()
+        })
+    };
+    let stdout = collect(running.child.stdout.take().map(|pipe| Box::new(pipe) as _));
+    let stderr = collect(running.child.stderr.take().map(|pipe| Box::new(pipe) as _));
+    let code = running.wait().unwrap_or(-1);
+    Finished { code, stdout: stdout.join().unwrap(), stderr: stderr.join().unwrap() }
 }
 
 /// Runs `yardstick` alone.

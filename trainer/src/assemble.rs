@@ -109,10 +109,11 @@ impl<'world> Trainer<'world> {
     pub fn time_step<T>(
         &mut self,
         body: impl FnOnce(&mut Self) -> Outcome<T>,
-    ) -> Outcome<(T, PhaseTimes)> {
+    ) -> Outcome<(T, PhaseTimes, u64)> {
         self.clock.start_step();
         self.injector.begin(self.state.progress.step + 1);
         let result = body(self)?;
-        Ok((result, self.clock.finish_step()))
+        let (phases, wall_ns) = self.clock.finish_step();
+        Ok((result, phases, wall_ns))
     }
 }

@@ -1,5 +1,7 @@
 //! One start of a run: from the restored state to the last step, a stop, or a failure.
 
+use std::time::Instant;
+
 use crate::config::Config;
 use crate::durability::Durability;
 use crate::evaluation::Evaluation;
@@ -52,6 +54,7 @@ impl Attempt<'_, '_> {
         } else if self.durability.owed_at_end(step) {
             self.require_save("the last step is done")?;
         }
+        self.durability.finish_tidying();
         Ok(end)
     }
 
@@ -78,7 +81,7 @@ impl Attempt<'_, '_> {
         let wish = self.wish(step);
         let due = self.ends.eval_every.is_some_and(|steps| step.is_multiple_of(steps));
         let evaluation = self.evaluation.as_mut().filter(|_| due);
-        let ((stepped, evaluation), phases) = self.trainer.time_step(|trainer| {
+        let ((stepped, evaluation), phases, wall_ns) = self.trainer.time_step(|trainer| {
             let stepped = trainer.step(wish)?;
             let Some(evaluation) = evaluation else { return Ok((stepped, None)) };
             trainer.clock.enter(Phase::Eval);
@@ -98,7 +101,7 @@ impl Attempt<'_, '_> {
             comm_hidden_ns: communication.hidden_ns,
             first_bucket_lead_ns: communication.first_bucket_lead_ns,
             comm_bytes: communication.bytes,
-            wall_ns: phases.wall_ns(),
+            wall_ns,
         });
         if stepped.agreed.save && !stepped.agreed.stop {
             self.save()?;
@@ -110,11 +113,11 @@ impl Attempt<'_, '_> {
     /// committed checkpoint never knows more steps than the files do.
     fn save(&mut self) -> Outcome<bool> {
         self.trainer.clock.enter(Phase::Checkpoint);
-        if !self.telemetry.sync() {
-            let error = anyhow::anyhow!("steps cannot be written, so nothing can be saved");
-            return Err(Failure::new(ExitCode::Internal, error));
-        }
-        self.durability.save(self.trainer)
+        let triggered = Instant::now();
+        let step = self.trainer.state.progress.step;
+        let unable = self.telemetry.sync().err();
+        let saved = self.durability.save(self.trainer, triggered, unable.as_deref());
+        saved.map_err(|failure| failure.at_step(step))
     }
 
     fn wish(&self, step: u64) -> Wish {

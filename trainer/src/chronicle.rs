@@ -64,7 +64,7 @@ impl Chronicle {
         let mut record = None;
         if collective.rank() == 0 {
             let attempts =
-                record::Attempt::begin(&dir, attempt, collective.world(), 0).map_err(internal)?;
+                record::Attempt::begin(&dir, attempt, collective.world()).map_err(internal)?;
             let started = Record::running(
                 WorkloadRecord {
                     id: workload_id.to_owned(),
@@ -93,26 +93,38 @@ impl Chronicle {
     }
 
     /// The step that the attempt goes on from, and the floor of its data.
-    pub(crate) fn resumed(&mut self, step: u64, entropy_floor: Option<f64>) {
+    pub(crate) fn resumed(&mut self, step: u64, entropy_floor: Option<f64>) -> Outcome<()> {
         self.reference.entropy_floor = entropy_floor;
-        if let Some(attempt) = self.record.as_mut().and_then(|record| record.attempts.last_mut()) {
-            attempt.resumed_after_step = step;
+        let Some(record) = &mut self.record else { return Ok(()) };
+        if let Some(attempt) = record.attempts.last_mut() {
+            attempt.resumed(&self.dir, step).map_err(internal)?;
         }
+        record.write(&self.dir).map_err(internal)
     }
 
     /// Writes down how the attempt ended and everything that was measured.
     pub(crate) fn end(&mut self, ending: &Ending<'_, '_>) -> Outcome<()> {
         let trainer = ending.trainer;
-        let Some(record) = &mut self.record else { return self.leave_word(ending) };
+        if self.record.is_none() {
+            return self.leave_word(ending);
+        }
         let (status, code) = match ending.outcome {
             Ok(End::Stopped) => (Status::Stopped, ExitCode::Stopped),
             Ok(End::LastStep | End::TargetLoss) => (Status::Complete, ExitCode::Done),
             Err(failure) => (Status::Failed, failure.code),
         };
         let failure = ending.outcome.as_ref().err();
-        let reason = failure.map(|failure| reason(failure, &self.ranks, trainer));
+        let reason = failure.map(|failure| self.reason(failure, trainer));
+        let Some(record) = &mut self.record else { return Ok(()) };
+        let is_fenced = failure.is_some_and(|failure| {
+            let cause = failure.error.downcast_ref();
+            matches!(cause, Some(checkpoint::Error::Fenced { .. }))
+        });
         let (code, step) = (code as u8, trainer.map_or(0, |trainer| trainer.state.progress.step));
         record.end(&self.dir, status, code, reason, step).map_err(internal)?;
+        if is_fenced {
+            return Ok(()); // the record is the newer attempt's
+        }
         record.ranks.clone_from(&self.ranks);
         record.checkpoints = Checkpoints::of(&ending.durability.saves);
         record.anomalies = ending.durability.failures.clone();
@@ -135,14 +147,28 @@ impl Chronicle {
 }
 
 impl Chronicle {
+    /// Why the run failed, with the rank, host, step and phase where they are known. What is no
+    /// other rank's doing is this one's; who lost a peer looks for that peer's last word.
+    fn reason(&self, failure: &Failure, trainer: Option<&Trainer<'_>>) -> Reason {
+        let is_own = !matches!(failure.code, ExitCode::PeerLost | ExitCode::Numerical);
+        let rank = failure.rank.or(is_own.then_some(self.rank));
+        let word = Word::of(&self.dir, self.attempt).filter(Word::is_own);
+        if let Some(word) = word.filter(|_| failure.code == ExitCode::PeerLost) {
+            return word.reason;
+        }
+        Reason {
+            rank,
+            host: rank.and_then(|rank| self.ranks.get(rank)).map(|rank| rank.host.clone()),
+            step: failure.step,
+            phase: trainer.filter(|_| failure.step.is_some()).map(|trainer| trainer.clock.phase()),
+            text: failure.to_string(),
+        }
+    }
+
     /// What a rank without the record leaves when it fails: rank 0 may be killed before it knows.
     fn leave_word(&self, ending: &Ending<'_, '_>) -> Outcome<()> {
         let Err(failure) = ending.outcome else { return Ok(()) };
-        let mut reason = reason(failure, &self.ranks, ending.trainer);
-        if reason.rank.is_none() {
-            reason.rank = Some(self.rank);
-            reason.host = self.ranks.get(self.rank).map(|rank| rank.host.clone());
-        }
+        let reason = self.reason(failure, ending.trainer);
         let word = Word { exit_code: failure.code as u8, reason };
         word.leave(&self.dir, self.attempt, self.rank).map_err(internal)
     }
@@ -154,16 +180,4 @@ fn slow_matmul() -> Option<Anomaly> {
     let text =
         format!("matmul falls back to {kernel}: this processor lacks a faster instruction set");
     matmul::is_fallback().then_some(Anomaly { step: None, rank: None, text })
-}
-
-/// Why the run failed, with the rank, host, step and phase where they are known.
-fn reason(failure: &Failure, ranks: &[RankRecord], trainer: Option<&Trainer<'_>>) -> Reason {
-    let host = failure.rank.and_then(|rank| ranks.get(rank)).map(|rank| rank.host.clone());
-    Reason {
-        rank: failure.rank,
-        host,
-        step: failure.step,
-        phase: trainer.filter(|_| failure.step.is_some()).map(|trainer| trainer.clock.phase()),
-        text: failure.to_string(),
-    }
 }

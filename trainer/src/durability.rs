@@ -1,5 +1,6 @@
 //! When to save, and what a failed save means.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use checkpoint::{Save, Store};
@@ -11,14 +12,18 @@ use crate::failure::{ExitCode, Failure, Outcome};
 use crate::persist::{self, RankPeers};
 use crate::record::{Anomaly, CheckpointSaved};
 use crate::step::Trainer;
+use crate::tidying::Tidying;
 
 /// Saves of one attempt.
 #[derive(Debug)]
 pub(crate) struct Durability {
-    store: Store,
+    store: Arc<Store>,
     config: CheckpointConfig,
     epoch: u64,
+    tidying: Tidying,
     last_save: Instant,
+    /// Name of the checkpoint that the state was restored from or last saved as.
+    parent: Option<String>,
     /// Newest step known to be committed.
     pub(crate) committed: Option<u64>,
     /// What saves cost and moved.
@@ -39,10 +44,12 @@ impl Durability {
         let peers = RankPeers { collective, deadline };
         let epoch = store.claim(attempt.into(), &peers).map_err(checkpoint_failure)?;
         Ok(Self {
-            store,
+            store: Arc::new(store),
             config,
             epoch,
+            tidying: Tidying::default(),
             last_save: Instant::now(),
+            parent: None,
             committed: None,
             saves: Vec::new(),
             failures: Vec::new(),
@@ -68,8 +75,7 @@ impl Durability {
         let Some(restored) = restored else { return Ok(None) };
         for rejected in &restored.rejected {
             let text = format!("checkpoint {rejected} is not usable, went back to an older one");
-            tracing::warn!("{text}");
-            self.failures.push(Anomaly { step: None, rank: None, text });
+            self.warn(None, text);
         }
         let progress = serde_json::from_value(restored.state).map_err(|error| {
             let name = &restored.checkpoint;
@@ -77,6 +83,7 @@ impl Durability {
         })?;
         trainer.go_on_from(progress);
         self.committed = Some(restored.step);
+        self.parent = Some(restored.checkpoint);
         Ok(Some(restored.step))
     }
 
@@ -96,9 +103,28 @@ impl Durability {
         self.config.at_end && self.committed != Some(step)
     }
 
-    /// Saves; a save that failed is remembered, and training goes on.
-    pub(crate) fn save(&mut self, trainer: &Trainer<'_>) -> Outcome<bool> {
-        let (start, step) = (Instant::now(), trainer.state.progress.step);
+    /// Waits until what is old has been removed. Before the next save, and at the end.
+    pub(crate) fn finish_tidying(&mut self) {
+        for text in self.tidying.finish() {
+            self.warn(self.committed, text);
+        }
+    }
+
+    fn warn(&mut self, step: Option<u64>, text: String) {
+        tracing::warn!("{text}");
+        self.failures.push(Anomaly { step, rank: None, text });
+    }
+
+    /// Saves; a save that failed is remembered, and training goes on. `unable` is why this rank
+    /// must not save: then no rank does. Training has been standing still since `triggered`.
+    pub(crate) fn save(
+        &mut self,
+        trainer: &Trainer<'_>,
+        triggered: Instant,
+        unable: Option<&str>,
+    ) -> Outcome<bool> {
+        let step = trainer.state.progress.step;
+        self.finish_tidying();
         let peers = self.peers(trainer);
         let (rank, world) = (trainer.collective.rank(), trainer.collective.world());
         let parts = persist::share(&trainer.state, &trainer.layout, world, rank);
@@ -108,22 +134,30 @@ impl Durability {
             parts: &parts,
             state: &json!(trainer.state.progress),
             rank_state: &json!({}),
-            keep: self.config.keep,
+            parent: self.parent.as_deref(),
+            unable,
         };
         let saved = self.store.save(&request, &peers, &trainer.injector);
         self.last_save = Instant::now();
         match saved {
             Ok(report) => {
                 self.committed = Some(step);
-                let ns = start.elapsed().as_nanos() as u64;
-                let bytes = report.bytes_total;
-                self.saves.push(CheckpointSaved { step, bytes, save_ns: ns, stall_ns: ns });
+                self.parent = Some(report.checkpoint);
+                self.saves.push(CheckpointSaved {
+                    step,
+                    bytes: report.bytes_total,
+                    save_ns: (report.write + report.vote + report.commit).as_nanos() as u64,
+                    stall_ns: triggered.elapsed().as_nanos() as u64,
+                });
+                report.warnings.into_iter().for_each(|text| self.warn(Some(step), text));
+                if rank == 0 {
+                    let keep = self.config.keep;
+                    self.tidying.start(&self.store, self.epoch, keep, &trainer.injector);
+                }
                 Ok(true)
             }
             Err(error @ checkpoint::Error::SaveFailed { .. }) => {
-                tracing::warn!("step {step} was not saved, training goes on: {error}");
-                let text = error.to_string();
-                self.failures.push(Anomaly { step: Some(step), rank: None, text });
+                self.warn(Some(step), format!("not saved, training goes on: {error}"));
                 Ok(false)
             }
             Err(error) => Err(checkpoint_failure(error)),

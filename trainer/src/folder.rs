@@ -1,10 +1,13 @@
 //! A run's folder: what lies where, and whether this run may use it.
 
+use std::ffi::OsStr;
 use std::fmt::Display;
 use std::fs::{File, TryLockError};
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
 
 use crate::failure::{Failure, Outcome};
 use crate::record::{Attempt, Record, Status, atomic};
@@ -18,11 +21,34 @@ pub(crate) struct Folder {
     lock: Option<File>,
 }
 
+/// `identity.json`: whose folder this is. The first file that is written, and never again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RunIdentity {
+    /// Random, so that two runs of one workload are told apart wherever their files go.
+    pub(crate) run: String,
+    /// Workload id.
+    pub(crate) workload: String,
+}
+
+impl RunIdentity {
+    fn draw(workload: &str) -> std::io::Result<Self> {
+        let mut bytes = [0; 8];
+        File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+        let run = format!("{:016x}", u64::from_le_bytes(bytes));
+        Ok(Self { run, workload: workload.to_owned() })
+    }
+}
+
 /// What a folder is ready for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Prepared {
-    /// An attempt of this number, from 1.
-    Attempt(u32),
+    /// An attempt of this number, from 1, of this run.
+    Attempt {
+        /// From 1.
+        number: u32,
+        /// Id of the run.
+        run: String,
+    },
     /// Nothing is left to do.
     Complete,
 }
@@ -59,14 +85,21 @@ impl Folder {
     }
 
     fn identity(&self) -> PathBuf {
-        self.root.join("workload.id")
+        self.root.join("identity.json")
+    }
+
+    /// Whether there is more than what a start leaves that was killed before it wrote its identity.
+    fn is_occupied(&self) -> bool {
+        let begun = |name: &OsStr| name == "lock" || name == "identity.json.tmp";
+        let entries = std::fs::read_dir(&self.root).into_iter().flatten();
+        entries.flatten().any(|entry| !begun(&entry.file_name()))
     }
 
     /// Makes the folder ready for one more attempt of a workload, unless all that is asked for is
     /// done already.
     ///
-    /// The identity is written first and once, whole: a kill at any point leaves a folder that the
-    /// same command takes.
+    /// The identity is written first and once, whole, and under the lock: a kill at any point
+    /// leaves a folder that the same command takes.
     ///
     /// # Errors
     /// Exit code 2 when the folder holds another workload, or with `fresh` anything at all.
@@ -78,29 +111,38 @@ impl Folder {
     ) -> Outcome<Prepared> {
         let shown = self.root.display().to_string();
         let refuse = |error: &dyn Display| Failure::usage(format!("--out {shown}: {error}"));
-        let occupied = std::fs::read_dir(&self.root).is_ok_and(|mut list| list.next().is_some());
-        if occupied && options.fresh {
+        if self.root.to_str().is_none() {
+            return Err(refuse(&"expected a name in UTF-8, which all ranks can be told"));
+        }
+        if options.fresh && self.is_occupied() {
             return Err(refuse(
                 &"--fresh expects an empty folder, and this one is not\n  \
                   hint: name a new folder, or leave --fresh out to resume",
             ));
         }
-        if occupied {
+        if self.is_occupied() {
             self.check_identity(workload_id)?;
             if self.is_complete(last_step, options.target_loss) {
                 return Ok(Prepared::Complete);
             }
-        } else {
-            std::fs::create_dir_all(&self.root).map_err(|error| refuse(&error))?;
-            atomic::write(&self.identity(), workload_id.as_bytes())
-                .map_err(|error| refuse(&error))?;
         }
+        std::fs::create_dir_all(&self.root).map_err(|error| refuse(&error))?;
         self.lock()?;
+        // Looked at again: until the lock was taken another start may have come first.
+        let identity = if self.is_occupied() {
+            self.check_identity(workload_id)?
+        } else {
+            let identity = RunIdentity::draw(workload_id).map_err(|error| refuse(&error))?;
+            let text = serde_json::to_vec(&identity).map_err(|error| refuse(&error))?;
+            atomic::write(&self.identity(), &text).map_err(|error| refuse(&error))?;
+            identity
+        };
         let text = options.config.to_toml();
         let path = self.root.join("config.toml");
         atomic::write(&path, text.as_bytes()).map_err(|error| refuse(&error))?;
         let attempts = Attempt::read_all(&self.root).map_err(|error| refuse(&error))?;
-        Ok(Prepared::Attempt(attempts.last().map_or(1, |attempt| attempt.number + 1)))
+        let number = attempts.last().map_or(1, |attempt| attempt.number + 1);
+        Ok(Prepared::Attempt { number, run: identity.run })
     }
 
     /// Takes the folder for this process; file systems without locks are used without.
@@ -129,20 +171,21 @@ impl Folder {
         steps.completed >= last_step || reached
     }
 
-    fn check_identity(&self, workload_id: &str) -> Outcome<()> {
+    fn check_identity(&self, workload_id: &str) -> Outcome<RunIdentity> {
         let shown = self.root.display();
-        let found = std::fs::read_to_string(self.identity()).map_err(|_| {
+        let bytes = std::fs::read(self.identity()).unwrap_or_default();
+        let found: RunIdentity = serde_json::from_slice(&bytes).map_err(|_| {
             Failure::usage(format!(
                 "--out {shown}: not empty and not the folder of a run\n  hint: name a new folder"
             ))
         })?;
-        if found.trim() != workload_id {
+        if found.workload != workload_id {
             return Err(Failure::usage(format!(
                 "--out {shown}: holds a run of workload {}, expected {workload_id}\n  \
                  hint: what is computed has changed; name a new folder",
-                found.trim()
+                found.workload
             )));
         }
-        Ok(())
+        Ok(found)
     }
 }

@@ -32,4 +32,5 @@ pub mod state;
 pub mod statistics;
 pub mod step;
 pub mod telemetry;
+mod tidying;
 mod vote;

@@ -1,5 +1,6 @@
 //! What ranks settle before they train: that they run the same, in which folder, and who they are.
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use launch::bootstrap::World;
@@ -58,28 +59,21 @@ pub(crate) fn agree_on_folder(
         let prepared = folder.prepare(options, workload_id, last_step)?;
         Ok(Agreed { folder, prepared })
     });
+    let internal = |error| Failure::new(ExitCode::Internal, anyhow::Error::from(error));
     let payload = match &own {
         Some(Ok(Agreed { folder, prepared })) => {
-            let attempt = match prepared {
-                Prepared::Attempt(number) => *number,
-                Prepared::Complete => 0,
-            };
-            format!("{attempt} {}", folder.root().display())
+            serde_json::to_vec(&(folder.root(), prepared)).map_err(internal)?
         }
-        _ => String::new(),
+        _ => Vec::new(),
     };
-    let all = gather(options, world, payload.as_bytes())?;
-    own.unwrap_or_else(|| hear(&String::from_utf8_lossy(&all[0])))
+    let mut all = gather(options, world, &payload)?;
+    own.unwrap_or_else(|| hear(&all.swap_remove(0)))
 }
 
-/// What rank 0 said to the others.
-fn hear(said: &str) -> Outcome<Agreed> {
-    let refused = || Failure::usage("rank 0 refused the folder of the run; see its message");
-    let (number, root) = said.split_once(' ').ok_or_else(refused)?;
-    let prepared = match number.parse().map_err(|_| refused())? {
-        0 => Prepared::Complete,
-        number => Prepared::Attempt(number),
-    };
+/// What rank 0 said to the others: nothing when it refused.
+fn hear(said: &[u8]) -> Outcome<Agreed> {
+    let (root, prepared): (PathBuf, Prepared) = serde_json::from_slice(said)
+        .map_err(|_| Failure::usage("rank 0 refused the folder of the run; see its message"))?;
     Ok(Agreed { folder: Folder::new(root), prepared })
 }
 

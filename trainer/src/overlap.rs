@@ -16,7 +16,7 @@ use crate::phase::{Phase, PhaseClock};
 /// What the network did during one step.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Communication {
-    /// Time from start to end, summed over buckets.
+    /// Time in which at least one bucket was under way.
     pub total_ns: u64,
     /// The part of it that backward covered.
     pub hidden_ns: u64,
@@ -87,24 +87,29 @@ impl Overlap<'_, '_, '_> {
         self.clock.enter(Phase::CommExposed);
         self.launch_until(self.plan.buckets.len());
         let mut communication = Communication::default();
-        for (index, pending) in self.pending.drain(..).enumerate() {
+        let mut covered = None;
+        for pending in self.pending.drain(..) {
             let timing = pending.wait(deadline)?;
-            if index == 0 {
-                let lead = backward_end.saturating_duration_since(timing.started);
-                communication.first_bucket_lead_ns = lead.as_nanos() as u64;
-            }
-            communication.add(timing, backward_end);
+            communication.add(timing, &mut covered, backward_end);
         }
         self.error.take().map_or(Ok(communication), Err)
     }
 }
 
 impl Communication {
-    fn add(&mut self, timing: Timing, backward_end: Instant) {
-        let hidden = timing.ended.min(backward_end).saturating_duration_since(timing.started);
-        self.total_ns += timing.elapsed().as_nanos() as u64;
-        self.hidden_ns += hidden.as_nanos() as u64;
+    /// Adds one bucket, in the order of their starts. Several may be under way at once: time up to
+    /// `covered` was counted with an earlier one.
+    fn add(&mut self, timing: Timing, covered: &mut Option<Instant>, backward_end: Instant) {
+        if covered.is_none() {
+            let lead = backward_end.saturating_duration_since(timing.started);
+            self.first_bucket_lead_ns = lead.as_nanos() as u64;
+        }
+        let from = covered.map_or(timing.started, |covered| covered.max(timing.started));
+        let until = |end: Instant| end.saturating_duration_since(from).as_nanos() as u64;
+        self.total_ns += until(timing.ended);
+        self.hidden_ns += until(timing.ended.min(backward_end));
         self.bytes += timing.bytes as u64;
+        *covered = Some(covered.map_or(timing.ended, |covered| covered.max(timing.ended)));
     }
 }
 
@@ -143,4 +148,28 @@ impl StepSink for Overlap<'_, '_, '_> {
 pub(crate) fn recycle<'new>(mut pending: Vec<Pending<'_>>) -> Vec<Pending<'new>> {
     pending.clear();
     pending.into_iter().map(|_| unreachable!("the list is empty")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn time_with_several_buckets_under_way_counts_once() {
+        let zero = Instant::now();
+        let at = |ms| zero + Duration::from_millis(ms);
+        let timing = |from, to| Timing { started: at(from), ended: at(to), bytes: 8 };
+        let (mut found, mut covered) = (Communication::default(), None);
+        // Backward ends at 30. The second lies inside the first; the third overlaps; a gap; then
+        // one that nothing hides.
+        for bucket in [timing(10, 20), timing(12, 18), timing(15, 35), timing(40, 45)] {
+            found.add(bucket, &mut covered, at(30));
+        }
+        assert_eq!(found.total_ns, 30_000_000);
+        assert_eq!(found.hidden_ns, 20_000_000);
+        assert_eq!(found.first_bucket_lead_ns, 20_000_000);
+        assert_eq!(found.bytes, 32);
+    }
 }

@@ -1,5 +1,6 @@
 //! Between the flat buffers of training and the named boxes of a checkpoint.
 
+use std::mem::ManuallyDrop;
 use std::time::{Duration, Instant};
 
 use checkpoint::{Dtype, Part, PartMut, Peers, PeersError, Share, TensorBox};
@@ -37,13 +38,16 @@ pub(crate) fn gather_bytes(
     deadline: Instant,
 ) -> Result<Vec<Vec<u8>>, collectives::Error> {
     let (rank, world) = (collective.rank(), collective.world());
-    let mut lengths = vec![0.0_f64; world];
+    // After an error the network may still write here: what was lent is then never freed.
+    let mut lengths = ManuallyDrop::new(vec![0.0_f64; world]);
     lengths[rank] = payload.len() as f64;
     collective.all_gather(&mut lengths, deadline)?;
+    let lengths = ManuallyDrop::into_inner(lengths);
     let longest = lengths.iter().fold(0.0_f64, |a, &b| a.max(b)) as usize;
-    let mut bytes = vec![0_u8; longest * world];
+    let mut bytes = ManuallyDrop::new(vec![0_u8; longest * world]);
     bytes[rank * longest..][..payload.len()].copy_from_slice(payload);
     collective.all_gather(&mut bytes, deadline)?;
+    let bytes = ManuallyDrop::into_inner(bytes);
     let slices = lengths.iter().enumerate();
     Ok(slices.map(|(rank, &len)| bytes[rank * longest..][..len as usize].to_vec()).collect())
 }

@@ -124,6 +124,8 @@ pub struct PhaseClock {
     phase: Phase,
     /// Start of the phase that runs.
     since: Instant,
+    /// End of the step before, by which phases are held against wall time.
+    step_since: Instant,
     /// Nanoseconds in each phase since the last step was finished, by the order of [`Phase::ALL`].
     spent_ns: [u64; Phase::ALL.len()],
     /// Whether a step was ever started: before that, no time counts.
@@ -142,6 +144,7 @@ impl PhaseClock {
         Self {
             phase: Phase::Other,
             since: Instant::now(),
+            step_since: Instant::now(),
             spent_ns: [0; Phase::ALL.len()],
             running: false,
         }
@@ -151,7 +154,7 @@ impl PhaseClock {
     pub fn start_step(&mut self) {
         let now = Instant::now();
         if !self.running {
-            (self.running, self.since) = (true, now);
+            (self.running, self.since, self.step_since) = (true, now, now);
         }
         self.enter_at(Phase::Other, now);
     }
@@ -166,8 +169,9 @@ impl PhaseClock {
         self.phase
     }
 
-    /// Ends the step and returns where its time went.
-    pub fn finish_step(&mut self) -> PhaseTimes {
+    /// Ends the step and returns where its time went, and how much of it there was in nanoseconds:
+    /// the same number by another way.
+    pub fn finish_step(&mut self) -> (PhaseTimes, u64) {
         self.finish_at(Instant::now())
     }
 
@@ -181,10 +185,12 @@ impl PhaseClock {
         self.phase = phase;
     }
 
-    fn finish_at(&mut self, now: Instant) -> PhaseTimes {
+    fn finish_at(&mut self, now: Instant) -> (PhaseTimes, u64) {
         self.enter_at(Phase::Other, now);
         let spent_ns = std::mem::take(&mut self.spent_ns);
-        PhaseTimes::from_fn(|phase| spent_ns[phase as usize])
+        let wall = now.saturating_duration_since(self.step_since);
+        self.step_since = self.step_since.max(now);
+        (PhaseTimes::from_fn(|phase| spent_ns[phase as usize]), wall.as_nanos() as u64)
     }
 }
 
@@ -206,7 +212,7 @@ mod tests {
         clock.enter_at(Phase::Data, at(15)); // the next micro-batch
         clock.enter_at(Phase::Forward, at(16));
         clock.enter_at(Phase::CommExposed, at(32));
-        let times = clock.finish_at(at(64));
+        let (times, wall_ns) = clock.finish_at(at(64));
         let ms = ByPhase::from_fn(|phase| times.get(phase) / 1_000_000);
         let expected = ByPhase {
             other: 1,
@@ -217,7 +223,7 @@ mod tests {
             ..ByPhase::default()
         };
         assert_eq!(ms, expected);
-        assert_eq!(times.wall_ns(), 64_000_000);
+        assert_eq!((times.wall_ns(), wall_ns), (64_000_000, 64_000_000));
     }
 
     #[test]
@@ -233,7 +239,9 @@ mod tests {
                 clock.enter(phase);
                 std::hint::black_box((0..step * 10).sum::<usize>());
             }
-            total_ns += clock.finish_step().wall_ns();
+            let (times, wall_ns) = clock.finish_step();
+            assert_eq!(times.wall_ns(), wall_ns);
+            total_ns += wall_ns;
             std::hint::black_box((0..1000_usize).sum::<usize>()); // between steps: counted
         }
         let elapsed_ns = clock.since.duration_since(started).as_nanos() as u64;
@@ -247,8 +255,8 @@ mod tests {
         let start = clock.since;
         clock.enter_at(Phase::Data, start + Duration::from_millis(10));
         clock.enter_at(Phase::Forward, start + Duration::from_millis(5));
-        let times = clock.finish_at(start + Duration::from_millis(20));
-        assert_eq!(times.wall_ns(), 20_000_000);
+        let (times, wall_ns) = clock.finish_at(start + Duration::from_millis(20));
+        assert_eq!((times.wall_ns(), wall_ns), (20_000_000, 20_000_000));
         assert_eq!(times.forward, 10_000_000);
     }
 

@@ -79,8 +79,7 @@ fn open_world(config: &Config) -> Outcome<World> {
     let deadline = Duration::from_secs_f64(settings.deadline_s);
     let threads = Some(config.settings.run.threads).filter(|&threads| threads > 0);
     bootstrap::open(&bootstrap::Options { backend, deadline, threads }).map_err(|error| {
-        let peers =
-            matches!(&error, launch::Error::Meet { source, .. } if source.is_peer_failure());
+        let peers = error.is_peer_failure();
         let code = if peers { ExitCode::PeerLost } else { ExitCode::Environment };
         Failure::new(code, error)
     })
@@ -88,12 +87,12 @@ fn open_world(config: &Config) -> Outcome<World> {
 
 /// The compute threads of this rank; the training thread is one of them.
 fn thread_pool(plan: &ThreadPlan) -> Outcome<rayon::ThreadPool> {
-    let cores = plan.cores.clone();
+    let bound = plan.clone();
     rayon::ThreadPoolBuilder::new()
         .num_threads(plan.threads)
         .thread_name(|index| format!("compute-{index}"))
         .start_handler(move |_| {
-            if let Err(error) = launch::threads::pin_current_thread(&cores) {
+            if let Err(error) = bound.bind() {
                 tracing::warn!("threads are not bound to cores: {error}");
             }
         })
@@ -149,16 +148,16 @@ impl<'run> Setting<'run> {
 
     fn train(&self) -> Outcome<ExitCode> {
         let shown = self.folder.root().display();
-        let Prepared::Attempt(number) = self.prepared else {
+        let Prepared::Attempt { number, run } = &self.prepared else {
             self.announce("end", format!("{shown}: complete already, nothing to do"));
             return Ok(ExitCode::Done);
         };
         let (config, collective) = (&self.options.config, &*self.world.collective);
-        let identity = Identity::new(&self.workload_id, &self.workload_id);
+        let identity = Identity::new(run, &self.workload_id);
         let store =
             Store::open(&self.folder.checkpoints(), &identity).map_err(checkpoint_failure)?;
         let keep = config.settings.checkpoint.clone();
-        let mut durability = Durability::claim(store, keep, number, collective)?;
+        let mut durability = Durability::claim(store, keep, *number, collective)?;
         let ranks = gather_ranks(self.options, self.world, None)?;
         let mut chronicle = Chronicle::begin(
             &self.folder,
@@ -219,7 +218,8 @@ impl<'run> Setting<'run> {
         let injector = Injector::new(&self.options.injections, collective.rank());
         let trainer = trainer.insert(Trainer::new(config, &self.source, collective, injector)?);
         let resumed = durability.resume(trainer)?;
-        chronicle.resumed(resumed.unwrap_or(0), trainer.sequences.describe().entropy_floor_nats);
+        let floor = trainer.sequences.describe().entropy_floor_nats;
+        chronicle.resumed(resumed.unwrap_or(0), floor)?;
         self.announce("start", self.introduction(resumed));
         let probe = Duration::from_secs_f64(config.settings.telemetry.matmul_probe_s);
         chronicle.matmul_flops_per_second = crate::probe::matmul_flops_per_second(probe);
@@ -282,5 +282,23 @@ impl<'run> Setting<'run> {
             log_every_steps: self.options.config.settings.telemetry.log_every_steps,
         })
         .map_err(|error| Failure::new(ExitCode::Internal, error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use launch::threads::allowed_cores;
+
+    use super::*;
+
+    #[test]
+    fn compute_threads_are_bound_only_to_cores_of_their_own() {
+        let allowed = allowed_cores();
+        for exclusive in [false, true] {
+            let cores = vec![allowed[0]];
+            let pool = thread_pool(&ThreadPlan { threads: 1, cores, exclusive }).unwrap();
+            let expected = if exclusive { &allowed[..1] } else { &allowed };
+            assert_eq!(pool.install(allowed_cores), expected, "exclusive: {exclusive}");
+        }
     }
 }

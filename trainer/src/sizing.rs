@@ -1,5 +1,6 @@
 //! How large a workload is on one rank, and whether it fits this machine.
 
+use launch::threads::ThreadPlan;
 use models::memory::MemoryPlan;
 use serde::Serialize;
 
@@ -64,7 +65,7 @@ impl Sizing {
             checkpoint_bytes: plan.checkpoint_bytes(),
             total_bytes,
             available_bytes,
-            fits: available_bytes.is_none_or(|bytes| total_bytes * local as u64 <= bytes),
+            fits: available_bytes.is_none_or(|bytes| total_bytes <= bytes / local as u64),
             plan,
         })
     }
@@ -94,10 +95,8 @@ fn around_the_engine(config: &Config, world: usize, elements: usize) -> Vec<(Str
     .into()
 }
 
-/// Threads of one of `local` ranks of this machine.
+/// Compute threads of the first of `local` ranks of this machine.
 pub(crate) fn compute_threads(config: &Config, local: usize) -> usize {
-    match config.settings.run.threads {
-        0 => (launch::threads::allowed_cores().len() / local).max(1),
-        threads => threads,
-    }
+    let threads = Some(config.settings.run.threads).filter(|&threads| threads > 0);
+    ThreadPlan::of_first(local, threads).threads
 }

@@ -150,5 +150,6 @@ impl Trainer<'_> {
 
 /// A failed operation between ranks, as the failure of the run.
 pub(crate) fn peer_lost(error: collectives::Error) -> Failure {
-    Failure::new(ExitCode::PeerLost, error)
+    let rank = error.missing_rank();
+    Failure { rank, ..Failure::new(ExitCode::PeerLost, error) }
 }

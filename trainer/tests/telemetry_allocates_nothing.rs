@@ -52,7 +52,7 @@ fn step(clock: &mut PhaseClock, telemetry: &Telemetry, step: u64) {
     for phase in Phase::ALL {
         clock.enter(phase);
     }
-    let phases = clock.finish_step();
+    let (phases, wall_ns) = clock.finish_step();
     telemetry.step(StepSample {
         attempt: 1,
         step,
@@ -66,7 +66,7 @@ fn step(clock: &mut PhaseClock, telemetry: &Telemetry, step: u64) {
         comm_hidden_ns: 0,
         first_bucket_lead_ns: 0,
         comm_bytes: 0,
-        wall_ns: phases.wall_ns(),
+        wall_ns,
     });
 }
 

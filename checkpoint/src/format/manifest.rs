@@ -29,6 +29,9 @@ pub struct Manifest {
     pub step: u64,
     /// Number of the run's attempt that wrote it.
     pub epoch: u64,
+    /// Name of the checkpoint that its state descends from; `None` for a run's first one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<String>,
     /// Version of this crate that wrote it.
     pub software: String,
     /// Number of ranks that wrote it.

@@ -4,7 +4,8 @@ use std::cell::Cell;
 use std::fs;
 use std::path::PathBuf;
 
-use checkpoint::{Error, Observer, Peers, PeersError, Point, Silent};
+use checkpoint::{Error, Observer, Peers, PeersError, Point, Save, Silent};
+use serde_json::Value;
 
 use crate::support::*;
 
@@ -142,4 +143,35 @@ fn a_save_that_was_cut_short_is_swept_by_the_next_one_of_the_process() {
     assert_eq!(names(&store).len(), 1);
     let new = save(&store, 2, 20, 1, 1);
     assert_eq!(names(&store), [new]);
+}
+
+#[test]
+fn a_rank_that_must_not_save_says_why_to_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    for unable in [0, 1] {
+        let results = on_ranks(2, |peers| {
+            let model = model(10);
+            let save = Save {
+                step: 10,
+                epoch: 1,
+                parts: &parts(&model, 2, peers.rank()),
+                state: &state(10),
+                rank_state: &Value::Null,
+                parent: None,
+                unable: (peers.rank() == unable).then_some("its steps are not on the disk"),
+            };
+            store.save(&save, peers, &Silent)
+        });
+        for result in results {
+            match result.unwrap_err() {
+                Error::SaveFailed { failures, .. } => {
+                    assert_eq!((failures.len(), failures[0].rank), (1, unable));
+                    assert_eq!(failures[0].reason, "its steps are not on the disk");
+                }
+                other => panic!("{other}"),
+            }
+        }
+        assert!(names(&store).is_empty(), "nothing is left of it");
+    }
 }

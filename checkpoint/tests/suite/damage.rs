@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use checkpoint::{Alone, Dtype, Error, Part, PartMut, Save, Silent, Status, TensorBox};
 use serde_json::Value;
@@ -152,7 +153,8 @@ fn no_byte_of_a_damaged_chunk_reaches_the_caller() {
     let tensor = TensorBox::whole("w", Dtype::U8, &[150]);
     let parts = [Part { tensor: tensor.clone(), data: &[7; 150] }];
     let (state, rank_state) = (&Value::Null, &Value::Null);
-    let request = Save { step: 1, epoch: 1, parts: &parts, state, rank_state, keep: 0 };
+    let request =
+        Save { step: 1, epoch: 1, parts: &parts, state, rank_state, parent: None, unable: None };
     let name = store.save(&request, &Alone, &Silent).unwrap().checkpoint;
     let path = folder.path().join(&name).join("d00/r00000-000.safetensors");
     flip(&path, 4096 + 149);
@@ -249,4 +251,26 @@ fn latest_is_only_a_hint() {
     }
     fs::remove_file(&latest).unwrap();
     assert_eq!(resume(&store, 1).step, 20);
+}
+
+#[test]
+fn a_file_that_this_machine_does_not_see_yet_is_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    save(&store, 2, 10, 1, 0);
+    let new = save(&store, 2, 20, 1, 0);
+    let store =
+        store.with_options(checkpoint::Options { patience: Duration::from_secs(60), ..SMALL });
+    for file in ["d00/r00001.idx.json", "d00/r00001-000.safetensors"] {
+        let path = folder.path().join(&new).join(file);
+        let away = folder.path().join("away");
+        fs::rename(&path, &away).unwrap();
+        let comes = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(200));
+            fs::rename(away, path).unwrap();
+        });
+        let resumed = resume(&store, 2);
+        assert_eq!((resumed.step, resumed.rejected), (20, Vec::new()), "{file}");
+        comes.join().unwrap();
+    }
 }

@@ -26,7 +26,7 @@ fn the_newest_committed_stay() {
     save(&store, 2, 6, 1, 0);
     assert_eq!(steps(&store), [6, 5, 4], "0 keeps all");
     let removed =
-        on_ranks(2, |peers| save_rank(&store, (7, 1, 1), peers, &Silent).unwrap().removed);
+        on_ranks(2, |peers| save_rank(&store, (7, 1, 1), peers, &Silent).unwrap().1.removed);
     assert_eq!((removed[0].len(), removed[1].len()), (3, 0));
     assert_eq!(steps(&store), [7]);
 }
@@ -39,8 +39,9 @@ fn damaged_ones_do_not_push_out_a_good_one() {
     remove_a_shard(folder.path(), &saved[3]);
     fs::write(folder.path().join(&saved[2]).join("MANIFEST.json"), "{").unwrap();
     let reports = on_ranks(2, |peers| save_rank(&store, (5, 1, 2), peers, &Silent).unwrap());
-    assert_eq!(reports[0].removed, saved[..1], "5 and 2 are sound, 4 and 3 do not count");
-    assert!(reports[0].warnings[0].contains("r00001-000.safetensors"), "{:?}", reports[0]);
+    let (_, tidied) = &reports[0];
+    assert_eq!(tidied.removed, saved[..1], "5 and 2 are sound, 4 and 3 do not count");
+    assert!(tidied.warnings[0].contains("r00001-000.safetensors"), "{tidied:?}");
     assert_eq!(steps(&store), [5, 4, 3, 2]);
     save(&store, 2, 6, 1, 2);
     assert_eq!(steps(&store), [6, 5], "damaged ones go when they are old");

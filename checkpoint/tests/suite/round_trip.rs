@@ -71,7 +71,15 @@ fn column_boxes_and_replicas_are_put_together() {
         let replica = Part { tensor: TensorBox::whole("b", Dtype::U8, &[5]), data: b"bytes" };
         let parts = [replica, Part { tensor, data: &own }];
         let (state, rank_state) = (&Value::Null, &Value::Null);
-        let request = Save { step: 1, epoch: 1, parts: &parts, state, rank_state, keep: 0 };
+        let request = Save {
+            step: 1,
+            epoch: 1,
+            parts: &parts,
+            state,
+            rank_state,
+            parent: None,
+            unable: None,
+        };
         store.save(&request, peers, &Silent).unwrap();
     });
     let (mut data, mut bytes) = (vec![0; whole.len()], [0; 5]);
@@ -125,7 +133,8 @@ fn large_parts_cross_pieces_and_default_chunks() {
     let tensor = TensorBox::whole("w", Dtype::F32, &[bytes / 4]);
     let parts = [Part { tensor: tensor.clone(), data: &data }];
     let (state, rank_state) = (&Value::Null, &Value::Null);
-    let request = Save { step: 1, epoch: 1, parts: &parts, state, rank_state, keep: 0 };
+    let request =
+        Save { step: 1, epoch: 1, parts: &parts, state, rank_state, parent: None, unable: None };
     let report = store.save(&request, &Alone, &Silent).unwrap();
     assert_eq!((report.bytes, report.bytes_total), (bytes as u64, bytes as u64));
     let verified = store.verify(&report.checkpoint).unwrap();

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use checkpoint::{
     Dtype, Error, Identity, Observer, Options, Part, PartMut, Peers, PeersError, Restored, Save,
-    SaveReport, Silent, Store, TensorBox, divide,
+    SaveReport, Silent, Store, TensorBox, Tidied, divide,
 };
 use serde_json::{Value, json};
 
@@ -62,8 +62,12 @@ pub(crate) fn on_ranks<T: Send>(world: usize, run: impl Fn(&Thread) -> T + Sync)
 }
 
 /// Sizes so small that every tensor has several chunks and every rank several files.
-pub(crate) const SMALL: Options =
-    Options { chunk_bytes: 100, file_bytes_max: 2000, ranks_per_folder: 2 };
+pub(crate) const SMALL: Options = Options {
+    chunk_bytes: 100,
+    file_bytes_max: 2000,
+    ranks_per_folder: 2,
+    patience: Duration::from_millis(100),
+};
 
 pub(crate) fn open(root: &Path) -> Store {
     let store = Store::open(root, &Identity::new("run-1", "workload-1")).expect("store opens");
@@ -121,25 +125,30 @@ pub(crate) fn parts<'a>(model: &'a [Vec<u8>], world: usize, rank: usize) -> Vec<
     divide(&shapes, world, rank).into_iter().map(part).collect()
 }
 
-/// Saves the model of seed `step` from one rank.
+/// Saves the model of seed `step` from one rank; rank 0 then removes what is old.
 pub(crate) fn save_rank(
     store: &Store,
     (step, epoch, keep): (u64, u64, usize),
     peers: &dyn Peers,
     observer: &dyn Observer,
-) -> Result<SaveReport, Error> {
+) -> Result<(SaveReport, Tidied), Error> {
     let model = model(step);
     let parts = parts(&model, peers.world(), peers.rank());
     let (state, rank_state) = (&state(step), &rank_state(peers.rank(), step));
-    store.save(&Save { step, epoch, parts: &parts, state, rank_state, keep }, peers, observer)
+    let save = Save { step, epoch, parts: &parts, state, rank_state, parent: None, unable: None };
+    let report = store.save(&save, peers, observer)?;
+    let is_lead = peers.rank() == 0;
+    let tidied = if is_lead { store.tidy(epoch, keep, observer) } else { Tidied::default() };
+    Ok((report, tidied))
 }
 
 /// Saves from a world of threads, and returns the checkpoint's name.
 pub(crate) fn save(store: &Store, world: usize, step: u64, epoch: u64, keep: usize) -> String {
     let save = |peers: &Thread| save_rank(store, (step, epoch, keep), peers, &Silent);
     let mut names = on_ranks(world, save).into_iter().map(|report| {
-        let report = report.expect("save succeeds");
+        let (report, tidied) = report.expect("save succeeds");
         assert_eq!(report.warnings, [""; 0]);
+        assert_eq!(tidied.warnings, [""; 0]);
         report.checkpoint
     });
     let name = names.next().expect("at least one rank");

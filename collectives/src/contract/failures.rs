@@ -87,7 +87,8 @@ fn assert_dead(collective: &dyn Collective, patience: Duration) {
     assert!(start.elapsed() < Duration::from_millis(500), "a dead backend answers at once");
 }
 
-/// A message that is longer than the receiver's buffer is an error there. Rank 1 sends to rank 0.
+/// A message that is longer or shorter than the receiver's buffer is an error there. Rank 1 sends
+/// to rank 0.
 ///
 /// May kill the backend. Needs two ranks.
 ///
@@ -95,7 +96,7 @@ fn assert_dead(collective: &dyn Collective, patience: Duration) {
 /// When it is accepted.
 pub fn a_message_of_wrong_length_is_an_error(
     collective: &dyn Collective,
-    receiver_len: usize,
+    (sender_len, receiver_len): (usize, usize),
     terms: &Terms,
 ) {
     let tag = 5;
@@ -104,11 +105,11 @@ pub fn a_message_of_wrong_length_is_an_error(
             let mut buffer = vec![0u8; receiver_len];
             let result = collective.receive(1, tag, &mut buffer, terms.deadline());
             let known = matches!(result, Err(Error::Mpi { .. } | Error::Mismatch { .. }));
-            assert!(known, "3 bytes into {receiver_len}: {result:?}");
+            assert!(known, "{sender_len} bytes into {receiver_len}: {result:?}");
         }
         1 => {
             // The sender may or may not learn of it.
-            let _ = collective.send(0, tag, &mut [0u8; 3], terms.deadline());
+            let _ = collective.send(0, tag, &mut vec![0u8; sender_len], terms.deadline());
         }
         _ => {}
     }

@@ -54,7 +54,7 @@ impl Code {
         self.is_of(unsafe { yardstick_mpi_err_proc_failed })
     }
 
-    #[cfg(test)]
+    /// The code itself.
     pub(super) fn raw(self) -> c_int {
         self.0
     }

@@ -133,7 +133,11 @@ impl Flight {
         }
     }
 
-    /// Cuts a range into chunks below the limit and starts each. No elements are one empty chunk.
+    /// Cuts a range into chunks of the limit and a shorter one, and starts each. No elements are
+    /// one empty chunk.
+    ///
+    /// A message always ends with its shorter chunk, empty where the length is a multiple of the
+    /// limit: else a message that is too long by whole chunks would leave them to the next receive.
     fn chunks(
         &mut self,
         slot: u32,
@@ -144,7 +148,11 @@ impl Flight {
     ) -> Result<(), Code> {
         let Group { communicator, rank } = group;
         let chunk = self.chunk_elements_max;
-        for index in 0..range.len().div_ceil(chunk).max(1) {
+        let chunks = match call {
+            Call::Send { .. } | Call::Receive { .. } => range.len() / chunk + 1,
+            _ => range.len().div_ceil(chunk).max(1),
+        };
+        for index in 0..chunks {
             let start = range.start + index * chunk;
             let piece = piece(job, start, chunk.min(range.end - start));
             // SAFETY: `submit` promised that the memory is valid and ours until the end.

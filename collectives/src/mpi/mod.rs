@@ -17,7 +17,7 @@ mod world;
 use std::ffi::c_int;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::sync_channel;
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -62,7 +62,8 @@ impl Mpi {
     /// (or as the only rank: MPI then makes a world of one).
     ///
     /// # Errors
-    /// [`Error::Start`] when MPI says no, was initialised before, or is not ready in time.
+    /// [`Error::Start`] when MPI says no or was initialised before; [`Error::OpenDeadline`] when
+    /// it is not ready in time, because MPI waits for all ranks.
     pub fn open(options: MpiOptions) -> Result<Self, Error> {
         let start = |text: String| Error::Start { backend: NAME, text };
         if !(1..=Self::max_count()).contains(&options.chunk_elements_max) {
@@ -81,12 +82,12 @@ impl Mpi {
             .name("communication".to_owned())
             .spawn(move || worker::run(&theirs, &asked, &sender))
             .map_err(|error| start(format!("no thread for communication: {error}")))?;
-        let Ok(facts) = ready.recv_timeout(options.open_timeout) else {
-            let waited = options.open_timeout.as_secs_f64();
-            let hint = "did every rank start, and under the mpirun of the same MPI library?";
-            return Err(start(format!("MPI_Init was not over after {waited:.1} s; {hint}")));
-        };
-        let Facts { rank, size, warning } = facts?;
+        let waited = options.open_timeout;
+        let facts = ready.recv_timeout(waited).map_err(|error| match error {
+            RecvTimeoutError::Timeout => Error::OpenDeadline { backend: NAME, waited },
+            RecvTimeoutError::Disconnected => start("the communication thread ended".to_owned()),
+        });
+        let Facts { rank, size, warning } = facts??;
         let library = describe(shared.node().is_some());
         let thread = Some(thread);
         Ok(Self { rank, world: size, library, warning, options, shared, thread })

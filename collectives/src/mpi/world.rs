@@ -1,5 +1,6 @@
 //! Entering and leaving MPI.
 
+use std::ffi::c_int;
 use std::ptr;
 use std::time::{Duration, Instant};
 
@@ -38,7 +39,7 @@ impl World {
             let wanted = ffi::RSMPI_THREAD_FUNNELED;
             ffi::MPI_Init_thread(ptr::null_mut(), ptr::null_mut(), wanted, &mut level)
         };
-        calls::check(code).map_err(|code| start(format!("MPI_Init_thread: {}", code.text())))?;
+        initialised_well(code, level).map_err(start)?;
         Self::describe().map_err(|code| start(code.text()))
     }
 
@@ -86,11 +87,48 @@ impl World {
     }
 }
 
+/// Whether MPI came up as needed. After a failure MPI is not up, and has no words for its code.
+fn initialised_well(code: c_int, level: c_int) -> Result<(), String> {
+    // SAFETY: a constant of mpi-sys's C file.
+    let wanted = unsafe { ffi::RSMPI_THREAD_FUNNELED };
+    if let Err(code) = calls::check(code) {
+        return Err(format!("MPI_Init_thread failed with code {}", code.raw()));
+    }
+    // MPI promises that a higher level is a larger number.
+    if level < wanted {
+        return Err(format!(
+            "MPI gives thread level {level}, {wanted} (MPI_THREAD_FUNNELED) is needed: this MPI \
+             library was built without support for threads"
+        ));
+    }
+    Ok(())
+}
+
 fn duplicate() -> Result<MPI_Comm, Code> {
     // SAFETY: MPI is initialised; a duplicate inherits the error handler.
     unsafe {
         let mut communicator = ffi::RSMPI_COMM_NULL;
         calls::check(ffi::MPI_Comm_dup(ffi::RSMPI_COMM_WORLD, &mut communicator))?;
         Ok(communicator)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// MPI is not initialised here: asking it for words would end the process.
+    #[test]
+    fn a_failed_start_is_told_without_asking_mpi() {
+        // SAFETY: constants of mpi-sys's C file.
+        let (single, funneled, multiple) = unsafe {
+            (ffi::RSMPI_THREAD_SINGLE, ffi::RSMPI_THREAD_FUNNELED, ffi::RSMPI_THREAD_MULTIPLE)
+        };
+        let text = initialised_well(16, multiple).unwrap_err();
+        assert!(text.contains("MPI_Init_thread") && text.contains("16"), "{text}");
+        let text = initialised_well(0, single).unwrap_err();
+        assert!(text.contains("MPI_THREAD_FUNNELED"), "{text}");
+        initialised_well(0, funneled).unwrap();
+        initialised_well(0, multiple).unwrap();
     }
 }

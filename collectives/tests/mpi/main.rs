@@ -69,8 +69,15 @@ fn a_rank_that_hangs_is_named() {
 }
 
 #[test]
+fn a_rank_that_never_opens_is_a_lost_peer_for_the_others() {
+    let job = Job::run(2, Role::NeverOpen);
+    assert_eq!(job.outcomes[0], "ok", "{job}");
+}
+
+#[test]
 fn messages_of_wrong_length_are_errors() {
-    for role in [Role::MessageTooLong, Role::MessageTooShort] {
+    for role in [Role::MessageTooLong, Role::MessageTooShort, Role::ChunkTooMany, Role::ChunkTooFew]
+    {
         let job = Job::run(2, role);
         assert_eq!(job.outcomes[0], "ok", "{job}");
     }

@@ -9,7 +9,9 @@ use crate::allocations::steady_state_allocates_nothing;
 use yardstick_collectives::contract::{self, Terms, failures};
 use yardstick_collectives::{Channel, Collective, Error, Mpi, MpiOptions, Operation};
 
-const TERMS: Terms = Terms { chunk_elements_max: 1000, patience: Duration::from_secs(60) };
+const TERMS: Terms = Terms { chunk_elements_max: CHUNK, patience: Duration::from_secs(60) };
+
+const CHUNK: usize = 1000;
 
 /// Patience with a rank that will not come.
 const SHORT: Duration = Duration::from_secs(1);
@@ -25,6 +27,12 @@ pub(crate) enum Role {
     MessageTooLong,
     /// Rank 0 has a buffer too long for the message.
     MessageTooShort,
+    /// The message is too long for rank 0's buffer by a whole chunk.
+    ChunkTooMany,
+    /// The message is too short for rank 0's buffer by a whole chunk.
+    ChunkTooFew,
+    /// Rank 1 never opens the backend.
+    NeverOpen,
     /// Everybody leaves at once.
     Abandon,
     /// Rank 0 closes, rank 1 does not.
@@ -71,11 +79,14 @@ impl Sharing {
     }
 }
 
-const ALL: [Role; 10] = [
+const ALL: [Role; 13] = [
     Role::Contract,
     Role::StayAway,
     Role::MessageTooLong,
     Role::MessageTooShort,
+    Role::ChunkTooMany,
+    Role::ChunkTooFew,
+    Role::NeverOpen,
     Role::Abandon,
     Role::CloseAlone,
     Role::Killed,
@@ -114,6 +125,9 @@ impl Role {
             },
             ..MpiOptions::default()
         };
+        if self == Self::NeverOpen {
+            return open_alone(options);
+        }
         let mpi = Mpi::open(options.clone()).unwrap();
         let again = Mpi::open(options);
         assert!(matches!(again, Err(Error::Start { .. })), "opened twice: {again:?}");
@@ -124,14 +138,17 @@ impl Role {
             }
             Self::Disagree => keep_the_contract(mpi, false),
             Self::StayAway => stay_away(mpi, sharing == Sharing::On),
-            Self::MessageTooLong => wrong_length(mpi, 2),
-            Self::MessageTooShort => wrong_length(mpi, 4),
+            Self::MessageTooLong => wrong_length(mpi, (3, 2)),
+            Self::MessageTooShort => wrong_length(mpi, (3, 4)),
+            Self::ChunkTooMany => wrong_length(mpi, (2 * CHUNK, CHUNK)),
+            Self::ChunkTooFew => wrong_length(mpi, (CHUNK, 2 * CHUNK)),
             Self::Abandon => {
                 failures::abandoning_is_final(&mpi, &TERMS);
                 assert!(!mpi.memory_at_risk(), "nothing was under way");
                 finish(mpi, 2);
             }
             Self::CloseAlone => close_alone(mpi),
+            Self::NeverOpen => unreachable!("it has returned"),
             Self::Killed | Self::Survive | Self::Hang => be_lost(self, mpi),
         }
     }
@@ -170,9 +187,26 @@ fn stay_away(mpi: Mpi, shares: bool) {
     }
 }
 
-fn wrong_length(mpi: Mpi, receiver_len: usize) {
-    failures::a_message_of_wrong_length_is_an_error(&mpi, receiver_len, &TERMS);
+fn wrong_length(mpi: Mpi, lens: (usize, usize)) {
+    failures::a_message_of_wrong_length_is_an_error(&mpi, lens, &TERMS);
     finish(mpi, 1);
+}
+
+/// Whoever comes first waits, and learns that the other did not come: the test names the ranks,
+/// because the launcher's variables are different everywhere.
+fn open_alone(options: MpiOptions) {
+    let folder = PathBuf::from(std::env::var("YARDSTICK_TEST_FOLDER").unwrap());
+    if std::fs::File::create_new(folder.join("first")).is_err() {
+        return std::thread::sleep(4 * SHORT);
+    }
+    let start = Instant::now();
+    let result = Mpi::open(MpiOptions { open_timeout: SHORT, ..options });
+    let Err(error) = result else { panic!("opened alone: {result:?}") };
+    assert!(matches!(error, Error::OpenDeadline { .. }), "opened alone: {error}");
+    assert!(error.is_peer_failure(), "{error}");
+    assert!(start.elapsed() < SHORT + Duration::from_secs(2));
+    write(0, "ok");
+    std::process::exit(5);
 }
 
 fn close_alone(mpi: Mpi) {

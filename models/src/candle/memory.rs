@@ -25,10 +25,10 @@ pub fn activation_bytes(
     let rows = micro_sequences * sequence_tokens;
     let [width, feed_forward, logits, scores] =
         [config.width, config.feed_forward, config.vocabulary, config.heads * sequence_tokens]
-            .map(|columns| 4 * (rows * columns) as u64);
-    let layers = config.layers as u64;
+            .map(|columns| 4 * rows as u128 * columns as u128); // B L H T^2 may exceed 64 bits
+    let layers = config.layers as u128;
     let in_flight = layers * scores + 10 * feed_forward.max(scores).max(width);
-    let parameters = 4 * Layout::new(config).parameters() as u64;
+    let parameters = 4 * Layout::new(config).parameters() as u128;
     [
         ("block activations", layers * (28 * width + 7 * feed_forward + 5 * scores)),
         ("logits", 4 * logits),
@@ -36,6 +36,6 @@ pub fn activation_bytes(
         ("copy of weights", parameters),
         ("parameter gradients", parameters),
     ]
-    .map(|(name, bytes)| (name.to_owned(), bytes))
+    .map(|(name, bytes)| (name.to_owned(), u64::try_from(bytes).unwrap_or(u64::MAX)))
     .into()
 }

@@ -111,11 +111,26 @@ fn impossible_values_name_their_key() {
             "source = \"synthetic\"\nevaluation_sequences = 0",
             "data.evaluation_sequences = 0",
         ),
+        (
+            "source = \"synthetic\"",
+            "source = \"synthetic\"\nevaluation_files = [\"v.bin\"]",
+            "data.evaluation_files = [\"v.bin\"]: expected no file",
+        ),
         ("micro_sequences = 4", "micro_sequences = 0", "batch.micro_sequences = 0"),
         ("sequence_tokens = 128", "sequence_tokens = 0", "batch.sequence_tokens = 0"),
         ("sequence_tokens = 128", "sequence_tokens = 129", "1 to model.context = 128"),
         ("global_sequences = 16", "", "batch.global_sequences = absent"),
         ("global_sequences = 16", "global_sequences = 16\nsequences_per_rank = 4", "exactly one"),
+        (
+            "global_sequences = 16",
+            "sequences_per_rank = 999999999999",
+            "batch.sequences_per_rank = 999999999999: expected at most 268435456",
+        ),
+        (
+            "global_sequences = 16",
+            "global_sequences = 999999999999",
+            "batch.global_sequences = 999999999999: expected at most 268435456",
+        ),
         ("beta1 = 0.9", "beta1 = 1.0", "optimizer.beta1 = 1"),
         ("beta2 = 0.95", "beta2 = -0.1", "optimizer.beta2 = -0.1"),
         ("epsilon = 1e-8", "epsilon = 0.0", "optimizer.epsilon = 0"),
@@ -131,6 +146,28 @@ fn impossible_values_name_their_key() {
         let error = changed(from, to).validate().unwrap_err().to_string();
         assert!(error.contains(key), "{to:?}: {error}");
     }
+}
+
+/// Products of dimensions are counted in 64 bits: what would wrap there is refused before.
+#[test]
+fn sizes_that_no_model_has_name_their_key() {
+    for (from, to, key) in [
+        ("layers = 2", "layers = 1000000000", "model.layers = 1000000000: expected at most 65536"),
+        ("width = 128", "width = 4611686018427387904", "model.width = 4611686018427387904"),
+        ("feed_forward = 512", "feed_forward = 36028797018963968", "model.feed_forward = 360287"),
+        ("vocabulary = 256", "vocabulary = 4294967296", "model.vocabulary = 4294967296"),
+        ("context = 128", "context = 4294967296", "model.context = 4294967296"),
+        ("width = 128", "width = 32768", "model.heads = 4: expected at least 8"),
+        ("micro_sequences = 4", "micro_sequences = 4294967296", "batch.micro_sequences = 42949"),
+        ("micro_sequences = 4", "micro_sequences = 268435457", "batch.micro_sequences = 268435457"),
+    ] {
+        let error = changed(from, to).validate().unwrap_err().to_string();
+        assert!(error.contains(key), "{to:?}: {error}");
+    }
+    let mut large = smoke().model;
+    (large.layers, large.width, large.heads) = (1 << 16, 1 << 16, 1 << 9);
+    let error = large.validate().unwrap_err().to_string();
+    assert!(error.contains("model.width = 65536: expected fewer layers"), "{error}");
 }
 
 #[test]

@@ -28,8 +28,12 @@ pub(super) struct Plan {
     json: bool,
 }
 
+/// Far above any machine, and no product with it wraps.
+const RANKS_MAX: usize = 1 << 24;
+
 fn positive(text: &str) -> Result<usize, String> {
-    text.parse().ok().filter(|&n| n > 0).ok_or_else(|| "expected a number of at least 1".into())
+    let expected = || format!("expected a number from 1 to {RANKS_MAX}");
+    text.parse().ok().filter(|n| (1..=RANKS_MAX).contains(n)).ok_or_else(expected)
 }
 
 impl Plan {
@@ -60,7 +64,7 @@ fn table(sizing: &Sizing, local: usize) -> String {
         table.add_row([item.name.clone(), mebibytes(item.bytes)]);
     }
     table.add_row(["total of one rank".to_owned(), mebibytes(sizing.total_bytes)]);
-    let together = sizing.total_bytes * local as u64;
+    let together = sizing.total_bytes.saturating_mul(local as u64);
     table.add_row([format!("total of {local} ranks here"), mebibytes(together)]);
     let available = sizing.available_bytes.map_or("unknown".to_owned(), mebibytes);
     table.add_row(["available here".to_owned(), available]);

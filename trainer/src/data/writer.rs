@@ -3,7 +3,7 @@
 use std::{
     ffi::OsString,
     fs::{self, File},
-    io::{BufWriter, Seek, SeekFrom, Write},
+    io::{BufWriter, ErrorKind, Seek, SeekFrom, Write},
     path::{Path, PathBuf},
 };
 
@@ -133,6 +133,13 @@ impl TokenWriter {
             Format::Megatron => {
                 let mut index = AtomicFile::create(&self.out.path.with_extension("idx"))?;
                 write_index(&mut index, &self.lengths)?;
+                // A kill between the two names must not leave new tokens with an old index.
+                match fs::remove_file(&index.path) {
+                    Err(error) if error.kind() != ErrorKind::NotFound => {
+                        return Err(DataError::io(&index.path, "remove")(error));
+                    }
+                    _ => {}
+                }
                 self.out.commit()?;
                 index.commit()
             }

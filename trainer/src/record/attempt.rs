@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 
 use super::{Error, Reason, Status, Word, parse, write_json};
-use crate::telemetry::{read_steps, steps_path};
+use crate::telemetry::{read_sound_steps, steps_path};
 
 /// One start of a run and how it ended.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -40,12 +40,7 @@ impl Attempt {
     ///
     /// # Errors
     /// [`Error`] when the folder's attempts or steps cannot be read or written.
-    pub fn begin(
-        dir: &Path,
-        number: u32,
-        world: usize,
-        resumed_after_step: u64,
-    ) -> Result<Vec<Self>, Error> {
+    pub fn begin(dir: &Path, number: u32, world: usize) -> Result<Vec<Self>, Error> {
         let mut attempts = Self::read_all(dir)?;
         attempts.retain(|attempt| attempt.number < number);
         for attempt in attempts.iter_mut().filter(|attempt| attempt.status == Status::Running) {
@@ -57,14 +52,23 @@ impl Attempt {
             exit_code: None,
             reason: None,
             world,
-            resumed_after_step,
-            last_step: resumed_after_step,
+            resumed_after_step: 0,
+            last_step: 0,
             started_unix_ms: unix_ms(),
             ended_unix_ms: None,
         };
         begun.write(dir)?;
         attempts.push(begun);
         Ok(attempts)
+    }
+
+    /// Writes down from which step this attempt goes on: it may be killed before it says more.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn resumed(&mut self, dir: &Path, step: u64) -> Result<(), Error> {
+        (self.resumed_after_step, self.last_step) = (step, step);
+        self.write(dir)
     }
 
     /// Writes down how this attempt ended, now.
@@ -107,7 +111,7 @@ impl Attempt {
     }
 
     fn note_killed(&mut self, dir: &Path) -> Result<(), Error> {
-        let lines = read_steps(&steps_path(dir, 0))?;
+        let lines = read_sound_steps(&steps_path(dir, 0))?;
         if let Some(last) = lines.iter().rev().find(|line| line.sample.attempt == self.number) {
             self.last_step = last.sample.step;
             self.ended_unix_ms = Some(last.unix_ms);

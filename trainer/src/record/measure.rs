@@ -37,7 +37,11 @@ impl Record {
         if self.steps.is_none() {
             return;
         }
-        let rates = Clocks::of(series);
+        let attempt = series.measured().next().map_or(0, |sample| sample.attempt);
+        let measured = self.attempts.iter().find(|other| other.number == attempt);
+        let rates = Clocks::of(series, measured.map_or(series.world, |attempt| attempt.world));
+        // The matmul rate is of this attempt: another one may have had other machines.
+        let is_last = self.attempts.last().is_none_or(|last| last.number == attempt);
         let mfu = |flops_per_token: f64, available: f64| {
             rates.step.per_rank * flops_per_token / available
         };
@@ -47,7 +51,8 @@ impl Record {
             let peak = reference.peak_flops_per_second;
             self.mfu_causal = peak.map(|peak| mfu(flops.causal, peak));
             self.mfu_full = peak.map(|peak| mfu(flops.full, peak));
-            self.mfu_measured = reference.matmul_flops_per_second.map(|matmul| MfuMeasured {
+            let matmul = reference.matmul_flops_per_second.filter(|_| is_last);
+            self.mfu_measured = matmul.map(|matmul| MfuMeasured {
                 causal: mfu(flops.causal, matmul),
                 full: mfu(flops.full, matmul),
                 matmul_flops_per_second: matmul,
@@ -114,11 +119,11 @@ fn phases(series: &StepSeries) -> ByPhase<PhaseSummary> {
 
 impl Clocks {
     /// Sums over sums, so that slow steps weigh as much as they took.
-    fn of(series: &StepSeries) -> Self {
+    fn of(series: &StepSeries, world: usize) -> Self {
         let tokens: u64 = series.measured().map(|sample| sample.tokens).sum();
         let rate = |seconds: f64| {
             let total = tokens as f64 / seconds.max(1e-9);
-            Rate { total, per_rank: total / series.world as f64 }
+            Rate { total, per_rank: total / world as f64 }
         };
         Self {
             step: rate(seconds(series.measured(), |sample| sample.phases.step_ns())),
@@ -138,7 +143,8 @@ impl Collectives {
         let bytes = Distribution::of(series.measured().map(|sample| sample.comm_bytes as f64))?;
         let total_ms = distribution_ms(series, |sample| sample.comm_total_ns)?;
         let exposed_ms = distribution_ms(series, |sample| sample.phases.comm_exposed)?;
-        let exposed_share = exposed_ms.mean / total_ms.mean.max(1e-9);
+        let total = seconds(series.measured(), |sample| sample.comm_total_ns);
+        let hidden = seconds(series.measured(), |sample| sample.comm_hidden_ns);
         Some(Self {
             backend: backend.to_owned(),
             library,
@@ -146,7 +152,7 @@ impl Collectives {
             bytes_per_step: bytes.median,
             total_ms,
             exposed_ms,
-            hidden_share: (1.0 - exposed_share).max(0.0),
+            hidden_share: if total > 0.0 { hidden / total } else { 0.0 },
         })
     }
 }

@@ -160,15 +160,15 @@ pub struct Collectives {
     pub backend: String,
     /// What the library says it is.
     pub library: Option<String>,
-    /// Largest message of a gradient bucket.
+    /// Smallest size of a gradient bucket: it closes with the segment that reaches it.
     pub bucket_bytes: u64,
     /// Bytes of the buffers communicated per step, median.
     pub bytes_per_step: f64,
-    /// Communication per step, hidden or not: the sum over buckets.
+    /// Time per step in which gradients were under way, hidden or not.
     pub total_ms: Distribution,
     /// Communication per step that compute waited for.
     pub exposed_ms: Distribution,
-    /// Part of all communication that was hidden behind computation.
+    /// Part of the time with gradients under way that backward covered; 0 without communication.
     pub hidden_share: f64,
 }
 

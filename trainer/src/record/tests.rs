@@ -155,11 +155,26 @@ fn the_numbers_follow_from_the_steps() {
     close(measured.full, 20_480.0 * 4e6 / 1e11);
     assert_eq!((record.mfu_causal, record.mfu_full), (None, None));
     close(record.phases.unwrap().checkpoint.share, 0.1 / 0.7);
-    close(record.collectives.unwrap().hidden_share, 8.0 / 12.0);
+    close(record.collectives.unwrap().hidden_share, 7.0 / 12.0);
     close(record.checkpoints.unwrap().bytes_per_second, 2e9);
     let goodput = record.goodput.unwrap();
     assert_eq!((goodput.elapsed_seconds, goodput.lost_steps), (12.0, 2));
     close(goodput.training_seconds, 1.2);
+}
+
+#[test]
+fn rates_are_those_of_the_attempt_that_made_the_steps() {
+    let mut record = finished();
+    let measured = record.attempts.len() as u32;
+    let idle = Attempt { number: measured + 1, world: 8, ..record.attempts[0].clone() };
+    record.attempts.push(idle);
+    let series = StepSeries { world: 8, ..series() };
+    let reference = Reference { matmul_flops_per_second: Some(1e11), ..Reference::default() };
+    record.mfu_measured = None;
+    record.measure(&series, &reference, None);
+    let rate = record.tokens_per_second.unwrap().step;
+    assert!((rate.total / rate.per_rank - 2.0).abs() < 1e-12, "two ranks, not eight: {rate:?}");
+    assert_eq!(record.mfu_measured, None, "the matmul rate is of other ranks");
 }
 
 #[test]
@@ -235,9 +250,11 @@ fn bad_records_are_named() {
 fn an_attempt_that_was_killed_is_noted_by_the_next() {
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path();
-    assert_eq!(Attempt::begin(dir, 1, 2, 0).unwrap().len(), 1);
+    assert_eq!(Attempt::begin(dir, 1, 2).unwrap().len(), 1);
     write_steps(dir, 1, 1..=8);
-    let attempts = Attempt::begin(dir, 2, 2, 6).unwrap();
+    let mut attempts = Attempt::begin(dir, 2, 2).unwrap();
+    attempts[1].resumed(dir, 6).unwrap();
+    assert_eq!(Attempt::read_all(dir).unwrap()[1].resumed_after_step, 6, "said at once");
     let killed = &attempts[0];
     assert_eq!((killed.status, killed.exit_code, killed.last_step), (Status::Failed, None, 8));
     assert!(killed.ended_unix_ms.is_some_and(|ended| ended >= killed.started_unix_ms));

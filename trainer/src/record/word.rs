@@ -29,6 +29,11 @@ impl Word {
         write_json(&folder(dir).join(format!("{attempt:03}.r{rank:06}.failed")), self)
     }
 
+    /// Whether it is of a rank that failed for a reason of its own.
+    pub fn is_own(&self) -> bool {
+        self.exit_code != PEER_LOST
+    }
+
     /// The word that explains an attempt: of a rank that failed for a reason of its own, else of
     /// one that lost a peer; of the lowest such rank.
     pub fn of(dir: &Path, attempt: u32) -> Option<Self> {
@@ -43,7 +48,7 @@ impl Word {
         paths.sort();
         let read = |path: &PathBuf| parse(path, &fs::read(path).ok()?, "a last word").ok();
         let words: Vec<Self> = paths.iter().filter_map(read).collect();
-        let own = words.iter().find(|word| word.exit_code != PEER_LOST);
+        let own = words.iter().find(|word| word.is_own());
         own.or(words.first()).cloned()
     }
 }

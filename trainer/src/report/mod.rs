@@ -36,8 +36,13 @@ pub fn report(dir: &Path) -> Result<ReportData, Error> {
         record.measure(&series, &Reference::default(), None);
     }
     let mut report = ReportData::new(record);
-    let running = report.record.attempts.last().filter(|_| report.record.status == Status::Running);
-    if let Some(word) = running.and_then(|attempt| Word::of(dir, attempt.number)) {
+    let told = report.record.reason.as_ref().map(|reason| reason.text.clone());
+    let unfinished = [Status::Running, Status::Failed].contains(&report.record.status);
+    let last = report.record.attempts.last().filter(|_| unfinished);
+    if let Some(word) = last.and_then(|attempt| Word::of(dir, attempt.number))
+        && (told.is_none() || word.is_own())
+        && told.as_ref() != Some(&word.reason.text)
+    {
         let (code, text) = (word.exit_code, word.reason.text);
         report.warnings.push(format!("a rank ended with exit code {code}: {text}"));
     }

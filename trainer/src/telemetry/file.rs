@@ -1,7 +1,7 @@
 //! `DIR/steps/rRRRRRR.jsonl`: one JSON object per step, one file per rank, in the order of steps.
 //!
-//! Each line is one `write`, so a killed process leaves whole lines; a lost machine may leave a
-//! torn last line, which readers skip and a resumed run cuts off.
+//! Each line is one `write`, so a killed process leaves whole lines; a lost machine may leave
+//! damage behind the last step that was made durable, which a resumed run cuts off.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -20,12 +20,17 @@ pub fn steps_path(dir: &Path, rank: usize) -> PathBuf {
 /// Everything after them goes, a torn last line too. A file that does not exist has no steps.
 ///
 /// # Errors
-/// [`Error::Io`], and [`Error::Malformed`] for a bad line that is not the last.
+/// [`Error::Io`], and [`Error::Malformed`] for damage among these steps.
 pub fn truncate_after(path: &Path, completed_steps: u64) -> Result<Vec<StepSample>, Error> {
     let Some(bytes) = read_if_present(path)? else { return Ok(Vec::new()) };
     let mut kept = Vec::new();
     let mut kept_bytes = 0;
-    for parsed in parse(path, &bytes)? {
+    let (lines, damage) = parse(path, &bytes);
+    let last = lines.last().map_or(0, |parsed| parsed.line.sample.step);
+    if let Some(damage) = damage.filter(|_| last < completed_steps) {
+        return Err(damage);
+    }
+    for parsed in lines {
         if parsed.line.sample.step > completed_steps {
             break;
         }
@@ -46,7 +51,17 @@ pub fn truncate_after(path: &Path, completed_steps: u64) -> Result<Vec<StepSampl
 /// [`Error::Io`], and [`Error::Malformed`] for a bad line that is not the last.
 pub fn read_steps(path: &Path) -> Result<Vec<StepLine>, Error> {
     let Some(bytes) = read_if_present(path)? else { return Ok(Vec::new()) };
-    Ok(parse(path, &bytes)?.into_iter().map(|parsed| parsed.line).collect())
+    let (lines, damage) = parse(path, &bytes);
+    damage.map_or_else(|| Ok(lines.into_iter().map(|parsed| parsed.line).collect()), Err)
+}
+
+/// The steps before any damage in a rank's file; none without a file.
+///
+/// # Errors
+/// [`Error::Io`].
+pub fn read_sound_steps(path: &Path) -> Result<Vec<StepLine>, Error> {
+    let bytes = read_if_present(path)?.unwrap_or_default();
+    Ok(parse(path, &bytes).0.into_iter().map(|parsed| parsed.line).collect())
 }
 
 struct Parsed {
@@ -63,7 +78,8 @@ fn read_if_present(path: &Path) -> Result<Option<Vec<u8>>, Error> {
     }
 }
 
-fn parse(path: &Path, bytes: &[u8]) -> Result<Vec<Parsed>, Error> {
+/// The steps up to a torn last line, or up to damage.
+fn parse(path: &Path, bytes: &[u8]) -> (Vec<Parsed>, Option<Error>) {
     let mut lines = Vec::new();
     let mut end = 0;
     for text in bytes.split_inclusive(|&byte| byte == b'\n') {
@@ -77,11 +93,12 @@ fn parse(path: &Path, bytes: &[u8]) -> Result<Vec<Parsed>, Error> {
             Err(_) if is_last => break,
             Err(source) => {
                 let (path, line) = (path.to_owned(), lines.len() + 1);
-                return Err(Error::Malformed { path, line, expected: "one step as JSON", source });
+                let damage = Error::Malformed { path, line, expected: "one step as JSON", source };
+                return (lines, Some(damage));
             }
         }
     }
-    Ok(lines)
+    (lines, None)
 }
 
 /// Appends steps; owned by the telemetry thread.
@@ -97,6 +114,9 @@ impl StepFile {
         let path = steps_path(dir, rank);
         let opened = OpenOptions::new().create(true).append(true).open(&path);
         let file = opened.map_err(Error::io("open", &path))?;
+        let folder = dir.join("steps"); // the file's name is to be durable as well
+        let synced = File::open(&folder).and_then(|folder| folder.sync_all());
+        synced.map_err(Error::io("make durable", &folder))?;
         Ok(Self { path, file, text: Vec::new() })
     }
 
@@ -192,5 +212,10 @@ mod tests {
         append(&path, &good);
         let error = read_steps(&path).unwrap_err().to_string();
         assert!(error.contains("r000003.jsonl, line 3: expected one step as JSON"), "{error}");
+        assert_eq!(read_sound_steps(&path).unwrap().len(), 2);
+        let error = truncate_after(&path, 3).unwrap_err().to_string();
+        assert!(error.contains("line 3"), "a step of the checkpoint is damaged: {error}");
+        assert_eq!(truncate_after(&path, 2).unwrap().len(), 2, "all that was durable is there");
+        assert_eq!(read_steps(&path).unwrap().len(), 2);
     }
 }

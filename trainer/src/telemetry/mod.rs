@@ -17,7 +17,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 pub use console::LogFormat;
-pub use file::{read_steps, steps_path, truncate_after};
+pub use file::{read_sound_steps, read_steps, steps_path, truncate_after};
 pub use sample::{StepLine, StepSample};
 pub use series::StepSeries;
 
@@ -51,8 +51,8 @@ pub struct TelemetryOptions {
 #[derive(Debug)]
 enum Message {
     Step(StepSample),
-    /// Every step before this one is to be durable; the answer says whether it is.
-    Sync(SyncSender<bool>),
+    /// Every step before this one is to be durable; the answer says what is in the way.
+    Sync(SyncSender<Result<(), String>>),
 }
 
 /// The training thread's end of the queue.
@@ -122,12 +122,14 @@ impl Telemetry {
     /// Waits until every step so far is durable, so that a checkpoint never knows more steps than
     /// the files do.
     ///
-    /// Returns false when steps cannot be written; [`finish`](Self::finish) then says why.
-    #[must_use]
-    pub fn sync(&self) -> bool {
+    /// # Errors
+    /// Why steps cannot be written; [`finish`](Self::finish) says it again.
+    pub fn sync(&self) -> Result<(), String> {
         let (answer, answered) = mpsc::sync_channel(1);
-        let Some(queue) = &self.queue else { return false };
-        queue.send(Message::Sync(answer)).is_ok() && answered.recv().unwrap_or(false)
+        let ended = || "the telemetry thread ended".to_owned();
+        let queue = self.queue.as_ref().ok_or_else(ended)?;
+        queue.send(Message::Sync(answer)).map_err(|_| ended())?;
+        answered.recv().map_err(|_| ended())?
     }
 
     /// Waits until every step is written and durable, and returns all steps of the run on this
@@ -173,7 +175,10 @@ fn run(
         let sample = match message {
             Message::Step(sample) => sample,
             Message::Sync(answer) => {
-                let _ = answer.send(failure.is_none() && file.sync().is_ok());
+                // The system tells of a failed write-back once: it is remembered here.
+                failure = failure.or_else(|| file.sync().err());
+                let text = failure.as_ref().map(|error: &Error| error.to_string());
+                let _ = answer.send(text.map_or(Ok(()), Err));
                 continue;
             }
         };

@@ -28,7 +28,7 @@ pub struct StepSample {
     /// Nanoseconds of this rank in each phase; they add up to `wall_ns`.
     #[serde(rename = "phases_ns")]
     pub phases: PhaseTimes,
-    /// Nanoseconds of communication, hidden or not: the sum over buckets.
+    /// Nanoseconds in which at least one bucket was under way, hidden or not.
     pub comm_total_ns: u64,
     /// The part of it that backward covered.
     pub comm_hidden_ns: u64,
@@ -92,7 +92,7 @@ pub(crate) mod tests {
             evaluation_loss: None,
             phases,
             comm_total_ns: 12_000_000,
-            comm_hidden_ns: 8_000_000,
+            comm_hidden_ns: 7_000_000,
             first_bucket_lead_ns: 20_000_000,
             comm_bytes: 1_000_000,
             wall_ns: phases.wall_ns(),
