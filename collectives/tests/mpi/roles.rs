@@ -244,7 +244,6 @@ fn be_lost(role: Role, mpi: Mpi) {
         let result = group.run(Channel::Data, operation, buffer, start + patience);
         if let Err(error) = result {
             assert!(round >= 5, "too early: {error}");
-            assert!(error.is_peer_failure(), "a killed peer: {error}");
             let Error::Deadline { peers, .. } = &error else { panic!("a lost peer: {error}") };
             assert_eq!(*peers, [1], "it is named");
             assert!(start.elapsed() < patience + Duration::from_secs(2));
