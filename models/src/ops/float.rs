@@ -170,8 +170,8 @@ impl Float for f32 {
         self.sqrt()
     }
 
-    /// x = n ln 2 + r with |r| <= ln 2 / 2; for e^r the polynomial 1 + r + ... + c r^5 with the least
-    /// relative error, at most 1.1e-7; and 2^n through the bits of the exponent.
+    /// x = n ln 2 + r with |r| <= ln 2 / 2; for e^r the polynomial 1 + r + ... + c r^5 with the
+    /// least relative error, at most 1.1e-7; and 2^n through the bits of the exponent.
     #[inline(always)]
     fn exp(self) -> Self {
         const LOWER: f32 = -87.0;

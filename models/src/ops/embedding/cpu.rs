@@ -7,7 +7,8 @@ use crate::ops::{Element, simd};
 /// Tasks into which the rows of the token table are cut for backward.
 const TABLE_PARTS: usize = 64;
 
-/// Writes `x` (B, T, C) from `tokens` (B, T), `wte` (V, C) and `wpe` (at least T, C) if there is one.
+/// Writes `x` (B, T, C) from `tokens` (B, T), `wte` (V, C) and, if there is one, `wpe` (at least T,
+/// C).
 ///
 /// # Panics
 /// When a token is not below V, or lengths do not fit together.
