@@ -102,7 +102,6 @@ const COMMAND_LINES: &[Case] = &[
     usage(&["train", "--set", "collectives.deadline_s=0.0"], &["collectives.deadline_s"]),
     usage(&["train", "--deadline", "1e300s"], &["1e300s", "120s"]),
     usage(&["train", "--set", "collectives.deadline_s=1e300"], &["deadline_s", "year"]),
-    usage(&["train", "--workload", "llama-smoke"], &["llama", "fused", "--engine candle"]),
     usage(&["train", "--set", "run.engine=torch"], &["torch", "fused", "candle"]),
     usage(&["train", "--device", "tpu"], &["tpu", "cpu", "cuda"]),
     usage(&["train", "--engine", "torch"], &["torch", "fused"]),
