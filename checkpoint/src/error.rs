@@ -202,6 +202,16 @@ impl Error {
         }
     }
 
+    /// The first rank that failed, where ranks told each other.
+    pub fn rank(&self) -> Option<usize> {
+        let failures = match self {
+            Self::SaveFailed { failures, .. } | Self::RestoreFailed { failures, .. } => failures,
+            Self::NoCheckpoint { rejected, .. } => &rejected.first()?.failures,
+            _ => return None,
+        };
+        failures.first().map(|failure| failure.rank)
+    }
+
     /// Whether a file is not there, which on a shared file system may mean: not yet.
     pub(crate) fn is_absence(&self) -> bool {
         let Self::Io { source, .. } = self else { return false };

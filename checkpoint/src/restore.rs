@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use crate::format::index::{BoxEntry, Index, RankState, ShardEntry, index_file};
 use crate::format::manifest::{Manifest, rank_folder};
@@ -46,6 +47,24 @@ pub(crate) struct Opened<'a> {
     pub(crate) manifest: &'a Manifest,
     /// By saved rank.
     pub(crate) indexes: Vec<Index>,
+    /// How long to wait for each file that is not there.
+    pub(crate) patience: Duration,
+}
+
+/// Tries again while a file is not there that a manifest names: the commit may be newer than this
+/// machine's view of the folder.
+pub(crate) fn patiently<T>(patience: Duration, read: impl Fn() -> Result<T>) -> Result<T> {
+    let until = Instant::now() + patience;
+    let mut pause = Duration::from_millis(20);
+    loop {
+        match read() {
+            Err(error) if error.is_absence() && Instant::now() + pause < until => {
+                std::thread::sleep(pause);
+                pause *= 2;
+            }
+            outcome => return outcome,
+        }
+    }
 }
 
 impl Store {
@@ -129,14 +148,14 @@ impl Opened<'_> {
     /// Opens a shard and checks its size and header.
     pub(crate) fn reader<'a>(&self, rank: usize, shard: &'a ShardEntry) -> Result<Reader<'a>> {
         let folder = self.store.rank_path(self.name, self.manifest, rank);
-        Reader::open(folder.join(&shard.file), shard)
+        patiently(self.patience, || Reader::open(folder.join(&shard.file), shard))
     }
 
     /// The state that a rank saved for itself.
     pub(crate) fn rank_state(&self, rank: usize) -> Result<serde_json::Value> {
         let entry = &self.indexes[rank].state;
         let path = self.store.rank_path(self.name, self.manifest, rank).join(&entry.file);
-        let text = read_text(&path)?;
+        let text = patiently(self.patience, || read_text(&path))?;
         let (state, digest): (RankState, _) = unseal(&path, text.as_bytes())?;
         if digest != entry.digest {
             return Err(Error::damaged(&path, 0, format!("digest {}", entry.digest), digest));

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::agree::{Objection, agree};
 use crate::format::manifest::{MANIFEST, Manifest, REJECTED, TOMBSTONE};
 use crate::name::Name;
-use crate::restore::{Opened, read_text};
+use crate::restore::{Opened, patiently, read_text};
 use crate::store::has_manifest;
 use crate::{Error, PartMut, Peers, RankFailure, Rejected, Result, Status, Store, durable};
 
@@ -213,8 +213,11 @@ impl Store {
         manifest: &Manifest,
         peers: &dyn Peers,
     ) -> Result<Vec<String>> {
+        let patience = self.options().patience;
         let ranks = (peers.rank()..manifest.world).step_by(peers.world());
-        ranks.map(|rank| self.patiently(|| self.read_index_text(name, manifest, rank))).collect()
+        ranks
+            .map(|rank| patiently(patience, || self.read_index_text(name, manifest, rank)))
+            .collect()
     }
 
     fn fill(
@@ -230,28 +233,11 @@ impl Store {
             self.parse_index(name, manifest, rank, text)
         };
         let indexes = (0..manifest.world).map(parse).collect::<Result<_>>()?;
-        let opened = Opened { store: self, name, manifest, indexes };
-        let rank = peers.rank();
-        let bytes_read = self.patiently(|| opened.fill(parts, rank))?;
+        let patience = self.options().patience;
+        let opened = Opened { store: self, name, manifest, indexes, patience };
+        let bytes_read = opened.fill(parts, peers.rank())?;
         let has_own = manifest.world == peers.world();
-        let own = || self.patiently(|| opened.rank_state(rank));
-        let rank_state = if has_own { Some(own()?) } else { None };
+        let rank_state = if has_own { Some(opened.rank_state(peers.rank())?) } else { None };
         Ok((bytes_read, rank_state))
-    }
-
-    /// Tries again while a file is not there that a manifest names: the commit may be newer than
-    /// this machine's view of the folder.
-    fn patiently<T>(&self, mut read: impl FnMut() -> Result<T>) -> Result<T> {
-        let until = Instant::now() + self.options().patience;
-        let mut pause = Duration::from_millis(20);
-        loop {
-            match read() {
-                Err(error) if error.is_absence() && Instant::now() + pause < until => {
-                    std::thread::sleep(pause);
-                    pause *= 2;
-                }
-                outcome => return outcome,
-            }
-        }
     }
 }

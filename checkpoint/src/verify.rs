@@ -1,5 +1,7 @@
 //! Reading a checkpoint only to see whether it is whole.
 
+use std::time::Duration;
+
 use crate::restore::Opened;
 use crate::{Error, Result, Store};
 
@@ -54,7 +56,9 @@ impl Store {
             }
         }
         if report.problems.is_empty() {
-            let opened = Opened { store: self, name: &name, manifest: &manifest, indexes };
+            let patience = Duration::ZERO;
+            let opened =
+                Opened { store: self, name: &name, manifest: &manifest, indexes, patience };
             report.check_files(&opened);
         }
         Ok(report)

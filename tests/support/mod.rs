@@ -132,6 +132,7 @@ pub fn finish(mut command: Command) -> Finished {
     let stdout = collect(running.child.stdout.take().map(|pipe| Box::new(pipe) as _));
     let stderr = collect(running.child.stderr.take().map(|pipe| Box::new(pipe) as _));
     let code = running.wait().unwrap_or(-1);
+    drop(running); // and with it whoever still holds the pipes
     Finished { code, stdout: stdout.join().unwrap(), stderr: stderr.join().unwrap() }
 }
 

@@ -5,7 +5,7 @@ use std::time::Instant;
 use crate::config::Config;
 use crate::durability::Durability;
 use crate::evaluation::Evaluation;
-use crate::failure::{ExitCode, Failure, Outcome};
+use crate::failure::{Failure, Outcome};
 use crate::phase::Phase;
 use crate::step::{Stepped, Trainer, Wish};
 use crate::telemetry::{StepSample, Telemetry};
@@ -132,10 +132,7 @@ impl Attempt<'_, '_> {
         if self.save()? {
             return Ok(());
         }
-        let step = self.trainer.state.progress.step;
-        let why = self.durability.failures.last().map_or("", |anomaly| anomaly.text.as_str());
-        let error = anyhow::anyhow!("{reason}, but step {step} could not be saved: {why}");
-        Err(Failure::new(ExitCode::Checkpoint, error).at_step(step))
+        Err(self.durability.missing_save(reason, self.trainer.state.progress.step))
     }
 }
 

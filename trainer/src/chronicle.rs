@@ -172,7 +172,8 @@ impl Chronicle {
     /// Why the run failed, with the rank, host, step and phase where they are known. What is no
     /// other rank's doing is this one's; who lost a peer looks for that peer's last word.
     fn reason(&self, failure: &Failure, trainer: Option<&Trainer<'_>>) -> Reason {
-        let is_own = !matches!(failure.code, ExitCode::PeerLost | ExitCode::Numerical);
+        let shared = [ExitCode::PeerLost, ExitCode::Numerical, ExitCode::Checkpoint];
+        let is_own = !shared.contains(&failure.code);
         let rank = failure.rank.or(is_own.then_some(self.rank));
         let word = Word::of(&self.dir, self.attempt).filter(Word::is_own);
         if let Some(word) = word.filter(|_| failure.code == ExitCode::PeerLost) {

@@ -115,6 +115,15 @@ impl Durability {
         self.failures.push(Anomaly { step, rank: None, text });
     }
 
+    /// A save that the end of an attempt depends on and that failed.
+    pub(crate) fn missing_save(&self, reason: &str, step: u64) -> Failure {
+        let last = self.failures.last();
+        let why = last.map_or("", |anomaly| anomaly.text.as_str());
+        let error = anyhow::anyhow!("{reason}, but step {step} could not be saved: {why}");
+        let rank = last.and_then(|anomaly| anomaly.rank);
+        Failure { rank, ..Failure::new(ExitCode::Checkpoint, error) }.at_step(step)
+    }
+
     /// Saves; a save that failed is remembered, and training goes on. `unable` is why this rank
     /// must not save: then no rank does. Training has been standing still since `triggered`.
     pub(crate) fn save(
@@ -157,7 +166,10 @@ impl Durability {
                 Ok(true)
             }
             Err(error @ checkpoint::Error::SaveFailed { .. }) => {
-                self.warn(Some(step), format!("not saved, training goes on: {error}"));
+                let text = format!("not saved, training goes on: {error}");
+                tracing::warn!("{text}");
+                let rank = error.rank();
+                self.failures.push(Anomaly { step: Some(step), rank, text });
                 Ok(false)
             }
             Err(error) => Err(checkpoint_failure(error)),
@@ -171,5 +183,6 @@ pub(crate) fn checkpoint_failure(error: checkpoint::Error) -> Failure {
         checkpoint::Error::Peers { .. } => ExitCode::PeerLost,
         _ => ExitCode::Checkpoint,
     };
-    Failure::new(code, error)
+    let rank = error.rank();
+    Failure { rank, ..Failure::new(code, error) }
 }

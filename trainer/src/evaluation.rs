@@ -1,5 +1,6 @@
 //! Held-out loss.
 
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -18,7 +19,8 @@ pub(crate) struct Evaluation {
     micro_sequences: usize,
     inputs: Vec<u32>,
     targets: Vec<u32>,
-    sums: Vec<f64>,
+    /// Never freed: after a lost peer the network may still write into it.
+    sums: ManuallyDrop<Vec<f64>>,
 }
 
 impl Evaluation {
@@ -40,7 +42,7 @@ impl Evaluation {
             micro_sequences: plan.micro_sequences,
             inputs: vec![0; tokens],
             targets: vec![0; tokens],
-            sums: vec![0.0; plan.world],
+            sums: ManuallyDrop::new(vec![0.0; plan.world]),
         })
     }
 

@@ -114,23 +114,26 @@ impl Folder {
         if self.root.to_str().is_none() {
             return Err(refuse(&"expected a name in UTF-8, which all ranks can be told"));
         }
-        if options.fresh && self.is_occupied() {
-            return Err(refuse(
-                &"--fresh expects an empty folder, and this one is not\n  \
-                  hint: name a new folder, or leave --fresh out to resume",
-            ));
-        }
-        if self.is_occupied() {
-            self.check_identity(workload_id)?;
-            if self.is_complete(last_step, options.target_loss) {
-                return Ok(Prepared::Complete);
+        let look = |folder: &Self| -> Outcome<Option<RunIdentity>> {
+            if !folder.is_occupied() {
+                return Ok(None);
             }
+            if options.fresh {
+                return Err(refuse(
+                    &"--fresh expects an empty folder, and this one is not\n  \
+                      hint: name a new folder, or leave --fresh out to resume",
+                ));
+            }
+            folder.check_identity(workload_id).map(Some)
+        };
+        if look(self)?.is_some() && self.is_complete(last_step, options.target_loss) {
+            return Ok(Prepared::Complete);
         }
         std::fs::create_dir_all(&self.root).map_err(|error| refuse(&error))?;
         self.lock()?;
         // Looked at again: until the lock was taken another start may have come first.
-        let identity = if self.is_occupied() {
-            self.check_identity(workload_id)?
+        let identity = if let Some(identity) = look(self)? {
+            identity
         } else {
             let identity = RunIdentity::draw(workload_id).map_err(|error| refuse(&error))?;
             let text = serde_json::to_vec(&identity).map_err(|error| refuse(&error))?;

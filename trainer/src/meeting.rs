@@ -21,8 +21,12 @@ pub(crate) struct Agreed {
 
 /// One payload of each rank, before the deadline of the configuration.
 fn gather(options: &RunOptions, world: &World, payload: &[u8]) -> Outcome<Vec<Vec<u8>>> {
-    let deadline = Duration::from_secs_f64(options.config.settings.collectives.deadline_s);
-    gather_bytes(&*world.collective, payload, Instant::now() + deadline).map_err(peer_lost)
+    gather_before(options.config.settings.collectives.deadline_s, world, payload)
+}
+
+fn gather_before(deadline_s: f64, world: &World, payload: &[u8]) -> Outcome<Vec<Vec<u8>>> {
+    let deadline = Instant::now() + Duration::from_secs_f64(deadline_s);
+    gather_bytes(&*world.collective, payload, deadline).map_err(peer_lost)
 }
 
 /// Ranks that would compute or stop differently are refused, and named.
@@ -101,7 +105,8 @@ fn hear(said: &[u8]) -> Outcome<Agreed> {
     Ok(Agreed { folder: Folder::new(root), prepared })
 }
 
-/// Everybody's place and, at the end, times.
+/// Everybody's place and, at the end, times. The end has a checkpoint's patience: rank 0 may still
+/// be removing old ones.
 pub(crate) fn gather_ranks(
     options: &RunOptions,
     world: &World,
@@ -118,6 +123,9 @@ pub(crate) fn gather_ranks(
     };
     let internal = |error| Failure::new(ExitCode::Internal, anyhow::Error::from(error));
     let payload = serde_json::to_vec(&own).map_err(internal)?;
-    let all = gather(options, world, &payload)?;
+    let settings = &options.config.settings;
+    let (usual, saving) = (settings.collectives.deadline_s, settings.checkpoint.deadline_s);
+    let deadline_s = if phases_ns.is_some() { usual.max(saving) } else { usual };
+    let all = gather_before(deadline_s, world, &payload)?;
     all.iter().map(|bytes| serde_json::from_slice(bytes).map_err(internal)).collect()
 }

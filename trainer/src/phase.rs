@@ -188,8 +188,8 @@ impl PhaseClock {
     fn finish_at(&mut self, now: Instant) -> (PhaseTimes, u64) {
         self.enter_at(Phase::Other, now);
         let spent_ns = std::mem::take(&mut self.spent_ns);
-        let wall = now.saturating_duration_since(self.step_since);
-        self.step_since = self.step_since.max(now);
+        let wall = self.since.saturating_duration_since(self.step_since);
+        self.step_since = self.since;
         (PhaseTimes::from_fn(|phase| spent_ns[phase as usize]), wall.as_nanos() as u64)
     }
 }

@@ -53,7 +53,8 @@ impl Sizing {
             }
             Engine::Candle => models::candle::activation_bytes(model, sequences, tokens),
         };
-        let activation_bytes = items.iter().map(|(_, bytes)| bytes).sum();
+        let activation_bytes =
+            items.iter().fold(0_u64, |sum, (_, bytes)| sum.saturating_add(*bytes));
         items.extend(around_the_engine(config, world, layout.len()));
         let plan = MemoryPlan::new(layout.parameters(), layout.len(), compute, items);
         let flops = models::flops::flops_per_token(model, tokens);

@@ -22,8 +22,9 @@ pub struct Attempt {
     pub reason: Option<Reason>,
     /// Number of ranks.
     pub world: usize,
-    /// Steps that the checkpoint held from which it started; 0 for a start from nothing.
-    pub resumed_after_step: u64,
+    /// Steps that the checkpoint held from which it started; 0 for a start from nothing, `null` when
+    /// it ended before it was known.
+    pub resumed_after_step: Option<u64>,
     /// Last step it made, whether or not a checkpoint holds it.
     pub last_step: u64,
     /// Milliseconds since 1970.
@@ -52,7 +53,7 @@ impl Attempt {
             exit_code: None,
             reason: None,
             world,
-            resumed_after_step: 0,
+            resumed_after_step: None,
             last_step: 0,
             started_unix_ms: unix_ms(),
             ended_unix_ms: None,
@@ -67,7 +68,7 @@ impl Attempt {
     /// # Errors
     /// [`Error::Io`].
     pub fn resumed(&mut self, dir: &Path, step: u64) -> Result<(), Error> {
-        (self.resumed_after_step, self.last_step) = (step, step);
+        (self.resumed_after_step, self.last_step) = (Some(step), step);
         self.write(dir)
     }
 

@@ -180,10 +180,13 @@ impl Goodput {
         let end = record.attempts.last()?.ended_unix_ms?;
         let elapsed = end.checked_sub(start).filter(|&elapsed| elapsed > 0)? as f64 / 1e3;
         let training = seconds(series.samples.iter(), |sample| sample.phases.step_ns());
-        let lost = record
-            .attempts
-            .windows(2)
-            .map(|pair| pair[0].last_step.saturating_sub(pair[1].resumed_after_step));
+        // An attempt that never came to its checkpoint made no steps and lost none.
+        let began =
+            record.attempts.iter().filter_map(|a| Some((a.resumed_after_step?, a.last_step)));
+        let lost = began
+            .clone()
+            .zip(began.skip(1))
+            .map(|((_, last), (resumed, _))| last.saturating_sub(resumed));
         Some(Self {
             elapsed_seconds: elapsed,
             training_seconds: training,

@@ -50,7 +50,7 @@ fn attempt(number: u32, status: Status, resumed_after_step: u64, last_step: u64)
         exit_code: (status == Status::Complete).then_some(0),
         reason: None,
         world: 2,
-        resumed_after_step,
+        resumed_after_step: Some(resumed_after_step),
         last_step,
         started_unix_ms: 10_000 * u64::from(number),
         ended_unix_ms: Some(10_000 * u64::from(number) + 2_000),
@@ -254,7 +254,7 @@ fn an_attempt_that_was_killed_is_noted_by_the_next() {
     write_steps(dir, 1, 1..=8);
     let mut attempts = Attempt::begin(dir, 2, 2).unwrap();
     attempts[1].resumed(dir, 6).unwrap();
-    assert_eq!(Attempt::read_all(dir).unwrap()[1].resumed_after_step, 6, "said at once");
+    assert_eq!(Attempt::read_all(dir).unwrap()[1].resumed_after_step, Some(6), "said at once");
     let killed = &attempts[0];
     assert_eq!((killed.status, killed.exit_code, killed.last_step), (Status::Failed, None, 8));
     assert!(killed.ended_unix_ms.is_some_and(|ended| ended >= killed.started_unix_ms));

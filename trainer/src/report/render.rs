@@ -105,8 +105,9 @@ impl ReportData {
     fn attempts(&self) -> String {
         let attempts = &self.record.attempts;
         let mut text = attempts.len().to_string();
-        if let Some(last) = attempts.last().filter(|last| last.resumed_after_step > 0) {
-            text += &format!(", last resumed after step {}", last.resumed_after_step);
+        let resumed = attempts.last().and_then(|last| last.resumed_after_step);
+        if let Some(step) = resumed.filter(|&step| step > 0) {
+            text += &format!(", last resumed after step {step}");
         }
         if let Some(goodput) = self.record.goodput {
             let lost = format::count(goodput.lost_steps as usize, "step");

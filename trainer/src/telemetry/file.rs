@@ -102,11 +102,19 @@ fn parse(path: &Path, bytes: &[u8]) -> (Vec<Parsed>, Option<Error>) {
 }
 
 /// Appends steps; owned by the telemetry thread.
+///
+/// A write that fails loses nothing: what was not durable yet is kept, and written again by the
+/// next [`StepFile::sync`].
 #[derive(Debug)]
 pub(super) struct StepFile {
     path: PathBuf,
     file: File,
+    /// Length of the part that is durable.
+    durable_bytes: u64,
+    /// The lines after it.
     text: Vec<u8>,
+    /// Whether the file may not hold these lines.
+    behind: bool,
 }
 
 impl StepFile {
@@ -117,20 +125,36 @@ impl StepFile {
         let folder = dir.join("steps"); // the file's name is to be durable as well
         let synced = File::open(&folder).and_then(|folder| folder.sync_all());
         synced.map_err(Error::io("make durable", &folder))?;
-        Ok(Self { path, file, text: Vec::new() })
+        let length = file.metadata().map_err(Error::io("read the length of", &path))?.len();
+        Ok(Self { path, file, durable_bytes: length, text: Vec::new(), behind: false })
     }
 
-    /// Writes one line in one system call.
+    /// Writes one line in one system call. Says once that it cannot; then waits for a sync.
     pub(super) fn append(&mut self, line: &StepLine) -> Result<(), Error> {
-        self.text.clear();
+        let start = self.text.len();
         serde_json::to_writer(&mut self.text, line).expect("plain data in memory");
         self.text.push(b'\n');
-        self.file.write_all(&self.text).map_err(Error::io("append to", &self.path))
+        if self.behind {
+            return Ok(());
+        }
+        let written = self.file.write_all(&self.text[start..]);
+        self.behind = written.is_err();
+        written.map_err(Error::io("append to", &self.path))
     }
 
     /// Makes every step so far durable.
-    pub(super) fn sync(&self) -> Result<(), Error> {
-        self.file.sync_data().map_err(Error::io("make durable", &self.path))
+    pub(super) fn sync(&mut self) -> Result<(), Error> {
+        if self.behind {
+            self.file.set_len(self.durable_bytes).map_err(Error::io("truncate", &self.path))?;
+            self.file.write_all(&self.text).map_err(Error::io("append to", &self.path))?;
+        }
+        // The system tells of a failed write-back once, and may have dropped what it was to write.
+        self.behind = true;
+        self.file.sync_data().map_err(Error::io("make durable", &self.path))?;
+        self.durable_bytes += self.text.len() as u64;
+        self.text.clear();
+        self.behind = false;
+        Ok(())
     }
 }
 
@@ -177,6 +201,27 @@ mod tests {
         assert_eq!(found, [(1, 1), (1, 2), (1, 3), (1, 4), (1, 5), (1, 6), (2, 7)]);
         assert_eq!(truncate_after(&path, 0).unwrap(), []);
         assert_eq!(fs::metadata(&path).unwrap().len(), 0);
+    }
+
+    #[test]
+    fn a_disk_that_was_full_for_a_while_loses_no_step() {
+        let (folder, path) = folder_with(2);
+        let mut file = StepFile::open(folder.path(), 3).unwrap();
+        let append = |file: &mut StepFile, step| file.append(&StepLine::now(3, sample(1, step)));
+        append(&mut file, 3).unwrap();
+        file.sync().unwrap();
+        append(&mut file, 4).unwrap();
+        let writable = std::mem::replace(&mut file.file, File::open("/dev/full").unwrap());
+        assert!(append(&mut file, 5).is_err());
+        assert!(append(&mut file, 6).is_ok(), "told once");
+        assert!(file.sync().is_err());
+        file.file = writable;
+        file.sync().unwrap();
+        append(&mut file, 7).unwrap();
+        file.sync().unwrap();
+        let steps: Vec<u64> =
+            read_steps(&path).unwrap().iter().map(|line| line.sample.step).collect();
+        assert_eq!(steps, [1, 2, 3, 4, 5, 6, 7]);
     }
 
     #[test]

@@ -170,24 +170,17 @@ fn run(
     mut console: Option<Console>,
     mut samples: Vec<StepSample>,
 ) -> Result<Vec<StepSample>, Error> {
-    let mut failure = None;
     for message in queue {
         let sample = match message {
             Message::Step(sample) => sample,
             Message::Sync(answer) => {
-                // The system tells of a failed write-back once: it is remembered here.
-                failure = failure.or_else(|| file.sync().err());
-                let text = failure.as_ref().map(|error: &Error| error.to_string());
-                let _ = answer.send(text.map_or(Ok(()), Err));
+                let _ = answer.send(file.sync().map_err(|error| error.to_string()));
                 continue;
             }
         };
         let line = StepLine::now(rank, sample);
-        if failure.is_none()
-            && let Err(error) = file.append(&line)
-        {
-            tracing::warn!("steps are no longer written: {error}");
-            failure = Some(error);
+        if let Err(error) = file.append(&line) {
+            tracing::warn!("steps are not written until the next save: {error}");
         }
         if let Some(console) = &mut console {
             console.step(&line);
@@ -195,10 +188,7 @@ fn run(
         samples.push(sample);
     }
     drop(console); // takes the progress bar away
-    match failure {
-        Some(error) => Err(error),
-        None => file.sync().map(|()| samples),
-    }
+    file.sync().map(|()| samples)
 }
 
 #[cfg(test)]

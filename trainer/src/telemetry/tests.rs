@@ -144,7 +144,7 @@ fn steps_that_cannot_be_written_are_an_error_at_the_end() {
     (1..=3).for_each(|step| queue.send(Message::Step(sample(1, step))).unwrap());
     drop(queue);
     let error = run(0, &receiver, file, None, Vec::new()).unwrap_err().to_string();
-    assert!(error.contains("cannot append to: No space left"), "{error}");
+    assert!(error.contains("r000000.jsonl"), "{error}");
 }
 
 #[test]
