@@ -22,8 +22,8 @@ pub struct Attempt {
     pub reason: Option<Reason>,
     /// Number of ranks.
     pub world: usize,
-    /// Steps that the checkpoint held from which it started; 0 for a start from nothing, `null` when
-    /// it ended before it was known.
+    /// Steps that the checkpoint held from which it started; 0 for a start from nothing, `null`
+    /// when it ended before that was known.
     pub resumed_after_step: Option<u64>,
     /// Last step it made, whether or not a checkpoint holds it.
     pub last_step: u64,
