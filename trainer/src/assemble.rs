@@ -17,7 +17,7 @@ use crate::optimizer::Optimizer;
 use crate::phase::{PhaseClock, PhaseTimes};
 use crate::shard::Shard;
 use crate::state::{Progress, State};
-use crate::step::{Trainer, peer_lost};
+use crate::step::Trainer;
 use crate::vote::Votes;
 
 /// The bucket plan of a model, and the layout padded to it.
@@ -81,11 +81,11 @@ impl<'world> Trainer<'world> {
         let sequences = source.training(tokens).map_err(data_failure)?;
         let deadline = Duration::from_secs_f64(config.settings.collectives.deadline_s);
         let until = Instant::now() + deadline;
-        let gradients = collective.buffer(layout.len(), until).map_err(peer_lost)?;
+        let gradients = collective.buffer(layout.len(), until)?;
         let is_sharded = config.settings.run.shard_optimizer;
         let shard = Shard::new((&layout, &buckets), (rank, world), is_sharded);
         let compute = workload.precision.compute;
-        let state = State::new(&shard, compute, collective, until).map_err(peer_lost)?;
+        let state = State::new(&shard, compute, collective, until)?;
         let mut trainer = Self {
             collective,
             deadline,

@@ -11,7 +11,7 @@ use crate::overlap::{Communication, recycle};
 use crate::phase::{Phase, PhaseClock};
 use crate::shard::{Place, Shard};
 use crate::state::Stored;
-use crate::step::{Trainer, peer_lost};
+use crate::step::Trainer;
 
 /// What it takes to talk to the other ranks.
 #[derive(Debug)]
@@ -65,7 +65,7 @@ impl Trainer<'_> {
         let Self { collective, deadline, pending, clock, shard, state, gradients, .. } = self;
         let exchange = Exchange { collective: *collective, deadline: *deadline, pending, clock };
         let update = self.optimizer.update(state.progress.step, gradient_norm, rate);
-        let communication = update.apply(shard, state, gradients, exchange).map_err(peer_lost)?;
+        let communication = update.apply(shard, state, gradients, exchange)?;
         self.model.weights_changed();
         Ok(communication)
     }
@@ -88,16 +88,16 @@ impl Trainer<'_> {
     pub(crate) fn share_weights(&mut self) -> Outcome<()> {
         let Self { collective, deadline, pending, clock, shard, state, .. } = self;
         let exchange = Exchange { collective: *collective, deadline: *deadline, pending, clock };
-        let shared = match &mut state.weights {
+        match &mut state.weights {
             Stored::F32(weights) => exchange.spread(shard, weights, |_, _| ()),
             Stored::Bf16 { working, master } => exchange.spread(shard, working, |place, bucket| {
                 for piece in &place.pieces {
                     adamw::narrow(&mut bucket[piece.in_bucket(place)], &master[piece.held.clone()]);
                 }
             }),
-        };
+        }?;
         self.model.weights_changed();
-        shared.map(|_| ()).map_err(peer_lost)
+        Ok(())
     }
 
     /// All master weights, flat. All ranks call this together, between steps.
@@ -113,7 +113,7 @@ impl Trainer<'_> {
                         bucket[piece.in_bucket(place)].copy_from_slice(&master[piece.held.clone()]);
                     }
                 };
-                exchange.spread(shard, gradients, copy).map_err(peer_lost)?;
+                exchange.spread(shard, gradients, copy)?;
                 Ok((&self.layout, gradients))
             }
         }

@@ -11,7 +11,6 @@ use crate::persist::gather_bytes;
 use crate::phase::PhaseTimes;
 use crate::record::RankRecord;
 use crate::run::RunOptions;
-use crate::step::peer_lost;
 
 /// Rank 0's folder, ready for an attempt, or complete already.
 pub(crate) struct Agreed {
@@ -22,7 +21,7 @@ pub(crate) struct Agreed {
 /// One payload of each rank, before the deadline of the configuration.
 fn gather(options: &RunOptions, world: &World, payload: &[u8]) -> Outcome<Vec<Vec<u8>>> {
     let deadline = Duration::from_secs_f64(options.config.settings.collectives.deadline_s);
-    gather_bytes(&*world.collective, payload, Instant::now() + deadline).map_err(peer_lost)
+    Ok(gather_bytes(&*world.collective, payload, Instant::now() + deadline)?)
 }
 
 /// Ranks that would compute or stop differently are refused, and named.

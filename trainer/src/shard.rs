@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use collectives::BucketPlan;
+use collectives::{BucketPlan, Operation};
 use models::Layout;
 
 /// The own parts of one rank.
@@ -61,6 +61,11 @@ impl Shard {
         };
         let places = plan.buckets.iter().map(place).collect();
         Self { places, held, len: plan.len, is_sharded }
+    }
+
+    /// How gradients come together: each rank needs those of what it holds.
+    pub(crate) fn reduction(&self) -> Operation {
+        if self.is_sharded { Operation::ReduceScatterSum } else { Operation::AllReduceSum }
     }
 
     /// All that is held, in order.

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use collectives::{BucketPlan, Buffer, Collective, Operation, Pending};
+use collectives::{BucketPlan, Buffer, Collective, Pending};
 use models::{Batch, Layout, Model};
 
 use rayon::prelude::*;
 
 use crate::data::{BatchPlan, Prefetcher, Sequences};
-use crate::failure::{ExitCode, Failure, Outcome};
+use crate::failure::Outcome;
 use crate::inject::Injector;
 use crate::optimizer::{Optimizer, own_squares};
 use crate::overlap::{self, Communication, Overlap};
@@ -86,7 +86,7 @@ impl Trainer<'_> {
         let vote = Vote { loss_sum, non_finite, squares, overflow, wish };
         self.clock.enter(Phase::CommExposed);
         let deadline = Instant::now() + self.deadline;
-        self.votes.gather(self.collective, vote, deadline).map_err(peer_lost)?;
+        self.votes.gather(self.collective, vote, deadline)?;
         self.check_finite()?;
         let gradient_norm = self.votes.squares().sqrt();
         let learning_rate = learning_rate(&self.optimizer.schedule, step);
@@ -116,9 +116,7 @@ impl Trainer<'_> {
         let Self { layout, plan, model, state, data, clock, gradients, injector, .. } = self;
         let (deadline, scale) = (self.deadline, 1.0 / self.tokens_per_step as f32);
         let (accumulation, early, collective) = (self.accumulation, self.overlap, self.collective);
-        let is_sharded = self.shard.is_sharded;
-        let reduction =
-            if is_sharded { Operation::ReduceScatterSum } else { Operation::AllReduceSum };
+        let reduction = self.shard.reduction();
         let weights = state.engine_weights();
         let pending = overlap::recycle(std::mem::take(&mut self.pending));
         let (pending, outcome) = collectives::scope(self.collective, move |scope| {
@@ -148,7 +146,7 @@ impl Trainer<'_> {
                         trained.inspect_err(|error| collective.abandon(&error.to_string()))?;
                 }
                 loss_sum = injector.loss(loss_sum);
-                let communication = sink.finish(Instant::now() + deadline).map_err(peer_lost)?;
+                let communication = sink.finish(Instant::now() + deadline)?;
                 Ok((loss_sum, sink.non_finite, communication))
             })();
             (overlap::recycle(sink.pending), outcome)
@@ -156,10 +154,4 @@ impl Trainer<'_> {
         self.pending = pending;
         outcome
     }
-}
-
-/// A failed operation between ranks, as the failure of the run.
-pub(crate) fn peer_lost(error: collectives::Error) -> Failure {
-    let rank = error.missing_rank();
-    Failure { rank, ..Failure::new(ExitCode::PeerLost, error) }
 }
