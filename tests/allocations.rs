@@ -68,6 +68,13 @@ fn allocations_of_training(
     })
 }
 
+/// Several buckets, with the optimizer sharded and not, in both formats.
+const SEVERAL: [[&str; 3]; 3] = [
+    ["collectives.bucket_bytes=262144", "run.shard_optimizer=false", "precision.compute=f32"],
+    ["collectives.bucket_bytes=262144", "run.shard_optimizer=true", "precision.compute=f32"],
+    ["collectives.bucket_bytes=262144", "run.shard_optimizer=true", "precision.compute=bf16"],
+];
+
 #[test]
 fn the_counter_counts() {
     let counted = allocations(|| drop(std::hint::black_box(vec![1_u8; 100])));
@@ -90,15 +97,16 @@ fn alone_on_one_and_two_threads() {
 
 #[test]
 fn on_two_ranks_with_several_buckets() {
-    let several = ["collectives.bucket_bytes=262144"];
-    let counts: Vec<u64> = std::thread::scope(|scope| {
-        let ranks: Vec<_> = Threads::group(2)
-            .into_iter()
-            .map(|rank| scope.spawn(move || allocations_of_training(&rank, 1, ("smoke", &several))))
-            .collect();
-        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
-    });
-    assert_eq!(counts, [0, 0]);
+    for extra in SEVERAL {
+        let counts: Vec<u64> = std::thread::scope(|scope| {
+            let ranks: Vec<_> = Threads::group(2)
+                .into_iter()
+                .map(|rank| scope.spawn(move || allocations_of_training(&rank, 1, ("smoke", &extra))))
+                .collect();
+            ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+        });
+        assert_eq!(counts, [0, 0], "{extra:?}");
+    }
 }
 
 /// Set for the ranks that the test below starts: what is no rank must not start more.
@@ -111,8 +119,10 @@ fn on_two_ranks_of_mpi() {
     if std::env::var_os(RANK).is_some() {
         let mpi = collectives::Mpi::open(collectives::MpiOptions::default()).unwrap();
         assert_eq!(mpi.world(), 2);
-        let several = ["collectives.bucket_bytes=262144"];
-        assert_eq!(allocations_of_training(&mpi, 1, ("smoke", &several)), 0, "rank {}", mpi.rank());
+        for extra in SEVERAL {
+            let counted = allocations_of_training(&mpi, 1, ("smoke", &extra));
+            assert_eq!(counted, 0, "rank {}, {extra:?}", mpi.rank());
+        }
         return;
     }
     let launcher = std::env::var("YARDSTICK_MPIRUN").unwrap_or_else(|_| "mpirun".into());

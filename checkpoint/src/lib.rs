@@ -53,8 +53,8 @@
 
 mod agree;
 mod boxes;
+mod cut;
 mod digest;
-mod divide;
 mod durable;
 mod epoch;
 mod error;
@@ -73,8 +73,8 @@ mod verify;
 mod write;
 
 pub use boxes::{Dtype, Part, PartMut, TensorBox};
+pub use cut::{Share, cut};
 pub use digest::{Crc64, Digest};
-pub use divide::{Share, divide};
 pub use error::{Error, RankFailure, Rejected};
 pub use format::manifest::{Manifest, RankEntry};
 pub use identity::Identity;

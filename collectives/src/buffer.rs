@@ -58,6 +58,13 @@ enum Inner<E> {
     Shared(Shared, usize),
 }
 
+impl<E: Element> From<Vec<E>> for Buffer<E> {
+    /// Memory of this process alone.
+    fn from(elements: Vec<E>) -> Self {
+        Self { inner: Inner::Own(elements) }
+    }
+}
+
 impl<E: Element> Deref for Buffer<E> {
     type Target = [E];
 
@@ -94,11 +101,10 @@ impl dyn Collective + '_ {
     /// # Errors
     /// Those of [`Collective::share`].
     pub fn buffer<E: Element>(&self, len: usize, deadline: Instant) -> Result<Buffer<E>, Error> {
-        let inner = match self.share(len * size_of::<E>(), deadline)? {
-            Some(shared) => Inner::Shared(shared, len),
-            None => Inner::Own(vec![E::default(); len]),
-        };
-        Ok(Buffer { inner })
+        Ok(match self.share(len * size_of::<E>(), deadline)? {
+            Some(shared) => Buffer { inner: Inner::Shared(shared, len) },
+            None => vec![E::default(); len].into(),
+        })
     }
 }
 

@@ -24,6 +24,7 @@ macro_rules! element {
     };
 }
 element!(u8, U8);
+element!(half::bf16, Bf16);
 element!(f32, F32);
 element!(f64, F64);
 

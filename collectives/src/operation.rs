@@ -10,6 +10,8 @@ use crate::Error;
 pub enum Dtype {
     /// Bytes; no reduction.
     U8,
+    /// bfloat16; no reduction, as it would lose what the addends have.
+    Bf16,
     /// IEEE 754 binary32.
     F32,
     /// IEEE 754 binary64.
@@ -17,10 +19,16 @@ pub enum Dtype {
 }
 
 impl Dtype {
+    /// Whether sums are taken over it.
+    pub(crate) fn is_summed(self) -> bool {
+        matches!(self, Self::F32 | Self::F64)
+    }
+
     /// Size of one element in bytes.
     pub fn bytes(self) -> usize {
         match self {
             Self::U8 => 1,
+            Self::Bf16 => 2,
             Self::F32 => 4,
             Self::F64 => 8,
         }
@@ -94,8 +102,8 @@ impl Operation {
     ) -> Result<(), Error> {
         let mismatch = |text: String| Err(Error::Mismatch { operation: self, rank, text });
         match self {
-            Self::AllReduceSum | Self::ReduceScatterSum if dtype == Dtype::U8 => {
-                Err(Error::Unsupported { operation: self, text: "a sum over bytes".into() })
+            Self::AllReduceSum | Self::ReduceScatterSum if !dtype.is_summed() => {
+                Err(Error::Unsupported { operation: self, text: format!("a sum over {dtype:?}") })
             }
             Self::ReduceScatterSum | Self::AllGather if !len.is_multiple_of(world) => {
                 mismatch(format!("expected a multiple of {world} ranks, found {len} elements"))

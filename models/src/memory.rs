@@ -25,21 +25,24 @@ pub struct MemoryPlan {
 
 impl MemoryPlan {
     /// The plan for flat buffers of `buffer_elements` (padding included) holding `parameters`, with
-    /// working weights beside the master weights unless they are the same.
+    /// working weights beside the master weights unless they are the same. Of the moments, and of
+    /// master weights that the engine does not compute with, a rank has `held_elements`: fewer than
+    /// all under a sharded optimizer.
     ///
     /// `others` is what the engine (activations, workspace), communication and checkpoints hold.
     pub fn new(
         parameters: usize,
         buffer_elements: usize,
+        held_elements: usize,
         compute: Compute,
         others: impl IntoIterator<Item = (String, u64)>,
     ) -> Self {
-        let buffer = 4 * buffer_elements as u64;
+        let (buffer, held) = (4 * buffer_elements as u64, 4 * held_elements as u64);
         let buffers = [
-            ("weights", buffer),
+            ("weights", if compute == Compute::F32 { buffer } else { held }),
             ("gradients", buffer),
-            ("Adam first moment", buffer),
-            ("Adam second moment", buffer),
+            ("Adam first moment", held),
+            ("Adam second moment", held),
         ];
         let working = (compute.bytes() * buffer_elements) as u64;
         let working = (compute != Compute::F32).then_some(("working weights", working));
@@ -62,6 +65,11 @@ impl MemoryPlan {
     /// A checkpoint's tensors over all ranks: master weights and both moments, f32, no padding.
     pub fn checkpoint_bytes(&self) -> u64 {
         3 * 4 * self.parameters
+    }
+
+    /// Bytes of the master weights on this rank.
+    pub fn weight_bytes(&self) -> u64 {
+        self.items[0].bytes
     }
 
     /// Bytes of both Adam moments on this rank.
@@ -100,8 +108,8 @@ impl MemoryPlan {
         }
         let fixed = gib(fixed);
         format!(
-            "{fixed} are weights, gradients and optimizer state; take a smaller model, or a \
-             machine with more memory"
+            "{fixed} are weights, gradients and optimizer state; take a smaller model, a machine \
+             with more memory, or run.shard_optimizer = true with ranks on more machines"
         )
     }
 }
@@ -123,15 +131,24 @@ mod tests {
 
     fn plan() -> MemoryPlan {
         let activations = ("activations".to_owned(), 2 * GIB);
-        MemoryPlan::new((1 << 28) - 100, 1 << 28, Compute::F32, [activations])
+        MemoryPlan::new((1 << 28) - 100, 1 << 28, 1 << 28, Compute::F32, [activations])
     }
 
     #[test]
     fn working_weights_of_their_own_count_as_a_flat_buffer() {
         let activations = ("activations".to_owned(), 2 * GIB);
-        let plan = MemoryPlan::new(1 << 28, 1 << 28, Compute::Bf16, [activations]);
+        let plan = MemoryPlan::new(1 << 28, 1 << 28, 1 << 28, Compute::Bf16, [activations]);
         assert_eq!(plan.total_bytes(), 6 * GIB + GIB / 2);
         assert_eq!((plan.working_bytes(), plan.optimizer_bytes()), (2 * GIB, 2 * GIB));
+    }
+
+    #[test]
+    fn a_sharded_optimizer_holds_its_parts_of_the_moments_and_of_master_weights_of_their_own() {
+        let plan = |compute| MemoryPlan::new(1 << 28, 1 << 28, 1 << 26, compute, []);
+        assert_eq!(plan(Compute::F32).total_bytes(), 2 * GIB + GIB / 2);
+        assert_eq!(plan(Compute::Bf16).total_bytes(), GIB + GIB / 2 + 3 * GIB / 4);
+        assert_eq!(plan(Compute::Bf16).weight_bytes(), GIB / 4);
+        assert_eq!(plan(Compute::F32).checkpoint_bytes(), 3 * GIB, "over all ranks");
     }
 
     #[test]
@@ -147,6 +164,7 @@ mod tests {
     fn a_plan_beyond_64_bits_does_not_wrap() {
         let item = |bytes| ("scores".to_owned(), bytes);
         let plan = MemoryPlan::new(
+            1 << 10,
             1 << 10,
             1 << 10,
             Compute::F32,

@@ -15,8 +15,9 @@ use crate::failure::{ExitCode, Failure, Outcome};
 use crate::inject::Injector;
 use crate::optimizer::Optimizer;
 use crate::phase::{PhaseClock, PhaseTimes};
+use crate::shard::Shard;
 use crate::state::{Progress, State};
-use crate::step::{Trainer, peer_lost};
+use crate::step::Trainer;
 use crate::vote::Votes;
 
 /// The bucket plan of a model, and the layout padded to it.
@@ -79,14 +80,19 @@ impl<'world> Trainer<'world> {
         let tokens = plan.sequence_tokens;
         let sequences = source.training(tokens).map_err(data_failure)?;
         let deadline = Duration::from_secs_f64(config.settings.collectives.deadline_s);
-        let gradients = collective.buffer(layout.len(), Instant::now() + deadline);
-        Ok(Self {
+        let until = Instant::now() + deadline;
+        let gradients = collective.buffer(layout.len(), until)?;
+        let is_sharded = config.settings.run.shard_optimizer;
+        let shard = Shard::new((&layout, &buckets), (rank, world), is_sharded);
+        let compute = workload.precision.compute;
+        let state = State::new(&shard, compute, collective, until)?;
+        let mut trainer = Self {
             collective,
             deadline,
             overlap: config.settings.collectives.overlap,
             model: engine(config, &layout)?,
-            state: State::new(&layout, workload.schedule.seed, workload.precision.compute),
-            gradients: gradients.map_err(peer_lost)?,
+            state,
+            gradients,
             optimizer: Optimizer::new(workload.optimizer, workload.schedule.clone(), &layout),
             accumulation: plan.accumulation,
             tokens_per_step: (plan.global_sequences * tokens) as u64,
@@ -95,20 +101,26 @@ impl<'world> Trainer<'world> {
             batch_plan: plan,
             layout,
             plan: buckets,
+            shard,
             clock: PhaseClock::new(),
             votes: Votes::new(world),
             pending: Vec::new(),
             injector,
-        })
+        };
+        trainer.set_weights(|layout, weights| {
+            models::init_weights(layout, workload.schedule.seed, weights);
+            Ok(())
+        })?;
+        Ok(trainer)
     }
 
-    /// Goes on from where a restored state was saved.
-    pub(crate) fn go_on_from(&mut self, progress: Progress) {
+    /// Goes on from where a restored state was saved. All ranks call this together.
+    pub(crate) fn go_on_from(&mut self, progress: Progress) -> Outcome<()> {
         self.state.progress = progress;
-        self.state.round_weights();
-        self.model.weights_changed();
+        self.share_weights()?;
         let cursor = progress.next_sequence;
         self.data = Prefetcher::start(self.sequences.clone(), self.batch_plan, cursor);
+        Ok(())
     }
 
     /// Times one step as a whole: `body` is everything from the end of the last step to its own.

@@ -30,6 +30,8 @@ pub(crate) struct Chronicle {
     attempt: u32,
     pub(crate) ranks: Vec<RankRecord>,
     pub(crate) series: Option<StepSeries>,
+    /// Digest of the final weights.
+    pub(crate) weights: Option<blake3::Hash>,
     pub(crate) matmul_flops_per_second: Option<f64>,
 }
 
@@ -101,6 +103,7 @@ impl Chronicle {
             attempt,
             ranks,
             series: None,
+            weights: None,
             matmul_flops_per_second: None,
         })
     }
@@ -153,8 +156,7 @@ impl Chronicle {
         record.anomalies.extend(slow_matmul(self.compute));
         self.reference.matmul_flops_per_second = self.matmul_flops_per_second;
         if let (Some(series), Some(trainer)) = (&self.series, trainer) {
-            let weights = failure.is_none().then(|| trainer.state.weights_digest(&trainer.layout));
-            record.measure(series, &self.reference, weights);
+            record.measure(series, &self.reference, self.weights.filter(|_| failure.is_none()));
             if trainer.collective.world() > 1 {
                 let backend = trainer.collective.backend();
                 let library = trainer.collective.library();

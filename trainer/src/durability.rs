@@ -69,7 +69,7 @@ impl Durability {
     /// Loads the newest usable checkpoint into the trainer; `None` starts afresh.
     pub(crate) fn resume(&mut self, trainer: &mut Trainer<'_>) -> Outcome<Option<u64>> {
         let peers = self.peers(trainer);
-        let mut parts = persist::whole(&mut trainer.state, &trainer.layout);
+        let mut parts = persist::held(&mut trainer.state, &trainer.layout, &trainer.shard);
         let restored = self.store.resume(&mut parts, &peers).map_err(checkpoint_failure)?;
         drop(parts);
         let Some(restored) = restored else { return Ok(None) };
@@ -81,7 +81,7 @@ impl Durability {
             let name = &restored.checkpoint;
             Failure::new(ExitCode::Checkpoint, error).context(format!("state of checkpoint {name}"))
         })?;
-        trainer.go_on_from(progress);
+        trainer.go_on_from(progress)?;
         self.committed = Some(restored.step);
         self.parent = Some(restored.checkpoint);
         Ok(Some(restored.step))
@@ -135,8 +135,8 @@ impl Durability {
         let step = trainer.state.progress.step;
         self.finish_tidying();
         let peers = self.peers(trainer);
-        let (rank, world) = (trainer.collective.rank(), trainer.collective.world());
-        let parts = persist::share(&trainer.state, &trainer.layout, world, rank);
+        let rank = trainer.collective.rank();
+        let parts = persist::saved(&trainer.state, &trainer.layout, &trainer.shard);
         let request = Save {
             step,
             epoch: self.epoch,

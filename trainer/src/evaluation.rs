@@ -9,7 +9,7 @@ use models::Batch;
 use crate::assemble::data_failure;
 use crate::data::{BatchPlan, Sequences, Source};
 use crate::failure::Outcome;
-use crate::step::{Trainer, peer_lost};
+use crate::step::Trainer;
 
 /// The held-out sequences and the buffers to read them into.
 #[derive(Debug)]
@@ -60,7 +60,7 @@ impl Evaluation {
         }
         self.sums[rank] = sum;
         let deadline = Instant::now() + trainer.deadline;
-        trainer.collective.all_gather(&mut self.sums, deadline).map_err(peer_lost)?;
+        trainer.collective.all_gather(&mut self.sums, deadline)?;
         let tokens = self.micro_batches * self.inputs.len();
         Ok(self.sums.iter().sum::<f64>() / tokens as f64)
     }

@@ -93,6 +93,14 @@ impl From<models::Error> for Failure {
     }
 }
 
+impl From<collectives::Error> for Failure {
+    /// A failed operation between ranks.
+    fn from(error: collectives::Error) -> Self {
+        let rank = error.missing_rank();
+        Self { rank, ..Self::new(ExitCode::PeerLost, error) }
+    }
+}
+
 impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Self {
         Self::new(ExitCode::Internal, error)

@@ -5,34 +5,39 @@ use models::ops::norm::first_non_finite;
 use rayon::prelude::*;
 
 use crate::failure::{ExitCode, Failure, Outcome};
+use crate::shard::Place;
 use crate::step::Trainer;
 
 impl Trainer<'_> {
-    /// Fails when a loss or local gradient of any rank is not finite.
+    /// Fails when a loss or local gradient of any rank is not finite, or a reduced gradient, which
+    /// only the sum over ranks makes infinite.
     pub(crate) fn check_finite(&self) -> Outcome<()> {
-        let Some((rank, tensor)) = self.votes.non_finite() else { return Ok(()) };
-        let what = match tensor {
-            Some(index) => format!("gradient of {}", self.layout.tensors()[index].name),
-            None => "loss".to_owned(),
-        };
-        Err(self.numerical(Some(rank), &format!("rank {rank}: the {what} is not finite")))
-    }
-
-    /// Catches what only the sum over ranks makes infinite.
-    pub(crate) fn check_norm(&self, norm: f64) -> Outcome<()> {
-        if norm.is_finite() {
+        let name = |index: usize| &self.layout.tensors()[index].name;
+        if let Some((rank, tensor)) = self.votes.non_finite() {
+            let what =
+                tensor.map_or("loss".to_owned(), |index| format!("gradient of {}", name(index)));
+            return Err(self.numerical(Some(rank), &format!("rank {rank}: the {what}")));
+        }
+        if self.votes.squares().is_finite() {
             return Ok(());
         }
-        let bad = first_non_finite(&self.gradients);
-        let tensor = bad.and_then(|element| tensor_at(&self.layout, element));
-        let name = tensor.map_or("all tensors", |index| &self.layout.tensors()[index].name);
-        Err(self
-            .numerical(None, &format!("all ranks: the reduced gradient of {name} is not finite")))
+        let what = self.votes.overflow().map_or("all tensors", |index| name(index));
+        Err(self.numerical(None, &format!("all ranks: the reduced gradient of {what}")))
+    }
+
+    /// The first tensor with a reduced gradient in this rank's parts that is not finite, given the
+    /// sum of their squares.
+    pub(crate) fn overflow(&self, squares: f64) -> Option<usize> {
+        let mut parts = self.shard.places.iter().filter(|_| !squares.is_finite());
+        parts.find_map(|Place { part, .. }| {
+            let bad = first_non_finite(&self.gradients[part.clone()])?;
+            tensor_at(&self.layout, part.start + bad)
+        })
     }
 
     fn numerical(&self, rank: Option<usize>, what: &str) -> Failure {
         let step = self.state.progress.step + 1;
-        let error = anyhow::anyhow!("step {step}, {what}; stopped before the update");
+        let error = anyhow::anyhow!("step {step}, {what} is not finite; stopped before the update");
         Failure { code: ExitCode::Numerical, error, step: Some(step), rank }
     }
 }

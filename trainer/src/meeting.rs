@@ -11,7 +11,6 @@ use crate::persist::gather_bytes;
 use crate::phase::PhaseTimes;
 use crate::record::RankRecord;
 use crate::run::RunOptions;
-use crate::step::peer_lost;
 
 /// Rank 0's folder, ready for an attempt, or complete already.
 pub(crate) struct Agreed {
@@ -26,7 +25,7 @@ fn gather(options: &RunOptions, world: &World, payload: &[u8]) -> Outcome<Vec<Ve
 
 fn gather_before(deadline_s: f64, world: &World, payload: &[u8]) -> Outcome<Vec<Vec<u8>>> {
     let deadline = Instant::now() + Duration::from_secs_f64(deadline_s);
-    gather_bytes(&*world.collective, payload, deadline).map_err(peer_lost)
+    Ok(gather_bytes(&*world.collective, payload, deadline)?)
 }
 
 /// Ranks that would compute or stop differently are refused, and named.

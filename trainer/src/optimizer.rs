@@ -1,67 +1,108 @@
-//! The optimizer over the flat buffers: global norm, clipping and AdamW.
+//! The optimizer: sums of squares for the global norm, clipping and AdamW.
 
 use models::Layout;
 use models::ops::adamw::{self, AdamW};
 use models::ops::norm;
 use models::workload::{OptimizerConfig, ScheduleConfig};
-use std::ops::Range;
 
-use crate::state::State;
+use crate::exchange::Exchange;
+use crate::overlap::Communication;
+use crate::shard::Shard;
+use crate::state::{State, Stored};
 
-/// AdamW with decoupled decay, and the runs of the buffer it decays.
+/// AdamW with decoupled decay.
 #[derive(Debug)]
 pub(crate) struct Optimizer {
     config: OptimizerConfig,
     pub(crate) schedule: ScheduleConfig,
-    /// Place and decay of every tensor.
-    tensors: Vec<(Range<usize>, bool)>,
+    /// By tensor: whether it decays.
+    decays: Vec<bool>,
+}
+
+/// One update of all that a rank holds.
+#[derive(Debug)]
+pub(crate) struct Update<'optimizer> {
+    decays: &'optimizer [bool],
+    /// For what does not decay, and for what does.
+    adamw: [AdamW; 2],
 }
 
 impl Optimizer {
     /// For the tensors of a layout.
     pub(crate) fn new(config: OptimizerConfig, schedule: ScheduleConfig, layout: &Layout) -> Self {
-        let tensors = layout.tensors().iter().map(|t| (t.range.clone(), t.decay)).collect();
-        Self { config, schedule, tensors }
+        let decays = layout.tensors().iter().map(|tensor| tensor.decay).collect();
+        Self { config, schedule, decays }
     }
 
-    /// L2 norm of all gradients. Padding is zero and does not count.
-    pub(crate) fn norm(&self, gradients: &[f32]) -> f64 {
-        norm::sum_of_squares(gradients).sqrt()
-    }
-
-    /// One update; gradients beyond the largest norm are scaled down to it.
-    pub(crate) fn update(
-        &self,
-        state: &mut State,
-        gradients: &[f32],
-        gradient_norm: f64,
-        rate: f64,
-    ) {
+    /// The update after `step` others; gradients beyond the largest norm are scaled down to it.
+    pub(crate) fn update(&self, step: u64, gradient_norm: f64, rate: f64) -> Update<'_> {
         let config = &self.config;
         let max = config.gradient_norm_max;
         let gradient_scale =
             if max > 0.0 && gradient_norm > max { max / gradient_norm } else { 1.0 };
-        let updates = (state.progress.step + 1) as i32;
-        for (range, decay) in &self.tensors {
-            let adamw = AdamW {
-                learning_rate: rate,
-                beta1: config.beta1,
-                beta2: config.beta2,
-                epsilon: config.epsilon,
-                weight_decay: if *decay { config.weight_decay } else { 0.0 },
-                correction1: 1.0 - config.beta1.powi(updates),
-                correction2: 1.0 - config.beta2.powi(updates),
-                gradient_scale,
-            };
-            let working = (!state.working.is_empty()).then(|| &mut state.working[range.clone()]);
-            adamw::step(
-                &mut state.weights[range.clone()],
-                working,
-                &gradients[range.clone()],
-                &mut state.exp_avg[range.clone()],
-                &mut state.exp_avg_sq[range.clone()],
-                &adamw,
-            );
+        let updates = (step + 1) as i32;
+        let adamw = [0.0, config.weight_decay].map(|weight_decay| AdamW {
+            learning_rate: rate,
+            beta1: config.beta1,
+            beta2: config.beta2,
+            epsilon: config.epsilon,
+            weight_decay,
+            correction1: 1.0 - config.beta1.powi(updates),
+            correction2: 1.0 - config.beta2.powi(updates),
+            gradient_scale,
+        });
+        Update { decays: &self.decays, adamw }
+    }
+}
+
+impl Update<'_> {
+    /// Updates what this rank holds, bucket by bucket, and gets what others hold.
+    pub(crate) fn apply(
+        &self,
+        shard: &Shard,
+        state: &mut State,
+        gradients: &[f32],
+        exchange: Exchange<'_>,
+    ) -> Result<Communication, collectives::Error> {
+        let State { weights, exp_avg, exp_avg_sq, .. } = state;
+        match weights {
+            Stored::F32(weights) => exchange.spread(shard, weights, |place, bucket| {
+                for piece in &place.pieces {
+                    adamw::step::<f32>(
+                        &mut bucket[piece.in_bucket(place)],
+                        None,
+                        &gradients[piece.flat.clone()],
+                        &mut exp_avg[piece.held.clone()],
+                        &mut exp_avg_sq[piece.held.clone()],
+                        self.of(piece.tensor),
+                    );
+                }
+            }),
+            Stored::Bf16 { working, master } => exchange.spread(shard, working, |place, bucket| {
+                for piece in &place.pieces {
+                    adamw::step(
+                        &mut master[piece.held.clone()],
+                        Some(&mut bucket[piece.in_bucket(place)]),
+                        &gradients[piece.flat.clone()],
+                        &mut exp_avg[piece.held.clone()],
+                        &mut exp_avg_sq[piece.held.clone()],
+                        self.of(piece.tensor),
+                    );
+                }
+            }),
         }
     }
+
+    fn of(&self, tensor: usize) -> &AdamW {
+        &self.adamw[usize::from(self.decays[tensor])]
+    }
+}
+
+/// Sum of the squares of this rank's parts of the gradients. Padding is zero and does not count.
+///
+/// The sum over all ranks, in their order, is the square of the global norm, and has the same bits
+/// whether or not ranks have more of the gradients than their parts.
+pub(crate) fn own_squares(shard: &Shard, gradients: &[f32]) -> f64 {
+    let of_part = |range: std::ops::Range<usize>| norm::sum_of_squares(&gradients[range]);
+    shard.places.iter().map(|place| of_part(place.part.clone())).sum()
 }

@@ -18,11 +18,11 @@ use crate::phase::{Phase, PhaseClock};
 pub struct Communication {
     /// Time in which at least one bucket was under way.
     pub total_ns: u64,
-    /// The part of it that backward covered.
+    /// The part of it that computing covered: backward, and the update of later buckets.
     pub hidden_ns: u64,
     /// How long before the end of backward the first bucket was started (0 if after).
     pub first_bucket_lead_ns: u64,
-    /// Bytes reduced.
+    /// Bytes of the buckets reduced and gathered.
     pub bytes: u64,
 }
 
@@ -32,6 +32,8 @@ pub(crate) struct Overlap<'scope, 'env, 'step> {
     pub(crate) scope: &'scope Scope<'scope, 'env>,
     pub(crate) layout: &'step Layout,
     pub(crate) plan: &'step BucketPlan,
+    /// How buckets are reduced.
+    pub(crate) reduction: Operation,
     /// Gradients from the first bucket that was not launched yet.
     pub(crate) remaining: &'scope mut [f32],
     pub(crate) launched: usize,
@@ -59,7 +61,7 @@ impl Overlap<'_, '_, '_> {
             self.remaining = rest;
             self.launched += 1;
             if self.error.is_none() {
-                match self.scope.start(Operation::AllReduceSum, bucket) {
+                match self.scope.start(self.reduction, bucket) {
                     Ok(pending) => self.pending.push(pending),
                     Err(error) => self.error = Some(error),
                 }
@@ -86,28 +88,47 @@ impl Overlap<'_, '_, '_> {
         let backward_end = Instant::now();
         self.clock.enter(Phase::CommExposed);
         self.launch_until(self.plan.buckets.len());
-        let mut communication = Communication::default();
-        let mut covered = None;
-        for pending in self.pending.drain(..) {
-            let timing = pending.wait(deadline)?;
-            communication.add(timing, &mut covered, backward_end);
-        }
+        let communication = Communication::wait(&mut self.pending, backward_end, deadline)?;
         self.error.take().map_or(Ok(communication), Err)
     }
 }
 
 impl Communication {
+    /// Waits for buckets, given in the order of their starts; what came before `computed` was
+    /// hidden.
+    pub(crate) fn wait(
+        pending: &mut Vec<Pending<'_>>,
+        computed: Instant,
+        deadline: Instant,
+    ) -> Result<Self, collectives::Error> {
+        let (mut communication, mut covered) = (Self::default(), None);
+        for pending in pending.drain(..) {
+            communication.add(pending.wait(deadline)?, &mut covered, computed);
+        }
+        Ok(communication)
+    }
+
+    /// This and what came later in the step.
+    pub(crate) fn and(self, later: Self) -> Self {
+        Self {
+            total_ns: self.total_ns + later.total_ns,
+            hidden_ns: self.hidden_ns + later.hidden_ns,
+            bytes: self.bytes + later.bytes,
+            ..self
+        }
+    }
+
     /// Adds one bucket, in the order of their starts. Several may be under way at once: time up to
     /// `covered` was counted with an earlier one.
-    fn add(&mut self, timing: Timing, covered: &mut Option<Instant>, backward_end: Instant) {
+    fn add(&mut self, timing: Timing, covered: &mut Option<Instant>, computed: Instant) {
         if covered.is_none() {
-            let lead = backward_end.saturating_duration_since(timing.started);
+            let lead = computed.saturating_duration_since(timing.started);
             self.first_bucket_lead_ns = lead.as_nanos() as u64;
         }
         let from = covered.map_or(timing.started, |covered| covered.max(timing.started));
         let until = |end: Instant| end.saturating_duration_since(from).as_nanos() as u64;
         self.total_ns += until(timing.ended);
-        self.hidden_ns += until(timing.ended.min(backward_end));
+        self.hidden_ns += until(timing.ended.min(computed));
         self.bytes += timing.bytes as u64;
         *covered = Some(covered.map_or(timing.ended, |covered| covered.max(timing.ended)));
     }

@@ -3,10 +3,11 @@
 use std::mem::ManuallyDrop;
 use std::time::{Duration, Instant};
 
-use checkpoint::{Dtype, Part, PartMut, Peers, PeersError, Share, TensorBox};
+use checkpoint::{Dtype, Part, PartMut, Peers, PeersError, TensorBox};
 use collectives::Collective;
 use models::Layout;
 
+use crate::shard::{Piece, Shard};
 use crate::state::{State, WEIGHTS};
 
 /// The ranks of a run as the checkpoint crate sees them.
@@ -62,43 +63,54 @@ pub(crate) fn weight_in_checkpoint(tensor: &str) -> String {
     name_in_checkpoint(WEIGHTS, tensor)
 }
 
-/// This rank's share of the state: ranks hold the same, so each writes a part of it once.
-pub(crate) fn share<'state>(
+/// What this rank saves: its parts of all buckets, so that ranks write each element once.
+pub(crate) fn saved<'state>(
     state: &'state State,
     layout: &Layout,
-    world: usize,
-    rank: usize,
+    shard: &Shard,
 ) -> Vec<Part<'state>> {
-    let mut names = Vec::new();
-    let mut sources = Vec::new();
-    for (prefix, buffer) in state.buffers() {
-        for tensor in layout.tensors() {
-            names.push((name_in_checkpoint(prefix, &tensor.name), tensor.shape.clone()));
-            sources.push(&buffer[tensor.range.clone()]);
-        }
-    }
     let mut parts = Vec::new();
-    for Share { tensor, elements } in checkpoint::divide(&names, world, rank) {
-        let index = names.iter().position(|(name, _)| *name == tensor.name);
-        let source = sources[index.expect("divide gives boxes of the tensors it was given")];
-        parts.push(Part { data: bytemuck::cast_slice(&source[elements]), tensor });
+    for (prefix, order, buffer) in state.buffers() {
+        for piece in shard.saved() {
+            let mut data = &buffer[order.of(&piece)];
+            for tensor in boxes(prefix, layout, &piece) {
+                let (own, rest) = data.split_at(tensor.elements());
+                parts.push(Part { tensor, data: bytemuck::cast_slice(own) });
+                data = rest;
+            }
+        }
     }
     parts
 }
 
-/// The whole state, to be filled from a checkpoint.
-pub(crate) fn whole<'state>(state: &'state mut State, layout: &Layout) -> Vec<PartMut<'state>> {
+/// What this rank holds of the state, to be filled from a checkpoint of any world size.
+pub(crate) fn held<'state>(
+    state: &'state mut State,
+    layout: &Layout,
+    shard: &Shard,
+) -> Vec<PartMut<'state>> {
     let mut parts = Vec::new();
-    for (prefix, buffer) in state.buffers_mut() {
+    for (prefix, order, buffer) in state.buffers_mut() {
         let (mut rest, mut position) = (buffer, 0);
-        for tensor in layout.tensors() {
-            let (_, tail) = rest.split_at_mut(tensor.range.start - position);
-            let (data, tail) = tail.split_at_mut(tensor.range.len());
-            (rest, position) = (tail, tensor.range.end);
-            let name = name_in_checkpoint(prefix, &tensor.name);
-            let tensor = TensorBox::whole(&name, Dtype::F32, &tensor.shape);
-            parts.push(PartMut { tensor, data: bytemuck::cast_slice_mut(data) });
+        for piece in shard.pieces() {
+            let place = order.of(piece);
+            rest = rest.split_at_mut(place.start - position).1;
+            position = place.end;
+            for tensor in boxes(prefix, layout, piece) {
+                let (own, tail) = rest.split_at_mut(tensor.elements());
+                parts.push(PartMut { tensor, data: bytemuck::cast_slice_mut(own) });
+                rest = tail;
+            }
         }
     }
     parts
+}
+
+/// The boxes of a piece of a tensor, in order.
+fn boxes(prefix: &str, layout: &Layout, piece: &Piece) -> impl Iterator<Item = TensorBox> {
+    let tensor = &layout.tensors()[piece.tensor];
+    let name = name_in_checkpoint(prefix, &tensor.name);
+    let elements = piece.flat.start - tensor.range.start..piece.flat.end - tensor.range.start;
+    let shares = checkpoint::cut(&name, Dtype::F32, &tensor.shape, elements);
+    shares.into_iter().map(|share| share.tensor)
 }

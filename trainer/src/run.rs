@@ -26,6 +26,7 @@ use crate::meeting::{
     Agreed, agree_on_configuration, agree_on_folder, agree_on_weights, gather_ranks,
 };
 use crate::sizing::Sizing;
+use crate::state::weights_digest;
 use crate::step::Trainer;
 use crate::telemetry::{LogFormat, Telemetry, TelemetryOptions};
 
@@ -273,6 +274,9 @@ impl<'run> Setting<'run> {
         if let (Ok(_), Some(series)) = (&end, &chronicle.series) {
             let phases_ns = Some(series.phase_totals());
             chronicle.ranks = gather_ranks(self.options, self.world, phases_ns)?;
+            let (layout, weights) = trainer.all_weights()?;
+            let is_told = collective.rank() == 0;
+            chronicle.weights = is_told.then(|| weights_digest(layout, weights));
         }
         end
     }
@@ -291,11 +295,11 @@ impl<'run> Setting<'run> {
             self.announce("note", text);
             return Ok(());
         }
-        let (layout, weights) = (&trainer.layout, &mut trainer.state.weights);
-        import.load(&self.options.config.workload.model, layout, weights)?;
-        trainer.state.round_weights();
-        trainer.model.weights_changed();
-        let digest = trainer.state.weights_digest(&trainer.layout);
+        let model = &self.options.config.workload.model;
+        let digest = trainer.set_weights(|layout, weights| {
+            import.load(model, layout, weights)?;
+            Ok(weights_digest(layout, weights))
+        })?;
         agree_on_weights(self.options, self.world, &digest)?;
         chronicle.initial_weights(&digest)
     }

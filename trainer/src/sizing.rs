@@ -56,14 +56,16 @@ impl Sizing {
         let activation_bytes =
             items.iter().fold(0_u64, |sum, (_, bytes)| sum.saturating_add(*bytes));
         items.extend(around_the_engine(config, world, layout.len()));
-        let plan = MemoryPlan::new(layout.parameters(), layout.len(), compute, items);
+        let owners = if config.settings.run.shard_optimizer { world } else { 1 };
+        let held = layout.len() / owners;
+        let plan = MemoryPlan::new(layout.parameters(), layout.len(), held, compute, items);
         let flops = models::flops::flops_per_token(model, tokens);
         let total_bytes = plan.total_bytes();
         Ok(Self {
             parameters: layout.parameters() as u64,
             flops_per_token_causal: flops.causal,
             flops_per_token_full: flops.full,
-            weight_bytes: 4 * layout.len() as u64,
+            weight_bytes: plan.weight_bytes(),
             optimizer_bytes: plan.optimizer_bytes(),
             activation_bytes,
             checkpoint_bytes: plan.checkpoint_bytes(),

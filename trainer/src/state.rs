@@ -1,103 +1,166 @@
 //! What training changes: weights and both Adam moments in flat buffers, and how far it has come.
 
+use std::time::Instant;
+
+use collectives::{Buffer, Collective};
 use half::bf16;
 use models::ops::adamw;
 use models::workload::Compute;
 use models::{Layout, Weights};
 use serde::{Deserialize, Serialize};
 
+use crate::shard::{Piece, Shard};
+
 /// The prefix of the weights' names in a checkpoint.
 pub(crate) const WEIGHTS: &str = "model";
 
-/// The state that a checkpoint carries. Every buffer is laid out by the same [`Layout`].
+/// The state of one rank. What is *held* is laid out by [`Shard`]: everything, or under a sharded
+/// optimizer the own part of every bucket. What is *flat* is laid out by [`Layout`], all of it.
 #[derive(Debug)]
-pub struct State {
-    /// Master weights.
-    pub weights: Vec<f32>,
-    /// The master weights rounded; empty where the engine computes in f32. Not in checkpoints.
-    pub working: Vec<bf16>,
-    /// First Adam moment.
-    pub exp_avg: Vec<f32>,
-    /// Second Adam moment.
-    pub exp_avg_sq: Vec<f32>,
+pub(crate) struct State {
+    /// What the engine computes with, and what updates are added to.
+    pub(crate) weights: Stored,
+    /// First Adam moment, held.
+    pub(crate) exp_avg: Vec<f32>,
+    /// Second Adam moment, held.
+    pub(crate) exp_avg_sq: Vec<f32>,
     /// How far training has come.
-    pub progress: Progress,
+    pub(crate) progress: Progress,
+}
+
+/// Weights in the format that the engine computes in.
+#[derive(Debug)]
+pub(crate) enum Stored {
+    /// Master weights, flat: the engine computes with them.
+    F32(Buffer<f32>),
+    /// The engine computes with rounded weights.
+    Bf16 {
+        /// The master weights rounded, flat. Not in checkpoints.
+        working: Buffer<bf16>,
+        /// Master weights, held.
+        master: Vec<f32>,
+    },
+}
+
+/// How a buffer is laid out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Order {
+    Flat,
+    Held,
+}
+
+impl Order {
+    /// Where a piece lies.
+    pub(crate) fn of(self, piece: &Piece) -> std::ops::Range<usize> {
+        match self {
+            Self::Flat => piece.flat.clone(),
+            Self::Held => piece.held.clone(),
+        }
+    }
 }
 
 /// How far training has come. Not all of it follows from the step: another world size may take
 /// other global batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Progress {
+pub(crate) struct Progress {
     /// Steps done.
-    pub step: u64,
+    pub(crate) step: u64,
     /// Global index of the sequence that the next step begins with.
-    pub next_sequence: u64,
+    pub(crate) next_sequence: u64,
     /// Tokens trained on.
-    pub tokens: u64,
+    pub(crate) tokens: u64,
 }
 
 impl State {
-    /// Freshly initialised weights and empty moments.
-    pub fn new(layout: &Layout, seed: u64, compute: Compute) -> Self {
-        let mut weights = vec![0.0; layout.len()];
-        models::init_weights(layout, seed, &mut weights);
-        let working = match compute {
-            Compute::F32 => Vec::new(),
-            Compute::Bf16 => vec![bf16::ZERO; layout.len()],
+    /// All zeros. What goes round between ranks lies where the backend reaches it best.
+    pub(crate) fn new(
+        shard: &Shard,
+        compute: Compute,
+        collective: &dyn Collective,
+        deadline: Instant,
+    ) -> Result<Self, collectives::Error> {
+        let weights = match compute {
+            Compute::F32 => Stored::F32(zeros(shard, collective, deadline)?),
+            Compute::Bf16 => Stored::Bf16 {
+                working: zeros(shard, collective, deadline)?,
+                master: vec![0.0; shard.held],
+            },
         };
-        let mut state = Self {
+        Ok(Self {
             weights,
-            working,
-            exp_avg: vec![0.0; layout.len()],
-            exp_avg_sq: vec![0.0; layout.len()],
+            exp_avg: vec![0.0; shard.held],
+            exp_avg_sq: vec![0.0; shard.held],
             progress: Progress::default(),
-        };
-        state.round_weights();
-        state
+        })
     }
 
-    /// Makes the working weights from the master weights again.
-    pub fn round_weights(&mut self) {
-        if !self.working.is_empty() {
-            adamw::narrow(&mut self.working, &self.weights);
+    /// Takes over master weights, given flat.
+    pub(crate) fn set_weights(&mut self, shard: &Shard, all: &[f32]) {
+        match &mut self.weights {
+            Stored::F32(weights) => weights.copy_from_slice(all),
+            Stored::Bf16 { working, master } => {
+                adamw::narrow(working, all);
+                for Piece { flat, held, .. } in shard.pieces() {
+                    master[held.clone()].copy_from_slice(&all[flat.clone()]);
+                }
+            }
         }
     }
 
     /// What the engine computes with.
-    pub fn engine_weights(&self) -> Weights<'_> {
-        if self.working.is_empty() {
-            Weights::F32(&self.weights)
-        } else {
-            Weights::Bf16(&self.working)
+    pub(crate) fn engine_weights(&self) -> Weights<'_> {
+        match &self.weights {
+            Stored::F32(weights) => Weights::F32(weights),
+            Stored::Bf16 { working, .. } => Weights::Bf16(working),
         }
     }
 
     /// The buffers by the prefix of their tensors' names in a checkpoint.
-    pub fn buffers(&self) -> [(&'static str, &[f32]); 3] {
+    pub(crate) fn buffers(&self) -> [(&'static str, Order, &[f32]); 3] {
+        let (order, weights) = match &self.weights {
+            Stored::F32(weights) => (Order::Flat, &weights[..]),
+            Stored::Bf16 { master, .. } => (Order::Held, &master[..]),
+        };
         [
-            (WEIGHTS, &self.weights),
-            ("optimizer.exp_avg", &self.exp_avg),
-            ("optimizer.exp_avg_sq", &self.exp_avg_sq),
+            (WEIGHTS, order, weights),
+            ("optimizer.exp_avg", Order::Held, &self.exp_avg),
+            ("optimizer.exp_avg_sq", Order::Held, &self.exp_avg_sq),
         ]
     }
 
     /// The same, to be filled.
-    pub fn buffers_mut(&mut self) -> [(&'static str, &mut [f32]); 3] {
+    pub(crate) fn buffers_mut(&mut self) -> [(&'static str, Order, &mut [f32]); 3] {
+        let (order, weights) = match &mut self.weights {
+            Stored::F32(weights) => (Order::Flat, &mut weights[..]),
+            Stored::Bf16 { master, .. } => (Order::Held, &mut master[..]),
+        };
         [
-            (WEIGHTS, &mut self.weights),
-            ("optimizer.exp_avg", &mut self.exp_avg),
-            ("optimizer.exp_avg_sq", &mut self.exp_avg_sq),
+            (WEIGHTS, order, weights),
+            ("optimizer.exp_avg", Order::Held, &mut self.exp_avg),
+            ("optimizer.exp_avg_sq", Order::Held, &mut self.exp_avg_sq),
         ]
     }
+}
 
-    /// BLAKE3 of all weights in the order of their names: independent of padding and world size.
-    pub fn weights_digest(&self, layout: &Layout) -> blake3::Hash {
-        let mut tensors: Vec<_> = layout.tensors().iter().collect();
-        tensors.sort_by(|a, b| a.name.cmp(&b.name));
-        let mut hasher = blake3::Hasher::new();
-        for tensor in tensors {
-            hasher.update_rayon(bytemuck::cast_slice(&self.weights[tensor.range.clone()]));
-        }
-        hasher.finalize()
+fn zeros<E: collectives::Element>(
+    shard: &Shard,
+    collective: &dyn Collective,
+    deadline: Instant,
+) -> Result<Buffer<E>, collectives::Error> {
+    if shard.is_sharded {
+        return collective.buffer(shard.len, deadline);
     }
+    Ok(vec![E::default(); shard.len].into())
+}
+
+/// BLAKE3 of all master weights, given flat, in the order of their names: independent of padding
+/// and world size.
+pub(crate) fn weights_digest(layout: &Layout, weights: &[f32]) -> blake3::Hash {
+    let mut tensors: Vec<_> = layout.tensors().iter().collect();
+    tensors.sort_by(|a, b| a.name.cmp(&b.name));
+    let mut hasher = blake3::Hasher::new();
+    for tensor in tensors {
+        hasher.update_rayon(bytemuck::cast_slice(&weights[tensor.range.clone()]));
+    }
+    hasher.finalize()
 }

@@ -9,12 +9,13 @@ use models::{Batch, Layout, Model};
 use rayon::prelude::*;
 
 use crate::data::{BatchPlan, Prefetcher, Sequences};
-use crate::failure::{ExitCode, Failure, Outcome};
+use crate::failure::Outcome;
 use crate::inject::Injector;
-use crate::optimizer::Optimizer;
+use crate::optimizer::{Optimizer, own_squares};
 use crate::overlap::{self, Communication, Overlap};
 use crate::phase::{Phase, PhaseClock};
 use crate::schedule::learning_rate;
+use crate::shard::Shard;
 use crate::state::State;
 use crate::vote::{Vote, Votes};
 
@@ -27,6 +28,7 @@ pub struct Trainer<'world> {
     pub(crate) model: Box<dyn Model>,
     pub(crate) layout: Layout,
     pub(crate) plan: BucketPlan,
+    pub(crate) shard: Shard,
     pub(crate) state: State,
     pub(crate) gradients: Buffer<f32>,
     pub(crate) optimizer: Optimizer,
@@ -45,7 +47,7 @@ pub struct Trainer<'world> {
 const ELEMENTS: usize = 1 << 16;
 
 /// What this rank wishes for after the step.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Wish {
     /// A save is due.
     pub save: bool,
@@ -77,24 +79,25 @@ impl Trainer<'_> {
     pub fn step(&mut self, wish: Wish) -> Outcome<Stepped> {
         let step = self.state.progress.step;
         self.gradients.par_chunks_mut(ELEMENTS).for_each(|chunk| chunk.fill(0.0));
-        let (loss_sum, non_finite, communication) = self.gradients_of_global_batch()?;
-        let vote = Vote { loss_sum, non_finite, save: wish.save, stop: wish.stop };
-        let deadline = Instant::now() + self.deadline;
-        self.votes.gather(self.collective, vote, deadline).map_err(peer_lost)?;
-        self.check_finite()?;
+        let (loss_sum, non_finite, reduced) = self.gradients_of_global_batch()?;
         self.clock.enter(Phase::Optimizer);
-        let gradient_norm = self.optimizer.norm(&self.gradients);
-        self.check_norm(gradient_norm)?;
+        let squares = own_squares(&self.shard, &self.gradients);
+        let overflow = self.overflow(squares);
+        let vote = Vote { loss_sum, non_finite, squares, overflow, wish };
+        self.clock.enter(Phase::CommExposed);
+        let deadline = Instant::now() + self.deadline;
+        self.votes.gather(self.collective, vote, deadline)?;
+        self.check_finite()?;
+        let gradient_norm = self.votes.squares().sqrt();
         let learning_rate = learning_rate(&self.optimizer.schedule, step);
-        self.optimizer.update(&mut self.state, &self.gradients, gradient_norm, learning_rate);
-        self.model.weights_changed();
+        let updated = self.update(gradient_norm, learning_rate)?;
         self.advance();
         Ok(Stepped {
             loss: self.votes.loss_sum() / self.tokens_per_step as f64,
             gradient_norm,
             learning_rate,
-            communication,
-            agreed: Wish { save: self.votes.save(), stop: self.votes.stop() },
+            communication: reduced.and(updated),
+            agreed: self.votes.agreed(),
         })
     }
 
@@ -105,13 +108,15 @@ impl Trainer<'_> {
         progress.tokens += self.tokens_per_step;
     }
 
-    /// Forward, backward and reduction: gradients end as the mean over the global batch.
+    /// Forward, backward and reduction: gradients end as the mean over the global batch, under a
+    /// sharded optimizer in this rank's parts alone.
     ///
     /// Returns the local sum of losses and the first tensor whose local gradient is not finite.
     fn gradients_of_global_batch(&mut self) -> Outcome<(f64, Option<usize>, Communication)> {
         let Self { layout, plan, model, state, data, clock, gradients, injector, .. } = self;
         let (deadline, scale) = (self.deadline, 1.0 / self.tokens_per_step as f32);
         let (accumulation, early, collective) = (self.accumulation, self.overlap, self.collective);
+        let reduction = self.shard.reduction();
         let weights = state.engine_weights();
         let pending = overlap::recycle(std::mem::take(&mut self.pending));
         let (pending, outcome) = collectives::scope(self.collective, move |scope| {
@@ -119,6 +124,7 @@ impl Trainer<'_> {
                 scope,
                 layout,
                 plan,
+                reduction,
                 remaining: gradients,
                 launched: 0,
                 pending: overlap::recycle(pending),
@@ -140,7 +146,7 @@ impl Trainer<'_> {
                         trained.inspect_err(|error| collective.abandon(&error.to_string()))?;
                 }
                 loss_sum = injector.loss(loss_sum);
-                let communication = sink.finish(Instant::now() + deadline).map_err(peer_lost)?;
+                let communication = sink.finish(Instant::now() + deadline)?;
                 Ok((loss_sum, sink.non_finite, communication))
             })();
             (overlap::recycle(sink.pending), outcome)
@@ -148,10 +154,4 @@ impl Trainer<'_> {
         self.pending = pending;
         outcome
     }
-}
-
-/// A failed operation between ranks, as the failure of the run.
-pub(crate) fn peer_lost(error: collectives::Error) -> Failure {
-    let rank = error.missing_rank();
-    Failure { rank, ..Failure::new(ExitCode::PeerLost, error) }
 }

@@ -1,8 +1,11 @@
-//! What ranks tell each other once a step: losses, bad news and wishes, in one small all-gather.
+//! What ranks tell each other once a step: losses, squares, bad news and wishes, in one small
+//! all-gather.
 
 use std::time::Instant;
 
 use collectives::Collective;
+
+use crate::step::Wish;
 
 /// One rank's message.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -11,30 +14,38 @@ pub(crate) struct Vote {
     pub(crate) loss_sum: f64,
     /// First tensor whose local gradient is not finite.
     pub(crate) non_finite: Option<usize>,
-    /// A save is due, or asked for.
-    pub(crate) save: bool,
-    /// The run was asked to stop.
-    pub(crate) stop: bool,
+    /// Sum of the squares of this rank's parts of the reduced gradients.
+    pub(crate) squares: f64,
+    /// First tensor that is not finite in these.
+    pub(crate) overflow: Option<usize>,
+    /// What this rank wishes for.
+    pub(crate) wish: Wish,
 }
 
-const FIELDS: usize = 4;
+const FIELDS: usize = 6;
 
 impl Vote {
     fn encode(&self) -> [f64; FIELDS] {
+        let number = |tensor: Option<usize>| tensor.map_or(-1.0, |tensor| tensor as f64);
+        let flag = |wish: bool| f64::from(u8::from(wish));
         [
             self.loss_sum,
-            self.non_finite.map_or(-1.0, |tensor| tensor as f64),
-            f64::from(u8::from(self.save)),
-            f64::from(u8::from(self.stop)),
+            number(self.non_finite),
+            self.squares,
+            number(self.overflow),
+            flag(self.wish.save),
+            flag(self.wish.stop),
         ]
     }
 
     fn decode(fields: &[f64]) -> Self {
+        let tensor = |field: f64| (field >= 0.0).then_some(field as usize);
         Self {
             loss_sum: fields[0],
-            non_finite: (fields[1] >= 0.0).then_some(fields[1] as usize),
-            save: fields[2] > 0.0,
-            stop: fields[3] > 0.0,
+            non_finite: tensor(fields[1]),
+            squares: fields[2],
+            overflow: tensor(fields[3]),
+            wish: Wish { save: fields[4] > 0.0, stop: fields[5] > 0.0 },
         }
     }
 }
@@ -80,14 +91,22 @@ impl Votes {
             .map(|(rank, vote)| (rank, vote.non_finite))
     }
 
-    /// Whether any rank wants a save.
-    pub(crate) fn save(&self) -> bool {
-        self.all().any(|vote| vote.save)
+    /// The square of the global norm: the sum of all squares, in the order of ranks.
+    pub(crate) fn squares(&self) -> f64 {
+        self.all().map(|vote| vote.squares).sum()
     }
 
-    /// Whether any rank was asked to stop.
-    pub(crate) fn stop(&self) -> bool {
-        self.all().any(|vote| vote.stop)
+    /// First tensor whose reduced gradient is not finite.
+    pub(crate) fn overflow(&self) -> Option<usize> {
+        self.all().filter_map(|vote| vote.overflow).min()
+    }
+
+    /// What any rank wishes for.
+    pub(crate) fn agreed(&self) -> Wish {
+        Wish {
+            save: self.all().any(|vote| vote.wish.save),
+            stop: self.all().any(|vote| vote.wish.stop),
+        }
     }
 }
 
@@ -95,21 +114,38 @@ impl Votes {
 mod tests {
     use super::*;
 
+    const QUIET: Vote = Vote {
+        loss_sum: 1.0,
+        non_finite: None,
+        squares: 0.25,
+        overflow: None,
+        wish: Wish { save: false, stop: false },
+    };
+
+    fn votes(votes: &[Vote]) -> Votes {
+        Votes { fields: votes.iter().flat_map(Vote::encode).collect() }
+    }
+
     #[test]
-    fn names_the_rank_and_the_tensor() {
-        let vote = |loss_sum, non_finite| Vote { loss_sum, non_finite, save: false, stop: false };
-        let fields = [vote(1.0, None), vote(2.0, Some(7))].iter().flat_map(Vote::encode).collect();
-        let votes = Votes { fields };
-        assert_eq!(votes.loss_sum(), 3.0);
-        assert_eq!(votes.non_finite(), Some((1, Some(7))));
-        assert!(!votes.save() && !votes.stop());
+    fn adds_up_and_names_the_rank_and_the_tensor() {
+        let found = votes(&[QUIET, Vote { loss_sum: 2.0, non_finite: Some(7), ..QUIET }]);
+        assert_eq!((found.loss_sum(), found.squares()), (3.0, 0.5));
+        assert_eq!(found.non_finite(), Some((1, Some(7))));
+        assert_eq!((found.overflow(), found.agreed()), (None, Wish::default()));
     }
 
     #[test]
     fn a_loss_that_is_not_finite_counts_without_a_tensor() {
-        let vote = Vote { loss_sum: f64::NAN, non_finite: None, save: true, stop: true };
-        let votes = Votes { fields: vote.encode().to_vec() };
-        assert_eq!(votes.non_finite(), Some((0, None)));
-        assert!(votes.save() && votes.stop());
+        let wish = Wish { save: true, stop: true };
+        let found = votes(&[Vote { loss_sum: f64::NAN, wish, ..QUIET }]);
+        assert_eq!((found.non_finite(), found.agreed()), (Some((0, None)), wish));
+    }
+
+    #[test]
+    fn the_first_tensor_whose_sum_is_not_finite_is_named() {
+        let bad = |tensor| Vote { squares: f64::INFINITY, overflow: Some(tensor), ..QUIET };
+        let found = votes(&[QUIET, bad(5), bad(3)]);
+        assert_eq!((found.non_finite(), found.overflow()), (None, Some(3)));
+        assert!(!found.squares().is_finite());
     }
 }

@@ -3,8 +3,8 @@
 #![allow(clippy::print_stdout, reason = "a skipped test says so")]
 
 mod agreement;
+mod cutting;
 mod damage;
-mod division;
 mod epoch;
 mod full_disk;
 mod identity;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use checkpoint::{
     Dtype, Error, Identity, Observer, Options, Part, PartMut, Peers, PeersError, Restored, Save,
-    SaveReport, Silent, Store, TensorBox, Tidied, divide,
+    SaveReport, Silent, Store, TensorBox, Tidied, cut,
 };
 use serde_json::{Value, json};
 
@@ -113,16 +113,22 @@ pub(crate) fn rank_state(rank: usize, seed: u64) -> Value {
     json!({"rank": rank, "seed": seed})
 }
 
-/// This rank's share of a model as parts.
+/// This rank's share of a model as parts: of all tensors, as one sequence of elements, an equal
+/// piece.
 pub(crate) fn parts<'a>(model: &'a [Vec<u8>], world: usize, rank: usize) -> Vec<Part<'a>> {
     let shapes = shapes();
-    let part = |share: checkpoint::Share| {
-        let index = shapes.iter().position(|(name, _)| *name == share.tensor.name);
-        let data = &model[index.expect("a known tensor")];
-        let bytes = share.elements.start * 4..share.elements.end * 4;
-        Part { tensor: share.tensor, data: &data[bytes] }
-    };
-    divide(&shapes, world, rank).into_iter().map(part).collect()
+    let total: usize = model.iter().map(|data| data.len() / 4).sum();
+    let (start, end) = (total * rank / world, total * (rank + 1) / world);
+    let (mut parts, mut first) = (Vec::new(), 0);
+    for ((name, shape), data) in shapes.iter().zip(model) {
+        let inside = |place: usize| place.clamp(first, first + data.len() / 4) - first;
+        for share in cut(name, Dtype::F32, shape, inside(start)..inside(end)) {
+            let bytes = share.elements.start * 4..share.elements.end * 4;
+            parts.push(Part { tensor: share.tensor, data: &data[bytes] });
+        }
+        first += data.len() / 4;
+    }
+    parts
 }
 
 /// Saves the model of seed `step` from one rank; rank 0 then removes what is old.

@@ -2,6 +2,8 @@
 
 use std::fmt::Debug;
 
+use half::bf16;
+
 use super::{Terms, filled, good, value};
 use crate::{Collective, Element};
 
@@ -61,6 +63,7 @@ pub fn reduce_scatter(collective: &dyn Collective, terms: &Terms) {
 /// When it does not.
 pub fn all_gather(collective: &dyn Collective, terms: &Terms) {
     all_gather_as::<u8>(collective, terms);
+    all_gather_as::<bf16>(collective, terms);
     all_gather_as::<f32>(collective, terms);
     all_gather_as::<f64>(collective, terms);
 }
@@ -89,6 +92,7 @@ where
 pub fn broadcast(collective: &dyn Collective, terms: &Terms) {
     for root in 0..collective.world() {
         broadcast_as::<u8>(collective, terms, root);
+        broadcast_as::<bf16>(collective, terms, root);
         broadcast_as::<f64>(collective, terms, root);
     }
 }

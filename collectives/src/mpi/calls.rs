@@ -88,6 +88,7 @@ pub(super) fn datatype(dtype: Dtype) -> MPI_Datatype {
     unsafe {
         match dtype {
             Dtype::U8 => ffi::RSMPI_UINT8_T,
+            Dtype::Bf16 => ffi::RSMPI_UINT16_T, // moved, never summed
             Dtype::F32 => ffi::RSMPI_FLOAT,
             Dtype::F64 => ffi::RSMPI_DOUBLE,
         }

@@ -289,7 +289,7 @@ impl Lane {
             match (pieces.task.kind.reduces(), pieces.task.memory.dtype()) {
                 (true, Dtype::F32) => self.add::<f32>(pieces, range, to),
                 (true, Dtype::F64) => self.add::<f64>(pieces, range, to),
-                (true, Dtype::U8) => unreachable!("refused by Operation::check"),
+                (true, Dtype::U8 | Dtype::Bf16) => unreachable!("refused by Operation::check"),
                 (false, _) => put(pieces.at(range.start), to, pieces.bytes(range.len())),
             }
         }

@@ -93,7 +93,7 @@ impl Region {
                 }
                 (_, Dtype::F32) => self.add::<f32>(kind, offset, range),
                 (_, Dtype::F64) => self.add::<f64>(kind, offset, range),
-                (_, Dtype::U8) => unreachable!("refused by Operation::check"),
+                (_, Dtype::U8 | Dtype::Bf16) => unreachable!("refused by Operation::check"),
             }
         }
     }

@@ -83,7 +83,7 @@ unsafe fn sum(
         match memory(0).dtype() {
             Dtype::F32 => sum_as::<f32>(world, memory, range, receivers),
             Dtype::F64 => sum_as::<f64>(world, memory, range, receivers),
-            Dtype::U8 => unreachable!("refused by Operation::check"),
+            Dtype::U8 | Dtype::Bf16 => unreachable!("refused by Operation::check"),
         }
     }
 }

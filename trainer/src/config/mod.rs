@@ -86,6 +86,8 @@ pub struct RunConfig {
     pub device: Device,
     /// Compute threads of each rank; 0 divides the cores by the ranks of the machine.
     pub threads: usize,
+    /// Each rank holds and updates the optimizer state of its parts alone (ZeRO-1).
+    pub shard_optimizer: bool,
     /// Hugging Face folder with the weights of step 0; they are made from the seed without.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub init_from: Option<String>,

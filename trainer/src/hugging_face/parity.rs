@@ -5,7 +5,9 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
+use collectives::{Bucket, BucketPlan, Single};
 use models::candle::Candle;
 use models::fused::Fused;
 use models::workload::Compute;
@@ -16,8 +18,11 @@ use serde::Deserialize;
 use super::Import;
 use super::pieces::{pieces, transpose};
 use crate::config::Config;
-use crate::optimizer::Optimizer;
+use crate::exchange::Exchange;
+use crate::optimizer::{Optimizer, own_squares};
+use crate::phase::PhaseClock;
 use crate::schedule::learning_rate;
+use crate::shard::Shard;
 use crate::state::State;
 
 /// Largest relative error of the first loss, relative L2 error of any tensor's gradient, and
@@ -84,10 +89,17 @@ impl Case {
     /// Worst relative error of the first loss, of a gradient, and of a step's loss.
     fn errors(&self, engine: &mut dyn Model, compute: Compute) -> [f64; 3] {
         let workload = &self.config.workload;
-        let mut state = State::new(&self.layout, 0, compute);
+        let segments = self.layout.segments();
+        let all = Bucket { range: 0..self.layout.len(), segments: 0..segments.len() };
+        let starts = segments.iter().map(|segment| segment.range.start).collect();
+        let plan = BucketPlan { starts, len: self.layout.len(), buckets: vec![all] };
+        let shard = Shard::new((&self.layout, &plan), (0, 1), false);
+        let (single, deadline) = (Single::new(), Duration::from_secs(1));
+        let mut state = State::new(&shard, compute, &single, Instant::now() + deadline).unwrap();
+        let mut weights = vec![0.0; self.layout.len()];
         let import = Import::open(&self.folder, &workload.model).unwrap();
-        import.load(&workload.model, &self.layout, &mut state.weights).unwrap();
-        state.round_weights();
+        import.load(&workload.model, &self.layout, &mut weights).unwrap();
+        state.set_weights(&shard, &weights);
         let optimizer = Optimizer::new(workload.optimizer, workload.schedule.clone(), &self.layout);
         let targets = (self.numbers.sequences * self.numbers.sequence_tokens) as f64;
         let mut errors = [0.0_f64; 3];
@@ -106,9 +118,12 @@ impl Case {
             }
             errors[2] = errors[2].max(error);
             let rate = learning_rate(&workload.schedule, step as u64);
-            optimizer.update(&mut state, &flat.values, optimizer.norm(&flat.values), rate);
+            let update =
+                optimizer.update(step as u64, own_squares(&shard, &flat.values).sqrt(), rate);
+            let (pending, clock) = (&mut Vec::new(), &mut PhaseClock::new());
+            let exchange = Exchange { collective: &single, deadline, pending, clock };
+            update.apply(&shard, &mut state, &flat.values, exchange).unwrap();
             engine.weights_changed();
-            state.progress.step += 1;
         }
         errors
     }

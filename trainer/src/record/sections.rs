@@ -164,11 +164,12 @@ pub struct Collectives {
     pub bucket_bytes: u64,
     /// Bytes of the buffers communicated per step, median.
     pub bytes_per_step: f64,
-    /// Time per step in which gradients were under way, hidden or not.
+    /// Time per step in which gradients, or weights of a sharded optimizer, were under way, hidden
+    /// or not.
     pub total_ms: Distribution,
     /// Communication per step that compute waited for.
     pub exposed_ms: Distribution,
-    /// Part of the time with gradients under way that backward covered; 0 without communication.
+    /// Part of that time that computing covered; 0 without communication.
     pub hidden_share: f64,
 }
 
