@@ -12,7 +12,24 @@ pub(super) fn forward<E: Element>(
     size: &Size,
     places: &BlockPlaces,
     weights: &[E],
-    kept: KeptBlock<'_, E>,
+    mut kept: KeptBlock<'_, E>,
+    scratch: &mut Scratch<E>,
+) {
+    keep(size, places, weights, &mut kept, scratch);
+    let Scratch { hidden, matmul: packs, .. } = scratch;
+    let contract = places.contract.of(weights);
+    let (shape, add) =
+        (size.linear(size.feed_forward, size.width), Epilogue::Residual(kept.middle));
+    linear(kept.output, hidden, contract, add, shape, packs);
+}
+
+/// Writes everything that the block keeps, and the last product's input: all of forward that
+/// backward needs.
+pub(super) fn keep<E: Element>(
+    size: &Size,
+    places: &BlockPlaces,
+    weights: &[E],
+    kept: &mut KeptBlock<'_, E>,
     scratch: &mut Scratch<E>,
 ) {
     let (width, feed_forward) = (size.width, size.feed_forward);
@@ -30,7 +47,7 @@ pub(super) fn forward<E: Element>(
     linear(kept.middle, kept.attention, of(&places.attention_out), add, shape, packs);
 
     size.norm.forward(normed, kept.stats2, kept.middle, of(&places.norm2));
-    let (expanded, shape) = (kept.expanded, size.linear(width, size.expanded()));
+    let (expanded, shape) = (&mut *kept.expanded, size.linear(width, size.expanded()));
     match size.activation {
         Activation::Gelu => {
             linear(expanded, normed, of(&places.expand), Epilogue::Gelu(hidden), shape, packs);
@@ -40,8 +57,6 @@ pub(super) fn forward<E: Element>(
             swiglu::forward(hidden, expanded, feed_forward);
         }
     }
-    let (shape, add) = (size.linear(feed_forward, width), Epilogue::Residual(kept.middle));
-    linear(kept.output, hidden, of(&places.contract), add, shape, packs);
 }
 
 fn linear<E: Element>(
@@ -183,7 +198,7 @@ pub(crate) fn block_alone<E: Element>(
     x: &[E],
     dy: &[E],
 ) -> Alone<E> {
-    let size = Size::new(config, sequences, tokens, 1);
+    let size = Size::new(config, (sequences, tokens), false, 1);
     let places = &super::places::Places::new(layout, config).blocks[0];
     let mut kept = super::activations::Kept::new(&size);
     let mut scratch = Scratch::new(config, &size);

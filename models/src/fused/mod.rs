@@ -10,6 +10,8 @@ mod block;
 mod network;
 mod norm;
 mod places;
+#[cfg(test)]
+mod recompute_agrees;
 mod size;
 #[cfg(test)]
 mod tests;
@@ -27,6 +29,23 @@ use size::Size;
 use crate::ops::matmul;
 use crate::workload::Compute;
 use crate::{Batch, Error, Layout, Model, ModelConfig, Pass, StepSink, Weights};
+
+/// What the engine computes in, and what it keeps for backward. Results of both ways of keeping
+/// have the same bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Options {
+    /// The format of weights and activations.
+    pub compute: Compute,
+    /// Keep only each block's input, and run its forward again before its backward.
+    pub recompute: bool,
+}
+
+impl From<Compute> for Options {
+    /// Everything is kept.
+    fn from(compute: Compute) -> Self {
+        Self { compute, recompute: false }
+    }
+}
 
 /// The fused engine, in f32 or bf16.
 pub struct Fused {
@@ -56,12 +75,13 @@ impl Fused {
         layout: Layout,
         micro_sequences: usize,
         sequence_tokens: usize,
-        compute: Compute,
+        options: impl Into<Options>,
     ) -> Result<Self, Error> {
         config.validate()?;
         config.check_batch(micro_sequences, sequence_tokens)?;
         let threads = rayon::current_num_threads();
-        let size = Size::new(config, micro_sequences, sequence_tokens, threads);
+        let Options { compute, recompute } = options.into();
+        let size = Size::new(config, (micro_sequences, sequence_tokens), recompute, threads);
         let places = Places::new(&layout, config);
         let network = match compute {
             Compute::F32 => Precise::F32(Network::new(config, size, places)),

@@ -52,10 +52,14 @@ impl<E: Element> Network<E> {
         }
         self.final_norm(weights, sink);
         for layer in (0..self.size.layers).rev() {
-            let places = &self.places.blocks[layer];
-            let kept = self.kept.block(layer, &self.size);
+            let Self { size, places, kept, scratch } = self;
+            let places = &places.blocks[layer];
+            // What the last block keeps is still there from forward.
+            if size.recompute && layer + 1 < size.layers {
+                block::keep(size, places, weights, &mut kept.block(layer, size), scratch);
+            }
             let gradients = sink.gradient(places.segment);
-            block::backward(&self.size, places, weights, gradients, kept, &mut self.scratch);
+            block::backward(size, places, weights, gradients, kept.block(layer, size), scratch);
             sink.complete(places.segment);
         }
         let places = &self.places.embeddings;
@@ -88,8 +92,7 @@ impl<E: Element> Network<E> {
         for (layer, places) in places.blocks.iter().enumerate() {
             block::forward(size, places, weights, kept.block(layer, size), scratch);
         }
-        let stats = &mut kept.stats[2 * size.layers * size.stats()..];
-        let input = &kept.streams[size.layers * stream..];
+        let (input, stats) = kept.final_norm(size);
         size.norm.forward(&mut scratch.normed, stats, input, places.final_norm.of(weights));
     }
 
@@ -124,11 +127,10 @@ impl<E: Element> Network<E> {
         let Self { size, places, kept, scratch } = self;
         let (weight, _) = places.final_norm.of(weights);
         let gradients = places.final_norm.of_segment(sink.gradient(places.final_norm_segment));
-        let stats = &kept.stats[2 * size.layers * size.stats()..];
-        let input = &kept.streams[size.layers * size.rows * size.width..];
+        let (input, stats) = kept.final_norm(size);
         ops::clear(&mut scratch.gradient);
         let (dx, dy) = (&mut scratch.gradient, &scratch.branch);
-        size.norm.backward(dx, gradients, dy, (stats, input), weight);
+        size.norm.backward(dx, gradients, dy, (&*stats, input), weight);
         sink.complete(places.final_norm_segment);
     }
 }

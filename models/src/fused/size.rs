@@ -32,6 +32,8 @@ pub(super) struct Size {
     pub(super) layers: usize,
     pub(super) norm: Norm,
     pub(super) activation: Activation,
+    /// Whether blocks keep only their inputs and run forward again in backward.
+    pub(super) recompute: bool,
     /// Threads that work is divided for.
     pub(super) threads: usize,
 }
@@ -39,8 +41,8 @@ pub(super) struct Size {
 impl Size {
     pub(super) fn new(
         config: &ModelConfig,
-        sequences: usize,
-        tokens: usize,
+        (sequences, tokens): (usize, usize),
+        recompute: bool,
         threads: usize,
     ) -> Self {
         let attention = attention::Shape {
@@ -63,8 +65,14 @@ impl Size {
             layers: config.layers,
             norm: Norm::new(config),
             activation,
+            recompute,
             threads,
         }
+    }
+
+    /// Blocks whose activations exist at one time, their inputs apart.
+    pub(super) fn kept_blocks(&self) -> usize {
+        if self.recompute { 1 } else { self.layers }
     }
 
     /// Columns of queries, keys and values: (H + 2 K) D.

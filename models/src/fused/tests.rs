@@ -16,7 +16,7 @@ const SEQUENCES: usize = 2;
 const TOKENS: usize = 7;
 
 /// Both families; heads tied and not; K below H; lengths that fill no vector.
-fn families() -> [ModelConfig; 3] {
+pub(super) fn families() -> [ModelConfig; 3] {
     let scaling = RopeScaling {
         factor: 8.0,
         low_freq_factor: 1.0,
@@ -37,7 +37,7 @@ fn families() -> [ModelConfig; 3] {
 }
 
 /// A layout with gaps between the segments, as a bucket plan makes them.
-fn layout(config: &ModelConfig) -> Layout {
+pub(super) fn layout(config: &ModelConfig) -> Layout {
     let tight = Layout::new(config);
     let starts: Vec<usize> =
         tight.segments().iter().enumerate().map(|(i, s)| s.range.start + 256 * i).collect();
@@ -45,7 +45,7 @@ fn layout(config: &ModelConfig) -> Layout {
 }
 
 /// Norm weights around one, everything else around zero, nothing zero.
-fn weights<T: Float>(config: &ModelConfig) -> Vec<T> {
+pub(super) fn weights<T: Float>(config: &ModelConfig) -> Vec<T> {
     let layout = layout(config);
     let noise: Vec<f64> = uniform(layout.len(), 1);
     let mut weights = vec![T::ZERO; layout.len()];
@@ -58,7 +58,7 @@ fn weights<T: Float>(config: &ModelConfig) -> Vec<T> {
     weights
 }
 
-fn tokens() -> (Vec<u32>, Vec<u32>) {
+pub(super) fn tokens() -> (Vec<u32>, Vec<u32>) {
     let stream: Vec<u32> = (0..SEQUENCES * TOKENS + 1).map(|i| (i * i * 5 % 37) as u32).collect();
     (stream[..SEQUENCES * TOKENS].to_vec(), stream[1..].to_vec())
 }
@@ -70,16 +70,21 @@ enum Event {
 }
 
 /// Keeps gradients in a flat buffer, and what it is told.
-struct Flat<T> {
+pub(super) struct Flat<T> {
     layout: Layout,
-    gradients: Vec<T>,
+    pub(super) gradients: Vec<T>,
     events: Vec<Event>,
 }
 
 impl<T: Float> Flat<T> {
-    fn new(config: &ModelConfig) -> Self {
+    pub(super) fn new(config: &ModelConfig) -> Self {
         let layout = layout(config);
         Self { gradients: vec![T::ZERO; layout.len()], layout, events: Vec::new() }
+    }
+
+    /// Before another micro-batch.
+    pub(super) fn begin_again(&mut self) {
+        self.events.clear();
     }
 }
 
@@ -113,7 +118,7 @@ impl StepSink for Flat<f32> {
 }
 
 fn network<T: Float>(config: &ModelConfig) -> Network<T> {
-    let size = Size::new(config, SEQUENCES, TOKENS, 2);
+    let size = Size::new(config, (SEQUENCES, TOKENS), false, 2);
     Network::new(config, size, Places::new(&layout(config), config))
 }
 
@@ -249,7 +254,7 @@ fn repeats_on_any_threads(config: &ModelConfig, compute: Compute) {
             let mut sink = Flat::<f32>::new(config);
             let loss = model.train(weights, batch, 0.5, &mut sink).unwrap();
             let once = sink.gradients.clone();
-            sink.events.clear();
+            sink.begin_again();
             model.train(weights, batch, 0.5, &mut sink).unwrap();
             let twice: Vec<f64> = once.iter().map(|&g| 2.0 * f64::from(g)).collect();
             assert!(relative_error(&sink.gradients, &twice) < 1e-6);
