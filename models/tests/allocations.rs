@@ -11,7 +11,7 @@ use yardstick_models::config::Family;
 use yardstick_models::fused::{Fused, Options, activation_bytes};
 use yardstick_models::ops::{adamw, norm};
 use yardstick_models::workload::Compute;
-use yardstick_models::{Batch, Layout, Model, ModelConfig, Pass, StepSink, Weights};
+use yardstick_models::{Batch, Layout, Model, ModelConfig, Pass, StepSink, Sums, Weights};
 
 /// The system's allocator with counters.
 struct Counting;
@@ -111,9 +111,14 @@ impl Training {
     }
 
     fn step(&mut self) -> f64 {
-        self.sink.gradients.fill(0.0);
         let batch = Batch { inputs: &self.inputs, targets: &self.targets };
-        let loss = self.engine.train(Weights::F32(&self.weights), batch, 1e-2, &mut self.sink);
+        let loss = self.engine.train(
+            Weights::F32(&self.weights),
+            batch,
+            1e-2,
+            Sums::Write,
+            &mut self.sink,
+        );
         let loss = loss.expect("a step");
         assert!(norm::sum_of_squares(&self.sink.gradients).is_finite());
         let adamw = adamw::AdamW {

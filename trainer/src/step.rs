@@ -4,9 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use collectives::{BucketPlan, Buffer, Collective, Pending};
-use models::{Batch, Layout, Model};
-
-use rayon::prelude::*;
+use models::{Batch, Layout, Model, Sums};
 
 use crate::data::{BatchPlan, Prefetcher, Sequences};
 use crate::failure::{ExitCode, Failure, Outcome};
@@ -41,9 +39,6 @@ pub struct Trainer<'world> {
     pub(crate) injector: Injector,
 }
 
-/// Elements of a buffer that one thread takes at a time.
-const ELEMENTS: usize = 1 << 16;
-
 /// What this rank wishes for after the step.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Wish {
@@ -76,7 +71,6 @@ impl Trainer<'_> {
     /// tensor; 5 when a peer is lost or late.
     pub fn step(&mut self, wish: Wish) -> Outcome<Stepped> {
         let step = self.state.progress.step;
-        self.gradients.par_chunks_mut(ELEMENTS).for_each(|chunk| chunk.fill(0.0));
         let (loss_sum, non_finite, communication) = self.gradients_of_global_batch()?;
         let vote = Vote { loss_sum, non_finite, save: wish.save, stop: wish.stop };
         let deadline = Instant::now() + self.deadline;
@@ -135,7 +129,9 @@ impl Trainer<'_> {
                     let tokens = data.next();
                     let batch = Batch { inputs: tokens.inputs(), targets: tokens.targets() };
                     sink.last_micro_batch = micro_batch + 1 == accumulation;
-                    let trained = model.train(weights, batch, scale, &mut sink);
+                    // What the last step left is replaced, so nothing is cleared before.
+                    let sums = if micro_batch == 0 { Sums::Write } else { Sums::Add };
+                    let trained = model.train(weights, batch, scale, sums, &mut sink);
                     loss_sum +=
                         trained.inspect_err(|error| collective.abandon(&error.to_string()))?;
                 }

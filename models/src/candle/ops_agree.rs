@@ -239,12 +239,21 @@ fn heads<T: Float>() {
     let inputs = cross_entropy::Inputs { hidden: &x, table: &wte, targets: &ids, width };
     let mut workspace = cross_entropy::Workspace::new(tokens, vocabulary);
     let mut packs = matmul::Workspace::new(2);
-    let loss = cross_entropy::forward(inputs, &mut workspace, &mut packs);
+    let mut meter = crate::Meter::default();
+    let loss = cross_entropy::forward(inputs, &mut workspace, &mut packs, &mut meter);
     agree("loss", &[T::from_f64(loss)], &[losses.iter().sum()]);
     let (mut dx, mut dwte) = (vec![T::ZERO; x.len()], vec![T::ZERO; wte.len()]);
     let factor = T::from_f64(0.25);
     let dtable = (dwte.as_mut_slice(), matmul::Sums::Add);
-    cross_entropy::backward(&mut dx, dtable, factor, inputs, &mut workspace, &mut packs);
+    cross_entropy::backward(
+        &mut dx,
+        dtable,
+        factor,
+        inputs,
+        &mut workspace,
+        &mut packs,
+        &mut meter,
+    );
     agree("dx", &dx, &gradients["x"]);
     agree("dwte", &dwte, &gradients["wte.weight"]);
 }

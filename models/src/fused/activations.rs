@@ -11,10 +11,10 @@ use half::bf16;
 
 use super::Options;
 use super::size::Size;
-use crate::ModelConfig;
 use crate::config::Family;
 use crate::ops::{Element, Float, attention, cross_entropy, matmul, rope};
 use crate::workload::Compute;
+use crate::{Meter, ModelConfig};
 
 /// What forward keeps, each kind in one allocation for all K blocks that are kept: all L, or one
 /// with recomputation.
@@ -133,9 +133,15 @@ pub(super) struct Scratch<E: Element> {
     pub(super) wide: Vec<E>,
     /// How far positions turn queries and keys, in Llama.
     pub(super) rope: Option<rope::Tables<E::Wide>>,
-    pub(super) matmul: matmul::Workspace<E>,
+    pub(super) tools: Tools<E>,
     pub(super) attention: attention::Workspace<E>,
     pub(super) head: cross_entropy::Workspace<E>,
+}
+
+/// What every product works in, and what counts every op.
+pub(super) struct Tools<E: Element> {
+    pub(super) packs: matmul::Workspace<E>,
+    pub(super) meter: Meter,
 }
 
 impl<E: Element> Scratch<E> {
@@ -148,7 +154,7 @@ impl<E: Element> Scratch<E> {
             hidden: zeros(size.feed_forward),
             wide: zeros(size.wide()),
             rope: rope_tables(config, size),
-            matmul: matmul::Workspace::new(size.threads),
+            tools: Tools { packs: matmul::Workspace::new(size.threads), meter: Meter::default() },
             attention: attention::Workspace::new(size.threads, &size.attention),
             head: cross_entropy::Workspace::new(size.chunk_tokens::<E>(), size.vocabulary),
         }

@@ -7,7 +7,7 @@ use super::{Fused, Options, activation_bytes};
 use crate::config::Family;
 use crate::ops::testing::on_threads;
 use crate::workload::Compute;
-use crate::{Batch, Model, ModelConfig, Weights};
+use crate::{Batch, Model, ModelConfig, Sums, Weights};
 
 /// Loss, gradients after two micro-batches, and an evaluation.
 fn results(config: &ModelConfig, options: Options, threads: usize) -> (u64, Vec<f32>, u64) {
@@ -22,9 +22,9 @@ fn results(config: &ModelConfig, options: Options, threads: usize) -> (u64, Vec<
     on_threads(threads, || {
         let mut model = Fused::new(config, layout(config), 2, 7, options).unwrap();
         let mut sink = Flat::<f32>::new(config);
-        let loss = model.train(weights, batch, 0.5, &mut sink).unwrap();
+        let loss = model.train(weights, batch, 0.5, Sums::Write, &mut sink).unwrap();
         sink.begin_again();
-        model.train(weights, batch, 0.5, &mut sink).unwrap();
+        model.train(weights, batch, 0.5, Sums::Add, &mut sink).unwrap();
         let evaluated = model.evaluate(weights, batch).unwrap();
         (loss.to_bits(), sink.gradients, evaluated.to_bits())
     })

@@ -4,7 +4,7 @@ use super::norm::Norm;
 use crate::ModelConfig;
 use crate::config::Family;
 use crate::ops::matmul::Shape;
-use crate::ops::{Element, attention, cross_entropy, rope};
+use crate::ops::{Element, Work, attention, cross_entropy, rope, work};
 
 /// What stands between the two matrices of a feed-forward layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,6 +107,16 @@ impl Size {
     /// Numbers that one norm keeps.
     pub(super) fn stats(&self) -> usize {
         self.rows * self.norm.numbers()
+    }
+
+    /// One pass of a norm over all rows.
+    pub(super) fn norm_work<E: Element>(&self, is_backward: bool) -> Work {
+        work::norm::<E>(self.rows * self.width, self.stats(), is_backward)
+    }
+
+    /// One turn of all queries and keys.
+    pub(super) fn rope_work<E: Element>(&self) -> Work {
+        work::rope::<E>(self.rows, self.rope(), self.attention.head_width)
     }
 
     /// Tokens whose logits exist at one time.

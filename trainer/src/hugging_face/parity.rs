@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use models::candle::Candle;
 use models::fused::Fused;
 use models::workload::Compute;
-use models::{Batch, Layout, Model, Pass, StepSink};
+use models::{Batch, Layout, Model, Pass, StepSink, Sums};
 use safetensors::SafeTensors;
 use serde::Deserialize;
 
@@ -85,7 +85,8 @@ impl Case {
         let import = Import::open(&self.folder, &workload.model).unwrap();
         import.load(&workload.model, &self.layout, &mut state.weights).unwrap();
         state.round_weights();
-        let optimizer = Optimizer::new(workload.optimizer, workload.schedule.clone(), &self.layout);
+        let mut optimizer =
+            Optimizer::new(workload.optimizer, workload.schedule.clone(), &self.layout);
         let targets = (self.numbers.sequences * self.numbers.sequence_tokens) as f64;
         let mut errors = [0.0_f64; 3];
         for (step, expected) in self.numbers.losses.iter().enumerate() {
@@ -93,7 +94,7 @@ impl Case {
             let batch = Batch { inputs: &inputs, targets: &outputs };
             let mut flat = Flat { layout: &self.layout, values: vec![0.0; self.layout.len()] };
             let scale = (1.0 / targets) as f32;
-            let loss = engine.train(state.engine_weights(), batch, scale, &mut flat);
+            let loss = engine.train(state.engine_weights(), batch, scale, Sums::Write, &mut flat);
             let loss = loss.unwrap() / targets;
             let error = (loss / expected - 1.0).abs();
             if step == 0 {
@@ -102,7 +103,8 @@ impl Case {
             }
             errors[2] = errors[2].max(error);
             let rate = learning_rate(&workload.schedule, step as u64);
-            optimizer.update(&mut state, &flat.values, optimizer.norm(&flat.values), rate);
+            let norm = optimizer.norm(&flat.values);
+            optimizer.update(&mut state, &flat.values, norm, rate);
             engine.weights_changed();
             state.progress.step += 1;
         }
