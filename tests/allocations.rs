@@ -101,7 +101,9 @@ fn on_two_ranks_with_several_buckets() {
         let counts: Vec<u64> = std::thread::scope(|scope| {
             let ranks: Vec<_> = Threads::group(2)
                 .into_iter()
-                .map(|rank| scope.spawn(move || allocations_of_training(&rank, 1, ("smoke", &extra))))
+                .map(|rank| {
+                    scope.spawn(move || allocations_of_training(&rank, 1, ("smoke", &extra)))
+                })
                 .collect();
             ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
         });

@@ -11,6 +11,7 @@
 use std::time::{Duration, Instant};
 
 use half::bf16;
+use yardstick_models::Meter;
 use yardstick_models::ops::matmul::{self, Epilogue, PackedWeight, Shape, Sums};
 use yardstick_models::ops::{Element, Float, attention, cross_entropy};
 
@@ -135,19 +136,28 @@ fn head<E: Element>(threads: usize) {
     let inputs = cross_entropy::Inputs { hidden: &hidden, table: &table, targets: &targets, width };
     let mut workspace = cross_entropy::Workspace::<E>::new(tokens, vocabulary);
     let mut packs = matmul::Workspace::<E>::new(threads);
+    let mut meter = Meter::default();
     let (mut dhidden, mut dtable) = (hidden.clone(), vec![E::Wide::ZERO; table.len()]);
     let rate =
         |count: usize, seconds| (2 * count * tokens * width * vocabulary) as f64 / seconds / 1e9;
     let budget = Duration::from_secs(1);
     let forward = best_of(budget, || {
-        cross_entropy::forward(inputs, &mut workspace, &mut packs);
+        cross_entropy::forward(inputs, &mut workspace, &mut packs, &mut meter);
     });
     let scale = E::Wide::from_f64(1e-3);
     let backward = best_of(budget, || {
         // A step of its own: backward leaves no logits behind.
-        cross_entropy::forward(inputs, &mut workspace, &mut packs);
+        cross_entropy::forward(inputs, &mut workspace, &mut packs, &mut meter);
         let dtable = (dtable.as_mut_slice(), Sums::Add);
-        cross_entropy::backward(&mut dhidden, dtable, scale, inputs, &mut workspace, &mut packs);
+        cross_entropy::backward(
+            &mut dhidden,
+            dtable,
+            scale,
+            inputs,
+            &mut workspace,
+            &mut packs,
+            &mut meter,
+        );
     });
     println!(
         "  head, {tokens} tokens: forward {:5.0}, with backward {:5.0} ({:.0} ms)",

@@ -2,7 +2,7 @@
 
 use half::bf16;
 
-use crate::{Error, Layout};
+use crate::{Error, Layout, Meter, Sums};
 
 /// Flat working weights in the format that an engine computes in.
 #[derive(Debug, Clone, Copy)]
@@ -72,7 +72,7 @@ pub enum Pass {
 ///
 /// Segments are those of [`Layout::segments`], and become complete in that order.
 pub trait StepSink {
-    /// The gradient of a segment, to be accumulated into.
+    /// The gradient of a segment, to be written or added to.
     ///
     /// # Panics
     /// When the segment was declared complete before.
@@ -92,8 +92,15 @@ pub trait Model: Send + std::fmt::Debug {
     /// engine made of them is made again. To be called after every update.
     fn weights_changed(&mut self) {}
 
-    /// Returns the sum over all B x T targets of the cross-entropy in nats, and accumulates
-    /// the gradient of `scale` times that sum.
+    /// The meter of this engine's ops, where it has one.
+    fn meter(&mut self) -> Option<&mut Meter> {
+        None
+    }
+
+    /// Returns the sum over all B x T targets of the cross-entropy in nats, and hands the gradient
+    /// of `scale` times that sum to the sink: it replaces every tensor's ([`Sums::Write`], in the
+    /// first micro-batch of a step, whatever was there) or is added to it. Padding between tensors
+    /// stays as it is.
     ///
     /// # Errors
     /// When the engine's library fails; the gradients are then unspecified.
@@ -102,6 +109,7 @@ pub trait Model: Send + std::fmt::Debug {
         weights: Weights<'_>,
         batch: Batch<'_>,
         scale: f32,
+        sums: Sums,
         sink: &mut dyn StepSink,
     ) -> Result<f64, Error>;
 

@@ -8,10 +8,10 @@ use std::alloc::{GlobalAlloc, Layout as Memory, System};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use yardstick_models::config::Family;
-use yardstick_models::fused::{Fused, activation_bytes};
+use yardstick_models::fused::{Fused, Options, activation_bytes};
 use yardstick_models::ops::{adamw, norm};
 use yardstick_models::workload::Compute;
-use yardstick_models::{Batch, Layout, Model, ModelConfig, Pass, StepSink, Weights};
+use yardstick_models::{Batch, Layout, Model, ModelConfig, Pass, StepSink, Sums, Weights};
 
 /// The system's allocator with counters.
 struct Counting;
@@ -111,9 +111,14 @@ impl Training {
     }
 
     fn step(&mut self) -> f64 {
-        self.sink.gradients.fill(0.0);
         let batch = Batch { inputs: &self.inputs, targets: &self.targets };
-        let loss = self.engine.train(Weights::F32(&self.weights), batch, 1e-2, &mut self.sink);
+        let loss = self.engine.train(
+            Weights::F32(&self.weights),
+            batch,
+            1e-2,
+            Sums::Write,
+            &mut self.sink,
+        );
         let loss = loss.expect("a step");
         assert!(norm::sum_of_squares(&self.sink.gradients).is_finite());
         let adamw = adamw::AdamW {
@@ -136,28 +141,31 @@ impl Training {
 #[test]
 fn the_plan_is_kept_and_steady_state_allocates_nothing() {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().expect("a thread pool");
-    pool.install(|| {
-        let config = config();
-        let planned = activation_bytes(&config, (SEQUENCES, TOKENS), Compute::F32, 2);
-        let planned: u64 = planned.iter().map(|(_, bytes)| bytes).sum();
-        let layout = Layout::new(&config);
-        let before = BYTES.load(Ordering::Relaxed);
-        let engine =
-            Fused::new(&config, layout, SEQUENCES, TOKENS, Compute::F32).expect("an engine");
-        let taken = BYTES.load(Ordering::Relaxed) - before;
-        // Names and places of tensors come on top.
-        assert!((planned..planned + 64 * 1024).contains(&taken), "{taken} of {planned} bytes");
+    for recompute in [false, true] {
+        pool.install(|| plan_and_steady_state(Options { compute: Compute::F32, recompute }));
+    }
+}
 
-        let mut training = Training::new(engine);
-        let first = training.step();
-        training.step();
-        training.step();
-        let before = CALLS.load(Ordering::Relaxed);
-        let mut last = first;
-        for _ in 0..20 {
-            last = training.step();
-        }
-        assert_eq!(CALLS.load(Ordering::Relaxed) - before, 0, "allocations after step 3");
-        assert!(last < 0.9 * first, "the loss falls: {first} to {last}");
-    });
+fn plan_and_steady_state(options: Options) {
+    let config = config();
+    let planned = activation_bytes(&config, (SEQUENCES, TOKENS), options, 2);
+    let planned: u64 = planned.iter().map(|(_, bytes)| bytes).sum();
+    let layout = Layout::new(&config);
+    let before = BYTES.load(Ordering::Relaxed);
+    let engine = Fused::new(&config, layout, SEQUENCES, TOKENS, options).expect("an engine");
+    let taken = BYTES.load(Ordering::Relaxed) - before;
+    // Names and places of tensors come on top.
+    assert!((planned..planned + 64 * 1024).contains(&taken), "{taken} of {planned} bytes");
+
+    let mut training = Training::new(engine);
+    let first = training.step();
+    training.step();
+    training.step();
+    let before = CALLS.load(Ordering::Relaxed);
+    let mut last = first;
+    for _ in 0..20 {
+        last = training.step();
+    }
+    assert_eq!(CALLS.load(Ordering::Relaxed) - before, 0, "allocations after step 3");
+    assert!(last < 0.9 * first, "the loss falls: {first} to {last}");
 }

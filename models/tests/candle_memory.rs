@@ -7,7 +7,7 @@ use std::alloc::{GlobalAlloc, Layout as Block, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use common::Flat;
-use yardstick_models::{Batch, Candle, Layout, Model, ModelConfig, Weights, candle, presets};
+use yardstick_models::{Batch, Candle, Layout, Model, ModelConfig, Sums, Weights, candle, presets};
 
 struct Counting;
 
@@ -44,7 +44,9 @@ fn measure(config: &ModelConfig, shape: (usize, usize)) -> (u64, u64) {
     let before = LIVE.load(Relaxed);
     PEAK.store(before, Relaxed);
     let batch = Batch { inputs: &tokens, targets: &tokens };
-    engine.train(Weights::F32(&weights), batch, 1.0, &mut flat).expect("the candle engine");
+    engine
+        .train(Weights::F32(&weights), batch, 1.0, Sums::Write, &mut flat)
+        .expect("the candle engine");
     let peak = PEAK.load(Relaxed) - before;
     assert!(flat.values.iter().any(|value| *value != 0.0), "it did train");
     let plan = candle::activation_bytes(config, shape.0, shape.1);

@@ -9,7 +9,7 @@ use yardstick_models::init::init_weights;
 use yardstick_models::ops::cross_entropy::chunk_tokens;
 use yardstick_models::rng::{Purpose, Stream};
 use yardstick_models::workload::Compute;
-use yardstick_models::{Batch, Candle, Layout, Model, ModelConfig, Weights};
+use yardstick_models::{Batch, Candle, Layout, Model, ModelConfig, Sums, Weights};
 
 /// Odd shapes: no dimension a multiple of a vector, blocks and chunks cut short, one head, one
 /// token, the context not used up; and [`CHUNKED`].
@@ -68,7 +68,9 @@ fn relative_error(found: &[f32], exact: &[f32]) -> f64 {
 
 fn run(engine: &mut dyn Model, weights: &[f32], batch: Batch<'_>, scale: f32) -> (f64, Vec<f32>) {
     let mut flat = Flat::new(engine.layout());
-    let loss = engine.train(Weights::F32(weights), batch, scale, &mut flat).expect("training");
+    let loss = engine
+        .train(Weights::F32(weights), batch, scale, Sums::Write, &mut flat)
+        .expect("training");
     let evaluated = engine.evaluate(Weights::F32(weights), batch).expect("evaluation");
     assert_eq!(loss.to_bits(), evaluated.to_bits(), "train and evaluate give one loss");
     (loss, flat.values)

@@ -98,7 +98,14 @@ impl Running {
     /// Its exit code; fails the test after [`TIMEOUT`].
     #[track_caller]
     pub fn wait(&mut self) -> Option<i32> {
+        self.watch(|_| {})
+    }
+
+    /// The same, calling `look` with its process id every few milliseconds until it ends.
+    #[track_caller]
+    pub fn watch(&mut self, mut look: impl FnMut(u32)) -> Option<i32> {
         loop {
+            look(self.child.id());
             if let Some(status) = self.child.try_wait().unwrap() {
                 return status.code();
             }
@@ -106,6 +113,13 @@ impl Running {
             std::thread::sleep(Duration::from_millis(5));
         }
     }
+}
+
+/// The most memory that a process has had resident so far, while it lives.
+pub fn peak_bytes(process: u32) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse().ok().map(|kib: u64| kib << 10)
 }
 
 impl Drop for Running {

@@ -47,7 +47,10 @@ fn engine(config: &Config, layout: &Layout) -> Outcome<Box<dyn Model>> {
     let (sequences, tokens) = (batch.micro_sequences, batch.sequence_tokens);
     let compute = config.workload.precision.compute;
     Ok(match config.settings.run.engine {
-        Engine::Fused => Box::new(Fused::new(model, layout.clone(), sequences, tokens, compute)?),
+        Engine::Fused => {
+            let options = config.fused_options();
+            Box::new(Fused::new(model, layout.clone(), sequences, tokens, options)?)
+        }
         Engine::Candle if compute != Compute::F32 => {
             let what = format!("precision.compute = {compute} with run.engine = candle");
             let hint = "--engine fused computes in it".to_owned();

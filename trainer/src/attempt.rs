@@ -7,6 +7,7 @@ use crate::durability::Durability;
 use crate::evaluation::Evaluation;
 use crate::failure::{Failure, Outcome};
 use crate::phase::Phase;
+use crate::profile::Profile;
 use crate::step::{Stepped, Trainer, Wish};
 use crate::telemetry::{StepSample, Telemetry};
 
@@ -39,6 +40,7 @@ pub(crate) struct Attempt<'run, 'world> {
     pub(crate) durability: &'run mut Durability,
     pub(crate) evaluation: &'run mut Option<Evaluation>,
     pub(crate) telemetry: &'run Telemetry,
+    pub(crate) profile: &'run mut Option<Profile>,
     pub(crate) signals: &'run launch::StopFlag,
     pub(crate) ends: Ends,
     pub(crate) number: u32,
@@ -81,8 +83,12 @@ impl Attempt<'_, '_> {
         let wish = self.wish(step);
         let due = self.ends.eval_every.is_some_and(|steps| step.is_multiple_of(steps));
         let evaluation = self.evaluation.as_mut().filter(|_| due);
+        let profile = self.profile.as_mut().filter(|profile| profile.is_of(step));
         let ((stepped, evaluation), phases, wall_ns) = self.trainer.time_step(|trainer| {
-            let stepped = trainer.step(wish)?;
+            let stepped = match profile {
+                Some(profile) => profile.measure(trainer, wish)?,
+                None => trainer.step(wish)?,
+            };
             let Some(evaluation) = evaluation else { return Ok((stepped, None)) };
             trainer.clock.enter(Phase::Eval);
             Ok((stepped, Some(evaluation.loss(trainer)?)))
@@ -103,6 +109,9 @@ impl Attempt<'_, '_> {
             comm_bytes: communication.bytes,
             wall_ns,
         });
+        if let Some(profile) = self.profile.take_if(|profile| profile.is_of(step)) {
+            profile.tell();
+        }
         if stepped.agreed.save && !stepped.agreed.stop {
             self.save()?;
         }

@@ -4,9 +4,11 @@ use std::time::{Duration, Instant};
 
 use collectives::{Collective, Element, Operation, Pending};
 use models::Layout;
-use models::ops::adamw;
+use models::meter::{Kind, Role};
+use models::ops::{adamw, work};
 
 use crate::failure::Outcome;
+use crate::optimizer::own_squares;
 use crate::overlap::{Communication, recycle};
 use crate::phase::{Phase, PhaseClock};
 use crate::shard::{Place, Shard};
@@ -64,10 +66,25 @@ impl Trainer<'_> {
         self.clock.enter(Phase::Optimizer);
         let Self { collective, deadline, pending, clock, shard, state, gradients, .. } = self;
         let exchange = Exchange { collective: *collective, deadline: *deadline, pending, clock };
+        // Apart from the optimizer while it measures: the update borrows the rest.
+        let mut meter = std::mem::take(&mut self.optimizer.meter);
         let update = self.optimizer.update(state.progress.step, gradient_norm, rate);
-        let communication = update.apply(shard, state, gradients, exchange)?;
+        let (elements, working) = (shard.elements(), state.working_bytes());
+        let work = || work::adamw(elements, working);
+        let apply = || update.apply(shard, state, gradients, exchange);
+        let communication = meter.time((Role::AdamW, Kind::Whole), work, apply);
+        self.optimizer.meter = meter;
+        let communication = communication?;
         self.model.weights_changed();
         Ok(communication)
+    }
+
+    /// Sum of the squares of this rank's parts of the gradients.
+    pub(crate) fn own_squares(&mut self) -> f64 {
+        let Self { shard, gradients, optimizer, .. } = self;
+        let work = || work::gradient_norm(shard.elements());
+        let sum = || own_squares(shard, gradients);
+        optimizer.meter.time((Role::GradientNorm, Kind::Whole), work, sum)
     }
 
     /// Takes over new master weights, which `fill` writes into a flat buffer of zeros.

@@ -25,6 +25,7 @@ pub mod overlap;
 mod persist;
 pub mod phase;
 mod probe;
+mod profile;
 pub mod record;
 pub mod report;
 mod run;

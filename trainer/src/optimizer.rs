@@ -1,9 +1,9 @@
 //! The optimizer: sums of squares for the global norm, clipping and AdamW.
 
-use models::Layout;
 use models::ops::adamw::{self, AdamW};
 use models::ops::norm;
 use models::workload::{OptimizerConfig, ScheduleConfig};
+use models::{Layout, Meter};
 
 use crate::exchange::Exchange;
 use crate::overlap::Communication;
@@ -17,6 +17,7 @@ pub(crate) struct Optimizer {
     pub(crate) schedule: ScheduleConfig,
     /// By tensor: whether it decays.
     decays: Vec<bool>,
+    pub(crate) meter: Meter,
 }
 
 /// One update of all that a rank holds.
@@ -31,7 +32,7 @@ impl Optimizer {
     /// For the tensors of a layout.
     pub(crate) fn new(config: OptimizerConfig, schedule: ScheduleConfig, layout: &Layout) -> Self {
         let decays = layout.tensors().iter().map(|tensor| tensor.decay).collect();
-        Self { config, schedule, decays }
+        Self { config, schedule, decays, meter: Meter::default() }
     }
 
     /// The update after `step` others; gradients beyond the largest norm are scaled down to it.

@@ -1,5 +1,5 @@
-//! The matmul rate of this rank's cores, measured in the run itself: the denominator of
-//! `mfu_measured`.
+//! What this rank's cores can do, measured in the run itself: the matmul rate, the denominator of
+//! `mfu_measured`, and for a profile the memory bandwidth.
 
 use std::time::{Duration, Instant};
 
@@ -7,6 +7,7 @@ use half::bf16;
 use models::ops::Element;
 use models::ops::matmul::{self, Epilogue, Shape, Workspace};
 use models::workload::Compute;
+use rayon::prelude::*;
 
 /// Side of the square product. Its three matrices fill 12 MiB: large enough for the rate of the
 /// workload's own products, small enough for a short probe.
@@ -27,6 +28,41 @@ pub(crate) fn matmul_flops_per_second(compute: Compute, budget: Duration) -> Opt
     })
 }
 
+/// Elements of each array of the triad: 64 MiB, beyond the caches.
+const TRIAD: usize = 16 << 20;
+/// Elements that one thread takes at a time.
+const PIECE: usize = 1 << 16;
+
+/// Bytes per second of a = b + s c over arrays beyond the caches, two reads and a write, as STREAM's
+/// triad counts them; the best for `budget`, of at least three after one that warms up.
+pub(crate) fn memory_bytes_per_second(budget: Duration) -> f64 {
+    let (mut a, b, c) = (vec![0.0_f32; TRIAD], vec![1.0_f32; TRIAD], vec![2.0_f32; TRIAD]);
+    let mut once = || {
+        let start = Instant::now();
+        let operands = b.par_chunks(PIECE).zip(c.par_chunks(PIECE));
+        a.par_chunks_mut(PIECE).zip(operands).for_each(|(a, (b, c))| {
+            for ((a, b), c) in a.iter_mut().zip(b).zip(c) {
+                *a = b + 3.0 * c;
+            }
+        });
+        std::hint::black_box(&a);
+        start.elapsed().as_secs_f64()
+    };
+    let seconds = best_seconds(budget, &mut once);
+    (3 * TRIAD * size_of::<f32>()) as f64 / seconds
+}
+
+/// The shortest of several calls, after one that warms up.
+fn best_seconds(budget: Duration, once: &mut dyn FnMut() -> f64) -> f64 {
+    once();
+    let end = Instant::now() + budget;
+    let mut seconds = (0..3).map(|_| once()).fold(f64::INFINITY, f64::min);
+    while Instant::now() < end {
+        seconds = seconds.min(once());
+    }
+    seconds
+}
+
 fn best_rate<E: Element>(budget: Duration, element: impl Fn(f32) -> E) -> f64 {
     let matrix = |value| vec![element(value); SIDE * SIDE];
     let (left, right, mut product) = (matrix(0.5), matrix(0.25), matrix(0.0));
@@ -38,11 +74,6 @@ fn best_rate<E: Element>(budget: Duration, element: impl Fn(f32) -> E) -> f64 {
         matmul::forward(&mut product, &left, &right, epilogue, shape, &mut workspace);
         start.elapsed().as_secs_f64()
     };
-    once();
-    let end = Instant::now() + budget;
-    let mut seconds = (0..3).map(|_| once()).fold(f64::INFINITY, f64::min);
-    while Instant::now() < end {
-        seconds = seconds.min(once());
-    }
+    let seconds = best_seconds(budget, &mut once);
     2.0 * (SIDE * SIDE * SIDE) as f64 / seconds
 }

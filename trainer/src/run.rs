@@ -25,6 +25,7 @@ use crate::inject::{Injection, Injector};
 use crate::meeting::{
     Agreed, agree_on_configuration, agree_on_folder, agree_on_weights, gather_ranks,
 };
+use crate::profile::{self, Profile};
 use crate::sizing::Sizing;
 use crate::state::weights_digest;
 use crate::step::Trainer;
@@ -47,6 +48,8 @@ pub(crate) struct RunOptions {
     pub target_loss: Option<f64>,
     /// How steps are told.
     pub log_format: LogFormat,
+    /// Measure each op of this step.
+    pub profile_step: Option<u64>,
     /// Faults to inject.
     pub injections: Vec<Injection>,
 }
@@ -62,6 +65,7 @@ pub(crate) fn run(options: &RunOptions) -> Outcome<ExitCode> {
         return Err(Failure::new(ExitCode::Environment, error));
     }
     let last_step = attempt::last_step(config, options.steps)?;
+    profile::check(options.profile_step, config, last_step)?;
     let signals = StopFlag::install().map_err(|error| Failure::new(ExitCode::Internal, error))?;
     let world = open_world(config)?;
     thread_pool(&world.threads)?
@@ -244,6 +248,8 @@ impl<'run> Setting<'run> {
         let probe = Duration::from_secs_f64(config.settings.telemetry.matmul_probe_s);
         let compute = config.workload.precision.compute;
         chronicle.matmul_flops_per_second = crate::probe::matmul_flops_per_second(compute, probe);
+        let rate = chronicle.matmul_flops_per_second;
+        let mut profile = self.profile(resumed.unwrap_or(0), rate);
         let telemetry = self.telemetry(resumed.unwrap_or(0))?;
         let held_out = config.workload.data.evaluation_sequences;
         let mut evaluation = match self.options.eval_every {
@@ -256,6 +262,7 @@ impl<'run> Setting<'run> {
             durability,
             evaluation: &mut evaluation,
             telemetry: &telemetry,
+            profile: &mut profile,
             signals: self.signals,
             ends: Ends {
                 last_step: self.last_step,
@@ -302,6 +309,17 @@ impl<'run> Setting<'run> {
         })?;
         agree_on_weights(self.options, self.world, &digest)?;
         chronicle.initial_weights(&digest)
+    }
+
+    /// The step to measure, unless the run resumes after it. Only rank 0 tells.
+    fn profile(&self, resumed: u64, matmul_flops_per_second: Option<f64>) -> Option<Profile> {
+        let step = self.options.profile_step?;
+        if step <= resumed {
+            self.announce("note", format!("step {step} was done before: there is no profile"));
+            return None;
+        }
+        let profile = Profile::prepare(step, &self.options.config, matmul_flops_per_second);
+        Some(profile).filter(|_| self.world.placement.rank == 0)
     }
 
     fn introduction(&self, resumed: Option<u64>) -> String {

@@ -68,6 +68,11 @@ impl Shard {
         if self.is_sharded { Operation::ReduceScatterSum } else { Operation::AllReduceSum }
     }
 
+    /// Elements of tensors that this rank updates.
+    pub(crate) fn elements(&self) -> usize {
+        self.pieces().map(|piece| piece.flat.len()).sum()
+    }
+
     /// All that is held, in order.
     pub(crate) fn pieces(&self) -> impl Iterator<Item = &Piece> {
         self.places.iter().flat_map(|place| &place.pieces)

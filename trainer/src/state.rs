@@ -107,6 +107,14 @@ impl State {
         }
     }
 
+    /// Bytes of one working weight that is not the master weight itself.
+    pub(crate) fn working_bytes(&self) -> usize {
+        match self.weights {
+            Stored::F32(_) => 0,
+            Stored::Bf16 { .. } => size_of::<bf16>(),
+        }
+    }
+
     /// What the engine computes with.
     pub(crate) fn engine_weights(&self) -> Weights<'_> {
         match &self.weights {

@@ -4,14 +4,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use collectives::{BucketPlan, Buffer, Collective, Pending};
-use models::{Batch, Layout, Model};
-
-use rayon::prelude::*;
+use models::{Batch, Layout, Model, Sums};
 
 use crate::data::{BatchPlan, Prefetcher, Sequences};
 use crate::failure::Outcome;
 use crate::inject::Injector;
-use crate::optimizer::{Optimizer, own_squares};
+use crate::optimizer::Optimizer;
 use crate::overlap::{self, Communication, Overlap};
 use crate::phase::{Phase, PhaseClock};
 use crate::schedule::learning_rate;
@@ -42,9 +40,6 @@ pub struct Trainer<'world> {
     pub(crate) pending: Vec<Pending<'static>>,
     pub(crate) injector: Injector,
 }
-
-/// Elements of a buffer that one thread takes at a time.
-const ELEMENTS: usize = 1 << 16;
 
 /// What this rank wishes for after the step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -78,10 +73,9 @@ impl Trainer<'_> {
     /// tensor; 5 when a peer is lost or late.
     pub fn step(&mut self, wish: Wish) -> Outcome<Stepped> {
         let step = self.state.progress.step;
-        self.gradients.par_chunks_mut(ELEMENTS).for_each(|chunk| chunk.fill(0.0));
         let (loss_sum, non_finite, reduced) = self.gradients_of_global_batch()?;
         self.clock.enter(Phase::Optimizer);
-        let squares = own_squares(&self.shard, &self.gradients);
+        let squares = self.own_squares();
         let overflow = self.overflow(squares);
         let vote = Vote { loss_sum, non_finite, squares, overflow, wish };
         self.clock.enter(Phase::CommExposed);
@@ -141,7 +135,9 @@ impl Trainer<'_> {
                     let tokens = data.next();
                     let batch = Batch { inputs: tokens.inputs(), targets: tokens.targets() };
                     sink.last_micro_batch = micro_batch + 1 == accumulation;
-                    let trained = model.train(weights, batch, scale, &mut sink);
+                    // What the last step left is replaced, so nothing is cleared before.
+                    let sums = if micro_batch == 0 { Sums::Write } else { Sums::Add };
+                    let trained = model.train(weights, batch, scale, sums, &mut sink);
                     loss_sum +=
                         trained.inspect_err(|error| collective.abandon(&error.to_string()))?;
                 }

@@ -15,7 +15,7 @@ use candle_core::{DType, Device, Result, Tensor, Var};
 
 use crate::config::Family;
 use crate::layout::Segment;
-use crate::{Batch, Error, Layout, Model, ModelConfig, Pass, StepSink, Weights};
+use crate::{Batch, Error, Layout, Model, ModelConfig, Pass, StepSink, Sums, Weights};
 
 mod gpt;
 mod llama;
@@ -114,13 +114,13 @@ impl Candle {
         }
     }
 
-    /// Adds `scale` times the gradients of one segment's tensors to the flat gradient.
-    fn add_gradients(
+    /// Writes or adds `scale` times the gradients of one segment's tensors to the flat gradient.
+    fn hand_over(
         &self,
         segment: &Segment,
         variables: &HashMap<String, Var>,
         gradients: &GradStore,
-        scale: f32,
+        (scale, sums): (f32, Sums),
         flat: &mut [f32],
     ) -> std::result::Result<(), Error> {
         for tensor in &self.layout.tensors()[segment.tensors.clone()] {
@@ -131,7 +131,7 @@ impl Candle {
             let start = tensor.range.start - segment.range.start;
             let values = gradient.to_dtype(DType::F32)?.to_vec1::<f32>()?;
             for (sum, value) in flat[start..].iter_mut().zip(values) {
-                *sum += value;
+                *sum = if sums == Sums::Add { *sum + value } else { value };
             }
         }
         Ok(())
@@ -148,6 +148,7 @@ impl Model for Candle {
         weights: Weights<'_>,
         batch: Batch<'_>,
         scale: f32,
+        sums: Sums,
         sink: &mut dyn StepSink,
     ) -> std::result::Result<f64, Error> {
         sink.enter(Pass::Forward);
@@ -159,7 +160,7 @@ impl Model for Candle {
         let gradients = losses.sum_all()?.backward()?;
         for (index, segment) in self.layout.segments().iter().enumerate() {
             let flat = sink.gradient(index);
-            self.add_gradients(segment, &variables, &gradients, scale, flat)?;
+            self.hand_over(segment, &variables, &gradients, (scale, sums), flat)?;
             sink.complete(index);
         }
         Ok(loss)

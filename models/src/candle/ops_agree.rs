@@ -141,7 +141,7 @@ fn layer_norms<T: Float>() {
     let (y, gradients) = oracle(named, &dy, |parameters| {
         Gpt { config: &config, parameters, mask: &mask }.layer_norm("ln", &parameters["x"])
     });
-    let (x, w, b, mut dy) = (as_type::<T>(&x), as_type(&w), as_type(&b), as_type(&dy));
+    let (x, w, b, dy) = (as_type::<T>(&x), as_type(&w), as_type(&b), as_type(&dy));
     let (mut found, mut stats) = (vec![T::ZERO; rows * width], vec![[T::ZERO; 2]; rows]);
     let parameters = layer_norm::Parameters { weight: &w, bias: &b };
     layer_norm::forward(&mut found, &mut stats, &x, parameters);
@@ -239,12 +239,21 @@ fn heads<T: Float>() {
     let inputs = cross_entropy::Inputs { hidden: &x, table: &wte, targets: &ids, width };
     let mut workspace = cross_entropy::Workspace::new(tokens, vocabulary);
     let mut packs = matmul::Workspace::new(2);
-    let loss = cross_entropy::forward(inputs, &mut workspace, &mut packs);
+    let mut meter = crate::Meter::default();
+    let loss = cross_entropy::forward(inputs, &mut workspace, &mut packs, &mut meter);
     agree("loss", &[T::from_f64(loss)], &[losses.iter().sum()]);
     let (mut dx, mut dwte) = (vec![T::ZERO; x.len()], vec![T::ZERO; wte.len()]);
     let factor = T::from_f64(0.25);
     let dtable = (dwte.as_mut_slice(), matmul::Sums::Add);
-    cross_entropy::backward(&mut dx, dtable, factor, inputs, &mut workspace, &mut packs);
+    cross_entropy::backward(
+        &mut dx,
+        dtable,
+        factor,
+        inputs,
+        &mut workspace,
+        &mut packs,
+        &mut meter,
+    );
     agree("dx", &dx, &gradients["x"]);
     agree("dwte", &dwte, &gradients["wte.weight"]);
 }

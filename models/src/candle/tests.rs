@@ -88,7 +88,7 @@ fn gradient(engine: &mut Candle, weights: &[f32], scale: f32) -> (f64, Flat) {
     let mut flat = Flat::new(engine.layout());
     let (inputs, targets) = (tokens(1), tokens(2));
     let batch = Batch { inputs: &inputs, targets: &targets };
-    let loss = engine.train(Weights::F32(weights), batch, scale, &mut flat).unwrap();
+    let loss = engine.train(Weights::F32(weights), batch, scale, Sums::Write, &mut flat).unwrap();
     (loss, flat)
 }
 
@@ -152,10 +152,31 @@ fn gradients_accumulate_and_scale_linearly() {
         let batch = Batch { inputs: &inputs, targets: &targets };
         let mut twice =
             Flat { completed: 0, passes: Vec::new(), ..gradient(&mut engine, &weights, 0.25).1 };
-        engine.train(Weights::F32(&weights), batch, 0.25, &mut twice).unwrap();
+        engine.train(Weights::F32(&weights), batch, 0.25, Sums::Add, &mut twice).unwrap();
         assert_eq!(once.values, twice.values, "powers of two scale without rounding");
         let evaluated = engine.evaluate(Weights::F32(&weights), batch).unwrap();
         assert_eq!(loss.to_bits(), evaluated.to_bits(), "evaluation computes the same loss");
+    }
+}
+
+#[test]
+fn written_gradients_replace_what_is_there_and_leave_padding_alone() {
+    for config in families() {
+        let layout = Layout::new(&config);
+        let mut engine = Candle::new(&config, layout.clone(), SHAPE.0, SHAPE.1).unwrap();
+        let (_, expected) = gradient(&mut engine, &weights(&layout), 1.0);
+        let (inputs, targets) = (tokens(1), tokens(2));
+        let batch = Batch { inputs: &inputs, targets: &targets };
+        let mut flat = Flat::new(&layout);
+        flat.values.fill(7.5);
+        let weights = weights(&layout);
+        engine.train(Weights::F32(&weights), batch, 1.0, Sums::Write, &mut flat).unwrap();
+        let mut replaced = vec![7.5; layout.len()];
+        for tensor in layout.tensors() {
+            let range = tensor.range.clone();
+            replaced[range.clone()].copy_from_slice(&expected.values[range]);
+        }
+        assert_eq!(flat.values, replaced);
     }
 }
 
@@ -209,7 +230,8 @@ fn a_missing_gradient_is_an_error() {
     let unrelated = variables["wpe.weight"].sum_all().unwrap().backward().unwrap();
     let mut flat = vec![0.0; layout.segments()[0].range.len()];
     let segment = &layout.segments()[0];
-    let error = engine.add_gradients(segment, &variables, &unrelated, 1.0, &mut flat).unwrap_err();
+    let error =
+        engine.hand_over(segment, &variables, &unrelated, (1.0, Sums::Add), &mut flat).unwrap_err();
     assert!(error.to_string().contains("ln_f.weight"), "{error}");
 }
 

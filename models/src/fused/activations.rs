@@ -4,31 +4,34 @@
 //! ((H + 2 K) D, in GPT 3 C), the attention's output (C), the feed-forward layer before its
 //! activation (F, in Llama 2 F), one or two numbers per norm and one per head. Recomputed in
 //! backward, because it costs a pass over memory and no product: both norms' outputs (2 C) and the
-//! activation's (F).
+//! activation's (F). With recomputation only the input is kept of each block; all else is one set,
+//! which backward fills again block by block.
 
 use half::bf16;
 
+use super::Options;
 use super::size::Size;
-use crate::ModelConfig;
 use crate::config::Family;
 use crate::ops::{Element, Float, attention, cross_entropy, matmul, rope};
 use crate::workload::Compute;
+use crate::{Meter, ModelConfig};
 
-/// What forward keeps, each kind for all L blocks in one allocation.
+/// What forward keeps, each kind in one allocation for all K blocks that are kept: all L, or one
+/// with recomputation.
 pub(super) struct Kept<E: Element> {
     /// (L + 1, N, C): the input of each block; the last is the input of the final norm.
     pub(super) streams: Vec<E>,
-    /// (L, N, (H + 2 K) D).
+    /// (K, N, columns of queries, keys and values).
     pub(super) qkv: Vec<E>,
-    /// (L, N, C): outputs of the heads.
+    /// (K, N, C): outputs of the heads.
     pub(super) attention: Vec<E>,
-    /// (L, B, H, T).
+    /// (K, B, H, T).
     pub(super) log_sums: Vec<E::Wide>,
-    /// (L, N, C): the stream after attention.
+    /// (K, N, C): the stream after attention.
     pub(super) middle: Vec<E>,
-    /// (L, N, F or 2 F): the feed-forward layer before its activation.
+    /// (K, N, F or 2 F): the feed-forward layer before its activation.
     pub(super) expanded: Vec<E>,
-    /// (2 L + 1, N, 1 or 2): what each norm keeps; the last is the final norm.
+    /// (2 K + 1, N, 1 or 2): what each norm keeps; the last is the final norm.
     pub(super) stats: Vec<E::Wide>,
 }
 
@@ -67,10 +70,12 @@ impl<E: Element> Kept<E> {
         }
         let stream = size.rows * size.width;
         let (before, after) = self.streams.split_at_mut((layer + 1) * stream);
+        let input = &before[layer * stream..];
+        let layer = layer % size.kept_blocks();
         let stats = slot(&mut self.stats, layer, 2 * size.stats());
         let (stats1, stats2) = stats.split_at_mut(size.stats());
         KeptBlock {
-            input: &before[layer * stream..],
+            input,
             output: &mut after[..stream],
             qkv: slot(&mut self.qkv, layer, size.rows * size.qkv()),
             attention: slot(&mut self.attention, layer, stream),
@@ -80,6 +85,12 @@ impl<E: Element> Kept<E> {
             stats1,
             stats2,
         }
+    }
+
+    /// The input of the final norm, and what it keeps.
+    pub(super) fn final_norm(&mut self, size: &Size) -> (&[E], &mut [E::Wide]) {
+        let input = &self.streams[size.layers * size.rows * size.width..];
+        (input, &mut self.stats[2 * size.kept_blocks() * size.stats()..])
     }
 }
 
@@ -95,15 +106,15 @@ struct KeptElements {
 
 impl KeptElements {
     fn new(size: &Size) -> Self {
-        let (layers, rows) = (size.layers, size.rows);
+        let (blocks, rows) = (size.kept_blocks(), size.rows);
         let stream = rows * size.width;
         Self {
-            streams: (layers + 1) * stream,
-            qkv: layers * rows * size.qkv(),
-            attention: layers * stream,
-            log_sums: layers * rows * size.attention.heads,
-            expanded: layers * rows * size.expanded(),
-            stats: (2 * layers + 1) * size.stats(),
+            streams: (size.layers + 1) * stream,
+            qkv: blocks * rows * size.qkv(),
+            attention: blocks * stream,
+            log_sums: blocks * rows * size.attention.heads,
+            expanded: blocks * rows * size.expanded(),
+            stats: (2 * blocks + 1) * size.stats(),
         }
     }
 }
@@ -122,9 +133,15 @@ pub(super) struct Scratch<E: Element> {
     pub(super) wide: Vec<E>,
     /// How far positions turn queries and keys, in Llama.
     pub(super) rope: Option<rope::Tables<E::Wide>>,
-    pub(super) matmul: matmul::Workspace<E>,
+    pub(super) tools: Tools<E>,
     pub(super) attention: attention::Workspace<E>,
     pub(super) head: cross_entropy::Workspace<E>,
+}
+
+/// What every product works in, and what counts every op.
+pub(super) struct Tools<E: Element> {
+    pub(super) packs: matmul::Workspace<E>,
+    pub(super) meter: Meter,
 }
 
 impl<E: Element> Scratch<E> {
@@ -137,7 +154,7 @@ impl<E: Element> Scratch<E> {
             hidden: zeros(size.feed_forward),
             wide: zeros(size.wide()),
             rope: rope_tables(config, size),
-            matmul: matmul::Workspace::new(size.threads),
+            tools: Tools { packs: matmul::Workspace::new(size.threads), meter: Meter::default() },
             attention: attention::Workspace::new(size.threads, &size.attention),
             head: cross_entropy::Workspace::new(size.chunk_tokens::<E>(), size.vocabulary),
         }
@@ -150,17 +167,18 @@ fn rope_tables<W: Float>(config: &ModelConfig, size: &Size) -> Option<rope::Tabl
     Some(rope::Tables::new(&angles, size.attention.tokens))
 }
 
-/// Bytes that [`Fused`](super::Fused) allocates for micro-batches of so many sequences and tokens,
-/// by purpose.
+/// Bytes that [`Fused`](super::Fused) allocates for micro-batches of so many sequences of so many
+/// tokens, by purpose.
 ///
 /// Nothing large is allocated to find out.
 pub fn activation_bytes(
     config: &ModelConfig,
-    (micro_sequences, sequence_tokens): (usize, usize),
-    compute: Compute,
+    micro_batch: (usize, usize),
+    options: impl Into<Options>,
     threads: usize,
 ) -> Vec<(String, u64)> {
-    let size = Size::new(config, micro_sequences, sequence_tokens, threads);
+    let Options { compute, recompute } = options.into();
+    let size = Size::new(config, micro_batch, recompute, threads);
     match compute {
         Compute::F32 => planned_bytes::<f32>(config, &size),
         Compute::Bf16 => planned_bytes::<bf16>(config, &size),

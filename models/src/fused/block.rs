@@ -1,47 +1,85 @@
 //! One GPT block: x = x + attention(norm1(x)); x = x + feed-forward(norm2(x)).
 
-use super::activations::{KeptBlock, Scratch};
+use super::activations::{KeptBlock, Scratch, Tools};
 use super::norm::Parameters;
 use super::places::{Affine, BlockPlaces};
 use super::size::{Activation, Size};
+use crate::meter::{Kind, Op, Role};
 use crate::ops::matmul::{self, Epilogue, Shape, Sums};
-use crate::ops::{Element, attention, gelu, rope, swiglu};
+use crate::ops::{Element, attention, gelu, rope, swiglu, work};
 
 /// Writes the block's output and everything it keeps.
 pub(super) fn forward<E: Element>(
     size: &Size,
     places: &BlockPlaces,
     weights: &[E],
-    kept: KeptBlock<'_, E>,
+    mut kept: KeptBlock<'_, E>,
     scratch: &mut Scratch<E>,
 ) {
+    keep(size, places, weights, &mut kept, (Kind::Forward, &mut *scratch));
+    let (op, Scratch { hidden, tools, .. }) = ((Role::Contract, Kind::Forward), scratch);
+    let contract = places.contract.of(weights);
+    let (shape, add) =
+        (size.linear(size.feed_forward, size.width), Epilogue::Residual(kept.middle));
+    linear(kept.output, hidden, contract, add, (op, shape), tools);
+}
+
+/// Writes everything that the block keeps, and the last product's input: all of forward that
+/// backward needs.
+pub(super) fn keep<E: Element>(
+    size: &Size,
+    places: &BlockPlaces,
+    weights: &[E],
+    kept: &mut KeptBlock<'_, E>,
+    (kind, scratch): (Kind, &mut Scratch<E>),
+) {
     let (width, feed_forward) = (size.width, size.feed_forward);
-    let Scratch { normed, hidden, matmul: packs, attention: blocks, rope: tables, .. } = scratch;
+    let Scratch { normed, hidden, tools, attention: blocks, rope: tables, .. } = scratch;
     let of = |place: &Affine| place.of(weights);
+    let norm_work = || size.norm_work::<E>(false);
 
-    size.norm.forward(normed, kept.stats1, kept.input, of(&places.norm1));
-    let shape = size.linear(width, size.qkv());
-    linear(kept.qkv, normed, of(&places.attention_in), Epilogue::Store, shape, packs);
+    tools.meter.time((Role::Norm, kind), norm_work, || {
+        size.norm.forward(normed, kept.stats1, kept.input, of(&places.norm1));
+    });
+    let call = ((Role::AttentionIn, kind), size.linear(width, size.qkv()));
+    linear(kept.qkv, normed, of(&places.attention_in), Epilogue::Store, call, tools);
     if let Some(tables) = tables {
-        rope::forward(kept.qkv, tables, size.rope());
+        tools.meter.time(
+            (Role::Rope, kind),
+            || size.rope_work::<E>(),
+            || {
+                rope::forward(kept.qkv, tables, size.rope());
+            },
+        );
     }
-    attention::forward(kept.attention, kept.log_sums, kept.qkv, size.attention, blocks);
-    let (shape, add) = (size.linear(width, width), Epilogue::Residual(kept.input));
-    linear(kept.middle, kept.attention, of(&places.attention_out), add, shape, packs);
+    tools.meter.time(
+        (Role::Attention, kind),
+        || work::attention::<E>(&size.attention),
+        || {
+            attention::forward(kept.attention, kept.log_sums, kept.qkv, size.attention, blocks);
+        },
+    );
+    let call = ((Role::AttentionOut, kind), size.linear(width, width));
+    let add = Epilogue::Residual(kept.input);
+    linear(kept.middle, kept.attention, of(&places.attention_out), add, call, tools);
 
-    size.norm.forward(normed, kept.stats2, kept.middle, of(&places.norm2));
-    let (expanded, shape) = (kept.expanded, size.linear(width, size.expanded()));
+    tools.meter.time((Role::Norm, kind), norm_work, || {
+        size.norm.forward(normed, kept.stats2, kept.middle, of(&places.norm2));
+    });
+    let call = ((Role::Expand, kind), size.linear(width, size.expanded()));
+    let (expanded, hidden_len) = (&mut *kept.expanded, hidden.len());
     match size.activation {
         Activation::Gelu => {
-            linear(expanded, normed, of(&places.expand), Epilogue::Gelu(hidden), shape, packs);
+            linear(expanded, normed, of(&places.expand), Epilogue::Gelu(hidden), call, tools);
         }
         Activation::SwiGlu => {
-            linear(expanded, normed, of(&places.expand), Epilogue::Store, shape, packs);
-            swiglu::forward(hidden, expanded, feed_forward);
+            linear(expanded, normed, of(&places.expand), Epilogue::Store, call, tools);
+            let work = || work::elementwise::<E>(3, hidden_len);
+            tools.meter.time((Role::Activation, kind), work, || {
+                swiglu::forward(hidden, expanded, feed_forward);
+            });
         }
     }
-    let (shape, add) = (size.linear(feed_forward, width), Epilogue::Residual(kept.middle));
-    linear(kept.output, hidden, of(&places.contract), add, shape, packs);
 }
 
 fn linear<E: Element>(
@@ -49,23 +87,28 @@ fn linear<E: Element>(
     x: &[E],
     (weight, bias): Parameters<'_, E>,
     epilogue: Epilogue<'_, E>,
-    shape: Shape,
-    packs: &mut matmul::Workspace<E>,
+    (op, shape): (Op, Shape),
+    Tools { packs, meter }: &mut Tools<E>,
 ) {
-    matmul::forward(y, x, weight, (bias, epilogue), shape, packs);
+    let more = usize::from(!matches!(epilogue, Epilogue::Store));
+    meter.time(
+        op,
+        || work::linear::<E>(shape, more),
+        || matmul::forward(y, x, weight, (bias, epilogue), shape, packs),
+    );
 }
 
 /// Turns the gradient of the block's output (in `scratch.gradient`) into that of its input, and
-/// adds to the gradients of the block's segment. What the block kept is used up.
+/// writes or adds to the gradients of the block's segment. What the block kept is used up.
 pub(super) fn backward<E: Element>(
     size: &Size,
     places: &BlockPlaces,
     weights: &[E],
-    gradients: &mut [E::Wide],
+    (gradients, sums): (&mut [E::Wide], Sums),
     kept: KeptBlock<'_, E>,
     scratch: &mut Scratch<E>,
 ) {
-    let mut half = Half { size, weights, gradients };
+    let mut half = Half { size, weights, gradients, sums };
     half.feed_forward(places, kept.middle, kept.stats2, kept.expanded, scratch);
     half.attention(places, &kept, scratch);
 }
@@ -75,6 +118,7 @@ struct Half<'a, E: Element> {
     size: &'a Size,
     weights: &'a [E],
     gradients: &'a mut [E::Wide],
+    sums: Sums,
 }
 
 impl<E: Element> Half<'_, E> {
@@ -87,30 +131,45 @@ impl<E: Element> Half<'_, E> {
         scratch: &mut Scratch<E>,
     ) {
         let size = self.size;
-        let Scratch { normed, branch, gradient, hidden, wide, matmul: packs, .. } = scratch;
+        let Scratch { normed, branch, gradient, hidden, wide, tools, .. } = scratch;
         let dhidden = &mut wide[..size.rows * size.feed_forward];
-        let shape = size.linear(size.feed_forward, size.width);
+        let call = (Role::Contract, size.linear(size.feed_forward, size.width));
+        let moved = |matrices| work::elementwise::<E>(matrices, size.rows * size.feed_forward);
+        let activation = |kind| (Role::Activation, kind);
         // The derivatives take the place of what they were made from.
         let dexpanded: &[E] = match size.activation {
             Activation::Gelu => {
-                gelu::recompute(hidden, expanded);
+                let op = activation(Kind::Again);
+                tools.meter.time(op, || moved(3), || gelu::recompute(hidden, expanded));
                 let derivative = Some(&*expanded);
                 let dx = (&mut *dhidden, derivative);
-                self.linear(&places.contract, dx, gradient, hidden, shape, packs);
+                self.linear(&places.contract, dx, gradient, hidden, call, tools);
                 dhidden
             }
             Activation::SwiGlu => {
-                swiglu::recompute(hidden, expanded, size.feed_forward);
+                tools.meter.time(
+                    activation(Kind::Again),
+                    || moved(5),
+                    || {
+                        swiglu::recompute(hidden, expanded, size.feed_forward);
+                    },
+                );
                 let dx = (&mut *dhidden, None);
-                self.linear(&places.contract, dx, gradient, hidden, shape, packs);
-                swiglu::backward(expanded, dhidden, size.feed_forward);
+                self.linear(&places.contract, dx, gradient, hidden, call, tools);
+                tools.meter.time(
+                    activation(Kind::Backward),
+                    || moved(5),
+                    || {
+                        swiglu::backward(expanded, dhidden, size.feed_forward);
+                    },
+                );
                 expanded
             }
         };
-        size.norm.apply(normed, stats, input, places.norm2.of(self.weights));
-        let shape = size.linear(size.width, size.expanded());
-        self.linear(&places.expand, (branch, None), dexpanded, normed, shape, packs);
-        self.norm(&places.norm2, gradient, branch, (stats, input));
+        self.norm_again(&places.norm2, normed, (stats, input), tools);
+        let call = (Role::Expand, size.linear(size.width, size.expanded()));
+        self.linear(&places.expand, (branch, None), dexpanded, normed, call, tools);
+        self.norm(&places.norm2, gradient, branch, (stats, input), tools);
     }
 
     fn attention(
@@ -120,21 +179,27 @@ impl<E: Element> Half<'_, E> {
         scratch: &mut Scratch<E>,
     ) {
         let size = self.size;
-        let Scratch { normed, branch, gradient, wide, matmul: packs, .. } = scratch;
+        let Scratch { normed, branch, gradient, wide, tools, .. } = scratch;
         let dqkv = &mut wide[..size.rows * size.qkv()];
-        let shape = size.linear(size.width, size.width);
+        let call = (Role::AttentionOut, size.linear(size.width, size.width));
         let dx = (&mut branch[..], None);
-        self.linear(&places.attention_out, dx, gradient, kept.attention, shape, packs);
+        self.linear(&places.attention_out, dx, gradient, kept.attention, call, tools);
         let forward = (&*kept.attention, &*kept.log_sums);
         let blocks = &mut scratch.attention;
-        attention::backward(dqkv, branch, kept.qkv, forward, size.attention, blocks);
+        let work = || work::attention_backward::<E>(&size.attention);
+        tools.meter.time((Role::Attention, Kind::Backward), work, || {
+            attention::backward(dqkv, branch, kept.qkv, forward, size.attention, blocks);
+        });
         if let Some(tables) = &scratch.rope {
-            rope::backward(dqkv, tables, size.rope());
+            let op = (Role::Rope, Kind::Backward);
+            let work = || size.rope_work::<E>();
+            tools.meter.time(op, work, || rope::backward(dqkv, tables, size.rope()));
         }
-        size.norm.apply(normed, kept.stats1, kept.input, places.norm1.of(self.weights));
-        let shape = size.linear(size.width, size.qkv());
-        self.linear(&places.attention_in, (branch, None), dqkv, normed, shape, packs);
-        self.norm(&places.norm1, gradient, branch, (kept.stats1, kept.input));
+        let saw = (&*kept.stats1, kept.input);
+        self.norm_again(&places.norm1, normed, saw, tools);
+        let call = (Role::AttentionIn, size.linear(size.width, size.qkv()));
+        self.linear(&places.attention_in, (branch, None), dqkv, normed, call, tools);
+        self.norm(&places.norm1, gradient, branch, saw, tools);
     }
 
     /// All gradients of a linear layer; that of its input times a factor, where there is one.
@@ -144,21 +209,56 @@ impl<E: Element> Half<'_, E> {
         (dx, factor): (&mut [E], Option<&[E]>),
         dy: &[E],
         x: &[E],
-        shape: Shape,
-        packs: &mut matmul::Workspace<E>,
+        (role, shape): (Role, Shape),
+        Tools { packs, meter }: &mut Tools<E>,
     ) {
         let (dweight, dbias) = place.of_segment(self.gradients);
-        matmul::backward_weight(dweight, dy, x, Sums::Add, shape, packs);
+        let sums = self.sums;
+        let work = || work::linear_weight::<E>(shape, sums);
+        meter.time((role, Kind::Weight), work, || {
+            matmul::backward_weight(dweight, dy, x, sums, shape, packs);
+        });
         if let Some(dbias) = dbias {
-            matmul::backward_bias(dbias, dy, Sums::Add);
+            let work = || work::linear_bias::<E>(shape);
+            meter.time((role, Kind::Bias), work, || matmul::backward_bias(dbias, dy, sums));
         }
-        matmul::backward_input(dx, dy, place.of(self.weights).0, factor, shape, packs);
+        let weight = place.of(self.weights).0;
+        let work = || work::linear_input::<E>(shape, usize::from(factor.is_some()));
+        meter.time((role, Kind::Input), work, || {
+            matmul::backward_input(dx, dy, weight, factor, shape, packs);
+        });
+    }
+
+    /// A norm's output again, from what it kept and read.
+    fn norm_again(
+        &self,
+        place: &Affine,
+        y: &mut [E],
+        (stats, x): (&[E::Wide], &[E]),
+        tools: &mut Tools<E>,
+    ) {
+        let work = || self.size.norm_work::<E>(false);
+        tools.meter.time((Role::Norm, Kind::Again), work, || {
+            self.size.norm.apply(y, stats, x, place.of(self.weights));
+        });
     }
 
     /// All gradients of a norm, from what it kept and read; `dx` is added to.
-    fn norm(&mut self, place: &Affine, dx: &mut [E], dy: &[E], saw: (&[E::Wide], &[E])) {
-        let gradients = place.of_segment(self.gradients);
-        self.size.norm.backward(dx, gradients, dy, saw, place.of(self.weights).0);
+    fn norm(
+        &mut self,
+        place: &Affine,
+        dx: &mut [E],
+        dy: &[E],
+        saw: (&[E::Wide], &[E]),
+        tools: &mut Tools<E>,
+    ) {
+        let gradients = (place.of_segment(self.gradients), self.sums);
+        let (size, weight) = (self.size, place.of(self.weights).0);
+        tools.meter.time(
+            (Role::Norm, Kind::Backward),
+            || size.norm_work::<E>(true),
+            || size.norm.backward(dx, gradients, dy, saw, weight),
+        );
     }
 }
 
@@ -183,7 +283,7 @@ pub(crate) fn block_alone<E: Element>(
     x: &[E],
     dy: &[E],
 ) -> Alone<E> {
-    let size = Size::new(config, sequences, tokens, 1);
+    let size = Size::new(config, (sequences, tokens), false, 1);
     let places = &super::places::Places::new(layout, config).blocks[0];
     let mut kept = super::activations::Kept::new(&size);
     let mut scratch = Scratch::new(config, &size);
@@ -192,6 +292,7 @@ pub(crate) fn block_alone<E: Element>(
     let output = kept.block(0, &size).output.to_vec();
     scratch.gradient.copy_from_slice(dy);
     let mut gradients = vec![E::Wide::ZERO; layout.segments()[places.segment].range.len()];
-    backward(&size, places, weights, &mut gradients, kept.block(0, &size), &mut scratch);
+    let sums = (&mut gradients[..], Sums::Write);
+    backward(&size, places, weights, sums, kept.block(0, &size), &mut scratch);
     Alone { output, dx: scratch.gradient, gradients }
 }

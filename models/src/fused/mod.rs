@@ -1,15 +1,19 @@
 //! The engine of the workload itself: explicit forward and backward over preplanned buffers.
 //!
 //! There is no tape. Every block keeps what its backward needs ([`activation_bytes`]), weight
-//! gradients are accumulated in place, and a segment is declared complete as soon as its last
+//! gradients are written or accumulated in place, and a segment is declared complete as soon as its last
 //! gradient is in, so that its reduction can start while backward goes on. After construction
 //! nothing is allocated. Results have the same bits for any number of threads.
 
 mod activations;
 mod block;
+#[cfg(test)]
+mod meter_agrees;
 mod network;
 mod norm;
 mod places;
+#[cfg(test)]
+mod recompute_agrees;
 mod size;
 #[cfg(test)]
 mod tests;
@@ -26,7 +30,24 @@ use size::Size;
 
 use crate::ops::matmul;
 use crate::workload::Compute;
-use crate::{Batch, Error, Layout, Model, ModelConfig, Pass, StepSink, Weights};
+use crate::{Batch, Error, Layout, Meter, Model, ModelConfig, Pass, StepSink, Sums, Weights};
+
+/// What the engine computes in, and what it keeps for backward. Results of both ways of keeping
+/// have the same bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Options {
+    /// The format of weights and activations.
+    pub compute: Compute,
+    /// Keep only each block's input, and run its forward again before its backward.
+    pub recompute: bool,
+}
+
+impl From<Compute> for Options {
+    /// Everything is kept.
+    fn from(compute: Compute) -> Self {
+        Self { compute, recompute: false }
+    }
+}
 
 /// The fused engine, in f32 or bf16.
 pub struct Fused {
@@ -56,12 +77,13 @@ impl Fused {
         layout: Layout,
         micro_sequences: usize,
         sequence_tokens: usize,
-        compute: Compute,
+        options: impl Into<Options>,
     ) -> Result<Self, Error> {
         config.validate()?;
         config.check_batch(micro_sequences, sequence_tokens)?;
         let threads = rayon::current_num_threads();
-        let size = Size::new(config, micro_sequences, sequence_tokens, threads);
+        let Options { compute, recompute } = options.into();
+        let size = Size::new(config, (micro_sequences, sequence_tokens), recompute, threads);
         let places = Places::new(&layout, config);
         let network = match compute {
             Compute::F32 => Precise::F32(Network::new(config, size, places)),
@@ -95,18 +117,26 @@ impl Model for Fused {
         &self.layout
     }
 
+    fn meter(&mut self) -> Option<&mut Meter> {
+        Some(match &mut self.network {
+            Precise::F32(network) => network.meter(),
+            Precise::Bf16(network) => network.meter(),
+        })
+    }
+
     fn train(
         &mut self,
         weights: Weights<'_>,
         batch: Batch<'_>,
         scale: f32,
+        sums: Sums,
         sink: &mut dyn StepSink,
     ) -> Result<f64, Error> {
         assert_eq!(weights.len(), self.layout.len(), "weights laid out as the engine's layout");
         let sink = &mut EngineSink(sink);
         Ok(match &mut self.network {
-            Precise::F32(network) => network.train(weights.f32(), batch, scale, sink),
-            Precise::Bf16(network) => network.train(weights.bf16(), batch, scale, sink),
+            Precise::F32(network) => network.train(weights.f32(), batch, (scale, sums), sink),
+            Precise::Bf16(network) => network.train(weights.bf16(), batch, (scale, sums), sink),
         })
     }
 

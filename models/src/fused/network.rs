@@ -1,17 +1,18 @@
 //! Forward and backward of the whole model, generic over the element: f32 and bf16 train, f64
 //! checks.
 
-use super::activations::{Kept, Scratch};
+use super::activations::{Kept, Scratch, Tools};
 use super::block;
 use super::places::Places;
 use super::size::Size;
+use crate::meter::{Kind, Role};
 use crate::ops::matmul::Sums;
-use crate::ops::{self, Element, cross_entropy, embedding};
-use crate::{Batch, ModelConfig, Pass};
+use crate::ops::{self, Element, cross_entropy, embedding, work};
+use crate::{Batch, Meter, ModelConfig, Pass};
 
 /// [`crate::StepSink`] for gradients of any wide type.
 pub(super) trait Sink<T> {
-    /// The gradient of a segment, to be accumulated into.
+    /// The gradient of a segment, to be written or added to.
     fn gradient(&mut self, segment: usize) -> &mut [T];
     /// The gradient of this segment is final for this micro-batch.
     fn complete(&mut self, segment: usize);
@@ -36,35 +37,63 @@ impl<E: Element> Network<E> {
         self.size
     }
 
-    /// The sum of the losses of a batch; adds the gradient of `scale` times it to the sink's.
+    pub(super) fn meter(&mut self) -> &mut Meter {
+        &mut self.scratch.tools.meter
+    }
+
+    /// The sum of the losses of a batch; writes the gradient of `scale` times it to the sink's, or
+    /// adds it.
     pub(super) fn train(
         &mut self,
         weights: &[E],
         batch: Batch<'_>,
-        scale: E::Wide,
+        (scale, sums): (E::Wide, Sums),
         sink: &mut impl Sink<E::Wide>,
     ) -> f64 {
         sink.enter(Pass::Forward);
         self.forward(weights, batch.inputs);
-        let loss = self.head(weights, batch.targets, scale, sink);
+        let loss = self.head(weights, batch.targets, (scale, sums), sink);
         sink.enter(Pass::Backward);
         if self.places.head.is_alone {
             sink.complete(self.places.head.segment);
         }
-        self.final_norm(weights, sink);
+        self.final_norm(weights, sums, sink);
         for layer in (0..self.size.layers).rev() {
-            let places = &self.places.blocks[layer];
-            let kept = self.kept.block(layer, &self.size);
-            let gradients = sink.gradient(places.segment);
-            block::backward(&self.size, places, weights, gradients, kept, &mut self.scratch);
+            let Self { size, places, kept, scratch } = self;
+            let places = &places.blocks[layer];
+            // What the last block keeps is still there from forward.
+            if size.recompute && layer + 1 < size.layers {
+                let kept = &mut kept.block(layer, size);
+                block::keep(size, places, weights, kept, (Kind::Again, scratch));
+            }
+            let gradients = (sink.gradient(places.segment), sums);
+            block::backward(size, places, weights, gradients, kept.block(layer, size), scratch);
             sink.complete(places.segment);
         }
-        let places = &self.places.embeddings;
-        let (tokens, positions) = places.of_segment(sink.gradient(places.segment));
-        let shape = (self.size.attention.tokens, self.size.width);
-        embedding::backward(tokens, positions, &self.scratch.gradient, batch.inputs, shape);
-        sink.complete(places.segment);
+        self.embeddings(batch.inputs, sums, sink);
         loss
+    }
+
+    /// The gradients of the embeddings, which are added to few rows: a table is cleared first where
+    /// it is to be written, but for a tied head's, which has written all of it.
+    fn embeddings(&mut self, inputs: &[u32], sums: Sums, sink: &mut impl Sink<E::Wide>) {
+        let Self { size, places, scratch, .. } = self;
+        let (head_is_alone, places) = (places.head.is_alone, &places.embeddings);
+        let (tokens, mut positions) = places.of_segment(sink.gradient(places.segment));
+        if sums == Sums::Write {
+            if head_is_alone {
+                ops::clear(tokens);
+            }
+            positions.iter_mut().for_each(|positions| ops::clear(positions));
+        }
+        let shape = (size.attention.tokens, size.width);
+        let (dx, tables) = (&scratch.gradient, 1 + usize::from(positions.is_some()));
+        scratch.tools.meter.time(
+            (Role::Embedding, Kind::Backward),
+            || work::embedding_backward::<E>(dx.len(), tables),
+            || embedding::backward(tokens, positions, dx, inputs, shape),
+        );
+        sink.complete(places.segment);
     }
 
     /// The sum of the losses of a batch.
@@ -72,10 +101,11 @@ impl<E: Element> Network<E> {
         self.forward(weights, batch.inputs);
         let table = self.places.head.of(weights);
         let (chunk, width) = (self.size.chunk_tokens::<E>(), self.size.width);
-        let Scratch { normed, head, matmul, .. } = &mut self.scratch;
+        let Scratch { normed, head, tools, .. } = &mut self.scratch;
+        let Tools { packs, meter } = tools;
         let chunks = normed.chunks(chunk * width).zip(batch.targets.chunks(chunk));
         let inputs = |(hidden, targets)| cross_entropy::Inputs { hidden, table, targets, width };
-        chunks.map(inputs).map(|inputs| cross_entropy::forward(inputs, head, matmul)).sum()
+        chunks.map(inputs).map(|inputs| cross_entropy::forward(inputs, head, packs, meter)).sum()
     }
 
     /// From tokens to the output of the final norm, in `scratch.normed`.
@@ -85,13 +115,22 @@ impl<E: Element> Network<E> {
         let stream = size.rows * size.width;
         let shape = (size.attention.tokens, size.width);
         let input = &mut kept.streams[..stream];
-        embedding::forward(input, tokens, places.embeddings.of(weights), shape);
+        let tables = places.embeddings.of(weights);
+        scratch.tools.meter.time(
+            (Role::Embedding, Kind::Forward),
+            || work::embedding::<E>(stream, 1 + usize::from(tables.1.is_some())),
+            || embedding::forward(input, tokens, tables, shape),
+        );
         for (layer, places) in places.blocks.iter().enumerate() {
             block::forward(size, places, weights, kept.block(layer, size), scratch);
         }
-        let stats = &mut kept.stats[2 * size.layers * size.stats()..];
-        let input = &kept.streams[size.layers * stream..];
-        size.norm.forward(&mut scratch.normed, stats, input, places.final_norm.of(weights));
+        let (input, stats) = kept.final_norm(size);
+        let Scratch { normed, tools, .. } = scratch;
+        tools.meter.time(
+            (Role::Norm, Kind::Forward),
+            || size.norm_work::<E>(false),
+            || size.norm.forward(normed, stats, input, places.final_norm.of(weights)),
+        );
     }
 
     /// Loss and gradient of the head, chunk by chunk; that of its input in `scratch.branch`.
@@ -99,37 +138,42 @@ impl<E: Element> Network<E> {
         &mut self,
         weights: &[E],
         targets: &[u32],
-        scale: E::Wide,
+        (scale, mut sums): (E::Wide, Sums),
         sink: &mut impl Sink<E::Wide>,
     ) -> f64 {
         assert_eq!(targets.len(), self.size.rows, "a batch of B x T targets");
         let places = &self.places.head;
         let table = places.of(weights);
         let (chunk, width) = (self.size.chunk_tokens::<E>(), self.size.width);
-        let Scratch { normed, branch, head, matmul, .. } = &mut self.scratch;
+        let Scratch { normed, branch, head, tools, .. } = &mut self.scratch;
+        let Tools { packs, meter } = tools;
         let hidden = normed.chunks(chunk * width).zip(branch.chunks_mut(chunk * width));
         let mut loss = 0.0;
         for ((hidden, dhidden), targets) in hidden.zip(targets.chunks(chunk)) {
             let inputs = cross_entropy::Inputs { hidden, table, targets, width };
             sink.enter(Pass::Forward);
-            loss += cross_entropy::forward(inputs, head, matmul);
+            loss += cross_entropy::forward(inputs, head, packs, meter);
             sink.enter(Pass::Backward);
-            let dtable = (places.of_segment(sink.gradient(places.segment)), Sums::Add);
-            cross_entropy::backward(dhidden, dtable, scale, inputs, head, matmul);
+            let dtable = (places.of_segment(sink.gradient(places.segment)), sums);
+            cross_entropy::backward(dhidden, dtable, scale, inputs, head, packs, meter);
+            sums = Sums::Add;
         }
         loss
     }
 
     /// The final norm's backward: starts the gradient of the stream.
-    fn final_norm(&mut self, weights: &[E], sink: &mut impl Sink<E::Wide>) {
+    fn final_norm(&mut self, weights: &[E], sums: Sums, sink: &mut impl Sink<E::Wide>) {
         let Self { size, places, kept, scratch } = self;
         let (weight, _) = places.final_norm.of(weights);
         let gradients = places.final_norm.of_segment(sink.gradient(places.final_norm_segment));
-        let stats = &kept.stats[2 * size.layers * size.stats()..];
-        let input = &kept.streams[size.layers * size.rows * size.width..];
-        ops::clear(&mut scratch.gradient);
-        let (dx, dy) = (&mut scratch.gradient, &scratch.branch);
-        size.norm.backward(dx, gradients, dy, (stats, input), weight);
+        let (input, stats) = kept.final_norm(size);
+        let Scratch { branch, gradient, tools, .. } = scratch;
+        ops::clear(gradient);
+        tools.meter.time(
+            (Role::Norm, Kind::Backward),
+            || size.norm_work::<E>(true),
+            || size.norm.backward(gradient, (gradients, sums), branch, (&*stats, input), weight),
+        );
         sink.complete(places.final_norm_segment);
     }
 }

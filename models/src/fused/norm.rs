@@ -2,7 +2,8 @@
 
 use crate::ModelConfig;
 use crate::config::Family;
-use crate::ops::{Element, layer_norm, rms_norm};
+use crate::ops::matmul::Sums;
+use crate::ops::{Element, Float, layer_norm, rms_norm};
 
 /// LayerNorm with bias, or RMSNorm without.
 #[derive(Debug, Clone, Copy)]
@@ -71,15 +72,19 @@ impl Norm {
         }
     }
 
-    /// Adds to `dx` (N, C) and to the parameters' gradients.
+    /// Adds to `dx` (N, C), and writes or adds to the parameters' gradients.
     pub(super) fn backward<E: Element>(
         self,
         dx: &mut [E],
-        (dweight, dbias): Gradients<'_, E::Wide>,
+        (gradients, sums): (Gradients<'_, E::Wide>, Sums),
         dy: &[E],
         (stats, x): (&[E::Wide], &[E]),
         weight: &[E],
     ) {
+        let (dweight, dbias) = match sums {
+            Sums::Write => cleared(gradients),
+            Sums::Add => gradients,
+        };
         match self {
             Self::Layer => {
                 let bias = dbias.unwrap_or_else(|| unreachable!("LayerNorm has a bias"));
@@ -89,6 +94,15 @@ impl Norm {
             Self::RootMeanSquare { .. } => rms_norm::backward(dx, dweight, dy, stats, x, weight),
         }
     }
+}
+
+/// Vectors of C elements each: clearing them is not worth an op that writes.
+fn cleared<T: Float>((weight, mut bias): Gradients<'_, T>) -> Gradients<'_, T> {
+    weight.fill(T::ZERO);
+    if let Some(bias) = &mut bias {
+        bias.fill(T::ZERO);
+    }
+    (weight, bias)
 }
 
 fn layer<T>((weight, bias): Parameters<'_, T>) -> layer_norm::Parameters<'_, T> {

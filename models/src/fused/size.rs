@@ -4,7 +4,7 @@ use super::norm::Norm;
 use crate::ModelConfig;
 use crate::config::Family;
 use crate::ops::matmul::Shape;
-use crate::ops::{Element, attention, cross_entropy, rope};
+use crate::ops::{Element, Work, attention, cross_entropy, rope, work};
 
 /// What stands between the two matrices of a feed-forward layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,6 +32,8 @@ pub(super) struct Size {
     pub(super) layers: usize,
     pub(super) norm: Norm,
     pub(super) activation: Activation,
+    /// Whether blocks keep only their inputs and run forward again in backward.
+    pub(super) recompute: bool,
     /// Threads that work is divided for.
     pub(super) threads: usize,
 }
@@ -39,8 +41,8 @@ pub(super) struct Size {
 impl Size {
     pub(super) fn new(
         config: &ModelConfig,
-        sequences: usize,
-        tokens: usize,
+        (sequences, tokens): (usize, usize),
+        recompute: bool,
         threads: usize,
     ) -> Self {
         let attention = attention::Shape {
@@ -63,8 +65,14 @@ impl Size {
             layers: config.layers,
             norm: Norm::new(config),
             activation,
+            recompute,
             threads,
         }
+    }
+
+    /// Blocks whose activations exist at one time, their inputs apart.
+    pub(super) fn kept_blocks(&self) -> usize {
+        if self.recompute { 1 } else { self.layers }
     }
 
     /// Columns of queries, keys and values: (H + 2 K) D.
@@ -99,6 +107,16 @@ impl Size {
     /// Numbers that one norm keeps.
     pub(super) fn stats(&self) -> usize {
         self.rows * self.norm.numbers()
+    }
+
+    /// One pass of a norm over all rows.
+    pub(super) fn norm_work<E: Element>(&self, is_backward: bool) -> Work {
+        work::norm::<E>(self.rows * self.width, self.stats(), is_backward)
+    }
+
+    /// One turn of all queries and keys.
+    pub(super) fn rope_work<E: Element>(&self) -> Work {
+        work::rope::<E>(self.rows, self.rope(), self.attention.head_width)
     }
 
     /// Tokens whose logits exist at one time.

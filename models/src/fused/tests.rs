@@ -10,13 +10,13 @@ use crate::config::{Family, Llama, RopeScaling};
 use crate::ops::Float;
 use crate::ops::testing::{on_threads, relative_error, uniform};
 use crate::workload::Compute;
-use crate::{Batch, Layout, Model, ModelConfig, Pass, StepSink, Weights};
+use crate::{Batch, Layout, Model, ModelConfig, Pass, StepSink, Sums, Weights};
 
 const SEQUENCES: usize = 2;
 const TOKENS: usize = 7;
 
 /// Both families; heads tied and not; K below H; lengths that fill no vector.
-fn families() -> [ModelConfig; 3] {
+pub(super) fn families() -> [ModelConfig; 3] {
     let scaling = RopeScaling {
         factor: 8.0,
         low_freq_factor: 1.0,
@@ -37,7 +37,7 @@ fn families() -> [ModelConfig; 3] {
 }
 
 /// A layout with gaps between the segments, as a bucket plan makes them.
-fn layout(config: &ModelConfig) -> Layout {
+pub(super) fn layout(config: &ModelConfig) -> Layout {
     let tight = Layout::new(config);
     let starts: Vec<usize> =
         tight.segments().iter().enumerate().map(|(i, s)| s.range.start + 256 * i).collect();
@@ -45,7 +45,7 @@ fn layout(config: &ModelConfig) -> Layout {
 }
 
 /// Norm weights around one, everything else around zero, nothing zero.
-fn weights<T: Float>(config: &ModelConfig) -> Vec<T> {
+pub(super) fn weights<T: Float>(config: &ModelConfig) -> Vec<T> {
     let layout = layout(config);
     let noise: Vec<f64> = uniform(layout.len(), 1);
     let mut weights = vec![T::ZERO; layout.len()];
@@ -58,7 +58,7 @@ fn weights<T: Float>(config: &ModelConfig) -> Vec<T> {
     weights
 }
 
-fn tokens() -> (Vec<u32>, Vec<u32>) {
+pub(super) fn tokens() -> (Vec<u32>, Vec<u32>) {
     let stream: Vec<u32> = (0..SEQUENCES * TOKENS + 1).map(|i| (i * i * 5 % 37) as u32).collect();
     (stream[..SEQUENCES * TOKENS].to_vec(), stream[1..].to_vec())
 }
@@ -70,16 +70,21 @@ enum Event {
 }
 
 /// Keeps gradients in a flat buffer, and what it is told.
-struct Flat<T> {
+pub(super) struct Flat<T> {
     layout: Layout,
-    gradients: Vec<T>,
+    pub(super) gradients: Vec<T>,
     events: Vec<Event>,
 }
 
 impl<T: Float> Flat<T> {
-    fn new(config: &ModelConfig) -> Self {
+    pub(super) fn new(config: &ModelConfig) -> Self {
         let layout = layout(config);
         Self { gradients: vec![T::ZERO; layout.len()], layout, events: Vec::new() }
+    }
+
+    /// Before another micro-batch.
+    pub(super) fn begin_again(&mut self) {
+        self.events.clear();
     }
 }
 
@@ -113,7 +118,7 @@ impl StepSink for Flat<f32> {
 }
 
 fn network<T: Float>(config: &ModelConfig) -> Network<T> {
-    let size = Size::new(config, SEQUENCES, TOKENS, 2);
+    let size = Size::new(config, (SEQUENCES, TOKENS), false, 2);
     Network::new(config, size, Places::new(&layout(config), config))
 }
 
@@ -135,7 +140,7 @@ fn gradients_agree_with_finite_differences(config: &ModelConfig) {
     let batch = Batch { inputs: &inputs, targets: &targets };
     let (mut network, mut sink) = (network::<f64>(config), Flat::new(config));
     let mut weights = weights::<f64>(config);
-    network.train(&weights, batch, SCALE, &mut sink);
+    network.train(&weights, batch, (SCALE, Sums::Write), &mut sink);
     for tensor in layout(config).tensors() {
         // All of the small tensors; a spread of a hundred elements of the large ones.
         let stride = tensor.range.len().div_ceil(100) | 1;
@@ -162,11 +167,17 @@ fn no_gradient_is_missing_in_f32_and_all_agree_with_f64() {
     let batch = Batch { inputs: &inputs, targets: &targets };
     for config in families() {
         let mut exact = Flat::new(&config);
-        let exact_loss = network::<f64>(&config).train(&weights(&config), batch, 0.25, &mut exact);
+        let exact_loss = network::<f64>(&config).train(
+            &weights(&config),
+            batch,
+            (0.25, Sums::Write),
+            &mut exact,
+        );
         let mut model = engine(&config, Compute::F32);
         let mut found = Flat::<f32>::new(&config);
         let weights = weights::<f32>(&config);
-        let loss = model.train(Weights::F32(&weights), batch, 0.25, &mut found).unwrap();
+        let loss =
+            model.train(Weights::F32(&weights), batch, 0.25, Sums::Write, &mut found).unwrap();
         assert!((loss - exact_loss).abs() < 1e-5 * exact_loss, "{loss} {exact_loss}");
         for tensor in layout(&config).tensors() {
             let gradient = &found.gradients[tensor.range.clone()];
@@ -189,10 +200,12 @@ fn gradients_in_bf16_agree_with_f64_within_its_rounding() {
         let rounded: Vec<bf16> = weights::<f32>(&config).into_iter().map(bf16::from_f32).collect();
         let exact_weights: Vec<f64> = rounded.iter().map(|weight| weight.to_f64()).collect();
         let mut exact = Flat::new(&config);
-        let exact_loss = network::<f64>(&config).train(&exact_weights, batch, 0.25, &mut exact);
+        let exact_loss =
+            network::<f64>(&config).train(&exact_weights, batch, (0.25, Sums::Write), &mut exact);
         let mut model = engine(&config, Compute::Bf16);
         let mut found = Flat::<f32>::new(&config);
-        let loss = model.train(Weights::Bf16(&rounded), batch, 0.25, &mut found).unwrap();
+        let loss =
+            model.train(Weights::Bf16(&rounded), batch, 0.25, Sums::Write, &mut found).unwrap();
         assert!((loss - exact_loss).abs() < 3e-3 * exact_loss, "{loss} {exact_loss}");
         for tensor in layout(&config).tensors() {
             let gradient = &found.gradients[tensor.range.clone()];
@@ -212,7 +225,7 @@ fn segments_complete_in_order_and_passes_are_told() {
         let mut sink = Flat::<f32>::new(&config);
         let weights = weights::<f32>(&config);
         let mut model = engine(&config, Compute::F32);
-        model.train(Weights::F32(&weights), batch, 1.0, &mut sink).unwrap();
+        model.train(Weights::F32(&weights), batch, 1.0, Sums::Write, &mut sink).unwrap();
         let completed = |event: &Event| matches!(event, Event::Complete(_));
         let order: Vec<Event> = sink.events.drain(..).collect();
         let first = order.iter().position(completed).unwrap();
@@ -247,10 +260,10 @@ fn repeats_on_any_threads(config: &ModelConfig, compute: Compute) {
             let batch = Batch { inputs: &inputs, targets: &targets };
             let mut model = engine(config, compute);
             let mut sink = Flat::<f32>::new(config);
-            let loss = model.train(weights, batch, 0.5, &mut sink).unwrap();
+            let loss = model.train(weights, batch, 0.5, Sums::Write, &mut sink).unwrap();
             let once = sink.gradients.clone();
-            sink.events.clear();
-            model.train(weights, batch, 0.5, &mut sink).unwrap();
+            sink.begin_again();
+            model.train(weights, batch, 0.5, Sums::Add, &mut sink).unwrap();
             let twice: Vec<f64> = once.iter().map(|&g| 2.0 * f64::from(g)).collect();
             assert!(relative_error(&sink.gradients, &twice) < 1e-6);
             (loss.to_bits(), once, sink.gradients)
@@ -259,6 +272,28 @@ fn repeats_on_any_threads(config: &ModelConfig, compute: Compute) {
     let one = run(1);
     for threads in [1, 2, 3] {
         assert!(run(threads) == one, "{compute} on {threads} threads");
+    }
+}
+
+#[test]
+fn written_gradients_replace_what_is_there_and_leave_padding_alone() {
+    let (inputs, targets) = tokens();
+    let batch = Batch { inputs: &inputs, targets: &targets };
+    for config in families() {
+        let weights = weights::<f32>(&config);
+        let train = |there: f32| {
+            let mut sink = Flat::<f32>::new(&config);
+            sink.gradients.fill(there);
+            let mut model = engine(&config, Compute::F32);
+            model.train(Weights::F32(&weights), batch, 0.5, Sums::Write, &mut sink).unwrap();
+            sink.gradients
+        };
+        let (expected, mut replaced) = (train(0.0), vec![7.5; layout(&config).len()]);
+        for tensor in layout(&config).tensors() {
+            let range = tensor.range.clone();
+            replaced[range.clone()].copy_from_slice(&expected[range]);
+        }
+        assert!(train(7.5) == replaced, "{:?}", config.family);
     }
 }
 

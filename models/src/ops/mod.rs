@@ -21,8 +21,10 @@ mod simd;
 pub mod swiglu;
 #[cfg(test)]
 pub(crate) mod testing;
+pub mod work;
 
 pub use float::{Element, Float};
+pub use work::Work;
 
 use rayon::prelude::*;
 

@@ -59,6 +59,10 @@ pub(super) struct Train {
     /// Step lines for people or for machines.
     #[arg(long, value_enum, default_value = "text")]
     log_format: LogFormat,
+    /// Print what each op of this step took (calls, time, FLOP/s, bytes/s, shares of what the machine
+    /// can do) to stdout.
+    #[arg(long, value_name = "N")]
+    profile_step: Option<u64>,
     /// Injects a fault for a drill or a test: kill|nan|hang@step=S,rank=R[,point=P].
     #[arg(long, value_name = "FAULT")]
     inject: Vec<Injection>,
@@ -98,6 +102,7 @@ impl Train {
             eval_every: self.eval_every,
             target_loss: self.target_loss,
             log_format: self.log_format,
+            profile_step: self.profile_step,
             injections: self.inject,
         })
     }

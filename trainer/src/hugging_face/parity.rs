@@ -11,7 +11,7 @@ use collectives::{Bucket, BucketPlan, Single};
 use models::candle::Candle;
 use models::fused::Fused;
 use models::workload::Compute;
-use models::{Batch, Layout, Model, Pass, StepSink};
+use models::{Batch, Layout, Model, Pass, StepSink, Sums};
 use safetensors::SafeTensors;
 use serde::Deserialize;
 
@@ -108,7 +108,7 @@ impl Case {
             let batch = Batch { inputs: &inputs, targets: &outputs };
             let mut flat = Flat { layout: &self.layout, values: vec![0.0; self.layout.len()] };
             let scale = (1.0 / targets) as f32;
-            let loss = engine.train(state.engine_weights(), batch, scale, &mut flat);
+            let loss = engine.train(state.engine_weights(), batch, scale, Sums::Write, &mut flat);
             let loss = loss.unwrap() / targets;
             let error = (loss / expected - 1.0).abs();
             if step == 0 {

@@ -58,6 +58,14 @@ impl Shape {
         (self.heads + 2 * self.key_value_heads) * self.head_width
     }
 
+    /// Pairs of query and key that are computed over all sequences and heads: blocks up to the
+    /// diagonal, those on it in full, so T + [`BLOCK`] over T + 1 times the causal pairs.
+    pub fn pairs(&self) -> usize {
+        let blocks = (0..self.tokens).step_by(BLOCK);
+        let of_block = |first| BLOCK.min(self.tokens - first) * self.tokens.min(first + BLOCK);
+        self.sequences * self.heads * blocks.map(of_block).sum::<usize>()
+    }
+
     /// N = B T.
     fn rows(&self) -> usize {
         self.sequences * self.tokens

@@ -5,11 +5,13 @@
 use rayon::prelude::*;
 
 use super::{Inputs, PARTS, Workspace};
+use crate::Meter;
+use crate::meter::{Kind, Role};
 use crate::ops::matmul::output::{Narrow, Output, Then};
 use crate::ops::matmul::product::{Product, Right};
 use crate::ops::matmul::strided::Strided;
 use crate::ops::matmul::{Sums, Workspace as Packs};
-use crate::ops::{Element, Float, simd};
+use crate::ops::{Element, Float, simd, work};
 
 /// Tokens of the inner loops: their maxima or sums stay in registers.
 const LANES: usize = 32;
@@ -22,19 +24,32 @@ pub fn forward<E: Element>(
     inputs: Inputs<'_, E>,
     workspace: &mut Workspace<E>,
     packs: &mut Packs<E>,
+    meter: &mut Meter,
 ) -> f64 {
     let (tokens, vocabulary) = inputs.check();
-    let Workspace { logits, maxima, sums, log_sums } = workspace;
-    let logits = &mut logits[..tokens * vocabulary];
+    let chunk = (tokens, inputs.width, vocabulary);
+    let logits = &mut workspace.logits[..tokens * vocabulary];
     let product = Product {
         shape: (vocabulary, tokens, inputs.width),
         left: Strided::dense(inputs.table, inputs.width),
         right: Right::Plain(Strided::dense(inputs.hidden, inputs.width).transposed()),
         output: Output::Wide { start: logits.as_mut_ptr(), row: tokens, accumulate: false },
     };
-    // SAFETY: the lengths were checked; the logits are borrowed mutably.
-    unsafe { product.run_parallel(&mut packs.packs) };
+    meter.time(
+        (Role::Head, Kind::Forward),
+        || work::logits::<E>(chunk),
+        // SAFETY: the lengths were checked; the logits are borrowed mutably.
+        || unsafe { product.run_parallel(&mut packs.packs) },
+    );
+    let op = (Role::CrossEntropy, Kind::Forward);
+    meter.time(op, || work::loss::<E>(chunk), || loss(inputs.targets, workspace, vocabulary))
+}
 
+/// The sum of the losses, from the logits of a chunk.
+fn loss<E: Element>(targets: &[u32], workspace: &mut Workspace<E>, vocabulary: usize) -> f64 {
+    let tokens = targets.len();
+    let Workspace { logits, maxima, sums, log_sums } = workspace;
+    let logits = &mut logits[..tokens * vocabulary];
     let part_len = vocabulary.div_ceil(PARTS) * tokens;
     let parts = logits.len().div_ceil(part_len);
     let (maxima, sums) = (&mut maxima[..parts * tokens], &mut sums[..parts * tokens]);
@@ -47,7 +62,7 @@ pub fn forward<E: Element>(
     });
     let log_sums = &mut log_sums[..tokens];
     let mut loss = 0.0;
-    for (token, (log_sum, &target)) in log_sums.iter_mut().zip(inputs.targets).enumerate() {
+    for (token, (log_sum, &target)) in log_sums.iter_mut().zip(targets).enumerate() {
         let parts = || maxima[token..].iter().step_by(tokens).copied();
         let maximum = parts().fold(E::Wide::LOWEST, |a, b| b.larger(a));
         let sums = sums[token..].iter().step_by(tokens);
@@ -104,12 +119,18 @@ pub fn backward<E: Element>(
     inputs: Inputs<'_, E>,
     workspace: &mut Workspace<E>,
     packs: &mut Packs<E>,
+    meter: &mut Meter,
 ) {
     let (tokens, vocabulary) = inputs.check();
+    let chunk = (tokens, inputs.width, vocabulary);
     assert_eq!(dhidden.len(), inputs.hidden.len(), "dH (tokens, C)");
     assert_eq!(dtable.len(), inputs.table.len(), "dW (V, C)");
     let logits = &mut workspace.logits[..tokens * vocabulary];
-    to_gradient::<E>(logits, &workspace.log_sums[..tokens], inputs.targets, scale);
+    meter.time(
+        (Role::CrossEntropy, Kind::Backward),
+        || work::loss_backward::<E>(chunk),
+        || to_gradient::<E>(logits, &workspace.log_sums[..tokens], inputs.targets, scale),
+    );
     let dlogits = Strided {
         start: logits.as_ptr().cast::<E>(),
         row: tokens * (size_of::<E::Wide>() / size_of::<E>()),
@@ -123,8 +144,12 @@ pub fn backward<E: Element>(
         right: Right::Plain(Strided::dense(inputs.table, inputs.width)),
         output: Output::Narrow(narrow),
     };
-    // SAFETY: the lengths were checked; `dhidden` is borrowed mutably.
-    unsafe { product.run_parallel(&mut packs.packs) };
+    meter.time(
+        (Role::Head, Kind::Input),
+        || work::head_input::<E>(chunk),
+        // SAFETY: the lengths were checked; `dhidden` is borrowed mutably.
+        || unsafe { product.run_parallel(&mut packs.packs) },
+    );
     let product = Product {
         shape: (vocabulary, inputs.width, tokens),
         left: dlogits,
@@ -135,8 +160,12 @@ pub fn backward<E: Element>(
             accumulate: table_sums == Sums::Add,
         },
     };
-    // SAFETY: the lengths were checked; `dtable` is borrowed mutably.
-    unsafe { product.run_parallel(&mut packs.packs) };
+    meter.time(
+        (Role::Head, Kind::Weight),
+        || work::head_weight::<E>(chunk, table_sums),
+        // SAFETY: the lengths were checked; `dtable` is borrowed mutably.
+        || unsafe { product.run_parallel(&mut packs.packs) },
+    );
 }
 
 /// Logits (V, tokens) to scale (softmax - onehot), in place, each row narrowed to its first part.

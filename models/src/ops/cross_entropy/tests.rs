@@ -3,6 +3,7 @@
 use half::bf16;
 
 use super::{Inputs, Workspace, backward, chunk_tokens, forward};
+use crate::Meter;
 use crate::ops::matmul::{Sums, Workspace as Packs, kernel};
 use crate::ops::testing::{check_gradient, inner, on_threads, relative_error, uniform};
 use crate::ops::{Element, Float};
@@ -32,12 +33,20 @@ fn run_in<E: Element>(
 ) -> Outcome<E> {
     let mut workspace = Workspace::new(targets.len(), table.len() / WIDTH);
     let inputs = Inputs { hidden, table, targets, width: WIDTH };
-    let loss = forward(inputs, &mut workspace, &mut packs);
+    let loss = forward(inputs, &mut workspace, &mut packs, &mut Meter::default());
     let mut dhidden = hidden.to_vec();
     let mut dtable = vec![E::Wide::from_f64(f64::NAN); table.len()];
     let gradient = (dtable.as_mut_slice(), Sums::Write);
     let scale = E::Wide::from_f64(scale);
-    backward(&mut dhidden, gradient, scale, inputs, &mut workspace, &mut packs);
+    backward(
+        &mut dhidden,
+        gradient,
+        scale,
+        inputs,
+        &mut workspace,
+        &mut packs,
+        &mut Meter::default(),
+    );
     Outcome { loss, dhidden, dtable }
 }
 
@@ -138,10 +147,18 @@ fn the_gradient_of_the_table_is_added_where_it_is_to_be() {
     let once = run(&hidden, &table, &targets, 1.0);
     let (mut workspace, mut packs) = (Workspace::new(7, 37), Packs::new(1));
     let inputs = Inputs { hidden: &hidden, table: &table, targets: &targets, width: WIDTH };
-    forward(inputs, &mut workspace, &mut packs);
+    forward(inputs, &mut workspace, &mut packs, &mut Meter::default());
     let (mut dhidden, mut dtable) = (hidden.clone(), once.dtable.clone());
     let gradient = (dtable.as_mut_slice(), Sums::Add);
-    backward(&mut dhidden, gradient, 1.0, inputs, &mut workspace, &mut packs);
+    backward(
+        &mut dhidden,
+        gradient,
+        1.0,
+        inputs,
+        &mut workspace,
+        &mut packs,
+        &mut Meter::default(),
+    );
     let twice: Vec<f64> = once.dtable.iter().map(|sum| 2.0 * sum).collect();
     assert!(relative_error(&dtable, &twice) < 1e-14);
 }

@@ -1,0 +1,208 @@
+//! Where a step's time goes: calls, time and useful work of each op, counted while asked for.
+//!
+//! Switched off, a meter costs one branch per op. Switched on, it reads the clock around each call
+//! and changes nothing that is computed. Counters have a fixed place: nothing is allocated.
+
+use std::time::{Duration, Instant};
+
+use crate::ops::Work;
+
+/// What an op does in the model or in the update.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Rows of the token table, and of the position table.
+    Embedding,
+    /// LayerNorm or RMSNorm.
+    Norm,
+    /// The product that makes queries, keys and values.
+    AttentionIn,
+    /// Turning queries and keys by their positions.
+    Rope,
+    /// Scores, softmax and the mixing of values.
+    Attention,
+    /// The product after attention.
+    AttentionOut,
+    /// The product into the feed-forward layer.
+    Expand,
+    /// GELU or SwiGLU, where it is no product's epilogue.
+    Activation,
+    /// The product out of the feed-forward layer.
+    Contract,
+    /// The product that makes logits.
+    Head,
+    /// Softmax and loss of the logits.
+    CrossEntropy,
+    /// The norm of all gradients.
+    GradientNorm,
+    /// The update.
+    AdamW,
+}
+
+impl Role {
+    const ALL: [(Self, &'static str); 13] = [
+        (Self::Embedding, "embedding"),
+        (Self::Norm, "norm"),
+        (Self::AttentionIn, "attn_qkv"),
+        (Self::Rope, "rope"),
+        (Self::Attention, "attention"),
+        (Self::AttentionOut, "attn_out"),
+        (Self::Expand, "mlp_up"),
+        (Self::Activation, "activation"),
+        (Self::Contract, "mlp_down"),
+        (Self::Head, "head"),
+        (Self::CrossEntropy, "cross-entropy"),
+        (Self::GradientNorm, "gradient norm"),
+        (Self::AdamW, "AdamW"),
+    ];
+
+    /// Its name in tables.
+    pub fn name(self) -> &'static str {
+        Self::ALL[self as usize].1
+    }
+}
+
+/// Which of the calls of a role.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Of the forward pass.
+    Forward,
+    /// What forward did and did not keep, done again in the backward pass.
+    Again,
+    /// The gradient of what was read.
+    Input,
+    /// The gradient of a weight.
+    Weight,
+    /// The gradient of a bias.
+    Bias,
+    /// All gradients at once.
+    Backward,
+    /// The only call there is.
+    Whole,
+}
+
+impl Kind {
+    const ALL: [(Self, &'static str); 7] = [
+        (Self::Forward, "forward"),
+        (Self::Again, "again"),
+        (Self::Input, "dX"),
+        (Self::Weight, "dW"),
+        (Self::Bias, "db"),
+        (Self::Backward, "backward"),
+        (Self::Whole, ""),
+    ];
+
+    /// Its name in tables.
+    pub fn name(self) -> &'static str {
+        Self::ALL[self as usize].1
+    }
+}
+
+/// Which calls are counted together.
+pub type Op = (Role, Kind);
+
+/// What the calls of one op were, together.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Count {
+    /// How many.
+    pub calls: u64,
+    /// How long they took.
+    pub time: Duration,
+    /// What they had to do.
+    pub work: Work,
+}
+
+/// Counters of all ops, on or off.
+#[derive(Debug, Clone, Default)]
+pub struct Meter {
+    on: bool,
+    counts: [[Count; Kind::ALL.len()]; Role::ALL.len()],
+}
+
+impl Meter {
+    /// Begins to count, from nothing.
+    pub fn start(&mut self) {
+        *self = Self { on: true, ..Self::default() };
+    }
+
+    /// Stops counting, and keeps what was counted.
+    pub fn stop(&mut self) {
+        self.on = false;
+    }
+
+    /// Runs an op, and counts it when the meter is on. `work` is only asked for then.
+    #[inline]
+    pub fn time<R>(
+        &mut self,
+        (role, kind): Op,
+        work: impl FnOnce() -> Work,
+        run: impl FnOnce() -> R,
+    ) -> R {
+        if !self.on {
+            return run();
+        }
+        let start = Instant::now();
+        let result = run();
+        let time = start.elapsed();
+        let count = &mut self.counts[role as usize][kind as usize];
+        count.calls += 1;
+        count.time += time;
+        count.work += work();
+        result
+    }
+
+    /// What was called at all, role by role.
+    pub fn counts(&self) -> impl Iterator<Item = (Op, Count)> + '_ {
+        let ops = Role::ALL
+            .iter()
+            .flat_map(|(role, _)| Kind::ALL.iter().map(move |(kind, _)| (*role, *kind)));
+        let counts =
+            ops.map(|(role, kind)| ((role, kind), self.counts[role as usize][kind as usize]));
+        counts.filter(|(_, count)| count.calls > 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_stand_in_the_order_of_their_numbers() {
+        for (index, (role, _)) in Role::ALL.iter().enumerate() {
+            assert_eq!(*role as usize, index);
+        }
+        for (index, (kind, _)) in Kind::ALL.iter().enumerate() {
+            assert_eq!(*kind as usize, index);
+        }
+    }
+
+    #[test]
+    fn counts_only_while_it_is_on() {
+        let mut meter = Meter::default();
+        let op = (Role::Norm, Kind::Forward);
+        let call = |meter: &mut Meter| {
+            let work = || Work { flops: 2.0, bytes: 3.0 };
+            meter.time(op, work, || std::thread::sleep(Duration::from_millis(2)));
+        };
+        call(&mut meter);
+        assert_eq!(meter.counts().count(), 0, "off at first");
+        meter.start();
+        call(&mut meter);
+        call(&mut meter);
+        meter.stop();
+        call(&mut meter);
+        let (found, count) = meter.counts().next().unwrap();
+        assert_eq!((found, count.calls), (op, 2));
+        assert_eq!(count.work, Work { flops: 4.0, bytes: 6.0 });
+        assert!(count.time >= Duration::from_millis(4), "{:?}", count.time);
+        meter.start();
+        assert_eq!(meter.counts().count(), 0, "begins from nothing");
+        meter.time(op, || Work::default(), || ());
+        assert_eq!(meter.counts().count(), 1);
+    }
+
+    #[test]
+    fn work_is_not_asked_for_while_it_is_off() {
+        let mut meter = Meter::default();
+        assert_eq!(meter.time((Role::Head, Kind::Input), || unreachable!(), || 7), 7);
+    }
+}
