@@ -112,6 +112,10 @@ impl Chronicle {
     pub(crate) fn resumed(&mut self, step: u64, entropy_floor: Option<f64>) -> Outcome<()> {
         self.reference.entropy_floor = entropy_floor;
         let Some(record) = &mut self.record else { return Ok(()) };
+        if step == 0 {
+            // Nothing of an earlier attempt is left: what it began with says nothing of this one.
+            record.run[INITIAL_WEIGHTS] = serde_json::Value::Null;
+        }
         if let Some(attempt) = record.attempts.last_mut() {
             attempt.resumed(&self.dir, step).map_err(internal)?;
         }

@@ -23,6 +23,12 @@ fn gather(options: &RunOptions, world: &World, payload: &[u8]) -> Outcome<Vec<Ve
     gather_before(options.config.settings.collectives.deadline_s, world, payload)
 }
 
+/// Seconds for what waits for storage on another rank.
+fn patience_s(options: &RunOptions) -> f64 {
+    let settings = &options.config.settings;
+    settings.collectives.deadline_s.max(settings.checkpoint.deadline_s)
+}
+
 fn gather_before(deadline_s: f64, world: &World, payload: &[u8]) -> Outcome<Vec<Vec<u8>>> {
     let deadline = Instant::now() + Duration::from_secs_f64(deadline_s);
     Ok(gather_bytes(&*world.collective, payload, deadline)?)
@@ -66,7 +72,8 @@ fn unlike_rank_0(
     world: &World,
     digest: &blake3::Hash,
 ) -> Outcome<Option<usize>> {
-    let digests = gather(options, world, digest.as_bytes())?;
+    // Files are read before: slow storage is no lost peer.
+    let digests = gather_before(patience_s(options), world, digest.as_bytes())?;
     Ok(digests.iter().position(|digest| *digest != digests[0]))
 }
 
@@ -122,9 +129,8 @@ pub(crate) fn gather_ranks(
     };
     let internal = |error| Failure::new(ExitCode::Internal, anyhow::Error::from(error));
     let payload = serde_json::to_vec(&own).map_err(internal)?;
-    let settings = &options.config.settings;
-    let (usual, saving) = (settings.collectives.deadline_s, settings.checkpoint.deadline_s);
-    let deadline_s = if phases_ns.is_some() { usual.max(saving) } else { usual };
+    let usual = options.config.settings.collectives.deadline_s;
+    let deadline_s = if phases_ns.is_some() { patience_s(options) } else { usual };
     let all = gather_before(deadline_s, world, &payload)?;
     all.iter().map(|bytes| serde_json::from_slice(bytes).map_err(internal)).collect()
 }

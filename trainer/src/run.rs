@@ -241,9 +241,9 @@ impl<'run> Setting<'run> {
         let injector = Injector::new(&self.options.injections, collective.rank());
         let trainer = trainer.insert(Trainer::new(config, &self.source, collective, injector)?);
         let resumed = durability.resume(trainer)?;
-        self.import(trainer, resumed, chronicle)?;
         let floor = trainer.sequences.describe().entropy_floor_nats;
         chronicle.resumed(resumed.unwrap_or(0), floor)?;
+        self.import(trainer, resumed, chronicle)?;
         self.announce("start", self.introduction(resumed));
         let probe = Duration::from_secs_f64(config.settings.telemetry.matmul_probe_s);
         let compute = config.workload.precision.compute;

@@ -31,6 +31,9 @@ pub(super) struct Neighbourhood {
     pub(super) across: MPI_Comm,
 }
 
+/// Stands for an error that is none of the system's.
+const UNSEEN: i32 = -1;
+
 /// Sets up the shared memory on all nodes, or on none. Blocking, and the same calls on all ranks
 /// whatever their options.
 pub(super) fn join(world: World, options: &MpiOptions) -> Result<Carrier, Code> {
@@ -51,15 +54,19 @@ pub(super) fn join(world: World, options: &MpiOptions) -> Result<Carrier, Code> 
     }
     let shared = share(&layout, node)?;
     // Also tells the makers that all have mapped what they made.
-    let failed = |error: &io::Error| error.raw_os_error().unwrap_or(-1) as u32;
+    let failed = |error: &io::Error| error.raw_os_error().unwrap_or(UNSEEN) as u32;
     let outcome = [shared.as_ref().map_or_else(|error| u64::from(failed(error)), |_| 0)];
     let outcomes = calls::all_gather(&outcome, size, world)?;
     calls::free(node)?;
     if let Some(rank) = outcomes.iter().position(|&outcome| outcome != 0) {
-        let error = io::Error::from_raw_os_error(outcomes[rank] as u32 as i32);
+        let error = match outcomes[rank] as u32 as i32 {
+            UNSEEN => "it does not see the maker's files: another container?".to_owned(),
+            code => io::Error::from_raw_os_error(code).to_string(),
+        };
         return Ok(Carrier::MpiForWant(format!("rank {rank} could not map it: {error}")));
     }
-    let across = calls::split(world, layout.group(), rank)?;
+    // By node, not by rank: a host file may deal ranks to nodes in any order.
+    let across = calls::split(world, layout.group(), layout.node)?;
     match shared {
         Ok((node, _file)) => Ok(Carrier::Memory(Neighbourhood { layout, node, across })),
         Err(error) => Ok(Carrier::MpiForWant(error.to_string())), // told to all: not reached

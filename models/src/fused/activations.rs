@@ -194,6 +194,13 @@ fn planned_bytes<E: Element>(config: &ModelConfig, size: &Size) -> Vec<(String, 
     let packs = matmul::Workspace::<E>::new(1).bytes();
     let chunk = size.chunk_tokens::<E>();
     let logits = cross_entropy::Workspace::<E>::planned_bytes(chunk, size.vocabulary);
+    let positions = match config.family {
+        Family::Gpt => 0,
+        Family::Llama(_) => {
+            let pairs = size.attention.head_width / 2;
+            rope::Tables::<E::Wide>::planned_bytes(pairs, size.attention.tokens)
+        }
+    };
     let plan = [
         ("residual stream", (kept.streams + kept.attention) * element),
         ("attention", (kept.qkv + kept.attention) * element + kept.log_sums * wide),
@@ -202,7 +209,7 @@ fn planned_bytes<E: Element>(config: &ModelConfig, size: &Size) -> Vec<(String, 
         ("shared by all blocks", scratch * element),
         ("logits of one chunk", logits),
         ("workspaces of the threads", blocks + packs * threads),
-        ("positions", rope_tables::<E::Wide>(config, size).map_or(0, |tables| tables.bytes())),
+        ("positions", positions),
     ];
     let plan = plan.into_iter().filter(|(_, bytes)| *bytes > 0);
     plan.map(|(purpose, bytes)| (purpose.to_owned(), bytes as u64)).collect()

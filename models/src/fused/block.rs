@@ -1,4 +1,4 @@
-//! One GPT block: x = x + attention(norm1(x)); x = x + feed-forward(norm2(x)).
+//! One block: x = x + attention(norm1(x)); x = x + feed-forward(norm2(x)).
 
 use super::activations::{KeptBlock, Scratch, Tools};
 use super::norm::Parameters;

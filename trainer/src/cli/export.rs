@@ -49,7 +49,9 @@ impl Export {
 
     /// The run's folder and the checkpoint that was named, in whichever way.
     fn source(&self) -> Outcome<(&Path, Option<String>)> {
+        let is_run = self.folder.join("checkpoints").is_dir();
         let parent = self.folder.parent().filter(|parent| parent.ends_with("checkpoints"));
+        let parent = parent.filter(|_| !is_run);
         let (Some(run), Some(name)) = (parent.and_then(Path::parent), self.folder.file_name())
         else {
             return Ok((&self.folder, self.checkpoint.clone()));

@@ -182,7 +182,7 @@ fn shard_paths(folder: &Path) -> Outcome<Vec<PathBuf>> {
     if single.exists() || !index.exists() {
         return Ok(vec![single]);
     }
-    let map = read_json(&index)?["weight_map"].take();
+    let map = read_json(&index)?.get_mut("weight_map").map(Value::take).unwrap_or_default();
     let map: BTreeMap<String, String> = serde_json::from_value(map)
         .map_err(|error| refuse(&index, format!("weight_map: {error}")))?;
     let files: BTreeSet<String> = map.into_values().collect();

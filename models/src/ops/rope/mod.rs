@@ -39,9 +39,9 @@ impl<W: Float> Tables<W> {
         Self { cosine: of(f64::cos), sine: of(f64::sin), pairs }
     }
 
-    /// Size in bytes.
-    pub fn bytes(&self) -> usize {
-        size_of_val(&self.cosine[..]) + size_of_val(&self.sine[..])
+    /// Size in bytes of tables for so many pairs and tokens.
+    pub fn planned_bytes(pairs: usize, tokens: usize) -> usize {
+        2 * pairs * tokens * size_of::<W>()
     }
 }
 
