@@ -1,4 +1,5 @@
-//! Forward and backward of the whole model, generic over the element: f32 and bf16 train, f64 checks.
+//! Forward and backward of the whole model, generic over the element: f32 and bf16 train, f64
+//! checks.
 
 use super::activations::{Kept, Scratch, Tools};
 use super::block;
