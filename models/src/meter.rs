@@ -196,7 +196,7 @@ mod tests {
         assert!(count.time >= Duration::from_millis(4), "{:?}", count.time);
         meter.start();
         assert_eq!(meter.counts().count(), 0, "begins from nothing");
-        meter.time(op, || Work::default(), || ());
+        meter.time(op, Work::default, || ());
         assert_eq!(meter.counts().count(), 1);
     }
 

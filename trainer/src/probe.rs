@@ -33,8 +33,8 @@ const TRIAD: usize = 16 << 20;
 /// Elements that one thread takes at a time.
 const PIECE: usize = 1 << 16;
 
-/// Bytes per second of a = b + s c over arrays beyond the caches, two reads and a write, as STREAM's
-/// triad counts them; the best for `budget`, of at least three after one that warms up.
+/// Bytes per second of a = b + s c over arrays beyond the caches, two reads and a write, as the
+/// triad of STREAM counts them; the best for `budget`, of at least three after one that warms up.
 pub(crate) fn memory_bytes_per_second(budget: Duration) -> f64 {
     let (mut a, b, c) = (vec![0.0_f32; TRIAD], vec![1.0_f32; TRIAD], vec![2.0_f32; TRIAD]);
     let mut once = || {

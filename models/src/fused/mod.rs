@@ -1,8 +1,8 @@
 //! The engine of the workload itself: explicit forward and backward over preplanned buffers.
 //!
 //! There is no tape. Every block keeps what its backward needs ([`activation_bytes`]), weight
-//! gradients are written or accumulated in place, and a segment is declared complete as soon as its last
-//! gradient is in, so that its reduction can start while backward goes on. After construction
+//! gradients are written or accumulated in place, and a segment is declared complete as soon as its
+//! last gradient is in, so that its reduction can start while backward goes on. After construction
 //! nothing is allocated. Results have the same bits for any number of threads.
 
 mod activations;

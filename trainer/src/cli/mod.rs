@@ -27,7 +27,7 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Train(train::Train),
+    Train(Box<train::Train>),
     Workloads(workloads::Workloads),
     Plan(plan::Plan),
     Report(report::Report),

@@ -59,8 +59,8 @@ pub(super) struct Train {
     /// Step lines for people or for machines.
     #[arg(long, value_enum, default_value = "text")]
     log_format: LogFormat,
-    /// Print what each op of this step took (calls, time, FLOP/s, bytes/s, shares of what the machine
-    /// can do) to stdout.
+    /// Print what each op of this step took (calls, time, FLOP/s, bytes/s, shares of what the
+    /// machine can do) to stdout.
     #[arg(long, value_name = "N")]
     profile_step: Option<u64>,
     /// Injects a fault for a drill or a test: kill|nan|hang@step=S,rank=R[,point=P].
