@@ -24,14 +24,29 @@ pub struct Kind {
     pub rounding: f64,
 }
 
-/// Both families in both precisions.
-pub const KINDS: [Kind; 4] = [
-    Kind { flags: &["--workload", "smoke"], rounding: 1e-5 },
-    Kind { flags: &["--workload", "llama-smoke"], rounding: 1e-5 },
-    Kind { flags: &["--workload", "smoke", "--set", BF16], rounding: 1e-3 },
-    Kind { flags: &["--workload", "llama-smoke", "--set", BF16], rounding: 1e-3 },
+/// Both families in both precisions, plain, and with a sharded optimizer and recomputation.
+pub const KINDS: [Kind; 8] = [
+    kind(&["--workload", "smoke"], F32_ROUNDING),
+    kind(&["--workload", "llama-smoke"], F32_ROUNDING),
+    kind(&["--workload", "smoke", "--set", BF16], BF16_ROUNDING),
+    kind(&["--workload", "llama-smoke", "--set", BF16], BF16_ROUNDING),
+    kind(&["--workload", "smoke", "--set", SHARDED, "--set", AGAIN], F32_ROUNDING),
+    kind(&["--workload", "llama-smoke", "--set", SHARDED, "--set", AGAIN], F32_ROUNDING),
+    kind(&["--workload", "smoke", "--set", BF16, "--set", SHARDED, "--set", AGAIN], BF16_ROUNDING),
+    kind(
+        &["--workload", "llama-smoke", "--set", BF16, "--set", SHARDED, "--set", AGAIN],
+        BF16_ROUNDING,
+    ),
 ];
 
+const fn kind(flags: &'static [&'static str], rounding: f64) -> Kind {
+    Kind { flags, rounding }
+}
+
+const F32_ROUNDING: f64 = 1e-5;
+const BF16_ROUNDING: f64 = 1e-3;
+const SHARDED: &str = "run.shard_optimizer=true";
+const AGAIN: &str = "run.recompute=true";
 const BF16: &str = "precision.compute=bf16";
 
 /// What a finished run returned and said.
