@@ -1,0 +1,195 @@
+"""Training steps of yardstick and of PyTorch in one run on the same cores.
+
+Both train the same GPT-2 shapes: forward, backward, clipping and AdamW, random tokens on PyTorch's
+side and the synthetic stream on ours, no checkpoint, telemetry on. bf16 is autocast in PyTorch: f32
+master weights, as ours. Rounds take turns; the figure is the ratio of the median tokens/s to the
+better of PyTorch's two. Peak memory is the resident maximum of the process.
+
+    bench/cpu_vs_torch.sh [--all] [--row N]
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+TOP = pathlib.Path(__file__).resolve().parent.parent
+YARDSTICK = TOP / "target" / "release" / "yardstick"
+SMALL = {"layers": 12, "width": 768, "heads": 12, "vocabulary": 50257}
+TINY = {"layers": 6, "width": 384, "heads": 6, "vocabulary": 50304}
+# Shape, B, T, precision, the goal against the better of PyTorch's two.
+ROWS = [
+    (SMALL, 4, 256, "bf16", 1.3),
+    (SMALL, 4, 256, "f32", 1.8),
+    (TINY, 12, 256, "bf16", 1.5),
+    (TINY, 12, 256, "f32", 2.0),
+    (SMALL, 1, 1024, "bf16", 1.3),
+    (SMALL, 1, 1024, "f32", 1.8),
+]
+WARM_UP, STEPS, ROUNDS = 3, 10, int(os.environ.get("ROUNDS", "2"))
+
+
+def peer(shape, sequences, tokens, precision, compiled):
+    """Trains with PyTorch and prints milliseconds of every measured step and peak memory."""
+    import resource
+
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+
+    class Block(nn.Module):
+        """A GPT-2 block."""
+
+        def __init__(self, width, heads):
+            super().__init__()
+            self.heads = heads
+            self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+            self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+            self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+        def forward(self, x):
+            b, t, c = x.shape
+            qkv = self.qkv(self.norm1(x)).view(b, t, 3, self.heads, c // self.heads)
+            q, k, v = qkv.permute(2, 0, 3, 1, 4)
+            mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            x = x + self.out(mixed.transpose(1, 2).reshape(b, t, c))
+            return x + self.down(F.gelu(self.up(self.norm2(x)), approximate="tanh"))
+
+    class Gpt(nn.Module):
+        """GPT-2 with its head tied to the token table."""
+
+        def __init__(self, layers, width, heads, vocabulary):
+            super().__init__()
+            self.tokens, self.places = nn.Embedding(vocabulary, width), nn.Embedding(1024, width)
+            self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
+            self.norm = nn.LayerNorm(width)
+            for parameter in self.parameters():
+                if parameter.dim() == 2:
+                    nn.init.normal_(parameter, std=0.02)
+
+        def forward(self, inputs, targets):
+            x = self.tokens(inputs) + self.places.weight[: inputs.shape[1]]
+            for block in self.blocks:
+                x = block(x)
+            logits = self.norm(x) @ self.tokens.weight.T
+            return F.cross_entropy(logits.view(-1, logits.shape[-1]), targets.view(-1))
+
+    torch.manual_seed(0)
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    model = Gpt(**shape)
+    run = torch.compile(model) if compiled else model
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=6e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True
+    )
+    cast = torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16")
+    times = []
+    for _ in range(WARM_UP + STEPS):
+        batch = torch.randint(shape["vocabulary"], (sequences, tokens + 1))
+        start = time.perf_counter()
+        with cast:
+            loss = run(batch[:, :-1], batch[:, 1:].contiguous())
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        times.append(time.perf_counter() - start)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    print(json.dumps({"step_ms": [1e3 * t for t in times[WARM_UP:]], "peak_bytes": peak}))
+
+
+def torch_round(row, compiled):
+    """One process of PyTorch: its measured steps and peak memory."""
+    arguments = [sys.executable, __file__, "--peer", json.dumps([*row[:4], compiled])]
+    done = subprocess.run(arguments, text=True, capture_output=True)
+    if done.returncode != 0:
+        sys.exit(f"PyTorch failed:\n{done.stderr[-2000:]}")
+    found = json.loads(done.stdout.splitlines()[-1])
+    return found["step_ms"], found["peak_bytes"]
+
+
+def our_round(row):
+    """One run of yardstick: its measured steps, peak memory, and FLOPs per token."""
+    shape, sequences, tokens, precision, _ = row
+    values = {
+        **{f"model.{key}": value for key, value in shape.items()},
+        "model.feed_forward": 4 * shape["width"],
+        "precision.compute": precision,
+        "batch.micro_sequences": sequences,
+        "batch.global_sequences": sequences,
+        "batch.sequence_tokens": tokens,
+        "checkpoint.at_end": "false",
+    }
+    sets = [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
+    with tempfile.TemporaryDirectory() as folder:
+        out = pathlib.Path(folder) / "run"
+        arguments = ["train", "--workload", "gpt2-124m", "--steps", str(WARM_UP + STEPS)]
+        log = open(pathlib.Path(folder) / "log", "w+", encoding="utf-8")
+        command = [str(YARDSTICK), *arguments, *sets, "--out", str(out)]
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode != 0:
+            log.seek(0)
+            sys.exit(f"yardstick failed:\n{log.read()[-2000:]}")
+        record = json.loads((out / "record.json").read_text())
+        lines = (out / "steps" / "r000000.jsonl").read_text().splitlines()
+    times = [json.loads(line)["wall_ns"] / 1e6 for line in lines][WARM_UP:]
+    flops = record["steps"]["flops_per_token"]["causal"]
+    return times, usage.ru_maxrss * 1024, (flops, record["mfu_measured"]["causal"])
+
+
+def measure(row):
+    """All rounds of one row; prints its table and returns the ratio and the goal."""
+    shape, sequences, tokens, precision, goal = row
+    print(f"\n{shape['layers']} layers, {shape['width']} wide, V {shape['vocabulary']}, "
+          f"{sequences} x {tokens}, {precision}")
+    found = {"eager": [], "compiled": [], "yardstick": []}
+    peaks = dict.fromkeys(found, 0)
+    for _ in range(ROUNDS):
+        for name, compiled in (("eager", False), ("compiled", True)):
+            times, peak = torch_round(row, compiled)
+            found[name] += times
+            peaks[name] = max(peaks[name], peak)
+        times, peak, (flops, share) = our_round(row)
+        found["yardstick"] += times
+        peaks["yardstick"] = max(peaks["yardstick"], peak)
+    rates = {name: sequences * tokens / statistics.median(ms) * 1e3 for name, ms in found.items()}
+    print(f"{'':12}{'tokens/s':>10}{'GFLOP/s':>10}{'peak MiB':>10}")
+    for name, rate in rates.items():
+        print(f"{name:12}{rate:10.0f}{rate * flops / 1e9:10.0f}{peaks[name] / 2**20:10.0f}")
+    ratio = rates["yardstick"] / max(rates["eager"], rates["compiled"])
+    memory = peaks["yardstick"] / min(peaks["eager"], peaks["compiled"])
+    print(f"ratio {ratio:.2f} (goal {goal}), peak memory {memory:.2f} of PyTorch's (goal 0.8), "
+          f"{share:.0%} of the matmul rate measured in the run (goal 65% for 124M)")
+    return ratio, goal
+
+
+def main():
+    """Measures one row, or all of them."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--all", action="store_true", help="every row")
+    parser.add_argument("--row", type=int, default=1, help="one row, from 1")
+    parser.add_argument("--peer", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.peer:
+        return peer(*json.loads(options.peer))
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=TOP, text=True,
+                            capture_output=True).stdout.strip()
+    print(f"{len(os.sched_getaffinity(0))} cores, {STEPS} steps a round after {WARM_UP}, {ROUNDS} "
+          f"rounds in turn; checkpoints off, telemetry on; commit {commit}")
+    if options.all:
+        found = [measure(row) for row in ROWS]
+        figure, goal = min(ratio / goal for ratio, goal in found), 1
+    else:
+        figure, goal = measure(ROWS[options.row - 1])
+    print(f"cpu_vs_torch: {figure:.2f} (goal {goal})")
+    return 0 if figure >= goal else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
