@@ -37,51 +37,36 @@ pub trait Element: sealed::Sealed + Copy + Debug + Default + Send + Sync + 'stat
     fn kernel() -> &'static Kernel<Self::Wide>;
 }
 
-impl Element for f32 {
-    type Wide = Self;
-    const ZERO: Self = 0.0;
+/// An element that is its own wide type, with its kernels.
+macro_rules! own_wide {
+    ($float:ident, $kernels:ident) => {
+        impl Element for $float {
+            type Wide = Self;
+            const ZERO: Self = 0.0;
 
-    #[inline(always)]
-    fn widen(self) -> Self {
-        self
-    }
+            #[inline(always)]
+            fn widen(self) -> Self {
+                self
+            }
 
-    #[inline(always)]
-    fn narrow(value: Self) -> Self {
-        value
-    }
+            #[inline(always)]
+            fn narrow(value: Self) -> Self {
+                value
+            }
 
-    fn pair(_first: Self, _second: Self) -> Self {
-        unreachable!("no kernel takes pairs of f32")
-    }
+            fn pair(_first: Self, _second: Self) -> Self {
+                unreachable!("no kernel takes pairs of {}", stringify!($float))
+            }
 
-    fn kernel() -> &'static Kernel<Self> {
-        super::matmul::kernel::single()
-    }
+            fn kernel() -> &'static Kernel<Self> {
+                super::matmul::kernel::$kernels()
+            }
+        }
+    };
 }
 
-impl Element for f64 {
-    type Wide = Self;
-    const ZERO: Self = 0.0;
-
-    #[inline(always)]
-    fn widen(self) -> Self {
-        self
-    }
-
-    #[inline(always)]
-    fn narrow(value: Self) -> Self {
-        value
-    }
-
-    fn pair(_first: Self, _second: Self) -> Self {
-        unreachable!("no kernel takes pairs of f64")
-    }
-
-    fn kernel() -> &'static Kernel<Self> {
-        super::matmul::kernel::double()
-    }
-}
+own_wide!(f32, single);
+own_wide!(f64, double);
 
 impl Element for bf16 {
     type Wide = f32;
