@@ -79,7 +79,7 @@ fn a_run_goes_on_where_steps_stopped_it() {
 fn a_start_that_was_killed_before_it_said_whose_folder_it_is_does_no_harm() {
     let folder = Folder::new();
     std::fs::create_dir(folder.path()).unwrap();
-    for left in ["lock", "identity.json.tmp"] {
+    for left in ["lock", "identity.5f0c.tmp"] {
         std::fs::write(folder.path().join(left), "{").unwrap();
     }
     train(&folder, &["--steps", "2", "--fresh"]).expect(0);

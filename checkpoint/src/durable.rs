@@ -69,7 +69,7 @@ pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<()> {
 
 /// What [`publish`] found under the name.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Published {
+pub enum Published {
     /// Nothing: the bytes are there now.
     New,
     /// The same bytes.
@@ -85,12 +85,10 @@ pub(crate) enum Published {
 /// no hard links the name is created exclusively and written in place: a crash may then leave half
 /// of it, which its own digest gives away. `tag` makes the temporary name unique, and `midway` is
 /// called when half of it is written.
-pub(crate) fn publish(
-    path: &Path,
-    tag: &str,
-    bytes: &[u8],
-    midway: impl FnOnce(),
-) -> Result<Published> {
+///
+/// # Errors
+/// [`Error::Io`] naming the file and what was tried.
+pub fn publish(path: &Path, tag: &str, bytes: &[u8], midway: impl FnOnce()) -> Result<Published> {
     publish_by(|staged, path| fs::hard_link(staged, path), path, tag, bytes, midway)
 }
 

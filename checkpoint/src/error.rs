@@ -101,12 +101,6 @@ pub enum Error {
         /// Size of the missing box in each dimension.
         extent: Vec<usize>,
     },
-    /// The caller said that this rank must not save; the others read it in [`Error::SaveFailed`].
-    #[error("{reason}")]
-    Unable {
-        /// Its reason.
-        reason: String,
-    },
     /// The save was given up on every rank and its files removed. The state in memory is
     /// untouched: go on training, and try again later.
     #[error("save of step {step} given up: {}", join(failures))]

@@ -75,6 +75,7 @@ mod write;
 pub use boxes::{Dtype, Part, PartMut, TensorBox};
 pub use cut::{Share, cut};
 pub use digest::{Crc64, Digest};
+pub use durable::{Published, publish};
 pub use error::{Error, RankFailure, Rejected};
 pub use format::manifest::{Manifest, RankEntry};
 pub use identity::Identity;

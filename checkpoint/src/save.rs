@@ -16,7 +16,7 @@ use crate::format::manifest::{MANIFEST, Manifest, RankEntry, rank_folder};
 use crate::format::sealed::seal;
 use crate::name::Name;
 use crate::write::{Job, Written};
-use crate::{Digest, Error, FORMAT, Observer, Part, Peers, Point, Result, Store};
+use crate::{Digest, Error, FORMAT, Observer, Part, Peers, Point, RankFailure, Result, Store};
 
 /// What to save.
 #[derive(Debug, Clone, Copy)]
@@ -63,10 +63,12 @@ struct Opening {
     step: u64,
     epoch: u64,
     state: Digest,
+    /// Why this rank must not save.
+    unable: Option<String>,
     lead: Lead,
 }
 
-/// What rank 0 did; the others say [`Lead::Follows`].
+/// What rank 0 did; the others, and rank 0 when it must not save, say [`Lead::Follows`].
 #[derive(Debug, Serialize, Deserialize)]
 enum Lead {
     Follows,
@@ -112,48 +114,45 @@ impl Store {
         Ok(SaveReport { checkpoint, bytes, bytes_total, write, vote, commit, warnings })
     }
 
-    /// Gather 1: all ranks learn the attempt's name, and find out if they differ.
+    /// Gather 1: all ranks learn the attempt's name, and find out if they differ. That a newer
+    /// attempt exists counts more than anything that a rank objects.
     fn begin(&self, request: &Save<'_>, peers: &dyn Peers) -> Result<Name> {
-        let lead = match request.unable {
-            Some(reason) => Err(Error::Unable { reason: reason.to_owned() }),
-            None if peers.rank() == 0 => self.lead(request, peers),
-            None => Ok(Lead::Follows),
-        };
-        let led = lead.is_ok();
+        let lead = if peers.rank() == 0 { self.lead(request, peers) } else { Ok(Lead::Follows) };
         let opening = lead.map(|lead| Opening {
             step: request.step,
             epoch: request.epoch,
             state: Digest::of(request.state.to_string().as_bytes()),
+            unable: request.unable.map(str::to_owned),
             lead,
         });
-        let openings = match agree(peers, opening)? {
-            Ok(openings) => openings,
-            Err(Objection { failures, .. }) => {
-                // Rank 0 may have made a folder for it; what stays is swept before the next save.
-                if led && peers.rank() == 0 {
-                    self.sweep(request.epoch);
-                }
-                return Err(Error::SaveFailed { step: request.step, failures });
-            }
-        };
-        let name = match &openings[0].lead {
-            Lead::Done(name) => self.parse_name(name)?,
-            Lead::Fenced(found) => return Err(self.fenced(request.epoch, found)),
-            Lead::Follows => unreachable!("rank 0 leads"),
-        };
-        if let Some(error) = disagreement(&openings) {
-            if peers.rank() == 0 {
-                self.discard(&name)?;
-            }
-            return Err(error);
+        let step = request.step;
+        let openings = agree(peers, opening)?
+            .map_err(|Objection { failures, .. }| Error::SaveFailed { step, failures })?;
+        if let Lead::Fenced(found) = &openings[0].lead {
+            return Err(self.fenced(request.epoch, found));
         }
-        Ok(name)
+        let refusal = match objections(&openings) {
+            failures if failures.is_empty() => disagreement(&openings),
+            failures => Some(Error::SaveFailed { step, failures }),
+        };
+        let Lead::Done(name) = &openings[0].lead else {
+            return Err(refusal.expect("rank 0 leads, or says why it must not"));
+        };
+        let name = self.parse_name(name)?;
+        let Some(refusal) = refusal else { return Ok(name) };
+        if peers.rank() == 0 {
+            drop(self.discard(&name)); // what stays is swept before the next save
+        }
+        Err(refusal)
     }
 
     /// Rank 0: makes room, and creates the folders of a new attempt.
     fn lead(&self, request: &Save<'_>, peers: &dyn Peers) -> Result<Lead> {
         if let Some(found) = self.newer_attempt(request.epoch)? {
             return Ok(Lead::Fenced(found));
+        }
+        if request.unable.is_some() {
+            return Ok(Lead::Follows);
         }
         self.sweep(request.epoch);
         let (epoch, step) = (request.epoch, request.step);
@@ -280,6 +279,14 @@ impl Store {
         }
         Error::SaveFailed { step: name.step, failures }
     }
+}
+
+/// Why ranks must not save.
+fn objections(openings: &[Opening]) -> Vec<RankFailure> {
+    let failure = |(rank, opening): (usize, &Opening)| {
+        opening.unable.clone().map(|reason| RankFailure { rank, reason })
+    };
+    openings.iter().enumerate().filter_map(failure).collect()
 }
 
 /// The first difference between ranks that should save the same thing.

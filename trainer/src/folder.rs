@@ -7,6 +7,7 @@ use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use checkpoint::Published;
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{Failure, Outcome};
@@ -90,7 +91,8 @@ impl Folder {
 
     /// Whether there is more than what a start leaves that was killed before it wrote its identity.
     fn is_occupied(&self) -> bool {
-        let begun = |name: &OsStr| name == "lock" || name == "identity.json.tmp";
+        let staged = |name: &str| name.starts_with("identity.") && name.ends_with(".tmp");
+        let begun = |name: &OsStr| name == "lock" || name.to_str().is_some_and(staged);
         let entries = std::fs::read_dir(&self.root).into_iter().flatten();
         entries.flatten().any(|entry| !begun(&entry.file_name()))
     }
@@ -132,13 +134,13 @@ impl Folder {
         std::fs::create_dir_all(&self.root).map_err(|error| refuse(&error))?;
         self.lock()?;
         // Looked at again: until the lock was taken another start may have come first.
-        let identity = if let Some(identity) = look(self)? {
-            identity
-        } else {
-            let identity = RunIdentity::draw(workload_id).map_err(|error| refuse(&error))?;
-            let text = serde_json::to_vec(&identity).map_err(|error| refuse(&error))?;
-            atomic::write(&self.identity(), &text).map_err(|error| refuse(&error))?;
-            identity
+        let identity = loop {
+            if let Some(found) = look(self)? {
+                break found;
+            }
+            if let Some(own) = self.take(workload_id).map_err(|error| refuse(&error))? {
+                break own;
+            }
         };
         let text = options.config.to_toml();
         let path = self.root.join("config.toml");
@@ -146,6 +148,14 @@ impl Folder {
         let attempts = Attempt::read_all(&self.root).map_err(|error| refuse(&error))?;
         let number = attempts.last().map_or(1, |attempt| attempt.number + 1);
         Ok(Prepared::Attempt { number, run: identity.run })
+    }
+
+    /// Writes a new run's identity, unless another start was first: locks do not work everywhere.
+    fn take(&self, workload_id: &str) -> anyhow::Result<Option<RunIdentity>> {
+        let own = RunIdentity::draw(workload_id)?;
+        let text = serde_json::to_vec(&own)?;
+        let published = checkpoint::publish(&self.identity(), &own.run, &text, || {})?;
+        Ok(matches!(published, Published::New | Published::Same).then_some(own))
     }
 
     /// Takes the folder for this process; file systems without locks are used without.
@@ -190,5 +200,24 @@ impl Folder {
             )));
         }
         Ok(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_two_first_starts_without_locks_one_gives_the_run_its_identity() {
+        let folder = tempfile::tempdir().unwrap();
+        let identities = std::thread::scope(|scope| {
+            let start = || Folder::new(folder.path()).take("6ad31c0f9e21").unwrap();
+            let starts: Vec<_> = (0..8).map(|_| scope.spawn(start)).collect();
+            let taken: Vec<_> = starts.into_iter().filter_map(|it| it.join().unwrap()).collect();
+            taken
+        });
+        let found = Folder::new(folder.path()).check_identity("6ad31c0f9e21").unwrap();
+        assert_eq!(identities, [found]);
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 }

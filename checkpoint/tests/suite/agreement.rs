@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::fs;
 use std::path::PathBuf;
 
-use checkpoint::{Error, Observer, Peers, PeersError, Point, Save, Silent};
+use checkpoint::{Error, Observer, Peers, PeersError, Point, Save, Silent, Store};
 use serde_json::Value;
 
 use crate::support::*;
@@ -145,33 +145,46 @@ fn a_save_that_was_cut_short_is_swept_by_the_next_one_of_the_process() {
     assert_eq!(names(&store), [new]);
 }
 
+/// A save of step 10 by two ranks of the first attempt, of which one must not.
+fn save_but_for(store: &Store, unable: usize) -> Vec<checkpoint::Error> {
+    let save = |peers: &Thread| {
+        let model = model(10);
+        let save = Save {
+            step: 10,
+            epoch: 1,
+            parts: &parts(&model, 2, peers.rank()),
+            state: &state(10),
+            rank_state: &Value::Null,
+            parent: None,
+            unable: (peers.rank() == unable).then_some("its steps are not on the disk"),
+        };
+        store.save(&save, peers, &Silent)
+    };
+    on_ranks(2, save).into_iter().map(Result::unwrap_err).collect()
+}
+
 #[test]
 fn a_rank_that_must_not_save_says_why_to_all() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
     for unable in [0, 1] {
-        let results = on_ranks(2, |peers| {
-            let model = model(10);
-            let save = Save {
-                step: 10,
-                epoch: 1,
-                parts: &parts(&model, 2, peers.rank()),
-                state: &state(10),
-                rank_state: &Value::Null,
-                parent: None,
-                unable: (peers.rank() == unable).then_some("its steps are not on the disk"),
-            };
-            store.save(&save, peers, &Silent)
-        });
-        for result in results {
-            match result.unwrap_err() {
-                Error::SaveFailed { failures, .. } => {
-                    assert_eq!((failures.len(), failures[0].rank), (1, unable));
-                    assert_eq!(failures[0].reason, "its steps are not on the disk");
-                }
-                other => panic!("{other}"),
-            }
+        for error in save_but_for(&store, unable) {
+            let Error::SaveFailed { failures, .. } = error else { panic!("{error}") };
+            assert_eq!((failures.len(), failures[0].rank), (1, unable));
+            assert_eq!(failures[0].reason, "its steps are not on the disk");
         }
         assert!(names(&store).is_empty(), "nothing is left of it");
+    }
+}
+
+#[test]
+fn an_attempt_that_is_overtaken_learns_it_also_when_it_must_not_save() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    fs::create_dir(folder.path().join("s000000005-e0002-00000000")).unwrap();
+    for unable in [0, 1] {
+        for error in save_but_for(&store, unable) {
+            assert!(matches!(error, Error::Fenced { .. }), "{unable}: {error}");
+        }
     }
 }

@@ -15,34 +15,41 @@ pub fn steps_path(dir: &Path, rank: usize) -> PathBuf {
     dir.join("steps").join(format!("r{rank:06}.jsonl"))
 }
 
-/// Cuts a rank's file back to its first `completed_steps` steps and returns them.
+/// Cuts the file of a rank's steps back to the first `completed_steps` and returns them.
 ///
 /// Everything after them goes, a torn last line too. A file that does not exist has no steps.
+/// Damage among them is an error on rank 0 alone, whose losses are the run's. On another rank it
+/// costs times of earlier attempts, perhaps of another world size: a warning, and the damaged file
+/// stays beside the one that is cut.
 ///
 /// # Errors
-/// [`Error::Io`], and [`Error::Malformed`] for damage among these steps.
-pub fn truncate_after(path: &Path, completed_steps: u64) -> Result<Vec<StepSample>, Error> {
+/// [`Error::Io`], and on rank 0 [`Error::Malformed`].
+pub fn truncate_after(
+    dir: &Path,
+    rank: usize,
+    completed_steps: u64,
+) -> Result<Vec<StepSample>, Error> {
+    let path = &steps_path(dir, rank);
     let Some(bytes) = read_if_present(path)? else { return Ok(Vec::new()) };
-    let mut kept = Vec::new();
-    let mut kept_bytes = 0;
     let (lines, damage) = parse(path, &bytes);
     let last = lines.last().map_or(0, |parsed| parsed.line.sample.step);
     if let Some(damage) = damage.filter(|_| last < completed_steps) {
-        return Err(damage);
-    }
-    for parsed in lines {
-        if parsed.line.sample.step > completed_steps {
-            break;
+        if rank == 0 {
+            return Err(damage);
         }
-        kept_bytes = parsed.end;
-        kept.push(parsed.line.sample);
+        let aside = path.with_extension("jsonl.damaged");
+        fs::copy(path, &aside).map_err(Error::io("copy the damaged steps to", &aside))?;
+        tracing::warn!("{damage}\n  the steps after it are in {} alone", aside.display());
     }
+    let kept: Vec<Parsed> =
+        lines.into_iter().take_while(|it| it.line.sample.step <= completed_steps).collect();
+    let kept_bytes = kept.last().map_or(0, |parsed| parsed.end);
     if kept_bytes < bytes.len() {
         let file = OpenOptions::new().write(true).open(path).map_err(Error::io("open", path))?;
         file.set_len(kept_bytes as u64).map_err(Error::io("truncate", path))?;
         file.sync_all().map_err(Error::io("make durable", path))?;
     }
-    Ok(kept)
+    Ok(kept.into_iter().map(|parsed| parsed.line.sample).collect())
 }
 
 /// The steps in a rank's file, without a torn last line; none without a file.
@@ -163,15 +170,15 @@ mod tests {
     use super::super::sample::tests::sample;
     use super::*;
 
-    fn folder_with(steps: u64) -> (tempfile::TempDir, PathBuf) {
+    fn folder_with(rank: usize, steps: u64) -> (tempfile::TempDir, PathBuf) {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("steps")).unwrap();
-        let mut file = StepFile::open(folder.path(), 3).unwrap();
+        let mut file = StepFile::open(folder.path(), rank).unwrap();
         for step in 1..=steps {
-            file.append(&StepLine::now(3, sample(1, step))).unwrap();
+            file.append(&StepLine::now(rank, sample(1, step))).unwrap();
         }
         file.sync().unwrap();
-        let path = folder.path().join("steps/r000003.jsonl");
+        let path = folder.path().join(format!("steps/r{rank:06}.jsonl"));
         (folder, path)
     }
 
@@ -181,7 +188,7 @@ mod tests {
 
     #[test]
     fn steps_read_back_as_they_were() {
-        let (_folder, path) = folder_with(5);
+        let (_folder, path) = folder_with(3, 5);
         let expected: Vec<_> = (1..=5).map(|step| sample(1, step)).collect();
         let lines = read_steps(&path).unwrap();
         assert_eq!(lines.iter().map(|line| line.sample).collect::<Vec<_>>(), expected);
@@ -191,21 +198,21 @@ mod tests {
 
     #[test]
     fn a_resumed_run_goes_on_behind_its_checkpoint() {
-        let (folder, path) = folder_with(9);
-        assert_eq!(truncate_after(&path, 6).unwrap().len(), 6);
+        let (folder, path) = folder_with(3, 9);
+        assert_eq!(truncate_after(folder.path(), 3, 6).unwrap().len(), 6);
         let mut file = StepFile::open(folder.path(), 3).unwrap();
         file.append(&StepLine::now(3, sample(2, 7))).unwrap();
         let lines = read_steps(&path).unwrap();
         let found: Vec<_> =
             lines.iter().map(|line| (line.sample.attempt, line.sample.step)).collect();
         assert_eq!(found, [(1, 1), (1, 2), (1, 3), (1, 4), (1, 5), (1, 6), (2, 7)]);
-        assert_eq!(truncate_after(&path, 0).unwrap(), []);
+        assert_eq!(truncate_after(folder.path(), 3, 0).unwrap(), []);
         assert_eq!(fs::metadata(&path).unwrap().len(), 0);
     }
 
     #[test]
     fn a_disk_that_was_full_for_a_while_loses_no_step() {
-        let (folder, path) = folder_with(2);
+        let (folder, path) = folder_with(3, 2);
         let mut file = StepFile::open(folder.path(), 3).unwrap();
         let append = |file: &mut StepFile, step| file.append(&StepLine::now(3, sample(1, step)));
         append(&mut file, 3).unwrap();
@@ -226,7 +233,7 @@ mod tests {
 
     #[test]
     fn a_torn_last_line_is_cut_off_wherever_it_is_torn() {
-        let (_folder, path) = folder_with(3);
+        let (folder, path) = folder_with(3, 3);
         let whole = fs::read(&path).unwrap();
         let second_ends =
             whole.len() - whole.iter().rev().skip(1).position(|&b| b == b'\n').unwrap() - 1;
@@ -235,32 +242,49 @@ mod tests {
         for length in lengths {
             fs::write(&path, &whole[..length]).unwrap();
             assert_eq!(read_steps(&path).unwrap().len(), 2, "cut at {length}");
-            assert_eq!(truncate_after(&path, 100).unwrap().len(), 2, "cut at {length}");
+            assert_eq!(truncate_after(folder.path(), 3, 100).unwrap().len(), 2, "cut at {length}");
             assert_eq!(fs::read(&path).unwrap(), whole[..second_ends], "cut at {length}");
         }
     }
 
     #[test]
     fn blocks_of_zeros_after_a_power_loss_are_a_torn_line_too() {
-        let (_folder, path) = folder_with(2);
+        let (folder, path) = folder_with(3, 2);
         append(&path, &[0; 512]);
-        assert_eq!(truncate_after(&path, 2).unwrap().len(), 2);
+        assert_eq!(truncate_after(folder.path(), 3, 2).unwrap().len(), 2);
         append(&path, b"\0\0\0\n");
         assert_eq!(read_steps(&path).unwrap().len(), 2);
     }
 
+    /// A file of two steps, a damaged line, and two more.
+    fn damaged(rank: usize) -> (tempfile::TempDir, PathBuf) {
+        let (folder, path) = folder_with(rank, 2);
+        let good = fs::read(&path).unwrap();
+        append(&path, b"{\"step\": 3}\n");
+        append(&path, &good);
+        (folder, path)
+    }
+
     #[test]
     fn a_bad_line_in_the_middle_is_damage_and_is_named() {
-        let (_folder, path) = folder_with(2);
-        append(&path, b"{\"step\": 3}\n");
-        let good = fs::read(&path).unwrap();
-        append(&path, &good);
+        let (folder, path) = damaged(0);
         let error = read_steps(&path).unwrap_err().to_string();
-        assert!(error.contains("r000003.jsonl, line 3: expected one step as JSON"), "{error}");
+        assert!(error.contains("r000000.jsonl, line 3: expected one step as JSON"), "{error}");
         assert_eq!(read_sound_steps(&path).unwrap().len(), 2);
-        let error = truncate_after(&path, 3).unwrap_err().to_string();
+        let error = truncate_after(folder.path(), 0, 3).unwrap_err().to_string();
         assert!(error.contains("line 3"), "a step of the checkpoint is damaged: {error}");
-        assert_eq!(truncate_after(&path, 2).unwrap().len(), 2, "all that was durable is there");
+        let kept = truncate_after(folder.path(), 0, 2).unwrap();
+        assert_eq!(kept.len(), 2, "all that was durable is there");
         assert_eq!(read_steps(&path).unwrap().len(), 2);
+    }
+
+    #[test]
+    fn damage_to_another_rank_s_times_stops_no_resume_and_stays_beside() {
+        let (folder, path) = damaged(3);
+        let whole = fs::read(&path).unwrap();
+        assert_eq!(truncate_after(folder.path(), 3, 20).unwrap().len(), 2);
+        assert_eq!(read_steps(&path).unwrap().len(), 2);
+        let aside = folder.path().join("steps/r000003.jsonl.damaged");
+        assert_eq!(fs::read(aside).unwrap(), whole);
     }
 }

@@ -86,7 +86,7 @@ impl Telemetry {
         let steps = options.dir.join("steps");
         std::fs::create_dir_all(&steps).map_err(Error::io("create", &steps))?;
         let path = steps_path(&options.dir, options.rank);
-        let earlier = truncate_after(&path, options.completed_steps)?;
+        let earlier = truncate_after(&options.dir, options.rank, options.completed_steps)?;
         let file = StepFile::open(&options.dir, options.rank)?;
         let console = (options.rank == 0).then(|| Console::new(&options, out, terminal));
         let (queue, receiver) = mpsc::sync_channel(QUEUE_STEPS);
