@@ -74,7 +74,7 @@ test-doc: test-build ## run the examples in the documentation
 
 # `models` and `checkpoint` have no feature `mpi`: nothing in them is different without it.
 test-without-mpi: ## run the tests of a build without MPI
-	@$(BUDGET) $@ $(TEST_WITHOUT_MPI_SECONDS) $(CARGO_TEST) --no-default-features \
+	@MPICC=false $(BUDGET) $@ $(TEST_WITHOUT_MPI_SECONDS) $(CARGO_TEST) --no-default-features \
 		--exclude yardstick-models --exclude yardstick-checkpoint
 
 test-mpich: ## run the tests of the MPI backend against MPICH, in a build of its own
@@ -110,4 +110,4 @@ bench: setup-build ## run every benchmark against its peers
 
 clean: ## remove what was built and installed inside this folder
 	cargo clean
-	rm -rf .venv*
+	rm -rf .venv* target-*

@@ -41,6 +41,7 @@ const COMMAND_LINES: &[Case] = &[
     usage(&["plan", "--set", "model.feed_forward=36028797018963968"], &["model.feed_forward"]),
     usage(&["plan", "--set", "batch.micro_sequences=4294967296"], &["micro_sequences", "at most"]),
     usage(&["train", "--set", "model.family=rwkv"], &["rwkv", "gpt"]),
+    usage(&["train", "--set", "run.deterministic=false"], &["run.deterministic", "true"]),
     usage(&["train", "--set", "model.rope_theta=1e4"], &["model.rope_theta", "GPT", "llama"]),
     usage(&["train", "--set", "model.tied=false"], &["model.tied", "GPT"]),
     usage(

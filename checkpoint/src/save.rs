@@ -225,7 +225,7 @@ impl Store {
 
     fn publish(&self, name: &Name, manifest: Manifest, observer: &dyn Observer) -> Result<Lead> {
         if let Some(found) = self.newer_attempt(name.epoch)? {
-            self.discard(name)?;
+            drop(self.discard(name)); // the newer attempt may be removing it, too
             return Ok(Lead::Fenced(found));
         }
         let path = self.folder(name).join(MANIFEST);

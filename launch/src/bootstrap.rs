@@ -31,6 +31,8 @@ pub struct Options {
     pub backend: Backend,
     /// Longest time that ranks may take to meet.
     pub deadline: Duration,
+    /// Longest wait at the end for a rank that still writes what the run leaves.
+    pub closing: Duration,
     /// Compute threads of this rank; divided from the cores when `None`.
     pub threads: Option<usize>,
 }
@@ -102,6 +104,7 @@ fn open_mpi(_: Option<&Launcher>, options: &Options) -> Result<Box<dyn Collectiv
     let options = collectives::MpiOptions {
         open_timeout: options.deadline,
         timeout: options.deadline,
+        close_timeout: options.closing,
         ..collectives::MpiOptions::default()
     };
     let mpi = collectives::Mpi::open(options).map_err(|source| Error::Open { source })?;
@@ -147,8 +150,12 @@ mod tests {
     use crate::LauncherKind;
     use crate::threads::allowed_cores;
 
-    const OPTIONS: Options =
-        Options { backend: Backend::Auto, deadline: Duration::from_secs(20), threads: None };
+    const OPTIONS: Options = Options {
+        backend: Backend::Auto,
+        deadline: Duration::from_secs(20),
+        closing: Duration::from_secs(20),
+        threads: None,
+    };
 
     fn launcher(rank: usize, world: Option<usize>) -> Launcher {
         let kind = LauncherKind::OpenMpi;

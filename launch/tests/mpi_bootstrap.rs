@@ -8,8 +8,12 @@ use std::time::Duration;
 
 use yardstick_launch::{Backend, Error, Options, World, bootstrap, environment};
 
-const OPTIONS: Options =
-    Options { backend: Backend::Auto, deadline: Duration::from_secs(60), threads: None };
+const OPTIONS: Options = Options {
+    backend: Backend::Auto,
+    deadline: Duration::from_secs(60),
+    closing: Duration::from_secs(10),
+    threads: None,
+};
 
 /// Set for what a test starts, so that a rank that is not recognised as one fails, rather than
 /// starting itself again without end.

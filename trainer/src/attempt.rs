@@ -1,13 +1,16 @@
 //! One start of a run: from the restored state to the last step, a stop, or a failure.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+use models::workload::Compute;
 
 use crate::config::Config;
 use crate::durability::Durability;
 use crate::evaluation::Evaluation;
 use crate::failure::{Failure, Outcome};
 use crate::phase::Phase;
-use crate::profile::Profile;
+use crate::probe;
+use crate::profile::{Profile, Rates};
 use crate::step::{Stepped, Trainer, Wish};
 use crate::telemetry::{StepSample, Telemetry};
 
@@ -33,6 +36,20 @@ pub(crate) enum End {
     Stopped,
 }
 
+/// What is measured of the machine once the first step is done, so that nothing comes before it,
+/// and of one step once that is done.
+#[derive(Debug)]
+pub(crate) struct Probe {
+    /// The format of the matrices.
+    pub(crate) compute: Compute,
+    /// How long to multiply them, until that was done.
+    pub(crate) budget: Option<Duration>,
+    /// The step that is measured op by op.
+    pub(crate) profile: Option<Profile>,
+    /// What was found.
+    pub(crate) matmul_flops_per_second: Option<f64>,
+}
+
 /// The parts of one attempt.
 #[derive(Debug)]
 pub(crate) struct Attempt<'run, 'world> {
@@ -40,7 +57,7 @@ pub(crate) struct Attempt<'run, 'world> {
     pub(crate) durability: &'run mut Durability,
     pub(crate) evaluation: &'run mut Option<Evaluation>,
     pub(crate) telemetry: &'run Telemetry,
-    pub(crate) profile: &'run mut Option<Profile>,
+    pub(crate) probe: Probe,
     pub(crate) signals: &'run launch::StopFlag,
     pub(crate) ends: Ends,
     pub(crate) number: u32,
@@ -52,8 +69,11 @@ impl Attempt<'_, '_> {
         let end = self.steps()?;
         let step = self.trainer.state.progress.step;
         if end == End::Stopped {
+            // What is old may stay until the next attempt's first save: whoever asked may not wait.
             self.require_save("the run was asked to stop")?;
-        } else if self.durability.owed_at_end(step) {
+            return Ok(end);
+        }
+        if self.durability.owed_at_end(step) {
             self.require_save("the last step is done")?;
         }
         self.durability.finish_tidying();
@@ -83,7 +103,7 @@ impl Attempt<'_, '_> {
         let wish = self.wish(step);
         let due = self.ends.eval_every.is_some_and(|steps| step.is_multiple_of(steps));
         let evaluation = self.evaluation.as_mut().filter(|_| due);
-        let profile = self.profile.as_mut().filter(|profile| profile.is_of(step));
+        let profile = self.probe.profile.as_mut().filter(|profile| profile.is_of(step));
         let ((stepped, evaluation), phases, wall_ns) = self.trainer.time_step(|trainer| {
             let stepped = match profile {
                 Some(profile) => profile.measure(trainer, wish)?,
@@ -109,13 +129,30 @@ impl Attempt<'_, '_> {
             comm_bytes: communication.bytes,
             wall_ns,
         });
-        if let Some(profile) = self.profile.take_if(|profile| profile.is_of(step)) {
-            profile.tell();
-        }
         if stepped.agreed.save && !stepped.agreed.stop {
             self.save()?;
         }
+        self.probe(step);
         Ok((stepped, evaluation))
+    }
+
+    /// Measures the machine after the first step, and after one that was measured itself. The time
+    /// is no step's.
+    fn probe(&mut self, step: u64) {
+        let probe = &mut self.probe;
+        let profile = probe.profile.take_if(|profile| profile.is_of(step));
+        let budget = probe.budget.take();
+        if budget.is_none() && profile.is_none() {
+            return;
+        }
+        self.trainer.clock.pause();
+        if let Some(budget) = budget {
+            let found = probe::matmul_flops_per_second(probe.compute, budget);
+            probe.matmul_flops_per_second = found;
+        }
+        if let Some(profile) = profile {
+            profile.tell(&Rates::measure(probe.compute, probe.matmul_flops_per_second));
+        }
     }
 
     /// Saves; the time it takes belongs to the next step. Steps reach the disk first, so that a

@@ -179,7 +179,7 @@ impl Chronicle {
     /// other rank's doing is this one's; who lost a peer looks for that peer's last word.
     fn reason(&self, failure: &Failure, trainer: Option<&Trainer<'_>>) -> Reason {
         let shared = [ExitCode::PeerLost, ExitCode::Numerical, ExitCode::Checkpoint];
-        let is_own = !shared.contains(&failure.code);
+        let is_own = !shared.contains(&failure.code) || is_of_own_files(failure);
         let rank = failure.rank.or(is_own.then_some(self.rank));
         let word = Word::of(&self.dir, self.attempt).filter(Word::is_own);
         if let Some(word) = word.filter(|_| failure.code == ExitCode::PeerLost) {
@@ -201,6 +201,13 @@ impl Chronicle {
         let word = Word { exit_code: failure.code as u8, reason };
         word.leave(&self.dir, self.attempt, self.rank).map_err(internal)
     }
+}
+
+/// Whether files failed on this rank itself, and not on another that told of it.
+fn is_of_own_files(failure: &Failure) -> bool {
+    use checkpoint::Error::{Damaged, Io, Mismatch, UnknownFormat};
+    let cause = failure.error.downcast_ref();
+    matches!(cause, Some(Io { .. } | Damaged { .. } | Mismatch { .. } | UnknownFormat { .. }))
 }
 
 /// Says so when this processor's matmul is not the fastest that there is for its architecture.

@@ -101,7 +101,7 @@ impl Folder {
     /// done already.
     ///
     /// The identity is written first and once, whole, and under the lock: a kill at any point
-    /// leaves a folder that the same command takes.
+    /// leaves a folder that the same command takes (without hard links, all but one).
     ///
     /// # Errors
     /// Exit code 2 when the folder holds another workload, or with `fresh` anything at all.
@@ -186,10 +186,21 @@ impl Folder {
 
     fn check_identity(&self, workload_id: &str) -> Outcome<RunIdentity> {
         let shown = self.root.display();
-        let bytes = std::fs::read(self.identity()).unwrap_or_default();
-        let found: RunIdentity = serde_json::from_slice(&bytes).map_err(|_| {
+        let bytes = std::fs::read(self.identity()).map_err(|error| {
+            Failure::usage(match error.kind() {
+                ErrorKind::NotFound => format!(
+                    "--out {shown}: not empty and not the folder of a run\n  \
+                     hint: name a new folder"
+                ),
+                _ => format!("--out {shown}: cannot read identity.json: {error}"),
+            })
+        })?;
+        let found: RunIdentity = serde_json::from_slice(&bytes).map_err(|error| {
             Failure::usage(format!(
-                "--out {shown}: not empty and not the folder of a run\n  hint: name a new folder"
+                "--out {shown}: expected the run's id in identity.json, found {} bytes that are \
+                 none ({error})\n  hint: a start that was killed while it wrote them left nothing \
+                 else: name a new folder, or remove the file",
+                bytes.len()
             ))
         })?;
         if found.workload != workload_id {

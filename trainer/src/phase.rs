@@ -118,7 +118,8 @@ impl PhaseTimes {
 /// A stopwatch that is always in exactly one phase, so that phases add up to wall time.
 ///
 /// Steps tile the time line: what passes between [`finish_step`](Self::finish_step) and the next
-/// [`start_step`](Self::start_step) is `other` of the next step. It never allocates.
+/// [`start_step`](Self::start_step) is `other` of the next step, but for [`pause`](Self::pause). It
+/// never allocates.
 #[derive(Debug)]
 pub struct PhaseClock {
     phase: Phase,
@@ -128,7 +129,7 @@ pub struct PhaseClock {
     step_since: Instant,
     /// Nanoseconds in each phase since the last step was finished, by the order of [`Phase::ALL`].
     spent_ns: [u64; Phase::ALL.len()],
-    /// Whether a step was ever started: before that, no time counts.
+    /// Whether time counts: not before the first step, nor in a pause.
     running: bool,
 }
 
@@ -141,10 +142,11 @@ impl Default for PhaseClock {
 impl PhaseClock {
     /// A clock that stands until the first step is started.
     pub fn new() -> Self {
+        let now = Instant::now();
         Self {
             phase: Phase::Other,
-            since: Instant::now(),
-            step_since: Instant::now(),
+            since: now,
+            step_since: now,
             spent_ns: [0; Phase::ALL.len()],
             running: false,
         }
@@ -152,11 +154,26 @@ impl PhaseClock {
 
     /// Starts a step, in the phase `other`.
     pub fn start_step(&mut self) {
-        let now = Instant::now();
+        self.start_at(Instant::now());
+    }
+
+    fn start_at(&mut self, now: Instant) {
         if !self.running {
-            (self.running, self.since, self.step_since) = (true, now, now);
+            self.running = true;
+            self.step_since += now.saturating_duration_since(self.since);
+            self.since = self.since.max(now);
         }
         self.enter_at(Phase::Other, now);
+    }
+
+    /// Stands until the next step is started: what passes until then is no step's.
+    pub fn pause(&mut self) {
+        self.pause_at(Instant::now());
+    }
+
+    fn pause_at(&mut self, now: Instant) {
+        self.enter_at(Phase::Other, now);
+        self.running = false;
     }
 
     /// Goes over to a phase; entering the phase that already runs changes nothing.
@@ -176,10 +193,12 @@ impl PhaseClock {
     }
 
     fn enter_at(&mut self, phase: Phase, now: Instant) {
-        if self.running {
-            let passed = now.saturating_duration_since(self.since);
-            self.spent_ns[self.phase as usize] += passed.as_nanos() as u64;
+        if !self.running {
+            self.phase = phase;
+            return;
         }
+        let passed = now.saturating_duration_since(self.since);
+        self.spent_ns[self.phase as usize] += passed.as_nanos() as u64;
         // Never backwards: each nanosecond is counted once.
         self.since = self.since.max(now);
         self.phase = phase;
@@ -246,6 +265,25 @@ mod tests {
         }
         let elapsed_ns = clock.since.duration_since(started).as_nanos() as u64;
         assert_eq!(total_ns, elapsed_ns);
+    }
+
+    #[test]
+    fn a_pause_is_no_step_s_and_what_came_before_it_is_the_next_one_s() {
+        let mut clock = PhaseClock::new();
+        let start = clock.since;
+        let at = |ms| start + Duration::from_millis(ms);
+        clock.enter_at(Phase::Data, at(2)); // while a checkpoint is read
+        clock.start_at(at(5));
+        clock.enter_at(Phase::Forward, at(6));
+        let (times, wall_ns) = clock.finish_at(at(16));
+        assert_eq!((times.wall_ns(), wall_ns), (11_000_000, 11_000_000));
+        clock.enter_at(Phase::Checkpoint, at(17));
+        clock.pause_at(at(20));
+        clock.enter_at(Phase::CommExposed, at(500)); // of nobody's step
+        clock.start_at(at(1000));
+        let (times, wall_ns) = clock.finish_at(at(1007));
+        assert_eq!((times.wall_ns(), wall_ns), (11_000_000, 11_000_000));
+        assert_eq!((times.other, times.checkpoint), (8_000_000, 3_000_000));
     }
 
     #[test]

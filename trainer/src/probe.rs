@@ -13,6 +13,11 @@ use rayon::prelude::*;
 /// workload's own products, small enough for a short probe.
 const SIDE: usize = 1024;
 
+/// What [`matmul_flops_per_second`] allocates.
+pub(crate) fn matmul_bytes(compute: Compute) -> usize {
+    3 * SIDE * SIDE * compute.bytes()
+}
+
 /// Multiplies square matrices of a format for `budget` and returns the best rate in FLOP/s, over at
 /// least three products after one that warms up. `None` for an empty budget.
 ///

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use comfy_table::{CellAlignment, Table, presets::NOTHING};
 use models::meter::{Count, Kind, Op, Role};
+use models::workload::Compute;
 
 use crate::config::{Config, Engine};
 use crate::failure::{Failure, Outcome};
@@ -31,37 +32,37 @@ pub(crate) fn check(step: Option<u64>, config: &Config, last_step: u64) -> Outco
 
 /// What the machine can do, as measured in this run.
 #[derive(Debug, Clone, Copy)]
-struct Rates {
+pub(crate) struct Rates {
     matmul_flops_per_second: f64,
     memory_bytes_per_second: f64,
+}
+
+impl Rates {
+    /// Measures what is not known yet. Every rank of a machine does at the same time, as they also
+    /// train.
+    pub(crate) fn measure(compute: Compute, matmul_flops_per_second: Option<f64>) -> Self {
+        let matmul = matmul_flops_per_second
+            .or_else(|| probe::matmul_flops_per_second(compute, PROBE))
+            .unwrap_or(f64::NAN);
+        let memory = probe::memory_bytes_per_second(PROBE);
+        Self { matmul_flops_per_second: matmul, memory_bytes_per_second: memory }
+    }
 }
 
 /// One step that is measured op by op.
 #[derive(Debug)]
 pub(crate) struct Profile {
     step: u64,
-    rates: Rates,
+    is_told: bool,
     tokens: u64,
     wall: Duration,
     counts: Vec<(Op, Count)>,
 }
 
 impl Profile {
-    /// Measures the rates. Every rank of a machine does at the same time, as they also train.
-    pub(crate) fn prepare(
-        step: u64,
-        config: &Config,
-        matmul_flops_per_second: Option<f64>,
-    ) -> Self {
-        let compute = config.workload.precision.compute;
-        let matmul = matmul_flops_per_second
-            .or_else(|| probe::matmul_flops_per_second(compute, PROBE))
-            .unwrap_or(f64::NAN);
-        let rates = Rates {
-            matmul_flops_per_second: matmul,
-            memory_bytes_per_second: probe::memory_bytes_per_second(PROBE),
-        };
-        Self { step, rates, tokens: 0, wall: Duration::ZERO, counts: Vec::new() }
+    /// Of this step; on one rank it is told.
+    pub(crate) fn new(step: u64, is_told: bool) -> Self {
+        Self { step, is_told, tokens: 0, wall: Duration::ZERO, counts: Vec::new() }
     }
 
     /// Whether it is this step that is measured.
@@ -84,12 +85,14 @@ impl Profile {
         stepped
     }
 
-    /// Prints the table to stdout; a reader that went away is no error.
-    pub(crate) fn tell(&self) {
-        let _ = writeln!(std::io::stdout(), "{}", self.text());
+    /// Prints the table to stdout, where it is told; a reader that went away is no error.
+    pub(crate) fn tell(&self, rates: &Rates) {
+        if self.is_told {
+            let _ = writeln!(std::io::stdout(), "{}", self.text(rates));
+        }
     }
 
-    fn text(&self) -> String {
+    fn text(&self, rates: &Rates) -> String {
         let mut table = Table::new();
         table.load_style(NOTHING).set_header([
             "op",
@@ -103,7 +106,7 @@ impl Profile {
             "of memory",
         ]);
         for (op, count) in &self.counts {
-            table.add_row(self.row(&name(*op), count));
+            table.add_row(self.row(&name(*op), count, rates));
         }
         let mut ops = Count::default();
         for (_, count) in &self.counts {
@@ -111,13 +114,13 @@ impl Profile {
             ops.time += count.time;
             ops.work += count.work;
         }
-        table.add_row(self.row("all ops", &ops));
+        table.add_row(self.row("all ops", &ops, rates));
         let rest = Count { time: self.wall.saturating_sub(ops.time), ..Count::default() };
-        table.add_row(self.row("everything else", &rest));
+        table.add_row(self.row("everything else", &rest, rates));
         for column in table.column_iter_mut().skip(1) {
             column.set_cell_alignment(CellAlignment::Right);
         }
-        format!("{}\n\n{table}\n\n{}", self.title(), self.notes())
+        format!("{}\n\n{table}\n\n{}", self.title(), self.notes(rates))
     }
 
     fn title(&self) -> String {
@@ -126,10 +129,10 @@ impl Profile {
         format!("step {} on rank 0: {ms:.1} ms, {tokens_per_second:.0} tokens/s", self.step)
     }
 
-    fn row(&self, name: &str, count: &Count) -> [String; 9] {
+    fn row(&self, name: &str, count: &Count, rates: &Rates) -> [String; 9] {
         let seconds = count.time.as_secs_f64();
         let work = count.work;
-        let Rates { matmul_flops_per_second, memory_bytes_per_second } = self.rates;
+        let Rates { matmul_flops_per_second, memory_bytes_per_second } = rates;
         let (flops, bytes) = (work.flops / seconds, work.bytes / seconds);
         let shown = |number: f64, digits: usize| {
             if number > 0.0 { format!("{number:.digits$}") } else { "-".to_owned() }
@@ -150,7 +153,7 @@ impl Profile {
         ]
     }
 
-    fn notes(&self) -> String {
+    fn notes(&self, rates: &Rates) -> String {
         let sum = |of: fn(Op) -> bool| -> f64 {
             let counts = self.counts.iter().filter(|(op, _)| of(*op));
             counts.map(|(_, count)| count.work.flops).sum::<f64>() / 1e9
@@ -163,8 +166,8 @@ impl Profile {
              attention as computed\n(blocks of {} up to the diagonal, scores again in backward). \
              GB are useful traffic, each operand once.\nEpilogues (bias, residual, GELU and its \
              derivative) are in their product; `again` is what forward did not keep.",
-            self.rates.matmul_flops_per_second / 1e9,
-            self.rates.memory_bytes_per_second / 1e9,
+            rates.matmul_flops_per_second / 1e9,
+            rates.memory_bytes_per_second / 1e9,
             models::ops::attention::BLOCK
         )
     }
@@ -181,7 +184,6 @@ mod tests {
     use super::*;
 
     fn profile() -> Profile {
-        let rates = Rates { matmul_flops_per_second: 4e11, memory_bytes_per_second: 5e10 };
         let product = Count {
             calls: 12,
             time: Duration::from_millis(20),
@@ -194,12 +196,13 @@ mod tests {
         };
         let counts =
             vec![((Role::Head, Kind::Weight), product), ((Role::AdamW, Kind::Whole), pass)];
-        Profile { step: 7, rates, tokens: 1000, wall: Duration::from_millis(100), counts }
+        Profile { step: 7, is_told: true, tokens: 1000, wall: Duration::from_millis(100), counts }
     }
 
     #[test]
     fn rates_and_shares_by_hand() {
-        let text = profile().text();
+        let rates = Rates { matmul_flops_per_second: 4e11, memory_bytes_per_second: 5e10 };
+        let text = profile().text(&rates);
         let cells = |name: &str| -> Vec<String> {
             let line = text.lines().find(|line| line.trim_start().starts_with(name)).unwrap();
             let line = line.trim_start().trim_start_matches(name).replace(" %", "%");

@@ -12,7 +12,7 @@ use launch::threads::ThreadPlan;
 
 use crate::announce::announce;
 use crate::assemble::{batch_plan, data_failure};
-use crate::attempt::{self, Attempt, End, Ends};
+use crate::attempt::{self, Attempt, End, Ends, Probe};
 use crate::chronicle::{Chronicle, Ending};
 use crate::config::{Config, Device};
 use crate::data::Source;
@@ -26,6 +26,7 @@ use crate::meeting::{
     Agreed, agree_on_configuration, agree_on_folder, agree_on_weights, gather_ranks,
 };
 use crate::profile::{self, Profile};
+use crate::record;
 use crate::sizing::Sizing;
 use crate::state::weights_digest;
 use crate::step::Trainer;
@@ -85,8 +86,10 @@ fn open_world(config: &Config) -> Outcome<World> {
     let settings = &config.settings.collectives;
     let backend = settings.backend;
     let deadline = Duration::from_secs_f64(settings.deadline_s);
+    let closing = deadline.max(Duration::from_secs_f64(config.settings.checkpoint.deadline_s));
     let threads = Some(config.settings.run.threads).filter(|&threads| threads > 0);
-    bootstrap::open(&bootstrap::Options { backend, deadline, threads }).map_err(|error| {
+    let options = bootstrap::Options { backend, deadline, closing, threads };
+    bootstrap::open(&options).map_err(|error| {
         let peers = error.is_peer_failure();
         let code = if peers { ExitCode::PeerLost } else { ExitCode::Environment };
         Failure::new(code, error)
@@ -245,24 +248,25 @@ impl<'run> Setting<'run> {
         chronicle.resumed(resumed.unwrap_or(0), floor)?;
         self.import(trainer, resumed, chronicle)?;
         self.announce("start", self.introduction(resumed));
-        let probe = Duration::from_secs_f64(config.settings.telemetry.matmul_probe_s);
-        let compute = config.workload.precision.compute;
-        chronicle.matmul_flops_per_second = crate::probe::matmul_flops_per_second(compute, probe);
-        let rate = chronicle.matmul_flops_per_second;
-        let mut profile = self.profile(resumed.unwrap_or(0), rate);
         let telemetry = self.telemetry(resumed.unwrap_or(0))?;
         let held_out = config.workload.data.evaluation_sequences;
         let mut evaluation = match self.options.eval_every {
             Some(_) => Some(Evaluation::new(&self.source, held_out, &trainer.batch_plan)?),
             None => None,
         };
+        let matmul_probe_s = config.settings.telemetry.matmul_probe_s;
         let mut attempt = Attempt {
             number: durability.attempt(),
             trainer,
             durability,
             evaluation: &mut evaluation,
             telemetry: &telemetry,
-            profile: &mut profile,
+            probe: Probe {
+                compute: config.workload.precision.compute,
+                budget: Some(Duration::from_secs_f64(matmul_probe_s)),
+                profile: self.profile(resumed.unwrap_or(0)),
+                matmul_flops_per_second: None,
+            },
             signals: self.signals,
             ends: Ends {
                 last_step: self.last_step,
@@ -271,11 +275,10 @@ impl<'run> Setting<'run> {
             },
         };
         let end = attempt.run();
+        chronicle.matmul_flops_per_second = attempt.probe.matmul_flops_per_second;
         match telemetry.finish() {
             Ok(series) => chronicle.series = Some(series),
-            Err(error) if matches!(end, Ok(End::LastStep | End::TargetLoss)) => {
-                return Err(Failure::new(ExitCode::Internal, error));
-            }
+            Err(error) if end.is_ok() => return Err(Failure::new(ExitCode::Internal, error)),
             Err(error) => tracing::error!("steps could not be written: {error}"),
         }
         if let (Ok(_), Some(series)) = (&end, &chronicle.series) {
@@ -311,15 +314,15 @@ impl<'run> Setting<'run> {
         chronicle.initial_weights(&digest)
     }
 
-    /// The step to measure, unless the run resumes after it. Only rank 0 tells.
-    fn profile(&self, resumed: u64, matmul_flops_per_second: Option<f64>) -> Option<Profile> {
+    /// The step to measure, unless the run resumes after it. Only rank 0 tells, but all measure:
+    /// what the machine can do is what is left to a rank while the others are busy, too.
+    fn profile(&self, resumed: u64) -> Option<Profile> {
         let step = self.options.profile_step?;
         if step <= resumed {
             self.announce("note", format!("step {step} was done before: there is no profile"));
             return None;
         }
-        let profile = Profile::prepare(step, &self.options.config, matmul_flops_per_second);
-        Some(profile).filter(|_| self.world.placement.rank == 0)
+        Some(Profile::new(step, self.world.placement.rank == 0))
     }
 
     fn introduction(&self, resumed: Option<u64>) -> String {
@@ -346,7 +349,13 @@ impl<'run> Setting<'run> {
             completed_steps,
             log_every_steps: self.options.config.settings.telemetry.log_every_steps,
         })
-        .map_err(|error| Failure::new(ExitCode::Internal, error))
+        .map_err(|error| match error {
+            record::Error::Malformed { .. } => Failure::usage(format!(
+                "{error}\n  hint: the checkpoints are whole; put the file back from a copy, or go \
+                 on in a new folder with --init-from an export of this one"
+            )),
+            error => Failure::new(ExitCode::Internal, error),
+        })
     }
 }
 

@@ -8,6 +8,7 @@ use crate::assemble::placed_layout;
 use crate::config::{Config, Engine};
 use crate::data::prefetch::PREFETCH_DEPTH;
 use crate::failure::{ExitCode, Failure, Outcome};
+use crate::probe;
 
 /// Sizes of one workload on one rank.
 #[derive(Debug, Clone, Serialize)]
@@ -91,16 +92,23 @@ impl Sizing {
 /// planned was 7.7 to 7.9 MiB, of gpt2-124m 10.7 to 11.5 MiB.
 const PROCESS_BYTES: usize = 8 << 20;
 
+/// The buffer of shards on their way to the disk.
+const CHECKPOINT_WRITER_BYTES: usize = 4 << 20;
+
 /// What reduction, data, checkpoints and the process itself hold. MPI libraries reduce through a
 /// temporary buffer as large as the message, and all buckets may be under way at once.
 fn around_the_engine(config: &Config, world: usize, elements: usize) -> Vec<(String, u64)> {
-    let batch = &config.workload.batch;
+    let workload = &config.workload;
+    let batch = &workload.batch;
     let tokens = batch.micro_sequences * batch.sequence_tokens;
+    // One after the other, between steps.
+    let between_steps =
+        CHECKPOINT_WRITER_BYTES.max(probe::matmul_bytes(workload.precision.compute));
     let reduction = if world > 1 { size_of::<f32>() * elements } else { 0 };
     [
         ("reduction in the MPI library", reduction),
         ("prefetched tokens", PREFETCH_DEPTH * 2 * size_of::<u32>() * tokens),
-        ("checkpoint writer", 4 << 20),
+        ("checkpoint writer, matmul probe", between_steps),
         ("code and stacks", PROCESS_BYTES),
     ]
     .map(|(name, bytes)| (name.to_owned(), bytes as u64))

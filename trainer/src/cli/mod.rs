@@ -46,7 +46,7 @@ pub fn main() -> ExitCode {
         }
     };
     let outcome = match arguments.command {
-        Command::Train(train) => train.run(),
+        Command::Train(train) => return end_training(train.run()),
         Command::Workloads(workloads) => workloads.run(),
         Command::Plan(plan) => plan.run(),
         Command::Report(report) => report.run(),
@@ -54,9 +54,21 @@ pub fn main() -> ExitCode {
         Command::Ckpt(ckpt) => ckpt.run(),
         Command::Export(export) => export.run(),
     };
+    outcome.unwrap_or_else(tell)
+}
+
+fn tell(failure: Failure) -> ExitCode {
+    let _ = writeln!(std::io::stderr(), "error: {failure}");
+    failure.code
+}
+
+/// A rank that failed ends at once: its communication thread may be stuck in an MPI library, whose
+/// exit handlers would then wait for it or fail.
+fn end_training(outcome: Outcome<ExitCode>) -> ExitCode {
     outcome.unwrap_or_else(|failure| {
-        let _ = writeln!(std::io::stderr(), "error: {failure}");
-        failure.code
+        let code = tell(failure);
+        let _ = std::io::stdout().flush();
+        launch::signals::exit_at_once(code as i32)
     })
 }
 

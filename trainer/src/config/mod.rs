@@ -77,13 +77,16 @@ pub enum Device {
 }
 
 /// The `[run]` section.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RunConfig {
     /// Which engine.
     pub engine: Engine,
     /// Which device.
     pub device: Device,
+    /// Same workload, world and machine: same bits. False would allow faster choices that cannot
+    /// promise this; no engine of this build has any.
+    pub deterministic: bool,
     /// Compute threads of each rank; 0 divides the cores by the ranks of the machine.
     pub threads: usize,
     /// Each rank holds and updates the optimizer state of its parts alone (ZeRO-1).
@@ -94,6 +97,20 @@ pub struct RunConfig {
     /// Hugging Face folder with the weights of step 0; they are made from the seed without.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub init_from: Option<String>,
+}
+
+impl Default for RunConfig {
+    fn default() -> Self {
+        Self {
+            engine: Engine::default(),
+            device: Device::default(),
+            deterministic: true,
+            threads: 0,
+            shard_optimizer: false,
+            recompute: false,
+            init_from: None,
+        }
+    }
 }
 
 /// The `[collectives]` section.
@@ -235,6 +252,13 @@ impl Settings {
         }
         if self.run.threads > THREADS_MAX {
             return Err(invalid("run.threads", self.run.threads, "at most 1024"));
+        }
+        if !self.run.deterministic {
+            return Err(invalid(
+                "run.deterministic",
+                false,
+                "true: nothing here is faster without",
+            ));
         }
         if self.run.recompute && self.run.engine == Engine::Candle {
             return Err(invalid("run.recompute", true, "false with run.engine = candle"));

@@ -19,8 +19,8 @@ pub fn steps_path(dir: &Path, rank: usize) -> PathBuf {
 ///
 /// Everything after them goes, a torn last line too. A file that does not exist has no steps.
 /// Damage among them is an error on rank 0 alone, whose losses are the run's. On another rank it
-/// costs times of earlier attempts, perhaps of another world size: a warning, and the damaged file
-/// stays beside the one that is cut.
+/// costs times of earlier attempts, perhaps of another world size: a warning, and a copy of the
+/// damaged file stays beside it.
 ///
 /// # Errors
 /// [`Error::Io`], and on rank 0 [`Error::Malformed`].
@@ -37,9 +37,11 @@ pub fn truncate_after(
         if rank == 0 {
             return Err(damage);
         }
-        let aside = path.with_extension("jsonl.damaged");
-        fs::copy(path, &aside).map_err(Error::io("copy the damaged steps to", &aside))?;
-        tracing::warn!("{damage}\n  the steps after it are in {} alone", aside.display());
+        let aside = path.with_extension(format!("{completed_steps}.damaged"));
+        match copy(&bytes, &aside) {
+            Ok(()) => tracing::warn!("{damage}; the steps after it are in {}", aside.display()),
+            Err(error) => tracing::warn!("{damage}; the steps after it are lost: {error}"),
+        }
     }
     let kept: Vec<Parsed> =
         lines.into_iter().take_while(|it| it.line.sample.step <= completed_steps).collect();
@@ -50,6 +52,12 @@ pub fn truncate_after(
         file.sync_all().map_err(Error::io("make durable", path))?;
     }
     Ok(kept.into_iter().map(|parsed| parsed.line.sample).collect())
+}
+
+fn copy(bytes: &[u8], path: &Path) -> std::io::Result<()> {
+    let mut file = File::create(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
 }
 
 /// The steps in a rank's file, without a torn last line; none without a file.
@@ -108,10 +116,13 @@ fn parse(path: &Path, bytes: &[u8]) -> (Vec<Parsed>, Option<Error>) {
     (lines, None)
 }
 
+/// How much is kept until it is durable, some thousand steps.
+const UNSYNCED_BYTES_MAX: usize = 1 << 20;
+
 /// Appends steps; owned by the telemetry thread.
 ///
 /// A write that fails loses nothing: what was not durable yet is kept, and written again by the
-/// next [`StepFile::sync`].
+/// next [`StepFile::sync`], which comes by itself after [`UNSYNCED_BYTES_MAX`].
 #[derive(Debug)]
 pub(super) struct StepFile {
     path: PathBuf,
@@ -146,7 +157,8 @@ impl StepFile {
         }
         let written = self.file.write_all(&self.text[start..]);
         self.behind = written.is_err();
-        written.map_err(Error::io("append to", &self.path))
+        written.map_err(Error::io("append to", &self.path))?;
+        if self.text.len() > UNSYNCED_BYTES_MAX { self.sync() } else { Ok(()) }
     }
 
     /// Makes every step so far durable.
@@ -232,6 +244,18 @@ mod tests {
     }
 
     #[test]
+    fn what_is_kept_for_a_second_try_does_not_grow_for_ever() {
+        let (folder, path) = folder_with(3, 0);
+        let mut file = StepFile::open(folder.path(), 3).unwrap();
+        for step in 1..=10_000 {
+            file.append(&StepLine::now(3, sample(1, step))).unwrap();
+            assert!(file.text.len() < UNSYNCED_BYTES_MAX + 1024);
+        }
+        assert!(file.durable_bytes > 0, "nobody asked for it");
+        assert_eq!(read_steps(&path).unwrap().len(), 10_000);
+    }
+
+    #[test]
     fn a_torn_last_line_is_cut_off_wherever_it_is_torn() {
         let (folder, path) = folder_with(3, 3);
         let whole = fs::read(&path).unwrap();
@@ -284,7 +308,7 @@ mod tests {
         let whole = fs::read(&path).unwrap();
         assert_eq!(truncate_after(folder.path(), 3, 20).unwrap().len(), 2);
         assert_eq!(read_steps(&path).unwrap().len(), 2);
-        let aside = folder.path().join("steps/r000003.jsonl.damaged");
+        let aside = folder.path().join("steps/r000003.20.damaged");
         assert_eq!(fs::read(aside).unwrap(), whole);
     }
 }

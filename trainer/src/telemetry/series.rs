@@ -32,17 +32,22 @@ impl StepSeries {
         Ok(Self { world, samples, delayed_steps: 0 })
     }
 
-    /// Nanoseconds in each phase over all steps: what a rank says of itself in the record.
+    /// Nanoseconds in each phase over all steps of the last attempt: what a rank says of itself in
+    /// the record. Of earlier ones, in which it may have been another rank or none, it knows less.
     pub fn phase_totals(&self) -> PhaseTimes {
-        let sum = |phase| self.samples.iter().map(|sample| sample.phases.get(phase)).sum();
-        PhaseTimes::from_fn(sum)
+        let steps = self.last_attempt();
+        PhaseTimes::from_fn(|phase| steps.iter().map(|sample| sample.phases.get(phase)).sum())
+    }
+
+    fn last_attempt(&self) -> &[StepSample] {
+        let mut attempts = self.samples.chunk_by(|left, right| left.attempt == right.attempt);
+        attempts.next_back().unwrap_or_default()
     }
 
     /// The steps that count for speed: those of the last attempt that made any, because earlier
     /// ones may have had another world or machine; without the first 2 if there are more than 4.
     pub fn measured(&self) -> impl Iterator<Item = &StepSample> + Clone {
-        let mut attempts = self.samples.chunk_by(|left, right| left.attempt == right.attempt);
-        let steps = attempts.next_back().unwrap_or_default();
+        let steps = self.last_attempt();
         let warmup = if steps.len() > 2 * WARMUP_STEPS { WARMUP_STEPS } else { 0 };
         steps[warmup..].iter()
     }
@@ -66,7 +71,8 @@ mod tests {
             .flat_map(|(attempt, steps)| steps.clone().map(|step| sample(*attempt, step)))
             .collect();
         let series = StepSeries { world: 1, samples, delayed_steps: 0 };
-        assert_eq!(series.phase_totals().forward, series.samples.len() as u64 * 30_000_000);
+        let last = attempts.last().map_or(0, |(_, steps)| steps.clone().count());
+        assert_eq!(series.phase_totals().forward, last as u64 * 30_000_000);
         series.measured().map(|sample| sample.step).collect()
     }
 }
