@@ -15,6 +15,8 @@ use crate::ops::{Element, Float, simd, work};
 
 /// Tokens of the inner loops: their maxima or sums stay in registers.
 const LANES: usize = 32;
+/// Ids whose logits are read for their maxima and, still in a near cache, for their sums.
+const ROWS: usize = 32;
 
 /// Returns the sum of the losses of a chunk in nats, and keeps what [`backward`] needs.
 ///
@@ -77,27 +79,35 @@ fn loss<E: Element>(targets: &[u32], workspace: &mut Workspace<E>, vocabulary: u
 #[inline(always)]
 fn partial_sums<T: Float>(logits: &[T], maxima: &mut [T], sums: &mut [T]) {
     let tokens = maxima.len();
-    for first in (0..tokens).step_by(LANES) {
-        let width = LANES.min(tokens - first);
-        let (mut maximum, mut sum) = ([T::LOWEST; LANES], [T::ZERO; LANES]);
+    maxima.fill(T::LOWEST);
+    sums.fill(T::ZERO);
+    for logits in logits.chunks(ROWS * tokens) {
+        let (known, short) = maxima.as_chunks_mut::<LANES>();
+        let (known_sums, short_sums) = sums.as_chunks_mut::<LANES>();
         // Short chunks get LANES of their own length; all others a length known to the compiler.
-        if width == LANES {
-            columns(logits, tokens, first, &mut maximum, &mut sum);
-        } else {
-            columns(logits, tokens, first, &mut maximum[..width], &mut sum[..width]);
+        for (index, (maxima, sums)) in known.iter_mut().zip(known_sums).enumerate() {
+            columns(logits, tokens, index * LANES, maxima, sums);
         }
-        maxima[first..first + width].copy_from_slice(&maximum[..width]);
-        sums[first..first + width].copy_from_slice(&sum[..width]);
+        columns(logits, tokens, tokens - short.len(), short, short_sums);
     }
 }
 
+/// Takes some more ids into the maxima and sums of neighbouring tokens.
 #[inline(always)]
-fn columns<T: Float>(logits: &[T], tokens: usize, first: usize, maximum: &mut [T], sum: &mut [T]) {
-    let width = maximum.len();
+fn columns<T: Float>(logits: &[T], tokens: usize, first: usize, maxima: &mut [T], sums: &mut [T]) {
+    let width = maxima.len();
+    let (mut maximum, mut sum) = ([T::LOWEST; LANES], [T::ZERO; LANES]);
+    let (maximum, sum) = (&mut maximum[..width], &mut sum[..width]);
+    maximum.copy_from_slice(maxima);
     for row in logits.chunks_exact(tokens) {
         for (maximum, &logit) in maximum.iter_mut().zip(&row[first..first + width]) {
             *maximum = logit.larger(*maximum);
         }
+    }
+    for ((sum, &earlier), (&before, &maximum)) in
+        sum.iter_mut().zip(&*sums).zip(maxima.iter().zip(&*maximum))
+    {
+        *sum = earlier * (before - maximum).exp();
     }
     for row in logits.chunks_exact(tokens) {
         let row = &row[first..first + width];
@@ -105,6 +115,8 @@ fn columns<T: Float>(logits: &[T], tokens: usize, first: usize, maximum: &mut [T
             *sum += (logit - maximum).exp();
         }
     }
+    maxima.copy_from_slice(maximum);
+    sums.copy_from_slice(sum);
 }
 
 /// Writes `dhidden` (tokens, C), the gradient of `scale` times the loss, and writes or adds that of

@@ -21,7 +21,7 @@ pub use cpu::{backward, forward};
 use super::Element;
 
 /// Most bytes of logits in one chunk.
-const LOGITS_BYTES: usize = 64 << 20;
+const LOGITS_BYTES: usize = 128 << 20;
 /// Pieces of the vocabulary, summed apart and then in order.
 const PARTS: usize = 64;
 /// Tokens of a chunk come in multiples of this where there are enough.

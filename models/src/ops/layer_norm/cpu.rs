@@ -141,9 +141,10 @@ fn parameters<E: Element>(
                 for ((dy, x), &[mean, inverse]) in rows.zip(stats) {
                     let (dy, x) = (&dy[columns.clone()], &x[columns.clone()]);
                     let [weights, biases] = &mut sums;
-                    for (column, (&dy, &x)) in dy.iter().zip(x).enumerate() {
-                        weights[column] += dy.widen() * (x.widen() - mean) * inverse;
-                        biases[column] += dy.widen();
+                    let sums = weights.iter_mut().zip(biases);
+                    for ((weight, bias), (&dy, &x)) in sums.zip(dy.iter().zip(x)) {
+                        *weight += dy.widen() * (x.widen() - mean) * inverse;
+                        *bias += dy.widen();
                     }
                 }
                 for (total, &sum) in dweight.iter_mut().zip(&sums[0]) {
