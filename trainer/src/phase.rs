@@ -15,7 +15,7 @@ pub enum Phase {
     Forward,
     /// Gradients.
     Backward,
-    /// Waiting for the network: what backward could not hide.
+    /// Waiting for the network: what computing could not hide.
     CommExposed,
     /// Norm, clip and update.
     Optimizer,
