@@ -122,8 +122,8 @@ impl<'world> State<'world> {
         self.weights.get(0..self.weights.len())
     }
 
-    /// The buffers by the prefix of their tensors' names in a checkpoint; nothing of the weights may
-    /// be going round.
+    /// The buffers by the prefix of their tensors' names in a checkpoint; nothing of the weights
+    /// may be going round.
     pub(crate) fn buffers(&self) -> [(&'static str, Order, &[f32]); 3] {
         let (order, weights) = match &self.weights {
             Stored::F32(weights) => (Order::Flat, weights.get(0..weights.len())),
