@@ -207,7 +207,8 @@ fn who_reads_weights_after_a_step_sees_what_was_gathered() {
     for compute in ["f32", "bf16"] {
         let run = |extra: &[&str]| {
             let precision = format!("precision.compute={compute}");
-            let config = config("smoke", &[&[&precision[..]], extra].concat());
+            let short = [&precision[..], "collectives.deadline_s=10"];
+            let config = config("smoke", &[&short[..], extra].concat());
             with_a_slow_rank(&config, Instead::Wait, |rank, door| {
                 let mut trainer = trainer(&config, rank);
                 trainer.step(Wish::default()).unwrap();
