@@ -48,11 +48,24 @@ fn sharded_and_not_are_bit_identical_and_evaluate_alike() {
             train(&whole, ranks, &extra).expect(0);
             train(&sharded, ranks, &[&extra[..], &SHARDED].concat()).expect(0);
             same(&whole, &sharded, &format!("{case:?} on {ranks} ranks"));
+            gathers_are_told(&whole, &sharded);
             let evaluated = |folder: &Folder| folder.steps(0)[5].0["evaluation_loss"].clone();
             assert_eq!(evaluated(&whole), evaluated(&sharded), "{case:?} on {ranks} ranks");
             assert!(evaluated(&sharded).is_number());
         }
     }
+}
+
+/// Weights go round as well as gradients, and count where they are waited for: in the next step's
+/// forward, or in an evaluation after step 3 and so not in step 4.
+fn gathers_are_told(whole: &Folder, sharded: &Folder) {
+    let bytes = |folder: &Folder, step: usize| -> u64 {
+        folder.steps(0)[step - 1].0["comm_bytes"].as_u64().unwrap()
+    };
+    let gradients = bytes(whole, 1);
+    let more: Vec<bool> = (1..=6).map(|step| bytes(sharded, step) > gradients).collect();
+    assert_eq!(more, [false, true, true, false, true, true]);
+    assert!(bytes(sharded, 3) > bytes(sharded, 2), "those of two steps");
 }
 
 #[test]
@@ -168,8 +181,9 @@ fn compare(moves: &str) {
     };
     let mpi = Mpi::open(options).unwrap();
     for compute in ["f32", "bf16"] {
-        let losses = |is_sharded: bool| -> Vec<[u64; 2]> {
+        let losses = |is_sharded: bool, overlaps: bool| -> Vec<[u64; 2]> {
             let overrides = [
+                format!("collectives.overlap={overlaps}"),
                 "collectives.bucket_bytes=262144".to_owned(),
                 format!("precision.compute={compute}"),
                 format!("run.shard_optimizer={is_sharded}"),
@@ -185,6 +199,8 @@ fn compare(moves: &str) {
             };
             (0..4).map(bits).collect()
         };
-        assert_eq!(losses(true), losses(false), "{moves}, {compute}, rank {}", mpi.rank());
+        let (whole, what) = (losses(false, true), format!("{moves}, {compute}, {}", mpi.rank()));
+        assert_eq!(losses(true, true), whole, "{what}");
+        assert_eq!(losses(true, false), whole, "{what}, without overlap");
     }
 }

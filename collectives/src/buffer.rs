@@ -30,7 +30,7 @@ impl Shared {
     /// # Safety
     /// It is valid, aligned to a page, all zeros and nobody else's, except for what is done with
     /// buffers that are lent to the backend, as long as the keeper lives.
-    #[cfg(feature = "mpi")]
+    #[cfg(any(feature = "mpi", test))]
     pub(crate) unsafe fn new(
         pointer: NonNull<u8>,
         bytes: usize,
@@ -56,6 +56,14 @@ pub struct Buffer<E: Element> {
 enum Inner<E> {
     Own(Vec<E>),
     Shared(Shared, usize),
+}
+
+impl<E: Element> Buffer<E> {
+    /// The first elements of a backend's memory.
+    pub(crate) fn shared(memory: Shared, len: usize) -> Self {
+        assert!(len * size_of::<E>() <= memory.bytes, "{len} elements in {memory:?}");
+        Self { inner: Inner::Shared(memory, len) }
+    }
 }
 
 impl<E: Element> From<Vec<E>> for Buffer<E> {
@@ -102,7 +110,7 @@ impl dyn Collective + '_ {
     /// Those of [`Collective::share`].
     pub fn buffer<E: Element>(&self, len: usize, deadline: Instant) -> Result<Buffer<E>, Error> {
         Ok(match self.share(len * size_of::<E>(), deadline)? {
-            Some(shared) => Buffer { inner: Inner::Shared(shared, len) },
+            Some(shared) => Buffer::shared(shared, len),
             None => vec![E::default(); len].into(),
         })
     }

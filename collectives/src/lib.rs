@@ -1,8 +1,9 @@
 //! How ranks talk: one trait, several backends, one contract suite.
 //!
 //! Every operation works in place on one contiguous buffer, is started without blocking and waited
-//! for with a deadline. [`scope`] is the safe way to start operations that overlap computation: it
-//! holds the borrow of every buffer until the operation is over. The methods of `dyn Collective`
+//! for with a deadline. Two ways to start operations that overlap computation are safe: [`scope`]
+//! holds the borrow of every buffer until its operation is over; [`Incoming`] owns a buffer, of
+//! which ranges may be under way from one call to another. The methods of `dyn Collective`
 //! (`all_reduce_sum`, `barrier`, ...) are the blocking ones, for control messages.
 //!
 //! Backends: [`Single`] (one rank), [`Threads`] (several ranks in one process, for tests) and,
@@ -14,6 +15,7 @@ mod buffer;
 mod collective;
 pub mod contract;
 mod error;
+mod incoming;
 mod memory;
 #[cfg(feature = "mpi")]
 mod mpi;
@@ -29,6 +31,7 @@ pub use bucket::{Bucket, BucketPlan};
 pub use buffer::{Buffer, Shared};
 pub use collective::{Collective, OUTSTANDING_MAX, Ticket};
 pub use error::Error;
+pub use incoming::Incoming;
 pub use memory::{Element, Memory};
 #[cfg(feature = "mpi")]
 pub use mpi::{Mpi, MpiOptions};

@@ -1,10 +1,12 @@
 //! What every engine offers the trainer: one forward and backward over flat buffers.
 
+use std::ops::Range;
+
 use half::bf16;
 
 use crate::{Error, Layout, Meter, Sums};
 
-/// Flat working weights in the format that an engine computes in.
+/// Working weights in the format that an engine computes in: all of them, flat, or a segment.
 #[derive(Debug, Clone, Copy)]
 pub enum Weights<'a> {
     /// The master weights themselves.
@@ -47,6 +49,36 @@ impl<'a> Weights<'a> {
             Self::Bf16(weights) => weights,
             Self::F32(_) => panic!("an engine in bf16 was given weights in f32"),
         }
+    }
+}
+
+/// Where an engine finds weights, segment by segment: some may still be on their way to it.
+///
+/// In forward an engine asks for the segments of [`Layout::segments`] from the last to the first,
+/// each when it needs it, and for all of them before it declares a gradient complete. A segment may
+/// be asked for again.
+pub trait WeightSource {
+    /// Length of the flat weights in elements, padding included.
+    fn flat_len(&self) -> usize;
+
+    /// The weights of one segment, given by its range in the flat weights; waits until they are
+    /// there.
+    ///
+    /// # Errors
+    /// [`Error::Weights`] when they do not come.
+    fn segment(&mut self, range: &Range<usize>) -> Result<Weights<'_>, Error>;
+}
+
+impl WeightSource for Weights<'_> {
+    fn flat_len(&self) -> usize {
+        self.len()
+    }
+
+    fn segment(&mut self, range: &Range<usize>) -> Result<Weights<'_>, Error> {
+        Ok(match self {
+            Self::F32(weights) => Weights::F32(&weights[range.clone()]),
+            Self::Bf16(weights) => Weights::Bf16(&weights[range.clone()]),
+        })
     }
 }
 
@@ -103,10 +135,10 @@ pub trait Model: Send + std::fmt::Debug {
     /// stays as it is.
     ///
     /// # Errors
-    /// When the engine's library fails; the gradients are then unspecified.
+    /// When weights do not come or the engine's library fails; the gradients are then unspecified.
     fn train(
         &mut self,
-        weights: Weights<'_>,
+        weights: &mut dyn WeightSource,
         batch: Batch<'_>,
         scale: f32,
         sums: Sums,
@@ -116,6 +148,6 @@ pub trait Model: Send + std::fmt::Debug {
     /// Returns the sum over all B x T targets of the cross-entropy in nats, without gradients.
     ///
     /// # Errors
-    /// When the engine's library fails.
-    fn evaluate(&mut self, weights: Weights<'_>, batch: Batch<'_>) -> Result<f64, Error>;
+    /// When weights do not come or the engine's library fails.
+    fn evaluate(&mut self, weights: &mut dyn WeightSource, batch: Batch<'_>) -> Result<f64, Error>;
 }

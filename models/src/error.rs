@@ -30,6 +30,9 @@ pub enum Error {
         /// The parser's message, naming the key or line.
         message: String,
     },
+    /// Weights did not come; the source of the error is that of the weights.
+    #[error(transparent)]
+    Weights(Box<dyn std::error::Error + Send + Sync>),
     /// The candle engine failed.
     #[error("candle engine: {0}")]
     Candle(#[from] candle_core::Error),

@@ -22,7 +22,7 @@ pub mod workload;
 
 pub use candle::Candle;
 pub use config::ModelConfig;
-pub use engine::{Batch, Model, Pass, StepSink, Weights};
+pub use engine::{Batch, Model, Pass, StepSink, WeightSource, Weights};
 pub use error::Error;
 pub use init::init_weights;
 pub use layout::Layout;

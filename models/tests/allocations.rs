@@ -113,7 +113,7 @@ impl Training {
     fn step(&mut self) -> f64 {
         let batch = Batch { inputs: &self.inputs, targets: &self.targets };
         let loss = self.engine.train(
-            Weights::F32(&self.weights),
+            &mut Weights::F32(&self.weights),
             batch,
             1e-2,
             Sums::Write,
@@ -133,7 +133,7 @@ impl Training {
         };
         let [first, second] = &mut self.moments;
         adamw::step::<f32>(&mut self.weights, None, &self.sink.gradients, first, second, &adamw);
-        self.engine.evaluate(Weights::F32(&self.weights), batch).expect("an evaluation");
+        self.engine.evaluate(&mut Weights::F32(&self.weights), batch).expect("an evaluation");
         loss
     }
 }

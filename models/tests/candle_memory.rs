@@ -45,7 +45,7 @@ fn measure(config: &ModelConfig, shape: (usize, usize)) -> (u64, u64) {
     PEAK.store(before, Relaxed);
     let batch = Batch { inputs: &tokens, targets: &tokens };
     engine
-        .train(Weights::F32(&weights), batch, 1.0, Sums::Write, &mut flat)
+        .train(&mut Weights::F32(&weights), batch, 1.0, Sums::Write, &mut flat)
         .expect("the candle engine");
     let peak = PEAK.load(Relaxed) - before;
     assert!(flat.values.iter().any(|value| *value != 0.0), "it did train");

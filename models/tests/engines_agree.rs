@@ -69,9 +69,9 @@ fn relative_error(found: &[f32], exact: &[f32]) -> f64 {
 fn run(engine: &mut dyn Model, weights: &[f32], batch: Batch<'_>, scale: f32) -> (f64, Vec<f32>) {
     let mut flat = Flat::new(engine.layout());
     let loss = engine
-        .train(Weights::F32(weights), batch, scale, Sums::Write, &mut flat)
+        .train(&mut Weights::F32(weights), batch, scale, Sums::Write, &mut flat)
         .expect("training");
-    let evaluated = engine.evaluate(Weights::F32(weights), batch).expect("evaluation");
+    let evaluated = engine.evaluate(&mut Weights::F32(weights), batch).expect("evaluation");
     assert_eq!(loss.to_bits(), evaluated.to_bits(), "train and evaluate give one loss");
     (loss, flat.values)
 }

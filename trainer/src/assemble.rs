@@ -9,6 +9,7 @@ use models::layout::ALIGN;
 use models::workload::Compute;
 use models::{Layout, Model};
 
+use crate::communication::Tally;
 use crate::config::{Config, Engine};
 use crate::data::{BatchPlan, DataError, Prefetcher, Source};
 use crate::failure::{ExitCode, Failure, Outcome};
@@ -42,7 +43,8 @@ pub(crate) fn batch_plan(config: &Config, rank: usize, world: usize) -> Outcome<
     })
 }
 
-fn engine(config: &Config, layout: &Layout) -> Outcome<Box<dyn Model>> {
+/// The engine that computes it, for one micro-batch at a time.
+pub(crate) fn engine(config: &Config, layout: &Layout) -> Outcome<Box<dyn Model>> {
     let (model, batch) = (&config.workload.model, &config.workload.batch);
     let (sequences, tokens) = (batch.micro_sequences, batch.sequence_tokens);
     let compute = config.workload.precision.compute;
@@ -105,6 +107,7 @@ impl<'world> Trainer<'world> {
             layout,
             plan: buckets,
             shard,
+            gathers: Tally::default(),
             clock: PhaseClock::new(),
             votes: Votes::new(world),
             pending: Vec::new(),

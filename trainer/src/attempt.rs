@@ -105,13 +105,14 @@ impl Attempt<'_, '_> {
         let evaluation = self.evaluation.as_mut().filter(|_| due);
         let profile = self.probe.profile.as_mut().filter(|profile| profile.is_of(step));
         let ((stepped, evaluation), phases, wall_ns) = self.trainer.time_step(|trainer| {
-            let stepped = match profile {
+            let mut stepped = match profile {
                 Some(profile) => profile.measure(trainer, wish)?,
                 None => trainer.step(wish)?,
             };
             let Some(evaluation) = evaluation else { return Ok((stepped, None)) };
-            trainer.clock.enter(Phase::Eval);
-            Ok((stepped, Some(evaluation.loss(trainer)?)))
+            let loss = evaluation.loss(trainer)?;
+            stepped.communication = stepped.communication.and(trainer.gathers.take());
+            Ok((stepped, Some(loss)))
         })?;
         let communication = stepped.communication;
         self.telemetry.step(StepSample {
@@ -158,9 +159,10 @@ impl Attempt<'_, '_> {
     /// Saves; the time it takes belongs to the next step. Steps reach the disk first, so that a
     /// committed checkpoint never knows more steps than the files do.
     fn save(&mut self) -> Outcome<bool> {
+        let step = self.trainer.state.progress.step;
+        self.trainer.settle().map_err(|failure| failure.at_step(step))?;
         self.trainer.clock.enter(Phase::Checkpoint);
         let triggered = Instant::now();
-        let step = self.trainer.state.progress.step;
         let unable = self.telemetry.sync().err();
         let saved = self.durability.save(self.trainer, triggered, unable.as_deref());
         saved.map_err(|failure| failure.at_step(step))

@@ -9,6 +9,7 @@ use models::Batch;
 use crate::assemble::data_failure;
 use crate::data::{BatchPlan, Sequences, Source};
 use crate::failure::Outcome;
+use crate::phase::Phase;
 use crate::step::Trainer;
 
 /// The held-out sequences and the buffers to read them into.
@@ -52,11 +53,13 @@ impl Evaluation {
     /// Exit code 5 when a peer is lost or late.
     pub(crate) fn loss(&mut self, trainer: &mut Trainer<'_>) -> Outcome<f64> {
         let (rank, world) = (trainer.collective.rank(), trainer.collective.world());
+        trainer.settle()?;
+        trainer.clock.enter(Phase::Eval);
         let mut sum = 0.0;
         for micro_batch in (rank..self.micro_batches).step_by(world) {
             self.fill(micro_batch);
             let batch = Batch { inputs: &self.inputs, targets: &self.targets };
-            sum += trainer.model.evaluate(trainer.state.engine_weights(), batch)?;
+            sum += trainer.model.evaluate(&mut trainer.state.engine_weights(), batch)?;
         }
         self.sums[rank] = sum;
         let deadline = Instant::now() + trainer.deadline;

@@ -82,7 +82,15 @@ impl fmt::Display for Failure {
 }
 
 impl From<models::Error> for Failure {
+    /// Weights that did not come are a failed operation between ranks.
     fn from(error: models::Error) -> Self {
+        let error = match error {
+            models::Error::Weights(cause) => match cause.downcast::<collectives::Error>() {
+                Ok(cause) => return (*cause).into(),
+                Err(cause) => models::Error::Weights(cause),
+            },
+            error => error,
+        };
         let code = match &error {
             models::Error::Invalid { .. }
             | models::Error::Parse { .. }

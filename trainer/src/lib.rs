@@ -5,10 +5,12 @@
 //! [`checkpoint`].
 
 mod announce;
+mod arriving;
 mod assemble;
 mod attempt;
 mod chronicle;
 pub mod cli;
+pub mod communication;
 pub mod config;
 pub mod data;
 mod durability;
@@ -21,7 +23,7 @@ mod hugging_face;
 pub mod inject;
 mod meeting;
 mod optimizer;
-pub mod overlap;
+mod overlap;
 mod persist;
 pub mod phase;
 mod probe;

@@ -5,8 +5,7 @@ use models::ops::norm;
 use models::workload::{OptimizerConfig, ScheduleConfig};
 use models::{Layout, Meter};
 
-use crate::exchange::Exchange;
-use crate::overlap::Communication;
+use crate::exchange::spread;
 use crate::shard::Shard;
 use crate::state::{State, Stored};
 
@@ -57,17 +56,16 @@ impl Optimizer {
 }
 
 impl Update<'_> {
-    /// Updates what this rank holds, bucket by bucket, and gets what others hold.
+    /// Updates what this rank holds, bucket by bucket, and sends each to the others.
     pub(crate) fn apply(
         &self,
         shard: &Shard,
-        state: &mut State,
+        state: &mut State<'_>,
         gradients: &[f32],
-        exchange: Exchange<'_>,
-    ) -> Result<Communication, collectives::Error> {
+    ) -> Result<(), collectives::Error> {
         let State { weights, exp_avg, exp_avg_sq, .. } = state;
         match weights {
-            Stored::F32(weights) => exchange.spread(shard, weights, |place, bucket| {
+            Stored::F32(weights) => spread(shard, weights, |place, bucket| {
                 for piece in &place.pieces {
                     adamw::step::<f32>(
                         &mut bucket[piece.in_bucket(place)],
@@ -79,7 +77,7 @@ impl Update<'_> {
                     );
                 }
             }),
-            Stored::Bf16 { working, master } => exchange.spread(shard, working, |place, bucket| {
+            Stored::Bf16 { working, master } => spread(shard, working, |place, bucket| {
                 for piece in &place.pieces {
                     adamw::step(
                         &mut master[piece.held.clone()],

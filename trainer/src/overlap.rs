@@ -6,25 +6,13 @@
 
 use std::time::Instant;
 
-use collectives::{BucketPlan, Operation, Pending, Scope, Timing};
+use collectives::{BucketPlan, Operation, Pending, Scope};
 use models::ops::norm::first_non_finite;
 use models::{Layout, Pass, StepSink};
 
+use crate::communication::{Communication, Tally};
 use crate::finite::{all_finite, tensor_at};
 use crate::phase::{Phase, PhaseClock};
-
-/// What the network did during one step.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Communication {
-    /// Time in which at least one bucket was under way.
-    pub total_ns: u64,
-    /// The part of it that computing covered: backward, and the update of later buckets.
-    pub hidden_ns: u64,
-    /// How long before the end of backward the first bucket was started (0 if after).
-    pub first_bucket_lead_ns: u64,
-    /// Bytes of the buckets reduced and gathered.
-    pub bytes: u64,
-}
 
 /// The sink of one step: hands segments to the engine and complete buckets to the network.
 #[derive(Debug)]
@@ -38,7 +26,7 @@ pub(crate) struct Overlap<'scope, 'env, 'step> {
     pub(crate) remaining: &'scope mut [f32],
     pub(crate) launched: usize,
     pub(crate) pending: Vec<Pending<'scope>>,
-    pub(crate) clock: &'step mut PhaseClock,
+    pub(crate) clock: &'step PhaseClock,
     /// False while micro-batches accumulate and nothing may be launched.
     pub(crate) last_micro_batch: bool,
     /// False keeps every bucket until backward is over.
@@ -88,49 +76,11 @@ impl Overlap<'_, '_, '_> {
         let backward_end = Instant::now();
         self.clock.enter(Phase::CommExposed);
         self.launch_until(self.plan.buckets.len());
-        let communication = Communication::wait(&mut self.pending, backward_end, deadline)?;
-        self.error.take().map_or(Ok(communication), Err)
-    }
-}
-
-impl Communication {
-    /// Waits for buckets, given in the order of their starts; what came before `computed` was
-    /// hidden.
-    pub(crate) fn wait(
-        pending: &mut Vec<Pending<'_>>,
-        computed: Instant,
-        deadline: Instant,
-    ) -> Result<Self, collectives::Error> {
-        let (mut communication, mut covered) = (Self::default(), None);
-        for pending in pending.drain(..) {
-            communication.add(pending.wait(deadline)?, &mut covered, computed);
+        let mut reductions = Tally::default();
+        for pending in self.pending.drain(..) {
+            reductions.add(pending.wait(deadline)?, backward_end);
         }
-        Ok(communication)
-    }
-
-    /// This and what came later in the step.
-    pub(crate) fn and(self, later: Self) -> Self {
-        Self {
-            total_ns: self.total_ns + later.total_ns,
-            hidden_ns: self.hidden_ns + later.hidden_ns,
-            bytes: self.bytes + later.bytes,
-            ..self
-        }
-    }
-
-    /// Adds one bucket, in the order of their starts. Several may be under way at once: time up to
-    /// `covered` was counted with an earlier one.
-    fn add(&mut self, timing: Timing, covered: &mut Option<Instant>, computed: Instant) {
-        if covered.is_none() {
-            let lead = computed.saturating_duration_since(timing.started);
-            self.first_bucket_lead_ns = lead.as_nanos() as u64;
-        }
-        let from = covered.map_or(timing.started, |covered| covered.max(timing.started));
-        let until = |end: Instant| end.saturating_duration_since(from).as_nanos() as u64;
-        self.total_ns += until(timing.ended);
-        self.hidden_ns += until(timing.ended.min(computed));
-        self.bytes += timing.bytes as u64;
-        *covered = Some(covered.map_or(timing.ended, |covered| covered.max(timing.ended)));
+        self.error.take().map_or_else(|| Ok(reductions.take()), Err)
     }
 }
 
@@ -169,28 +119,4 @@ impl StepSink for Overlap<'_, '_, '_> {
 pub(crate) fn recycle<'new>(mut pending: Vec<Pending<'_>>) -> Vec<Pending<'new>> {
     pending.clear();
     pending.into_iter().map(|_| unreachable!("the list is empty")).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-
-    #[test]
-    fn time_with_several_buckets_under_way_counts_once() {
-        let zero = Instant::now();
-        let at = |ms| zero + Duration::from_millis(ms);
-        let timing = |from, to| Timing { started: at(from), ended: at(to), bytes: 8 };
-        let (mut found, mut covered) = (Communication::default(), None);
-        // Backward ends at 30. The second lies inside the first; the third overlaps; a gap; then
-        // one that nothing hides.
-        for bucket in [timing(10, 20), timing(12, 18), timing(15, 35), timing(40, 45)] {
-            found.add(bucket, &mut covered, at(30));
-        }
-        assert_eq!(found.total_ns, 30_000_000);
-        assert_eq!(found.hidden_ns, 20_000_000);
-        assert_eq!(found.first_bucket_lead_ns, 20_000_000);
-        assert_eq!(found.bytes, 32);
-    }
 }

@@ -65,7 +65,7 @@ pub(crate) fn weight_in_checkpoint(tensor: &str) -> String {
 
 /// What this rank saves: its parts of all buckets, so that ranks write each element once.
 pub(crate) fn saved<'state>(
-    state: &'state State,
+    state: &'state State<'_>,
     layout: &Layout,
     shard: &Shard,
 ) -> Vec<Part<'state>> {
@@ -85,7 +85,7 @@ pub(crate) fn saved<'state>(
 
 /// What this rank holds of the state, to be filled from a checkpoint of any world size.
 pub(crate) fn held<'state>(
-    state: &'state mut State,
+    state: &'state mut State<'_>,
     layout: &Layout,
     shard: &Shard,
 ) -> Vec<PartMut<'state>> {

@@ -1,5 +1,6 @@
 //! Where the time of a step goes: every instant belongs to exactly one phase.
 
+use std::cell::Cell;
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
@@ -14,7 +15,7 @@ pub enum Phase {
     Forward,
     /// Gradients.
     Backward,
-    /// Waiting for the network: what backward could not hide.
+    /// Waiting for the network: what computing could not hide.
     CommExposed,
     /// Norm, clip and update.
     Optimizer,
@@ -119,16 +120,17 @@ impl PhaseTimes {
 ///
 /// Steps tile the time line: what passes between [`finish_step`](Self::finish_step) and the next
 /// [`start_step`](Self::start_step) is `other` of the next step, but for [`pause`](Self::pause). It
-/// never allocates.
+/// never allocates. Phases are entered through shared references: who takes gradients and who gives
+/// weights both do.
 #[derive(Debug)]
 pub struct PhaseClock {
-    phase: Phase,
+    phase: Cell<Phase>,
     /// Start of the phase that runs.
-    since: Instant,
+    since: Cell<Instant>,
     /// End of the step before, by which phases are held against wall time.
     step_since: Instant,
     /// Nanoseconds in each phase since the last step was finished, by the order of [`Phase::ALL`].
-    spent_ns: [u64; Phase::ALL.len()],
+    spent_ns: Cell<[u64; Phase::ALL.len()]>,
     /// Whether time counts: not before the first step, nor in a pause.
     running: bool,
 }
@@ -144,10 +146,10 @@ impl PhaseClock {
     pub fn new() -> Self {
         let now = Instant::now();
         Self {
-            phase: Phase::Other,
-            since: now,
+            phase: Cell::new(Phase::Other),
+            since: Cell::new(now),
             step_since: now,
-            spent_ns: [0; Phase::ALL.len()],
+            spent_ns: Cell::new([0; Phase::ALL.len()]),
             running: false,
         }
     }
@@ -160,8 +162,9 @@ impl PhaseClock {
     fn start_at(&mut self, now: Instant) {
         if !self.running {
             self.running = true;
-            self.step_since += now.saturating_duration_since(self.since);
-            self.since = self.since.max(now);
+            let since = self.since.get();
+            self.step_since += now.saturating_duration_since(since);
+            self.since.set(since.max(now));
         }
         self.enter_at(Phase::Other, now);
     }
@@ -177,13 +180,13 @@ impl PhaseClock {
     }
 
     /// Goes over to a phase; entering the phase that already runs changes nothing.
-    pub fn enter(&mut self, phase: Phase) {
+    pub fn enter(&self, phase: Phase) {
         self.enter_at(phase, Instant::now());
     }
 
     /// The phase that runs.
     pub fn phase(&self) -> Phase {
-        self.phase
+        self.phase.get()
     }
 
     /// Ends the step and returns where its time went, and how much of it there was in nanoseconds:
@@ -192,23 +195,24 @@ impl PhaseClock {
         self.finish_at(Instant::now())
     }
 
-    fn enter_at(&mut self, phase: Phase, now: Instant) {
-        if !self.running {
-            self.phase = phase;
-            return;
+    fn enter_at(&self, phase: Phase, now: Instant) {
+        let since = self.since.get();
+        if self.running {
+            let mut spent_ns = self.spent_ns.get();
+            let passed = now.saturating_duration_since(since);
+            spent_ns[self.phase.get() as usize] += passed.as_nanos() as u64;
+            self.spent_ns.set(spent_ns);
+            // Never backwards: each nanosecond is counted once.
+            self.since.set(since.max(now));
         }
-        let passed = now.saturating_duration_since(self.since);
-        self.spent_ns[self.phase as usize] += passed.as_nanos() as u64;
-        // Never backwards: each nanosecond is counted once.
-        self.since = self.since.max(now);
-        self.phase = phase;
+        self.phase.set(phase);
     }
 
     fn finish_at(&mut self, now: Instant) -> (PhaseTimes, u64) {
         self.enter_at(Phase::Other, now);
-        let spent_ns = std::mem::take(&mut self.spent_ns);
-        let wall = self.since.saturating_duration_since(self.step_since);
-        self.step_since = self.since;
+        let (spent_ns, since) = (self.spent_ns.take(), self.since.get());
+        let wall = since.saturating_duration_since(self.step_since);
+        self.step_since = since;
         (PhaseTimes::from_fn(|phase| spent_ns[phase as usize]), wall.as_nanos() as u64)
     }
 }
@@ -223,7 +227,7 @@ mod tests {
     fn time_between_two_entries_belongs_to_the_first() {
         let mut clock = PhaseClock::new();
         clock.start_step();
-        let start = clock.since;
+        let start = clock.since.get();
         let at = |ms| start + Duration::from_millis(ms);
         clock.enter_at(Phase::Data, at(1));
         clock.enter_at(Phase::Forward, at(3));
@@ -250,7 +254,7 @@ mod tests {
         let mut clock = PhaseClock::new();
         std::thread::sleep(Duration::from_millis(20)); // before the first step: not counted
         clock.start_step();
-        let started = clock.since;
+        let started = clock.since.get();
         let mut total_ns = 0;
         for step in 0..50_usize {
             clock.start_step();
@@ -263,14 +267,14 @@ mod tests {
             total_ns += wall_ns;
             std::hint::black_box((0..1000_usize).sum::<usize>()); // between steps: counted
         }
-        let elapsed_ns = clock.since.duration_since(started).as_nanos() as u64;
+        let elapsed_ns = clock.since.get().duration_since(started).as_nanos() as u64;
         assert_eq!(total_ns, elapsed_ns);
     }
 
     #[test]
     fn a_pause_is_no_step_s_and_what_came_before_it_is_the_next_one_s() {
         let mut clock = PhaseClock::new();
-        let start = clock.since;
+        let start = clock.since.get();
         let at = |ms| start + Duration::from_millis(ms);
         clock.enter_at(Phase::Data, at(2)); // while a checkpoint is read
         clock.start_at(at(5));
@@ -290,7 +294,7 @@ mod tests {
     fn a_clock_that_seems_to_go_back_counts_nothing_twice() {
         let mut clock = PhaseClock::new();
         clock.start_step();
-        let start = clock.since;
+        let start = clock.since.get();
         clock.enter_at(Phase::Data, start + Duration::from_millis(10));
         clock.enter_at(Phase::Forward, start + Duration::from_millis(5));
         let (times, wall_ns) = clock.finish_at(start + Duration::from_millis(20));

@@ -1,8 +1,9 @@
 //! What training changes: weights and both Adam moments in flat buffers, and how far it has come.
 
+use std::ops::Range;
 use std::time::Instant;
 
-use collectives::{Buffer, Collective};
+use collectives::{Collective, Incoming, Timing};
 use half::bf16;
 use models::ops::adamw;
 use models::workload::Compute;
@@ -17,9 +18,9 @@ pub(crate) const WEIGHTS: &str = "model";
 /// The state of one rank. What is *held* is laid out by [`Shard`]: everything, or under a sharded
 /// optimizer the own part of every bucket. What is *flat* is laid out by [`Layout`], all of it.
 #[derive(Debug)]
-pub(crate) struct State {
+pub(crate) struct State<'world> {
     /// What the engine computes with, and what updates are added to.
-    pub(crate) weights: Stored,
+    pub(crate) weights: Stored<'world>,
     /// First Adam moment, held.
     pub(crate) exp_avg: Vec<f32>,
     /// Second Adam moment, held.
@@ -28,15 +29,16 @@ pub(crate) struct State {
     pub(crate) progress: Progress,
 }
 
-/// Weights in the format that the engine computes in.
+/// Weights in the format that the engine computes in. Under a sharded optimizer buckets of them may
+/// be going round between ranks; these are neither read nor written before they have come.
 #[derive(Debug)]
-pub(crate) enum Stored {
+pub(crate) enum Stored<'world> {
     /// Master weights, flat: the engine computes with them.
-    F32(Buffer<f32>),
+    F32(Incoming<'world, f32>),
     /// The engine computes with rounded weights.
     Bf16 {
         /// The master weights rounded, flat. Not in checkpoints.
-        working: Buffer<bf16>,
+        working: Incoming<'world, bf16>,
         /// Master weights, held.
         master: Vec<f32>,
     },
@@ -51,7 +53,7 @@ pub(crate) enum Order {
 
 impl Order {
     /// Where a piece lies.
-    pub(crate) fn of(self, piece: &Piece) -> std::ops::Range<usize> {
+    pub(crate) fn of(self, piece: &Piece) -> Range<usize> {
         match self {
             Self::Flat => piece.flat.clone(),
             Self::Held => piece.held.clone(),
@@ -71,12 +73,12 @@ pub(crate) struct Progress {
     pub(crate) tokens: u64,
 }
 
-impl State {
+impl<'world> State<'world> {
     /// All zeros. What goes round between ranks lies where the backend reaches it best.
     pub(crate) fn new(
         shard: &Shard,
         compute: Compute,
-        collective: &dyn Collective,
+        collective: &'world dyn Collective,
         deadline: Instant,
     ) -> Result<Self, collectives::Error> {
         let weights = match compute {
@@ -97,9 +99,9 @@ impl State {
     /// Takes over master weights, given flat.
     pub(crate) fn set_weights(&mut self, shard: &Shard, all: &[f32]) {
         match &mut self.weights {
-            Stored::F32(weights) => weights.copy_from_slice(all),
+            Stored::F32(weights) => weights.get_mut(0..shard.len).copy_from_slice(all),
             Stored::Bf16 { working, master } => {
-                adamw::narrow(working, all);
+                adamw::narrow(working.get_mut(0..shard.len), all);
                 for Piece { flat, held, .. } in shard.pieces() {
                     master[held.clone()].copy_from_slice(&all[flat.clone()]);
                 }
@@ -115,18 +117,16 @@ impl State {
         }
     }
 
-    /// What the engine computes with.
+    /// All that the engine computes with; nothing of it may be going round.
     pub(crate) fn engine_weights(&self) -> Weights<'_> {
-        match &self.weights {
-            Stored::F32(weights) => Weights::F32(weights),
-            Stored::Bf16 { working, .. } => Weights::Bf16(working),
-        }
+        self.weights.get(0..self.weights.len())
     }
 
-    /// The buffers by the prefix of their tensors' names in a checkpoint.
+    /// The buffers by the prefix of their tensors' names in a checkpoint; nothing of the weights
+    /// may be going round.
     pub(crate) fn buffers(&self) -> [(&'static str, Order, &[f32]); 3] {
         let (order, weights) = match &self.weights {
-            Stored::F32(weights) => (Order::Flat, &weights[..]),
+            Stored::F32(weights) => (Order::Flat, weights.get(0..weights.len())),
             Stored::Bf16 { master, .. } => (Order::Held, &master[..]),
         };
         [
@@ -139,7 +139,7 @@ impl State {
     /// The same, to be filled.
     pub(crate) fn buffers_mut(&mut self) -> [(&'static str, Order, &mut [f32]); 3] {
         let (order, weights) = match &mut self.weights {
-            Stored::F32(weights) => (Order::Flat, &mut weights[..]),
+            Stored::F32(weights) => (Order::Flat, weights.get_mut(0..weights.len())),
             Stored::Bf16 { master, .. } => (Order::Held, &mut master[..]),
         };
         [
@@ -150,15 +150,56 @@ impl State {
     }
 }
 
-fn zeros<E: collectives::Element>(
-    shard: &Shard,
-    collective: &dyn Collective,
-    deadline: Instant,
-) -> Result<Buffer<E>, collectives::Error> {
-    if shard.is_sharded {
-        return collective.buffer(shard.len, deadline);
+impl Stored<'_> {
+    /// Length of the flat weights in elements.
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::F32(weights) => weights.len(),
+            Self::Bf16 { working, .. } => working.len(),
+        }
     }
-    Ok(vec![E::default(); shard.len].into())
+
+    /// Whether any of a range of what the engine computes with is going round.
+    pub(crate) fn is_under_way(&self, range: &Range<usize>) -> bool {
+        match self {
+            Self::F32(weights) => weights.is_under_way(range),
+            Self::Bf16 { working, .. } => working.is_under_way(range),
+        }
+    }
+
+    /// Waits for what is going round of it, and tells when each bucket did.
+    pub(crate) fn wait(
+        &mut self,
+        range: &Range<usize>,
+        deadline: Instant,
+        tell: impl FnMut(Timing),
+    ) -> Result<(), collectives::Error> {
+        match self {
+            Self::F32(weights) => weights.wait(range, deadline, tell),
+            Self::Bf16 { working, .. } => working.wait(range, deadline, tell),
+        }
+    }
+
+    /// A range of what the engine computes with.
+    pub(crate) fn get(&self, range: Range<usize>) -> Weights<'_> {
+        match self {
+            Self::F32(weights) => Weights::F32(weights.get(range)),
+            Self::Bf16 { working, .. } => Weights::Bf16(working.get(range)),
+        }
+    }
+}
+
+fn zeros<'world, E: collectives::Element>(
+    shard: &Shard,
+    collective: &'world dyn Collective,
+    deadline: Instant,
+) -> Result<Incoming<'world, E>, collectives::Error> {
+    let buffer = if shard.is_sharded {
+        collective.buffer(shard.len, deadline)?
+    } else {
+        vec![E::default(); shard.len].into()
+    };
+    Ok(Incoming::new(collective, buffer))
 }
 
 /// BLAKE3 of all master weights, given flat, in the order of their names: independent of padding

@@ -6,11 +6,13 @@ use std::time::{Duration, Instant};
 use collectives::{BucketPlan, Buffer, Collective, Pending};
 use models::{Batch, Layout, Model, Sums};
 
+use crate::arriving::Arriving;
+use crate::communication::{Communication, Tally};
 use crate::data::{BatchPlan, Prefetcher, Sequences};
 use crate::failure::Outcome;
 use crate::inject::Injector;
 use crate::optimizer::Optimizer;
-use crate::overlap::{self, Communication, Overlap};
+use crate::overlap::{self, Overlap};
 use crate::phase::{Phase, PhaseClock};
 use crate::schedule::learning_rate;
 use crate::shard::Shard;
@@ -27,7 +29,9 @@ pub struct Trainer<'world> {
     pub(crate) layout: Layout,
     pub(crate) plan: BucketPlan,
     pub(crate) shard: Shard,
-    pub(crate) state: State,
+    pub(crate) state: State<'world>,
+    /// Weights that came, since the last step told of them.
+    pub(crate) gathers: Tally,
     pub(crate) gradients: Buffer<f32>,
     pub(crate) optimizer: Optimizer,
     pub(crate) sequences: Arc<dyn Sequences>,
@@ -84,13 +88,13 @@ impl Trainer<'_> {
         self.check_finite()?;
         let gradient_norm = self.votes.squares().sqrt();
         let learning_rate = learning_rate(&self.optimizer.schedule, step);
-        let updated = self.update(gradient_norm, learning_rate)?;
+        self.update(gradient_norm, learning_rate)?;
         self.advance();
         Ok(Stepped {
             loss: self.votes.loss_sum() / self.tokens_per_step as f64,
             gradient_norm,
             learning_rate,
-            communication: reduced.and(updated),
+            communication: reduced.and(self.gathers.take()),
             agreed: self.votes.agreed(),
         })
     }
@@ -107,11 +111,11 @@ impl Trainer<'_> {
     ///
     /// Returns the local sum of losses and the first tensor whose local gradient is not finite.
     fn gradients_of_global_batch(&mut self) -> Outcome<(f64, Option<usize>, Communication)> {
-        let Self { layout, plan, model, state, data, clock, gradients, injector, .. } = self;
+        let Self { layout, plan, model, state, data, clock, gradients, gathers, .. } = self;
         let (deadline, scale) = (self.deadline, 1.0 / self.tokens_per_step as f32);
         let (accumulation, early, collective) = (self.accumulation, self.overlap, self.collective);
-        let reduction = self.shard.reduction();
-        let weights = state.engine_weights();
+        let (reduction, injector, clock) = (self.shard.reduction(), &self.injector, &*clock);
+        let mut weights = Arriving { weights: &mut state.weights, gathers, clock, deadline };
         let pending = overlap::recycle(std::mem::take(&mut self.pending));
         let (pending, outcome) = collectives::scope(self.collective, move |scope| {
             let mut sink = Overlap {
@@ -137,7 +141,7 @@ impl Trainer<'_> {
                     sink.last_micro_batch = micro_batch + 1 == accumulation;
                     // What the last step left is replaced, so nothing is cleared before.
                     let sums = if micro_batch == 0 { Sums::Write } else { Sums::Add };
-                    let trained = model.train(weights, batch, scale, sums, &mut sink);
+                    let trained = model.train(&mut weights, batch, scale, sums, &mut sink);
                     loss_sum +=
                         trained.inspect_err(|error| collective.abandon(&error.to_string()))?;
                 }

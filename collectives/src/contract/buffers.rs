@@ -1,7 +1,7 @@
 //! Buffers that the backend made are like any others.
 
 use super::{Terms, filled, good, value};
-use crate::{Channel, Collective, Operation, scope};
+use crate::{Channel, Collective, Incoming, Operation, scope};
 
 /// Operations on buffers of `dyn Collective`'s `buffer`, on slices of them, and on them
 /// on one rank and other memory on the others, give what they give anywhere.
@@ -41,6 +41,43 @@ pub fn are_like_any_memory(collective: &dyn Collective, terms: &Terms) {
     run(Operation::AllReduceSum, mixed);
     assert_sums(world, mixed, 0, "all-reduce of different memory");
     halves_overlap(collective, terms, &mut buffer);
+}
+
+/// Parts of an [`Incoming`] buffer come one after another, and each is used while those after it
+/// are still under way.
+///
+/// # Panics
+/// When they hold other values.
+pub fn parts_come_one_after_another(collective: &dyn Collective, terms: &Terms) {
+    let (rank, world) = (collective.rank(), collective.world());
+    let part = world * (terms.chunk_elements_max + 3);
+    let ranges = [0, 1, 2].map(|index| index * part..(index + 1) * part);
+    let buffer = good(collective, "buffer", collective.buffer(3 * part, terms.deadline()));
+    let mut buffer = Incoming::new(collective, buffer);
+    buffer.get_mut(0..3 * part).copy_from_slice(&filled::<f32>(rank, 3 * part));
+    for round in 0..2 {
+        for range in ranges.iter().rev() {
+            good(collective, "start", buffer.start(Operation::AllGather, range.clone()));
+        }
+        let mut came = 0;
+        for range in ranges.iter().rev() {
+            let waited = buffer.wait(range, terms.deadline(), |timing| came += timing.bytes);
+            good(collective, "wait", waited);
+            for (index, found) in buffer.get(range.clone()).iter().enumerate() {
+                let owner = index / (part / world);
+                let expected = value(owner, range.start + index);
+                assert_eq!(*found, f32::from(expected), "round {round}, element {index}");
+            }
+        }
+        assert_eq!(came, 3 * part * size_of::<f32>());
+        // From here on nobody reads this rank's parts, although others may still be waiting.
+        for range in &ranges {
+            let own = range.start + rank * (part / world)..range.start + (rank + 1) * part / world;
+            let elements = filled::<f32>(rank, 3 * part);
+            buffer.get_mut(range.clone()).fill(-1.0);
+            buffer.get_mut(own.clone()).copy_from_slice(&elements[own]);
+        }
+    }
 }
 
 /// Two slices of one buffer under way together.

@@ -51,6 +51,7 @@ pub fn run_all(collective: &dyn Collective, terms: &Terms) {
     order::channels_are_independent(collective, terms);
     order::the_table_has_its_size(collective, terms);
     buffers::are_like_any_memory(collective, terms);
+    buffers::parts_come_one_after_another(collective, terms);
     point_to_point::ring(collective, terms);
     point_to_point::tags_tell_messages_apart(collective, terms);
     failures::wrong_arguments_are_errors(collective, terms);

@@ -15,7 +15,7 @@ use candle_core::{DType, Device, Result, Tensor, Var};
 
 use crate::config::Family;
 use crate::layout::Segment;
-use crate::{Batch, Error, Layout, Model, ModelConfig, Pass, StepSink, Sums, Weights};
+use crate::{Batch, Error, Layout, Model, ModelConfig, Pass, StepSink, Sums, WeightSource};
 
 mod gpt;
 mod llama;
@@ -86,15 +86,24 @@ impl Candle {
         Ok(Self { config: config.clone(), layout, shape, dtype, mask, rotation })
     }
 
-    /// The weights as variables by name, padding left out.
-    fn variables(&self, weights: &[f32]) -> Result<HashMap<String, Var>> {
-        assert_eq!(weights.len(), self.layout.len(), "length of the flat weights");
-        let variable = |tensor: &crate::layout::Tensor| {
-            let values = &weights[tensor.range.clone()];
-            let values = Tensor::from_slice(values, tensor.shape.as_slice(), &Device::Cpu)?;
-            Ok((tensor.name.clone(), Var::from_tensor(&values.to_dtype(self.dtype)?)?))
-        };
-        self.layout.tensors().iter().map(variable).collect()
+    /// The weights as variables by name, padding left out. Waits for all of them.
+    fn variables(
+        &self,
+        weights: &mut dyn WeightSource,
+    ) -> std::result::Result<HashMap<String, Var>, Error> {
+        assert_eq!(weights.flat_len(), self.layout.len(), "length of the flat weights");
+        let mut variables = HashMap::new();
+        for segment in self.layout.segments().iter().rev() {
+            let weights = weights.segment(&segment.range)?.f32();
+            for tensor in &self.layout.tensors()[segment.tensors.clone()] {
+                let start = tensor.range.start - segment.range.start;
+                let values = &weights[start..][..tensor.range.len()];
+                let values = Tensor::from_slice(values, tensor.shape.as_slice(), &Device::Cpu)?;
+                let variable = Var::from_tensor(&values.to_dtype(self.dtype)?)?;
+                variables.insert(tensor.name.clone(), variable);
+            }
+        }
+        Ok(variables)
     }
 
     /// Cross-entropy in nats of each target: (B T).
@@ -145,14 +154,14 @@ impl Model for Candle {
 
     fn train(
         &mut self,
-        weights: Weights<'_>,
+        weights: &mut dyn WeightSource,
         batch: Batch<'_>,
         scale: f32,
         sums: Sums,
         sink: &mut dyn StepSink,
     ) -> std::result::Result<f64, Error> {
         sink.enter(Pass::Forward);
-        let variables = self.variables(weights.f32())?;
+        let variables = self.variables(weights)?;
         let tensors = variables.iter().map(|(name, v)| (name.clone(), v.as_tensor().clone()));
         let losses = self.losses(&tensors.collect(), batch)?;
         let loss = sum(&losses)?;
@@ -168,10 +177,10 @@ impl Model for Candle {
 
     fn evaluate(
         &mut self,
-        weights: Weights<'_>,
+        weights: &mut dyn WeightSource,
         batch: Batch<'_>,
     ) -> std::result::Result<f64, Error> {
-        let variables = self.variables(weights.f32())?;
+        let variables = self.variables(weights)?;
         let tensors = variables.iter().map(|(name, v)| (name.clone(), v.as_detached_tensor()));
         Ok(sum(&self.losses(&tensors.collect(), batch)?)?)
     }

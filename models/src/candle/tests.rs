@@ -88,7 +88,8 @@ fn gradient(engine: &mut Candle, weights: &[f32], scale: f32) -> (f64, Flat) {
     let mut flat = Flat::new(engine.layout());
     let (inputs, targets) = (tokens(1), tokens(2));
     let batch = Batch { inputs: &inputs, targets: &targets };
-    let loss = engine.train(Weights::F32(weights), batch, scale, Sums::Write, &mut flat).unwrap();
+    let loss =
+        engine.train(&mut Weights::F32(weights), batch, scale, Sums::Write, &mut flat).unwrap();
     (loss, flat)
 }
 
@@ -121,7 +122,7 @@ fn gradients_are_those_of_finite_differences() {
         let (inputs, targets) = (tokens(1), tokens(2));
         let mut loss = |weights: &[f32]| {
             engine
-                .evaluate(Weights::F32(weights), Batch { inputs: &inputs, targets: &targets })
+                .evaluate(&mut Weights::F32(weights), Batch { inputs: &inputs, targets: &targets })
                 .unwrap()
         };
         for tensor in layout.tensors() {
@@ -152,9 +153,9 @@ fn gradients_accumulate_and_scale_linearly() {
         let batch = Batch { inputs: &inputs, targets: &targets };
         let mut twice =
             Flat { completed: 0, passes: Vec::new(), ..gradient(&mut engine, &weights, 0.25).1 };
-        engine.train(Weights::F32(&weights), batch, 0.25, Sums::Add, &mut twice).unwrap();
+        engine.train(&mut Weights::F32(&weights), batch, 0.25, Sums::Add, &mut twice).unwrap();
         assert_eq!(once.values, twice.values, "powers of two scale without rounding");
-        let evaluated = engine.evaluate(Weights::F32(&weights), batch).unwrap();
+        let evaluated = engine.evaluate(&mut Weights::F32(&weights), batch).unwrap();
         assert_eq!(loss.to_bits(), evaluated.to_bits(), "evaluation computes the same loss");
     }
 }
@@ -170,7 +171,7 @@ fn written_gradients_replace_what_is_there_and_leave_padding_alone() {
         let mut flat = Flat::new(&layout);
         flat.values.fill(7.5);
         let weights = weights(&layout);
-        engine.train(Weights::F32(&weights), batch, 1.0, Sums::Write, &mut flat).unwrap();
+        engine.train(&mut Weights::F32(&weights), batch, 1.0, Sums::Write, &mut flat).unwrap();
         let mut replaced = vec![7.5; layout.len()];
         for tensor in layout.tensors() {
             let range = tensor.range.clone();
@@ -226,7 +227,7 @@ fn gradient_descent_lowers_the_loss() {
 fn a_missing_gradient_is_an_error() {
     let layout = Layout::new(&tiny());
     let engine = Candle::new(&tiny(), layout.clone(), SHAPE.0, SHAPE.1).unwrap();
-    let variables = engine.variables(&weights(&layout)).unwrap();
+    let variables = engine.variables(&mut Weights::F32(&weights(&layout))).unwrap();
     let unrelated = variables["wpe.weight"].sum_all().unwrap().backward().unwrap();
     let mut flat = vec![0.0; layout.segments()[0].range.len()];
     let segment = &layout.segments()[0];

@@ -8,7 +8,8 @@ use crate::meter::{Kind, Op, Role};
 use crate::ops::matmul::{self, Epilogue, Shape, Sums};
 use crate::ops::{Element, attention, gelu, rope, swiglu, work};
 
-/// Writes the block's output and everything it keeps.
+/// Writes the block's output and everything it keeps. `weights`, here and below, are those of the
+/// block's segment.
 pub(super) fn forward<E: Element>(
     size: &Size,
     places: &BlockPlaces,
@@ -212,7 +213,7 @@ impl<E: Element> Half<'_, E> {
         (role, shape): (Role, Shape),
         Tools { packs, meter }: &mut Tools<E>,
     ) {
-        let (dweight, dbias) = place.of_segment(self.gradients);
+        let (dweight, dbias) = place.of_mut(self.gradients);
         let sums = self.sums;
         let work = || work::linear_weight::<E>(shape, sums);
         meter.time((role, Kind::Weight), work, || {
@@ -252,7 +253,7 @@ impl<E: Element> Half<'_, E> {
         saw: (&[E::Wide], &[E]),
         tools: &mut Tools<E>,
     ) {
-        let gradients = (place.of_segment(self.gradients), self.sums);
+        let gradients = (place.of_mut(self.gradients), self.sums);
         let (size, weight) = (self.size, place.of(self.weights).0);
         tools.meter.time(
             (Role::Norm, Kind::Backward),
@@ -273,7 +274,8 @@ pub(crate) struct Alone<E: Element> {
     pub(crate) gradients: Vec<E::Wide>,
 }
 
-/// Runs the first block of a model alone: forward on `x` (M, C), backward on `dy` (M, C).
+/// Runs the first block of a model alone, given all weights: forward on `x` (M, C), backward on
+/// `dy` (M, C).
 #[cfg(test)]
 pub(crate) fn block_alone<E: Element>(
     config: &crate::ModelConfig,
@@ -285,13 +287,14 @@ pub(crate) fn block_alone<E: Element>(
 ) -> Alone<E> {
     let size = Size::new(config, (sequences, tokens), false, 1);
     let places = &super::places::Places::new(layout, config).blocks[0];
+    let weights = &weights[places.segment.range.clone()];
     let mut kept = super::activations::Kept::new(&size);
     let mut scratch = Scratch::new(config, &size);
     kept.streams[..x.len()].copy_from_slice(x);
     forward(&size, places, weights, kept.block(0, &size), &mut scratch);
     let output = kept.block(0, &size).output.to_vec();
     scratch.gradient.copy_from_slice(dy);
-    let mut gradients = vec![E::Wide::ZERO; layout.segments()[places.segment].range.len()];
+    let mut gradients = vec![E::Wide::ZERO; places.segment.range.len()];
     let sums = (&mut gradients[..], Sums::Write);
     backward(&size, places, weights, sums, kept.block(0, &size), &mut scratch);
     Alone { output, dx: scratch.gradient, gradients }

@@ -18,9 +18,9 @@ fn results(config: &ModelConfig, recompute: bool, on: bool) -> (u64, Vec<f32>, V
     if on {
         model.meter().unwrap().start();
     }
-    model.train(Weights::F32(&weights), batch, 0.5, Sums::Write, &mut sink).unwrap();
+    model.train(&mut Weights::F32(&weights), batch, 0.5, Sums::Write, &mut sink).unwrap();
     sink.begin_again();
-    let loss = model.train(Weights::F32(&weights), batch, 0.5, Sums::Add, &mut sink).unwrap();
+    let loss = model.train(&mut Weights::F32(&weights), batch, 0.5, Sums::Add, &mut sink).unwrap();
     let meter = model.meter().unwrap();
     meter.stop();
     (loss.to_bits(), sink.gradients, meter.counts().collect())

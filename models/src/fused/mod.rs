@@ -23,14 +23,16 @@ pub(crate) use block::block_alone;
 
 pub use activations::activation_bytes;
 
+use std::ops::Range;
+
 use half::bf16;
-use network::{Network, Sink};
+use network::{Network, Sink, Source};
 use places::Places;
 use size::Size;
 
 use crate::ops::matmul;
 use crate::workload::Compute;
-use crate::{Batch, Error, Layout, Meter, Model, ModelConfig, Pass, StepSink, Sums, Weights};
+use crate::{Batch, Error, Layout, Meter, Model, ModelConfig, Pass, StepSink, Sums, WeightSource};
 
 /// What the engine computes in, and what it keeps for backward. Results of both ways of keeping
 /// have the same bits.
@@ -91,6 +93,11 @@ impl Fused {
         };
         Ok(Self { layout, network })
     }
+
+    fn source<'a>(&self, weights: &'a mut dyn WeightSource) -> EngineSource<'a> {
+        assert_eq!(weights.flat_len(), self.layout.len(), "weights laid out as the engine's");
+        EngineSource(weights)
+    }
 }
 
 /// Instruction set of the matmul kernels for a format on this processor, and whether a processor of
@@ -126,26 +133,40 @@ impl Model for Fused {
 
     fn train(
         &mut self,
-        weights: Weights<'_>,
+        weights: &mut dyn WeightSource,
         batch: Batch<'_>,
         scale: f32,
         sums: Sums,
         sink: &mut dyn StepSink,
     ) -> Result<f64, Error> {
-        assert_eq!(weights.len(), self.layout.len(), "weights laid out as the engine's layout");
-        let sink = &mut EngineSink(sink);
-        Ok(match &mut self.network {
-            Precise::F32(network) => network.train(weights.f32(), batch, (scale, sums), sink),
-            Precise::Bf16(network) => network.train(weights.bf16(), batch, (scale, sums), sink),
-        })
+        let (mut weights, sink) = (self.source(weights), &mut EngineSink(sink));
+        match &mut self.network {
+            Precise::F32(network) => network.train(&mut weights, batch, (scale, sums), sink),
+            Precise::Bf16(network) => network.train(&mut weights, batch, (scale, sums), sink),
+        }
     }
 
-    fn evaluate(&mut self, weights: Weights<'_>, batch: Batch<'_>) -> Result<f64, Error> {
-        assert_eq!(weights.len(), self.layout.len(), "weights laid out as the engine's layout");
-        Ok(match &mut self.network {
-            Precise::F32(network) => network.evaluate(weights.f32(), batch),
-            Precise::Bf16(network) => network.evaluate(weights.bf16(), batch),
-        })
+    fn evaluate(&mut self, weights: &mut dyn WeightSource, batch: Batch<'_>) -> Result<f64, Error> {
+        let mut weights = self.source(weights);
+        match &mut self.network {
+            Precise::F32(network) => network.evaluate(&mut weights, batch),
+            Precise::Bf16(network) => network.evaluate(&mut weights, batch),
+        }
+    }
+}
+
+/// The trainer's weights, for the network that is generic over the element.
+struct EngineSource<'a>(&'a mut dyn WeightSource);
+
+impl Source<f32> for EngineSource<'_> {
+    fn segment(&mut self, range: &Range<usize>) -> Result<&[f32], Error> {
+        Ok(self.0.segment(range)?.f32())
+    }
+}
+
+impl Source<bf16> for EngineSource<'_> {
+    fn segment(&mut self, range: &Range<usize>) -> Result<&[bf16], Error> {
+        Ok(self.0.segment(range)?.bf16())
     }
 }
 

@@ -1,6 +1,8 @@
 //! Forward and backward of the whole model, generic over the element: f32 and bf16 train, f64
 //! checks.
 
+use std::ops::Range;
+
 use super::activations::{Kept, Scratch, Tools};
 use super::block;
 use super::places::Places;
@@ -8,7 +10,13 @@ use super::size::Size;
 use crate::meter::{Kind, Role};
 use crate::ops::matmul::Sums;
 use crate::ops::{self, Element, cross_entropy, embedding, work};
-use crate::{Batch, Meter, ModelConfig, Pass};
+use crate::{Batch, Error, Meter, ModelConfig, Pass};
+
+/// [`crate::WeightSource`] for weights of any element.
+pub(super) trait Source<E> {
+    /// The weights of one segment, given by its range in the flat weights.
+    fn segment(&mut self, range: &Range<usize>) -> Result<&[E], Error>;
+}
 
 /// [`crate::StepSink`] for gradients of any wide type.
 pub(super) trait Sink<T> {
@@ -45,33 +53,34 @@ impl<E: Element> Network<E> {
     /// adds it.
     pub(super) fn train(
         &mut self,
-        weights: &[E],
+        weights: &mut impl Source<E>,
         batch: Batch<'_>,
         (scale, sums): (E::Wide, Sums),
         sink: &mut impl Sink<E::Wide>,
-    ) -> f64 {
+    ) -> Result<f64, Error> {
         sink.enter(Pass::Forward);
-        self.forward(weights, batch.inputs);
-        let loss = self.head(weights, batch.targets, (scale, sums), sink);
+        self.forward(weights, batch.inputs)?;
+        let loss = self.head(weights, batch.targets, (scale, sums), sink)?;
         sink.enter(Pass::Backward);
         if self.places.head.is_alone {
-            sink.complete(self.places.head.segment);
+            sink.complete(self.places.head.segment.index);
         }
-        self.final_norm(weights, sums, sink);
+        self.final_norm(weights, sums, sink)?;
         for layer in (0..self.size.layers).rev() {
             let Self { size, places, kept, scratch } = self;
             let places = &places.blocks[layer];
+            let weights = weights.segment(&places.segment.range)?;
             // What the last block keeps is still there from forward.
             if size.recompute && layer + 1 < size.layers {
                 let kept = &mut kept.block(layer, size);
                 block::keep(size, places, weights, kept, (Kind::Again, scratch));
             }
-            let gradients = (sink.gradient(places.segment), sums);
+            let gradients = (sink.gradient(places.segment.index), sums);
             block::backward(size, places, weights, gradients, kept.block(layer, size), scratch);
-            sink.complete(places.segment);
+            sink.complete(places.segment.index);
         }
         self.embeddings(batch.inputs, sums, sink);
-        loss
+        Ok(loss)
     }
 
     /// The gradients of the embeddings, which are added to few rows: a table is cleared first where
@@ -79,7 +88,7 @@ impl<E: Element> Network<E> {
     fn embeddings(&mut self, inputs: &[u32], sums: Sums, sink: &mut impl Sink<E::Wide>) {
         let Self { size, places, scratch, .. } = self;
         let (head_is_alone, places) = (places.head.is_alone, &places.embeddings);
-        let (tokens, mut positions) = places.of_segment(sink.gradient(places.segment));
+        let (tokens, mut positions) = places.of_mut(sink.gradient(places.segment.index));
         if sums == Sums::Write {
             if head_is_alone {
                 ops::clear(tokens);
@@ -93,57 +102,67 @@ impl<E: Element> Network<E> {
             || work::embedding_backward::<E>(dx.len(), tables),
             || embedding::backward(tokens, positions, dx, inputs, shape),
         );
-        sink.complete(places.segment);
+        sink.complete(places.segment.index);
     }
 
     /// The sum of the losses of a batch.
-    pub(super) fn evaluate(&mut self, weights: &[E], batch: Batch<'_>) -> f64 {
-        self.forward(weights, batch.inputs);
-        let table = self.places.head.of(weights);
+    pub(super) fn evaluate(
+        &mut self,
+        weights: &mut impl Source<E>,
+        batch: Batch<'_>,
+    ) -> Result<f64, Error> {
+        self.forward(weights, batch.inputs)?;
+        let places = &self.places.head;
+        let table = places.of(weights.segment(&places.segment.range)?);
         let (chunk, width) = (self.size.chunk_tokens::<E>(), self.size.width);
         let Scratch { normed, head, tools, .. } = &mut self.scratch;
         let Tools { packs, meter } = tools;
         let chunks = normed.chunks(chunk * width).zip(batch.targets.chunks(chunk));
         let inputs = |(hidden, targets)| cross_entropy::Inputs { hidden, table, targets, width };
-        chunks.map(inputs).map(|inputs| cross_entropy::forward(inputs, head, packs, meter)).sum()
+        let loss = |inputs| cross_entropy::forward(inputs, head, packs, meter);
+        Ok(chunks.map(inputs).map(loss).sum())
     }
 
     /// From tokens to the output of the final norm, in `scratch.normed`.
-    fn forward(&mut self, weights: &[E], tokens: &[u32]) {
+    fn forward(&mut self, weights: &mut impl Source<E>, tokens: &[u32]) -> Result<(), Error> {
         let Self { size, places, kept, scratch } = self;
         assert_eq!(tokens.len(), size.rows, "a batch of B x T tokens");
         let stream = size.rows * size.width;
         let shape = (size.attention.tokens, size.width);
         let input = &mut kept.streams[..stream];
-        let tables = places.embeddings.of(weights);
+        let tables = places.embeddings.of(weights.segment(&places.embeddings.segment.range)?);
         scratch.tools.meter.time(
             (Role::Embedding, Kind::Forward),
             || work::embedding::<E>(stream, 1 + usize::from(tables.1.is_some())),
             || embedding::forward(input, tokens, tables, shape),
         );
         for (layer, places) in places.blocks.iter().enumerate() {
+            let weights = weights.segment(&places.segment.range)?;
             block::forward(size, places, weights, kept.block(layer, size), scratch);
         }
+        let places = &places.final_norm;
+        let parameters = places.norm.of(weights.segment(&places.segment.range)?);
         let (input, stats) = kept.final_norm(size);
         let Scratch { normed, tools, .. } = scratch;
         tools.meter.time(
             (Role::Norm, Kind::Forward),
             || size.norm_work::<E>(false),
-            || size.norm.forward(normed, stats, input, places.final_norm.of(weights)),
+            || size.norm.forward(normed, stats, input, parameters),
         );
+        Ok(())
     }
 
     /// Loss and gradient of the head, chunk by chunk; that of its input in `scratch.branch`.
     fn head(
         &mut self,
-        weights: &[E],
+        weights: &mut impl Source<E>,
         targets: &[u32],
         (scale, mut sums): (E::Wide, Sums),
         sink: &mut impl Sink<E::Wide>,
-    ) -> f64 {
+    ) -> Result<f64, Error> {
         assert_eq!(targets.len(), self.size.rows, "a batch of B x T targets");
         let places = &self.places.head;
-        let table = places.of(weights);
+        let table = places.of(weights.segment(&places.segment.range)?);
         let (chunk, width) = (self.size.chunk_tokens::<E>(), self.size.width);
         let Scratch { normed, branch, head, tools, .. } = &mut self.scratch;
         let Tools { packs, meter } = tools;
@@ -154,18 +173,23 @@ impl<E: Element> Network<E> {
             sink.enter(Pass::Forward);
             loss += cross_entropy::forward(inputs, head, packs, meter);
             sink.enter(Pass::Backward);
-            let dtable = (places.of_segment(sink.gradient(places.segment)), sums);
+            let dtable = (places.of_mut(sink.gradient(places.segment.index)), sums);
             cross_entropy::backward(dhidden, dtable, scale, inputs, head, packs, meter);
             sums = Sums::Add;
         }
-        loss
+        Ok(loss)
     }
 
     /// The final norm's backward: starts the gradient of the stream.
-    fn final_norm(&mut self, weights: &[E], sums: Sums, sink: &mut impl Sink<E::Wide>) {
-        let Self { size, places, kept, scratch } = self;
-        let (weight, _) = places.final_norm.of(weights);
-        let gradients = places.final_norm.of_segment(sink.gradient(places.final_norm_segment));
+    fn final_norm(
+        &mut self,
+        weights: &mut impl Source<E>,
+        sums: Sums,
+        sink: &mut impl Sink<E::Wide>,
+    ) -> Result<(), Error> {
+        let Self { size, places: Places { final_norm: places, .. }, kept, scratch } = self;
+        let (weight, _) = places.norm.of(weights.segment(&places.segment.range)?);
+        let gradients = places.norm.of_mut(sink.gradient(places.segment.index));
         let (input, stats) = kept.final_norm(size);
         let Scratch { branch, gradient, tools, .. } = scratch;
         ops::clear(gradient);
@@ -174,6 +198,7 @@ impl<E: Element> Network<E> {
             || size.norm_work::<E>(true),
             || size.norm.backward(gradient, (gradients, sums), branch, (&*stats, input), weight),
         );
-        sink.complete(places.final_norm_segment);
+        sink.complete(places.segment.index);
+        Ok(())
     }
 }

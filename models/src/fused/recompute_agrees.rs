@@ -15,17 +15,17 @@ fn results(config: &ModelConfig, options: Options, threads: usize) -> (u64, Vec<
     let batch = Batch { inputs: &inputs, targets: &targets };
     let weights = weights::<f32>(config);
     let rounded: Vec<bf16> = weights.iter().map(|&weight| bf16::from_f32(weight)).collect();
-    let weights = match options.compute {
+    let weights = || match options.compute {
         Compute::F32 => Weights::F32(&weights),
         Compute::Bf16 => Weights::Bf16(&rounded),
     };
     on_threads(threads, || {
         let mut model = Fused::new(config, layout(config), 2, 7, options).unwrap();
         let mut sink = Flat::<f32>::new(config);
-        let loss = model.train(weights, batch, 0.5, Sums::Write, &mut sink).unwrap();
+        let loss = model.train(&mut weights(), batch, 0.5, Sums::Write, &mut sink).unwrap();
         sink.begin_again();
-        model.train(weights, batch, 0.5, Sums::Add, &mut sink).unwrap();
-        let evaluated = model.evaluate(weights, batch).unwrap();
+        model.train(&mut weights(), batch, 0.5, Sums::Add, &mut sink).unwrap();
+        let evaluated = model.evaluate(&mut weights(), batch).unwrap();
         (loss.to_bits(), sink.gradients, evaluated.to_bits())
     })
 }

@@ -1,8 +1,10 @@
 //! The whole model against finite differences in f64, and f32 against f64.
 
+use std::ops::Range;
+
 use half::bf16;
 
-use super::network::{Network, Sink};
+use super::network::{Network, Sink, Source};
 use super::places::Places;
 use super::size::Size;
 use super::{Fused, activation_bytes};
@@ -10,7 +12,8 @@ use crate::config::{Family, Llama, RopeScaling};
 use crate::ops::Float;
 use crate::ops::testing::{on_threads, relative_error, uniform};
 use crate::workload::Compute;
-use crate::{Batch, Layout, Model, ModelConfig, Pass, StepSink, Sums, Weights};
+use crate::{Batch, Error, Layout, Model, ModelConfig, Pass, StepSink, Sums};
+use crate::{WeightSource, Weights};
 
 const SEQUENCES: usize = 2;
 const TOKENS: usize = 7;
@@ -88,6 +91,12 @@ impl<T: Float> Flat<T> {
     }
 }
 
+impl Source<f64> for &[f64] {
+    fn segment(&mut self, range: &Range<usize>) -> Result<&[f64], Error> {
+        Ok(&self[range.clone()])
+    }
+}
+
 impl<T: Float> Sink<T> for Flat<T> {
     fn gradient(&mut self, segment: usize) -> &mut [T] {
         assert!(!self.events.contains(&Event::Complete(segment)), "segment {segment} is complete");
@@ -122,6 +131,16 @@ fn network<T: Float>(config: &ModelConfig) -> Network<T> {
     Network::new(config, size, Places::new(&layout(config), config))
 }
 
+/// The loss in f64, and the gradient of a quarter of it.
+fn exact_loss(
+    config: &ModelConfig,
+    mut weights: &[f64],
+    batch: Batch<'_>,
+    sink: &mut Flat<f64>,
+) -> f64 {
+    network(config).train(&mut weights, batch, (0.25, Sums::Write), sink).unwrap()
+}
+
 fn engine(config: &ModelConfig, compute: Compute) -> Fused {
     Fused::new(config, layout(config), SEQUENCES, TOKENS, compute).unwrap()
 }
@@ -140,7 +159,7 @@ fn gradients_agree_with_finite_differences(config: &ModelConfig) {
     let batch = Batch { inputs: &inputs, targets: &targets };
     let (mut network, mut sink) = (network::<f64>(config), Flat::new(config));
     let mut weights = weights::<f64>(config);
-    network.train(&weights, batch, (SCALE, Sums::Write), &mut sink);
+    network.train(&mut &weights[..], batch, (SCALE, Sums::Write), &mut sink).unwrap();
     for tensor in layout(config).tensors() {
         // All of the small tensors; a spread of a hundred elements of the large ones.
         let stride = tensor.range.len().div_ceil(100) | 1;
@@ -148,9 +167,9 @@ fn gradients_agree_with_finite_differences(config: &ModelConfig) {
         for i in tensor.range.clone().step_by(stride) {
             let before = weights[i];
             weights[i] = before + STEP;
-            let above = network.evaluate(&weights, batch);
+            let above = network.evaluate(&mut &weights[..], batch).unwrap();
             weights[i] = before - STEP;
-            let below = network.evaluate(&weights, batch);
+            let below = network.evaluate(&mut &weights[..], batch).unwrap();
             weights[i] = before;
             differences.push(SCALE * (above - below) / (2.0 * STEP));
             found.push(sink.gradients[i]);
@@ -167,17 +186,13 @@ fn no_gradient_is_missing_in_f32_and_all_agree_with_f64() {
     let batch = Batch { inputs: &inputs, targets: &targets };
     for config in families() {
         let mut exact = Flat::new(&config);
-        let exact_loss = network::<f64>(&config).train(
-            &weights(&config),
-            batch,
-            (0.25, Sums::Write),
-            &mut exact,
-        );
+        let exact_weights = weights::<f64>(&config);
+        let exact_loss = exact_loss(&config, &exact_weights, batch, &mut exact);
         let mut model = engine(&config, Compute::F32);
         let mut found = Flat::<f32>::new(&config);
         let weights = weights::<f32>(&config);
         let loss =
-            model.train(Weights::F32(&weights), batch, 0.25, Sums::Write, &mut found).unwrap();
+            model.train(&mut Weights::F32(&weights), batch, 0.25, Sums::Write, &mut found).unwrap();
         assert!((loss - exact_loss).abs() < 1e-5 * exact_loss, "{loss} {exact_loss}");
         for tensor in layout(&config).tensors() {
             let gradient = &found.gradients[tensor.range.clone()];
@@ -185,7 +200,7 @@ fn no_gradient_is_missing_in_f32_and_all_agree_with_f64() {
             let error = relative_error(gradient, &exact.gradients[tensor.range.clone()]);
             assert!(error < 2e-5, "{}: relative error {error:e}", tensor.name);
         }
-        let evaluated = model.evaluate(Weights::F32(&weights), batch).unwrap();
+        let evaluated = model.evaluate(&mut Weights::F32(&weights), batch).unwrap();
         assert_eq!(evaluated.to_bits(), loss.to_bits());
     }
 }
@@ -200,19 +215,19 @@ fn gradients_in_bf16_agree_with_f64_within_its_rounding() {
         let rounded: Vec<bf16> = weights::<f32>(&config).into_iter().map(bf16::from_f32).collect();
         let exact_weights: Vec<f64> = rounded.iter().map(|weight| weight.to_f64()).collect();
         let mut exact = Flat::new(&config);
-        let exact_loss =
-            network::<f64>(&config).train(&exact_weights, batch, (0.25, Sums::Write), &mut exact);
+        let exact_loss = exact_loss(&config, &exact_weights, batch, &mut exact);
         let mut model = engine(&config, Compute::Bf16);
         let mut found = Flat::<f32>::new(&config);
-        let loss =
-            model.train(Weights::Bf16(&rounded), batch, 0.25, Sums::Write, &mut found).unwrap();
+        let loss = model
+            .train(&mut Weights::Bf16(&rounded), batch, 0.25, Sums::Write, &mut found)
+            .unwrap();
         assert!((loss - exact_loss).abs() < 3e-3 * exact_loss, "{loss} {exact_loss}");
         for tensor in layout(&config).tensors() {
             let gradient = &found.gradients[tensor.range.clone()];
             let error = relative_error(gradient, &exact.gradients[tensor.range.clone()]);
             assert!(error < 0.03, "{}: relative error {error:e}", tensor.name);
         }
-        let evaluated = model.evaluate(Weights::Bf16(&rounded), batch).unwrap();
+        let evaluated = model.evaluate(&mut Weights::Bf16(&rounded), batch).unwrap();
         assert_eq!(evaluated.to_bits(), loss.to_bits());
     }
 }
@@ -225,7 +240,7 @@ fn segments_complete_in_order_and_passes_are_told() {
         let mut sink = Flat::<f32>::new(&config);
         let weights = weights::<f32>(&config);
         let mut model = engine(&config, Compute::F32);
-        model.train(Weights::F32(&weights), batch, 1.0, Sums::Write, &mut sink).unwrap();
+        model.train(&mut Weights::F32(&weights), batch, 1.0, Sums::Write, &mut sink).unwrap();
         let completed = |event: &Event| matches!(event, Event::Complete(_));
         let order: Vec<Event> = sink.events.drain(..).collect();
         let first = order.iter().position(completed).unwrap();
@@ -251,7 +266,7 @@ fn repeats_on_any_threads(config: &ModelConfig, compute: Compute) {
     let (inputs, targets) = tokens();
     let weights = weights::<f32>(config);
     let rounded: Vec<bf16> = weights.iter().map(|&weight| bf16::from_f32(weight)).collect();
-    let weights = match compute {
+    let weights = || match compute {
         Compute::F32 => Weights::F32(&weights),
         Compute::Bf16 => Weights::Bf16(&rounded),
     };
@@ -260,10 +275,10 @@ fn repeats_on_any_threads(config: &ModelConfig, compute: Compute) {
             let batch = Batch { inputs: &inputs, targets: &targets };
             let mut model = engine(config, compute);
             let mut sink = Flat::<f32>::new(config);
-            let loss = model.train(weights, batch, 0.5, Sums::Write, &mut sink).unwrap();
+            let loss = model.train(&mut weights(), batch, 0.5, Sums::Write, &mut sink).unwrap();
             let once = sink.gradients.clone();
             sink.begin_again();
-            model.train(weights, batch, 0.5, Sums::Add, &mut sink).unwrap();
+            model.train(&mut weights(), batch, 0.5, Sums::Add, &mut sink).unwrap();
             let twice: Vec<f64> = once.iter().map(|&g| 2.0 * f64::from(g)).collect();
             assert!(relative_error(&sink.gradients, &twice) < 1e-6);
             (loss.to_bits(), once, sink.gradients)
@@ -285,7 +300,7 @@ fn written_gradients_replace_what_is_there_and_leave_padding_alone() {
             let mut sink = Flat::<f32>::new(&config);
             sink.gradients.fill(there);
             let mut model = engine(&config, Compute::F32);
-            model.train(Weights::F32(&weights), batch, 0.5, Sums::Write, &mut sink).unwrap();
+            model.train(&mut Weights::F32(&weights), batch, 0.5, Sums::Write, &mut sink).unwrap();
             sink.gradients
         };
         let (expected, mut replaced) = (train(0.0), vec![7.5; layout(&config).len()]);
@@ -324,5 +339,56 @@ fn the_plan_names_every_byte_of_gpt2_124m() {
     let kept: u64 = plan[..4].iter().map(|(_, bytes)| bytes).sum();
     // 10 C + 4 + H per token and block, and the last stream and norm.
     assert_eq!(kept, 4 * 1024 * (12 * (10 * 768 + 4 + 12) + 768 + 2));
-    assert_eq!(plan[5].1, 4 * 256 * (50257 + 129));
+    assert_eq!(plan[5].1, 4 * 512 * (50257 + 129));
+}
+
+/// Hands out segments, notes which, and fails at one.
+struct Counted<'a> {
+    layout: Layout,
+    weights: &'a [f32],
+    asked: Vec<usize>,
+    fails_at: Option<usize>,
+}
+
+impl WeightSource for Counted<'_> {
+    fn flat_len(&self) -> usize {
+        self.weights.len()
+    }
+
+    fn segment(&mut self, range: &Range<usize>) -> Result<Weights<'_>, Error> {
+        let index = self.layout.segments().iter().position(|segment| segment.range == *range);
+        self.asked.push(index.unwrap());
+        if index == self.fails_at {
+            return Err(Error::Weights("they are lost".into()));
+        }
+        Ok(Weights::F32(&self.weights[range.clone()]))
+    }
+}
+
+#[test]
+fn every_segment_is_asked_for_from_the_last_to_the_first_before_a_gradient_is_complete() {
+    let (inputs, targets) = tokens();
+    let batch = Batch { inputs: &inputs, targets: &targets };
+    for config in families() {
+        let weights = weights::<f32>(&config);
+        let (layout, mut model) = (layout(&config), engine(&config, Compute::F32));
+        let segments = layout.segments().len();
+        let mut source = Counted { layout, weights: &weights, asked: Vec::new(), fails_at: None };
+        let mut sink = Flat::<f32>::new(&config);
+        let loss = model.train(&mut source, batch, 1.0, Sums::Write, &mut sink).unwrap();
+        assert!(source.asked[..segments].iter().copied().eq((0..segments).rev()));
+        source.asked.clear();
+        let evaluated = model.evaluate(&mut source, batch).unwrap();
+        assert_eq!(evaluated.to_bits(), loss.to_bits());
+        source.asked.dedup();
+        assert!(source.asked[..segments].iter().copied().eq((0..segments).rev()));
+        for lost in 0..segments {
+            source.fails_at = Some(lost);
+            let mut sink = Flat::<f32>::new(&config);
+            let failed = model.train(&mut source, batch, 1.0, Sums::Write, &mut sink);
+            assert!(matches!(failed, Err(Error::Weights(_))), "segment {lost}");
+            assert!(!sink.events.iter().any(|event| matches!(event, Event::Complete(_))));
+            assert!(model.evaluate(&mut source, batch).is_err(), "segment {lost}");
+        }
+    }
 }

@@ -121,7 +121,8 @@ pub struct CollectivesConfig {
     pub backend: Backend,
     /// Smallest size of a gradient bucket in bytes (the last one may be smaller).
     pub bucket_bytes: usize,
-    /// Start a bucket's reduction while backward goes on.
+    /// Let computing go on while buckets are under way: reductions during backward, and gathers of
+    /// a sharded optimizer's weights during the next forward.
     pub overlap: bool,
     /// Every operation ends within this many seconds, or the run does.
     pub deadline_s: f64,

@@ -1,13 +1,21 @@
-//! Sharded or not, the same bits; and what a rank holds is its part.
+//! Sharded or not, overlapped or not, the same bits; what a rank holds is its part; and forward
+//! waits for no weights that it does not need yet.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 use collectives::{Collective, Threads};
 
+use super::door::{Door, Instead, Opens, Slow};
 use super::*;
+use crate::assemble::{engine, placed_layout};
 use crate::config::Config;
 use crate::data::Source;
+use crate::evaluation::Evaluation;
 use crate::failure::ExitCode;
 use crate::inject::Injector;
 use crate::optimizer::own_squares;
+use crate::persist;
 use crate::state::weights_digest;
 use crate::step::Wish;
 
@@ -24,10 +32,13 @@ fn config(workload: &str, extra: &[&str]) -> Config {
     Config::load(workload, &overrides).unwrap()
 }
 
-fn trainer<'world>(config: &Config, collective: &'world dyn Collective) -> Trainer<'world> {
+fn source(config: &Config) -> Source {
     let vocabulary = config.workload.model.vocabulary;
-    let source = Source::open(&config.workload.data, vocabulary, &config.base).unwrap();
-    Trainer::new(config, &source, collective, Injector::default()).unwrap()
+    Source::open(&config.workload.data, vocabulary, &config.base).unwrap()
+}
+
+fn trainer<'world>(config: &Config, collective: &'world dyn Collective) -> Trainer<'world> {
+    Trainer::new(config, &source(config), collective, Injector::default()).unwrap()
 }
 
 /// Bits of three steps' losses and norms, and the digest of the weights after them.
@@ -65,15 +76,17 @@ fn sharded_and_not_are_bit_identical() {
     for workload in ["smoke", "llama-smoke"] {
         for compute in ["f32", "bf16"] {
             for world in [1, 2, 4] {
-                let run = |is_sharded: bool| {
+                let run = |is_sharded: bool, overlaps: bool| {
                     let format = format!("precision.compute={compute}");
                     let sharded = format!("run.shard_optimizer={is_sharded}");
-                    let config = config(workload, &[&format, &sharded]);
+                    let overlap = format!("collectives.overlap={overlaps}");
+                    let config = config(workload, &[&format, &sharded, &overlap]);
                     on_ranks(world, |rank| train(&config, rank))
                 };
-                let (whole, sharded) = (run(false), run(true));
+                let (whole, sharded) = (run(false, true), run(true, true));
                 let what = format!("{workload} in {compute} on {world} ranks");
                 assert_eq!(whole, sharded, "{what}");
+                assert_eq!(sharded, run(true, false), "{what}: without overlap");
                 assert!(sharded.iter().all(|rank| *rank == sharded[0]), "{what}: all ranks agree");
             }
         }
@@ -97,11 +110,134 @@ fn what_only_the_sum_makes_infinite_is_named_by_its_owner() {
     assert_eq!(named.count(), 2);
 }
 
+/// Bytes that steps tell of, and whether weights are under way after each.
 #[test]
-fn a_rank_that_is_lost_ends_the_update() {
-    let config = config("smoke", &["run.shard_optimizer=true", "collectives.deadline_s=0.2"]);
-    let group = Threads::group(2);
-    let mut trainer = trainer(&config, &group[0]);
-    let failure = trainer.update(1.0, 1e-3).unwrap_err();
+fn weights_count_in_the_step_that_waits_for_them() {
+    for overlaps in [true, false] {
+        let overlap = format!("collectives.overlap={overlaps}");
+        let config = config("smoke", &["run.shard_optimizer=true", &overlap]);
+        for steps in on_ranks(2, |rank| {
+            let mut trainer = trainer(&config, rank);
+            let step = |_| {
+                let stepped = trainer.step(Wish::default()).unwrap();
+                let is_under_way = trainer.state.weights.is_under_way(&(0..trainer.shard.len));
+                (stepped.communication.bytes, is_under_way)
+            };
+            (0..3).map(step).collect::<Vec<_>>()
+        }) {
+            let buffer = 4 * placed_layout(&config, 2).0.len() as u64;
+            let first = if overlaps { buffer } else { 2 * buffer };
+            assert_eq!(steps, [first, 2 * buffer, 2 * buffer].map(|bytes| (bytes, overlaps)));
+        }
+    }
+}
+
+/// Rank 0 as it is, and rank 1 in a thread of its own: what of its first update forward needs last
+/// does not go out at once.
+fn with_a_slow_rank<T: Send>(
+    config: &Config,
+    instead: Instead,
+    body: impl Fn(&dyn Collective, &Arc<Door>) -> T + Sync,
+) -> [T; 2] {
+    let (_, plan) = placed_layout(config, 2);
+    let mut group = Threads::group(2);
+    let (door, gathers) = (Arc::new(Door::default()), AtomicUsize::new(0));
+    let rank = group.pop().unwrap();
+    let gather = plan.buckets.len();
+    let slow = Slow { rank, door: door.clone(), gather, instead, gathers };
+    std::thread::scope(|scope| {
+        let slow = scope.spawn(|| body(&slow, &door));
+        let first = body(&group[0], &door);
+        [first, slow.join().unwrap()]
+    })
+}
+
+/// Rank 1 sends the weights that forward needs last only after rank 0 has been given those of block
+/// 0 in the forward of the next step: who waits for more than it needs waits for ever.
+#[test]
+fn forward_begins_before_the_last_weights_have_come() {
+    for compute in ["f32", "bf16"] {
+        let precision = format!("precision.compute={compute}");
+        let extra = [&precision, "run.shard_optimizer=true", "collectives.deadline_s=10"];
+        let config = config("smoke", &extra);
+        let (layout, plan) = placed_layout(&config, 2);
+        let block = layout.segments().iter().position(|segment| segment.name == "h.0").unwrap();
+        assert!(!plan.buckets[0].segments.contains(&block), "another bucket than the last one");
+        let ranks = with_a_slow_rank(&config, Instead::Wait, |rank, door| {
+            let mut trainer = trainer(&config, rank);
+            if rank.rank() == 0 {
+                let segment = layout.segments()[block].range.clone();
+                let engine = engine(&config, &trainer.layout).unwrap();
+                trainer.model = Box::new(Opens { engine, segment, door: door.clone() });
+            }
+            let step = |trainer: &mut Trainer<'_>| {
+                let stepped = trainer.step(Wish::default()).unwrap();
+                [stepped.loss.to_bits(), stepped.gradient_norm.to_bits()]
+            };
+            let first = step(&mut trainer);
+            if rank.rank() == 0 {
+                door.unlock();
+            }
+            [first, step(&mut trainer), step(&mut trainer)]
+        });
+        let plain = self::config("smoke", &[&precision]);
+        let expected = on_ranks(2, |rank| train(&plain, rank).0);
+        assert!(ranks.iter().zip(expected).all(|(found, expected)| found[..] == expected[..]));
+    }
+}
+
+/// The others learn it where they need its weights, before they compute with them.
+#[test]
+fn a_rank_that_is_lost_between_update_and_forward_ends_the_step() {
+    let config = config("smoke", &["run.shard_optimizer=true", "collectives.deadline_s=0.5"]);
+    let [first, _] = with_a_slow_rank(&config, Instead::Leave, |rank, _| {
+        let mut trainer = trainer(&config, rank);
+        let outcomes = [0, 1].map(|_| trainer.step(Wish::default()).err());
+        (outcomes, trainer.clock.phase())
+    });
+    let ([None, Some(failure)], phase) = first else { panic!("{first:?}") };
     assert_eq!((failure.code, failure.rank), (ExitCode::PeerLost, Some(1)));
+    assert!(failure.to_string().starts_with("all-gather of "), "{failure}");
+    assert_eq!(phase, Phase::CommExposed);
+}
+
+/// What is saved and what is evaluated right after a step that left weights under way.
+#[test]
+fn who_reads_weights_after_a_step_sees_what_was_gathered() {
+    for compute in ["f32", "bf16"] {
+        let run = |extra: &[&str]| {
+            let precision = format!("precision.compute={compute}");
+            let short = [&precision[..], "collectives.deadline_s=10"];
+            let config = config("smoke", &[&short[..], extra].concat());
+            with_a_slow_rank(&config, Instead::Wait, |rank, door| {
+                let mut trainer = trainer(&config, rank);
+                trainer.step(Wish::default()).unwrap();
+                door.unlock();
+                door.open();
+                let held_out = config.workload.data.evaluation_sequences;
+                let plan = &trainer.batch_plan;
+                let mut evaluation = Evaluation::new(&source(&config), held_out, plan).unwrap();
+                let loss = evaluation.loss(&mut trainer).unwrap().to_bits();
+                let saved = persist::saved(&trainer.state, &trainer.layout, &trainer.shard);
+                let bytes = saved.iter().map(|part| part.data.to_vec()).collect::<Vec<_>>();
+                (loss, bytes)
+            })
+        };
+        assert!(run(&["run.shard_optimizer=true"]) == run(&[]), "{compute}");
+    }
+}
+
+#[test]
+fn a_rank_that_is_lost_ends_the_wait_for_its_weights() {
+    for overlaps in [true, false] {
+        let overlap = format!("collectives.overlap={overlaps}");
+        let extra = ["run.shard_optimizer=true", "collectives.deadline_s=0.2", &overlap];
+        let config = config("smoke", &extra);
+        let group = Threads::group(2);
+        let mut trainer = trainer(&config, &group[0]);
+        let updated = trainer.update(1.0, 1e-3);
+        assert_eq!(updated.is_ok(), overlaps, "an update waits only where nothing overlaps");
+        let failure = updated.and_then(|()| trainer.settle()).unwrap_err();
+        assert_eq!((failure.code, failure.rank), (ExitCode::PeerLost, Some(1)));
+    }
 }

@@ -5,7 +5,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use collectives::{Bucket, BucketPlan, Single};
 use models::candle::Candle;
@@ -18,9 +18,7 @@ use serde::Deserialize;
 use super::Import;
 use super::pieces::{pieces, transpose};
 use crate::config::Config;
-use crate::exchange::Exchange;
 use crate::optimizer::{Optimizer, own_squares};
-use crate::phase::PhaseClock;
 use crate::schedule::learning_rate;
 use crate::shard::Shard;
 use crate::state::State;
@@ -94,8 +92,8 @@ impl Case {
         let starts = segments.iter().map(|segment| segment.range.start).collect();
         let plan = BucketPlan { starts, len: self.layout.len(), buckets: vec![all] };
         let shard = Shard::new((&self.layout, &plan), (0, 1), false);
-        let (single, deadline) = (Single::new(), Duration::from_secs(1));
-        let mut state = State::new(&shard, compute, &single, Instant::now() + deadline).unwrap();
+        let single = Single::new();
+        let mut state = State::new(&shard, compute, &single, Instant::now()).unwrap();
         let mut weights = vec![0.0; self.layout.len()];
         let import = Import::open(&self.folder, &workload.model).unwrap();
         import.load(&workload.model, &self.layout, &mut weights).unwrap();
@@ -108,7 +106,8 @@ impl Case {
             let batch = Batch { inputs: &inputs, targets: &outputs };
             let mut flat = Flat { layout: &self.layout, values: vec![0.0; self.layout.len()] };
             let scale = (1.0 / targets) as f32;
-            let loss = engine.train(state.engine_weights(), batch, scale, Sums::Write, &mut flat);
+            let loss =
+                engine.train(&mut state.engine_weights(), batch, scale, Sums::Write, &mut flat);
             let loss = loss.unwrap() / targets;
             let error = (loss / expected - 1.0).abs();
             if step == 0 {
@@ -120,9 +119,7 @@ impl Case {
             let rate = learning_rate(&workload.schedule, step as u64);
             let update =
                 optimizer.update(step as u64, own_squares(&shard, &flat.values).sqrt(), rate);
-            let (pending, clock) = (&mut Vec::new(), &mut PhaseClock::new());
-            let exchange = Exchange { collective: &single, deadline, pending, clock };
-            update.apply(&shard, &mut state, &flat.values, exchange).unwrap();
+            update.apply(&shard, &mut state, &flat.values).unwrap();
             engine.weights_changed();
         }
         errors
