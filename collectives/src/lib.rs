@@ -14,6 +14,7 @@ mod buffer;
 mod collective;
 pub mod contract;
 mod error;
+mod footprint;
 mod memory;
 #[cfg(feature = "mpi")]
 mod mpi;
@@ -29,6 +30,7 @@ pub use bucket::{Bucket, BucketPlan};
 pub use buffer::{Buffer, Shared};
 pub use collective::{Collective, OUTSTANDING_MAX, Ticket};
 pub use error::Error;
+pub use footprint::Footprint;
 pub use memory::{Element, Memory};
 #[cfg(feature = "mpi")]
 pub use mpi::{Mpi, MpiOptions};
