@@ -16,8 +16,9 @@ use trainer::step::{Trainer, Wish};
 
 /// Trains on a pool of `threads`, and counts from step 4 to step 12.
 fn allocations_of_training(collective: &dyn Collective, threads: usize, kind: Kind) -> u64 {
+    let small = [SEVERAL_BUCKETS, "batch.global_sequences=4", "batch.micro_sequences=1"];
     let overrides: Vec<String> =
-        kind.settings().into_iter().chain([SEVERAL_BUCKETS]).map(str::to_owned).collect();
+        kind.settings().into_iter().chain(small).map(str::to_owned).collect();
     let config = Config::load(kind.workload, &overrides).unwrap();
     let vocabulary = config.workload.model.vocabulary;
     let source = Source::open(&config.workload.data, vocabulary, &config.base).unwrap();

@@ -52,13 +52,12 @@ impl Kind {
         ]
     }
 
-    /// The same as flags of `train`, with the workload, and buckets so small that it has several.
+    /// The same as flags of `train`, with the workload, buckets so small that it has several, and
+    /// without measuring the machine, which takes time and changes nothing.
     pub fn flags(self) -> Vec<&'static str> {
-        let settings = self.settings().into_iter().chain([SEVERAL_BUCKETS]);
-        ["--workload", self.workload]
-            .into_iter()
-            .chain(settings.flat_map(|s| ["--set", s]))
-            .collect()
+        let settings = self.settings().into_iter().chain([SEVERAL_BUCKETS, NO_PROBE]);
+        let settings = settings.flat_map(|setting| ["--set", setting]);
+        ["--workload", self.workload].into_iter().chain(settings).collect()
     }
 
     /// Largest relative difference of a loss at another world size: what another order of sums
@@ -70,3 +69,5 @@ impl Kind {
 
 /// Several buckets for workloads of the size of `smoke`.
 pub const SEVERAL_BUCKETS: &str = "collectives.bucket_bytes=262144";
+
+const NO_PROBE: &str = "telemetry.matmul_probe_s=0.0";
