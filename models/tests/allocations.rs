@@ -108,7 +108,7 @@ fn the_plan_is_kept_and_steady_state_allocates_nothing() {
         for compute in [Compute::F32, Compute::Bf16] {
             for recompute in [false, true] {
                 let options = Options { compute, recompute };
-                pool.install(|| plan_and_steady_state(&config(family.clone()), options));
+                pool.install(|| plan_and_steady_state(&config(family), options));
             }
         }
     }
