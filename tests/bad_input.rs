@@ -27,10 +27,10 @@ const COMMAND_LINES: &[Case] = &[
     usage(&["train", "--workload", "gpt5"], &["gpt5", "presets are", "smoke"]),
     usage(&["train", "--set", "model.layers"], &["model.layers", "section.key=value"]),
     usage(&["train", "--set", "layers=2"], &["layers=2", "section.key"]),
-    usage(&["train", "--set", "model.layer=2"], &["layer"]),
-    usage(&["train", "--set", "modle.layers=2"], &["modle"]),
+    usage(&["train", "--set", "model.layer=2"], &["unknown field `layer`"]),
+    usage(&["train", "--set", "modle.layers=2"], &["unknown field `modle`"]),
     usage(&["train", "--set", "model.layers=0"], &["model.layers", "0", "at least 1"]),
-    usage(&["train", "--set", "model.layers=-1"], &["layers"]),
+    usage(&["train", "--set", "model.layers=-1"], &["model.layers", "-1"]),
     usage(&["train", "--set", "model.layers=two"], &["layers", "two"]),
     usage(&["train", "--set", "model.heads=3"], &["model.heads", "3", "divisor", "128"]),
     usage(&["train", "--set", "model.vocabulary=1"], &["model.vocabulary", "at least 2"]),
@@ -107,7 +107,10 @@ const COMMAND_LINES: &[Case] = &[
     usage(&["train", "--device", "tpu"], &["tpu", "cpu", "cuda"]),
     usage(&["train", "--engine", "torch"], &["torch", "fused"]),
     usage(&["train", "--threads", "100000"], &["run.threads", "100000", "1024"]),
-    usage(&["train", "--set", "batch.global_sequences=4611686018427387904"], &["at most"]),
+    usage(
+        &["train", "--set", "batch.global_sequences=4611686018427387904"],
+        &["batch.global_sequences", "at most"],
+    ),
     usage(
         &["train", "--set", "batch.sequences_per_rank=999999999999"],
         &["batch.sequences_per_rank", "999999999999", "at most 268435456"],
@@ -219,9 +222,9 @@ fn a_wrong_workload_file_is_named() {
     let smoke = run(&["workloads", "show", "smoke"]).expect(0).stdout;
     let cases = [
         ("syntax.toml", format!("{smoke}\n[model"), "syntax.toml"),
-        ("section.toml", format!("{smoke}\n[extra]\nkey = 1\n"), "extra"),
-        ("missing.toml", smoke.replacen("layers", "layer", 1), "layer"),
-        ("empty.toml", String::new(), "model"),
+        ("section.toml", format!("{smoke}\n[extra]\nkey = 1\n"), "unknown field `extra`"),
+        ("missing.toml", smoke.replacen("layers", "layer", 1), "unknown field `layer`"),
+        ("empty.toml", String::new(), "missing field `model`"),
     ];
     for (name, text, says) in cases {
         let path = write(&folder.path().join(name), text.as_bytes());

@@ -5,7 +5,10 @@
 
 mod support;
 
-use support::{Folder, KINDS, finish, mpirun};
+use std::sync::OnceLock;
+
+use serde_json::Value;
+use support::{Folder, KINDS, Kind, SEVERAL_BUCKETS, finish, mpirun};
 
 /// Trains 20 steps on some ranks with one compute thread each.
 fn train(ranks: usize, extra: &[&str]) -> Folder {
@@ -17,17 +20,61 @@ fn train(ranks: usize, extra: &[&str]) -> Folder {
     folder
 }
 
-/// Small buckets, so that smoke has several.
-const SEVERAL_BUCKETS: &str = "collectives.bucket_bytes=262144";
+/// What a run came to.
+#[derive(Debug, PartialEq)]
+struct End {
+    /// Bits of the loss at each step.
+    losses: Vec<(u64, u64)>,
+    fingerprint: Value,
+}
+
+impl End {
+    fn of(ranks: usize, kind: Kind, extra: &[&str]) -> Self {
+        let folder = train(ranks, &[&kind.flags(), extra].concat());
+        let record = folder.record();
+        assert_eq!(record["ranks"].as_array().unwrap().len(), ranks);
+        let end = Self { losses: folder.losses(), fingerprint: record["fingerprint"].clone() };
+        assert_eq!(end.losses.len(), 20, "{kind:?}");
+        assert!(end.fingerprint["weights"].is_string(), "{kind:?}");
+        end
+    }
+
+    fn loss(&self, step: usize) -> f64 {
+        f64::from_bits(self.losses[step].1)
+    }
+
+    /// The largest relative difference of a loss, and its step.
+    fn difference(&self, other: &Self) -> (f64, usize) {
+        let at = |step| ((self.loss(step) - other.loss(step)).abs() / self.loss(step), step + 1);
+        (0..20).map(at).max_by(|a, b| a.0.total_cmp(&b.0)).unwrap()
+    }
+}
+
+/// On two ranks; made once for all tests.
+fn on_two_ranks(kind: Kind) -> &'static End {
+    static ENDS: [OnceLock<End>; KINDS] = [const { OnceLock::new() }; KINDS];
+    ENDS[kind.index()].get_or_init(|| End::of(2, kind, &[]))
+}
 
 #[test]
 fn two_runs_on_two_ranks_are_bit_identical() {
-    for kind in KINDS {
-        let (first, second) = (train(2, kind.flags), train(2, kind.flags));
-        assert_eq!(first.losses().len(), 20, "{kind:?}");
-        assert_eq!(first.losses(), second.losses(), "{kind:?}");
-        assert_eq!(first.record()["fingerprint"], second.record()["fingerprint"], "{kind:?}");
-        assert!(first.record()["fingerprint"]["weights"].is_string(), "{kind:?}");
+    for kind in Kind::all() {
+        assert_eq!(*on_two_ranks(kind), End::of(2, kind, &[]), "{kind:?}");
+    }
+}
+
+#[test]
+fn neither_sharding_nor_recomputation_changes_a_bit() {
+    for kind in Kind::all() {
+        assert_eq!(on_two_ranks(kind), on_two_ranks(kind.plain()), "{kind:?}");
+    }
+}
+
+#[test]
+fn families_and_formats_differ() {
+    let ends: Vec<_> = Kind::all().iter().step_by(4).map(|&kind| on_two_ranks(kind)).collect();
+    for (index, end) in ends.iter().enumerate() {
+        assert!(!ends[..index].contains(end), "{end:?}");
     }
 }
 
@@ -41,19 +88,17 @@ fn the_record_names_the_mpi_library() {
 
 #[test]
 fn another_seed_gives_other_losses() {
-    let (first, second) = (train(2, &[]), train(2, &["--set", "schedule.seed=1"]));
-    assert_ne!(first.losses(), second.losses());
-    assert_ne!(first.record()["fingerprint"], second.record()["fingerprint"]);
+    let kind = Kind::all()[0];
+    let other = End::of(2, kind, &["--set", "schedule.seed=1"]);
+    assert_ne!(on_two_ranks(kind).losses, other.losses);
+    assert_ne!(on_two_ranks(kind).fingerprint, other.fingerprint);
 }
 
 #[test]
 fn overlap_on_and_off_are_bit_identical() {
-    for kind in KINDS {
-        let several = [kind.flags, &["--set", SEVERAL_BUCKETS]].concat();
-        let on = train(2, &several);
-        let off = train(2, &[&several[..], &["--set", "collectives.overlap=false"]].concat());
-        assert_eq!(on.losses(), off.losses(), "{kind:?}");
-        assert_eq!(on.record()["fingerprint"], off.record()["fingerprint"], "{kind:?}");
+    for kind in Kind::all() {
+        let off = End::of(2, kind, &["--set", "collectives.overlap=false"]);
+        assert_eq!(*on_two_ranks(kind), off, "{kind:?}");
     }
 }
 
@@ -78,16 +123,13 @@ fn the_first_bucket_starts_before_backward_ends() {
 
 #[test]
 fn one_two_and_four_ranks_agree_at_one_global_batch() {
-    for kind in KINDS {
-        let one = train(1, kind.flags);
-        for ranks in [2, 4] {
-            let other = train(ranks, kind.flags);
-            assert_eq!(other.record()["ranks"].as_array().unwrap().len(), ranks);
-            assert_eq!(other.steps(0).len(), 20);
-            for (a, b) in one.steps(0).iter().zip(other.steps(0)) {
-                let relative = (a.loss() - b.loss()).abs() / a.loss();
-                let step = a.step();
-                assert!(relative <= kind.rounding, "{kind:?} {step} {ranks}: {relative:e}");
+    for family_and_format in Kind::all().chunks(4) {
+        let one = End::of(1, family_and_format[0], &[]);
+        for &kind in family_and_format {
+            for (ranks, other) in [(2, on_two_ranks(kind)), (4, &End::of(4, kind, &[]))] {
+                let (relative, step) = one.difference(other);
+                let told = format!("{kind:?}, {ranks} ranks, step {step}: {relative:e}");
+                assert!(relative <= kind.rounding(), "{told}");
             }
         }
     }
@@ -95,12 +137,9 @@ fn one_two_and_four_ranks_agree_at_one_global_batch() {
 
 #[test]
 fn the_candle_engine_trains_to_the_same_losses() {
-    for workload in ["smoke", "llama-smoke"] {
-        let flags = ["--workload", workload];
-        let candle = train(2, &[&flags[..], &["--engine", "candle"]].concat());
-        for (a, b) in train(2, &flags).steps(0).iter().zip(candle.steps(0)) {
-            let relative = (a.loss() - b.loss()).abs() / a.loss();
-            assert!(relative <= 1e-4, "{workload}, step {}: {relative:e}", a.step());
-        }
+    for kind in [Kind::all()[0], Kind::all()[8]] {
+        let candle = End::of(2, kind, &["--engine", "candle"]);
+        let (relative, step) = on_two_ranks(kind).difference(&candle);
+        assert!(relative <= 1e-4, "{kind:?}, step {step}: {relative:e}");
     }
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde_json::{Value, json};
-use support::{Finished, Folder, record, run};
+use support::{Finished, Folder, finish, record, run, yardstick};
 
 const GPT: &[&str] = &["--workload", "smoke"];
 /// Small enough for autograd to be quick.
@@ -74,6 +74,33 @@ fn a_run_that_resumes_does_not_read_the_folder_again() {
     train(&plain, GPT, &["--steps", "4", "--init-from", &init]).expect(0);
     let fingerprint = |folder: &Path| record(folder)["fingerprint"].clone();
     assert_eq!(fingerprint(&again), fingerprint(&plain));
+}
+
+/// As data is: a workload file means the same from wherever it is started.
+#[test]
+fn a_workload_file_names_weights_relative_to_itself() {
+    let folder = Folder::new();
+    trained(&folder, GPT);
+    let shown = run(&["workloads", "show", "smoke"]).expect(0).stdout;
+    let place = folder.path().with_file_name("workloads");
+    std::fs::create_dir(&place).unwrap();
+    let file = place.join("mine.toml");
+    let shown = shown.replace("[run]\n", "[run]\ninit_from = \"../exported\"\n");
+    std::fs::write(&file, shown).unwrap();
+    let digest = |out: &str, from: &Path, extra: &[&str]| {
+        let out = folder.path().with_file_name(out);
+        let (out_text, file) = (text(&out), text(&file));
+        let train = ["train", "--steps", "1", "--out", &out_text, "--workload", &file];
+        let mut command = yardstick(&[&train, extra].concat());
+        command.current_dir(from);
+        finish(command).expect(0);
+        record(&out)["run"]["initial_weights"]["digest"].clone()
+    };
+    let expected = folder.record()["fingerprint"]["weights"].clone();
+    let elsewhere = tempfile::tempdir().unwrap();
+    assert_eq!(digest("by-file", elsewhere.path(), &[]), expected);
+    let beside = folder.path().parent().unwrap().to_owned();
+    assert_eq!(digest("by-flag", &beside, &["--init-from", "exported"]), expected);
 }
 
 /// What others save: no prefix, masks beside the weights, two files with an index.
@@ -169,4 +196,24 @@ fn an_export_is_whole_or_not_there() {
     let partial = left
         .filter(|entry| entry.as_ref().unwrap().file_name().to_string_lossy().contains("partial"));
     assert_eq!(partial.count(), 0, "nothing half-written stays");
+}
+
+#[test]
+fn what_a_killed_export_left_is_replaced_and_what_a_living_one_has_is_not() {
+    let folder = Folder::new();
+    train(&folder.path(), GPT, &["--steps", "1"]).expect(0);
+    let out = text(&folder.path().with_file_name("exported"));
+    let partial = folder.path().with_file_name(".exported.export-partial");
+    std::fs::create_dir(&partial).unwrap();
+    std::fs::write(partial.join("model.safetensors"), "half of it").unwrap();
+    let living = std::fs::File::open(&partial).unwrap();
+    living.lock().unwrap();
+    let refused = run(&["export", &folder.text(), "--out", &out]).expect(2);
+    assert!(refused.stderr.contains("just being exported to"), "{}", refused.stderr);
+    assert!(partial.join("model.safetensors").exists());
+    drop(living);
+    run(&["export", &folder.text(), "--out", &out]).expect(0);
+    assert!(!partial.exists());
+    let again = folder.path().with_file_name("again");
+    train(&again, GPT, &["--steps", "1", "--init-from", &out]).expect(0);
 }

@@ -130,6 +130,25 @@ fn json_lines_are_for_machines_and_stdout_stays_empty() {
     assert_eq!(steps, [1, 2, 3]);
 }
 
+/// Removing what is old takes three seconds, after the save of step 4 and after the last one.
+#[test]
+fn slow_tidying_holds_up_the_next_save_and_the_end_and_no_step_before_them() {
+    let folder = Folder::new();
+    let slow = |step| format!("slow@step={step},point=mid-retention");
+    let (fourth, last) = (slow(4), slow(8));
+    let saves = ["--steps", "8", "--checkpoint-every", "2steps", "--set", "checkpoint.keep=1"];
+    train(&folder, &[&saves[..], &["--inject", &fourth, "--inject", &last]].concat()).expect(0);
+    let saved = |step: usize| folder.steps(0)[step].0["phases_ns"]["checkpoint"].as_u64().unwrap();
+    let second = 1_000_000_000;
+    assert!(saved(4) < 2 * second, "step 5 waits for no removal: {} ns", saved(4));
+    assert!(saved(6) > second, "the save after step 6 waits: {} ns", saved(6));
+    let left = std::fs::read_dir(folder.path().join("checkpoints")).unwrap();
+    let left: Vec<_> = left.map(|entry| entry.unwrap().file_name()).collect();
+    let checkpoints: Vec<_> =
+        left.iter().filter(|name| name.to_string_lossy().starts_with("s00")).collect();
+    assert_eq!(checkpoints.len(), 1, "the end waits for the removal: {left:?}");
+}
+
 #[test]
 fn a_damaged_checkpoint_is_passed_over_loudly() {
     let folder = Folder::new();

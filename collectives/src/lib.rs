@@ -15,6 +15,7 @@ mod buffer;
 mod collective;
 pub mod contract;
 mod error;
+mod footprint;
 mod incoming;
 mod memory;
 #[cfg(feature = "mpi")]
@@ -31,6 +32,7 @@ pub use bucket::{Bucket, BucketPlan};
 pub use buffer::{Buffer, Shared};
 pub use collective::{Collective, OUTSTANDING_MAX, Ticket};
 pub use error::Error;
+pub use footprint::Footprint;
 pub use incoming::Incoming;
 pub use memory::{Element, Memory};
 #[cfg(feature = "mpi")]

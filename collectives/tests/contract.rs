@@ -3,6 +3,8 @@
 
 #[path = "mpi/allocations.rs"]
 mod allocations;
+#[path = "../../tests/support/counting.rs"]
+mod counting;
 
 use std::time::{Duration, Instant};
 

@@ -13,7 +13,7 @@ pub struct MemoryItem {
     pub bytes: u64,
 }
 
-/// What one rank holds at its peak.
+/// What one rank holds at its peak. Memory that several ranks see counts for one of them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct MemoryPlan {
     /// The flat buffers first, then the engine's, then the others'.

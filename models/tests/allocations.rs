@@ -1,79 +1,33 @@
-//! The fused engine allocates what its plan says, and nothing after the first steps.
+//! The fused engine allocates what its plan says, and nothing after the first steps: both families,
+//! in both formats, with recomputation and without.
 //!
 //! One test: the counters are of the whole process.
 
-#![allow(unsafe_code)]
+mod common;
+#[path = "../../tests/support/counting.rs"]
+mod counting;
 
-use std::alloc::{GlobalAlloc, Layout as Memory, System};
-use std::sync::atomic::{AtomicU64, Ordering};
-
-use yardstick_models::config::Family;
+use common::Flat;
+use counting::calls_and_bytes;
+use half::bf16;
+use yardstick_models::config::{Family, Llama};
 use yardstick_models::fused::{Fused, Options, activation_bytes};
 use yardstick_models::ops::{adamw, norm};
 use yardstick_models::workload::Compute;
-use yardstick_models::{Batch, Layout, Model, ModelConfig, Pass, StepSink, Sums, Weights};
-
-/// The system's allocator with counters.
-struct Counting;
-
-static CALLS: AtomicU64 = AtomicU64::new(0);
-static BYTES: AtomicU64 = AtomicU64::new(0);
-
-fn count(bytes: usize) {
-    CALLS.fetch_add(1, Ordering::Relaxed);
-    BYTES.fetch_add(bytes as u64, Ordering::Relaxed);
-}
-
-// SAFETY: every call goes to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, memory: Memory) -> *mut u8 {
-        count(memory.size());
-        // SAFETY: by the caller's contract.
-        unsafe { System.alloc(memory) }
-    }
-
-    unsafe fn alloc_zeroed(&self, memory: Memory) -> *mut u8 {
-        count(memory.size());
-        // SAFETY: by the caller's contract.
-        unsafe { System.alloc_zeroed(memory) }
-    }
-
-    unsafe fn realloc(&self, start: *mut u8, memory: Memory, size: usize) -> *mut u8 {
-        count(size);
-        // SAFETY: by the caller's contract.
-        unsafe { System.realloc(start, memory, size) }
-    }
-
-    unsafe fn dealloc(&self, start: *mut u8, memory: Memory) {
-        // SAFETY: by the caller's contract.
-        unsafe { System.dealloc(start, memory) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-struct Flat {
-    layout: Layout,
-    gradients: Vec<f32>,
-}
-
-impl StepSink for Flat {
-    fn gradient(&mut self, segment: usize) -> &mut [f32] {
-        &mut self.gradients[self.layout.segments()[segment].range.clone()]
-    }
-
-    fn complete(&mut self, _segment: usize) {}
-
-    fn enter(&mut self, _pass: Pass) {}
-}
+use yardstick_models::{Batch, Layout, Model, ModelConfig, Sums, Weights, init_weights};
 
 const SEQUENCES: usize = 2;
 const TOKENS: usize = 70;
 
-fn config() -> ModelConfig {
+/// GPT, and Llama with an untied head and with a tied one.
+fn families() -> [Family; 3] {
+    let grouped = Llama { key_value_heads: 1, ..Llama::plain(3) };
+    [Family::Gpt, Family::Llama(grouped), Family::Llama(Llama { tied: true, ..grouped })]
+}
+
+fn config(family: Family) -> ModelConfig {
     ModelConfig {
-        family: Family::Gpt,
+        family,
         layers: 3,
         width: 96,
         heads: 3,
@@ -86,24 +40,30 @@ fn config() -> ModelConfig {
 /// Weights, gradients and moments of one training run.
 struct Training {
     engine: Fused,
+    compute: Compute,
     sink: Flat,
     weights: Vec<f32>,
+    working: Vec<bf16>,
     moments: [Vec<f32>; 2],
     inputs: Vec<u32>,
     targets: Vec<u32>,
 }
 
 impl Training {
-    fn new(engine: Fused) -> Self {
+    fn new(engine: Fused, compute: Compute) -> Self {
         let layout = engine.layout().clone();
         let len = layout.len();
         let ids = |offset: usize| {
             (offset..offset + SEQUENCES * TOKENS).map(|i| (i * 13 % 301) as u32).collect()
         };
+        let mut weights = vec![0.0; len];
+        init_weights(&layout, 0, &mut weights);
         Self {
             engine,
-            sink: Flat { layout, gradients: vec![0.0; len] },
-            weights: (0..len).map(|i| (i * 7919 % 1000) as f32 * 1e-4 - 0.05).collect(),
+            compute,
+            sink: Flat::new(&layout),
+            working: weights.iter().map(|&weight| bf16::from_f32(weight)).collect(),
+            weights,
             moments: [vec![0.0; len], vec![0.0; len]],
             inputs: ids(0),
             targets: ids(1),
@@ -111,16 +71,13 @@ impl Training {
     }
 
     fn step(&mut self) -> f64 {
-        let batch = Batch { inputs: &self.inputs, targets: &self.targets };
-        let loss = self.engine.train(
-            &mut Weights::F32(&self.weights),
-            batch,
-            1e-2,
-            Sums::Write,
-            &mut self.sink,
-        );
+        let Self { engine, compute, sink, weights, working, moments, inputs, targets } = self;
+        let batch = Batch { inputs, targets };
+        sink.begin();
+        let source = &mut of(*compute, weights, working);
+        let loss = engine.train(source, batch, 1e-2, Sums::Write, sink);
         let loss = loss.expect("a step");
-        assert!(norm::sum_of_squares(&self.sink.gradients).is_finite());
+        assert!(norm::sum_of_squares(&sink.values).is_finite());
         let adamw = adamw::AdamW {
             learning_rate: 3e-3,
             beta1: 0.9,
@@ -131,41 +88,50 @@ impl Training {
             correction2: 0.5,
             gradient_scale: 1.0,
         };
-        let [first, second] = &mut self.moments;
-        adamw::step::<f32>(&mut self.weights, None, &self.sink.gradients, first, second, &adamw);
-        self.engine.evaluate(&mut Weights::F32(&self.weights), batch).expect("an evaluation");
+        let [first, second] = moments;
+        adamw::step(weights, Some(&mut working[..]), &sink.values, first, second, &adamw);
+        let source = &mut of(*compute, weights, working);
+        engine.evaluate(source, batch).expect("an evaluation");
         loss
+    }
+}
+
+fn of<'a>(compute: Compute, weights: &'a [f32], working: &'a [bf16]) -> Weights<'a> {
+    match compute {
+        Compute::F32 => Weights::F32(weights),
+        Compute::Bf16 => Weights::Bf16(working),
     }
 }
 
 #[test]
 fn the_plan_is_kept_and_steady_state_allocates_nothing() {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().expect("a thread pool");
-    for recompute in [false, true] {
-        pool.install(|| plan_and_steady_state(Options { compute: Compute::F32, recompute }));
+    for family in families() {
+        for compute in [Compute::F32, Compute::Bf16] {
+            for recompute in [false, true] {
+                let options = Options { compute, recompute };
+                pool.install(|| plan_and_steady_state(&config(family), options));
+            }
+        }
     }
 }
 
-fn plan_and_steady_state(options: Options) {
-    let config = config();
-    let planned = activation_bytes(&config, (SEQUENCES, TOKENS), options, 2);
+fn plan_and_steady_state(config: &ModelConfig, options: Options) {
+    let told = format!("{:?}, {options:?}", config.family);
+    let planned = activation_bytes(config, (SEQUENCES, TOKENS), options, 2);
     let planned: u64 = planned.iter().map(|(_, bytes)| bytes).sum();
-    let layout = Layout::new(&config);
-    let before = BYTES.load(Ordering::Relaxed);
-    let engine = Fused::new(&config, layout, SEQUENCES, TOKENS, options).expect("an engine");
-    let taken = BYTES.load(Ordering::Relaxed) - before;
+    let layout = Layout::new(config);
+    let make = || Fused::new(config, layout, SEQUENCES, TOKENS, options).expect("an engine");
+    let (engine, _, taken) = calls_and_bytes(make);
     // Names and places of tensors come on top.
-    assert!((planned..planned + 64 * 1024).contains(&taken), "{taken} of {planned} bytes");
+    assert!((planned..planned + 64 * 1024).contains(&taken), "{told}: {taken} of {planned} bytes");
 
-    let mut training = Training::new(engine);
+    let mut training = Training::new(engine, options.compute);
     let first = training.step();
     training.step();
     training.step();
-    let before = CALLS.load(Ordering::Relaxed);
-    let mut last = first;
-    for _ in 0..20 {
-        last = training.step();
-    }
-    assert_eq!(CALLS.load(Ordering::Relaxed) - before, 0, "allocations after step 3");
-    assert!(last < 0.9 * first, "the loss falls: {first} to {last}");
+    let go_on = || (0..20).fold(first, |_, _| training.step());
+    let (last, calls, _) = calls_and_bytes(go_on);
+    assert_eq!(calls, 0, "{told}: allocations after step 3");
+    assert!(last < 0.9 * first, "{told}: the loss falls: {first} to {last}");
 }

@@ -1,7 +1,9 @@
 //! Runs the binary as a user would, alone or under mpirun, and reads what it left.
 
-#![allow(dead_code, unreachable_pub, reason = "each test binary uses its own part")]
+#![allow(dead_code, unused_imports, unreachable_pub, reason = "each test binary uses its own part")]
 #![allow(clippy::unwrap_used, reason = "a test's helper may panic")]
+
+mod kinds;
 
 use std::io::Read;
 use std::os::unix::process::CommandExt;
@@ -9,45 +11,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+pub use kinds::{KINDS, Kind, SEVERAL_BUCKETS};
 use serde_json::Value;
 
 /// Longest time any one run of a test may take.
 const TIMEOUT: Duration = Duration::from_secs(180);
-
-/// A kind of training that must keep every promise about bits.
-#[derive(Debug, Clone, Copy)]
-pub struct Kind {
-    /// Flags of `train`.
-    pub flags: &'static [&'static str],
-    /// Largest relative difference of a loss at another world size: what another order of sums
-    /// does, and in bf16 the weights that it rounds the other way.
-    pub rounding: f64,
-}
-
-/// Both families in both precisions, plain, and with a sharded optimizer and recomputation.
-pub const KINDS: [Kind; 8] = [
-    kind(&["--workload", "smoke"], F32_ROUNDING),
-    kind(&["--workload", "llama-smoke"], F32_ROUNDING),
-    kind(&["--workload", "smoke", "--set", BF16], BF16_ROUNDING),
-    kind(&["--workload", "llama-smoke", "--set", BF16], BF16_ROUNDING),
-    kind(&["--workload", "smoke", "--set", SHARDED, "--set", AGAIN], F32_ROUNDING),
-    kind(&["--workload", "llama-smoke", "--set", SHARDED, "--set", AGAIN], F32_ROUNDING),
-    kind(&["--workload", "smoke", "--set", BF16, "--set", SHARDED, "--set", AGAIN], BF16_ROUNDING),
-    kind(
-        &["--workload", "llama-smoke", "--set", BF16, "--set", SHARDED, "--set", AGAIN],
-        BF16_ROUNDING,
-    ),
-];
-
-const fn kind(flags: &'static [&'static str], rounding: f64) -> Kind {
-    Kind { flags, rounding }
-}
-
-const F32_ROUNDING: f64 = 1e-5;
-const BF16_ROUNDING: f64 = 1e-3;
-const SHARDED: &str = "run.shard_optimizer=true";
-const AGAIN: &str = "run.recompute=true";
-const BF16: &str = "precision.compute=bf16";
 
 /// What a finished run returned and said.
 #[derive(Debug)]
@@ -130,11 +98,19 @@ impl Running {
     }
 }
 
-/// The most memory that a process has had resident so far, while it lives.
-pub fn peak_bytes(process: u32) -> Option<u64> {
-    let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse().ok().map(|kib: u64| kib << 10)
+/// The memory of some processes together while all of them live: the kernel's proportional sets, in
+/// which a page that several of them have is counted once.
+pub fn resident_bytes(processes: &[u32]) -> Option<u64> {
+    let kibibytes = |process: &u32, file: &str, key: &str| {
+        let text = std::fs::read_to_string(format!("/proc/{process}/{file}")).ok()?;
+        let line = text.lines().find_map(|line| line.strip_prefix(key))?;
+        line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()
+    };
+    let sets = processes.iter().map(|process| kibibytes(process, "smaps_rollup", "Pss:"));
+    let sum: u64 = sets.sum::<Option<_>>()?;
+    // One that has ended meanwhile leaves its share of common pages to the others.
+    let lives = |process: &u32| kibibytes(process, "status", "VmRSS:").is_some();
+    processes.iter().all(lives).then_some(sum << 10)
 }
 
 impl Drop for Running {

@@ -14,6 +14,8 @@ enum Fault {
     NonFinite,
     /// The rank sleeps for an hour, as if its node hung.
     Hang,
+    /// It sleeps for three seconds, as if a file system were slow.
+    Slow,
 }
 
 /// One fault: what, and when. Injected at most once per process.
@@ -29,13 +31,14 @@ impl FromStr for Injection {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let expected = "kill|nan|hang@step=S,rank=R[,point=P]";
+        let expected = "kill|nan|hang|slow@step=S,rank=R[,point=P]";
         let error = |what: String| format!("{text:?}: {what}; expected {expected}");
         let (fault, rest) = text.split_once('@').ok_or_else(|| error("no @".into()))?;
         let fault = match fault {
             "kill" => Fault::Kill,
             "nan" => Fault::NonFinite,
             "hang" => Fault::Hang,
+            "slow" => Fault::Slow,
             other => return Err(error(format!("unknown fault {other:?}"))),
         };
         let (mut step, mut rank, mut point) = (None, 0, None);
@@ -95,6 +98,7 @@ impl Fault {
         match self {
             Self::Kill => kill_self(),
             Self::Hang => std::thread::sleep(Duration::from_secs(3600)),
+            Self::Slow => std::thread::sleep(Duration::from_secs(3)),
             Self::NonFinite => {}
         }
     }

@@ -1,5 +1,6 @@
 //! How large a workload is on one rank, and whether it fits this machine.
 
+use collectives::Footprint;
 use launch::threads::ThreadPlan;
 use models::memory::MemoryPlan;
 use serde::Serialize;
@@ -27,7 +28,9 @@ pub(crate) struct Sizing {
     pub(crate) activation_bytes: u64,
     /// One checkpoint, over all ranks.
     pub(crate) checkpoint_bytes: u64,
-    /// Peak of one rank.
+    /// Peak of one rank: all pages that it made. Those of its neighbours on a node that it sees as
+    /// well are theirs, so that all ranks' together are what the node needs; `top` counts them for
+    /// each.
     pub(crate) total_bytes: u64,
     /// Memory that this machine could give now, where that is known.
     pub(crate) available_bytes: Option<u64>,
@@ -57,7 +60,7 @@ impl Sizing {
         };
         let activation_bytes =
             items.iter().fold(0_u64, |sum, (_, bytes)| sum.saturating_add(*bytes));
-        items.extend(around_the_engine(config, world, layout.len()));
+        items.extend(around_the_engine(config, (world, local), layout.len()));
         let owners = if config.settings.run.shard_optimizer { world } else { 1 };
         let held = layout.len() / owners;
         let plan = MemoryPlan::new(layout.parameters(), layout.len(), held, compute, items);
@@ -95,24 +98,31 @@ const PROCESS_BYTES: usize = 8 << 20;
 /// The buffer of shards on their way to the disk.
 const CHECKPOINT_WRITER_BYTES: usize = 4 << 20;
 
-/// What reduction, data, checkpoints and the process itself hold. MPI libraries reduce through a
-/// temporary buffer as large as the message, and all buckets may be under way at once.
-fn around_the_engine(config: &Config, world: usize, elements: usize) -> Vec<(String, u64)> {
+/// What communication, data, checkpoints and the process itself hold. The gradients, and working
+/// weights of a sharded optimizer, lie in memory that the ranks of a node share; they are counted
+/// with the flat buffers, by the rank that made them.
+fn around_the_engine(
+    config: &Config,
+    ranks: (usize, usize),
+    elements: usize,
+) -> impl Iterator<Item = (String, u64)> {
     let workload = &config.workload;
     let batch = &workload.batch;
     let tokens = batch.micro_sequences * batch.sequence_tokens;
+    let footprint = Footprint::new(ranks, size_of::<f32>() * elements);
     // One after the other, between steps.
-    let between_steps =
-        CHECKPOINT_WRITER_BYTES.max(probe::matmul_bytes(workload.precision.compute));
-    let reduction = if world > 1 { size_of::<f32>() * elements } else { 0 };
-    [
-        ("reduction in the MPI library", reduction),
+    let is_probed = config.settings.telemetry.matmul_probe_s > 0.0;
+    let probe_bytes = if is_probed { probe::matmul_bytes(workload.precision.compute) } else { 0 };
+    let between_steps = CHECKPOINT_WRITER_BYTES.max(probe_bytes);
+    let items = [
+        ("slots in the node's memory", footprint.node),
+        ("MPI library", footprint.library),
         ("prefetched tokens", PREFETCH_DEPTH * 2 * size_of::<u32>() * tokens),
         ("checkpoint writer, matmul probe", between_steps),
         ("code and stacks", PROCESS_BYTES),
-    ]
-    .map(|(name, bytes)| (name.to_owned(), bytes as u64))
-    .into()
+    ];
+    let planned = items.into_iter().filter(|&(_, bytes)| bytes > 0);
+    planned.map(|(name, bytes)| (name.to_owned(), bytes as u64))
 }
 
 /// Compute threads of the first of `local` ranks of this machine.

@@ -1,51 +1,13 @@
 //! Telling of a step must not allocate on the training thread.
-#![allow(unsafe_code)]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+#[path = "../../tests/support/counting.rs"]
+mod counting;
+
 use std::time::Duration;
 
+use counting::own_calls;
 use trainer::phase::{Phase, PhaseClock};
 use trainer::telemetry::{LogFormat, StepSample, Telemetry, TelemetryOptions};
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-/// The system's allocator, counting per thread.
-struct Counting;
-
-fn count() {
-    // A thread that is being torn down has no counter any more, and nothing to prove.
-    let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
-}
-
-// SAFETY: every call goes to the system's allocator unchanged; counting does not allocate.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the caller keeps the contract of `alloc`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps the contract of `dealloc`.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count();
-        // SAFETY: the caller keeps the contract of `realloc`.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-fn allocations() -> u64 {
-    ALLOCATIONS.with(Cell::get)
-}
 
 fn step(clock: &mut PhaseClock, telemetry: &Telemetry, step: u64) {
     clock.start_step();
@@ -105,13 +67,11 @@ fn telling_of_a_step_allocates_nothing_on_the_caller() {
     let telemetry = Telemetry::start_on(options, Box::new(out), false).expect("telemetry");
     let mut clock = PhaseClock::new();
 
-    let before = allocations();
-    std::hint::black_box(Box::new(1_u64));
-    assert_eq!(allocations() - before, 1, "the counter must count");
+    let counted = own_calls(|| drop(std::hint::black_box(Box::new(1_u64))));
+    assert_eq!(counted, 1, "the counter must count");
 
-    let before = allocations();
-    (1..=steps).for_each(|number| step(&mut clock, &telemetry, number));
-    assert_eq!(allocations() - before, 0);
+    let told = || (1..=steps).for_each(|number| step(&mut clock, &telemetry, number));
+    assert_eq!(own_calls(told), 0);
 
     let series = telemetry.finish().expect("every step written");
     assert_eq!(series.samples.len() as u64, steps);

@@ -40,7 +40,7 @@ pub(super) fn join(world: World, options: &MpiOptions) -> Result<Carrier, Code> 
     let World { rank, size, control: world, .. } = world;
     let neighbours = calls::split_by_node(world, rank)?;
     let (index, _) = calls::rank_and_size(neighbours)?;
-    let colour = options.ranks_per_node.map_or(0, |ranks| index / ranks.get());
+    let colour = options.pretended_nodes.get(rank).copied().unwrap_or(0);
     let node = calls::split(neighbours, colour, index)?;
     calls::free(neighbours)?;
     let mut first = [rank as u64];
@@ -54,22 +54,31 @@ pub(super) fn join(world: World, options: &MpiOptions) -> Result<Carrier, Code> 
     }
     let shared = share(&layout, node)?;
     // Also tells the makers that all have mapped what they made.
-    let failed = |error: &io::Error| error.raw_os_error().unwrap_or(UNSEEN) as u32;
-    let outcome = [shared.as_ref().map_or_else(|error| u64::from(failed(error)), |_| 0)];
+    let outcome = [shared.as_ref().map_or_else(|error| u64::from(code(error) as u32), |_| 0)];
     let outcomes = calls::all_gather(&outcome, size, world)?;
     calls::free(node)?;
     if let Some(rank) = outcomes.iter().position(|&outcome| outcome != 0) {
-        let error = match outcomes[rank] as u32 as i32 {
-            UNSEEN => "it does not see the maker's files: another container?".to_owned(),
-            code => io::Error::from_raw_os_error(code).to_string(),
-        };
-        return Ok(Carrier::MpiForWant(format!("rank {rank} could not map it: {error}")));
+        let cause = cause(outcomes[rank] as u32 as i32);
+        return Ok(Carrier::MpiForWant(format!("rank {rank} could not map it: {cause}")));
     }
     // By node, not by rank: a host file may deal ranks to nodes in any order.
     let across = calls::split(world, layout.group(), layout.node)?;
     match shared {
         Ok((node, _file)) => Ok(Carrier::Memory(Neighbourhood { layout, node, across })),
         Err(error) => Ok(Carrier::MpiForWant(error.to_string())), // told to all: not reached
+    }
+}
+
+/// An error for other ranks; never 0.
+pub(super) fn code(error: &io::Error) -> i32 {
+    error.raw_os_error().filter(|&code| code != 0).unwrap_or(UNSEEN)
+}
+
+/// The same in words.
+pub(super) fn cause(code: i32) -> String {
+    match code {
+        UNSEEN => "it does not see the maker's files: another container?".to_owned(),
+        code => io::Error::from_raw_os_error(code).to_string(),
     }
 }
 

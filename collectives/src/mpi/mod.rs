@@ -15,9 +15,9 @@ mod worker;
 mod world;
 
 use std::ffi::c_int;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -51,7 +51,8 @@ pub struct Mpi {
     world: usize,
     /// What the library and the node carry, in words.
     library: String,
-    warning: Option<String>,
+    /// The first that there is to tell.
+    warning: OnceLock<String>,
     options: MpiOptions,
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -90,6 +91,7 @@ impl Mpi {
         let Facts { rank, size, warning } = facts??;
         let library = describe(shared.node().is_some());
         let thread = Some(thread);
+        let warning = warning.map_or_else(OnceLock::new, OnceLock::from);
         Ok(Self { rank, world: size, library, warning, options, shared, thread })
     }
 
@@ -110,6 +112,10 @@ impl Mpi {
     /// [`Error::Dead`] when the backend failed before, or a rank did not come in time.
     pub fn close(mut self, deadline: Instant) -> Result<(), Error> {
         self.end(deadline)
+    }
+
+    fn warn(&self, text: String) {
+        let _ = self.warning.set(text); // the first stays
     }
 
     fn end(&mut self, deadline: Instant) -> Result<(), Error> {
@@ -175,7 +181,7 @@ unsafe impl Collective for Mpi {
     }
 
     fn warning(&self) -> Option<String> {
-        self.warning.clone()
+        self.warning.get().cloned()
     }
 
     fn share(&self, bytes: usize, deadline: Instant) -> Result<Option<crate::Shared>, Error> {

@@ -1,6 +1,5 @@
 //! How to open MPI.
 
-use std::num::NonZeroUsize;
 use std::time::Duration;
 
 /// How to open MPI.
@@ -17,8 +16,9 @@ pub struct MpiOptions {
     /// Whether the ranks of one node move the data channel's collective operations through memory
     /// that they share, so that MPI moves only what is between nodes. Holds if all ranks say so.
     pub node_shared: bool,
-    /// Pretend that a node has at most this many ranks: to try on one machine what several do.
-    pub ranks_per_node: Option<NonZeroUsize>,
+    /// Pretend that rank r of this machine is on the r-th of these nodes, given by any numbers: to
+    /// try on one machine what several do. Empty: all are on one.
+    pub pretended_nodes: Vec<usize>,
 }
 
 impl Default for MpiOptions {
@@ -30,7 +30,7 @@ impl Default for MpiOptions {
             timeout: Duration::from_secs(120),
             close_timeout: Duration::from_secs(10),
             node_shared: true,
-            ranks_per_node: None,
+            pretended_nodes: Vec::new(),
         }
     }
 }

@@ -160,3 +160,64 @@ impl Plan<'_> {
         parts.of(self.layout.local, self.layout.neighbours().len())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Memory;
+
+    /// The calls across nodes of one rank.
+    fn calls(layout: &Layout, operation: Operation) -> Vec<(String, Range<usize>)> {
+        let mut memory = vec![0_f32; 64 * layout.places.len()];
+        let job = Job::new(Channel::Data, operation, Memory::of(&mut memory));
+        let mut calls = Vec::new();
+        let plan = Plan { layout, job };
+        plan.across(|call, range| {
+            calls.push((format!("{call:?}"), range));
+            Ok(())
+        })
+        .unwrap();
+        calls
+    }
+
+    /// Nodes in the order of the ranks, dealt in turn, from both ends, and of different sizes.
+    const FIRSTS: [&[usize]; 6] = [
+        &[0, 0, 2, 2],
+        &[0, 1, 0, 1],
+        &[0, 1, 1, 0],
+        &[0, 1, 1, 0, 4, 4],
+        &[0, 1, 0],
+        &[0, 1, 1, 1, 0],
+    ];
+
+    #[test]
+    fn ranks_that_talk_across_nodes_make_the_same_calls_in_whatever_order_they_are() {
+        let broadcast = |root| Operation::Broadcast { root };
+        let all = [Operation::AllReduceSum, Operation::ReduceScatterSum, Operation::AllGather];
+        for firsts in FIRSTS {
+            let layouts: Vec<_> = (0..firsts.len()).map(|rank| Layout::new(rank, firsts)).collect();
+            for operation in all.into_iter().chain((0..firsts.len()).map(broadcast)) {
+                for layout in &layouts {
+                    let same = |other: &&Layout| other.group() == layout.group();
+                    let group: Vec<_> = layouts.iter().filter(same).collect();
+                    let expected = calls(group[0], operation);
+                    assert_eq!(calls(layout, operation), expected, "{firsts:?}, {operation:?}");
+                }
+            }
+        }
+    }
+
+    /// What comes out of a reduce-scatter is at the place of the rank, not of its node.
+    #[test]
+    fn each_root_gets_its_own_part() {
+        for firsts in [FIRSTS[1], FIRSTS[2], FIRSTS[3]] {
+            for rank in 0..firsts.len() {
+                let layout = Layout::new(rank, firsts);
+                let own = calls(&layout, Operation::ReduceScatterSum)[layout.node].clone();
+                let root = layout.node;
+                let expected = (format!("{:?}", Call::Reduce { root }), 64 * rank..64 * (rank + 1));
+                assert_eq!(own, expected, "{firsts:?}, rank {rank}");
+            }
+        }
+    }
+}

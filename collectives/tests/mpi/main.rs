@@ -7,7 +7,11 @@
 #![allow(clippy::unwrap_used, clippy::exit, reason = "helpers of tests, and processes of a job")]
 
 mod allocations;
+#[path = "../../../tests/support/counting.rs"]
+mod counting;
 mod job;
+#[path = "../../../tests/support/refuse.rs"]
+mod refuse;
 mod roles;
 
 use std::time::{Duration, Instant};
@@ -39,11 +43,24 @@ fn shared_memory_keeps_the_contract() {
     (1..=4).for_each(|world| keeps_the_contract(world, Sharing::On));
 }
 
-/// Two nodes of two ranks, and nodes of different sizes.
+/// Two nodes of two ranks, in whatever order a host file deals ranks to them, and nodes of
+/// different sizes.
 #[test]
 fn several_nodes_keep_the_contract() {
-    for (world, ranks_per_node) in [(4, 2), (3, 2), (4, 3)] {
-        keeps_the_contract(world, Sharing::Nodes(ranks_per_node));
+    let nodes: [&[usize]; 6] =
+        [&[0, 0, 1, 1], &[0, 1, 0, 1], &[0, 1, 1, 0], &[0, 0, 1], &[0, 1, 0], &[0, 0, 0, 1]];
+    for nodes in nodes {
+        keeps_the_contract(nodes.len(), Sharing::Nodes(nodes));
+    }
+}
+
+/// A rank that cannot make or find the memory, as in a container that forbids it: all ranks do
+/// without, all say why, and keep the contract.
+#[test]
+fn what_one_rank_is_refused_no_rank_uses() {
+    for role in [Role::NoMaker, Role::NoBuffers, Role::NoFinder] {
+        let job = Job::run(2, role);
+        assert_eq!(job.outcomes, ["ok", "ok"], "{role:?}: {job}");
     }
 }
 

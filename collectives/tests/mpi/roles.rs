@@ -1,11 +1,11 @@
 //! What a rank does in each kind of job.
 
-use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::allocations::steady_state_allocates_nothing;
+use crate::refuse;
 use yardstick_collectives::contract::{self, Terms, failures};
 use yardstick_collectives::{Channel, Collective, Error, Mpi, MpiOptions, Operation};
 
@@ -45,6 +45,12 @@ pub(crate) enum Role {
     Hang,
     /// Rank 1 does not want shared memory.
     Disagree,
+    /// Rank 0, which is to make the node's memory, may not.
+    NoMaker,
+    /// Rank 1 may not make memory, but find it.
+    NoBuffers,
+    /// Rank 1 may not open what rank 0 has made.
+    NoFinder,
 }
 
 /// What the ranks of a node do together.
@@ -54,32 +60,38 @@ pub(crate) enum Sharing {
     On,
     /// MPI carries everything.
     Off,
-    /// They share memory, and nodes have at most so many ranks.
-    Nodes(usize),
+    /// They share memory, and each is on a node.
+    Nodes(&'static [usize]),
 }
 
 impl Sharing {
-    const VARIABLE: &str = "YARDSTICK_TEST_RANKS_PER_NODE";
+    const VARIABLE: &str = "YARDSTICK_TEST_NODES";
 
     /// The same in the environment of a rank.
     pub(crate) fn tell(self, command: &mut Command) {
         match self {
             Self::On => command.env_remove(Self::VARIABLE),
-            Self::Off => command.env(Self::VARIABLE, "0"),
-            Self::Nodes(ranks) => command.env(Self::VARIABLE, ranks.to_string()),
+            Self::Off => command.env(Self::VARIABLE, ""),
+            Self::Nodes(nodes) => {
+                let nodes: Vec<_> = nodes.iter().map(ToString::to_string).collect();
+                command.env(Self::VARIABLE, nodes.join(","))
+            }
         };
     }
 
     fn from_environment() -> Self {
-        match std::env::var(Self::VARIABLE).ok().map(|ranks| ranks.parse().unwrap()) {
+        match std::env::var(Self::VARIABLE).ok().as_deref() {
             None => Self::On,
-            Some(0) => Self::Off,
-            Some(ranks) => Self::Nodes(ranks),
+            Some("") => Self::Off,
+            Some(nodes) => {
+                let nodes: Vec<_> = nodes.split(',').map(|node| node.parse().unwrap()).collect();
+                Self::Nodes(nodes.leak())
+            }
         }
     }
 }
 
-const ALL: [Role; 13] = [
+const ALL: [Role; 16] = [
     Role::Contract,
     Role::StayAway,
     Role::MessageTooLong,
@@ -93,6 +105,9 @@ const ALL: [Role; 13] = [
     Role::Survive,
     Role::Hang,
     Role::Disagree,
+    Role::NoMaker,
+    Role::NoBuffers,
+    Role::NoFinder,
 ];
 
 impl Role {
@@ -118,15 +133,21 @@ impl Role {
         let options = MpiOptions {
             chunk_elements_max: TERMS.chunk_elements_max,
             close_timeout: SHORT,
-            node_shared: sharing != Sharing::Off && !(self == Self::Disagree && is_rank_1()),
-            ranks_per_node: match sharing {
-                Sharing::Nodes(ranks) => NonZeroUsize::new(ranks),
-                Sharing::On | Sharing::Off => None,
+            node_shared: sharing != Sharing::Off && !(self == Self::Disagree && is_rank("1")),
+            pretended_nodes: match sharing {
+                Sharing::Nodes(nodes) => nodes.to_vec(),
+                Sharing::On | Sharing::Off => Vec::new(),
             },
             ..MpiOptions::default()
         };
         if self == Self::NeverOpen {
             return open_alone(options);
+        }
+        match self {
+            Self::NoMaker if is_rank("0") => refuse::making_memory(),
+            Self::NoBuffers if is_rank("1") => refuse::making_memory(),
+            Self::NoFinder if is_rank("1") => refuse::opening_to_write(),
+            _ => {}
         }
         let mpi = Mpi::open(options.clone()).unwrap();
         let again = Mpi::open(options);
@@ -134,9 +155,12 @@ impl Role {
         match self {
             Self::Contract => {
                 let shares = mpi.world() > 1 && sharing != Sharing::Off;
-                keep_the_contract(mpi, shares);
+                keep_the_contract(mpi, shares, None);
             }
-            Self::Disagree => keep_the_contract(mpi, false),
+            Self::Disagree => keep_the_contract(mpi, false, None),
+            Self::NoMaker => keep_the_contract(mpi, false, Some("rank 0 could not map it: ")),
+            Self::NoBuffers => keep_the_contract(mpi, true, Some("rank 1 could not share ")),
+            Self::NoFinder => keep_the_contract(mpi, false, Some("rank 1 could not map it: ")),
             Self::StayAway => stay_away(mpi, sharing == Sharing::On),
             Self::MessageTooLong => wrong_length(mpi, (3, 2)),
             Self::MessageTooShort => wrong_length(mpi, (3, 4)),
@@ -155,16 +179,21 @@ impl Role {
 }
 
 /// What a launcher told; MPI is not open yet.
-fn is_rank_1() -> bool {
+fn is_rank(wanted: &str) -> bool {
     let names = ["OMPI_COMM_WORLD_RANK", "PMI_RANK"];
-    names.iter().any(|name| std::env::var(name).is_ok_and(|rank| rank == "1"))
+    names.iter().any(|name| std::env::var(name).is_ok_and(|rank| rank == wanted))
 }
 
-fn keep_the_contract(mpi: Mpi, shares: bool) {
+/// Keeps it with shared memory or without, and with a warning about what the system refused.
+fn keep_the_contract(mpi: Mpi, shares: bool, warning: Option<&str>) {
     let library = mpi.library().unwrap();
     assert_eq!(library.ends_with("; node: shared memory"), shares, "{library}");
-    assert_eq!(mpi.warning(), None);
     contract::run_all(&mpi, &TERMS);
+    let (told, refused) = (mpi.warning().unwrap_or_default(), refuse::told());
+    match warning {
+        Some(named) => assert!(told.contains(named) && told.contains(&refused), "{told}"),
+        None => assert_eq!(told, ""),
+    }
     steady_state_allocates_nothing(&mpi);
     let rank = mpi.rank();
     mpi.close(Instant::now() + TERMS.patience).unwrap();

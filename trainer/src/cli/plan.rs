@@ -56,6 +56,13 @@ impl Plan {
     }
 }
 
+/// What a number in the table means where ranks share memory.
+const SHARED: &str = "\
+Ranks of one machine share their gradients' memory: it counts once, for the rank that made it. What
+`top` shows of one rank has its neighbours' in it as well.
+
+";
+
 fn table(sizing: &Sizing, local: usize) -> String {
     let mebibytes = |bytes: u64| format!("{:.1}", bytes as f64 / f64::from(1 << 20));
     let mut table = Table::new();
@@ -74,5 +81,6 @@ fn table(sizing: &Sizing, local: usize) -> String {
     }
     let verdict =
         sizing.require(local).map_or_else(|problem| problem.to_string(), |()| "It fits.".into());
-    format!("{table}\n\n{verdict}")
+    let shared = if local > 1 { SHARED } else { "" };
+    format!("{table}\n\n{shared}{verdict}")
 }

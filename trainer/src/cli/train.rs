@@ -63,7 +63,7 @@ pub(super) struct Train {
     /// machine can do) to stdout.
     #[arg(long, value_name = "N")]
     profile_step: Option<u64>,
-    /// Injects a fault for a drill or a test: kill|nan|hang@step=S,rank=R[,point=P].
+    /// Injects a fault for a drill or a test: kill|nan|hang|slow@step=S,rank=R[,point=P].
     #[arg(long, value_name = "FAULT")]
     inject: Vec<Injection>,
 }

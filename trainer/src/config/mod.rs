@@ -94,7 +94,8 @@ pub struct RunConfig {
     /// Keep only each block's input in forward and run the block again in backward: less memory
     /// for about a third more work, and the same bits.
     pub recompute: bool,
-    /// Hugging Face folder with the weights of step 0; they are made from the seed without.
+    /// Hugging Face folder with the weights of step 0; they are made from the seed without. In a
+    /// workload file it is relative to the file, as data is; on the command line it is not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub init_from: Option<String>,
 }
@@ -186,6 +187,7 @@ impl Config {
         let mut table: Table = text
             .parse()
             .map_err(|error| Failure::usage(format!("{workload}: not valid TOML: {error}")))?;
+        start_from(&base, &mut table);
         for item in overrides {
             overrides::apply(&mut table, item)?;
         }
@@ -214,6 +216,14 @@ impl Config {
         let mut table = Table::try_from(&self.workload).expect("a workload is a table");
         table.extend(Table::try_from(&self.settings).expect("settings are a table"));
         toml::to_string_pretty(&table).expect("a table is TOML")
+    }
+}
+
+/// A folder of weights that a file names starts from the file's own folder.
+fn start_from(base: &Path, table: &mut Table) {
+    let run = table.get_mut("run").and_then(Value::as_table_mut);
+    if let Some(Value::String(folder)) = run.and_then(|run| run.get_mut("init_from")) {
+        *folder = base.join(&*folder).to_string_lossy().into_owned();
     }
 }
 

@@ -3,17 +3,19 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use checkpoint::{Alone, Dtype, PartMut, Store, TensorBox};
 use models::layout::Segment;
 use models::{Layout, ModelConfig};
 
 use super::header::{self, Entry};
+use super::partial::Partial;
 use super::pieces::{Piece, pieces, transpose};
 use super::{CONFIG, WEIGHTS, description};
 use crate::failure::{ExitCode, Failure, Outcome};
 use crate::persist::weight_in_checkpoint;
+use crate::record::atomic;
 
 /// What was written.
 #[derive(Debug)]
@@ -29,8 +31,8 @@ pub(crate) struct Exported {
 /// One block at a time is in memory.
 ///
 /// # Errors
-/// Exit code 2 when the folder is there and not empty or cannot be written, 6 when the checkpoint
-/// is not usable.
+/// Exit code 2 when the folder is there and not empty, cannot be written, or is just being
+/// exported to; 6 when the checkpoint is not usable.
 pub(crate) fn export(
     store: &Store,
     checkpoint: &str,
@@ -41,28 +43,20 @@ pub(crate) fn export(
         let hint = "name a new folder";
         return Err(refuse(out, format!("is not an empty folder\n  hint: {hint}")));
     }
-    let partial = partial(out);
-    let exported = fs::create_dir_all(&partial)
-        .map_err(|error| refuse(&partial, error))
-        .and_then(|()| Export { store, checkpoint, config, folder: &partial }.write())
-        .and_then(|exported| {
-            fs::rename(&partial, out).map_err(|error| refuse(out, error))?;
-            Ok(exported)
-        });
-    if exported.is_err() {
-        let _ = fs::remove_dir_all(&partial); // the first failure is the one to tell
+    let partial = Partial::take(out)?;
+    let exported = Export { store, checkpoint, config, folder: &partial.path }.write();
+    let published = exported.and_then(|exported| {
+        partial.become_folder(out)?;
+        Ok(exported)
+    });
+    if published.is_err() {
+        let _ = fs::remove_dir_all(&partial.path); // the first failure is the one to tell
     }
-    exported
+    published
 }
 
-fn refuse(path: &Path, error: impl std::fmt::Display) -> Failure {
+pub(super) fn refuse(path: &Path, error: impl std::fmt::Display) -> Failure {
     Failure::usage(format!("--out {}: {error}", path.display()))
-}
-
-/// The folder beside `out` that becomes it.
-fn partial(out: &Path) -> PathBuf {
-    let name = out.file_name().unwrap_or_default().to_string_lossy();
-    out.with_file_name(format!(".{name}.{}.partial", std::process::id()))
 }
 
 struct Export<'a> {
@@ -94,9 +88,10 @@ impl Export<'_> {
         }
         file.into_inner().map_err(|error| told(error.into_error()))?.sync_all().map_err(told)?;
         let text = serde_json::to_string_pretty(&description::describe(self.config));
-        let text = text.map_err(internal)?;
-        let path = self.folder.join(CONFIG);
-        fs::write(&path, text + "\n").map_err(|error| refuse(&path, error))?;
+        let text = text.map_err(internal)? + "\n";
+        // Makes the names of both files durable as well.
+        atomic::write(&self.folder.join(CONFIG), text.as_bytes())
+            .map_err(|error| refuse(self.folder, error))?;
         Ok(Exported { step, tensors: entries.len(), bytes })
     }
 

@@ -9,6 +9,7 @@ mod header;
 mod import;
 #[cfg(test)]
 mod parity;
+mod partial;
 mod pieces;
 #[cfg(test)]
 mod tests;

@@ -21,7 +21,7 @@ pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<(), Error> {
         let _ = fs::remove_file(&temporary); // the first failure is the one to tell
         return outcome;
     }
-    sync_folder(path)
+    sync_folder_of(path)
 }
 
 fn fill(path: &Path, bytes: &[u8]) -> Result<(), Error> {
@@ -30,8 +30,11 @@ fn fill(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     file.sync_all().map_err(Error::io("make durable", path))
 }
 
-/// Without this the rename itself may be lost with the power.
-fn sync_folder(path: &Path) -> Result<(), Error> {
+/// Makes a name durable: without this a rename itself may be lost with the power.
+///
+/// # Errors
+/// [`Error::Io`].
+pub(crate) fn sync_folder_of(path: &Path) -> Result<(), Error> {
     let folder = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),

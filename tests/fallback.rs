@@ -1,0 +1,71 @@
+//! Machines that refuse what shared memory needs: the run goes on without, with the same bits, and
+//! its record says so.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+#![cfg(feature = "mpi")]
+
+#[path = "support/refuse.rs"]
+mod refuse;
+mod support;
+
+use std::os::unix::process::CommandExt;
+
+use support::{Folder, Kind, finish, yardstick};
+
+/// The rank that is refused something, what it is, and the arguments of `yardstick`; to the ranks
+/// that the test below starts.
+const REFUSED: &str = "YARDSTICK_TEST_REFUSED";
+
+/// Not a test by itself: what a rank does before it becomes `yardstick`.
+#[test]
+fn rank_of_a_job() {
+    let Ok(told) = std::env::var(REFUSED) else { return };
+    let mut told = told.split('\n');
+    let (rank, what) = (told.next().unwrap(), told.next().unwrap());
+    let names = ["OMPI_COMM_WORLD_RANK", "PMI_RANK"];
+    if names.iter().any(|name| std::env::var(name).is_ok_and(|found| found == rank)) {
+        match what {
+            "making" => refuse::making_memory(),
+            _ => refuse::opening_to_write(),
+        }
+    }
+    let error = yardstick(&told.collect::<Vec<_>>()).exec();
+    panic!("{error}");
+}
+
+/// Trains on two ranks, one of which is refused something.
+fn train(refused: &str, kind: Kind) -> Folder {
+    let folder = Folder::new();
+    let out = folder.text();
+    let words = [&["train", "--steps", "6", "--threads", "1", "--out", &out], &kind.flags()[..]];
+    let launcher = std::env::var("YARDSTICK_MPIRUN").unwrap_or_else(|_| "mpirun".into());
+    let mut command = std::process::Command::new(launcher);
+    command.args(["-np", "2"]).arg(std::env::current_exe().unwrap());
+    command.args(["--exact", "rank_of_a_job", "--nocapture"]);
+    command.env(REFUSED, format!("{refused}\n{}", words.concat().join("\n")));
+    command.envs([("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")]);
+    command.env("OMPI_MCA_rmaps_base_oversubscribe", "1");
+    finish(command).expect(0);
+    folder
+}
+
+#[test]
+fn what_a_rank_is_refused_changes_no_bit_and_is_told() {
+    for kind in [false, true].map(|is_sharded| Kind { is_sharded, ..Kind::all()[0] }) {
+        let undisturbed = train("none\n", kind);
+        assert_eq!(undisturbed.record()["anomalies"], serde_json::json!([]), "{kind:?}");
+        for (refused, told) in [
+            ("0\nmaking", "rank 0 could not map it: "),
+            ("1\nmaking", "rank 1 could not share its buffer: "),
+            ("1\nopening", "rank 1 could not map it: "),
+        ] {
+            let run = train(refused, kind);
+            assert_eq!(run.losses(), undisturbed.losses(), "{kind:?}, {refused:?}");
+            let (record, expected) = (run.record(), undisturbed.record());
+            assert_eq!(record["fingerprint"], expected["fingerprint"], "{kind:?}, {refused:?}");
+            let anomaly = record["anomalies"][0]["text"].as_str().unwrap_or_default().to_owned();
+            let is_named = anomaly.contains(told) && anomaly.contains(&refuse::told());
+            assert!(is_named, "{kind:?}, {refused:?}: {anomaly}");
+        }
+    }
+}

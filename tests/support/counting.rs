@@ -1,0 +1,79 @@
+//! The system's allocator with counters. Tests include this file and make it theirs.
+#![allow(unsafe_code)]
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses its own part")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+struct Counting;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+thread_local! {
+    static OWN_CALLS: Cell<u64> = const { Cell::new(0) };
+}
+static CALLS: AtomicU64 = AtomicU64::new(0);
+static BYTES: AtomicU64 = AtomicU64::new(0);
+static LIVE: AtomicU64 = AtomicU64::new(0);
+static PEAK: AtomicU64 = AtomicU64::new(0);
+
+/// Allocations of this thread while `body` runs.
+pub fn own_calls(body: impl FnOnce()) -> u64 {
+    let before = OWN_CALLS.get();
+    body();
+    OWN_CALLS.get() - before
+}
+
+/// Allocations of all threads, and their bytes, while `body` runs.
+pub fn calls_and_bytes<T>(body: impl FnOnce() -> T) -> (T, u64, u64) {
+    let (calls, bytes) = (CALLS.load(Relaxed), BYTES.load(Relaxed));
+    let result = body();
+    (result, CALLS.load(Relaxed) - calls, BYTES.load(Relaxed) - bytes)
+}
+
+/// The most bytes that were allocated at one time while `body` ran, above those before it.
+pub fn peak_bytes(body: impl FnOnce()) -> u64 {
+    let before = LIVE.load(Relaxed);
+    PEAK.store(before, Relaxed);
+    body();
+    PEAK.load(Relaxed) - before
+}
+
+fn count(bytes: usize) {
+    // A thread that is ending has no counter any more, and is not the one we look at.
+    let _ = OWN_CALLS.try_with(|calls| calls.set(calls.get() + 1));
+    CALLS.fetch_add(1, Relaxed);
+    BYTES.fetch_add(bytes as u64, Relaxed);
+    let live = LIVE.fetch_add(bytes as u64, Relaxed) + bytes as u64;
+    PEAK.fetch_max(live, Relaxed);
+}
+
+// SAFETY: every call goes on to the system's allocator unchanged; counting does not allocate.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(layout.size());
+        // SAFETY: the caller's contract is passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        count(layout.size());
+        // SAFETY: the caller's contract is passed on.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, start: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count(size); // both at one time: it may have to move
+        LIVE.fetch_sub(layout.size() as u64, Relaxed);
+        // SAFETY: the caller's contract is passed on.
+        unsafe { System.realloc(start, layout, size) }
+    }
+
+    unsafe fn dealloc(&self, start: *mut u8, layout: Layout) {
+        LIVE.fetch_sub(layout.size() as u64, Relaxed);
+        // SAFETY: the caller's contract is passed on.
+        unsafe { System.dealloc(start, layout) }
+    }
+}
