@@ -49,11 +49,20 @@ fn train(refused: &str, kind: Kind) -> Folder {
     folder
 }
 
+/// The anomalies of a run that are not about slow processors.
+fn told_of_sharing(run: &Folder) -> Vec<String> {
+    let record = run.record();
+    let texts = record["anomalies"].as_array().unwrap().iter();
+    let texts = texts.map(|anomaly| anomaly["text"].as_str().unwrap().to_owned());
+    texts.filter(|text| !text.starts_with("matmul ")).collect()
+}
+
 #[test]
 fn what_a_rank_is_refused_changes_no_bit_and_is_told() {
-    for kind in [false, true].map(|is_sharded| Kind { is_sharded, ..Kind::all()[0] }) {
+    let plain = Kind::all().into_iter().find(|kind| kind.workload == "llama-smoke").unwrap();
+    for kind in [false, true].map(|is_sharded| Kind { is_sharded, ..plain }) {
         let undisturbed = train("none\n", kind);
-        assert_eq!(undisturbed.record()["anomalies"], serde_json::json!([]), "{kind:?}");
+        assert_eq!(told_of_sharing(&undisturbed), [String::new(); 0], "{kind:?}");
         for (refused, told) in [
             ("0\nmaking", "rank 0 could not map it: "),
             ("1\nmaking", "rank 1 could not share its buffer: "),
@@ -63,7 +72,7 @@ fn what_a_rank_is_refused_changes_no_bit_and_is_told() {
             assert_eq!(run.losses(), undisturbed.losses(), "{kind:?}, {refused:?}");
             let (record, expected) = (run.record(), undisturbed.record());
             assert_eq!(record["fingerprint"], expected["fingerprint"], "{kind:?}, {refused:?}");
-            let anomaly = record["anomalies"][0]["text"].as_str().unwrap_or_default().to_owned();
+            let [anomaly] = &told_of_sharing(&run)[..] else { panic!("{record}") };
             let is_named = anomaly.contains(told) && anomaly.contains(&refuse::told());
             assert!(is_named, "{kind:?}, {refused:?}: {anomaly}");
         }

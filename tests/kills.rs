@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use checkpoint::Point;
 use models::rng::{Purpose, Stream};
-use support::{Folder, KINDS, Kind, Running, finish, mpirun};
+use support::{Folder, KINDS, Kind, Running, finish, mpirun, yardstick};
 
 const STEPS: u64 = 24;
 
@@ -149,21 +149,39 @@ fn a_request_to_stop_saves_and_exits_with_75() {
     let endless = ["train", "--workload", "smoke", "--threads", "1", "--out", &out];
     let long = ["--set", "schedule.steps=100000"];
     let mut child = Running::start(mpirun(2, &[&endless[..], &long[..]].concat()));
-    let start = Instant::now();
-    let steps = folder.path().join("steps/r000000.jsonl");
-    while std::fs::read_to_string(&steps).unwrap_or_default().lines().count() < 3 {
-        assert!(start.elapsed() < Duration::from_secs(60), "no step after a minute");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    for pid in pids(&folder) {
-        std::process::Command::new("kill").args(["-TERM", &pid.to_string()]).status().unwrap();
-    }
+    request_stop_after(3, &folder);
     assert_eq!(child.wait(), Some(75));
     let record = folder.record();
     assert_eq!(record["status"], "stopped");
     assert_eq!(record["exit_code"], 75);
     let verified = support::run(&["ckpt", "verify", &out]).expect(0);
     assert!(verified.stdout.contains("ok"), "{}", verified.stdout);
+}
+
+/// Sends SIGTERM to every rank once there are so many steps.
+fn request_stop_after(steps: usize, folder: &Folder) {
+    let start = Instant::now();
+    let lines = folder.path().join("steps/r000000.jsonl");
+    while std::fs::read_to_string(&lines).unwrap_or_default().lines().count() < steps {
+        assert!(start.elapsed() < Duration::from_secs(60), "no {steps} steps after a minute");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    for pid in pids(folder) {
+        std::process::Command::new("kill").args(["-TERM", &pid.to_string()]).status().unwrap();
+    }
+}
+
+/// The removal of the first checkpoint, after the second, never ends; a third is far away.
+#[test]
+fn a_request_to_stop_waits_for_no_removal() {
+    let folder = Folder::new();
+    let out = folder.text();
+    let saves = ["--checkpoint-every", "50steps", "--set", "checkpoint.keep=1"];
+    let hangs = ["--inject", "hang@step=100,rank=0,point=mid-retention", "--out", &out];
+    let mut child = Running::start(yardstick(&[&["train"], &saves[..], &hangs].concat()));
+    request_stop_after(101, &folder);
+    assert_eq!(child.wait(), Some(75));
+    assert_eq!(folder.record()["status"], "stopped");
 }
 
 fn pids(folder: &Folder) -> Vec<u64> {

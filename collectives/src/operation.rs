@@ -52,7 +52,8 @@ pub enum Channel {
 pub enum Operation {
     /// Every rank ends with the element-wise sum, bit-identical on all ranks.
     AllReduceSum,
-    /// Rank r ends with the sum in the r-th of R equal parts; the other parts are unspecified.
+    /// Rank r ends with the sum in the r-th of R equal parts; the other parts are unspecified, but
+    /// for elements that are zero on all ranks: they stay zero everywhere.
     ReduceScatterSum,
     /// Rank r gives the r-th of R equal parts; every rank ends with all of them.
     AllGather,

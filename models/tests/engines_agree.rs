@@ -25,7 +25,7 @@ const SHAPES: [([usize; 6], (usize, usize)); 8] = [
 ];
 
 /// The head takes the tokens of this batch in several chunks, not cut where sequences are.
-const CHUNKED: ([usize; 6], (usize, usize)) = ([1, 8, 2, 20, 50257, 120], (3, 110));
+const CHUNKED: ([usize; 6], (usize, usize)) = ([1, 8, 2, 20, 50257, 240], (3, 230));
 
 #[test]
 fn one_shape_takes_the_head_several_chunks() {

@@ -42,6 +42,8 @@ pub(crate) enum End {
 pub(crate) struct Probe {
     /// The format of the matrices.
     pub(crate) compute: Compute,
+    /// Ranks that measure on this machine at the same time.
+    pub(crate) local_world: usize,
     /// How long to multiply them, until that was done.
     pub(crate) budget: Option<Duration>,
     /// The step that is measured op by op.
@@ -70,6 +72,7 @@ impl Attempt<'_, '_> {
         let step = self.trainer.state.progress.step;
         if end == End::Stopped {
             // What is old may stay until the next attempt's first save: whoever asked may not wait.
+            self.durability.leave_tidying();
             self.require_save("the run was asked to stop")?;
             return Ok(end);
         }
@@ -133,27 +136,32 @@ impl Attempt<'_, '_> {
         if stepped.agreed.save && !stepped.agreed.stop {
             self.save()?;
         }
-        self.probe(step);
+        if !stepped.agreed.stop {
+            self.measure_machine(step)?;
+        }
         Ok((stepped, evaluation))
     }
 
     /// Measures the machine after the first step, and after one that was measured itself. The time
-    /// is no step's.
-    fn probe(&mut self, step: u64) {
+    /// is no step's, and nothing is on its way between ranks meanwhile.
+    fn measure_machine(&mut self, step: u64) -> Outcome<()> {
         let probe = &mut self.probe;
         let profile = probe.profile.take_if(|profile| profile.is_of(step));
         let budget = probe.budget.take();
         if budget.is_none() && profile.is_none() {
-            return;
+            return Ok(());
         }
+        self.trainer.settle()?;
         self.trainer.clock.pause();
         if let Some(budget) = budget {
             let found = probe::matmul_flops_per_second(probe.compute, budget);
             probe.matmul_flops_per_second = found;
         }
         if let Some(profile) = profile {
-            profile.tell(&Rates::measure(probe.compute, probe.matmul_flops_per_second));
+            let known = probe.matmul_flops_per_second;
+            profile.tell(&Rates::measure(probe.compute, probe.local_world, known));
         }
+        Ok(())
     }
 
     /// Saves; the time it takes belongs to the next step. Steps reach the disk first, so that a

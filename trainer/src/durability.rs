@@ -110,6 +110,11 @@ impl Durability {
         }
     }
 
+    /// Removes nothing more and waits for no removal: somebody asked for the end.
+    pub(crate) fn leave_tidying(&mut self) {
+        self.tidying.leave();
+    }
+
     fn warn(&mut self, step: Option<u64>, text: String) {
         tracing::warn!("{text}");
         self.failures.push(Anomaly { step, rank: None, text });

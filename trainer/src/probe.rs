@@ -33,15 +33,18 @@ pub(crate) fn matmul_flops_per_second(compute: Compute, budget: Duration) -> Opt
     })
 }
 
-/// Elements of each array of the triad: 64 MiB, beyond the caches.
+/// Elements of each array of the triad, over all ranks of a machine: 64 MiB, beyond the caches.
 const TRIAD: usize = 16 << 20;
 /// Elements that one thread takes at a time.
 const PIECE: usize = 1 << 16;
 
 /// Bytes per second of a = b + s c over arrays beyond the caches, two reads and a write, as the
 /// triad of STREAM counts them; the best for `budget`, of at least three after one that warms up.
-pub(crate) fn memory_bytes_per_second(budget: Duration) -> f64 {
-    let (mut a, b, c) = (vec![0.0_f32; TRIAD], vec![1.0_f32; TRIAD], vec![2.0_f32; TRIAD]);
+///
+/// Of a machine's `local_world` ranks each takes its part, so that memory need not be planned for.
+pub(crate) fn memory_bytes_per_second(local_world: usize, budget: Duration) -> f64 {
+    let elements = TRIAD / local_world;
+    let [mut a, b, c] = [0.0_f32, 1.0, 2.0].map(|value| vec![value; elements]);
     let mut once = || {
         let start = Instant::now();
         let operands = b.par_chunks(PIECE).zip(c.par_chunks(PIECE));
@@ -54,7 +57,7 @@ pub(crate) fn memory_bytes_per_second(budget: Duration) -> f64 {
         start.elapsed().as_secs_f64()
     };
     let seconds = best_seconds(budget, &mut once);
-    (3 * TRIAD * size_of::<f32>()) as f64 / seconds
+    (3 * elements * size_of::<f32>()) as f64 / seconds
 }
 
 /// The shortest of several calls, after one that warms up.

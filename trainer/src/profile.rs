@@ -40,11 +40,15 @@ pub(crate) struct Rates {
 impl Rates {
     /// Measures what is not known yet. Every rank of a machine does at the same time, as they also
     /// train.
-    pub(crate) fn measure(compute: Compute, matmul_flops_per_second: Option<f64>) -> Self {
+    pub(crate) fn measure(
+        compute: Compute,
+        local_world: usize,
+        matmul_flops_per_second: Option<f64>,
+    ) -> Self {
         let matmul = matmul_flops_per_second
             .or_else(|| probe::matmul_flops_per_second(compute, PROBE))
             .unwrap_or(f64::NAN);
-        let memory = probe::memory_bytes_per_second(PROBE);
+        let memory = probe::memory_bytes_per_second(local_world, PROBE);
         Self { matmul_flops_per_second: matmul, memory_bytes_per_second: memory }
     }
 }

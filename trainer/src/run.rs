@@ -263,6 +263,7 @@ impl<'run> Setting<'run> {
             telemetry: &telemetry,
             probe: Probe {
                 compute: config.workload.precision.compute,
+                local_world: self.world.placement.local_world,
                 budget: Some(Duration::from_secs_f64(matmul_probe_s)),
                 profile: self.profile(resumed.unwrap_or(0)),
                 matmul_flops_per_second: None,

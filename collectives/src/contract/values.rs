@@ -35,7 +35,7 @@ fn all_reduce_as<E: Element + From<u8> + Into<f64>>(collective: &dyn Collective,
     }
 }
 
-/// Reduce-scatter gives the exact sum in the rank's own part.
+/// Reduce-scatter gives the exact sum in the rank's own part, and nothing where all have nothing.
 ///
 /// # Panics
 /// When it does not.
@@ -44,13 +44,19 @@ pub fn reduce_scatter(collective: &dyn Collective, terms: &Terms) {
     for part in terms.lens() {
         let len = part * world;
         let mut buffer: Vec<f32> = filled(rank, len);
+        let is_nothing = |index: usize| index % 5 == 3;
+        (0..len).filter(|&index| is_nothing(index)).for_each(|index| buffer[index] = 0.0);
         let result = collective.reduce_scatter_sum(&mut buffer, terms.deadline());
         good(collective, "reduce-scatter", result);
+        let nothing = (0..len).filter(|&index| is_nothing(index));
+        for index in nothing {
+            assert_eq!(buffer[index], 0.0, "reduce-scatter of {len}, rank {rank}, nothing {index}");
+        }
         for (offset, found) in buffer[rank * part..(rank + 1) * part].iter().enumerate() {
             let index = rank * part + offset;
             assert_eq!(
                 f64::from(*found),
-                total(world, index),
+                if is_nothing(index) { 0.0 } else { total(world, index) },
                 "reduce-scatter of {len}, rank {rank}, element {index}"
             );
         }

@@ -250,6 +250,7 @@ impl Flight {
     }
 
     /// MPI leaves the result of an in-place reduce-scatter at the start; it belongs to our part.
+    /// The first part becomes zeros: sums of another place must not be taken for anything there.
     fn settle(&self, job: Job) {
         let memory = job.memory;
         let chunked = memory.len() > self.chunk_elements_max;
@@ -261,6 +262,9 @@ impl Flight {
         unsafe {
             let start = memory.pointer().as_ptr();
             start.add(self.world.rank * part_bytes).copy_from(start, part_bytes);
+            if self.world.rank > 0 {
+                start.write_bytes(0, part_bytes);
+            }
         }
     }
 }

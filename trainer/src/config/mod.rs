@@ -161,7 +161,7 @@ impl Default for CheckpointConfig {
 pub struct TelemetryConfig {
     /// Steps between lines for people.
     pub log_every_steps: u64,
-    /// Seconds of measuring the matmul rate at the start; 0 leaves `mfu_measured` null.
+    /// Seconds of measuring the matmul rate after the first step; 0 leaves `mfu_measured` null.
     pub matmul_probe_s: f64,
 }
 

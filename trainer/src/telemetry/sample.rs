@@ -30,7 +30,7 @@ pub struct StepSample {
     pub phases: PhaseTimes,
     /// Nanoseconds in which at least one bucket was under way, hidden or not.
     pub comm_total_ns: u64,
-    /// The part of it that backward covered.
+    /// The part of it that computing covered.
     pub comm_hidden_ns: u64,
     /// How long before the end of backward the first bucket was started; 0 if after it.
     pub first_bucket_lead_ns: u64,

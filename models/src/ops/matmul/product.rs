@@ -219,7 +219,8 @@ impl<E: Element> Product<E> {
         let (m, n, k) = self.shape;
         assert!(k > 0, "a product over nothing");
         let tile = (packs[0].kernel.rows, packs[0].kernel.panel());
-        let grid = Grid::choose((m, n), tile, packs.len());
+        let in_place = packs[0].kernel.reads::<E>(self.left, k);
+        let grid = Grid::choose((m, n), tile, packs.len(), in_place);
         packs.par_iter_mut().enumerate().for_each(|(part, packs)| {
             let (rows, columns) = grid.cell(part, (m, n));
             if !rows.is_empty() && !columns.is_empty() {
@@ -264,8 +265,10 @@ struct Grid {
 
 impl Grid {
     /// The cut into `parts` cells whose largest cell takes the least time: one multiplication per
-    /// element of C, and about 32 times that to pack an element of B, a quarter of it for A.
-    fn choose((m, n): (usize, usize), tile: (usize, usize), parts: usize) -> Self {
+    /// element of C, and about 32 times that to pack an element of B. For one of A it is a quarter
+    /// of that where A is read as it is, and more than that where it is gathered.
+    fn choose((m, n): (usize, usize), tile: (usize, usize), parts: usize, in_place: bool) -> Self {
+        let left = if in_place { 8 } else { 48 };
         let cut = |rows: usize| {
             let columns = parts / rows;
             let cell_rows = m.div_ceil(tile.0).div_ceil(rows) * tile.0;
@@ -273,7 +276,7 @@ impl Grid {
             Self { rows, columns, cell_rows, cell_columns }
         };
         let cost = |grid: &Self| {
-            grid.cell_rows * grid.cell_columns + 32 * grid.cell_columns + 8 * grid.cell_rows
+            grid.cell_rows * grid.cell_columns + 32 * grid.cell_columns + left * grid.cell_rows
         };
         let cuts = (1..=parts).filter(|rows| parts.is_multiple_of(*rows)).map(cut);
         cuts.min_by_key(cost).unwrap_or_else(|| cut(1))
