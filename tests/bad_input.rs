@@ -42,6 +42,10 @@ const COMMAND_LINES: &[Case] = &[
     usage(&["plan", "--set", "batch.micro_sequences=4294967296"], &["micro_sequences", "at most"]),
     usage(&["train", "--set", "model.family=rwkv"], &["rwkv", "gpt"]),
     usage(&["train", "--set", "run.deterministic=false"], &["run.deterministic", "true"]),
+    usage(
+        &["plan", "--set", "model.layers=2000", "--set", "collectives.bucket_bytes=1"],
+        &["collectives.bucket_bytes", "fewer than 1024"],
+    ),
     usage(&["train", "--set", "model.rope_theta=1e4"], &["model.rope_theta", "GPT", "llama"]),
     usage(&["train", "--set", "model.tied=false"], &["model.tied", "GPT"]),
     usage(

@@ -1,6 +1,6 @@
 //! How large a workload is on one rank, and whether it fits this machine.
 
-use collectives::Footprint;
+use collectives::{Footprint, OUTSTANDING_MAX};
 use launch::threads::ThreadPlan;
 use models::memory::MemoryPlan;
 use serde::Serialize;
@@ -48,7 +48,8 @@ impl Sizing {
     ) -> Outcome<Self> {
         let available_bytes = launch::available_memory_bytes();
         let (model, batch) = (&config.workload.model, &config.workload.batch);
-        let (layout, _) = placed_layout(config, world);
+        let (layout, buckets) = placed_layout(config, world);
+        check_buckets(config, buckets.buckets.len())?;
         let (sequences, tokens) = (batch.micro_sequences, batch.sequence_tokens);
         let compute = config.workload.precision.compute;
         let mut items = match config.settings.run.engine {
@@ -89,6 +90,17 @@ impl Sizing {
             Failure::new(ExitCode::Environment, error)
         })
     }
+}
+
+/// All buckets may be under way at once, and a vote beside them.
+fn check_buckets(config: &Config, buckets: usize) -> Outcome<()> {
+    if buckets < OUTSTANDING_MAX {
+        return Ok(());
+    }
+    let bytes = config.settings.collectives.bucket_bytes;
+    let expected = format!("so large that there are fewer than {OUTSTANDING_MAX} buckets");
+    let found = format!("{bytes} ({buckets} buckets)");
+    Err(models::Error::invalid("collectives.bucket_bytes", found, expected).into())
 }
 
 /// Code, libraries and stacks of one process: what a run of `smoke` held beyond all else that is
