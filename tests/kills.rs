@@ -182,6 +182,9 @@ fn a_request_to_stop_waits_for_no_removal() {
     request_stop_after(101, &folder);
     assert_eq!(child.wait(), Some(75));
     assert_eq!(folder.record()["status"], "stopped");
+    let entries = std::fs::read_dir(folder.path().join("checkpoints")).unwrap();
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    assert_eq!(names.filter(|name| name.starts_with("s00")).count(), 3, "nor removes anything");
 }
 
 fn pids(folder: &Folder) -> Vec<u64> {

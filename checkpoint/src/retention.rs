@@ -10,6 +10,7 @@
 
 use std::fs;
 use std::io;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{MutexGuard, PoisonError};
 
 use crate::epoch;
@@ -31,7 +32,7 @@ impl Store {
     /// Removes what is older than the newest `keep` sound checkpoints (0 keeps all), and what dead
     /// attempts before `epoch` left beside them.
     ///
-    /// For rank 0, after a save and not during one; a thread of its own may do it. Failures are
+    /// For rank 0, after a save and not during one (but see [`Store::leave_old`]); a thread of its own may do it. Failures are
     /// warnings: the next call tries again.
     pub fn tidy(&self, epoch: u64, keep: usize, observer: &dyn Observer) -> Tidied {
         let tidied = self.retire(keep, observer);
@@ -39,10 +40,24 @@ impl Store {
         tidied
     }
 
+    /// From now on nothing that is old is removed, neither by [`Store::tidy`], also one that is at
+    /// it, nor before a save: for a last save that must not wait for a slow file system. The next
+    /// attempt removes it.
+    pub fn leave_old(&self) {
+        self.leaves_old.store(true, Relaxed);
+    }
+
+    fn leaves_old(&self) -> bool {
+        self.leaves_old.load(Relaxed)
+    }
+
     fn retire(&self, keep: usize, observer: &dyn Observer) -> Tidied {
         let Tidied { mut removed, mut warnings } = Tidied::default();
         let mut sound = 0;
         for name in self.scan().unwrap_or_default() {
+            if self.leaves_old() {
+                break;
+            }
             let is_old = keep > 0 && sound >= keep;
             match self.status(&name) {
                 Status::Committed { .. } | Status::Damaged(_) | Status::Rejected if is_old => {
@@ -64,6 +79,9 @@ impl Store {
     /// Removes what earlier epochs and failed saves of this process left uncommitted, and removals
     /// that were cut short. Best effort: what stays is tried again at the next save.
     pub(crate) fn sweep(&self, epoch: u64) {
+        if self.leaves_old() {
+            return;
+        }
         let mut own = std::mem::take(&mut *self.created());
         for name in self.scan().unwrap_or_default() {
             match self.status(&name) {
@@ -84,6 +102,9 @@ impl Store {
     /// a gather that follows opening the store on all ranks, as they write such files there.
     fn sweep_root(&self, epoch: u64) {
         for entry in fs::read_dir(self.root()).into_iter().flatten().flatten() {
+            if self.leaves_old() {
+                return;
+            }
             let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
             if is_file && entry.file_name().to_str().is_some_and(|name| is_leftover(name, epoch)) {
                 drop(fs::remove_file(entry.path()));

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use crate::format::manifest::{MANIFEST, Manifest, REJECTED, TOMBSTONE};
@@ -81,6 +82,8 @@ pub struct Store {
     options: Options,
     /// Attempts of this process that may have left remains (rank 0).
     pub(crate) created: Mutex<Vec<Name>>,
+    /// Nothing that is old is removed any more.
+    pub(crate) leaves_old: AtomicBool,
 }
 
 impl Store {
@@ -95,7 +98,8 @@ impl Store {
         identity.establish(root)?;
         let identity = identity.clone();
         let (root, options, created) = (root.to_owned(), Options::default(), Mutex::default());
-        Ok(Self { root, identity, options, created })
+        let leaves_old = AtomicBool::new(false);
+        Ok(Self { root, identity, options, created, leaves_old })
     }
 
     /// Opens an existing folder as whatever it says it is, to look at it.

@@ -112,6 +112,7 @@ impl Durability {
 
     /// Removes nothing more and waits for no removal: somebody asked for the end.
     pub(crate) fn leave_tidying(&mut self) {
+        self.store.leave_old();
         self.tidying.leave();
     }
 

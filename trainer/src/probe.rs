@@ -33,7 +33,8 @@ pub(crate) fn matmul_flops_per_second(compute: Compute, budget: Duration) -> Opt
     })
 }
 
-/// Elements of each array of the triad, over all ranks of a machine: 64 MiB, beyond the caches.
+/// Elements of each array of the triad, over all ranks of a machine: 64 MiB, beyond the caches of
+/// most.
 const TRIAD: usize = 16 << 20;
 /// Elements that one thread takes at a time.
 const PIECE: usize = 1 << 16;
@@ -41,7 +42,7 @@ const PIECE: usize = 1 << 16;
 /// Bytes per second of a = b + s c over arrays beyond the caches, two reads and a write, as the
 /// triad of STREAM counts them; the best for `budget`, of at least three after one that warms up.
 ///
-/// Of a machine's `local_world` ranks each takes its part, so that memory need not be planned for.
+/// Of a machine's `local_world` ranks each takes its part. The memory plan does not count it.
 pub(crate) fn memory_bytes_per_second(local_world: usize, budget: Duration) -> f64 {
     let elements = TRIAD / local_world;
     let [mut a, b, c] = [0.0_f32, 1.0, 2.0].map(|value| vec![value; elements]);

@@ -69,9 +69,9 @@ pub(crate) fn run(options: &RunOptions) -> Outcome<ExitCode> {
     profile::check(options.profile_step, config, last_step)?;
     let signals = StopFlag::install().map_err(|error| Failure::new(ExitCode::Internal, error))?;
     let world = open_world(config)?;
-    thread_pool(&world.threads)?
-        .install(|| Setting::new(options, &world, &signals, last_step)?.train())
-        .inspect_err(|failure| leave(&world, failure))
+    let train = || Setting::new(options, &world, &signals, last_step)?.train();
+    let trained = thread_pool(&world.threads).and_then(|pool| pool.install(train));
+    trained.inspect_err(|failure| leave(&world, failure))
 }
 
 /// A rank that fails for a reason of its own must not wait for the others on its way out; they
@@ -351,7 +351,7 @@ impl<'run> Setting<'run> {
             log_every_steps: self.options.config.settings.telemetry.log_every_steps,
         })
         .map_err(|error| match error {
-            record::Error::Malformed { .. } => Failure::usage(format!(
+            record::Error::Malformed { .. } | record::Error::LostSteps { .. } => Failure::usage(format!(
                 "{error}\n  hint: the checkpoints are whole; put the file back from a copy, or go \
                  on in a new folder with --init-from an export of this one"
             )),

@@ -37,6 +37,19 @@ pub enum Error {
         /// What the parser said.
         source: serde_json::Error,
     },
+    /// The run's own losses are not all there; the file was cut, replaced or removed.
+    #[error(
+        "{}: expected the {expected} steps of the checkpoint, found {found} without a gap",
+        path.display()
+    )]
+    LostSteps {
+        /// The file.
+        path: PathBuf,
+        /// Steps that were durable when the checkpoint was committed.
+        expected: u64,
+        /// Steps that are there.
+        found: u64,
+    },
     /// The record has a schema that this program does not know; use the program that wrote it.
     #[error(
         "{}: expected a record of schema {supported} or older, found schema {found}\n  \

@@ -18,19 +18,19 @@ pub fn steps_path(dir: &Path, rank: usize) -> PathBuf {
 /// Cuts the file of a rank's steps back to the first `completed_steps` and returns them.
 ///
 /// Everything after them goes, a torn last line too. A file that does not exist has no steps.
-/// Damage among them is an error on rank 0 alone, whose losses are the run's. On another rank it
-/// costs times of earlier attempts, perhaps of another world size: a warning, and a copy of the
-/// damaged file stays beside it.
+/// Steps that are damaged or missing are an error on rank 0 alone, whose losses are the run's. On
+/// another rank they are times of earlier attempts, perhaps of another world size: damage is a
+/// warning, and a copy of the damaged file stays beside it.
 ///
 /// # Errors
-/// [`Error::Io`], and on rank 0 [`Error::Malformed`].
+/// [`Error::Io`], and on rank 0 [`Error::Malformed`] and [`Error::LostSteps`].
 pub fn truncate_after(
     dir: &Path,
     rank: usize,
     completed_steps: u64,
 ) -> Result<Vec<StepSample>, Error> {
     let path = &steps_path(dir, rank);
-    let Some(bytes) = read_if_present(path)? else { return Ok(Vec::new()) };
+    let bytes = read_if_present(path)?.unwrap_or_default();
     let (lines, damage) = parse(path, &bytes);
     let last = lines.last().map_or(0, |parsed| parsed.line.sample.step);
     if let Some(damage) = damage.filter(|_| last < completed_steps) {
@@ -45,6 +45,11 @@ pub fn truncate_after(
     }
     let kept: Vec<Parsed> =
         lines.into_iter().take_while(|it| it.line.sample.step <= completed_steps).collect();
+    let in_order = kept.iter().zip(1..).take_while(|(it, step)| it.line.sample.step == *step);
+    let found = in_order.count() as u64;
+    if rank == 0 && found < completed_steps {
+        return Err(Error::LostSteps { path: path.clone(), expected: completed_steps, found });
+    }
     let kept_bytes = kept.last().map_or(0, |parsed| parsed.end);
     if kept_bytes < bytes.len() {
         let file = OpenOptions::new().write(true).open(path).map_err(Error::io("open", path))?;
@@ -153,6 +158,9 @@ impl StepFile {
         serde_json::to_writer(&mut self.text, line).expect("plain data in memory");
         self.text.push(b'\n');
         if self.behind {
+            // That was told. Now and then it is tried again, as nobody else may for long.
+            let is_due = self.text.len() / UNSYNCED_BYTES_MAX > start / UNSYNCED_BYTES_MAX;
+            drop(is_due.then(|| self.sync()));
             return Ok(());
         }
         let written = self.file.write_all(&self.text[start..]);
@@ -300,6 +308,24 @@ mod tests {
         let kept = truncate_after(folder.path(), 0, 2).unwrap();
         assert_eq!(kept.len(), 2, "all that was durable is there");
         assert_eq!(read_steps(&path).unwrap().len(), 2);
+    }
+
+    #[test]
+    fn losses_that_are_missing_stop_a_resume_and_nothing_is_cut() {
+        let (folder, path) = folder_with(0, 5);
+        let whole = fs::read(&path).unwrap();
+        let lost = |found: u64| {
+            let error = truncate_after(folder.path(), 0, 6).unwrap_err().to_string();
+            assert!(error.contains("expected the 6 steps"), "{error}");
+            assert!(error.contains(&format!("found {found} without")), "{error}");
+        };
+        lost(5);
+        let second = whole.iter().position(|&byte| byte == b'\n').unwrap() + 1;
+        fs::write(&path, &whole[second..]).unwrap();
+        lost(0);
+        assert_eq!(fs::read(&path).unwrap(), whole[second..]);
+        fs::remove_file(&path).unwrap();
+        lost(0);
     }
 
     #[test]
