@@ -15,9 +15,10 @@ for round in $(seq "$rounds"); do
     start=$(date +%s%N)
     # The step's line is printed as soon as the step is done.
     seconds=$(target/release/yardstick train --steps 1 --out "$folder/$round" 2>&1 |
-        while read -r line; do
+        tee "$folder/log" | while read -r line; do
             case $line in 1/1\ *) echo "$(($(date +%s%N) - start))" ;; esac
-        done | awk '{ printf "%.3f", $1 / 1e9 }')
+        done | awk '{ printf "%.3f", $1 / 1e9 }') ||
+        { cat "$folder/log" >&2; exit 1; }
     echo "start $round: $seconds s"
     echo "$seconds" >>"$folder/all"
 done

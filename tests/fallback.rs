@@ -62,7 +62,7 @@ fn what_a_rank_is_refused_changes_no_bit_and_is_told() {
     let plain = Kind::all().into_iter().find(|kind| kind.workload == "llama-smoke").unwrap();
     for kind in [false, true].map(|is_sharded| Kind { is_sharded, ..plain }) {
         let undisturbed = train("none\n", kind);
-        assert_eq!(told_of_sharing(&undisturbed), [String::new(); 0], "{kind:?}");
+        assert_eq!(told_of_sharing(&undisturbed), Vec::<String>::new(), "{kind:?}");
         for (refused, told) in [
             ("0\nmaking", "rank 0 could not map it: "),
             ("1\nmaking", "rank 1 could not share its buffer: "),

@@ -30,12 +30,13 @@ pub struct Tidied {
 
 impl Store {
     /// Removes what is older than the newest `keep` sound checkpoints (0 keeps all), and what dead
-    /// attempts before `epoch` left beside them.
+    /// attempts before `epoch` left behind.
     ///
-    /// For rank 0, after a save and not during one (but see [`Store::leave_old`]); a thread of its own may do it. Failures are
-    /// warnings: the next call tries again.
+    /// For rank 0, after a resume or a save, and not during one (but see [`Store::leave_old`]); a
+    /// thread of its own may do it. Failures are warnings: the next call tries again.
     pub fn tidy(&self, epoch: u64, keep: usize, observer: &dyn Observer) -> Tidied {
         let tidied = self.retire(keep, observer);
+        self.sweep(epoch);
         self.sweep_root(epoch);
         tidied
     }
@@ -84,6 +85,9 @@ impl Store {
         }
         let mut own = std::mem::take(&mut *self.created());
         for name in self.scan().unwrap_or_default() {
+            if self.leaves_old() {
+                break;
+            }
             match self.status(&name) {
                 Status::Uncommitted if name.epoch < epoch || own.contains(&name) => {
                     drop(self.discard(&name));

@@ -71,7 +71,7 @@ impl Attempt<'_, '_> {
         let end = self.steps()?;
         let step = self.trainer.state.progress.step;
         if end == End::Stopped {
-            // What is old may stay until the next attempt's first save: whoever asked may not wait.
+            // What is old stays until the run resumes: whoever asked may not wait.
             self.durability.leave_tidying();
             self.require_save("the run was asked to stop")?;
             return Ok(end);

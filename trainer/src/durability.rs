@@ -84,6 +84,7 @@ impl Durability {
         trainer.go_on_from(progress)?;
         self.committed = Some(restored.step);
         self.parent = Some(restored.checkpoint);
+        self.start_tidying(trainer); // an attempt that was asked to stop left what was old
         Ok(Some(restored.step))
     }
 
@@ -101,6 +102,13 @@ impl Durability {
     /// Whether a save is owed after the last step.
     pub(crate) fn owed_at_end(&self, step: u64) -> bool {
         self.config.at_end && self.committed != Some(step)
+    }
+
+    /// Removes what is old beside training; rank 0 does.
+    fn start_tidying(&mut self, trainer: &Trainer<'_>) {
+        if trainer.collective.rank() == 0 {
+            self.tidying.start(&self.store, self.epoch, self.config.keep, &trainer.injector);
+        }
     }
 
     /// Waits until what is old has been removed. Before the next save, and at the end.
@@ -141,7 +149,6 @@ impl Durability {
         let step = trainer.state.progress.step;
         self.finish_tidying();
         let peers = self.peers(trainer);
-        let rank = trainer.collective.rank();
         let parts = persist::saved(&trainer.state, &trainer.layout, &trainer.shard);
         let request = Save {
             step,
@@ -165,10 +172,7 @@ impl Durability {
                     stall_ns: triggered.elapsed().as_nanos() as u64,
                 });
                 report.warnings.into_iter().for_each(|text| self.warn(Some(step), text));
-                if rank == 0 {
-                    let keep = self.config.keep;
-                    self.tidying.start(&self.store, self.epoch, keep, &trainer.injector);
-                }
+                self.start_tidying(trainer);
                 Ok(true)
             }
             Err(error @ checkpoint::Error::SaveFailed { .. }) => {

@@ -351,10 +351,12 @@ impl<'run> Setting<'run> {
             log_every_steps: self.options.config.settings.telemetry.log_every_steps,
         })
         .map_err(|error| match error {
-            record::Error::Malformed { .. } | record::Error::LostSteps { .. } => Failure::usage(format!(
-                "{error}\n  hint: the checkpoints are whole; put the file back from a copy, or go \
-                 on in a new folder with --init-from an export of this one"
-            )),
+            record::Error::Malformed { .. } | record::Error::LostSteps { .. } => {
+                Failure::usage(format!(
+                    "{error}\n  hint: the checkpoints are whole; put the file back from a copy, or \
+                     go on in a new folder with --init-from an export of this one"
+                ))
+            }
             error => Failure::new(ExitCode::Internal, error),
         })
     }

@@ -30,7 +30,7 @@ impl Tidying {
     }
 
     /// Nobody waits for a removal from now on, and none is started: the process ends soon. What is
-    /// left of it is swept by the next attempt.
+    /// left is removed when the run resumes.
     pub(crate) fn leave(&mut self) {
         *self = Self { thread: None, is_left: true };
     }

@@ -155,7 +155,7 @@ unsafe impl Collective for Risky {
 fn the_end_waits_and_frees_the_memory_unless_it_is_at_risk() {
     for is_at_risk in [false, true] {
         let group = Risky::default();
-        let mut memory = vec![0_u64; 2];
+        let mut memory = [0_u64; 2];
         let keeper = Arc::new(());
         let pointer = NonNull::from(&mut memory[..]).cast();
         // SAFETY: it is valid until the end of this turn, after that of the buffer.
