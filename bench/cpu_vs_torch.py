@@ -3,9 +3,9 @@
 Both train the same GPT-2 shapes: forward, backward, clipping and AdamW, random tokens on PyTorch's
 side and the synthetic stream on ours, no checkpoint, telemetry on. bf16 is autocast in PyTorch: f32
 master weights, as ours. Rounds take turns; the figure is the ratio of the median tokens/s to the
-better of PyTorch's two (with --all, the smallest share of a row's goal). Peak memory is the resident
-maximum of the process. Memory and the share of the matmul rate have goals as well: a row that misses
-one of the three says so, and the script ends with 1.
+better of PyTorch's two (with --all, the smallest share of a row's goal). Peak memory is the
+resident maximum of the process. Memory and the share of the matmul rate have goals as well: a row
+that misses one of the three says so, and the script ends with 1.
 
     bench/cpu_vs_torch.sh [--all] [--row N]
 """
@@ -147,7 +147,7 @@ def our_round(row):
 
 
 def measure(row):
-    """All rounds of one row; prints its table and returns the ratio, the goal, and whether all were met."""
+    """All rounds of one row; prints its table and returns ratio, goal, and if all were met."""
     shape, sequences, tokens, precision, goal = row
     print(f"\n{shape['layers']} layers, {shape['width']} wide, V {shape['vocabulary']}, "
           f"{sequences} x {tokens}, {precision}")
