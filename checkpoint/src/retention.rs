@@ -1,4 +1,4 @@
-//! Removing: old checkpoints after a commit, remains of dead attempts before a save.
+//! Removing: old checkpoints, and remains of dead attempts.
 //!
 //! Old ones are removed by [`Store::tidy`], which talks to no rank, so that training need not wait
 //! for a slow file system to forget them.
@@ -78,7 +78,7 @@ impl Store {
     }
 
     /// Removes what earlier epochs and failed saves of this process left uncommitted, and removals
-    /// that were cut short. Best effort: what stays is tried again at the next save.
+    /// that were cut short. Best effort: what stays is tried again next time.
     pub(crate) fn sweep(&self, epoch: u64) {
         if self.leaves_old() {
             return;

@@ -84,7 +84,6 @@ impl Durability {
         trainer.go_on_from(progress)?;
         self.committed = Some(restored.step);
         self.parent = Some(restored.checkpoint);
-        self.start_tidying(trainer); // an attempt that was asked to stop left what was old
         Ok(Some(restored.step))
     }
 
@@ -104,8 +103,9 @@ impl Durability {
         self.config.at_end && self.committed != Some(step)
     }
 
-    /// Removes what is old beside training; rank 0 does.
-    fn start_tidying(&mut self, trainer: &Trainer<'_>) {
+    /// Removes what is old beside training; rank 0 does. After a save, and once a run goes on: an
+    /// attempt that was asked to stop left what was old.
+    pub(crate) fn start_tidying(&mut self, trainer: &Trainer<'_>) {
         if trainer.collective.rank() == 0 {
             self.tidying.start(&self.store, self.epoch, self.config.keep, &trainer.injector);
         }

@@ -249,6 +249,9 @@ impl<'run> Setting<'run> {
         self.import(trainer, resumed, chronicle)?;
         self.announce("start", self.introduction(resumed));
         let telemetry = self.telemetry(resumed.unwrap_or(0))?;
+        if resumed.is_some() {
+            durability.start_tidying(trainer);
+        }
         let held_out = config.workload.data.evaluation_sequences;
         let mut evaluation = match self.options.eval_every {
             Some(_) => Some(Evaluation::new(&self.source, held_out, &trainer.batch_plan)?),
