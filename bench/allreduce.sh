@@ -10,6 +10,8 @@
 # ours goes through the backend: submitted, carried out by the communication thread, waited for.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+# shellcheck source=scripts/bench.sh
+. scripts/bench.sh
 
 rounds=${ROUNDS:-5}
 elements=31000000
@@ -32,10 +34,6 @@ measure() {
     shift 2
     mpirun -np 2 "$@" "$allreduce" "$role" "$elements" "$repeats" \
         >>"$folder/$name" 2>"$folder/log" || { cat "$folder/log" >&2; return 1; }
-}
-
-median() {
-    sort -n | awk '{ v[NR] = $1 } END { print (v[int((NR + 1) / 2)] + v[int(NR / 2) + 1]) / 2 }'
 }
 
 # Open MPI's modes: how bytes cross between processes, and the algorithm of its module `tuned`.

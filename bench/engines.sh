@@ -4,6 +4,8 @@
 # is the ratio of median tokens/s.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+# shellcheck source=scripts/bench.sh
+. scripts/bench.sh
 
 rounds=${ROUNDS:-3}
 steps=${STEPS:-6}
@@ -21,12 +23,7 @@ tokens_per_second() {
         --set batch.micro_sequences=4 --set batch.sequence_tokens=256 \
         --set batch.global_sequences=4 --set checkpoint.at_end=false >/dev/null 2>"$out.log" \
         || { cat "$out.log" >&2; return 1; }
-    sed -n '/"tokens_per_second"/,/}/ s/.*"total": \([0-9.]*\).*/\1/p' "$out/record.json" |
-        head -n 1
-}
-
-median() {
-    sort -n | awk '{ v[NR] = $1 } END { print (v[int((NR + 1) / 2)] + v[int(NR / 2) + 1]) / 2 }'
+    tokens_per_second_of "$out"
 }
 
 echo "gpt2-124m, B=4, T=256, f32, $(nproc) threads, $steps steps a round; checkpoints off," \

@@ -3,6 +3,8 @@
 # of several starts. There is no peer; the goal is a second.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+# shellcheck source=scripts/bench.sh
+. scripts/bench.sh
 
 rounds=${ROUNDS:-9}
 goal=1
@@ -22,6 +24,6 @@ for round in $(seq "$rounds"); do
     echo "start $round: $seconds s"
     echo "$seconds" >>"$folder/all"
 done
-median=$(sort -n "$folder/all" | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }')
+median=$(median <"$folder/all")
 echo "first_step: $median (goal $goal)"
 awk -v seconds="$median" -v goal="$goal" 'BEGIN { exit !(seconds > 0 && seconds <= goal) }'

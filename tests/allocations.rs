@@ -79,16 +79,7 @@ fn on_two_ranks_of_mpi() {
         }
         return;
     }
-    let launcher = std::env::var("YARDSTICK_MPIRUN").unwrap_or_else(|_| "mpirun".into());
-    let output = std::process::Command::new(launcher)
-        .args(["-np", "2"])
-        .arg(std::env::current_exe().unwrap())
-        .args(["--exact", "on_two_ranks_of_mpi", "--nocapture"])
-        .envs([(RANK, "1"), ("OMPI_ALLOW_RUN_AS_ROOT", "1")])
-        .envs([("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"), ("OMPI_MCA_rmaps_base_oversubscribe", "1")])
-        .output()
-        .unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
-    assert_eq!(text.matches("test result: ok. 1 passed").count(), 2, "{text}");
+    let mut command = support::mpirun_test(2, "on_two_ranks_of_mpi");
+    command.env(RANK, "1");
+    support::finish(command).expect_test_passed();
 }

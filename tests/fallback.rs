@@ -10,7 +10,7 @@ mod support;
 
 use std::os::unix::process::CommandExt;
 
-use support::{Folder, Kind, finish, yardstick};
+use support::{Folder, Kind, finish, mpirun_test, yardstick};
 
 /// The rank that is refused something, what it is, and the arguments of `yardstick`; to the ranks
 /// that the test below starts.
@@ -38,13 +38,8 @@ fn train(refused: &str, kind: Kind) -> Folder {
     let folder = Folder::new();
     let out = folder.text();
     let words = [&["train", "--steps", "6", "--threads", "1", "--out", &out], &kind.flags()[..]];
-    let launcher = std::env::var("YARDSTICK_MPIRUN").unwrap_or_else(|_| "mpirun".into());
-    let mut command = std::process::Command::new(launcher);
-    command.args(["-np", "2"]).arg(std::env::current_exe().unwrap());
-    command.args(["--exact", "rank_of_a_job", "--nocapture"]);
+    let mut command = mpirun_test(2, "rank_of_a_job");
     command.env(REFUSED, format!("{refused}\n{}", words.concat().join("\n")));
-    command.envs([("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")]);
-    command.env("OMPI_MCA_rmaps_base_oversubscribe", "1");
     finish(command).expect(0);
     folder
 }

@@ -7,7 +7,7 @@ mod support;
 
 use collectives::{Collective, Mpi, MpiOptions};
 use safetensors::SafeTensors;
-use support::{Folder, finish, mpirun, run};
+use support::{Folder, finish, mpirun, mpirun_test, run};
 use trainer::config::Config;
 use trainer::data::Source;
 use trainer::inject::Injector;
@@ -136,17 +136,10 @@ fn every_way_of_mpi_gives_what_it_gives_without() {
     if let Ok(moves) = std::env::var(MOVES) {
         return compare(&moves);
     }
-    for (moves, ranks) in [("shared", "2"), ("mpi", "2"), ("nodes", "4")] {
-        let launcher = std::env::var("YARDSTICK_MPIRUN").unwrap_or_else(|_| "mpirun".into());
-        let mut command = std::process::Command::new(launcher);
-        command.args(["-np", ranks]).arg(std::env::current_exe().unwrap());
-        command.args(["--exact", "every_way_of_mpi_gives_what_it_gives_without", "--nocapture"]);
-        command.envs([(MOVES, moves), ("OMPI_ALLOW_RUN_AS_ROOT", "1")]);
-        command.envs([("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")]);
-        command.envs([("OMPI_MCA_rmaps_base_oversubscribe", "1")]);
-        let finished = finish(command).expect(0);
-        let passed = finished.stdout.matches("test result: ok. 1 passed").count();
-        assert_eq!(passed.to_string(), ranks, "{moves}: {}", finished.stdout);
+    for (moves, ranks) in [("shared", 2), ("mpi", 2), ("nodes", 4)] {
+        let mut command = mpirun_test(ranks, "every_way_of_mpi_gives_what_it_gives_without");
+        command.env(MOVES, moves);
+        finish(command).expect_test_passed();
     }
 }
 
@@ -158,6 +151,7 @@ fn compare(moves: &str) {
         ..MpiOptions::default()
     };
     let mpi = Mpi::open(options).unwrap();
+    assert_eq!(mpi.world(), if moves == "nodes" { 4 } else { 2 });
     // The tensors of `llama-smoke` leave padding between them, which must stay zero.
     let families = ["smoke", "llama-smoke"].into_iter();
     for (workload, compute) in families.flat_map(|w| ["f32", "bf16"].map(|c| (w, c))) {

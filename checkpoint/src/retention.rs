@@ -80,9 +80,6 @@ impl Store {
     /// Removes what earlier epochs and failed saves of this process left uncommitted, and removals
     /// that were cut short. Best effort: what stays is tried again next time.
     pub(crate) fn sweep(&self, epoch: u64) {
-        if self.leaves_old() {
-            return;
-        }
         let mut own = std::mem::take(&mut *self.created());
         for name in self.scan().unwrap_or_default() {
             if self.leaves_old() {

@@ -32,6 +32,14 @@ impl Finished {
         assert_eq!(self.code, code, "stdout:\n{}\nstderr:\n{}", self.stdout, self.stderr);
         self
     }
+
+    /// Of `mpirun_test`: the test passed on every rank. All ranks ask for the same test, so one
+    /// rank's word that there is one speaks for all, whose lines may be torn by each other's.
+    #[track_caller]
+    pub fn expect_test_passed(self) {
+        let finished = self.expect(0);
+        assert!(finished.stdout.contains(". 1 passed"), "{}", finished.stdout);
+    }
 }
 
 /// The binary under test.
@@ -43,12 +51,24 @@ pub fn yardstick(arguments: &[&str]) -> Command {
 
 /// The binary under test on `ranks` ranks of this machine.
 pub fn mpirun(ranks: usize, arguments: &[&str]) -> Command {
+    let mut command = launch(ranks, env!("CARGO_BIN_EXE_yardstick"));
+    command.args(arguments);
+    command
+}
+
+/// One test of this test binary, by its whole name, on `ranks` ranks of this machine.
+pub fn mpirun_test(ranks: usize, test: &str) -> Command {
+    let mut command = launch(ranks, std::env::current_exe().unwrap());
+    command.args(["--exact", test, "--nocapture"]);
+    command
+}
+
+fn launch(ranks: usize, program: impl AsRef<std::ffi::OsStr>) -> Command {
     let launcher = std::env::var("YARDSTICK_MPIRUN").unwrap_or_else(|_| "mpirun".into());
     let mut command = Command::new(launcher);
     command
         .args(["-np", &ranks.to_string()])
-        .arg(env!("CARGO_BIN_EXE_yardstick"))
-        .args(arguments)
+        .arg(program)
         .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
         .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
         .env("OMPI_MCA_rmaps_base_oversubscribe", "1");

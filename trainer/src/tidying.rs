@@ -12,15 +12,11 @@ use crate::inject::Injector;
 #[derive(Debug, Default)]
 pub(crate) struct Tidying {
     thread: Option<JoinHandle<Tidied>>,
-    is_left: bool,
 }
 
 impl Tidying {
     /// Starts to remove what is older than the newest `keep` checkpoints. After [`Self::finish`].
     pub(crate) fn start(&mut self, store: &Arc<Store>, epoch: u64, keep: usize, faults: &Injector) {
-        if self.is_left {
-            return;
-        }
         let (store, faults) = (Arc::clone(store), faults.clone());
         let tidy = move || store.tidy(epoch, keep, &faults);
         match std::thread::Builder::new().name("tidying".to_owned()).spawn(tidy) {
@@ -29,10 +25,9 @@ impl Tidying {
         }
     }
 
-    /// Nobody waits for a removal from now on, and none is started: the process ends soon. What is
-    /// left is removed when the run resumes.
+    /// Nobody waits for the removal that goes on.
     pub(crate) fn leave(&mut self) {
-        *self = Self { thread: None, is_left: true };
+        self.thread = None;
     }
 
     /// Waits for the removal and returns what went wrong in it.

@@ -8,7 +8,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use super::sample::{StepLine, StepSample};
-use crate::record::Error;
+use crate::record::{Error, atomic};
 
 /// Where a rank's steps are, in a run's folder.
 pub fn steps_path(dir: &Path, rank: usize) -> PathBuf {
@@ -38,7 +38,7 @@ pub fn truncate_after(
             return Err(damage);
         }
         let aside = path.with_extension(format!("{completed_steps}.damaged"));
-        match copy(&bytes, &aside) {
+        match atomic::write(&aside, &bytes) {
             Ok(()) => tracing::warn!("{damage}; the steps after it are in {}", aside.display()),
             Err(error) => tracing::warn!("{damage}; the steps after it are lost: {error}"),
         }
@@ -57,12 +57,6 @@ pub fn truncate_after(
         file.sync_all().map_err(Error::io("make durable", path))?;
     }
     Ok(kept.into_iter().map(|parsed| parsed.line.sample).collect())
-}
-
-fn copy(bytes: &[u8], path: &Path) -> std::io::Result<()> {
-    let mut file = File::create(path)?;
-    file.write_all(bytes)?;
-    file.sync_all()
 }
 
 /// The steps in a rank's file, without a torn last line; none without a file.
@@ -145,9 +139,7 @@ impl StepFile {
         let path = steps_path(dir, rank);
         let opened = OpenOptions::new().create(true).append(true).open(&path);
         let file = opened.map_err(Error::io("open", &path))?;
-        let folder = dir.join("steps"); // the file's name is to be durable as well
-        let synced = File::open(&folder).and_then(|folder| folder.sync_all());
-        synced.map_err(Error::io("make durable", &folder))?;
+        atomic::sync_folder_of(&path)?; // the file's name is to be durable as well
         let length = file.metadata().map_err(Error::io("read the length of", &path))?.len();
         Ok(Self { path, file, durable_bytes: length, text: Vec::new(), behind: false })
     }
