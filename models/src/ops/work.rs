@@ -114,26 +114,20 @@ pub fn embedding_backward<E: Element>(elements: usize, tables: usize) -> Work {
 /// The dimensions of one chunk of the head: tokens, C and V.
 pub(super) type Chunk = (usize, usize, usize);
 
-/// Logits, which are wide.
-pub(super) fn logits<E: Element>((tokens, width, vocabulary): Chunk) -> Work {
-    let elements = (tokens + vocabulary) * width;
-    product::<E>(tokens * width * vocabulary, elements, tokens * vocabulary)
+/// Logits = H W^T, and dH = dlogits W: both move and multiply the same.
+pub(super) fn head<E: Element>((tokens, width, vocabulary): Chunk) -> Work {
+    let elements = tokens * vocabulary + (vocabulary + tokens) * width;
+    product::<E>(tokens * width * vocabulary, elements, 0)
 }
 
 /// Reads the logits.
 pub(super) fn loss<E: Element>((tokens, _, vocabulary): Chunk) -> Work {
-    traffic::<E>(0, tokens * vocabulary)
+    traffic::<E>(tokens * vocabulary, 0)
 }
 
-/// From the logits to their gradient, which is narrow.
+/// From the logits to their gradient.
 pub(super) fn loss_backward<E: Element>((tokens, _, vocabulary): Chunk) -> Work {
-    traffic::<E>(tokens * vocabulary, tokens * vocabulary)
-}
-
-/// dH = dlogits W.
-pub(super) fn head_input<E: Element>((tokens, width, vocabulary): Chunk) -> Work {
-    let elements = tokens * vocabulary + (vocabulary + tokens) * width;
-    product::<E>(tokens * width * vocabulary, elements, 0)
+    traffic::<E>(2 * tokens * vocabulary, 0)
 }
 
 /// dW = or += dlogits^T H.
@@ -218,10 +212,9 @@ mod tests {
         // Three tokens, C = 5, V = 7.
         let chunk = (3, 5, 7);
         let work = |flops: usize, bytes: usize| Work { flops: flops as f64, bytes: bytes as f64 };
-        assert_eq!(logits::<bf16>(chunk), work(210, 2 * (15 + 35) + 4 * 21));
-        assert_eq!(loss::<bf16>(chunk), work(0, 84));
-        assert_eq!(loss_backward::<bf16>(chunk), work(0, 84 + 42));
-        assert_eq!(head_input::<bf16>(chunk), work(210, 2 * (21 + 35 + 15)));
+        assert_eq!(head::<bf16>(chunk), work(210, 2 * (21 + 35 + 15)));
+        assert_eq!(loss::<bf16>(chunk), work(0, 42));
+        assert_eq!(loss_backward::<bf16>(chunk), work(0, 84));
         assert_eq!(head_weight::<bf16>(chunk, Sums::Write), work(210, 2 * (21 + 15) + 4 * 35));
         assert_eq!(head_weight::<f32>(chunk, Sums::Add), work(210, 4 * (21 + 15) + 8 * 35));
     }

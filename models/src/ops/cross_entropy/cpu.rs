@@ -7,14 +7,14 @@ use rayon::prelude::*;
 use super::{Inputs, PARTS, Workspace};
 use crate::Meter;
 use crate::meter::{Kind, Role};
-use crate::ops::matmul::output::{Narrow, Output, Then};
+use crate::ops::matmul::output::Output;
 use crate::ops::matmul::product::{Product, Right};
 use crate::ops::matmul::strided::Strided;
 use crate::ops::matmul::{Sums, Workspace as Packs};
 use crate::ops::{Element, Float, simd, work};
 
-/// Tokens of the inner loops: their maxima or sums stay in registers.
-const LANES: usize = 32;
+/// Tokens whose maxima and sums stay in the first cache.
+const COLUMNS: usize = 512;
 /// Ids whose logits are read for their maxima and, still in a near cache, for their sums.
 const ROWS: usize = 32;
 
@@ -35,11 +35,11 @@ pub fn forward<E: Element>(
         shape: (vocabulary, tokens, inputs.width),
         left: Strided::dense(inputs.table, inputs.width),
         right: Right::Plain(Strided::dense(inputs.hidden, inputs.width).transposed()),
-        output: Output::Wide { start: logits.as_mut_ptr(), row: tokens, accumulate: false },
+        output: Output::plain(logits.as_mut_ptr(), tokens),
     };
     meter.time(
         (Role::Head, Kind::Forward),
-        || work::logits::<E>(chunk),
+        || work::head::<E>(chunk),
         // SAFETY: the lengths were checked; the logits are borrowed mutably.
         || unsafe { product.run_parallel(&mut packs.packs) },
     );
@@ -70,55 +70,39 @@ fn loss<E: Element>(targets: &[u32], workspace: &mut Workspace<E>, vocabulary: u
         let sums = sums[token..].iter().step_by(tokens);
         let sum = parts().zip(sums).fold(E::Wide::ZERO, |a, (m, &s)| a + s * (m - maximum).exp());
         *log_sum = maximum + E::Wide::from_f64(sum.to_f64().ln());
-        loss += (*log_sum - logits[target as usize * tokens + token]).to_f64();
+        loss += (*log_sum - logits[target as usize * tokens + token].widen()).to_f64();
     }
     loss
 }
 
 /// The maximum of each token over some ids, and the sum of exponentials relative to it.
 #[inline(always)]
-fn partial_sums<T: Float>(logits: &[T], maxima: &mut [T], sums: &mut [T]) {
+fn partial_sums<E: Element>(logits: &[E], maxima: &mut [E::Wide], sums: &mut [E::Wide]) {
     let tokens = maxima.len();
-    maxima.fill(T::LOWEST);
-    sums.fill(T::ZERO);
-    for logits in logits.chunks(ROWS * tokens) {
-        let (known, short) = maxima.as_chunks_mut::<LANES>();
-        let (known_sums, short_sums) = sums.as_chunks_mut::<LANES>();
-        // Short chunks get LANES of their own length; all others a length known to the compiler.
-        for (index, (maxima, sums)) in known.iter_mut().zip(known_sums).enumerate() {
-            columns(logits, tokens, index * LANES, maxima, sums);
-        }
-        columns(logits, tokens, tokens - short.len(), short, short_sums);
-    }
-}
-
-/// Takes some more ids into the maxima and sums of neighbouring tokens.
-#[inline(always)]
-fn columns<T: Float>(logits: &[T], tokens: usize, first: usize, maxima: &mut [T], sums: &mut [T]) {
-    let width = maxima.len();
-    let (mut maximum, mut sum) = ([T::LOWEST; LANES], [T::ZERO; LANES]);
-    let (maximum, sum) = (&mut maximum[..width], &mut sum[..width]);
-    maximum.copy_from_slice(maxima);
-    for row in logits.chunks_exact(tokens) {
-        // The same columns of the next ids: they are too far apart for the processor to foresee.
-        simd::prefetch(row.as_ptr().wrapping_add(first + ROWS * tokens), width);
-        for (maximum, &logit) in maximum.iter_mut().zip(&row[first..first + width]) {
-            *maximum = logit.larger(*maximum);
+    let columns = maxima.chunks_mut(COLUMNS).zip(sums.chunks_mut(COLUMNS));
+    for (index, (maxima, sums)) in columns.enumerate() {
+        let width = maxima.len();
+        maxima.fill(E::Wide::LOWEST);
+        sums.fill(E::Wide::ZERO);
+        for ids in logits.chunks(ROWS * tokens) {
+            let rows = || ids.chunks_exact(tokens).map(|row| &row[index * COLUMNS..][..width]);
+            let mut before = [E::Wide::LOWEST; COLUMNS];
+            before[..width].copy_from_slice(maxima);
+            for row in rows() {
+                for (maximum, logit) in maxima.iter_mut().zip(row) {
+                    *maximum = logit.widen().larger(*maximum);
+                }
+            }
+            for ((sum, &maximum), before) in sums.iter_mut().zip(&*maxima).zip(before) {
+                *sum *= (before - maximum).exp();
+            }
+            for row in rows() {
+                for ((sum, &maximum), logit) in sums.iter_mut().zip(&*maxima).zip(row) {
+                    *sum += (logit.widen() - maximum).exp();
+                }
+            }
         }
     }
-    for ((sum, &earlier), (&before, &maximum)) in
-        sum.iter_mut().zip(&*sums).zip(maxima.iter().zip(&*maximum))
-    {
-        *sum = earlier * (before - maximum).exp();
-    }
-    for row in logits.chunks_exact(tokens) {
-        let row = &row[first..first + width];
-        for ((sum, &maximum), &logit) in sum.iter_mut().zip(&*maximum).zip(row) {
-            *sum += (logit - maximum).exp();
-        }
-    }
-    maxima.copy_from_slice(maximum);
-    sums.copy_from_slice(sum);
 }
 
 /// Writes `dhidden` (tokens, C), the gradient of `scale` times the loss, and writes or adds that of
@@ -145,22 +129,16 @@ pub fn backward<E: Element>(
         || work::loss_backward::<E>(chunk),
         || to_gradient::<E>(logits, &workspace.log_sums[..tokens], inputs.targets, scale),
     );
-    let dlogits = Strided {
-        start: logits.as_ptr().cast::<E>(),
-        row: tokens * (size_of::<E::Wide>() / size_of::<E>()),
-        column: 1,
-    };
-    let narrow =
-        Narrow { start: dhidden.as_mut_ptr(), row: inputs.width, bias: None, then: Then::Store };
+    let dlogits = Strided::dense(logits, tokens);
     let product = Product {
         shape: (tokens, inputs.width, vocabulary),
         left: dlogits.transposed(),
         right: Right::Plain(Strided::dense(inputs.table, inputs.width)),
-        output: Output::Narrow(narrow),
+        output: Output::plain(dhidden.as_mut_ptr(), inputs.width),
     };
     meter.time(
         (Role::Head, Kind::Input),
-        || work::head_input::<E>(chunk),
+        || work::head::<E>(chunk),
         // SAFETY: the lengths were checked; `dhidden` is borrowed mutably.
         || unsafe { product.run_parallel(&mut packs.packs) },
     );
@@ -182,9 +160,9 @@ pub fn backward<E: Element>(
     );
 }
 
-/// Logits (V, tokens) to scale (softmax - onehot), in place, each row narrowed to its first part.
+/// Logits (V, tokens) to scale (softmax - onehot), in place.
 fn to_gradient<E: Element>(
-    logits: &mut [E::Wide],
+    logits: &mut [E],
     log_sums: &[E::Wide],
     targets: &[u32],
     scale: E::Wide,
@@ -197,46 +175,12 @@ fn to_gradient<E: Element>(
             || {
                 for (index, row) in logits.chunks_exact_mut(tokens).enumerate() {
                     let id = (part * part_rows + index) as u32;
-                    row_to_gradient::<E>(row, id, log_sums, targets, scale);
+                    for ((logit, &log_sum), &target) in row.iter_mut().zip(log_sums).zip(targets) {
+                        let hit = if target == id { scale } else { E::Wide::ZERO };
+                        *logit = E::narrow((logit.widen() - log_sum).exp() * scale - hit);
+                    }
                 }
             },
         );
     });
-}
-
-/// The row of one token id.
-#[inline(always)]
-fn row_to_gradient<E: Element>(
-    row: &mut [E::Wide],
-    id: u32,
-    log_sums: &[E::Wide],
-    targets: &[u32],
-    scale: E::Wide,
-) {
-    let gradient = |logit: E::Wide, log_sum, target| {
-        let hit = if target == id { scale } else { E::Wide::ZERO };
-        E::narrow((logit - log_sum).exp() * scale - hit)
-    };
-    let start = row.as_mut_ptr();
-    let known = log_sums.as_chunks::<LANES>().0.iter().zip(targets.as_chunks::<LANES>().0);
-    for (index, (log_sums, targets)) in known.enumerate() {
-        let first = index * LANES;
-        // SAFETY: LANES elements of the row; what is written lies in front of what is still to be
-        // read, because an element is no larger than a wide one.
-        unsafe {
-            let logits = start.add(first).cast::<[E::Wide; LANES]>().read();
-            let mut narrow = [E::ZERO; LANES];
-            for lane in 0..LANES {
-                narrow[lane] = gradient(logits[lane], log_sums[lane], targets[lane]);
-            }
-            start.cast::<E>().add(first).cast::<[E; LANES]>().write(narrow);
-        }
-    }
-    for token in row.len() / LANES * LANES..row.len() {
-        // SAFETY: as above.
-        unsafe {
-            let narrow = gradient(start.add(token).read(), log_sums[token], targets[token]);
-            start.cast::<E>().add(token).write(narrow);
-        }
-    }
 }

@@ -7,7 +7,8 @@
 //! - dH = dlogits W
 //! - dW += dlogits^T H
 //!
-//! Logits and their softmax are wide; dlogits is narrowed for the two products.
+//! Logits are rounded once and kept as elements, as PyTorch's autocast keeps them; their softmax is
+//! wide, and dlogits is rounded again for the two products.
 //!
 //! Logits are kept as (V, tokens): tokens along the vectors, so that no sum runs across a vector,
 //! and neither W nor the logits need transposing for any of the three products.
@@ -29,7 +30,7 @@ const TOKENS_MULTIPLE: usize = 64;
 
 /// Tokens in one chunk of a batch of `tokens` (the last chunk may be shorter).
 pub fn chunk_tokens<E: Element>(tokens: usize, vocabulary: usize) -> usize {
-    let most = LOGITS_BYTES / (vocabulary * size_of::<E::Wide>());
+    let most = LOGITS_BYTES / (vocabulary * size_of::<E>());
     let most = (most / TOKENS_MULTIPLE).max(1) * TOKENS_MULTIPLE;
     let chunks = tokens.div_ceil(most).max(1);
     tokens.div_ceil(chunks).next_multiple_of(TOKENS_MULTIPLE).min(tokens)
@@ -62,8 +63,8 @@ impl<E> Inputs<'_, E> {
 /// The logits of one chunk and what becomes of them.
 #[derive(Debug)]
 pub struct Workspace<E: Element> {
-    /// (V, tokens); then dlogits, in the first part of each row.
-    logits: Vec<E::Wide>,
+    /// (V, tokens); then dlogits.
+    logits: Vec<E>,
     /// Per part of the vocabulary and token: maximum, and sum of exponentials relative to it.
     maxima: Vec<E::Wide>,
     sums: Vec<E::Wide>,
@@ -75,7 +76,7 @@ impl<E: Element> Workspace<E> {
     /// Room for chunks of up to `tokens` tokens.
     pub fn new(tokens: usize, vocabulary: usize) -> Self {
         Self {
-            logits: vec![E::Wide::ZERO; tokens * vocabulary],
+            logits: vec![E::ZERO; tokens * vocabulary],
             maxima: vec![E::Wide::ZERO; PARTS * tokens],
             sums: vec![E::Wide::ZERO; PARTS * tokens],
             log_sums: vec![E::Wide::ZERO; tokens],
@@ -84,6 +85,7 @@ impl<E: Element> Workspace<E> {
 
     /// Bytes of a workspace, without making one.
     pub fn planned_bytes(tokens: usize, vocabulary: usize) -> usize {
-        tokens * (vocabulary + 2 * PARTS + 1) * size_of::<E::Wide>()
+        let (logits, wide) = (tokens * vocabulary, tokens * (2 * PARTS + 1));
+        logits * size_of::<E>() + wide * size_of::<E::Wide>()
     }
 }

@@ -52,6 +52,14 @@ unsafe impl<E: Element> Send for Output<E> {}
 unsafe impl<E: Element> Sync for Output<E> {}
 
 impl<E: Element> Output<E> {
+    /// Elements without an epilogue: an element that is its own wide type needs no narrowing.
+    pub(crate) fn plain(start: *mut E, row: usize) -> Self {
+        if size_of::<E>() == size_of::<E::Wide>() {
+            return Self::Wide { start: start.cast(), row, accumulate: false };
+        }
+        Self::Narrow(Narrow { start, row, bias: None, then: Then::Store })
+    }
+
     /// The same from an element on.
     pub(super) fn offset(self, row: usize, column: usize) -> Self {
         match self {
