@@ -1,4 +1,4 @@
-//! Blocks of wide values in the cells that the micro-kernels read.
+//! Rows of elements in the cells that the micro-kernels read.
 
 #![allow(unsafe_code)]
 
@@ -10,18 +10,16 @@ use crate::ops::Element;
 pub(super) fn across_rows<E: Element, const PAIRS: bool>(
     cells: &mut [[E::Wide; BLOCK]],
     index: usize,
-    first: &[E::Wide; BLOCK],
-    second: &[E::Wide; BLOCK],
+    rows: &[[E; BLOCK]; 2],
 ) {
     if PAIRS {
+        let [first, second] = rows;
         for (cell, (&first, &second)) in cells[index].iter_mut().zip(first.iter().zip(second)) {
-            *cell = E::pair(E::narrow(first), E::narrow(second));
+            *cell = E::pair(first, second);
         }
     } else {
-        for (row, values) in [first, second].into_iter().enumerate() {
-            for (cell, &value) in cells[2 * index + row].iter_mut().zip(values) {
-                *cell = E::narrow(value).widen();
-            }
+        for (cells, row) in cells[2 * index..].iter_mut().zip(rows) {
+            along_row::<E, PAIRS>(cells, row);
         }
     }
 }
@@ -30,17 +28,14 @@ pub(super) fn across_rows<E: Element, const PAIRS: bool>(
 #[inline(always)]
 pub(super) fn along_row<E: Element, const PAIRS: bool>(
     cells: &mut [E::Wide; BLOCK],
-    values: &[E::Wide; BLOCK],
+    row: &[E; BLOCK],
 ) {
     if PAIRS {
         // SAFETY: a pair is two elements, so the row has room for BLOCK and more.
-        let elements = unsafe { &mut *cells.as_mut_ptr().cast::<[E; BLOCK]>() };
-        for (element, &value) in elements.iter_mut().zip(values) {
-            *element = E::narrow(value);
-        }
+        unsafe { cells.as_mut_ptr().cast::<[E; BLOCK]>().write(*row) };
     } else {
-        for (cell, &value) in cells.iter_mut().zip(values) {
-            *cell = E::narrow(value).widen();
+        for (cell, &element) in cells.iter_mut().zip(row) {
+            *cell = element.widen();
         }
     }
 }

@@ -50,18 +50,19 @@ impl<W: Float> Softmax<W> {
             let first = self.powers(&pair[0], scale);
             let second = match pair.get(1) {
                 Some(second) => self.powers(second, scale),
-                None => [W::ZERO; BLOCK],
+                None => [E::ZERO; BLOCK],
             };
-            across_rows::<E, PAIRS>(cells, index, &first, &second);
+            across_rows::<E, PAIRS>(cells, index, &[first, second]);
         }
     }
 
     #[inline(always)]
-    fn powers(&mut self, scores: &Row<W>, scale: W) -> Row<W> {
-        let mut powers = [W::ZERO; BLOCK];
+    fn powers<E: Element<Wide = W>>(&mut self, scores: &Row<W>, scale: W) -> [E; BLOCK] {
+        let mut powers = [E::ZERO; BLOCK];
         for query in 0..BLOCK {
-            powers[query] = ((scores[query] - self.maximum[query]) * scale).exp();
-            self.sum[query] += powers[query];
+            let power = ((scores[query] - self.maximum[query]) * scale).exp();
+            self.sum[query] += power;
+            powers[query] = E::narrow(power);
         }
         powers
     }
@@ -100,19 +101,19 @@ impl<W: Float> Queries<W> {
         }
         let keys = scores.len();
         for index in 0..keys.div_ceil(2) {
-            let mut rows = [[W::ZERO; BLOCK]; 2];
+            let mut rows = [[E::ZERO; BLOCK]; 2];
             for (key, row) in (2 * index..keys).zip(&mut rows) {
-                let mut powers = [W::ZERO; BLOCK];
+                let mut powers = [E::ZERO; BLOCK];
                 for query in 0..BLOCK {
                     let power = (scores[key][query] * self.scale - self.log_sums[query]).exp();
-                    powers[query] = power;
+                    powers[query] = E::narrow(power);
                     let change = changes[key][query] - self.row_sums[query];
-                    row[query] = power * change * self.scale;
+                    row[query] = E::narrow(power * change * self.scale);
                 }
                 along_row::<E, PAIRS>(&mut probabilities[key], &powers);
                 along_row::<E, PAIRS>(&mut differences[key], row);
             }
-            across_rows::<E, PAIRS>(along_keys, index, &rows[0], &rows[1]);
+            across_rows::<E, PAIRS>(along_keys, index, &rows);
         }
     }
 }

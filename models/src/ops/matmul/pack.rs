@@ -206,11 +206,10 @@ unsafe fn cells_of<E: Element, const PAIRS: bool>(start: *const E) -> [E::Wide; 
     elements.map(E::widen)
 }
 
-/// Copies `rows` x `depth` of the left operand for use by the micro-kernels; returns the first
-/// strip and the elements from one strip of rows to the next.
+/// Copies `rows` x `depth` of the left operand for use by the micro-kernels.
 ///
-/// Where k is contiguous, rows of cells follow each other. Else the rows of one step are
-/// contiguous within each strip, and the last strip is filled up with zeros.
+/// Where k is contiguous, so are the cells of each row. Else those of each step are, with room for
+/// [`WIDEST`]: what the kernels then read, a few cells of every step, is in the second-level cache.
 ///
 /// # Safety
 /// `source` must be readable over `rows` rows and `depth` columns; one stride must be 1.
@@ -232,13 +231,13 @@ pub(in crate::ops) unsafe fn left<E: Element>(
                 match (kernel.group, source.column) {
                     (1, 1) => copy_rows_of_cells::<E, false>(room, source, rows, depth),
                     (_, 1) => copy_rows_of_cells::<E, true>(room, source, rows, depth),
-                    (1, _) => gather::<E, false>(room, source, rows, depth, kernel.rows),
-                    (_, _) => gather::<E, true>(room, source, rows, depth, kernel.rows),
+                    (1, _) => gather::<E, false>(room, source, rows, depth),
+                    (_, _) => gather::<E, true>(room, source, rows, depth),
                 }
             }
         },
     );
-    let (row, step) = if source.column == 1 { (steps, 1) } else { (1, kernel.rows) };
+    let (row, step) = if source.column == 1 { (steps, 1) } else { (1, WIDEST) };
     Left { start, row_bytes: row * cell, step_bytes: step * cell }
 }
 
@@ -270,44 +269,19 @@ unsafe fn copy_rows_of_cells<E: Element, const PAIRS: bool>(
 }
 
 /// # Safety
-/// `source` must be readable over `rows` contiguous rows, at most WIDEST, and `depth` columns.
+/// `source` must be readable over `rows` contiguous rows and `depth` columns.
 #[inline(always)]
 unsafe fn gather<E: Element, const PAIRS: bool>(
     room: &mut [E::Wide],
     source: Strided<E>,
     rows: usize,
     depth: usize,
-    strip: usize,
 ) {
     let steps = if PAIRS { depth.div_ceil(2) } else { depth };
     let source = source.transposed();
-    let mut cells = [[E::Wide::ZERO; WIDEST]; BLOCK];
-    // Steps are far apart, each perhaps on a page of its own; strips are, too, and often in the
-    // same set of the cache. So a few whole steps are read, and then written strip by strip.
-    for first in (0..steps).step_by(BLOCK) {
-        let count = BLOCK.min(steps - first);
-        for (index, cells) in cells[..count].iter_mut().enumerate() {
-            // SAFETY: as this function.
-            let operands = unsafe { rows_of_step::<E, PAIRS>(source, first + index, depth, rows) };
-            fill::<E, PAIRS>(&mut cells[..rows], operands);
-        }
-        for (index, row) in (0..rows).step_by(strip).enumerate() {
-            let room = &mut room[(index * steps + first) * strip..][..count * strip];
-            match strip {
-                4 => copy_strip::<_, 4>(room, &cells, row),
-                6 => copy_strip::<_, 6>(room, &cells, row),
-                other => unreachable!("micro-kernels of {other} rows"),
-            }
-        }
-    }
-}
-
-/// STRIP cells of each step, from `row` on.
-#[inline(always)]
-fn copy_strip<W: Copy, const STRIP: usize>(room: &mut [W], cells: &[[W; WIDEST]], row: usize) {
-    for (room, cells) in room.as_chunks_mut::<STRIP>().0.iter_mut().zip(cells) {
-        if let Some(cells) = cells[row..].first_chunk::<STRIP>() {
-            *room = *cells;
-        }
+    for (step, cells) in room[..steps * WIDEST].chunks_exact_mut(WIDEST).enumerate() {
+        // SAFETY: as this function.
+        let operands = unsafe { rows_of_step::<E, PAIRS>(source, step, depth, rows) };
+        fill::<E, PAIRS>(&mut cells[..rows], operands);
     }
 }

@@ -133,7 +133,7 @@ impl<E: Element> Product<E> {
             } else {
                 // SAFETY: A is readable over the shape.
                 let left = unsafe { pack::left(gathered, left, (height, depth), kernel) };
-                (left, steps * kernel.rows * size_of::<E::Wide>())
+                (left, left.row_bytes * kernel.rows)
             };
             for first in (0..height).step_by(kernel.rows) {
                 let start = left.start.wrapping_byte_add(first / kernel.rows * strip);
