@@ -38,6 +38,7 @@ pub(in crate::ops) struct Left<W> {
 }
 
 /// A micro-kernel of our own for one number of rows and of vectors.
+#[cfg(target_arch = "x86_64")]
 pub(super) type Tile<W> = unsafe fn(Target<W>, usize, Left<W>, *const W);
 
 /// Micro-kernels of one instruction set, for operands in cells of W.
