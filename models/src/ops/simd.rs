@@ -49,17 +49,27 @@ pub(crate) fn vectorize<R>(work: impl FnOnce() -> R) -> R {
     work()
 }
 
-/// Asks for a run of elements that will be read soon; it need not exist.
+/// Asks for every cache line of a run of elements that will be read soon; it need not exist.
 #[inline(always)]
 pub(crate) fn prefetch<T>(start: *const T, len: usize) {
     #[cfg(target_arch = "x86_64")]
-    for offset in (0..len * size_of::<T>()).step_by(64) {
+    for line in cache_lines(start.cast(), len * size_of::<T>()) {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         // SAFETY: SSE is a part of x86-64, and a prefetch accesses nothing.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(start.cast::<i8>().wrapping_add(offset)) };
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(line) };
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = (start, len);
+}
+
+/// The addresses of the cache lines that a run of bytes lies in, which need not start at one.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub(super) fn cache_lines(start: *const i8, bytes: usize) -> impl Iterator<Item = *const i8> {
+    let before = start.addr() % 64;
+    (0..before + bytes)
+        .step_by(64)
+        .map(move |offset| start.wrapping_sub(before).wrapping_add(offset))
 }
 
 /// Partial sums of [`sum`] and [`dot`]: one AVX-512 register of f32, two of f64.

@@ -12,6 +12,7 @@ use std::arch::x86_64::{
 };
 
 use super::kernel::{Left, Target, Tile};
+use crate::ops::simd;
 
 /// Rows of a full tile.
 pub(super) const ROWS: usize = 6;
@@ -20,12 +21,12 @@ pub(super) const VECTORS: usize = 4;
 /// Sums in a vector.
 pub(super) const LANES: usize = 16;
 
-/// Asks for every cache line of a run of bytes; it need not exist.
+/// Asks for every cache line of a run of cells, in the second level; it need not exist.
 #[inline(always)]
-pub(super) fn prefetch(start: *const u8, bytes: usize) {
-    for offset in (0..bytes).step_by(64) {
+pub(super) fn prefetch<W>(start: *const W, cells: usize) {
+    for line in simd::cache_lines(start.cast(), cells * size_of::<W>()) {
         // SAFETY: SSE is a part of x86-64, and a prefetch accesses nothing.
-        unsafe { _mm_prefetch::<_MM_HINT_T1>(start.wrapping_add(offset).cast()) };
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(line) };
     }
 }
 

@@ -112,7 +112,7 @@ impl<W: Float> Kernel<W> {
     pub(super) fn prefetch(&self, start: *const W, cells: usize) {
         #[cfg(target_arch = "x86_64")]
         if let Functions::Own(_) = self.functions {
-            avx512::prefetch(start.cast(), cells * size_of::<W>());
+            avx512::prefetch(start, cells);
         }
         #[cfg(not(target_arch = "x86_64"))]
         let _ = (start, cells);

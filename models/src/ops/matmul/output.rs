@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code)]
 
+use super::product::PANEL;
 use crate::ops::{Element, gelu, simd};
 
 /// Where the sums of a product go. All matrices here have rows of contiguous elements.
@@ -100,11 +101,16 @@ impl<E: Element> Narrow<E> {
             #[inline(always)]
             || {
                 for row in 0..rows {
+                    let sums = sums.wrapping_add(row * stride);
+                    let output = self.offset(row, 0);
                     // SAFETY: a row of the tile and of the output, by the caller's contract.
                     unsafe {
-                        let sums = sums.wrapping_add(row * stride);
-                        let sums = std::slice::from_raw_parts_mut(sums, width);
-                        self.offset(row, 0).finish_row(sums);
+                        // A length that the compiler knows makes loops without ends.
+                        if width == PANEL {
+                            output.finish_row(std::slice::from_raw_parts_mut(sums, PANEL));
+                        } else {
+                            output.finish_row(std::slice::from_raw_parts_mut(sums, width));
+                        }
                     }
                 }
             },

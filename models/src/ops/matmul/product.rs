@@ -50,8 +50,10 @@ unsafe impl<E: Element> Sync for Product<E> {}
 #[repr(align(64))]
 struct Tile<W>(MaybeUninit<[W; TILE]>);
 
-/// Elements of the largest tile: 6 rows of 64.
-pub(super) const TILE: usize = 6 * 64;
+/// Columns of the widest tile.
+pub(super) const PANEL: usize = 64;
+/// Elements of the largest tile.
+pub(super) const TILE: usize = 6 * PANEL;
 
 /// The panels of one block of B.
 #[derive(Debug, Clone, Copy)]
