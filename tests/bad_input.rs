@@ -189,10 +189,9 @@ fn a_wrong_data_file_is_named_with_its_offset() {
     let long = vec![1_u16; 4096];
     let mut foreign = long.clone();
     foreign[1000] = 300; // smoke's vocabulary has 256 ids
-    let mut magic_of_others = llmc(1234, 1, 4096, &long);
-    magic_of_others.truncate(8193); // not even raw tokens
-    let cases: [(&str, Vec<u8>, &[&str]); 7] = [
-        ("magic.bin", magic_of_others, &["magic.bin", "8193"]),
+    let cases: [(&str, Vec<u8>, &[&str]); 8] = [
+        ("magic.bin", llmc(77, 1, 4096, &long), &["magic.bin: byte 0", "20240520", "found 77"]),
+        ("large-magic.bin", llmc(70_000, 1, 4096, &long), &["magic.bin: byte 0", "found 70000"]),
         ("short.bin", llmc(magic, 1, 4096, &long[..4000]), &["short.bin", "4096"]),
         ("version.bin", llmc(magic, 9, 4096, &long), &["version.bin", "9"]),
         ("few.bin", llmc(magic, 1, 50, &long[..50]), &["few.bin", "50"]),
