@@ -132,6 +132,11 @@ const COMMAND_LINES: &[Case] = &[
     usage(&["train", "--deadline", "5steps"], &["5steps", "120s"]),
     usage(&["train", "--log-format", "xml"], &["xml", "json"]),
     usage(&["train", "--inject", "melt@step=1"], &["melt", "kill"]),
+    usage(&["train", "--inject", "kill@step=1,rank=5"], &["--inject", "rank=5", "world size 1"]),
+    usage(
+        &["train", "--set", "run.engine=candle", "--set", "precision.compute=bf16"],
+        &["precision.compute", "bf16", "f32 with run.engine = candle"],
+    ),
     usage(&["workloads", "show", "gpt5"], &["gpt5"]),
     usage(&["plan", "--ranks", "0"], &["--ranks"]),
     usage(&["plan", "--ranks", "4611686018427387904"], &["--ranks", "16777216"]),
@@ -223,16 +228,41 @@ fn a_wrong_data_file_is_named_with_its_offset() {
 fn a_wrong_workload_file_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let smoke = run(&["workloads", "show", "smoke"]).expect(0).stdout;
+    let line = |text: &str| 1 + smoke.lines().position(|line| line == text).unwrap();
+    let change = |from: &str, to: &str| smoke.replacen(from, to, 1);
+    let with = |text: &str| format!("{smoke}{text}\n");
+    let end = smoke.lines().count();
     let cases = [
-        ("syntax.toml", format!("{smoke}\n[model"), "syntax.toml"),
-        ("section.toml", format!("{smoke}\n[extra]\nkey = 1\n"), "unknown field `extra`"),
-        ("missing.toml", smoke.replacen("layers", "layer", 1), "unknown field `layer`"),
-        ("empty.toml", String::new(), "missing field `model`"),
+        ("syntax.toml", with("[model"), end + 1, "not valid TOML: unclosed table"),
+        ("section.toml", with("[extra]\nkey = 1"), end + 1, "unknown field `extra`"),
+        ("key.toml", change("keep = 2", "kept = 2"), line("keep = 2"), "unknown field `kept`"),
+        (
+            "model.toml",
+            change("layers = 2", "layer = 2"),
+            line("layers = 2"),
+            "unknown field `layer`",
+        ),
+        ("type.toml", change("steps = 200", "steps = true"), line("steps = 200"), "expected u64"),
+        ("value.toml", change("layers = 2", "layers = 0"), line("layers = 2"), "model.layers = 0"),
+        ("empty.toml", String::new(), 0, "missing field `model`"),
     ];
-    for (name, text, says) in cases {
+    for (name, text, line, says) in cases {
         let path = write(&folder.path().join(name), text.as_bytes());
         let finished = run(&["train", "--workload", &path]).expect(2);
+        let place = if line > 0 { format!("{path}, line {line}: ") } else { format!("{path}: ") };
+        assert!(finished.stderr.contains(&place), "{name}: no {place:?} in {}", finished.stderr);
         assert!(finished.stderr.contains(says), "{name}: {}", finished.stderr);
+    }
+}
+
+#[test]
+fn a_wrong_flag_is_not_called_a_mistake_of_the_workload_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let smoke = run(&["workloads", "show", "smoke"]).expect(0).stdout;
+    let path = write(&folder.path().join("good.toml"), smoke.as_bytes());
+    for wrong in ["model.layers=0", "schedule.steps=true", "run.layer=2"] {
+        let finished = run(&["train", "--workload", &path, "--set", wrong]).expect(2);
+        assert!(!finished.stderr.contains("good.toml"), "{wrong}: {}", finished.stderr);
     }
 }
 

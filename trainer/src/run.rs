@@ -21,7 +21,7 @@ use crate::evaluation::Evaluation;
 use crate::failure::{ExitCode, Failure, Outcome};
 use crate::folder::{Folder, Prepared};
 use crate::hugging_face::Import;
-use crate::inject::{Injection, Injector};
+use crate::inject::{self, Injection, Injector};
 use crate::meeting::{
     Agreed, agree_on_configuration, agree_on_folder, agree_on_weights, gather_ranks,
 };
@@ -134,6 +134,7 @@ impl<'run> Setting<'run> {
     ) -> Outcome<Self> {
         let config = &options.config;
         let placement = &world.placement;
+        inject::check(&options.injections, placement.world)?;
         let plan = batch_plan(config, placement.rank, placement.world)?;
         let shape = (placement.world, placement.local_world, world.threads.threads);
         Sizing::new(config, shape)?.require(placement.local_world)?;
