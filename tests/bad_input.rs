@@ -293,6 +293,63 @@ fn a_folder_that_another_run_writes_to_is_refused() {
     run(&again).expect(0);
 }
 
+/// Its steps and record would be replaced by those of a run that starts again at step 1.
+#[test]
+fn a_run_whose_checkpoints_are_gone_is_refused_and_left_alone() {
+    let folder = Folder::new();
+    let out = folder.text();
+    let train = |extra: &[&str]| run(&[&["train", "--out", &out, "--set"][..], extra].concat());
+    // It was killed after a save, so that no end of it tells of one.
+    let saves = ["checkpoint.every=2steps", "--inject", "kill@step=3"];
+    assert_eq!(train(&saves).code, -1);
+    let checkpoints = folder.path().join("checkpoints");
+    let aside = folder.path().with_extension("aside");
+    std::fs::rename(&checkpoints, &aside).unwrap();
+    let left = || {
+        let files = ["record.json", "config.toml", "attempts/001.json", "steps/r000000.jsonl"];
+        files.map(|file| std::fs::read(folder.path().join(file)).unwrap())
+    };
+    let before = left();
+    let refused = |what: &str| {
+        let finished = train(&["checkpoint.every=3steps", "--steps", "4"]).expect(6);
+        let says = [&*checkpoints.to_string_lossy(), "step 2", "found none", "mount", "--fresh"];
+        let missing = says.iter().find(|word| !finished.stderr.contains(**word));
+        assert!(missing.is_none(), "{what}: no {missing:?} in {}", finished.stderr);
+        assert!(before == left(), "{what}: something changed");
+    };
+    refused("the whole folder");
+    std::fs::create_dir(&checkpoints).unwrap();
+    std::fs::copy(aside.join("RUN.json"), checkpoints.join("RUN.json")).unwrap();
+    std::fs::create_dir(checkpoints.join("s000000004-e0001-00000001")).unwrap();
+    refused("all but a save that was never committed");
+    std::fs::remove_dir_all(&checkpoints).unwrap();
+    std::fs::rename(&aside, &checkpoints).unwrap();
+    train(&["checkpoint.every=3steps", "--steps", "4"]).expect(0);
+    assert_eq!(folder.record()["attempts"][1]["resumed_after_step"], 2);
+}
+
+/// There never was a checkpoint, so nothing is lost that could be brought back.
+#[test]
+fn a_run_that_never_committed_starts_over() {
+    let folder = Folder::new();
+    let out = folder.text();
+    let train = ["train", "--checkpoint-every", "2steps", "--out", &out];
+    for point in ["before-shard", "mid-shard", "index-before-vote", "mid-manifest"] {
+        let fault = format!("kill@step=2,point={point}");
+        assert_eq!(run(&[&train[..], &["--inject", &fault]].concat()).code, -1, "{fault}");
+    }
+    // Every save fails: no file may become as long as a shard.
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", "trap '' XFSZ; ulimit -f 1000; exec \"$@\"", "sh"]);
+    command.arg(env!("CARGO_BIN_EXE_yardstick")).args(train).args(["--inject", "kill@step=5"]);
+    let finished = support::finish(command).expect(-1);
+    assert_eq!(finished.stderr.matches("not saved, training goes on").count(), 2, "{finished:?}");
+    run(&[&train[..], &["--steps", "3"]].concat()).expect(0);
+    let attempts = folder.record()["attempts"].clone();
+    assert_eq!(attempts.as_array().unwrap().len(), 6);
+    assert_eq!(attempts[5]["resumed_after_step"], 0);
+}
+
 #[test]
 fn another_workload_in_the_folder_is_refused() {
     let folder = Folder::new();

@@ -263,6 +263,7 @@ impl<'run> Setting<'run> {
             number: durability.attempt(),
             trainer,
             durability,
+            chronicle,
             evaluation: &mut evaluation,
             telemetry: &telemetry,
             probe: Probe {
@@ -280,7 +281,8 @@ impl<'run> Setting<'run> {
             },
         };
         let end = attempt.run();
-        chronicle.matmul_flops_per_second = attempt.probe.matmul_flops_per_second;
+        let found = attempt.probe.matmul_flops_per_second;
+        chronicle.matmul_flops_per_second = found;
         match telemetry.finish() {
             Ok(series) => chronicle.series = Some(series),
             Err(error) if end.is_ok() => return Err(Failure::new(ExitCode::Internal, error)),
