@@ -244,6 +244,12 @@ fn a_wrong_workload_file_is_named() {
         ),
         ("type.toml", change("steps = 200", "steps = true"), line("steps = 200"), "expected u64"),
         ("value.toml", change("layers = 2", "layers = 0"), line("layers = 2"), "model.layers = 0"),
+        (
+            "batch.toml",
+            change("global_sequences = 16", "global_sequences = 6"),
+            line("global_sequences = 16"),
+            "batch.global_sequences = 6",
+        ),
         ("empty.toml", String::new(), 0, "missing field `model`"),
     ];
     for (name, text, line, says) in cases {

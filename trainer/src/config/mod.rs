@@ -234,6 +234,7 @@ fn start_from(base: &Path, table: &mut Table) {
 /// Checks every value that can be checked without knowing the world.
 fn validate(workload: &Workload, settings: &Settings) -> Outcome<()> {
     workload.validate()?;
+    workload.batch.accumulation(1)?; // what one rank cannot divide no world can
     settings.validate()?;
     let compute = workload.precision.compute;
     if settings.run.engine == Engine::Candle && compute != Compute::F32 {
