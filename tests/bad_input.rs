@@ -132,6 +132,11 @@ const COMMAND_LINES: &[Case] = &[
     usage(&["train", "--deadline", "5steps"], &["5steps", "120s"]),
     usage(&["train", "--log-format", "xml"], &["xml", "json"]),
     usage(&["train", "--inject", "melt@step=1"], &["melt", "kill"]),
+    usage(&["train", "--inject", "kill@step=1,rank=5"], &["--inject", "rank=5", "world size 1"]),
+    usage(
+        &["train", "--set", "run.engine=candle", "--set", "precision.compute=bf16"],
+        &["precision.compute", "bf16", "f32 with run.engine = candle"],
+    ),
     usage(&["workloads", "show", "gpt5"], &["gpt5"]),
     usage(&["plan", "--ranks", "0"], &["--ranks"]),
     usage(&["plan", "--ranks", "4611686018427387904"], &["--ranks", "16777216"]),
@@ -189,10 +194,9 @@ fn a_wrong_data_file_is_named_with_its_offset() {
     let long = vec![1_u16; 4096];
     let mut foreign = long.clone();
     foreign[1000] = 300; // smoke's vocabulary has 256 ids
-    let mut magic_of_others = llmc(1234, 1, 4096, &long);
-    magic_of_others.truncate(8193); // not even raw tokens
-    let cases: [(&str, Vec<u8>, &[&str]); 7] = [
-        ("magic.bin", magic_of_others, &["magic.bin", "8193"]),
+    let cases: [(&str, Vec<u8>, &[&str]); 8] = [
+        ("magic.bin", llmc(77, 1, 4096, &long), &["magic.bin: byte 0", "20240520", "found 77"]),
+        ("large-magic.bin", llmc(70_000, 1, 4096, &long), &["magic.bin: byte 0", "found 70000"]),
         ("short.bin", llmc(magic, 1, 4096, &long[..4000]), &["short.bin", "4096"]),
         ("version.bin", llmc(magic, 9, 4096, &long), &["version.bin", "9"]),
         ("few.bin", llmc(magic, 1, 50, &long[..50]), &["few.bin", "50"]),
@@ -224,16 +228,47 @@ fn a_wrong_data_file_is_named_with_its_offset() {
 fn a_wrong_workload_file_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let smoke = run(&["workloads", "show", "smoke"]).expect(0).stdout;
+    let line = |text: &str| 1 + smoke.lines().position(|line| line == text).unwrap();
+    let change = |from: &str, to: &str| smoke.replacen(from, to, 1);
+    let with = |text: &str| format!("{smoke}{text}\n");
+    let end = smoke.lines().count();
     let cases = [
-        ("syntax.toml", format!("{smoke}\n[model"), "syntax.toml"),
-        ("section.toml", format!("{smoke}\n[extra]\nkey = 1\n"), "unknown field `extra`"),
-        ("missing.toml", smoke.replacen("layers", "layer", 1), "unknown field `layer`"),
-        ("empty.toml", String::new(), "missing field `model`"),
+        ("syntax.toml", with("[model"), end + 1, "not valid TOML: unclosed table"),
+        ("section.toml", with("[extra]\nkey = 1"), end + 1, "unknown field `extra`"),
+        ("key.toml", change("keep = 2", "kept = 2"), line("keep = 2"), "unknown field `kept`"),
+        (
+            "model.toml",
+            change("layers = 2", "layer = 2"),
+            line("layers = 2"),
+            "unknown field `layer`",
+        ),
+        ("type.toml", change("steps = 200", "steps = true"), line("steps = 200"), "expected u64"),
+        ("value.toml", change("layers = 2", "layers = 0"), line("layers = 2"), "model.layers = 0"),
+        (
+            "batch.toml",
+            change("global_sequences = 16", "global_sequences = 6"),
+            line("global_sequences = 16"),
+            "batch.global_sequences = 6",
+        ),
+        ("empty.toml", String::new(), 0, "missing field `model`"),
     ];
-    for (name, text, says) in cases {
+    for (name, text, line, says) in cases {
         let path = write(&folder.path().join(name), text.as_bytes());
         let finished = run(&["train", "--workload", &path]).expect(2);
+        let place = if line > 0 { format!("{path}, line {line}: ") } else { format!("{path}: ") };
+        assert!(finished.stderr.contains(&place), "{name}: no {place:?} in {}", finished.stderr);
         assert!(finished.stderr.contains(says), "{name}: {}", finished.stderr);
+    }
+}
+
+#[test]
+fn a_wrong_flag_is_not_called_a_mistake_of_the_workload_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let smoke = run(&["workloads", "show", "smoke"]).expect(0).stdout;
+    let path = write(&folder.path().join("good.toml"), smoke.as_bytes());
+    for wrong in ["model.layers=0", "schedule.steps=true", "run.layer=2"] {
+        let finished = run(&["train", "--workload", &path, "--set", wrong]).expect(2);
+        assert!(!finished.stderr.contains("good.toml"), "{wrong}: {}", finished.stderr);
     }
 }
 
@@ -262,6 +297,63 @@ fn a_folder_that_another_run_writes_to_is_refused() {
     assert!(finished.stderr.contains("another run"), "{}", finished.stderr);
     drop(lock);
     run(&again).expect(0);
+}
+
+/// Its steps and record would be replaced by those of a run that starts again at step 1.
+#[test]
+fn a_run_whose_checkpoints_are_gone_is_refused_and_left_alone() {
+    let folder = Folder::new();
+    let out = folder.text();
+    let train = |extra: &[&str]| run(&[&["train", "--out", &out, "--set"][..], extra].concat());
+    // It was killed after a save, so that no end of it tells of one.
+    let saves = ["checkpoint.every=2steps", "--inject", "kill@step=3"];
+    assert_eq!(train(&saves).code, -1);
+    let checkpoints = folder.path().join("checkpoints");
+    let aside = folder.path().with_extension("aside");
+    std::fs::rename(&checkpoints, &aside).unwrap();
+    let left = || {
+        let files = ["record.json", "config.toml", "attempts/001.json", "steps/r000000.jsonl"];
+        files.map(|file| std::fs::read(folder.path().join(file)).unwrap())
+    };
+    let before = left();
+    let refused = |what: &str| {
+        let finished = train(&["checkpoint.every=3steps", "--steps", "4"]).expect(6);
+        let says = [&*checkpoints.to_string_lossy(), "step 2", "found none", "mount", "--fresh"];
+        let missing = says.iter().find(|word| !finished.stderr.contains(**word));
+        assert!(missing.is_none(), "{what}: no {missing:?} in {}", finished.stderr);
+        assert!(before == left(), "{what}: something changed");
+    };
+    refused("the whole folder");
+    std::fs::create_dir(&checkpoints).unwrap();
+    std::fs::copy(aside.join("RUN.json"), checkpoints.join("RUN.json")).unwrap();
+    std::fs::create_dir(checkpoints.join("s000000004-e0001-00000001")).unwrap();
+    refused("all but a save that was never committed");
+    std::fs::remove_dir_all(&checkpoints).unwrap();
+    std::fs::rename(&aside, &checkpoints).unwrap();
+    train(&["checkpoint.every=3steps", "--steps", "4"]).expect(0);
+    assert_eq!(folder.record()["attempts"][1]["resumed_after_step"], 2);
+}
+
+/// There never was a checkpoint, so nothing is lost that could be brought back.
+#[test]
+fn a_run_that_never_committed_starts_over() {
+    let folder = Folder::new();
+    let out = folder.text();
+    let train = ["train", "--checkpoint-every", "2steps", "--out", &out];
+    for point in ["before-shard", "mid-shard", "index-before-vote", "mid-manifest"] {
+        let fault = format!("kill@step=2,point={point}");
+        assert_eq!(run(&[&train[..], &["--inject", &fault]].concat()).code, -1, "{fault}");
+    }
+    // Every save fails: no file may become as long as a shard.
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", "trap '' XFSZ; ulimit -f 1000; exec \"$@\"", "sh"]);
+    command.arg(env!("CARGO_BIN_EXE_yardstick")).args(train).args(["--inject", "kill@step=5"]);
+    let finished = support::finish(command).expect(-1);
+    assert_eq!(finished.stderr.matches("not saved, training goes on").count(), 2, "{finished:?}");
+    run(&[&train[..], &["--steps", "3"]].concat()).expect(0);
+    let attempts = folder.record()["attempts"].clone();
+    assert_eq!(attempts.as_array().unwrap().len(), 6);
+    assert_eq!(attempts[5]["resumed_after_step"], 0);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use checkpoint::Point;
 use models::rng::{Purpose, Stream};
-use support::{Folder, KINDS, Kind, Running, finish, mpirun, yardstick};
+use support::{Folder, KINDS, Kind, Running, finish, launch, mpirun, yardstick};
 
 const STEPS: u64 = 24;
 
@@ -229,6 +229,26 @@ fn a_gradient_that_is_not_finite_names_the_tensor() {
     let finished = finish(mpirun(2, &arguments(&folder.text(), &wild))).expect(4);
     let named = ["gradient of ", ".weight", "not finite"];
     assert!(named.iter().all(|word| finished.stderr.contains(word)), "{}", finished.stderr);
+}
+
+/// Rank 0 alone looks into the folder; the others learn from it how to end.
+#[test]
+fn every_rank_refuses_a_run_whose_checkpoints_are_gone() {
+    let folder = Folder::new();
+    let out = folder.text();
+    finish(mpirun(2, &["train", "--steps", "4", "--threads", "1", "--out", &out])).expect(0);
+    let checkpoints = folder.path().join("checkpoints");
+    std::fs::remove_dir_all(&checkpoints).unwrap();
+    let codes = folder.path().with_extension("codes");
+    let mut command = launch(2, "sh");
+    command.args(["-c", r#"codes=$1; shift; "$@"; echo $? >>"$codes"; sleep 2"#, "sh"]).arg(&codes);
+    command.arg(env!("CARGO_BIN_EXE_yardstick")).args(arguments(&out, &[]));
+    let refused = finish(command);
+    let named = checkpoints.to_string_lossy();
+    assert!(refused.stderr.contains(&*named), "{}", refused.stderr);
+    let codes = std::fs::read_to_string(codes).unwrap_or_default();
+    assert_eq!(codes, "6\n6\n", "{}", refused.stderr);
+    assert!(!checkpoints.exists(), "nothing was begun");
 }
 
 #[test]

@@ -84,7 +84,7 @@ pub use point::{Observer, Point, Silent};
 pub use resume::Restored;
 pub use retention::Tidied;
 pub use save::{Save, SaveReport};
-pub use store::{Listed, Options, Status, Store};
+pub use store::{Listed, Options, Status, Store, holds_any};
 pub use verify::VerifyReport;
 
 pub(crate) use identity::FORMAT;

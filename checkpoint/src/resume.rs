@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::agree::{Objection, agree};
-use crate::format::manifest::{MANIFEST, Manifest, REJECTED, TOMBSTONE};
+use crate::format::manifest::{MANIFEST, Manifest, REJECTED};
 use crate::name::Name;
 use crate::restore::{Opened, patiently, read_text};
-use crate::store::has_manifest;
+use crate::store::is_committed;
 use crate::{Error, PartMut, Peers, RankFailure, Rejected, Result, Status, Store, durable};
 
 /// A checkpoint that all ranks have restored.
@@ -128,12 +128,9 @@ impl Store {
     }
 
     fn committed(&self) -> Result<Vec<String>> {
-        let is_committed = |name: &Name| {
-            let folder = self.folder(name);
-            has_manifest(&folder) && !folder.join(TOMBSTONE).exists()
-        };
         let names = self.scan()?;
-        let committed: Vec<_> = names.iter().filter(|name| is_committed(name)).collect();
+        let committed: Vec<_> =
+            names.iter().filter(|name| is_committed(&self.folder(name))).collect();
         let is_rejected = |name: &&Name| self.status(name) == Status::Rejected;
         if committed.is_empty()
             && let Some(name) = names.iter().find(is_rejected)

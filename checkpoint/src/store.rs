@@ -165,15 +165,7 @@ impl Store {
 
     /// Names of all folders that are checkpoints by name, newest first.
     pub(crate) fn scan(&self) -> Result<Vec<Name>> {
-        let mut names = Vec::new();
-        for entry in fs::read_dir(&self.root).map_err(Error::io(&self.root, "list"))? {
-            let entry = entry.map_err(Error::io(&self.root, "list"))?;
-            let name = entry.file_name().to_str().and_then(|text| text.parse().ok());
-            let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
-            names.extend(name.filter(|_: &Name| is_folder));
-        }
-        names.sort_by(|a, b| b.cmp(a));
-        Ok(names)
+        scan(&self.root)
     }
 
     pub(crate) fn folder(&self, name: &Name) -> PathBuf {
@@ -186,7 +178,7 @@ impl Store {
             return Status::Deleted;
         }
         if !has_manifest(&folder) {
-            let is_rejected = folder.join(REJECTED).exists();
+            let is_rejected = is_rejected(&folder);
             return if is_rejected { Status::Rejected } else { Status::Uncommitted };
         }
         match self.manifest(name) {
@@ -224,6 +216,42 @@ impl Store {
         let rejected = Vec::new();
         text.parse().map_err(|()| Error::NoCheckpoint { root: self.root.join(text), rejected })
     }
+}
+
+/// Whether a folder holds a checkpoint that was ever committed, damaged or not: one that
+/// [`Store::resume`] restores, or does not pass over in silence. Changes nothing, and asks for no
+/// identity; a folder that is not there holds none.
+///
+/// # Errors
+/// [`Error::Io`] when the folder cannot be read.
+pub fn holds_any(root: &Path) -> Result<bool> {
+    if !root.try_exists().map_err(Error::io(root, "look for"))? {
+        return Ok(false);
+    }
+    let mut folders = scan(root)?.into_iter().map(|name| root.join(name.to_string()));
+    Ok(folders.any(|folder| is_committed(&folder) || is_rejected(&folder)))
+}
+
+fn scan(root: &Path) -> Result<Vec<Name>> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(root).map_err(Error::io(root, "list"))? {
+        let entry = entry.map_err(Error::io(root, "list"))?;
+        let name = entry.file_name().to_str().and_then(|text| text.parse().ok());
+        let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        names.extend(name.filter(|_: &Name| is_folder));
+    }
+    names.sort_by(|a, b| b.cmp(a));
+    Ok(names)
+}
+
+/// Whether a folder was committed and nobody has begun to remove it.
+pub(crate) fn is_committed(folder: &Path) -> bool {
+    has_manifest(folder) && !folder.join(TOMBSTONE).exists()
+}
+
+/// Whether a folder was committed and set aside as damaged.
+pub(crate) fn is_rejected(folder: &Path) -> bool {
+    !folder.join(TOMBSTONE).exists() && folder.join(REJECTED).exists()
 }
 
 /// Whether a folder was committed. Anything but a clear no is a yes: the manifest is then read,

@@ -63,7 +63,8 @@ pub fn mpirun_test(ranks: usize, test: &str) -> Command {
     command
 }
 
-fn launch(ranks: usize, program: impl AsRef<std::ffi::OsStr>) -> Command {
+/// Any program on `ranks` ranks of this machine.
+pub fn launch(ranks: usize, program: impl AsRef<std::ffi::OsStr>) -> Command {
     let launcher = std::env::var("YARDSTICK_MPIRUN").unwrap_or_else(|_| "mpirun".into());
     let mut command = Command::new(launcher);
     command

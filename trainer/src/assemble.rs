@@ -6,7 +6,6 @@ use collectives::{BucketPlan, Collective};
 use models::candle::Candle;
 use models::fused::Fused;
 use models::layout::ALIGN;
-use models::workload::Compute;
 use models::{Layout, Model};
 
 use crate::communication::Tally;
@@ -47,16 +46,10 @@ pub(crate) fn batch_plan(config: &Config, rank: usize, world: usize) -> Outcome<
 pub(crate) fn engine(config: &Config, layout: &Layout) -> Outcome<Box<dyn Model>> {
     let (model, batch) = (&config.workload.model, &config.workload.batch);
     let (sequences, tokens) = (batch.micro_sequences, batch.sequence_tokens);
-    let compute = config.workload.precision.compute;
     Ok(match config.settings.run.engine {
         Engine::Fused => {
             let options = config.fused_options();
             Box::new(Fused::new(model, layout.clone(), sequences, tokens, options)?)
-        }
-        Engine::Candle if compute != Compute::F32 => {
-            let what = format!("precision.compute = {compute} with run.engine = candle");
-            let hint = "--engine fused computes in it".to_owned();
-            return Err(models::Error::Unsupported { what, hint }.into());
         }
         Engine::Candle => Box::new(Candle::new(model, layout.clone(), sequences, tokens)?),
     })

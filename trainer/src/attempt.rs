@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use models::workload::Compute;
 
+use crate::chronicle::Chronicle;
 use crate::config::Config;
 use crate::durability::Durability;
 use crate::evaluation::Evaluation;
@@ -57,6 +58,7 @@ pub(crate) struct Probe {
 pub(crate) struct Attempt<'run, 'world> {
     pub(crate) trainer: &'run mut Trainer<'world>,
     pub(crate) durability: &'run mut Durability,
+    pub(crate) chronicle: &'run mut Chronicle,
     pub(crate) evaluation: &'run mut Option<Evaluation>,
     pub(crate) telemetry: &'run Telemetry,
     pub(crate) probe: Probe,
@@ -173,7 +175,12 @@ impl Attempt<'_, '_> {
         let triggered = Instant::now();
         let unable = self.telemetry.sync().err();
         let saved = self.durability.save(self.trainer, triggered, unable.as_deref());
-        saved.map_err(|failure| failure.at_step(step))
+        let is_saved = saved.map_err(|failure| failure.at_step(step))?;
+        if is_saved && let Err(error) = self.chronicle.committed(step) {
+            let what = "if its checkpoints are lost, this run starts again at step 1";
+            self.durability.warn(Some(step), format!("{what}: {error}"));
+        }
+        Ok(is_saved)
     }
 
     fn wish(&self, step: u64) -> Wish {

@@ -122,6 +122,12 @@ impl Chronicle {
         record.write(&self.dir).map_err(internal)
     }
 
+    /// Writes down that there is a checkpoint now: a kill may come before the record says so.
+    pub(crate) fn committed(&mut self, step: u64) -> Result<(), record::Error> {
+        let attempt = self.record.as_mut().and_then(|record| record.attempts.last_mut());
+        attempt.map_or(Ok(()), |attempt| attempt.committed(&self.dir, step))
+    }
+
     /// Writes down which weights training starts with that are not made from the seed.
     pub(crate) fn initial_weights(&mut self, digest: &blake3::Hash) -> Outcome<()> {
         let Some(record) = &mut self.record else { return Ok(()) };

@@ -124,7 +124,8 @@ impl Durability {
         self.tidying.leave();
     }
 
-    fn warn(&mut self, step: Option<u64>, text: String) {
+    /// Tells of something odd, and keeps it for the record.
+    pub(crate) fn warn(&mut self, step: Option<u64>, text: String) {
         tracing::warn!("{text}");
         self.failures.push(Anomaly { step, rank: None, text });
     }

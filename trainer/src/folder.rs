@@ -10,7 +10,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use checkpoint::Published;
 use serde::{Deserialize, Serialize};
 
-use crate::failure::{Failure, Outcome};
+use crate::durability::checkpoint_failure;
+use crate::failure::{ExitCode, Failure, Outcome};
 use crate::record::{Attempt, Record, Status, atomic};
 use crate::run::RunOptions;
 
@@ -104,7 +105,8 @@ impl Folder {
     /// leaves a folder that the same command takes (without hard links, all but one).
     ///
     /// # Errors
-    /// Exit code 2 when the folder holds another workload, or with `fresh` anything at all.
+    /// Exit code 2 when the folder holds another workload, or with `fresh` anything at all; 6 when
+    /// it had a checkpoint once and has none.
     pub(crate) fn prepare(
         &mut self,
         options: &RunOptions,
@@ -142,12 +144,32 @@ impl Folder {
                 break own;
             }
         };
+        let attempts = Attempt::read_all(&self.root).map_err(|error| refuse(&error))?;
+        self.require_checkpoint(&attempts)?;
         let text = options.config.to_toml();
         let path = self.root.join("config.toml");
         atomic::write(&path, text.as_bytes()).map_err(|error| refuse(&error))?;
-        let attempts = Attempt::read_all(&self.root).map_err(|error| refuse(&error))?;
         let number = attempts.last().map_or(1, |attempt| attempt.number + 1);
         Ok(Prepared::Attempt { number, run: identity.run })
+    }
+
+    /// Refuses to start again at step 1 where an earlier attempt had a committed checkpoint: that
+    /// would replace the run's steps and record, while its state may only be out of sight.
+    fn require_checkpoint(&self, attempts: &[Attempt]) -> Outcome<()> {
+        let had = |attempt: &Attempt| attempt.committed_step.map(|step| (attempt.number, step));
+        let Some((number, step)) = attempts.iter().rev().find_map(had) else { return Ok(()) };
+        let folder = self.checkpoints();
+        if checkpoint::holds_any(&folder).map_err(checkpoint_failure)? {
+            return Ok(());
+        }
+        let error = anyhow::anyhow!(
+            "--out {}: expected a checkpoint in {}, as attempt {number} had one of step {step}, \
+             found none\n  hint: mount or put back what was there; to begin at step 1, name a new \
+             folder (--out NEW --fresh)",
+            self.root.display(),
+            folder.display()
+        );
+        Err(Failure::new(ExitCode::Checkpoint, error))
     }
 
     /// Writes a new run's identity, unless another start was first: locks do not work everywhere.

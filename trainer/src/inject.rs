@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use checkpoint::{Observer, Point};
 
+use crate::failure::{Failure, Outcome};
+
 /// What happens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
@@ -57,6 +59,16 @@ impl FromStr for Injection {
         }
         let step = step.ok_or_else(|| error("no step".into()))?;
         Ok(Self { fault, step, rank, point })
+    }
+}
+
+/// Refuses a fault that would never strike: its rank is not in the world.
+pub(crate) fn check(injections: &[Injection], world: usize) -> Outcome<()> {
+    match injections.iter().find(|injection| injection.rank >= world) {
+        None => Ok(()),
+        Some(Injection { rank, .. }) => Err(Failure::usage(format!(
+            "--inject rank={rank}: expected a rank below the world size {world}"
+        ))),
     }
 }
 

@@ -85,7 +85,7 @@ pub(crate) fn agree_on_folder(
     workload_id: &str,
     last_step: u64,
 ) -> Outcome<Agreed> {
-    let own = (world.collective.rank() == 0).then(|| {
+    let own = (world.collective.rank() == 0).then(|| -> Outcome<Agreed> {
         let mut folder = match &options.out {
             Some(root) => Folder::new(root),
             None => Folder::create_new(&options.config.name)?,
@@ -94,20 +94,23 @@ pub(crate) fn agree_on_folder(
         Ok(Agreed { folder, prepared })
     });
     let internal = |error| Failure::new(ExitCode::Internal, anyhow::Error::from(error));
-    let payload = match &own {
-        Some(Ok(Agreed { folder, prepared })) => {
-            serde_json::to_vec(&(folder.root(), prepared)).map_err(internal)?
-        }
-        _ => Vec::new(),
-    };
+    let said = own.as_ref().map(|own| match own {
+        Ok(Agreed { folder, prepared }) => Ok((folder.root(), prepared)),
+        Err(failure) => Err(failure.code),
+    });
+    let payload = serde_json::to_vec(&said).map_err(internal)?;
     let mut all = gather(options, world, &payload)?;
     own.unwrap_or_else(|| hear(&all.swap_remove(0)))
 }
 
-/// What rank 0 said to the others: nothing when it refused.
+/// What rank 0 said to the others: the folder, or the exit code with which it refused.
 fn hear(said: &[u8]) -> Outcome<Agreed> {
-    let (root, prepared): (PathBuf, Prepared) = serde_json::from_slice(said)
-        .map_err(|_| Failure::usage("rank 0 refused the folder of the run; see its message"))?;
+    let said: Option<Result<(PathBuf, Prepared), ExitCode>> =
+        serde_json::from_slice(said).map_err(|error| Failure::new(ExitCode::Internal, error))?;
+    let (root, prepared) = said.expect("rank 0 says something").map_err(|code| {
+        let told = "rank 0 refused the folder of the run; see its message";
+        Failure::new(code, anyhow::anyhow!(told))
+    })?;
     Ok(Agreed { folder: Folder::new(root), prepared })
 }
 

@@ -21,7 +21,7 @@ use crate::evaluation::Evaluation;
 use crate::failure::{ExitCode, Failure, Outcome};
 use crate::folder::{Folder, Prepared};
 use crate::hugging_face::Import;
-use crate::inject::{Injection, Injector};
+use crate::inject::{self, Injection, Injector};
 use crate::meeting::{
     Agreed, agree_on_configuration, agree_on_folder, agree_on_weights, gather_ranks,
 };
@@ -134,6 +134,7 @@ impl<'run> Setting<'run> {
     ) -> Outcome<Self> {
         let config = &options.config;
         let placement = &world.placement;
+        inject::check(&options.injections, placement.world)?;
         let plan = batch_plan(config, placement.rank, placement.world)?;
         let shape = (placement.world, placement.local_world, world.threads.threads);
         Sizing::new(config, shape)?.require(placement.local_world)?;
@@ -262,6 +263,7 @@ impl<'run> Setting<'run> {
             number: durability.attempt(),
             trainer,
             durability,
+            chronicle,
             evaluation: &mut evaluation,
             telemetry: &telemetry,
             probe: Probe {
@@ -279,7 +281,8 @@ impl<'run> Setting<'run> {
             },
         };
         let end = attempt.run();
-        chronicle.matmul_flops_per_second = attempt.probe.matmul_flops_per_second;
+        let found = attempt.probe.matmul_flops_per_second;
+        chronicle.matmul_flops_per_second = found;
         match telemetry.finish() {
             Ok(series) => chronicle.series = Some(series),
             Err(error) if end.is_ok() => return Err(Failure::new(ExitCode::Internal, error)),

@@ -137,6 +137,19 @@ fn what_a_resume_rejected_does_not_push_out_a_good_one() {
 }
 
 #[test]
+fn a_folder_holds_what_was_committed_and_not_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    let holds_any = || checkpoint::holds_any(folder.path()).unwrap();
+    assert!(!checkpoint::holds_any(&folder.path().join("none")).unwrap());
+    let (_, good, bad) = walk_back(folder.path());
+    assert!(holds_any());
+    fs::remove_dir_all(folder.path().join(&good)).unwrap();
+    assert!(holds_any(), "to pass over what was rejected would hide that it was there");
+    fs::write(folder.path().join(&bad).join("MANIFEST.deleted"), "").unwrap();
+    assert!(!holds_any(), "its removal has begun");
+}
+
+#[test]
 fn what_a_resume_rejected_is_not_tried_again() {
     let folder = tempfile::tempdir().unwrap();
     let (store, good, bad) = walk_back(folder.path());

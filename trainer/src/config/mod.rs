@@ -4,18 +4,21 @@
 //! or an impossible value is an error that names it.
 
 mod every;
+mod origin;
 mod overrides;
 
 use std::path::{Path, PathBuf};
 
 use launch::Backend;
 use models::Workload;
+use models::workload::Compute;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
 use crate::failure::{Failure, Outcome};
 
 pub use every::Every;
+use origin::Origin;
 
 /// Sections that decide what is computed, and so the workload id.
 const WORKLOAD_SECTIONS: [&str; 6] =
@@ -183,29 +186,30 @@ impl Config {
     /// # Errors
     /// Exit code 2, naming the file and the key.
     pub fn load(workload: &str, overrides: &[String]) -> Outcome<Self> {
-        let (name, base, text) = read_source(workload)?;
-        let mut table: Table = text
-            .parse()
-            .map_err(|error| Failure::usage(format!("{workload}: not valid TOML: {error}")))?;
-        start_from(&base, &mut table);
+        let origin = Origin::read(workload, overrides)?;
+        let mut table: Table = origin.text.parse().map_err(|error| origin.not_toml(&error))?;
+        start_from(&origin.base, &mut table);
         for item in overrides {
             overrides::apply(&mut table, item)?;
         }
-        Self::from_table(name, base, table)
+        Self::from_table(origin, table)
     }
 
-    fn from_table(name: String, base: PathBuf, table: Table) -> Outcome<Self> {
+    fn from_table(origin: Origin<'_>, table: Table) -> Outcome<Self> {
+        let is_hashed = |key: &str| WORKLOAD_SECTIONS.contains(&key);
         let (mut hashed, mut settings) = (Table::new(), Table::new());
         for (key, value) in table {
-            let half =
-                if WORKLOAD_SECTIONS.contains(&key.as_str()) { &mut hashed } else { &mut settings };
+            let half = if is_hashed(&key) { &mut hashed } else { &mut settings };
             half.insert(key, value);
         }
-        let workload: Workload = section(&name, hashed)?;
-        let config = Self { name, base, workload, settings: section("settings", settings)? };
-        config.workload.validate()?;
-        config.settings.validate()?;
-        Ok(config)
+        let workload: Workload = Value::Table(hashed)
+            .try_into()
+            .map_err(|error| origin.misfit::<Workload>(&error, is_hashed))?;
+        let settings: Settings = Value::Table(settings)
+            .try_into()
+            .map_err(|error| origin.misfit::<Settings>(&error, |key| !is_hashed(key)))?;
+        validate(&workload, &settings).map_err(|failure| origin.blame(failure))?;
+        Ok(Self { name: origin.name, base: origin.base, workload, settings })
     }
 
     /// The whole configuration as TOML, which `--workload FILE` accepts back.
@@ -227,28 +231,16 @@ fn start_from(base: &Path, table: &mut Table) {
     }
 }
 
-fn section<T: for<'de> Deserialize<'de>>(origin: &str, table: Table) -> Outcome<T> {
-    Value::Table(table).try_into().map_err(|error: toml::de::Error| {
-        Failure::usage(format!("{origin}: {}", error.to_string().trim_end().replace('\n', " ")))
-    })
-}
-
-/// Name, base folder and text of a preset or a file.
-fn read_source(workload: &str) -> Outcome<(String, PathBuf, String)> {
-    if let Some(text) = models::presets::text(workload) {
-        return Ok((workload.to_owned(), PathBuf::from("."), text.to_owned()));
+/// Checks every value that can be checked without knowing the world.
+fn validate(workload: &Workload, settings: &Settings) -> Outcome<()> {
+    workload.validate()?;
+    workload.batch.accumulation(1)?; // what one rank cannot divide no world can
+    settings.validate()?;
+    let compute = workload.precision.compute;
+    if settings.run.engine == Engine::Candle && compute != Compute::F32 {
+        return Err(invalid("precision.compute", compute, "f32 with run.engine = candle"));
     }
-    let path = Path::new(workload);
-    let text = std::fs::read_to_string(path).map_err(|error| {
-        Failure::usage(format!(
-            "--workload {workload}: neither a preset nor a readable file ({error})\n  \
-             hint: presets are {}",
-            models::presets::names().collect::<Vec<_>>().join(", ")
-        ))
-    })?;
-    let name = path.file_stem().map_or(workload.into(), |stem| stem.to_string_lossy());
-    let base = path.parent().unwrap_or(Path::new(".")).to_owned();
-    Ok((name.into_owned(), base, text))
+    Ok(())
 }
 
 impl Settings {

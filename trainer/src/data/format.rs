@@ -140,13 +140,7 @@ pub(super) fn raw(path: &Path, bytes: &[u8]) -> Result<Layout, DataError> {
             hint: format!("; {hint}"),
         });
     }
-    // A header of zeros after three numbers is llm.c's; real tokens do not look like that.
-    let tail = bytes.get(12..LLMC_HEADER_BYTES);
-    if let (Some(tail), Some(magic)) = (tail, int(bytes, 0))
-        && tail.iter().all(|byte| *byte == 0)
-        && magic > u32::from(u16::MAX)
-        && int(bytes, 1).is_some_and(|version| version <= 16)
-    {
+    if let Some(magic) = foreign_magic(bytes) {
         return Err(wrong_magic(path, magic));
     }
     check_size(path, bytes.len() as u64, bytes.len().max(2) as u64, "at least one token")?;
@@ -162,6 +156,16 @@ pub(super) fn raw(path: &Path, bytes: &[u8]) -> Result<Layout, DataError> {
         tokens: bytes.len() as u64 / 2,
         documents: None,
     })
+}
+
+/// The first number of what has llm.c's header but not its magic: three numbers, of which only the
+/// version may be 0, then zeros for the rest of 1024 bytes. Real tokens may begin with any six ids,
+/// but 506 times the same one does not follow.
+fn foreign_magic(bytes: &[u8]) -> Option<u32> {
+    let tail = bytes.get(12..LLMC_HEADER_BYTES)?;
+    let (magic, version, tokens) = (int(bytes, 0)?, int(bytes, 1)?, int(bytes, 2)?);
+    let is_header = magic != 0 && version <= 16 && tokens != 0 && tail.iter().all(|b| *b == 0);
+    is_header.then_some(magic)
 }
 
 /// Files that people name by mistake: what it is, and what to do.

@@ -25,6 +25,9 @@ pub struct Attempt {
     /// Steps that the checkpoint held from which it started; 0 for a start from nothing, `null`
     /// when it ended before that was known.
     pub resumed_after_step: Option<u64>,
+    /// Step of the first checkpoint that it knew to be committed: the one it started from, or the
+    /// first that it saved; `null` for none. Whoever goes on requires a checkpoint then.
+    pub committed_step: Option<u64>,
     /// Last step it made, whether or not a checkpoint holds it.
     pub last_step: u64,
     /// Milliseconds since 1970.
@@ -54,6 +57,7 @@ impl Attempt {
             reason: None,
             world,
             resumed_after_step: None,
+            committed_step: None,
             last_step: 0,
             started_unix_ms: unix_ms(),
             ended_unix_ms: None,
@@ -69,7 +73,20 @@ impl Attempt {
     /// [`Error::Io`].
     pub fn resumed(&mut self, dir: &Path, step: u64) -> Result<(), Error> {
         (self.resumed_after_step, self.last_step) = (Some(step), step);
+        self.committed_step = Some(step).filter(|&step| step > 0);
         self.write(dir)
+    }
+
+    /// Writes down the first checkpoint of this attempt, once it is committed.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; the next one is then written down.
+    pub fn committed(&mut self, dir: &Path, step: u64) -> Result<(), Error> {
+        if self.committed_step.is_some() {
+            return Ok(());
+        }
+        self.committed_step = Some(step);
+        self.write(dir).inspect_err(|_| self.committed_step = None)
     }
 
     /// Writes down how this attempt ended, now.

@@ -51,6 +51,7 @@ fn attempt(number: u32, status: Status, resumed_after_step: u64, last_step: u64)
         reason: None,
         world: 2,
         resumed_after_step: Some(resumed_after_step),
+        committed_step: None,
         last_step,
         started_unix_ms: 10_000 * u64::from(number),
         ended_unix_ms: Some(10_000 * u64::from(number) + 2_000),

@@ -35,8 +35,11 @@ fn missing_and_unreadable() {
 #[test]
 fn wrong_magic() {
     let expected = "a.bin: byte 0: expected the llm.c magic 20240520 (GPT-2) or 20240801 \
-        (llama-3), found 20240521";
-    refused(&[("a.bin", llmc(20_240_521, 1, 100, &tokens(100)))], expected);
+        (llama-3), found ";
+    for magic in [20_240_521, 1234, 77, 1, u32::MAX] {
+        let message = format!("{expected}{magic}");
+        refused(&[("a.bin", llmc(magic, 1, 100, &tokens(100)))], &message);
+    }
     let not_tokens = "expected a token file (llm.c, nanoGPT uint16, or Megatron .bin with .idx), \
         found";
     let text = "In the beginning God created the heaven and the earth. And the earth was \

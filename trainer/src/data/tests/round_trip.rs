@@ -153,6 +153,21 @@ fn a_raw_file_does_not_get_an_index_by_accident() {
 }
 
 #[test]
+fn a_raw_file_may_begin_with_any_tokens() {
+    let folder = folder();
+    let padding = vec![0_u16; 506];
+    let words: Vec<u16> = (0..506).map(|id| id % 7).collect();
+    let [zeros, header, one, count] =
+        [[0, 0, 0, 0, 0, 0], [77, 0, 1, 0, 20_000, 0], [1, 0, 0, 0, 0, 0], [0, 0, 1, 0, 9, 0]];
+    for (first, rest) in [(zeros, &padding), (header, &words), (one, &padding), (count, &padding)] {
+        let tokens = [&first[..], rest, &[5; 100]].concat();
+        let file = write(&folder, "in.bin", &raw(tokens.iter().copied()));
+        let expected: Vec<u32> = tokens.into_iter().map(u32::from).collect();
+        assert!(read_back(&file) == expected, "{first:?}");
+    }
+}
+
+#[test]
 fn pieces_give_the_tokens_of_the_whole() {
     let folder = folder();
     let mut text = String::new();

@@ -1,0 +1,118 @@
+//! The text that a configuration starts from, and where in it a mistake lies.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use toml::Spanned;
+use toml::de::{DeTable, Deserializer, Error};
+
+use crate::failure::{Failure, Outcome};
+
+/// A preset or a file, and what the command line changes of it.
+pub(super) struct Origin<'a> {
+    /// As the user named it.
+    named: &'a str,
+    is_file: bool,
+    overrides: &'a [String],
+    /// Name for people.
+    pub(super) name: String,
+    /// Folder that relative data files start from.
+    pub(super) base: PathBuf,
+    /// The whole text.
+    pub(super) text: String,
+}
+
+impl<'a> Origin<'a> {
+    /// Reads a preset or a file.
+    pub(super) fn read(named: &'a str, overrides: &'a [String]) -> Outcome<Self> {
+        if let Some(text) = models::presets::text(named) {
+            let (name, base, text) = (named.to_owned(), PathBuf::from("."), text.to_owned());
+            return Ok(Self { named, is_file: false, overrides, name, base, text });
+        }
+        let path = Path::new(named);
+        let text = std::fs::read_to_string(path).map_err(|error| {
+            Failure::usage(format!(
+                "--workload {named}: neither a preset nor a readable file ({error})\n  \
+                 hint: presets are {}",
+                models::presets::names().collect::<Vec<_>>().join(", ")
+            ))
+        })?;
+        let name = path.file_stem().map_or(named.into(), |stem| stem.to_string_lossy());
+        let base = path.parent().unwrap_or(Path::new(".")).to_owned();
+        Ok(Self { named, is_file: true, overrides, name: name.into_owned(), base, text })
+    }
+
+    /// Text that is no TOML at all.
+    pub(super) fn not_toml(&self, error: &Error) -> Failure {
+        let place = self.place(error.span().map(|span| span.start));
+        Failure::usage(format!("{place}: not valid TOML: {}", error.message()))
+    }
+
+    /// An unknown or missing key, or a value of another type: the file's mistake if the file alone
+    /// has it as well, else one of the command line.
+    pub(super) fn misfit<T>(&self, error: &Error, is_of_half: impl Fn(&str) -> bool) -> Failure
+    where
+        T: for<'de> Deserialize<'de>,
+    {
+        let alone = self.misfit_alone::<T>(is_of_half);
+        let place = match alone.filter(|(message, _)| message == error.message()) {
+            Some((_, span)) => self.place(span.map(|span| span.start)),
+            None if self.overrides.is_empty() => self.named.to_owned(),
+            None => "--set".to_owned(),
+        };
+        Failure::usage(format!("{place}: {}", error.to_string().trim_end().replace('\n', " ")))
+    }
+
+    /// What is wrong with the text alone, and where if that is not the whole of it.
+    fn misfit_alone<T>(
+        &self,
+        is_of_half: impl Fn(&str) -> bool,
+    ) -> Option<(String, Option<Range<usize>>)>
+    where
+        T: for<'de> Deserialize<'de>,
+    {
+        let document = DeTable::parse(&self.text).ok()?;
+        let whole = document.span();
+        let sections = document.into_inner().into_iter();
+        let half: DeTable<'_> = sections.filter(|(key, _)| is_of_half(key.get_ref())).collect();
+        let half = Spanned::new(whole.clone(), half);
+        let error = T::deserialize(Deserializer::from(half)).err()?;
+        Some((error.message().to_owned(), error.span().filter(|span| *span != whole)))
+    }
+
+    /// An impossible value: of the file, unless it comes from a preset or the command line.
+    pub(super) fn blame(&self, failure: Failure) -> Failure {
+        let Some(models::Error::Invalid { key, .. }) = failure.error.downcast_ref() else {
+            return failure;
+        };
+        let is_of_key = |path: &str| key.strip_prefix(path).is_some_and(is_end_or_dot);
+        let paths = self.overrides.iter().filter_map(|item| item.split_once('='));
+        if !self.is_file || paths.into_iter().any(|(path, _)| is_of_key(path.trim())) {
+            return failure;
+        }
+        let place = self.place(self.offset_of(key));
+        failure.context(place)
+    }
+
+    /// Where a dotted key is.
+    fn offset_of(&self, key: &str) -> Option<usize> {
+        let document = DeTable::parse(&self.text).ok()?;
+        let (mut table, mut offset) = (Some(document.get_ref()), None);
+        for part in key.split('.') {
+            let (found, value) = table?.iter().find(|(key, _)| key.get_ref() == part)?;
+            (table, offset) = (value.get_ref().as_table(), Some(found.span().start));
+        }
+        offset
+    }
+
+    fn place(&self, offset: Option<usize>) -> String {
+        let line = |offset: usize| self.text[..offset].matches('\n').count() + 1;
+        let named = self.named;
+        offset.map_or(named.to_owned(), |offset| format!("{named}, line {}", line(offset)))
+    }
+}
+
+fn is_end_or_dot(rest: &str) -> bool {
+    rest.is_empty() || rest.starts_with('.')
+}
