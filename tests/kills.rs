@@ -241,7 +241,11 @@ fn every_rank_refuses_a_run_whose_checkpoints_are_gone() {
     std::fs::remove_dir_all(&checkpoints).unwrap();
     let codes = folder.path().with_extension("codes");
     let mut command = launch(2, "sh");
-    command.args(["-c", r#"codes=$1; shift; "$@"; echo $? >>"$codes"; sleep 2"#, "sh"]).arg(&codes);
+    // A launcher ends all ranks when the first has ended badly: it waits for the other's code.
+    let both = r#"
+        codes=$1; shift; "$@"; echo $? >>"$codes"
+        for _ in $(seq 300); do [ "$(wc -l <"$codes")" = 2 ] && break; sleep 0.1; done"#;
+    command.args(["-c", both, "sh"]).arg(&codes);
     command.arg(env!("CARGO_BIN_EXE_yardstick")).args(arguments(&out, &[]));
     let refused = finish(command);
     let named = checkpoints.to_string_lossy();

@@ -80,6 +80,9 @@ impl Store {
     /// Removes what earlier epochs and failed saves of this process left uncommitted, and removals
     /// that were cut short. Best effort: what stays is tried again next time.
     pub(crate) fn sweep(&self, epoch: u64) {
+        if self.leaves_old() {
+            return; // not even looked through: a last save waits for this
+        }
         let mut own = std::mem::take(&mut *self.created());
         for name in self.scan().unwrap_or_default() {
             if self.leaves_old() {

@@ -163,9 +163,9 @@ impl Folder {
             return Ok(());
         }
         let error = anyhow::anyhow!(
-            "--out {}: expected a checkpoint in {}, as attempt {number} had one of step {step}, \
-             found none\n  hint: mount or put back what was there; to begin at step 1, name a new \
-             folder (--out NEW --fresh)",
+            "--out {}: expected a checkpoint in {}, as attempt {number} had one of step {step} or \
+             later, found none\n  hint: mount or put back what was there; to begin at step 1, name \
+             a new folder (--out NEW --fresh)",
             self.root.display(),
             folder.display()
         );

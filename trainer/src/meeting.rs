@@ -99,8 +99,12 @@ pub(crate) fn agree_on_folder(
         Err(failure) => Err(failure.code),
     });
     let payload = serde_json::to_vec(&said).map_err(internal)?;
-    let mut all = gather(options, world, &payload)?;
-    own.unwrap_or_else(|| hear(&all.swap_remove(0)))
+    match (own, gather(options, world, &payload)) {
+        (Some(Err(refusal)), _) => Err(refusal), // said even where a peer was lost meanwhile
+        (_, Err(failure)) => Err(failure),
+        (Some(prepared), Ok(_)) => prepared,
+        (None, Ok(mut all)) => hear(&all.swap_remove(0)),
+    }
 }
 
 /// What rank 0 said to the others: the folder, or the exit code with which it refused.

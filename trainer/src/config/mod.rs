@@ -187,28 +187,14 @@ impl Config {
     /// Exit code 2, naming the file and the key.
     pub fn load(workload: &str, overrides: &[String]) -> Outcome<Self> {
         let origin = Origin::read(workload, overrides)?;
-        let mut table: Table = origin.text.parse().map_err(|error| origin.not_toml(&error))?;
-        start_from(&origin.base, &mut table);
-        for item in overrides {
-            overrides::apply(&mut table, item)?;
+        let (workload, settings) = halves(&origin, overrides)?;
+        if let Err(failure) = validate(&workload, &settings) {
+            // The file's mistake if the file alone has it as well.
+            let alone = halves(&origin, &[]).and_then(|(w, s)| validate(&w, &s)).err();
+            let is_of_file = |alone: Failure| alone.error.to_string() == failure.error.to_string();
+            let is_of_file = alone.is_some_and(is_of_file);
+            return Err(if is_of_file { origin.blame(failure) } else { failure });
         }
-        Self::from_table(origin, table)
-    }
-
-    fn from_table(origin: Origin<'_>, table: Table) -> Outcome<Self> {
-        let is_hashed = |key: &str| WORKLOAD_SECTIONS.contains(&key);
-        let (mut hashed, mut settings) = (Table::new(), Table::new());
-        for (key, value) in table {
-            let half = if is_hashed(&key) { &mut hashed } else { &mut settings };
-            half.insert(key, value);
-        }
-        let workload: Workload = Value::Table(hashed)
-            .try_into()
-            .map_err(|error| origin.misfit::<Workload>(&error, is_hashed))?;
-        let settings: Settings = Value::Table(settings)
-            .try_into()
-            .map_err(|error| origin.misfit::<Settings>(&error, |key| !is_hashed(key)))?;
-        validate(&workload, &settings).map_err(|failure| origin.blame(failure))?;
         Ok(Self { name: origin.name, base: origin.base, workload, settings })
     }
 
@@ -221,6 +207,28 @@ impl Config {
         table.extend(Table::try_from(&self.settings).expect("settings are a table"));
         toml::to_string_pretty(&table).expect("a table is TOML")
     }
+}
+
+/// What decides what is computed, and all else.
+fn halves(origin: &Origin<'_>, overrides: &[String]) -> Outcome<(Workload, Settings)> {
+    let mut table: Table = origin.text.parse().map_err(|error| origin.not_toml(&error))?;
+    start_from(&origin.base, &mut table);
+    for item in overrides {
+        overrides::apply(&mut table, item)?;
+    }
+    let is_hashed = |key: &str| WORKLOAD_SECTIONS.contains(&key);
+    let (mut hashed, mut settings) = (Table::new(), Table::new());
+    for (key, value) in table {
+        let half = if is_hashed(&key) { &mut hashed } else { &mut settings };
+        half.insert(key, value);
+    }
+    let workload = Value::Table(hashed)
+        .try_into()
+        .map_err(|error| origin.misfit::<Workload>(&error, is_hashed))?;
+    let settings = Value::Table(settings)
+        .try_into()
+        .map_err(|error| origin.misfit::<Settings>(&error, |key| !is_hashed(key)))?;
+    Ok((workload, settings))
 }
 
 /// A folder of weights that a file names starts from the file's own folder.

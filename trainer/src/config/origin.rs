@@ -13,7 +13,6 @@ use crate::failure::{Failure, Outcome};
 pub(super) struct Origin<'a> {
     /// As the user named it.
     named: &'a str,
-    is_file: bool,
     overrides: &'a [String],
     /// Name for people.
     pub(super) name: String,
@@ -28,7 +27,7 @@ impl<'a> Origin<'a> {
     pub(super) fn read(named: &'a str, overrides: &'a [String]) -> Outcome<Self> {
         if let Some(text) = models::presets::text(named) {
             let (name, base, text) = (named.to_owned(), PathBuf::from("."), text.to_owned());
-            return Ok(Self { named, is_file: false, overrides, name, base, text });
+            return Ok(Self { named, overrides, name, base, text });
         }
         let path = Path::new(named);
         let text = std::fs::read_to_string(path).map_err(|error| {
@@ -40,7 +39,7 @@ impl<'a> Origin<'a> {
         })?;
         let name = path.file_stem().map_or(named.into(), |stem| stem.to_string_lossy());
         let base = path.parent().unwrap_or(Path::new(".")).to_owned();
-        Ok(Self { named, is_file: true, overrides, name: name.into_owned(), base, text })
+        Ok(Self { named, overrides, name: name.into_owned(), base, text })
     }
 
     /// Text that is no TOML at all.
@@ -50,16 +49,17 @@ impl<'a> Origin<'a> {
     }
 
     /// An unknown or missing key, or a value of another type: the file's mistake if the file alone
-    /// has it as well, else one of the command line.
+    /// has it as well; one of the command line if the file alone has none.
     pub(super) fn misfit<T>(&self, error: &Error, is_of_half: impl Fn(&str) -> bool) -> Failure
     where
         T: for<'de> Deserialize<'de>,
     {
-        let alone = self.misfit_alone::<T>(is_of_half);
-        let place = match alone.filter(|(message, _)| message == error.message()) {
-            Some((_, span)) => self.place(span.map(|span| span.start)),
-            None if self.overrides.is_empty() => self.named.to_owned(),
-            None => "--set".to_owned(),
+        let place = match self.misfit_alone::<T>(is_of_half) {
+            Some((message, span)) if message == error.message() => {
+                self.place(span.map(|span| span.start))
+            }
+            None if !self.overrides.is_empty() => "--set".to_owned(),
+            _ => self.named.to_owned(),
         };
         Failure::usage(format!("{place}: {}", error.to_string().trim_end().replace('\n', " ")))
     }
@@ -81,16 +81,11 @@ impl<'a> Origin<'a> {
         Some((error.message().to_owned(), error.span().filter(|span| *span != whole)))
     }
 
-    /// An impossible value: of the file, unless it comes from a preset or the command line.
+    /// An impossible value of the file, or of a preset.
     pub(super) fn blame(&self, failure: Failure) -> Failure {
         let Some(models::Error::Invalid { key, .. }) = failure.error.downcast_ref() else {
             return failure;
         };
-        let is_of_key = |path: &str| key.strip_prefix(path).is_some_and(is_end_or_dot);
-        let paths = self.overrides.iter().filter_map(|item| item.split_once('='));
-        if !self.is_file || paths.into_iter().any(|(path, _)| is_of_key(path.trim())) {
-            return failure;
-        }
         let place = self.place(self.offset_of(key));
         failure.context(place)
     }
@@ -111,8 +106,4 @@ impl<'a> Origin<'a> {
         let named = self.named;
         offset.map_or(named.to_owned(), |offset| format!("{named}, line {}", line(offset)))
     }
-}
-
-fn is_end_or_dot(rest: &str) -> bool {
-    rest.is_empty() || rest.starts_with('.')
 }

@@ -53,9 +53,13 @@ impl Errors {
             self.whole / most.whole,
             self.steps / most.steps,
         ];
-        // A NaN is to win.
-        shares.into_iter().fold(0.0, |worst, share| if share <= worst { worst } else { share })
+        shares.into_iter().fold(0.0, worse)
     }
+}
+
+/// The larger of two errors; a NaN is the largest.
+fn worse(one: f64, other: f64) -> f64 {
+    if one.is_nan() || one >= other { one } else { other }
 }
 
 /// What PyTorch found.
@@ -140,7 +144,7 @@ impl Case {
                 errors.loss = error;
                 [errors.tensor, errors.whole] = self.gradient_errors(&flat.values);
             }
-            errors.steps = errors.steps.max(error);
+            errors.steps = worse(errors.steps, error);
             let rate = learning_rate(&workload.schedule, step as u64);
             let update =
                 optimizer.update(step as u64, own_squares(&shard, &flat.values).sqrt(), rate);
@@ -167,7 +171,7 @@ impl Case {
                     let ours = found.clone();
                     transpose(&mut found, &ours, piece.columns);
                 }
-                worst = worst.max(relative_error(&found, &exact));
+                worst = worse(worst, relative_error(&found, &exact));
                 all_found.extend(found);
                 all_exact.extend(exact);
                 compared += 1;
