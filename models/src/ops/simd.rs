@@ -49,6 +49,9 @@ pub(crate) fn vectorize<R>(work: impl FnOnce() -> R) -> R {
     work()
 }
 
+/// Bytes of a cache line.
+pub(crate) const LINE_BYTES: usize = 64;
+
 /// Asks for every cache line of a run of elements that will be read soon; it need not exist.
 #[inline(always)]
 pub(crate) fn prefetch<T>(start: *const T, len: usize) {
@@ -66,9 +69,9 @@ pub(crate) fn prefetch<T>(start: *const T, len: usize) {
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub(super) fn cache_lines(start: *const i8, bytes: usize) -> impl Iterator<Item = *const i8> {
-    let before = start.addr() % 64;
+    let before = start.addr() % LINE_BYTES;
     (0..before + bytes)
-        .step_by(64)
+        .step_by(LINE_BYTES)
         .map(move |offset| start.wrapping_sub(before).wrapping_add(offset))
 }
 
@@ -157,6 +160,19 @@ fn fold<T: Float>(mut lanes: [T; LANES]) -> T {
 #[cfg(test)]
 mod tests {
     use super::{dot, sum, vectorize};
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn every_line_of_a_run_is_named_once() {
+        let lines = |start: usize, bytes| -> Vec<usize> {
+            let start = std::ptr::without_provenance(start);
+            super::cache_lines(start, bytes).map(|line| line.addr()).collect()
+        };
+        assert_eq!(lines(6400, 192), [6400, 6464, 6528]);
+        assert_eq!(lines(6416, 192), [6400, 6464, 6528, 6592]);
+        assert_eq!(lines(6463, 1), [6400]);
+        assert_eq!(lines(6463, 2), [6400, 6464]);
+    }
 
     #[test]
     fn sums_and_dots_cover_the_tail() {

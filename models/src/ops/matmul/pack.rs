@@ -7,7 +7,8 @@
 
 use super::kernel::{Kernel, Left};
 use super::strided::Strided;
-use crate::ops::{Element, simd};
+use crate::ops::simd::{self, LINE_BYTES};
+use crate::ops::{Element, Float};
 
 /// Side of the square blocks in which a transposing copy works.
 const BLOCK: usize = 16;
@@ -15,12 +16,16 @@ const BLOCK: usize = 16;
 const AHEAD: usize = 16;
 /// Most rows of the left operand that are gathered at once.
 pub(super) const WIDEST: usize = 96;
-/// A vector load across two cache lines costs two; so packed panels start at a line.
-pub(super) const LINE_BYTES: usize = 64;
 
-/// Elements from the start of a room to its first cache line.
+/// Elements from the start of a room to its first cache line, where packed panels start: a vector
+/// load across two lines costs two.
 pub(super) fn misalignment<W>(start: *const W) -> usize {
     start.align_offset(LINE_BYTES).min(LINE_BYTES / size_of::<W>())
+}
+
+/// Room for so many cells from a cache line on.
+pub(super) fn room<W: Float>(cells: usize) -> Vec<W> {
+    vec![W::ZERO; cells + LINE_BYTES / size_of::<W>()]
 }
 
 /// The part of a room that starts at a cache line.

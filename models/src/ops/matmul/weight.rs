@@ -5,7 +5,7 @@
 use rayon::prelude::*;
 
 use super::kernel::Kernel;
-use super::pack::{self, LINE_BYTES, aligned};
+use super::pack::{self, aligned, room};
 use super::product::Right;
 use super::strided::Strided;
 use crate::ops::Element;
@@ -33,7 +33,6 @@ impl<E: Element> PackedWeight<E> {
         inputs: usize,
         kernel: &'static Kernel<E::Wide>,
     ) -> Self {
-        let room = |cells| vec![E::Wide::ZERO; cells + LINE_BYTES / size_of::<E::Wide>()];
         let forward = room(cells(kernel, inputs, outputs));
         let backward = room(cells(kernel, outputs, inputs));
         Self { kernel, outputs, inputs, forward, backward }

@@ -1,7 +1,7 @@
 //! Room in which products work.
 
 use super::kernel::Kernel;
-use super::pack::{LINE_BYTES, WIDEST, aligned};
+use super::pack::{WIDEST, aligned, room};
 use crate::ops::Element;
 
 /// Longest run of k that is packed at once, in cells.
@@ -36,7 +36,6 @@ pub(super) struct Rooms<'a, W> {
 
 impl<E: Element> Packs<E> {
     fn new(kernel: &'static Kernel<E::Wide>) -> Self {
-        let room = |cells| vec![E::Wide::ZERO; cells + LINE_BYTES / size_of::<E::Wide>()];
         Self { kernel, left: room(LEFT), right: room(RIGHT), sums: room(SUMS) }
     }
 
