@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod support;
+#[path = "bad_input/workload_file.rs"]
+mod workload_file;
 
 use std::path::Path;
 
@@ -133,6 +135,8 @@ const COMMAND_LINES: &[Case] = &[
     usage(&["train", "--log-format", "xml"], &["xml", "json"]),
     usage(&["train", "--inject", "melt@step=1"], &["melt", "kill"]),
     usage(&["train", "--inject", "kill@step=1,rank=5"], &["--inject", "rank=5", "world size 1"]),
+    usage(&["train", "--inject", "nan@step=0"], &["--inject", "step=0", "from 1 to the last, 200"]),
+    usage(&["train", "--steps", "5", "--inject", "nan@step=6"], &["step=6", "the last, 5"]),
     usage(
         &["train", "--set", "run.engine=candle", "--set", "precision.compute=bf16"],
         &["precision.compute", "bf16", "f32 with run.engine = candle"],
@@ -146,6 +150,7 @@ const COMMAND_LINES: &[Case] = &[
     usage(&["train", "--init-from", "no-such-folder"], &["--init-from", "no-such-folder"]),
     usage(&["ckpt", "ls", "no-such-folder"], &["no-such-folder"]),
     usage(&["data", "inspect", "no-such-file.bin"], &["no-such-file.bin"]),
+    usage(&["data", "tokenize", "a.jsonl", "--out", "a.bin"], &["a.jsonl", "--jsonl text"]),
     Case { arguments: &["train", "--device", "cuda"], code: 3, says: &["cuda"] },
     Case {
         arguments: &["train", "--workload", "gpt3-175b"],
@@ -221,56 +226,6 @@ fn a_wrong_data_file_is_named_with_its_offset() {
             assert!(finished.stderr.contains(word), "{name}: no {word:?} in {}", finished.stderr);
         }
         assert!(!out.exists(), "{name}: refused before the folder is made");
-    }
-}
-
-#[test]
-fn a_wrong_workload_file_is_named() {
-    let folder = tempfile::tempdir().unwrap();
-    let smoke = run(&["workloads", "show", "smoke"]).expect(0).stdout;
-    let line = |text: &str| 1 + smoke.lines().position(|line| line == text).unwrap();
-    let change = |from: &str, to: &str| smoke.replacen(from, to, 1);
-    let with = |text: &str| format!("{smoke}{text}\n");
-    let end = smoke.lines().count();
-    let cases = [
-        ("syntax.toml", with("[model"), end + 1, "not valid TOML: unclosed table"),
-        ("section.toml", with("[extra]\nkey = 1"), end + 1, "unknown field `extra`"),
-        ("key.toml", change("keep = 2", "kept = 2"), line("keep = 2"), "unknown field `kept`"),
-        (
-            "model.toml",
-            change("layers = 2", "layer = 2"),
-            line("layers = 2"),
-            "unknown field `layer`",
-        ),
-        ("type.toml", change("steps = 200", "steps = true"), line("steps = 200"), "expected u64"),
-        ("value.toml", change("layers = 2", "layers = 0"), line("layers = 2"), "model.layers = 0"),
-        (
-            "batch.toml",
-            change("global_sequences = 16", "global_sequences = 6"),
-            line("global_sequences = 16"),
-            "batch.global_sequences = 6",
-        ),
-        ("empty.toml", String::new(), 0, "missing field `model`"),
-    ];
-    for (name, text, line, says) in cases {
-        let path = write(&folder.path().join(name), text.as_bytes());
-        let finished = run(&["train", "--workload", &path]).expect(2);
-        let place = if line > 0 { format!("{path}, line {line}: ") } else { format!("{path}: ") };
-        assert!(finished.stderr.contains(&place), "{name}: no {place:?} in {}", finished.stderr);
-        assert!(finished.stderr.contains(says), "{name}: {}", finished.stderr);
-    }
-}
-
-#[test]
-fn a_wrong_flag_is_not_called_a_mistake_of_the_workload_file() {
-    let folder = tempfile::tempdir().unwrap();
-    let smoke = run(&["workloads", "show", "smoke"]).expect(0).stdout;
-    let path = write(&folder.path().join("good.toml"), smoke.as_bytes());
-    // The last two make another key of the file impossible.
-    let same = ["model.layers=0", "schedule.steps=true", "run.layer=2"];
-    for wrong in same.into_iter().chain(["schedule.steps=10", "batch.micro_sequences=3"]) {
-        let finished = run(&["train", "--workload", &path, "--set", wrong]).expect(2);
-        assert!(!finished.stderr.contains("good.toml"), "{wrong}: {}", finished.stderr);
     }
 }
 

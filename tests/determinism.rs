@@ -86,6 +86,26 @@ fn the_record_names_the_mpi_library() {
     assert!(library.contains(&expected), "{library}: expected {expected}");
 }
 
+/// `null` with one warning, to people and in the record; not one from each rank.
+#[test]
+fn what_could_not_be_known_is_told_once() {
+    let folder = Folder::new();
+    let arguments = ["train", "--steps", "2", "--out", &folder.text()];
+    let stderr = finish(mpirun(2, &arguments)).expect(0).stderr;
+    let start = "null, because not known: ";
+    let (_, told) = stderr.split_once(start).unwrap_or_else(|| panic!("not told: {stderr}"));
+    assert_eq!(stderr.matches(start).count(), 1, "{stderr}");
+    assert!(!stderr.contains('\u{1b}'), "colours are for terminals: {stderr:?}");
+    let told = format!("{start}{}", told.lines().next().unwrap());
+    let record = folder.record();
+    for figure in ["mfu_causal", "mfu_full", "transports"] {
+        assert_eq!(record[figure], Value::Null);
+        assert!(told.contains(figure), "{figure}: {told}");
+    }
+    let anomalies = record["anomalies"].as_array().unwrap();
+    assert!(anomalies.iter().any(|anomaly| anomaly["text"] == told), "{told} {anomalies:?}");
+}
+
 #[test]
 fn another_seed_gives_other_losses() {
     let kind = Kind::all()[0];

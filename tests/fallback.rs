@@ -44,12 +44,12 @@ fn train(refused: &str, kind: Kind) -> Folder {
     folder
 }
 
-/// The anomalies of a run that are not about slow processors.
+/// The anomalies of a run that are neither about slow processors nor about unknown figures.
 fn told_of_sharing(run: &Folder) -> Vec<String> {
     let record = run.record();
     let texts = record["anomalies"].as_array().unwrap().iter();
     let texts = texts.map(|anomaly| anomaly["text"].as_str().unwrap().to_owned());
-    texts.filter(|text| !text.starts_with("matmul ")).collect()
+    texts.filter(|text| !text.starts_with("matmul ") && !text.starts_with("null, ")).collect()
 }
 
 #[test]

@@ -4,7 +4,7 @@
 
 mod support;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use support::{Folder, run};
 
 fn train(folder: &Folder, extra: &[&str]) -> support::Finished {
@@ -128,6 +128,30 @@ fn json_lines_are_for_machines_and_stdout_stays_empty() {
         finished.stderr.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let steps: Vec<_> = lines.iter().filter_map(|line| line["step"].as_u64()).collect();
     assert_eq!(steps, [1, 2, 3]);
+    let end = lines.last().unwrap();
+    assert_eq!((&end["event"], &end["status"]), (&json!("end"), &json!("complete")));
+    assert_eq!((&end["exit_code"], &end["committed_step"]), (&json!(0), &json!(3)));
+    assert_eq!(end["folder"], folder.text());
+}
+
+#[test]
+fn json_lines_tell_programs_how_a_run_failed() {
+    let folder = Folder::new();
+    let fails = ["--inject", "nan@step=3", "--checkpoint-every", "2steps"];
+    let finished = train(&folder, &[&fails[..], &["--log-format", "json"]].concat()).expect(4);
+    let lines: Vec<Value> =
+        finished.stderr.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let [.., end, error] = lines.as_slice() else { panic!("{lines:?}") };
+    assert_eq!((&end["event"], &end["status"]), (&json!("end"), &json!("failed")));
+    assert_eq!((&end["exit_code"], &end["committed_step"]), (&json!(4), &json!(2)));
+    assert_eq!(end["reason"], folder.record()["reason"]);
+    assert_eq!((&error["event"], &error["exit_code"]), (&json!("error"), &json!(4)));
+    assert_eq!((&error["rank"], &error["step"]), (&json!(0), &json!(3)));
+    // Refused before there is a run.
+    let refused = run(&["train", "--log-format", "json", "--set", "model.layers=0"]).expect(2);
+    let error: Value = serde_json::from_str(&refused.stderr).unwrap();
+    assert_eq!((&error["event"], &error["exit_code"]), (&json!("error"), &json!(2)));
+    assert!(error["text"].as_str().unwrap().starts_with("model.layers = 0"), "{error}");
 }
 
 /// Removing what is old takes three seconds, after the save of step 4 and after the last one.

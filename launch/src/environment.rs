@@ -67,10 +67,11 @@ const LAUNCHERS: [Names; 4] = [
 /// # Errors
 /// [`Error::Variable`] when a launcher's variables are incomplete or contradict each other.
 pub fn detect(variable: impl Fn(&str) -> Option<String>) -> Result<Option<Launcher>, Error> {
-    let Some(names) = LAUNCHERS.iter().find(|names| variable(names.1).is_some()) else {
+    let is_set = |name: &str| variable(name).is_some();
+    let started = |names: &&Names| is_set(names.1) || names.2.is_some_and(is_set);
+    let Some(&(kind, mark, world_name)) = LAUNCHERS.iter().find(started) else {
         return Ok(None);
     };
-    let &(kind, mark, world_name) = names;
     let rank_name = if kind == LauncherKind::Slurm { "SLURM_PROCID" } else { mark };
     let world = match world_name {
         Some(name) => Some(number(&variable, name, 1..usize::MAX)?),
@@ -161,8 +162,10 @@ mod tests {
 
     #[test]
     fn incomplete_and_contradictory_variables_are_errors_that_name_them() {
-        let cases: [(&[(&str, &str)], &str); 5] = [
+        let cases: [(&[(&str, &str)], &str); 7] = [
             (&[("OMPI_COMM_WORLD_RANK", "0")], "OMPI_COMM_WORLD_SIZE"),
+            (&[("OMPI_COMM_WORLD_SIZE", "2")], "OMPI_COMM_WORLD_RANK"),
+            (&[("PMI_SIZE", "2")], "PMI_RANK"),
             (&[("PMI_RANK", "3"), ("PMI_SIZE", "3")], "PMI_RANK"),
             (&[("PMI_RANK", "-1"), ("PMI_SIZE", "3")], "PMI_RANK"),
             (&[("PMI_RANK", "0"), ("PMI_SIZE", "0")], "PMI_SIZE"),

@@ -62,14 +62,20 @@ impl FromStr for Injection {
     }
 }
 
-/// Refuses a fault that would never strike: its rank is not in the world.
-pub(crate) fn check(injections: &[Injection], world: usize) -> Outcome<()> {
-    match injections.iter().find(|injection| injection.rank >= world) {
-        None => Ok(()),
-        Some(Injection { rank, .. }) => Err(Failure::usage(format!(
-            "--inject rank={rank}: expected a rank below the world size {world}"
-        ))),
+/// Refuses a fault that would never strike: its rank is not in the world, or its step not in the
+/// run.
+pub(crate) fn check(injections: &[Injection], world: usize, last_step: u64) -> Outcome<()> {
+    for Injection { rank, step, .. } in injections {
+        if *rank >= world {
+            let expected = format!("a rank below the world size {world}");
+            return Err(Failure::usage(format!("--inject rank={rank}: expected {expected}")));
+        }
+        if !(1..=last_step).contains(step) {
+            let expected = format!("a step from 1 to the last, {last_step}");
+            return Err(Failure::usage(format!("--inject step={step}: expected {expected}")));
+        }
     }
+    Ok(())
 }
 
 /// The faults of this rank.

@@ -26,7 +26,7 @@ use crate::meeting::{
     Agreed, agree_on_configuration, agree_on_folder, agree_on_weights, gather_ranks,
 };
 use crate::profile::{self, Profile};
-use crate::record;
+use crate::record::{self, Status};
 use crate::sizing::Sizing;
 use crate::state::weights_digest;
 use crate::step::Trainer;
@@ -134,7 +134,7 @@ impl<'run> Setting<'run> {
     ) -> Outcome<Self> {
         let config = &options.config;
         let placement = &world.placement;
-        inject::check(&options.injections, placement.world)?;
+        inject::check(&options.injections, placement.world, last_step)?;
         let plan = batch_plan(config, placement.rank, placement.world)?;
         let shape = (placement.world, placement.local_world, world.threads.threads);
         Sizing::new(config, shape)?.require(placement.local_world)?;
@@ -167,16 +167,23 @@ impl<'run> Setting<'run> {
 
     /// Rank 0 tells; the others are quiet.
     fn announce(&self, event: &str, text: impl Display) {
+        self.announce_with(event, text, serde_json::json!({}));
+    }
+
+    /// The same, with what a program would look for in the sentence.
+    fn announce_with(&self, event: &str, text: impl Display, mut details: serde_json::Value) {
         if self.world.placement.rank == 0 {
-            let folder = self.folder.root().display().to_string();
-            announce(self.options.log_format, event, &folder, text);
+            details["folder"] = self.folder.root().to_string_lossy().into();
+            announce(self.options.log_format, event, text, details);
         }
     }
 
     fn train(&self) -> Outcome<ExitCode> {
         let shown = self.folder.root().display();
         let Prepared::Attempt { number, run } = &self.prepared else {
-            self.announce("end", format!("{shown}: complete already, nothing to do"));
+            let text = format!("{shown}: complete already, nothing to do");
+            let details = serde_json::json!({"status": Status::Complete, "exit_code": 0});
+            self.announce_with("end", text, details);
             return Ok(ExitCode::Done);
         };
         let (config, collective) = (&self.options.config, &*self.world.collective);
@@ -200,7 +207,8 @@ impl<'run> Setting<'run> {
         let outcome = self.attempt(&mut trainer, &mut durability, &mut chronicle);
         let ending =
             Ending { outcome: &outcome, trainer: trainer.as_ref(), durability: &durability };
-        self.finish(&outcome, chronicle.end(&ending), &durability)?;
+        let recorded = chronicle.end(&ending);
+        self.finish(&outcome, recorded, &chronicle, durability.committed)?;
         outcome.map(|end| match end {
             End::Stopped => ExitCode::Stopped,
             End::LastStep | End::TargetLoss => ExitCode::Done,
@@ -212,23 +220,24 @@ impl<'run> Setting<'run> {
         &self,
         outcome: &Outcome<End>,
         recorded: Outcome<()>,
-        durability: &Durability,
+        chronicle: &Chronicle,
+        committed: Option<u64>,
     ) -> Outcome<()> {
         let shown = self.folder.root().display();
-        let step = durability.committed.map_or("nothing".to_owned(), |step| format!("step {step}"));
-        match outcome {
+        let step = committed.map_or("nothing".to_owned(), |step| format!("step {step}"));
+        let (text, recorded) = match outcome {
             Ok(End::Stopped) => {
-                let text = format!("{shown}: stopped; {step} is saved, the same command goes on");
-                self.announce("end", text);
+                (format!("{shown}: stopped; {step} is saved, the same command goes on"), recorded)
             }
             Ok(_) => {
                 recorded?;
-                let text = format!("{shown}: complete; see `yardstick report {shown}`");
-                self.announce("end", text);
-                return Ok(());
+                (format!("{shown}: complete; see `yardstick report {shown}`"), Ok(()))
             }
-            Err(_) => self.announce("end", format!("{shown}: failed; {step} is saved")),
-        }
+            Err(_) => (format!("{shown}: failed; {step} is saved"), recorded),
+        };
+        let mut details = chronicle.ending();
+        details["committed_step"] = committed.into();
+        self.announce_with("end", text, details);
         if let Err(failure) = recorded {
             tracing::error!("the record could not be written: {failure}");
         }

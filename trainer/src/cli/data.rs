@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use super::{print, print_json};
 use crate::assemble::data_failure;
 use crate::data::{self, Format, InputFormat, TokenizePlan, Vocabulary};
-use crate::failure::{ExitCode, Outcome};
+use crate::failure::{ExitCode, Failure, Outcome};
 
 /// Make token files of text, or say what a file is.
 #[derive(Debug, Args)]
@@ -66,6 +66,7 @@ impl Data {
 
 impl Tokenize {
     fn run(self) -> Outcome<ExitCode> {
+        self.check()?;
         let plan = TokenizePlan {
             inputs: self.inputs,
             input_format: match self.jsonl {
@@ -87,6 +88,23 @@ impl Tokenize {
             report.documents,
             report.text_bytes
         ))
+    }
+}
+
+impl Tokenize {
+    /// Refuses what is called JSON lines and would be taken as one text, braces and all.
+    fn check(&self) -> Outcome<()> {
+        let is_json = |path: &&PathBuf| {
+            path.extension().is_some_and(|extension| extension == "jsonl" || extension == "ndjson")
+        };
+        match self.inputs.iter().find(is_json).filter(|_| self.jsonl.is_none()) {
+            None => Ok(()),
+            Some(path) => Err(Failure::usage(format!(
+                "{}: JSON lines by its name: expected --jsonl FIELD with the field of the text, \
+                 as in --jsonl text\n  hint: give it another name to have all of it as text",
+                path.display()
+            ))),
+        }
     }
 }
 

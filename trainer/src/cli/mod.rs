@@ -12,7 +12,9 @@ use std::io::Write;
 
 use clap::{Parser, Subcommand};
 
+use crate::announce::announce_failure;
 use crate::failure::{ExitCode, Failure, Outcome};
+use crate::telemetry::LogFormat;
 
 /// A fixed, self-instrumented GPT and Llama training workload for AI clusters.
 ///
@@ -46,7 +48,10 @@ pub fn main() -> ExitCode {
         }
     };
     let outcome = match arguments.command {
-        Command::Train(train) => return end_training(train.run()),
+        Command::Train(train) => {
+            let format = train.log_format;
+            return end_training(format, train.run());
+        }
         Command::Workloads(workloads) => workloads.run(),
         Command::Plan(plan) => plan.run(),
         Command::Report(report) => report.run(),
@@ -54,19 +59,19 @@ pub fn main() -> ExitCode {
         Command::Ckpt(ckpt) => ckpt.run(),
         Command::Export(export) => export.run(),
     };
-    outcome.unwrap_or_else(tell)
+    outcome.unwrap_or_else(|failure| tell(LogFormat::Text, &failure))
 }
 
-fn tell(failure: Failure) -> ExitCode {
-    let _ = writeln!(std::io::stderr(), "error: {failure}");
+fn tell(format: LogFormat, failure: &Failure) -> ExitCode {
+    announce_failure(format, failure);
     failure.code
 }
 
 /// A rank that failed ends at once: its communication thread may be stuck in an MPI library, whose
 /// exit handlers would then wait for it or fail.
-fn end_training(outcome: Outcome<ExitCode>) -> ExitCode {
+fn end_training(format: LogFormat, outcome: Outcome<ExitCode>) -> ExitCode {
     outcome.unwrap_or_else(|failure| {
-        let code = tell(failure);
+        let code = tell(format, &failure);
         let _ = std::io::stdout().flush();
         launch::signals::exit_at_once(code as i32)
     })

@@ -1,5 +1,6 @@
 //! `yardstick train`.
 
+use std::io::IsTerminal;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -58,7 +59,7 @@ pub(super) struct Train {
     deadline: Option<f64>,
     /// Step lines for people or for machines.
     #[arg(long, value_enum, default_value = "text")]
-    log_format: LogFormat,
+    pub(super) log_format: LogFormat,
     /// Print what each op of this step took (calls, time, FLOP/s, bytes/s, shares of what the
     /// machine can do) to stdout.
     #[arg(long, value_name = "N")]
@@ -83,7 +84,11 @@ fn seconds(text: &str) -> Result<f64, String> {
 /// Warnings by default; `RUST_LOG` asks for more or less.
 fn log_to_stderr(format: LogFormat) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let is_plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal() && !is_plain);
     match format {
         LogFormat::Text => log.with_target(false).init(),
         LogFormat::Json => log.json().init(),

@@ -189,11 +189,8 @@ impl Config {
         let origin = Origin::read(workload, overrides)?;
         let (workload, settings) = halves(&origin, overrides)?;
         if let Err(failure) = validate(&workload, &settings) {
-            // The file's mistake if the file alone has it as well.
             let alone = halves(&origin, &[]).and_then(|(w, s)| validate(&w, &s)).err();
-            let is_of_file = |alone: Failure| alone.error.to_string() == failure.error.to_string();
-            let is_of_file = alone.is_some_and(is_of_file);
-            return Err(if is_of_file { origin.blame(failure) } else { failure });
+            return Err(origin.blame(failure, alone.as_ref()));
         }
         Ok(Self { name: origin.name, base: origin.base, workload, settings })
     }

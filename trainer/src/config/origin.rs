@@ -49,7 +49,8 @@ impl<'a> Origin<'a> {
     }
 
     /// An unknown or missing key, or a value of another type: the file's mistake if the file alone
-    /// has it as well; one of the command line if the file alone has none.
+    /// has it as well; one of the command line if the file alone has none; of both if it has
+    /// another one.
     pub(super) fn misfit<T>(&self, error: &Error, is_of_half: impl Fn(&str) -> bool) -> Failure
     where
         T: for<'de> Deserialize<'de>,
@@ -58,8 +59,9 @@ impl<'a> Origin<'a> {
             Some((message, span)) if message == error.message() => {
                 self.place(span.map(|span| span.start))
             }
-            None if !self.overrides.is_empty() => "--set".to_owned(),
-            _ => self.named.to_owned(),
+            _ if self.overrides.is_empty() => self.named.to_owned(),
+            None => "--set".to_owned(),
+            Some(_) => format!("{} with --set", self.named),
         };
         Failure::usage(format!("{place}: {}", error.to_string().trim_end().replace('\n', " ")))
     }
@@ -81,13 +83,28 @@ impl<'a> Origin<'a> {
         Some((error.message().to_owned(), error.span().filter(|span| *span != whole)))
     }
 
-    /// An impossible value of the file, or of a preset.
-    pub(super) fn blame(&self, failure: Failure) -> Failure {
-        let Some(models::Error::Invalid { key, .. }) = failure.error.downcast_ref() else {
+    /// An impossible value: the file's mistake if the file `alone` has it as well. Where that fails
+    /// of another mistake, the file's if it has the key and the command line does not.
+    pub(super) fn blame(&self, failure: Failure, alone: Option<&Failure>) -> Failure {
+        let (Some(models::Error::Invalid { key, .. }), Some(alone)) =
+            (failure.error.downcast_ref(), alone)
+        else {
             return failure;
         };
-        let place = self.place(self.offset_of(key));
+        let offset = self.offset_of(key);
+        let is_same = alone.error.to_string() == failure.error.to_string();
+        if !is_same && (offset.is_none() || self.is_overridden(key)) {
+            return failure;
+        }
+        let place = self.place(offset);
         failure.context(place)
+    }
+
+    fn is_overridden(&self, key: &str) -> bool {
+        let keys = self.overrides.iter().filter_map(|item| item.split_once('='));
+        keys.map(|(path, _)| path.trim()).any(|path| {
+            key.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        })
     }
 
     /// Where a dotted key is.

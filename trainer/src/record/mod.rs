@@ -9,6 +9,7 @@ mod environment;
 mod error;
 mod measure;
 mod sections;
+mod unknown;
 mod word;
 
 use std::fs;

@@ -19,7 +19,17 @@ pub(crate) fn finished() -> Record {
         name: "smoke".to_owned(),
         config: serde_json::json!({"model": {"layers": 4}}),
     };
-    let machine = launch::Environment { cpu_model: None, ..launch::Environment::read() };
+    let machine = launch::Environment {
+        host: "node-a".to_owned(),
+        operating_system: Some("Debian GNU/Linux 13 (trixie)".to_owned()),
+        kernel: "6.12".to_owned(),
+        architecture: "x86_64".to_owned(),
+        cpu_model: None,
+        cpu_threads: Some(2),
+        cpu_cores: Some(2),
+        memory_bytes: Some(8 << 30),
+        instruction_sets: Vec::new(),
+    };
     let environment = Environment {
         version: "0.1.0".to_owned(),
         mpi_library: None,
@@ -40,6 +50,7 @@ pub(crate) fn finished() -> Record {
         stall_ns: 20_000_000,
     });
     record.checkpoints = Checkpoints::of(&saved);
+    record.anomalies.extend(record.unknown());
     record
 }
 
@@ -266,4 +277,30 @@ fn an_attempt_that_was_killed_is_noted_by_the_next() {
     assert_eq!(record.attempts[1].last_step, 12);
     assert_eq!(Attempt::read_all(dir).unwrap(), record.attempts);
     assert!(dir.join("attempts/002.json").is_file());
+}
+
+/// One sentence for all of them, and silence about what has nothing to say.
+#[test]
+fn what_could_not_be_known_is_told_once_with_its_reason() {
+    let mut record = finished();
+    let told = |record: &Record| record.unknown().map(|unknown| unknown.text);
+    assert_eq!(record.anomalies.len(), 1);
+    assert_eq!(
+        told(&record).unwrap(),
+        "null, because not known: mfu_causal and mfu_full (this processor has no published peak); \
+         transports (the collective library does not tell them); \
+         environment.cpu_model (the system does not say)"
+    );
+    record.environment.machine.cpu_model = Some("a processor".to_owned());
+    record.mfu_measured = None;
+    let text = told(&record).unwrap();
+    assert!(text.contains("; mfu_measured (no matmul rate"), "{text}");
+    assert!(!text.contains("environment"), "{text}");
+    (record.steps, record.transports) = (None, Some(Vec::new()));
+    assert_eq!(told(&record), None, "no step, nothing to know of its speed");
+    let mut alone = finished();
+    alone.environment.machine.cpu_model = Some("a processor".to_owned());
+    (alone.mfu_causal, alone.mfu_full) = (Some(0.4), Some(0.5));
+    alone.ranks.truncate(1);
+    assert_eq!(told(&alone), None, "one rank talks to nobody");
 }

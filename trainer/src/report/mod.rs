@@ -35,6 +35,9 @@ pub fn report(dir: &Path) -> Result<ReportData, Error> {
         let series = StepSeries::read(dir, world)?;
         record.measure(&series, &Reference::default(), None);
     }
+    if record.exit_code.is_none() {
+        record.anomalies.extend(record.unknown()); // nobody came to tell it
+    }
     let mut report = ReportData::new(record);
     let told = report.record.reason.as_ref().map(|reason| reason.text.clone());
     let unfinished = [Status::Running, Status::Failed].contains(&report.record.status);
@@ -99,9 +102,6 @@ fn warnings(record: &Record) -> Vec<String> {
         if steps.measured < MEASURED_STEPS_MIN {
             let few = format::count(steps.measured as usize, "measured step");
             warnings.push(format!("only {few}: p5 and p95 say little"));
-        }
-        if record.mfu_measured.is_none() {
-            warnings.push("mfu_measured is null: no matmul rate from this run".to_owned());
         }
     }
     if let Some(phases) = record.phases

@@ -18,18 +18,20 @@ impl fmt::Display for ReportData {
             section(formatter, &speed(&self.record, steps))?;
             section(formatter, &phases(&self.record, steps))?;
         }
-        for warning in &self.warnings {
-            writeln!(formatter, "warning: {warning}")?;
-        }
-        Ok(())
+        lines(formatter, &self.warnings())
     }
 }
 
 fn section(formatter: &mut fmt::Formatter<'_>, table: &Table) -> fmt::Result {
+    lines(formatter, table)?;
+    writeln!(formatter)
+}
+
+fn lines(formatter: &mut fmt::Formatter<'_>, table: &Table) -> fmt::Result {
     for line in table.lines() {
         writeln!(formatter, "{}", line.trim_end())?;
     }
-    writeln!(formatter)
+    Ok(())
 }
 
 fn table(style: comfy_table::TableStyle) -> Table {
@@ -68,6 +70,14 @@ impl ReportData {
         }
         if let Some(communication) = communication(record) {
             table.add_row(["communication".to_owned(), communication]);
+        }
+        table
+    }
+
+    fn warnings(&self) -> Table {
+        let mut table = table(presets::NOTHING);
+        for warning in &self.warnings {
+            table.add_row(["warning", warning]);
         }
         table
     }

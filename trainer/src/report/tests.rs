@@ -65,6 +65,8 @@ fn a_run_that_was_killed_is_told_from_its_steps() {
     assert_eq!(found.record.steps.as_ref().unwrap().completed, 30);
     assert_eq!(found.record.tokens_per_second.unwrap().step.per_rank.round(), 20_480.0);
     assert!(found.warnings[0].contains("killed before it could say so"), "{:?}", found.warnings);
+    let unknown = found.warnings.iter().filter(|warning| warning.contains("mfu_causal"));
+    assert_eq!(unknown.count(), 1, "{:?}", found.warnings);
 }
 
 #[test]
