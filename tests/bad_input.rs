@@ -150,7 +150,7 @@ const COMMAND_LINES: &[Case] = &[
     usage(&["train", "--init-from", "no-such-folder"], &["--init-from", "no-such-folder"]),
     usage(&["ckpt", "ls", "no-such-folder"], &["no-such-folder"]),
     usage(&["data", "inspect", "no-such-file.bin"], &["no-such-file.bin"]),
-    usage(&["data", "tokenize", "a.jsonl", "--out", "a.bin"], &["a.jsonl", "--jsonl text"]),
+    usage(&["data", "tokenize", "a.JSONL", "--out", "a.bin"], &["a.JSONL", "--jsonl text"]),
     Case { arguments: &["train", "--device", "cuda"], code: 3, says: &["cuda"] },
     Case {
         arguments: &["train", "--workload", "gpt3-175b"],

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use checkpoint::Point;
 use models::rng::{Purpose, Stream};
+use serde_json::Value;
 use support::{Folder, KINDS, Kind, Running, finish, launch, mpirun, yardstick};
 
 const STEPS: u64 = 24;
@@ -205,9 +206,15 @@ fn pids(folder: &Folder) -> Vec<u64> {
 #[test]
 fn a_loss_that_is_not_finite_names_step_and_rank() {
     let folder = Folder::new();
-    let fault = ["--inject", "nan@step=5,rank=1"];
+    let fault = ["--inject", "nan@step=5,rank=1", "--log-format", "json"];
     let finished = finish(mpirun(2, &arguments(&folder.text(), &fault))).expect(4);
     assert!(finished.stderr.contains("step 5, rank 1: the loss"), "{}", finished.stderr);
+    // Whole lines, though the ranks tell it at the same time.
+    let events = finished.stderr.lines().filter(|line| line.contains("\"error\""));
+    let events: Vec<Value> = events.map(|line| serde_json::from_str(line).unwrap()).collect();
+    let tellers: Vec<_> = events.iter().map(|event| event["rank"].as_u64()).collect();
+    assert!(tellers.contains(&Some(0)) || tellers.contains(&Some(1)), "{}", finished.stderr);
+    assert!(events.iter().all(|event| event["caused_by_rank"] == 1), "{}", finished.stderr);
     let record = folder.record();
     assert_eq!(record["status"], "failed");
     assert_eq!(record["exit_code"], 4);

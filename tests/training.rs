@@ -119,19 +119,29 @@ fn a_target_loss_ends_the_run() {
     assert_eq!(folder.record()["status"], "complete");
 }
 
+/// Every line on stderr.
+fn objects(finished: &support::Finished) -> Vec<Value> {
+    let object =
+        |line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+    finished.stderr.lines().map(object).collect()
+}
+
 #[test]
 fn json_lines_are_for_machines_and_stdout_stays_empty() {
     let folder = Folder::new();
-    let finished = train(&folder, &["--steps", "3", "--log-format", "json"]).expect(0);
+    let arguments = ["--steps", "3", "--log-format", "json"];
+    let finished = train(&folder, &arguments).expect(0);
     assert_eq!(finished.stdout, "");
-    let lines: Vec<Value> =
-        finished.stderr.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let lines = objects(&finished);
     let steps: Vec<_> = lines.iter().filter_map(|line| line["step"].as_u64()).collect();
     assert_eq!(steps, [1, 2, 3]);
-    let end = lines.last().unwrap();
-    assert_eq!((&end["event"], &end["status"]), (&json!("end"), &json!("complete")));
-    assert_eq!((&end["exit_code"], &end["committed_step"]), (&json!(0), &json!(3)));
-    assert_eq!(end["folder"], folder.text());
+    let end = |lines: &[Value]| lines.last().unwrap().clone();
+    for end in [end(&lines), end(&objects(&train(&folder, &arguments).expect(0)))] {
+        assert_eq!((&end["event"], &end["status"]), (&json!("end"), &json!("complete")));
+        assert_eq!((&end["exit_code"], &end["committed_step"]), (&json!(0), &json!(3)));
+        assert_eq!(end["folder"], folder.text());
+        assert_eq!(end.get("reason"), Some(&Value::Null));
+    }
 }
 
 #[test]
@@ -139,19 +149,53 @@ fn json_lines_tell_programs_how_a_run_failed() {
     let folder = Folder::new();
     let fails = ["--inject", "nan@step=3", "--checkpoint-every", "2steps"];
     let finished = train(&folder, &[&fails[..], &["--log-format", "json"]].concat()).expect(4);
-    let lines: Vec<Value> =
-        finished.stderr.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let lines = objects(&finished);
     let [.., end, error] = lines.as_slice() else { panic!("{lines:?}") };
     assert_eq!((&end["event"], &end["status"]), (&json!("end"), &json!("failed")));
     assert_eq!((&end["exit_code"], &end["committed_step"]), (&json!(4), &json!(2)));
     assert_eq!(end["reason"], folder.record()["reason"]);
     assert_eq!((&error["event"], &error["exit_code"]), (&json!("error"), &json!(4)));
-    assert_eq!((&error["rank"], &error["step"]), (&json!(0), &json!(3)));
+    let place = ["rank", "caused_by_rank", "step"].map(|key| error[key].as_u64());
+    assert_eq!(place, [Some(0), Some(0), Some(3)]);
     // Refused before there is a run.
     let refused = run(&["train", "--log-format", "json", "--set", "model.layers=0"]).expect(2);
-    let error: Value = serde_json::from_str(&refused.stderr).unwrap();
+    let [error] = &objects(&refused)[..] else { panic!("{refused:?}") };
     assert_eq!((&error["event"], &error["exit_code"]), (&json!("error"), &json!(2)));
+    assert_eq!(error.get("rank"), Some(&Value::Null));
     assert!(error["text"].as_str().unwrap().starts_with("model.layers = 0"), "{error}");
+}
+
+/// Training was fine, its record was not.
+#[test]
+fn a_record_that_cannot_be_written_fails_the_run() {
+    let folder = Folder::new();
+    let (record, steps) = (folder.path().join("record.json"), folder.path().join("steps"));
+    let obstacle = std::thread::spawn(move || {
+        while !steps.join("r000000.jsonl").exists() {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        std::fs::remove_file(&record).unwrap();
+        std::fs::create_dir(&record).unwrap();
+    });
+    let slow = ["--steps", "3", "--inject", "slow@step=2", "--log-format", "json"];
+    let finished = train(&folder, &slow).expect(1);
+    obstacle.join().unwrap();
+    let lines = objects(&finished);
+    let [.., end, error] = lines.as_slice() else { panic!("{lines:?}") };
+    assert_eq!((&end["event"], &end["status"]), (&json!("end"), &json!("failed")));
+    assert_eq!((&end["exit_code"], &end["committed_step"]), (&json!(1), &json!(3)));
+    assert_eq!((&error["event"], &error["exit_code"]), (&json!("error"), &json!(1)));
+    assert!(error["text"].as_str().unwrap().contains("record.json"), "{error}");
+}
+
+#[test]
+fn a_fault_in_a_step_that_was_done_before_is_noted() {
+    let folder = Folder::new();
+    train(&folder, &["--steps", "2"]).expect(0);
+    let faults = ["--inject", "nan@step=2", "--inject", "slow@step=3"];
+    let said = train(&folder, &[&["--steps", "3"], &faults[..]].concat()).expect(0).stderr;
+    assert!(said.contains("step 2 was done before: no fault in it"), "{said}");
+    assert!(!said.contains("step 3 was done"), "{said}");
 }
 
 /// Removing what is old takes three seconds, after the save of step 4 and after the last one.

@@ -53,7 +53,8 @@ fn a_wrong_flag_is_not_called_a_mistake_of_the_workload_file() {
     }
 }
 
-/// The mistake of each that the other has none of.
+/// Each mistake is told as its maker's, however much is wrong with the other; as one of both where
+/// that cannot be told.
 #[test]
 fn a_workload_file_and_a_flag_that_are_both_wrong_are_told_apart() {
     let folder = tempfile::tempdir().unwrap();
@@ -64,7 +65,7 @@ fn a_workload_file_and_a_flag_that_are_both_wrong_are_told_apart() {
     let neither = no_steps.replacen("layers = 2", "layers = 0", 1);
     let place = |text: &str, key: &str| {
         let line = text.lines().position(|line| line == format!("{key} = 0")).unwrap();
-        format!("wrong.toml, line {}: ", line + 1)
+        format!("wrong.toml, line {}", line + 1)
     };
     let told = |text: &str, set: &[&str]| {
         let path = write(&folder.path().join("wrong.toml"), text.as_bytes());
@@ -74,14 +75,16 @@ fn a_workload_file_and_a_flag_that_are_both_wrong_are_told_apart() {
     };
     let says = |stderr: &str, what: &str| assert!(stderr.contains(what), "no {what:?} in {stderr}");
     let (layers, keep) = (place(&no_layers, "layers"), place(&no_keep, "keep"));
-    says(&told(&no_layers, &["checkpoint.keep=3"]), &format!("{layers}model.layers = 0"));
-    says(&told(&no_keep, &["model.layers=2"]), &format!("{keep}checkpoint.keep = 0"));
+    says(&told(&no_layers, &["checkpoint.keep=3"]), &format!("{layers}: model.layers = 0"));
+    says(&told(&no_keep, &["model.layers=2"]), &format!("{keep}, with --set: checkpoint.keep = 0"));
     let steps = "schedule.steps=200";
     let layers = place(&neither, "layers");
-    says(&told(&neither, &[steps]), &format!("{layers}model.layers = 0"));
+    says(&told(&neither, &[steps]), &format!("{layers}, with --set: model.layers = 0"));
     says(&told(&no_steps, &[steps, "model.layer=2"]), "wrong.toml with --set: unknown field");
     let no_files = smoke.replacen("\"synthetic\"", "\"files\"", 1);
     says(&told(&no_files, &["checkpoint.keep=3"]), "wrong.toml: data.files");
+    let of_both = told(&smoke.replacen("keep = 2", "keep = 0", 1), &["model.width=65"]);
+    says(&of_both, ", with --set: model.heads = 4");
     let of_flag = told(&no_layers, &["model.layers=2", "checkpoint.keep=0"]);
     assert!(of_flag.starts_with("error: checkpoint.keep = 0"), "{of_flag}");
 }

@@ -176,21 +176,16 @@ impl Chronicle {
                 record.anomalies.extend(warning.map(told));
             }
         }
-        record.anomalies.extend(record.unknown());
+        record.note_unknown();
         for anomaly in record.anomalies.iter().skip(ending.durability.failures.len()) {
             tracing::warn!("{}", anomaly.text); // failed saves were told when they failed
         }
         record.write(&self.dir).map_err(internal)
     }
 
-    /// How the run ended, as its record says; nothing on ranks that do not write it.
-    pub(crate) fn ending(&self) -> serde_json::Value {
-        self.record.as_ref().map_or_else(
-            || serde_json::json!({}),
-            |Record { status, exit_code, reason, .. }| {
-                serde_json::json!({"status": status, "exit_code": exit_code, "reason": reason})
-            },
-        )
+    /// The record, on the rank that writes it.
+    pub(crate) fn record(&self) -> Option<&Record> {
+        self.record.as_ref()
     }
 }
 

@@ -35,8 +35,10 @@ pub struct Failure {
     pub error: anyhow::Error,
     /// Step at which it happened.
     pub step: Option<u64>,
-    /// Rank that caused it, where that is known and not this one.
+    /// Rank that caused it, where that is known.
     pub rank: Option<usize>,
+    /// Rank that tells it; `None` before ranks have met.
+    pub told_by: Option<usize>,
 }
 
 /// Result of what can end a run.
@@ -45,7 +47,7 @@ pub type Outcome<T> = Result<T, Failure>;
 impl Failure {
     /// An error with this exit code.
     pub fn new(code: ExitCode, error: impl Into<anyhow::Error>) -> Self {
-        Self { code, error: error.into(), step: None, rank: None }
+        Self { code, error: error.into(), step: None, rank: None, told_by: None }
     }
 
     /// Bad usage, told in a sentence.

@@ -38,7 +38,7 @@ impl Trainer<'_> {
     fn numerical(&self, rank: Option<usize>, what: &str) -> Failure {
         let step = self.state.progress.step + 1;
         let error = anyhow::anyhow!("step {step}, {what} is not finite; stopped before the update");
-        Failure { code: ExitCode::Numerical, error, step: Some(step), rank }
+        Failure { rank, ..Failure::new(ExitCode::Numerical, error).at_step(step) }
     }
 }
 

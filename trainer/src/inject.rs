@@ -24,7 +24,7 @@ enum Fault {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Injection {
     fault: Fault,
-    step: u64,
+    pub(crate) step: u64,
     rank: usize,
     point: Option<Point>,
 }
@@ -76,6 +76,14 @@ pub(crate) fn check(injections: &[Injection], world: usize, last_step: u64) -> O
         }
     }
     Ok(())
+}
+
+/// Faults that do not strike, because the run goes on after their step.
+pub(crate) fn missed(
+    injections: &[Injection],
+    resumed: u64,
+) -> impl Iterator<Item = &Injection> + use<'_> {
+    injections.iter().filter(move |injection| injection.step <= resumed)
 }
 
 /// The faults of this rank.

@@ -40,3 +40,4 @@ pub mod step;
 pub mod telemetry;
 mod tidying;
 mod vote;
+mod world;

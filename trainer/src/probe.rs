@@ -39,10 +39,15 @@ const TRIAD: usize = 16 << 20;
 /// Elements that one thread takes at a time.
 const PIECE: usize = 1 << 16;
 
+/// What [`memory_bytes_per_second`] allocates.
+pub(crate) fn triad_bytes(local_world: usize) -> usize {
+    3 * (TRIAD / local_world) * size_of::<f32>()
+}
+
 /// Bytes per second of a = b + s c over arrays beyond the caches, two reads and a write, as the
 /// triad of STREAM counts them; the best for `budget`, of at least three after one that warms up.
 ///
-/// Of a machine's `local_world` ranks each takes its part. The memory plan does not count it.
+/// Of a machine's `local_world` ranks each takes its part.
 pub(crate) fn memory_bytes_per_second(local_world: usize, budget: Duration) -> f64 {
     let elements = TRIAD / local_world;
     let [mut a, b, c] = [0.0_f32, 1.0, 2.0].map(|value| vec![value; elements]);

@@ -30,6 +30,11 @@ pub(crate) fn check(step: Option<u64>, config: &Config, last_step: u64) -> Outco
     Ok(())
 }
 
+/// What a rank holds for a profile between two steps.
+pub(crate) fn bytes(step: Option<u64>, local_world: usize) -> usize {
+    step.map_or(0, |_| probe::triad_bytes(local_world))
+}
+
 /// What the machine can do, as measured in this run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rates {

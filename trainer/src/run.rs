@@ -1,16 +1,14 @@
 //! A run from its command line to its record: what every rank does, in order.
 
-use std::fmt::Display;
 use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use checkpoint::{Identity, Store};
 use launch::StopFlag;
-use launch::bootstrap::{self, World};
-use launch::threads::ThreadPlan;
+use launch::bootstrap::World;
 
-use crate::announce::announce;
+use crate::announce::{Ended, Teller};
 use crate::assemble::{batch_plan, data_failure};
 use crate::attempt::{self, Attempt, End, Ends, Probe};
 use crate::chronicle::{Chronicle, Ending};
@@ -26,11 +24,12 @@ use crate::meeting::{
     Agreed, agree_on_configuration, agree_on_folder, agree_on_weights, gather_ranks,
 };
 use crate::profile::{self, Profile};
-use crate::record::{self, Status};
+use crate::record::{self, Record, Status};
 use crate::sizing::Sizing;
 use crate::state::weights_digest;
 use crate::step::Trainer;
 use crate::telemetry::{LogFormat, Telemetry, TelemetryOptions};
+use crate::world::{leave, open_world, thread_pool};
 
 /// What `yardstick train` was asked for.
 #[derive(Debug)]
@@ -47,7 +46,7 @@ pub(crate) struct RunOptions {
     pub eval_every: Option<u64>,
     /// Loss to stop at.
     pub target_loss: Option<f64>,
-    /// How steps are told.
+    /// How steps, events and warnings are told.
     pub log_format: LogFormat,
     /// Measure each op of this step.
     pub profile_step: Option<u64>,
@@ -71,44 +70,10 @@ pub(crate) fn run(options: &RunOptions) -> Outcome<ExitCode> {
     let world = open_world(config)?;
     let train = || Setting::new(options, &world, &signals, last_step)?.train();
     let trained = thread_pool(&world.threads).and_then(|pool| pool.install(train));
-    trained.inspect_err(|failure| leave(&world, failure))
-}
-
-/// A rank that fails for a reason of its own must not wait for the others on its way out; they
-/// learn of it by the launcher or their deadline. A numerical failure is everybody's.
-fn leave(world: &World, failure: &Failure) {
-    if failure.code != ExitCode::Numerical {
-        world.collective.abandon(&failure.to_string());
-    }
-}
-
-fn open_world(config: &Config) -> Outcome<World> {
-    let settings = &config.settings.collectives;
-    let backend = settings.backend;
-    let deadline = Duration::from_secs_f64(settings.deadline_s);
-    let closing = deadline.max(Duration::from_secs_f64(config.settings.checkpoint.deadline_s));
-    let threads = Some(config.settings.run.threads).filter(|&threads| threads > 0);
-    let options = bootstrap::Options { backend, deadline, closing, threads };
-    bootstrap::open(&options).map_err(|error| {
-        let peers = error.is_peer_failure();
-        let code = if peers { ExitCode::PeerLost } else { ExitCode::Environment };
-        Failure::new(code, error)
+    trained.map_err(|failure| {
+        leave(&world, &failure);
+        Failure { told_by: Some(world.placement.rank), ..failure }
     })
-}
-
-/// The compute threads of this rank; the training thread is one of them.
-fn thread_pool(plan: &ThreadPlan) -> Outcome<rayon::ThreadPool> {
-    let bound = plan.clone();
-    rayon::ThreadPoolBuilder::new()
-        .num_threads(plan.threads)
-        .thread_name(|index| format!("compute-{index}"))
-        .start_handler(move |_| {
-            if let Err(error) = bound.bind() {
-                tracing::warn!("threads are not bound to cores: {error}");
-            }
-        })
-        .build()
-        .map_err(|error| Failure::new(ExitCode::Internal, error))
 }
 
 /// What is known before training starts.
@@ -137,7 +102,8 @@ impl<'run> Setting<'run> {
         inject::check(&options.injections, placement.world, last_step)?;
         let plan = batch_plan(config, placement.rank, placement.world)?;
         let shape = (placement.world, placement.local_world, world.threads.threads);
-        Sizing::new(config, shape)?.require(placement.local_world)?;
+        let profile_bytes = profile::bytes(options.profile_step, placement.local_world);
+        Sizing::new(config, shape, profile_bytes)?.require(placement.local_world)?;
         let workload = &config.workload;
         let source = Source::open(&workload.data, workload.model.vocabulary, &config.base)
             .map_err(data_failure)?;
@@ -165,25 +131,14 @@ impl<'run> Setting<'run> {
         })
     }
 
-    /// Rank 0 tells; the others are quiet.
-    fn announce(&self, event: &str, text: impl Display) {
-        self.announce_with(event, text, serde_json::json!({}));
-    }
-
-    /// The same, with what a program would look for in the sentence.
-    fn announce_with(&self, event: &str, text: impl Display, mut details: serde_json::Value) {
-        if self.world.placement.rank == 0 {
-            details["folder"] = self.folder.root().to_string_lossy().into();
-            announce(self.options.log_format, event, text, details);
-        }
+    fn teller(&self) -> Teller<'_> {
+        let is_quiet = self.world.placement.rank != 0;
+        Teller { format: self.options.log_format, folder: self.folder.root(), is_quiet }
     }
 
     fn train(&self) -> Outcome<ExitCode> {
-        let shown = self.folder.root().display();
         let Prepared::Attempt { number, run } = &self.prepared else {
-            let text = format!("{shown}: complete already, nothing to do");
-            let details = serde_json::json!({"status": Status::Complete, "exit_code": 0});
-            self.announce_with("end", text, details);
+            self.tell_complete_already();
             return Ok(ExitCode::Done);
         };
         let (config, collective) = (&self.options.config, &*self.world.collective);
@@ -215,6 +170,16 @@ impl<'run> Setting<'run> {
         })
     }
 
+    fn tell_complete_already(&self) {
+        let shown = self.folder.root().display();
+        let text = format!("{shown}: complete already, nothing to do");
+        // Read again: the ranks were told no more than that it is so.
+        if let Ok(record) = Record::read(self.folder.root()) {
+            let committed = record.checkpoints.map(|checkpoints| checkpoints.last_step);
+            self.teller().end(text, &Ended::of(&record, committed));
+        }
+    }
+
     /// A record that cannot be written fails a run that was fine, and hides no other ending.
     fn finish(
         &self,
@@ -225,21 +190,24 @@ impl<'run> Setting<'run> {
     ) -> Outcome<()> {
         let shown = self.folder.root().display();
         let step = committed.map_or("nothing".to_owned(), |step| format!("step {step}"));
-        let (text, recorded) = match outcome {
-            Ok(End::Stopped) => {
-                (format!("{shown}: stopped; {step} is saved, the same command goes on"), recorded)
+        let Some(record) = chronicle.record() else { return recorded };
+        let mut ended = Ended::of(record, committed);
+        let text = match (outcome, &recorded) {
+            (Ok(End::Stopped), _) => {
+                format!("{shown}: stopped; {step} is saved, the same command goes on")
             }
-            Ok(_) => {
-                recorded?;
-                (format!("{shown}: complete; see `yardstick report {shown}`"), Ok(()))
+            (Ok(_), Ok(())) => format!("{shown}: complete; see `yardstick report {shown}`"),
+            (Ok(_), Err(failure)) => {
+                (ended.status, ended.exit_code) = (Status::Failed, Some(failure.code as u8));
+                format!("{shown}: every step is made and not recorded; {step} is saved")
             }
-            Err(_) => (format!("{shown}: failed; {step} is saved"), recorded),
+            (Err(_), _) => format!("{shown}: failed; {step} is saved"),
         };
-        let mut details = chronicle.ending();
-        details["committed_step"] = committed.into();
-        self.announce_with("end", text, details);
-        if let Err(failure) = recorded {
-            tracing::error!("the record could not be written: {failure}");
+        self.teller().end(text, &ended);
+        match (outcome, recorded) {
+            (Ok(End::LastStep | End::TargetLoss), recorded) => return recorded,
+            (_, Err(failure)) => tracing::error!("the record could not be written: {failure}"),
+            (_, Ok(())) => {}
         }
         Ok(())
     }
@@ -257,7 +225,8 @@ impl<'run> Setting<'run> {
         let floor = trainer.sequences.describe().entropy_floor_nats;
         chronicle.resumed(resumed.unwrap_or(0), floor)?;
         self.import(trainer, resumed, chronicle)?;
-        self.announce("start", self.introduction(resumed));
+        self.teller().start(self.introduction(resumed));
+        self.note_missed_injections(resumed.unwrap_or(0));
         let telemetry = self.telemetry(resumed.unwrap_or(0))?;
         if resumed.is_some() {
             durability.start_tidying(trainer);
@@ -318,7 +287,7 @@ impl<'run> Setting<'run> {
         if let Some(step) = resumed {
             let shown = self.folder.root().display();
             let text = format!("{shown}: resumes after step {step}; --init-from is not read again");
-            self.announce("note", text);
+            self.teller().note(text);
             return Ok(());
         }
         let model = &self.options.config.workload.model;
@@ -335,10 +304,16 @@ impl<'run> Setting<'run> {
     fn profile(&self, resumed: u64) -> Option<Profile> {
         let step = self.options.profile_step?;
         if step <= resumed {
-            self.announce("note", format!("step {step} was done before: there is no profile"));
+            self.teller().note(format!("step {step} was done before: there is no profile"));
             return None;
         }
         Some(Profile::new(step, self.world.placement.rank == 0))
+    }
+
+    fn note_missed_injections(&self, resumed: u64) {
+        for injection in inject::missed(&self.options.injections, resumed) {
+            self.teller().note(format!("step {} was done before: no fault in it", injection.step));
+        }
     }
 
     fn introduction(&self, resumed: Option<u64>) -> String {
@@ -374,23 +349,5 @@ impl<'run> Setting<'run> {
             }
             error => Failure::new(ExitCode::Internal, error),
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use launch::threads::allowed_cores;
-
-    use super::*;
-
-    #[test]
-    fn compute_threads_are_bound_only_to_cores_of_their_own() {
-        let allowed = allowed_cores();
-        for exclusive in [false, true] {
-            let cores = vec![allowed[0]];
-            let pool = thread_pool(&ThreadPlan { threads: 1, cores, exclusive }).unwrap();
-            let expected = if exclusive { &allowed[..1] } else { &allowed };
-            assert_eq!(pool.install(allowed_cores), expected, "exclusive: {exclusive}");
-        }
     }
 }

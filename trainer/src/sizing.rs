@@ -42,9 +42,11 @@ pub(crate) struct Sizing {
 
 impl Sizing {
     /// For one of `world` ranks, of which `local` share this machine, with its compute threads.
+    /// `profile_bytes` is what a profile measures with between two steps.
     pub(crate) fn new(
         config: &Config,
         (world, local, threads): (usize, usize, usize),
+        profile_bytes: usize,
     ) -> Outcome<Self> {
         let available_bytes = launch::available_memory_bytes();
         let (model, batch) = (&config.workload.model, &config.workload.batch);
@@ -61,7 +63,7 @@ impl Sizing {
         };
         let activation_bytes =
             items.iter().fold(0_u64, |sum, (_, bytes)| sum.saturating_add(*bytes));
-        items.extend(around_the_engine(config, (world, local), layout.len()));
+        items.extend(around_the_engine(config, (world, local), layout.len(), profile_bytes));
         let owners = if config.settings.run.shard_optimizer { world } else { 1 };
         let held = layout.len() / owners;
         let plan = MemoryPlan::new(layout.parameters(), layout.len(), held, compute, items);
@@ -117,6 +119,7 @@ fn around_the_engine(
     config: &Config,
     ranks: (usize, usize),
     elements: usize,
+    profile_bytes: usize,
 ) -> impl Iterator<Item = (String, u64)> {
     let workload = &config.workload;
     let batch = &workload.batch;
@@ -125,12 +128,12 @@ fn around_the_engine(
     // One after the other, between steps.
     let is_probed = config.settings.telemetry.matmul_probe_s > 0.0;
     let probe_bytes = if is_probed { probe::matmul_bytes(workload.precision.compute) } else { 0 };
-    let between_steps = CHECKPOINT_WRITER_BYTES.max(probe_bytes);
+    let between_steps = CHECKPOINT_WRITER_BYTES.max(probe_bytes).max(profile_bytes);
     let items = [
         ("slots in the node's memory", footprint.node),
         ("MPI library", footprint.library),
         ("prefetched tokens", PREFETCH_DEPTH * 2 * size_of::<u32>() * tokens),
-        ("checkpoint writer, matmul probe", between_steps),
+        ("checkpoint writer, probes", between_steps),
         ("code and stacks", PROCESS_BYTES),
     ];
     let planned = items.into_iter().filter(|&(_, bytes)| bytes > 0);
@@ -141,4 +144,21 @@ fn around_the_engine(
 pub(crate) fn compute_threads(config: &Config, local: usize) -> usize {
     let threads = Some(config.settings.run.threads).filter(|&threads| threads > 0);
     ThreadPlan::of_first(local, threads).threads
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile;
+
+    #[test]
+    fn a_profile_is_planned_in_place_of_the_smaller_probe() {
+        let config = Config::load("smoke", &[]).unwrap();
+        let total = |profiled| {
+            let profile_bytes = profile::bytes(profiled, 2);
+            Sizing::new(&config, (2, 2, 1), profile_bytes).unwrap().total_bytes
+        };
+        let probe = 3 * 1024 * 1024 * size_of::<f32>() as u64;
+        assert_eq!(total(Some(2)) - total(None), (96 << 20) - probe);
+    }
 }

@@ -95,7 +95,8 @@ impl Tokenize {
     /// Refuses what is called JSON lines and would be taken as one text, braces and all.
     fn check(&self) -> Outcome<()> {
         let is_json = |path: &&PathBuf| {
-            path.extension().is_some_and(|extension| extension == "jsonl" || extension == "ndjson")
+            let is = |name| path.extension().is_some_and(|found| found.eq_ignore_ascii_case(name));
+            is("jsonl") || is("ndjson")
         };
         match self.inputs.iter().find(is_json).filter(|_| self.jsonl.is_none()) {
             None => Ok(()),

@@ -12,7 +12,7 @@ use std::io::Write;
 
 use clap::{Parser, Subcommand};
 
-use crate::announce::announce_failure;
+use crate::announce::tell_failure;
 use crate::failure::{ExitCode, Failure, Outcome};
 use crate::telemetry::LogFormat;
 
@@ -63,7 +63,7 @@ pub fn main() -> ExitCode {
 }
 
 fn tell(format: LogFormat, failure: &Failure) -> ExitCode {
-    announce_failure(format, failure);
+    tell_failure(format, failure);
     failure.code
 }
 

@@ -41,7 +41,8 @@ impl Plan {
         let config = Config::load(&self.workload, &self.overrides)?;
         config.workload.batch.accumulation(self.ranks)?;
         let local = self.local_ranks.unwrap_or(self.ranks);
-        let sizing = Sizing::new(&config, (self.ranks, local, compute_threads(&config, local)))?;
+        let shape = (self.ranks, local, compute_threads(&config, local));
+        let sizing = Sizing::new(&config, shape, 0)?;
         if self.json {
             return print_json(&sizing);
         }

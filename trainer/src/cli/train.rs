@@ -57,7 +57,7 @@ pub(super) struct Train {
     /// Every operation between ranks ends within this time, or the run does, as in `120s`.
     #[arg(long, value_name = "TIME", value_parser = seconds)]
     deadline: Option<f64>,
-    /// Step lines for people or for machines.
+    /// What is told on stderr, for people or as JSON lines for programs.
     #[arg(long, value_enum, default_value = "text")]
     pub(super) log_format: LogFormat,
     /// Print what each op of this step took (calls, time, FLOP/s, bytes/s, shares of what the

@@ -44,7 +44,8 @@ impl Workloads {
         let rows = models::presets::names().map(|name| {
             let config = Config::load(name, &[])?;
             let id = config.workload.id(None);
-            Ok(Row { name, id, sizing: Sizing::new(&config, (1, 1, compute_threads(&config, 1)))? })
+            let sizing = Sizing::new(&config, (1, 1, compute_threads(&config, 1)), 0)?;
+            Ok(Row { name, id, sizing })
         });
         let rows: Vec<Row> = rows.collect::<Outcome<_>>()?;
         if self.json { print_json(&rows) } else { print(table(&rows)) }

@@ -84,7 +84,7 @@ impl<'a> Origin<'a> {
     }
 
     /// An impossible value: the file's mistake if the file `alone` has it as well. Where that fails
-    /// of another mistake, the file's if it has the key and the command line does not.
+    /// of another mistake, one of both if the file has the key and the command line does not.
     pub(super) fn blame(&self, failure: Failure, alone: Option<&Failure>) -> Failure {
         let (Some(models::Error::Invalid { key, .. }), Some(alone)) =
             (failure.error.downcast_ref(), alone)
@@ -96,8 +96,8 @@ impl<'a> Origin<'a> {
         if !is_same && (offset.is_none() || self.is_overridden(key)) {
             return failure;
         }
-        let place = self.place(offset);
-        failure.context(place)
+        let with = if is_same { "" } else { ", with --set" };
+        failure.context(format!("{}{with}", self.place(offset)))
     }
 
     fn is_overridden(&self, key: &str) -> bool {

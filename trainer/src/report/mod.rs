@@ -34,9 +34,7 @@ pub fn report(dir: &Path) -> Result<ReportData, Error> {
     if record.steps.is_none() {
         let series = StepSeries::read(dir, world)?;
         record.measure(&series, &Reference::default(), None);
-    }
-    if record.exit_code.is_none() {
-        record.anomalies.extend(record.unknown()); // nobody came to tell it
+        record.note_unknown();
     }
     let mut report = ReportData::new(record);
     let told = report.record.reason.as_ref().map(|reason| reason.text.clone());

@@ -69,6 +69,22 @@ fn a_run_that_was_killed_is_told_from_its_steps() {
     assert_eq!(unknown.count(), 1, "{:?}", found.warnings);
 }
 
+/// It failed before it had read the steps of the attempts before it.
+#[test]
+fn a_failed_attempt_hides_no_unknown_figure_of_the_steps_on_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut failed = tests::finished();
+    (failed.steps, failed.mfu_measured) = (None, None);
+    (failed.status, failed.exit_code) = (Status::Failed, Some(6));
+    failed.note_unknown();
+    failed.write(folder.path()).unwrap();
+    assert!(!report(folder.path()).unwrap().warnings.join("\n").contains("mfu"));
+    write_steps(folder.path(), 1, 1..=30);
+    let warnings = report(folder.path()).unwrap().warnings;
+    let unknown: Vec<_> = warnings.iter().filter(|text| text.starts_with("null, ")).collect();
+    assert!(unknown.len() == 1 && unknown[0].contains("mfu_measured ("), "{warnings:?}");
+}
+
 #[test]
 fn losses_have_every_bit() {
     let folder = tempfile::tempdir().unwrap();

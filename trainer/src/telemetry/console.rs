@@ -11,14 +11,14 @@ use super::{StepLine, StepSample, TelemetryOptions};
 use crate::phase::Phase;
 use crate::report::format;
 
-/// How steps are told.
+/// How steps, events and warnings are told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
     /// Aligned columns, and a progress bar on a terminal.
     #[default]
     Text,
-    /// One JSON object per step.
+    /// One JSON object per line.
     Json,
 }
 
