@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use checkpoint::Point;
 use models::rng::{Purpose, Stream};
 use serde_json::Value;
-use support::{Folder, KINDS, Kind, Running, finish, launch, mpirun, yardstick};
+use support::{Finished, Folder, KINDS, Kind, Running, finish, launch, mpirun, yardstick};
 
 const STEPS: u64 = 24;
 
@@ -238,6 +238,34 @@ fn a_gradient_that_is_not_finite_names_the_tensor() {
     assert!(named.iter().all(|word| finished.stderr.contains(word)), "{}", finished.stderr);
 }
 
+/// What two ranks ended with, a line each. A launcher ends all ranks when one has ended badly, so
+/// each waits for the other's code.
+fn codes_of_both(arguments: &[&str]) -> (Finished, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let codes = folder.path().join("codes");
+    let both = r#"
+        codes=$1; shift; "$@"; echo $? >>"$codes"
+        for _ in $(seq 300); do [ "$(wc -l <"$codes")" = 2 ] && break; sleep 0.1; done"#;
+    let mut command = launch(2, "sh");
+    command.args(["-c", both, "sh"]).arg(&codes);
+    command.arg(env!("CARGO_BIN_EXE_yardstick")).args(arguments);
+    let finished = finish(command);
+    (finished, std::fs::read_to_string(codes).unwrap_or_default())
+}
+
+/// What it ends with is what happened to it, not what happened to its last word.
+#[test]
+fn a_rank_that_cannot_leave_its_last_word_keeps_its_exit_code() {
+    let folder = Folder::new();
+    let out = folder.text();
+    finish(mpirun(2, &["train", "--steps", "4", "--threads", "1", "--out", &out])).expect(0);
+    std::fs::create_dir(folder.path().join("attempts/002.r000001.failed")).unwrap();
+    let fault = ["--inject", "nan@step=5,rank=1"];
+    let (failed, codes) = codes_of_both(&arguments(&out, &fault));
+    assert_eq!(codes, "4\n4\n", "{}", failed.stderr);
+    assert!(failed.stderr.contains("002.r000001.failed"), "{}", failed.stderr);
+}
+
 /// Rank 0 alone looks into the folder; the others learn from it how to end.
 #[test]
 fn every_rank_refuses_a_run_whose_checkpoints_are_gone() {
@@ -246,18 +274,9 @@ fn every_rank_refuses_a_run_whose_checkpoints_are_gone() {
     finish(mpirun(2, &["train", "--steps", "4", "--threads", "1", "--out", &out])).expect(0);
     let checkpoints = folder.path().join("checkpoints");
     std::fs::remove_dir_all(&checkpoints).unwrap();
-    let codes = folder.path().with_extension("codes");
-    let mut command = launch(2, "sh");
-    // A launcher ends all ranks when the first has ended badly: it waits for the other's code.
-    let both = r#"
-        codes=$1; shift; "$@"; echo $? >>"$codes"
-        for _ in $(seq 300); do [ "$(wc -l <"$codes")" = 2 ] && break; sleep 0.1; done"#;
-    command.args(["-c", both, "sh"]).arg(&codes);
-    command.arg(env!("CARGO_BIN_EXE_yardstick")).args(arguments(&out, &[]));
-    let refused = finish(command);
+    let (refused, codes) = codes_of_both(&arguments(&out, &[]));
     let named = checkpoints.to_string_lossy();
     assert!(refused.stderr.contains(&*named), "{}", refused.stderr);
-    let codes = std::fs::read_to_string(codes).unwrap_or_default();
     assert_eq!(codes, "6\n6\n", "{}", refused.stderr);
     assert!(!checkpoints.exists(), "nothing was begun");
 }

@@ -135,8 +135,14 @@ fn json_lines_are_for_machines_and_stdout_stays_empty() {
     let lines = objects(&finished);
     let steps: Vec<_> = lines.iter().filter_map(|line| line["step"].as_u64()).collect();
     assert_eq!(steps, [1, 2, 3]);
-    let end = |lines: &[Value]| lines.last().unwrap().clone();
-    for end in [end(&lines), end(&objects(&train(&folder, &arguments).expect(0)))] {
+    let again = objects(&train(&folder, &arguments).expect(0));
+    // Resumed for nothing: the last attempt saved no step.
+    let file = folder.path().join("record.json");
+    let mut record = folder.record();
+    record["checkpoints"] = Value::Null;
+    std::fs::write(file, record.to_string()).unwrap();
+    let once_more = objects(&train(&folder, &arguments).expect(0));
+    for end in [lines, again, once_more].map(|mut lines| lines.pop().unwrap()) {
         assert_eq!((&end["event"], &end["status"]), (&json!("end"), &json!("complete")));
         assert_eq!((&end["exit_code"], &end["committed_step"]), (&json!(0), &json!(3)));
         assert_eq!(end["folder"], folder.text());
@@ -186,6 +192,7 @@ fn a_record_that_cannot_be_written_fails_the_run() {
     assert_eq!((&end["exit_code"], &end["committed_step"]), (&json!(1), &json!(3)));
     assert_eq!((&error["event"], &error["exit_code"]), (&json!("error"), &json!(1)));
     assert!(error["text"].as_str().unwrap().contains("record.json"), "{error}");
+    assert_eq!(end["reason"]["text"], error["text"]);
 }
 
 #[test]
@@ -194,7 +201,7 @@ fn a_fault_in_a_step_that_was_done_before_is_noted() {
     train(&folder, &["--steps", "2"]).expect(0);
     let faults = ["--inject", "nan@step=2", "--inject", "slow@step=3"];
     let said = train(&folder, &[&["--steps", "3"], &faults[..]].concat()).expect(0).stderr;
-    assert!(said.contains("step 2 was done before: no fault in it"), "{said}");
+    assert!(said.contains("step 2 was done before: no fault of rank 0 in it"), "{said}");
     assert!(!said.contains("step 3 was done"), "{said}");
 }
 

@@ -190,12 +190,10 @@ impl Chronicle {
 }
 
 impl Chronicle {
-    /// Why the run failed, with the rank, host, step and phase where they are known. What is no
-    /// other rank's doing is this one's; who lost a peer looks for that peer's last word.
+    /// Why the run failed, with the rank, host, step and phase where they are known. Who lost
+    /// a peer looks for that peer's last word.
     fn reason(&self, failure: &Failure, trainer: Option<&Trainer<'_>>) -> Reason {
-        let shared = [ExitCode::PeerLost, ExitCode::Numerical, ExitCode::Checkpoint];
-        let is_own = !shared.contains(&failure.code) || is_of_own_files(failure);
-        let rank = failure.rank.or(is_own.then_some(self.rank));
+        let rank = failure.culprit(self.rank);
         let word = Word::of(&self.dir, self.attempt).filter(Word::is_own);
         if let Some(word) = word.filter(|_| failure.code == ExitCode::PeerLost) {
             return word.reason;
@@ -216,13 +214,6 @@ impl Chronicle {
         let word = Word { exit_code: failure.code as u8, reason };
         word.leave(&self.dir, self.attempt, self.rank).map_err(internal)
     }
-}
-
-/// Whether files failed on this rank itself, and not on another that told of it.
-fn is_of_own_files(failure: &Failure) -> bool {
-    use checkpoint::Error::{Damaged, Io, Mismatch, UnknownFormat};
-    let cause = failure.error.downcast_ref();
-    matches!(cause, Some(Io { .. } | Damaged { .. } | Mismatch { .. } | UnknownFormat { .. }))
 }
 
 /// Says so when this processor's matmul is not the fastest that there is for its architecture.

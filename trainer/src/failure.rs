@@ -55,6 +55,20 @@ impl Failure {
         Self::new(ExitCode::Usage, anyhow::anyhow!("{message}"))
     }
 
+    /// Rank that caused it, told by one of them: what is no other rank's doing is its own.
+    pub(crate) fn culprit(&self, own: usize) -> Option<usize> {
+        let shared = [ExitCode::PeerLost, ExitCode::Numerical, ExitCode::Checkpoint];
+        let is_own = !shared.contains(&self.code) || self.is_of_own_files();
+        self.rank.or(is_own.then_some(own))
+    }
+
+    /// Whether files failed on this rank itself, and not on another that told of it.
+    fn is_of_own_files(&self) -> bool {
+        use checkpoint::Error::{Damaged, Io, Mismatch, UnknownFormat};
+        let cause = self.error.downcast_ref();
+        matches!(cause, Some(Io { .. } | Damaged { .. } | Mismatch { .. } | UnknownFormat { .. }))
+    }
+
     /// The same failure at a step.
     #[must_use]
     pub fn at_step(mut self, step: u64) -> Self {

@@ -25,7 +25,7 @@ enum Fault {
 pub struct Injection {
     fault: Fault,
     pub(crate) step: u64,
-    rank: usize,
+    pub(crate) rank: usize,
     point: Option<Point>,
 }
 

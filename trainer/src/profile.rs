@@ -30,9 +30,9 @@ pub(crate) fn check(step: Option<u64>, config: &Config, last_step: u64) -> Outco
     Ok(())
 }
 
-/// What a rank holds for a profile between two steps.
-pub(crate) fn bytes(step: Option<u64>, local_world: usize) -> usize {
-    step.map_or(0, |_| probe::triad_bytes(local_world))
+/// What a rank holds for a profile between two steps: one probe after the other.
+pub(crate) fn bytes(step: Option<u64>, compute: Compute, local_world: usize) -> usize {
+    step.map_or(0, |_| probe::triad_bytes(local_world).max(probe::matmul_bytes(compute)))
 }
 
 /// What the machine can do, as measured in this run.

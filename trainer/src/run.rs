@@ -24,7 +24,7 @@ use crate::meeting::{
     Agreed, agree_on_configuration, agree_on_folder, agree_on_weights, gather_ranks,
 };
 use crate::profile::{self, Profile};
-use crate::record::{self, Record, Status};
+use crate::record::{self, Reason, Record, Status};
 use crate::sizing::Sizing;
 use crate::state::weights_digest;
 use crate::step::Trainer;
@@ -72,7 +72,8 @@ pub(crate) fn run(options: &RunOptions) -> Outcome<ExitCode> {
     let trained = thread_pool(&world.threads).and_then(|pool| pool.install(train));
     trained.map_err(|failure| {
         leave(&world, &failure);
-        Failure { told_by: Some(world.placement.rank), ..failure }
+        let rank = world.placement.rank;
+        Failure { rank: failure.culprit(rank), told_by: Some(rank), ..failure }
     })
 }
 
@@ -102,7 +103,8 @@ impl<'run> Setting<'run> {
         inject::check(&options.injections, placement.world, last_step)?;
         let plan = batch_plan(config, placement.rank, placement.world)?;
         let shape = (placement.world, placement.local_world, world.threads.threads);
-        let profile_bytes = profile::bytes(options.profile_step, placement.local_world);
+        let compute = config.workload.precision.compute;
+        let profile_bytes = profile::bytes(options.profile_step, compute, placement.local_world);
         Sizing::new(config, shape, profile_bytes)?.require(placement.local_world)?;
         let workload = &config.workload;
         let source = Source::open(&workload.data, workload.model.vocabulary, &config.base)
@@ -171,13 +173,23 @@ impl<'run> Setting<'run> {
     }
 
     fn tell_complete_already(&self) {
-        let shown = self.folder.root().display();
-        let text = format!("{shown}: complete already, nothing to do");
-        // Read again: the ranks were told no more than that it is so.
-        if let Ok(record) = Record::read(self.folder.root()) {
-            let committed = record.checkpoints.map(|checkpoints| checkpoints.last_step);
-            self.teller().end(text, &Ended::of(&record, committed));
+        if self.world.placement.rank != 0 {
+            return;
         }
+        // All that is known here is that it is so.
+        let record = Record::read(self.folder.root()).ok();
+        let committed = record.and_then(|record| {
+            let saved = record.checkpoints.map(|checkpoints| checkpoints.last_step);
+            saved.or(record.attempts.last()?.committed_step)
+        });
+        let ended = Ended {
+            status: Status::Complete,
+            exit_code: Some(ExitCode::Done as u8),
+            reason: None,
+            committed_step: committed,
+        };
+        let shown = self.folder.root().display();
+        self.teller().end(format!("{shown}: complete already, nothing to do"), &ended);
     }
 
     /// A record that cannot be written fails a run that was fine, and hides no other ending.
@@ -190,7 +202,12 @@ impl<'run> Setting<'run> {
     ) -> Outcome<()> {
         let shown = self.folder.root().display();
         let step = committed.map_or("nothing".to_owned(), |step| format!("step {step}"));
-        let Some(record) = chronicle.record() else { return recorded };
+        let Some(record) = chronicle.record() else {
+            if let Err(failure) = recorded {
+                tracing::error!("what ended this rank could not be left in the folder: {failure}");
+            }
+            return Ok(());
+        };
         let mut ended = Ended::of(record, committed);
         let text = match (outcome, &recorded) {
             (Ok(End::Stopped), _) => {
@@ -199,7 +216,9 @@ impl<'run> Setting<'run> {
             (Ok(_), Ok(())) => format!("{shown}: complete; see `yardstick report {shown}`"),
             (Ok(_), Err(failure)) => {
                 (ended.status, ended.exit_code) = (Status::Failed, Some(failure.code as u8));
-                format!("{shown}: every step is made and not recorded; {step} is saved")
+                let text = failure.to_string();
+                ended.reason = Some(Reason { text, ..Reason::default() });
+                format!("{shown}: training is done and not recorded; {step} is saved")
             }
             (Err(_), _) => format!("{shown}: failed; {step} is saved"),
         };
@@ -312,7 +331,9 @@ impl<'run> Setting<'run> {
 
     fn note_missed_injections(&self, resumed: u64) {
         for injection in inject::missed(&self.options.injections, resumed) {
-            self.teller().note(format!("step {} was done before: no fault in it", injection.step));
+            let Injection { step, rank, .. } = injection;
+            let text = format!("step {step} was done before: no fault of rank {rank} in it");
+            self.teller().note(text);
         }
     }
 

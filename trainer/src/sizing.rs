@@ -148,17 +148,21 @@ pub(crate) fn compute_threads(config: &Config, local: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use models::workload::Compute;
+
     use super::*;
     use crate::profile;
 
     #[test]
     fn a_profile_is_planned_in_place_of_the_smaller_probe() {
-        let config = Config::load("smoke", &[]).unwrap();
-        let total = |profiled| {
-            let profile_bytes = profile::bytes(profiled, 2);
+        let total = |probe_s, profiled, local| {
+            let config = format!("telemetry.matmul_probe_s={probe_s}");
+            let config = Config::load("smoke", &[config]).unwrap();
+            let profile_bytes = profile::bytes(profiled, Compute::F32, local);
             Sizing::new(&config, (2, 2, 1), profile_bytes).unwrap().total_bytes
         };
         let probe = 3 * 1024 * 1024 * size_of::<f32>() as u64;
-        assert_eq!(total(Some(2)) - total(None), (96 << 20) - probe);
+        assert_eq!(total("1.0", Some(2), 2) - total("1.0", None, 2), (96 << 20) - probe);
+        assert_eq!(total("0.0", Some(2), 32), total("1.0", None, 32), "it multiplies as well");
     }
 }
