@@ -274,10 +274,12 @@ fn every_rank_refuses_a_run_whose_checkpoints_are_gone() {
     finish(mpirun(2, &["train", "--steps", "4", "--threads", "1", "--out", &out])).expect(0);
     let checkpoints = folder.path().join("checkpoints");
     std::fs::remove_dir_all(&checkpoints).unwrap();
-    let (refused, codes) = codes_of_both(&arguments(&out, &[]));
+    let (refused, codes) = codes_of_both(&arguments(&out, &["--log-format", "json"]));
     let named = checkpoints.to_string_lossy();
     assert!(refused.stderr.contains(&*named), "{}", refused.stderr);
     assert_eq!(codes, "6\n6\n", "{}", refused.stderr);
+    let culprits = refused.stderr.matches("\"caused_by_rank\":0,");
+    assert_eq!(culprits.count(), 2, "{}", refused.stderr);
     assert!(!checkpoints.exists(), "nothing was begun");
 }
 

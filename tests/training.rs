@@ -193,6 +193,7 @@ fn a_record_that_cannot_be_written_fails_the_run() {
     assert_eq!((&error["event"], &error["exit_code"]), (&json!("error"), &json!(1)));
     assert!(error["text"].as_str().unwrap().contains("record.json"), "{error}");
     assert_eq!(end["reason"]["text"], error["text"]);
+    assert_eq!((&end["reason"]["rank"], &error["caused_by_rank"]), (&json!(0), &json!(0)));
 }
 
 #[test]

@@ -192,7 +192,7 @@ impl Chronicle {
 impl Chronicle {
     /// Why the run failed, with the rank, host, step and phase where they are known. Who lost
     /// a peer looks for that peer's last word.
-    fn reason(&self, failure: &Failure, trainer: Option<&Trainer<'_>>) -> Reason {
+    pub(crate) fn reason(&self, failure: &Failure, trainer: Option<&Trainer<'_>>) -> Reason {
         let rank = failure.culprit(self.rank);
         let word = Word::of(&self.dir, self.attempt).filter(Word::is_own);
         if let Some(word) = word.filter(|_| failure.code == ExitCode::PeerLost) {

@@ -110,7 +110,8 @@ pub(crate) fn agree_on_folder(
     });
     let payload = serde_json::to_vec(&said).map_err(internal)?;
     match (own, gather(options, world, &payload)) {
-        (Some(Err(refusal)), _) => Err(refusal), // said even where a peer was lost meanwhile
+        // Said even where a peer was lost meanwhile.
+        (Some(Err(refusal)), _) => Err(caused_by(0, refusal)),
         (_, Err(failure)) => Err(failure),
         (Some(prepared), Ok(_)) => prepared,
         (None, Ok(mut all)) => hear(&all.swap_remove(0)),

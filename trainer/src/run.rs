@@ -24,7 +24,7 @@ use crate::meeting::{
     Agreed, agree_on_configuration, agree_on_folder, agree_on_weights, gather_ranks,
 };
 use crate::profile::{self, Profile};
-use crate::record::{self, Reason, Record, Status};
+use crate::record::{self, Record, Status};
 use crate::sizing::Sizing;
 use crate::state::weights_digest;
 use crate::step::Trainer;
@@ -216,8 +216,7 @@ impl<'run> Setting<'run> {
             (Ok(_), Ok(())) => format!("{shown}: complete; see `yardstick report {shown}`"),
             (Ok(_), Err(failure)) => {
                 (ended.status, ended.exit_code) = (Status::Failed, Some(failure.code as u8));
-                let text = failure.to_string();
-                ended.reason = Some(Reason { text, ..Reason::default() });
+                ended.reason = Some(chronicle.reason(failure, None));
                 format!("{shown}: training is done and not recorded; {step} is saved")
             }
             (Err(_), _) => format!("{shown}: failed; {step} is saved"),
