@@ -11,6 +11,10 @@ cd "$(dirname "$0")/.."
 # shellcheck source=scripts/bench.sh
 . scripts/bench.sh
 
+if [ "$(id -u)" != 0 ] || ! command -v ip >/dev/null || ! command -v tc >/dev/null; then
+    echo "overlap: needs root and ip and tc (Debian's iproute2)" >&2
+    exit 1
+fi
 rounds=${ROUNDS:-3}
 steps=${STEPS:-8}
 link_rate=${LINK_RATE:-4gbit}
@@ -66,9 +70,11 @@ train() {
         --set batch.micro_sequences=2 --set batch.global_sequences=4 \
         --set batch.sequence_tokens=256 --set checkpoint.at_end=false >/dev/null 2>"$out.log" \
         || { cat "$out.log" >&2; return 1; }
-    local hidden
+    local rate hidden
+    rate=$(tokens_per_second_of "$out")
     hidden=$(sed -n 's/.*"hidden_share": \([0-9.]*\).*/\1/p' "$out/record.json")
-    echo "$(tokens_per_second_of "$out") $hidden"
+    [ -n "$rate" ] || { echo "overlap: $out has no tokens per second" >&2; return 1; }
+    echo "$rate $hidden"
 }
 
 cargo build --release --quiet
@@ -80,8 +86,10 @@ smallest=
 for sharded in false true; do
     name=$([ "$sharded" = true ] && echo sharded || echo whole)
     for round in $(seq "$rounds"); do
-        read -r off _ <<<"$(train "$sharded" false "$round")"
-        read -r on hidden <<<"$(train "$sharded" true "$round")"
+        told=$(train "$sharded" false "$round")
+        read -r off _ <<<"$told"
+        told=$(train "$sharded" true "$round")
+        read -r on hidden <<<"$told"
         echo "$off" >>"$folder/off-$sharded"
         echo "$on" >>"$folder/on-$sharded"
         printf '%-10s %8s %14.1f %14.1f %10.2f\n' "$name" "$round" "$off" "$on" "$hidden"
