@@ -76,6 +76,13 @@ impl Failure {
         self
     }
 
+    /// The same failure with the rank that caused it.
+    #[must_use]
+    pub(crate) fn caused_by(mut self, rank: usize) -> Self {
+        self.rank = Some(rank);
+        self
+    }
+
     /// The same failure with an outer sentence.
     #[must_use]
     pub fn context(mut self, message: impl fmt::Display + Send + Sync + 'static) -> Self {

@@ -44,13 +44,11 @@ pub(crate) fn agree_on_configuration(
     let told = format!("{workload_id} {ends:?}\n{}", options.config.to_toml());
     match unlike_rank_0(options, world, &blake3::hash(told.as_bytes()))? {
         None => Ok(()),
-        Some(rank) => Err(caused_by(
-            rank,
-            Failure::usage(format!(
-                "rank {rank} has another configuration than rank 0\n  \
-                 hint: start every rank with the same flags, files and version"
-            )),
-        )),
+        Some(rank) => Err(Failure::usage(format!(
+            "rank {rank} has another configuration than rank 0\n  \
+             hint: start every rank with the same flags, files and version"
+        ))
+        .caused_by(rank)),
     }
 }
 
@@ -62,18 +60,12 @@ pub(crate) fn agree_on_weights(
 ) -> Outcome<()> {
     match unlike_rank_0(options, world, digest)? {
         None => Ok(()),
-        Some(rank) => Err(caused_by(
-            rank,
-            Failure::usage(format!(
-                "--init-from: rank {rank} found other weights than rank 0\n  \
-                 hint: name a folder that is the same on all hosts"
-            )),
-        )),
+        Some(rank) => Err(Failure::usage(format!(
+            "--init-from: rank {rank} found other weights than rank 0\n  \
+             hint: name a folder that is the same on all hosts"
+        ))
+        .caused_by(rank)),
     }
-}
-
-fn caused_by(rank: usize, failure: Failure) -> Failure {
-    Failure { rank: Some(rank), ..failure }
 }
 
 /// The first rank whose digest is not that of rank 0.
@@ -111,7 +103,7 @@ pub(crate) fn agree_on_folder(
     let payload = serde_json::to_vec(&said).map_err(internal)?;
     match (own, gather(options, world, &payload)) {
         // Said even where a peer was lost meanwhile.
-        (Some(Err(refusal)), _) => Err(caused_by(0, refusal)),
+        (Some(Err(refusal)), _) => Err(refusal.caused_by(0)),
         (_, Err(failure)) => Err(failure),
         (Some(prepared), Ok(_)) => prepared,
         (None, Ok(mut all)) => hear(&all.swap_remove(0)),
@@ -124,7 +116,7 @@ fn hear(said: &[u8]) -> Outcome<Agreed> {
         serde_json::from_slice(said).map_err(|error| Failure::new(ExitCode::Internal, error))?;
     let (root, prepared) = said.expect("rank 0 says something").map_err(|code| {
         let told = "rank 0 refused the folder of the run; see its message";
-        caused_by(0, Failure::new(code, anyhow::anyhow!(told)))
+        Failure::new(code, anyhow::anyhow!(told)).caused_by(0)
     })?;
     Ok(Agreed { folder: Folder::new(root), prepared })
 }

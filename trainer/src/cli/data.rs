@@ -89,9 +89,7 @@ impl Tokenize {
             report.text_bytes
         ))
     }
-}
 
-impl Tokenize {
     /// Refuses what is called JSON lines and would be taken as one text, braces and all.
     fn check(&self) -> Outcome<()> {
         let is_json = |path: &&PathBuf| {
