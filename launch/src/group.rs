@@ -1,7 +1,8 @@
 //! The backend of a world: how its ranks talk, and how they part.
 
 use std::ops::Deref;
-use std::time::Duration;
+#[cfg(feature = "mpi")]
+use std::time::{Duration, Instant};
 
 use collectives::Collective;
 
@@ -36,7 +37,7 @@ impl Group {
         match self.0 {
             Kind::Plain(_) => Ok(()),
             #[cfg(feature = "mpi")]
-            Kind::Mpi(mpi, closing) => mpi.close(std::time::Instant::now() + closing),
+            Kind::Mpi(mpi, closing) => mpi.close(Instant::now() + closing),
         }
     }
 }
