@@ -13,15 +13,12 @@ cd "$(dirname "$0")/.."
 # shellcheck source=scripts/bench.sh
 . scripts/bench.sh
 
-rounds=${ROUNDS:-5}
+begin 5
 elements=31000000
 repeats=${REPEATS:-9}
 goal=5
 goal_share=80
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
 
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export OMPI_MCA_rmaps_base_oversubscribe=1
 unset OMPI_MCA_btl_vader_single_copy_mechanism OMPI_MCA_hwloc_base_binding_policy
 
@@ -32,8 +29,8 @@ allreduce=target/release/examples/allreduce
 measure() {
     local name=$1 role=$2
     shift 2
-    mpirun -np 2 "$@" "$allreduce" "$role" "$elements" "$repeats" \
-        >>"$folder/$name" 2>"$folder/log" || { cat "$folder/log" >&2; return 1; }
+    quietly "$folder/log" mpirun -np 2 "$@" "$allreduce" "$role" "$elements" "$repeats" \
+        >>"$folder/$name"
 }
 
 # Open MPI's modes: how bytes cross between processes, and the algorithm of its module `tuned`.
@@ -70,14 +67,14 @@ row() {
 printf '%-40s %12s %12s\n' "all-reduce of $((elements * 4 / 1000000)) MB, 2 ranks" ms GB/s
 best=
 for name in $(printf '%s\n' "${!modes[@]}" | sort); do
-    seconds=$(median <"$folder/$name")
+    seconds=$(median_of "$name")
     row "Open MPI, $name" "$seconds"
     best=$(awk -v a="$seconds" -v b="${best:-1e9}" 'BEGIN { print (a < b ? a : b) }')
 done
-row "yardstick, slots" "$(median <"$folder/slots")"
-ours=$(median <"$folder/buffers")
+row "yardstick, slots" "$(median_of slots)"
+ours=$(median_of buffers)
 row "yardstick, shared buffers" "$ours"
-bandwidth=$(median <"$folder/memory")
+bandwidth=$(median_of memory)
 share=$(awk -v s="$ours" -v n="$elements" -v b="$bandwidth" \
     'BEGIN { printf "%.0f", 100 * 2 * 2 * 4 * n / s / b }')
 awk -v b="$bandwidth" 'BEGIN { printf "memory, both ranks update in place: %.1f GB/s\n", b / 1e9 }'

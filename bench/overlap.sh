@@ -15,14 +15,11 @@ if [ "$(id -u)" != 0 ] || ! command -v ip >/dev/null || ! command -v tc >/dev/nu
     echo "overlap: needs root and ip and tc (Debian's iproute2)" >&2
     exit 1
 fi
-rounds=${ROUNDS:-3}
+begin 3
 steps=${STEPS:-8}
 link_rate=${LINK_RATE:-4gbit}
-goal=1.1
-folder=$(mktemp -d)
 first=yardstick-$$-a
 export SECOND_NODE=yardstick-$$-b
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
 nodes_down() {
     ip netns del "$first" 2>/dev/null || true
@@ -63,26 +60,19 @@ on_both_nodes() {
 
 # train SHARDED OVERLAP ROUND: trains, prints its tokens/s and the hidden share of communication.
 train() {
-    local out=$folder/$1-$2-$3
-    on_both_nodes "$PWD/target/release/yardstick" train --workload gpt2-124m --steps "$steps" \
-        --threads 1 --out "$out" --set precision.compute=bf16 \
+    local out=$folder/$1-$2-$3 rate
+    rate=$(rate_of "$out" on_both_nodes "$yardstick" train --workload gpt2-124m --steps "$steps" \
+        --threads 1 --set precision.compute=bf16 \
         --set "run.shard_optimizer=$1" --set "collectives.overlap=$2" \
         --set batch.micro_sequences=2 --set batch.global_sequences=4 \
-        --set batch.sequence_tokens=256 --set checkpoint.at_end=false >/dev/null 2>"$out.log" \
-        || { cat "$out.log" >&2; return 1; }
-    local rate hidden
-    rate=$(tokens_per_second_of "$out")
-    hidden=$(sed -n 's/.*"hidden_share": \([0-9.]*\).*/\1/p' "$out/record.json")
-    [ -n "$rate" ] || { echo "overlap: $out has no tokens per second" >&2; return 1; }
-    echo "$rate $hidden"
+        --set batch.sequence_tokens=256 --set checkpoint.at_end=false) || return 1
+    echo "$rate $(sed -n 's/.*"hidden_share": \([0-9.]*\).*/\1/p' "$out/record.json")"
 }
 
-cargo build --release --quiet
 nodes_up
 echo "gpt2-124m, bf16, 2 nodes x 1 rank x 2 x 256, link $link_rate, $(nproc) cores, $steps steps" \
-    "a round; checkpoints off, telemetry on; commit $(git rev-parse --short HEAD)"
+    "a round; checkpoints off, telemetry on; commit $commit"
 printf '%-10s %8s %14s %14s %10s\n' optimizer round 'overlap off' 'overlap on' hidden
-smallest=
 for sharded in false true; do
     name=$([ "$sharded" = true ] && echo sharded || echo whole)
     for round in $(seq "$rounds"); do
@@ -90,15 +80,13 @@ for sharded in false true; do
         read -r off _ <<<"$told"
         told=$(train "$sharded" true "$round")
         read -r on hidden <<<"$told"
-        echo "$off" >>"$folder/off-$sharded"
-        echo "$on" >>"$folder/on-$sharded"
+        keep "off-$sharded" "$off"
+        keep "on-$sharded" "$on"
         printf '%-10s %8s %14.1f %14.1f %10.2f\n' "$name" "$round" "$off" "$on" "$hidden"
     done
-    off=$(median <"$folder/off-$sharded")
-    on=$(median <"$folder/on-$sharded")
+    off=$(median_of "off-$sharded")
+    on=$(median_of "on-$sharded")
     printf '%-10s %8s %14.1f %14.1f\n' "$name" median "$off" "$on"
-    smallest=$(awk -v a="$on" -v b="$off" -v least="${smallest:-9}" \
-        'BEGIN { ratio = a / b; printf "%.4f", ratio < least ? ratio : least }')
+    keep ratios "$(ratio "$on" "$off")"
 done
-printf 'overlap: %.2f (goal %s)\n' "$smallest" "$goal"
-awk -v ratio="$smallest" -v goal="$goal" 'BEGIN { exit !(ratio >= goal) }'
+at_least overlap "$(least_of ratios)" 1.1

@@ -1,13 +1,68 @@
-# What the scripts in bench/ share; sourced by them.
+# What the scripts in bench/ share; sourced by them at the root of the repository.
 # shellcheck shell=bash
 
-# median: of the numbers on stdin, a line each.
-median() {
-    sort -n | awk '{ v[NR] = $1 } END { print (v[int((NR + 1) / 2)] + v[int(NR / 2) + 1]) / 2 }'
+# begin ROUNDS: builds, and sets
+# - rounds: ROUNDS of the environment, or that many;
+# - folder: a new one for all that is measured, which goes with the script;
+# - yardstick, commit: the binary and what it was built from.
+# shellcheck disable=SC2034  # for the scripts
+begin() {
+    rounds=${ROUNDS:-$1}
+    folder=$(mktemp -d)
+    trap 'rm -rf "$folder"' EXIT
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+    cargo build --release --quiet
+    yardstick=$PWD/target/release/yardstick
+    commit=$(git rev-parse --short HEAD)
 }
 
-# tokens_per_second_of DIR: all ranks' rate, out of a run's record.
-tokens_per_second_of() {
-    sed -n '/"tokens_per_second"/,/}/ s/.*"total": \([0-9.]*\).*/\1/p' "$1/record.json" |
-        head -n 1
+# quietly LOG COMMAND...: its stderr goes to LOG, and is shown if it fails.
+quietly() {
+    local log=$1
+    shift
+    "$@" 2>"$log" || { cat "$log" >&2; return 1; }
+}
+
+# rate_of DIR COMMAND...: trains with --out DIR; prints all ranks' tokens/s, out of the record.
+rate_of() {
+    local out=$1 rate
+    shift
+    quietly "$out.log" "$@" --out "$out" >/dev/null || return 1
+    rate=$(sed -n '/"tokens_per_second"/,/}/ s/.*"total": \([0-9.]*\).*/\1/p' "$out/record.json" |
+        head -n 1)
+    [ -n "$rate" ] || { echo "$out has no tokens per second" >&2; return 1; }
+    echo "$rate"
+}
+
+# keep NAME NUMBER: one more measurement of that name.
+keep() {
+    echo "$2" >>"$folder/$1"
+}
+
+# median_of NAME: of its measurements.
+median_of() {
+    sort -n "$folder/$1" |
+        awk '{ v[NR] = $1 } END { print (v[int((NR + 1) / 2)] + v[int(NR / 2) + 1]) / 2 }'
+}
+
+# least_of NAME: the smallest of its measurements.
+least_of() {
+    sort -n "$folder/$1" | sed -n 1p
+}
+
+# ratio A B: of two numbers.
+ratio() {
+    awk -v a="$1" -v b="$2" 'BEGIN { printf "%.4f", a / b }'
+}
+
+# at_least NAME FIGURE GOAL: a benchmark's last line; fails below the goal.
+at_least() {
+    printf '%s: %.2f (goal %s)\n' "$@"
+    awk -v figure="$2" -v goal="$3" 'BEGIN { exit !(figure >= goal) }'
+}
+
+# at_most NAME FIGURE GOAL: the same; fails above the goal, and for 0.
+at_most() {
+    printf '%s: %s (goal %s)\n' "$@"
+    awk -v figure="$2" -v goal="$3" 'BEGIN { exit !(figure > 0 && figure <= goal) }'
 }

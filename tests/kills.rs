@@ -5,12 +5,15 @@
 
 mod support;
 
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use checkpoint::Point;
 use models::rng::{Purpose, Stream};
 use serde_json::Value;
-use support::{Finished, Folder, KINDS, Kind, Running, finish, launch, mpirun, yardstick};
+use support::{Finished, Folder, KINDS, Kind, Running, finish, launch, mpirun};
 
 const STEPS: u64 = 24;
 
@@ -19,6 +22,28 @@ fn arguments<'a>(out: &'a str, extra: &[&'a str]) -> Vec<&'a str> {
     all.extend(["--checkpoint-every", "4steps", "--out", out]);
     all.extend(extra);
     all
+}
+
+/// A run on two ranks to which nothing happens.
+fn undisturbed(extra: &[&str]) -> Folder {
+    let folder = Folder::new();
+    finish(mpirun(2, &arguments(&folder.text(), extra))).expect(0);
+    folder
+}
+
+/// One that ended after four steps, so that it goes on without them.
+fn after_four_steps() -> Folder {
+    let folder = Folder::new();
+    let four = ["train", "--steps", "4", "--threads", "1", "--out", &folder.text()];
+    finish(mpirun(2, &four)).expect(0);
+    folder
+}
+
+/// Trains on until a fault kills a rank.
+fn killed(ranks: usize, folder: &Folder, flags: &[&str], fault: &str) {
+    let extra = [flags, &["--inject", fault]].concat();
+    let killed = finish(mpirun(ranks, &arguments(&folder.text(), &extra)));
+    assert_ne!(killed.code, 0, "{fault}: nobody died\n{}", killed.stderr);
 }
 
 /// A fault drawn from the seed: at a step, or inside a save.
@@ -54,9 +79,7 @@ fn a_peer_that_never_comes_is_lost() {
 #[test]
 fn kills_of_every_kind_each_resume_to_the_same_bits() {
     for family_and_format in Kind::all().chunks(4) {
-        let undisturbed = Folder::new();
-        let plain = family_and_format[0].flags();
-        finish(mpirun(2, &arguments(&undisturbed.text(), &plain))).expect(0);
+        let undisturbed = undisturbed(&family_and_format[0].flags());
         for &kind in family_and_format {
             for (half, is_inside_a_save) in [(0, false), (1, true)] {
                 let fault = draw((kind.index() + half * KINDS) as u64, is_inside_a_save);
@@ -68,9 +91,7 @@ fn kills_of_every_kind_each_resume_to_the_same_bits() {
 
 fn resumes_to_the_end_of(undisturbed: &Folder, kind: Kind, fault: &str) {
     let (folder, flags) = (Folder::new(), kind.flags());
-    let injected = [&flags[..], &["--inject", fault]].concat();
-    let killed = finish(mpirun(2, &arguments(&folder.text(), &injected)));
-    assert_ne!(killed.code, 0, "{kind:?}, {fault}: nobody died\n{}", killed.stderr);
+    killed(2, &folder, &flags, fault);
     finish(mpirun(2, &arguments(&folder.text(), &flags))).expect(0);
     assert_eq!(folder.losses(), undisturbed.losses(), "{kind:?}, {fault}");
     let (end, expected) = (folder.record(), undisturbed.record());
@@ -81,12 +102,8 @@ fn resumes_to_the_end_of(undisturbed: &Folder, kind: Kind, fault: &str) {
 
 #[test]
 fn another_world_size_resumes_the_same_training() {
-    let undisturbed = Folder::new();
-    finish(mpirun(2, &arguments(&undisturbed.text(), &[]))).expect(0);
-    let folder = Folder::new();
-    let fault = ["--inject", "kill@step=13,rank=0"];
-    let killed = finish(mpirun(4, &arguments(&folder.text(), &fault)));
-    assert_ne!(killed.code, 0, "nobody died\n{}", killed.stderr);
+    let (undisturbed, folder) = (undisturbed(&[]), Folder::new());
+    killed(4, &folder, &[], "kill@step=13,rank=0");
     finish(mpirun(1, &arguments(&folder.text(), &[]))).expect(0);
     let attempts = folder.record()["attempts"].clone();
     assert_eq!((&attempts[0]["world"], &attempts[1]["world"]), (&4.into(), &1.into()));
@@ -102,9 +119,7 @@ fn another_world_size_resumes_the_same_training() {
 fn steps_made_again_are_counted_over_all_kills() {
     let folder = Folder::new();
     for step in ["7", "15"] {
-        let fault = format!("kill@step={step},rank=1");
-        let killed = finish(mpirun(2, &arguments(&folder.text(), &["--inject", &fault])));
-        assert_ne!(killed.code, 0, "nobody died\n{}", killed.stderr);
+        killed(2, &folder, &[], &format!("kill@step={step},rank=1"));
     }
     finish(mpirun(2, &arguments(&folder.text(), &[]))).expect(0);
     let record = folder.record();
@@ -168,20 +183,20 @@ fn request_stop_after(steps: usize, folder: &Folder) {
         std::thread::sleep(Duration::from_millis(20));
     }
     for pid in pids(folder) {
-        std::process::Command::new("kill").args(["-TERM", &pid.to_string()]).status().unwrap();
+        Command::new("kill").args(["-TERM", &pid.to_string()]).status().unwrap();
     }
 }
 
-/// The removal of the first checkpoint, after the second, never ends; a third is far away.
+/// The removal of the first checkpoint, after the second, never ends, and the request comes in the
+/// middle of it; a third save, which would wait for it, is far away.
 #[test]
 fn a_request_to_stop_waits_for_no_removal() {
     let folder = Folder::new();
     let out = folder.text();
     let saves = ["--checkpoint-every", "50steps", "--set", "checkpoint.keep=1"];
-    let hangs = ["--inject", "hang@step=100,rank=0,point=mid-retention", "--out", &out];
-    let mut child = Running::start(yardstick(&[&["train"], &saves[..], &hangs].concat()));
-    request_stop_after(101, &folder);
-    assert_eq!(child.wait(), Some(75));
+    let [stops, hangs] = ["stop", "hang"].map(|f| format!("{f}@step=100,point=mid-retention"));
+    let faults = ["--inject", &stops, "--inject", &hangs, "--out", &out];
+    support::run(&[&["train"], &saves[..], &faults].concat()).expect(75);
     assert_eq!(folder.record()["status"], "stopped");
     assert_eq!(checkpoints(&folder), 3, "nor removes anything");
 
@@ -240,7 +255,7 @@ fn a_gradient_that_is_not_finite_names_the_tensor() {
 
 /// What two ranks ended with, a line each. A launcher ends all ranks when one has ended badly, so
 /// each waits for the other's code.
-fn codes_of_both(arguments: &[&str]) -> (Finished, String) {
+fn codes_of_both(arguments: &[&str], variables: &[(&str, &OsStr)]) -> (Finished, String) {
     let folder = tempfile::tempdir().unwrap();
     let codes = folder.path().join("codes");
     let both = r#"
@@ -249,6 +264,7 @@ fn codes_of_both(arguments: &[&str]) -> (Finished, String) {
     let mut command = launch(2, "sh");
     command.args(["-c", both, "sh"]).arg(&codes);
     command.arg(env!("CARGO_BIN_EXE_yardstick")).args(arguments);
+    command.envs(variables.iter().copied());
     let finished = finish(command);
     (finished, std::fs::read_to_string(codes).unwrap_or_default())
 }
@@ -256,12 +272,11 @@ fn codes_of_both(arguments: &[&str]) -> (Finished, String) {
 /// What it ends with is what happened to it, not what happened to its last word.
 #[test]
 fn a_rank_that_cannot_leave_its_last_word_keeps_its_exit_code() {
-    let folder = Folder::new();
+    let folder = after_four_steps();
     let out = folder.text();
-    finish(mpirun(2, &["train", "--steps", "4", "--threads", "1", "--out", &out])).expect(0);
     std::fs::create_dir(folder.path().join("attempts/002.r000001.failed")).unwrap();
     let fault = ["--inject", "nan@step=5,rank=1"];
-    let (failed, codes) = codes_of_both(&arguments(&out, &fault));
+    let (failed, codes) = codes_of_both(&arguments(&out, &fault), &[]);
     assert_eq!(codes, "4\n4\n", "{}", failed.stderr);
     assert!(failed.stderr.contains("002.r000001.failed"), "{}", failed.stderr);
 }
@@ -269,12 +284,11 @@ fn a_rank_that_cannot_leave_its_last_word_keeps_its_exit_code() {
 /// Rank 0 alone looks into the folder; the others learn from it how to end.
 #[test]
 fn every_rank_refuses_a_run_whose_checkpoints_are_gone() {
-    let folder = Folder::new();
+    let folder = after_four_steps();
     let out = folder.text();
-    finish(mpirun(2, &["train", "--steps", "4", "--threads", "1", "--out", &out])).expect(0);
     let checkpoints = folder.path().join("checkpoints");
     std::fs::remove_dir_all(&checkpoints).unwrap();
-    let (refused, codes) = codes_of_both(&arguments(&out, &["--log-format", "json"]));
+    let (refused, codes) = codes_of_both(&arguments(&out, &["--log-format", "json"]), &[]);
     let named = checkpoints.to_string_lossy();
     assert!(refused.stderr.contains(&*named), "{}", refused.stderr);
     assert_eq!(codes, "6\n6\n", "{}", refused.stderr);
@@ -283,11 +297,48 @@ fn every_rank_refuses_a_run_whose_checkpoints_are_gone() {
     assert!(!checkpoints.exists(), "nothing was begun");
 }
 
+/// An MPI whose end fails, or never comes, and whose exit handler never ends: a library that the
+/// loader puts before it.
+fn finalize_that(body: &str, folder: &Path) -> PathBuf {
+    let (source, library) = (folder.join("finalize.c"), folder.join("finalize.so"));
+    let text = "#include <stdlib.h>\n#include <unistd.h>\n\
+                static void hang(void) { for (;;) pause(); }\n\
+                int MPI_Finalize(void) { atexit(hang); BODY return 16; }\n";
+    std::fs::write(&source, text.replace("BODY", body)).unwrap();
+    let mut compiler = Command::new("cc");
+    compiler.args(["-shared", "-fPIC", "-o"]).args([&library, &source]);
+    assert!(compiler.status().unwrap().success());
+    library
+}
+
+/// What the run came to was told and recorded before: its exit code stays, and each rank warns.
+#[test]
+fn a_run_that_is_over_keeps_its_exit_code_where_mpi_does_not_end() {
+    let quick = ["--deadline", "2s", "--set", "checkpoint.deadline_s=2.0"];
+    let stops = ["--inject", "stop@step=2,rank=1", "--log-format", "json"];
+    for (body, extra, code, told) in [
+        ("", &[][..], 0, "MPI could not end: "),
+        ("hang();", &stops, 75, "MPI_Finalize does not end"),
+    ] {
+        let (folder, built) = (Folder::new(), tempfile::tempdir().unwrap());
+        let library = finalize_that(body, built.path());
+        let variables = [("LD_PRELOAD", library.as_os_str())];
+        let extra = [&quick, extra].concat();
+        let (finished, codes) = codes_of_both(&arguments(&folder.text(), &extra), &variables);
+        assert_eq!(codes, format!("{code}\n{code}\n"), "{}", finished.stderr);
+        assert_eq!(folder.record()["exit_code"], code);
+        let warnings = finished.stderr.lines().filter(|line| line.contains("WARN"));
+        let told: Vec<_> = warnings.filter(|line| line.contains(told)).collect();
+        assert_eq!(told.len(), 2, "{}", finished.stderr);
+        assert!(told.iter().all(|line| line.contains("ranks did not part in order")));
+        assert!(told[0].starts_with('{') == (code == 75), "JSON where it was asked for");
+    }
+}
+
 #[test]
 fn a_rank_that_fails_alone_leaves_its_reason() {
-    let folder = Folder::new();
+    let folder = after_four_steps();
     let out = folder.text();
-    finish(mpirun(2, &["train", "--steps", "4", "--threads", "1", "--out", &out])).expect(0);
     let steps = folder.path().join("steps/r000001.jsonl");
     std::fs::remove_file(&steps).unwrap();
     std::fs::create_dir(&steps).unwrap(); // rank 1 cannot write its steps

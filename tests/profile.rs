@@ -70,6 +70,42 @@ fn a_profiled_step_shows_every_op_and_all_flops_and_changes_no_loss() {
     assert!((shares - 100.0).abs() < 0.2, "{shares} %\n{table}");
 }
 
+/// The request comes in step 2, so that step 3 is the last: it is saved first.
+#[test]
+fn a_profiled_step_that_a_stop_ends_is_told_as_well() {
+    let folder = Folder::new();
+    let stop = ["--profile-step", "3", "--inject", "stop@step=2,rank=0"];
+    let stopped = train(&folder, &stop).expect(75);
+    assert_eq!(folder.losses().len(), 3);
+    assert!(stopped.stdout.starts_with("step 3 on rank 0: "), "{}", stopped.stdout);
+    for name in ["head dW", "AdamW"] {
+        let cells = row(&stopped.stdout, name);
+        assert!(number(&cells[5]) > 0.0, "{cells:?}\n{}", stopped.stdout);
+    }
+    assert!(!stopped.stderr.contains("no profile"), "{}", stopped.stderr);
+}
+
+#[test]
+fn a_profiled_step_that_never_came_is_missed_in_one_warning() {
+    let missed = ["--profile-step", "4", "--log-format", "json"];
+    let ends = [
+        (&["--inject", "stop@step=2,rank=0"][..], 75, 3),
+        (&["--target-loss", "100"], 0, 1), // any loss is below it
+    ];
+    for (end, code, last) in ends {
+        let finished = train(&Folder::new(), &[&missed[..], end].concat()).expect(code);
+        assert_eq!(finished.stdout, "");
+        let warnings = finished.stderr.lines().filter(|line| line.contains("no profile"));
+        let [warning] = warnings.collect::<Vec<_>>()[..] else { panic!("{}", finished.stderr) };
+        let warning: Value = serde_json::from_str(warning).unwrap();
+        let text = format!("--profile-step 4: no profile, the run ended after step {last}");
+        assert_eq!(
+            (&warning["level"], &warning["fields"]["message"]),
+            (&"WARN".into(), &text.into())
+        );
+    }
+}
+
 #[test]
 fn a_profile_that_cannot_be_is_refused_by_name() {
     let folder = Folder::new();

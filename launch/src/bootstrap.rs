@@ -3,11 +3,12 @@
 use std::mem::ManuallyDrop;
 use std::time::{Duration, Instant};
 
-use collectives::{Collective, Single};
+use collectives::Single;
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
 use crate::environment::{self, Launcher};
+use crate::group::Group;
 use crate::threads::{Resources, ThreadPlan};
 use crate::topology::{Placement, Presence, Share};
 
@@ -41,7 +42,7 @@ pub struct Options {
 #[derive(Debug)]
 pub struct World {
     /// How to talk to the other ranks.
-    pub collective: Box<dyn Collective>,
+    pub collective: Group,
     /// Where this rank is.
     pub placement: Placement,
     /// Host of every rank.
@@ -58,7 +59,7 @@ pub struct World {
 pub fn open(options: &Options) -> Result<World, Error> {
     let launcher = environment::detect(|name| std::env::var(name).ok())?;
     let collective = match choose(options.backend, launcher.as_ref())? {
-        Chosen::Single => Box::new(Single::new()),
+        Chosen::Single => Single::new().into(),
         Chosen::Mpi => open_mpi(launcher.as_ref(), options)?,
     };
     if let Some(launcher) = launcher {
@@ -100,21 +101,22 @@ fn agree(launcher: &Launcher, rank: usize, world: usize) -> Result<(), Error> {
 
 /// The MPI backend, where this binary has it.
 #[cfg(feature = "mpi")]
-fn open_mpi(_: Option<&Launcher>, options: &Options) -> Result<Box<dyn Collective>, Error> {
+fn open_mpi(_: Option<&Launcher>, options: &Options) -> Result<Group, Error> {
+    let closing = options.closing;
     let options = collectives::MpiOptions {
         open_timeout: options.deadline,
         timeout: options.deadline,
-        close_timeout: options.closing,
+        close_timeout: closing,
         ..collectives::MpiOptions::default()
     };
     let mpi = collectives::Mpi::open(options).map_err(|source| Error::Open { source })?;
-    Ok(Box::new(mpi))
+    Ok(Group::mpi(mpi, closing))
 }
 
 #[cfg(not(feature = "mpi"))]
-fn open_mpi(launcher: Option<&Launcher>, _: &Options) -> Result<Box<dyn Collective>, Error> {
+fn open_mpi(launcher: Option<&Launcher>, _: &Options) -> Result<Group, Error> {
     match launcher {
-        Some(Launcher { world: Some(1), .. }) => Ok(Box::new(Single::new())),
+        Some(Launcher { world: Some(1), .. }) => Ok(Single::new().into()),
         launcher => Err(Error::WithoutMpi { launcher: launcher.copied() }),
     }
 }
@@ -124,7 +126,8 @@ impl World {
     ///
     /// # Errors
     /// [`Error::Meet`] when the ranks do not meet before the deadline.
-    pub fn meet(collective: Box<dyn Collective>, options: &Options) -> Result<Self, Error> {
+    pub fn meet(collective: impl Into<Group>, options: &Options) -> Result<Self, Error> {
+        let collective = collective.into();
         let (rank, world) = (collective.rank(), collective.world());
         // After an error the network may still write here: it is then never freed.
         let mut bytes = ManuallyDrop::new(vec![0_u8; world * Presence::BYTES]);
@@ -193,7 +196,7 @@ mod tests {
 
     #[test]
     fn one_rank_is_a_world() {
-        let world = World::meet(Box::new(Single::new()), &OPTIONS).unwrap();
+        let world = World::meet(Single::new(), &OPTIONS).unwrap();
         assert_eq!((world.placement.rank, world.placement.world), (0, 1));
         assert_eq!((world.placement.local_world, world.placement.nodes), (1, 1));
         assert_eq!(world.hosts, [world.placement.host.as_str()]);
@@ -204,7 +207,7 @@ mod tests {
     fn ranks_of_one_process_share_its_cores() {
         let ranks: Vec<_> = collectives::Threads::group(3)
             .into_iter()
-            .map(|rank| std::thread::spawn(|| World::meet(Box::new(rank), &OPTIONS)))
+            .map(|rank| std::thread::spawn(|| World::meet(rank, &OPTIONS)))
             .collect();
         let worlds: Vec<_> = ranks.into_iter().map(|rank| rank.join().unwrap().unwrap()).collect();
         for (rank, world) in worlds.iter().enumerate() {

@@ -55,6 +55,17 @@ impl StopFlag {
     }
 }
 
+/// Sends this process the SIGTERM of a scheduler that wants its machine back; handled on return.
+///
+/// # Errors
+/// [`Error::System`] when the operating system refuses.
+pub fn request_stop() -> Result<(), Error> {
+    signal_hook::low_level::raise(SIGTERM).map_err(|source| {
+        let action = "send SIGTERM to this process".to_owned();
+        Error::System { action, source }
+    })
+}
+
 /// Ends the process without any clean-up: the exit handlers of an MPI library may wait for a thread
 /// that is broken.
 pub fn exit_at_once(code: i32) -> ! {
@@ -89,9 +100,9 @@ mod tests {
         assert!(flags.take_checkpoint_request());
         assert!(!flags.take_checkpoint_request(), "one signal, one checkpoint");
         assert!(!flags.stop_requested());
-        kill_process(getpid(), Signal::TERM).unwrap();
         let clone = flags.clone();
-        assert!(eventually(|| clone.stop_requested()), "no SIGTERM");
+        request_stop().unwrap();
+        assert!(clone.stop_requested(), "no SIGTERM");
         assert!(flags.stop_requested(), "the request stays");
     }
 }

@@ -67,3 +67,31 @@ fn setup_refuses_an_unknown_level() {
     assert_eq!(output.status.code(), Some(3));
     assert!(String::from_utf8_lossy(&output.stderr).contains("everything"));
 }
+
+/// Status and answer of what the scripts in bench/ share, with measurements 3, 10, 4 and 1.
+fn judged(call: &str) -> (Option<i32>, String) {
+    let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/bench.sh");
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let keep = "for figure in 3 10 4 1; do keep name \"$figure\"; done";
+    let mut command = Command::new("bash");
+    command.args(["-euc", &format!(". \"$1\"; folder=$2; {keep}; {call}"), "bash"]);
+    let output = command.arg(scripts).arg(folder.path()).output().expect("bash runs");
+    (output.status.code(), String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+#[test]
+fn a_benchmark_is_judged_by_its_figure_and_not_by_what_is_shown_of_it() {
+    let shown = "bench: 1.10 (goal 1.1)".to_owned();
+    assert_eq!(judged("at_least bench 1.1004 1.1"), (Some(0), shown.clone()));
+    assert_eq!(judged("at_least bench 1.0996 1.1"), (Some(1), shown));
+    for (seconds, code) in [("0.9", 0), ("1.1", 1), ("0", 1)] {
+        let line = format!("bench: {seconds} (goal 1)");
+        assert_eq!(judged(&format!("at_most bench {seconds} 1")), (Some(code), line));
+    }
+    for (call, answer) in
+        [("median_of name", "3.5"), ("least_of name", "1"), ("ratio 1 3", "0.3333")]
+    {
+        assert_eq!(judged(call), (Some(0), answer.to_owned()), "{call}");
+    }
+    assert_eq!(judged("quietly /dev/null false"), (Some(1), String::new()));
+}

@@ -56,3 +56,52 @@ impl Trainer<'_> {
         Ok(Arriving { weights, gathers, clock, deadline }.wait(&all)?)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+
+    use collectives::{Collective, Incoming, Operation, Threads};
+
+    use super::*;
+
+    /// Gathers the last four of eight weights, of which each rank gives two.
+    fn gather(rank: &Threads) -> Incoming<'_, f32> {
+        let own = 1.0 + rank.rank() as f32;
+        let mut weights = Incoming::new(rank, vec![own; 8].into());
+        weights.start(Operation::AllGather, 4..8).unwrap();
+        weights
+    }
+
+    /// The other rank sends its part a while after this one has begun to wait.
+    #[test]
+    fn forward_waits_for_what_it_reads_and_the_wait_is_exposed() {
+        let (group, meets, patience) =
+            (Threads::group(2), Barrier::new(2), Duration::from_secs(20));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                meets.wait();
+                std::thread::sleep(Duration::from_millis(200));
+                gather(&group[1]).wait(&(0..8), Instant::now() + patience, |_| ()).unwrap();
+            });
+            let weights = &mut Stored::F32(gather(&group[0]));
+            let (gathers, clock) = (&mut Tally::default(), &mut PhaseClock::new());
+            clock.start_step();
+            clock.enter(Phase::Forward);
+            let mut arriving = Arriving { weights, gathers, clock, deadline: patience };
+            let Weights::F32(here) = arriving.segment(&(0..4)).unwrap() else { panic!("f32") };
+            assert_eq!(here, [1.0; 4], "nothing of these is under way");
+            meets.wait();
+            let begun = Instant::now();
+            let Weights::F32(came) = arriving.segment(&(2..8)).unwrap() else { panic!("f32") };
+            let waited_ns = begun.elapsed().as_nanos() as u64;
+            assert_eq!(came, [1.0, 1.0, 1.0, 1.0, 2.0, 2.0]);
+            assert_eq!(clock.phase(), Phase::Forward, "it goes on");
+            let (phases, _) = clock.finish_step();
+            assert!(phases.comm_exposed >= waited_ns / 2, "{phases:?}, waited {waited_ns} ns");
+            let told = gathers.take();
+            assert!(told.total_ns > 0 && told.hidden_ns == 0, "while it waited: {told:?}");
+            assert_eq!(told.bytes, 16);
+        });
+    }
+}

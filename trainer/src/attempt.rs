@@ -53,6 +53,13 @@ pub(crate) struct Probe {
     pub(crate) matmul_flops_per_second: Option<f64>,
 }
 
+impl Probe {
+    /// For a profile: what is known already, and what is measured now.
+    fn rates(&self) -> Rates {
+        Rates::measure(self.compute, self.local_world, self.matmul_flops_per_second)
+    }
+}
+
 /// The parts of one attempt.
 #[derive(Debug)]
 pub(crate) struct Attempt<'run, 'world> {
@@ -75,13 +82,15 @@ impl Attempt<'_, '_> {
         if end == End::Stopped {
             // What is old stays until the run resumes: whoever asked may not wait.
             self.durability.leave_tidying();
-            self.require_save("the run was asked to stop")?;
-            return Ok(end);
+            let saved = self.require_save("the run was asked to stop");
+            self.finish_profile();
+            return saved.map(|()| end);
         }
         if self.durability.owed_at_end(step) {
             self.require_save("the last step is done")?;
         }
         self.durability.finish_tidying();
+        self.finish_profile();
         Ok(end)
     }
 
@@ -160,10 +169,21 @@ impl Attempt<'_, '_> {
             probe.matmul_flops_per_second = found;
         }
         if let Some(profile) = profile {
-            let known = probe.matmul_flops_per_second;
-            profile.tell(&Rates::measure(probe.compute, probe.local_world, known));
+            profile.tell(&probe.rates());
         }
         Ok(())
+    }
+
+    /// At the end: tells the profile of a step that a stop ended, whose save came first, or that
+    /// the step never came.
+    fn finish_profile(&mut self) {
+        let Some(profile) = self.probe.profile.take() else { return };
+        let last = self.trainer.state.progress.step;
+        if profile.is_of(last) {
+            profile.tell(&self.probe.rates());
+        } else {
+            profile.tell_missing(last);
+        }
     }
 
     /// Saves; the time it takes belongs to the next step. Steps reach the disk first, so that a

@@ -18,6 +18,8 @@ enum Fault {
     Hang,
     /// It sleeps for three seconds, as if a file system were slow.
     Slow,
+    /// SIGTERM to the own process, as from a scheduler that wants the machine back.
+    Stop,
 }
 
 /// One fault: what, and when. Injected at most once per process.
@@ -33,7 +35,7 @@ impl FromStr for Injection {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let expected = "kill|nan|hang|slow@step=S,rank=R[,point=P]";
+        let expected = "kill|nan|hang|slow|stop@step=S,rank=R[,point=P]";
         let error = |what: String| format!("{text:?}: {what}; expected {expected}");
         let (fault, rest) = text.split_once('@').ok_or_else(|| error("no @".into()))?;
         let fault = match fault {
@@ -41,6 +43,7 @@ impl FromStr for Injection {
             "nan" => Fault::NonFinite,
             "hang" => Fault::Hang,
             "slow" => Fault::Slow,
+            "stop" => Fault::Stop,
             other => return Err(error(format!("unknown fault {other:?}"))),
         };
         let (mut step, mut rank, mut point) = (None, 0, None);
@@ -125,6 +128,7 @@ impl Fault {
             Self::Kill => kill_self(),
             Self::Hang => std::thread::sleep(Duration::from_secs(3600)),
             Self::Slow => std::thread::sleep(Duration::from_secs(3)),
+            Self::Stop => launch::signals::request_stop().expect("a process may signal itself"),
             Self::NonFinite => {}
         }
     }

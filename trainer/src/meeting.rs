@@ -144,3 +144,75 @@ pub(crate) fn gather_ranks(
     let all = gather_before(deadline_s, world, &payload)?;
     all.iter().map(|bytes| serde_json::from_slice(bytes).map_err(internal)).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use collectives::Threads;
+    use launch::bootstrap::{Backend, Options};
+
+    use super::*;
+    use crate::config::Config;
+    use crate::telemetry::LogFormat;
+
+    /// Two ranks that have met.
+    fn worlds() -> [World; 2] {
+        let patience = Duration::from_secs(20);
+        let met = Options {
+            backend: Backend::Auto,
+            deadline: patience,
+            closing: patience,
+            threads: Some(1),
+        };
+        let meet = |rank: Threads| std::thread::spawn(move || World::meet(rank, &met).unwrap());
+        let ranks: Vec<_> = Threads::group(2).into_iter().map(meet).collect();
+        let worlds: Vec<_> = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
+        worlds.try_into().expect("two")
+    }
+
+    fn options(out: PathBuf, fresh: bool, deadline: &str) -> RunOptions {
+        let deadline = format!("collectives.deadline_s={deadline}");
+        RunOptions {
+            config: Config::load("smoke", &[deadline]).unwrap(),
+            out: Some(out),
+            fresh,
+            steps: None,
+            eval_every: None,
+            target_loss: None,
+            log_format: LogFormat::Text,
+            profile_step: None,
+            injections: Vec::new(),
+        }
+    }
+
+    /// What rank 0 found is the reason, and not that a peer died while it was looking.
+    #[test]
+    fn a_refusal_is_the_reason_though_a_peer_dies_meanwhile() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("config.toml"), "").unwrap();
+        let refused = options(folder.path().to_owned(), true, "0.3");
+        let fine = options(folder.path().join("new"), false, "0.3");
+        for (options, code, rank) in [(refused, ExitCode::Usage, 0), (fine, ExitCode::PeerLost, 1)]
+        {
+            let [first, peer] = worlds();
+            peer.collective.abandon("its power failed");
+            let failure = agree_on_folder(&options, &first, "0123456789ab", 1).err().unwrap();
+            assert_eq!((failure.code, failure.rank), (code, Some(rank)), "{failure}");
+            assert_eq!(failure.to_string().contains("--fresh"), code == ExitCode::Usage);
+        }
+    }
+
+    /// The others learn with which exit code, and by whom.
+    #[test]
+    fn a_refusal_is_everybody_s() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("config.toml"), "").unwrap();
+        let options = options(folder.path().to_owned(), true, "10");
+        let agree = |world: World| agree_on_folder(&options, &world, "0123456789ab", 1).err();
+        std::thread::scope(|scope| {
+            let ranks = worlds().map(|world| scope.spawn(|| agree(world)));
+            for failure in ranks.map(|rank| rank.join().unwrap().unwrap()) {
+                assert_eq!((failure.code, failure.rank), (ExitCode::Usage, Some(0)), "{failure}");
+            }
+        });
+    }
+}

@@ -101,6 +101,14 @@ impl Profile {
         }
     }
 
+    /// Warns, where it would be told, that the run ended after step `last` and before this one.
+    pub(crate) fn tell_missing(&self, last: u64) {
+        if self.is_told {
+            let step = self.step;
+            tracing::warn!("--profile-step {step}: no profile, the run ended after step {last}");
+        }
+    }
+
     fn text(&self, rates: &Rates) -> String {
         let mut table = Table::new();
         table.load_style(NOTHING).set_header([

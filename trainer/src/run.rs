@@ -29,7 +29,7 @@ use crate::sizing::Sizing;
 use crate::state::weights_digest;
 use crate::step::Trainer;
 use crate::telemetry::{LogFormat, Telemetry, TelemetryOptions};
-use crate::world::{leave, open_world, thread_pool};
+use crate::world::{leave, open_world, part, thread_pool};
 
 /// What `yardstick train` was asked for.
 #[derive(Debug)]
@@ -54,11 +54,20 @@ pub(crate) struct RunOptions {
     pub injections: Vec<Injection>,
 }
 
+/// How a process leaves a run that did not fail.
+#[derive(Debug)]
+pub(crate) struct Over {
+    /// What it returns.
+    pub(crate) code: ExitCode,
+    /// Whether it parted from the other ranks in order: else a thread may be stuck.
+    pub(crate) has_parted: bool,
+}
+
 /// Trains: alone, or as one rank of many.
 ///
 /// # Errors
 /// Whatever ended the run, with its exit code; rank 0 has put it into the record.
-pub(crate) fn run(options: &RunOptions) -> Outcome<ExitCode> {
+pub(crate) fn run(options: &RunOptions) -> Outcome<Over> {
     let config = &options.config;
     if config.settings.run.device == Device::Cuda {
         let error = anyhow::anyhow!("--device cuda: this build has no CUDA engine; use cpu");
@@ -70,11 +79,14 @@ pub(crate) fn run(options: &RunOptions) -> Outcome<ExitCode> {
     let world = open_world(config)?;
     let train = || Setting::new(options, &world, &signals, last_step)?.train();
     let trained = thread_pool(&world.threads).and_then(|pool| pool.install(train));
-    trained.map_err(|failure| {
-        leave(&world, &failure);
-        let rank = world.placement.rank;
-        Failure { rank: failure.culprit(rank), told_by: Some(rank), ..failure }
-    })
+    match trained {
+        Ok(code) => Ok(Over { code, has_parted: part(world) }),
+        Err(failure) => {
+            leave(&world, &failure);
+            let rank = world.placement.rank;
+            Err(Failure { rank: failure.culprit(rank), told_by: Some(rank), ..failure })
+        }
+    }
 }
 
 /// What is known before training starts.

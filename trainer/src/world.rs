@@ -16,6 +16,17 @@ pub(crate) fn leave(world: &World, failure: &Failure) {
     }
 }
 
+/// A rank whose run is over parts from the others in order, or warns. Says which. What the run came
+/// to is on disk and told, so that this changes no exit code.
+pub(crate) fn part(world: World) -> bool {
+    let parted = world.collective.close();
+    if let Err(error) = &parted {
+        let rest = "nothing of it is lost, though the launcher may call it failed";
+        tracing::warn!("the run is over, but ranks did not part in order: {error}; {rest}");
+    }
+    parted.is_ok()
+}
+
 pub(crate) fn open_world(config: &Config) -> Outcome<World> {
     let settings = &config.settings.collectives;
     let backend = settings.backend;

@@ -14,6 +14,7 @@ use clap::{Parser, Subcommand};
 
 use crate::announce::tell_failure;
 use crate::failure::{ExitCode, Failure, Outcome};
+use crate::run::Over;
 use crate::telemetry::LogFormat;
 
 /// A fixed, self-instrumented GPT and Llama training workload for AI clusters.
@@ -67,14 +68,16 @@ fn tell(format: LogFormat, failure: &Failure) -> ExitCode {
     failure.code
 }
 
-/// A rank that failed ends at once: its communication thread may be stuck in an MPI library, whose
-/// exit handlers would then wait for it or fail.
-fn end_training(format: LogFormat, outcome: Outcome<ExitCode>) -> ExitCode {
-    outcome.unwrap_or_else(|failure| {
-        let code = tell(format, &failure);
-        let _ = std::io::stdout().flush();
-        launch::signals::exit_at_once(code as i32)
-    })
+/// A rank that failed, also to part from the others, ends at once: its communication thread may be
+/// stuck in an MPI library, whose exit handlers would then wait for it or fail.
+fn end_training(format: LogFormat, outcome: Outcome<Over>) -> ExitCode {
+    let code = match outcome {
+        Ok(Over { code, has_parted: true }) => return code,
+        Ok(Over { code, .. }) => code,
+        Err(failure) => tell(format, &failure),
+    };
+    let _ = std::io::stdout().flush();
+    launch::signals::exit_at_once(code as i32)
 }
 
 /// Makes a panic on any thread the end of the process, with exit code 1: a rank that is half dead

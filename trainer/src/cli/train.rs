@@ -7,9 +7,9 @@ use clap::Args;
 use tracing_subscriber::EnvFilter;
 
 use crate::config::{Config, Every};
-use crate::failure::{ExitCode, Outcome};
+use crate::failure::Outcome;
 use crate::inject::Injection;
-use crate::run::{self, RunOptions};
+use crate::run::{self, Over, RunOptions};
 use crate::telemetry::LogFormat;
 
 /// Train a workload: alone, or as one rank of `mpirun`.
@@ -64,7 +64,7 @@ pub(super) struct Train {
     /// machine can do) to stdout.
     #[arg(long, value_name = "N")]
     profile_step: Option<u64>,
-    /// Injects a fault for a drill or a test: kill|nan|hang|slow@step=S,rank=R[,point=P].
+    /// Injects a fault for a drill or a test: kill|nan|hang|slow|stop@step=S,rank=R[,point=P].
     #[arg(long, value_name = "FAULT")]
     inject: Vec<Injection>,
 }
@@ -96,7 +96,7 @@ fn log_to_stderr(format: LogFormat) {
 }
 
 impl Train {
-    pub(super) fn run(self) -> Outcome<ExitCode> {
+    pub(super) fn run(self) -> Outcome<Over> {
         log_to_stderr(self.log_format);
         let config = Config::load(&self.workload, &self.overrides())?;
         run::run(&RunOptions {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
 use collectives::{Collective, Threads};
+use models::Weights;
 
 use super::door::{Door, Instead, Opens, Slow};
 use super::*;
@@ -110,7 +111,38 @@ fn what_only_the_sum_makes_infinite_is_named_by_its_owner() {
     assert_eq!(named.count(), 2);
 }
 
-/// Bytes that steps tell of, and whether weights are under way after each.
+/// A restore fills what a rank holds, here by numbers that bf16 has as well.
+#[test]
+fn what_was_restored_is_shared_before_anything_computes_with_it() {
+    let number = |index: usize| (index % 251) as f32;
+    for (compute, is_sharded) in [("f32", true), ("bf16", false), ("bf16", true)] {
+        let format = format!("precision.compute={compute}");
+        let config = config("smoke", &[&format, &format!("run.shard_optimizer={is_sharded}")]);
+        on_ranks(2, |rank| {
+            let mut trainer = trainer(&config, rank);
+            let Trainer { shard, state, .. } = &mut trainer;
+            let [(_, order, weights), ..] = state.buffers_mut();
+            for piece in shard.pieces() {
+                let restored = weights[order.of(piece)].iter_mut().zip(piece.flat.clone());
+                restored.for_each(|(weight, index)| *weight = number(index));
+            }
+            trainer.share_weights().unwrap();
+            for tensor in trainer.layout.tensors() {
+                let range = tensor.range.clone();
+                let shared: Vec<f32> = match trainer.state.weights.get(range.clone()) {
+                    Weights::F32(weights) => weights.to_vec(),
+                    Weights::Bf16(weights) => {
+                        weights.iter().map(|weight| weight.to_f32()).collect()
+                    }
+                };
+                assert!(shared.into_iter().eq(range.map(number)), "{}, {compute}", tensor.name);
+            }
+        });
+    }
+}
+
+/// Bytes that steps tell of, and whether weights are under way after each. What a resume shares is
+/// in no step.
 #[test]
 fn weights_count_in_the_step_that_waits_for_them() {
     for overlaps in [true, false] {
@@ -118,6 +150,8 @@ fn weights_count_in_the_step_that_waits_for_them() {
         let config = config("smoke", &["run.shard_optimizer=true", &overlap]);
         for steps in on_ranks(2, |rank| {
             let mut trainer = trainer(&config, rank);
+            trainer.share_weights().unwrap();
+            assert!(!trainer.state.weights.is_under_way(&(0..trainer.shard.len)));
             let step = |_| {
                 let stepped = trainer.step(Wish::default()).unwrap();
                 let is_under_way = trainer.state.weights.is_under_way(&(0..trainer.shard.len));
