@@ -123,25 +123,37 @@ impl Exchange {
                     return Ok(moved);
                 }
                 moved = true;
-                let (slot, gathers) = (work.slot, work.pieces.task.kind.gathers());
+                let slot = work.slot;
                 // SAFETY: the caller's promise.
-                match work.leg {
-                    Leg::Reduce => {
-                        unsafe { self.add_up(place, &work) };
-                        if gathers {
-                            unsafe {
-                                self.send(place, Work { leg: Leg::Gather, ..work }, requests)?
-                            };
-                            continue;
-                        }
-                    }
-                    Leg::Gather => {}
+                let goes_on = unsafe { self.go_on(place, work, requests)? };
+                if !goes_on {
+                    over(slot);
                 }
-                over(slot);
             }
         }
         // SAFETY: the caller's promise.
         Ok(unsafe { self.begin(requests)? } | moved)
+    }
+
+    /// Does what follows a leg whose messages are over; `false` if that was the last.
+    unsafe fn go_on(
+        &mut self,
+        place: usize,
+        work: Work,
+        requests: &mut Requests,
+    ) -> Result<bool, (u32, Code)> {
+        if work.leg == Leg::Gather {
+            return Ok(false);
+        }
+        let gathers = work.pieces.task.kind.gathers();
+        // SAFETY: the caller's promise.
+        unsafe {
+            self.add_up(place, &work);
+            if gathers {
+                self.send(place, Work { leg: Leg::Gather, ..work }, requests)?;
+            }
+        }
+        Ok(gathers)
     }
 
     /// Begins pieces in their order while the next one's place is free.
