@@ -9,8 +9,8 @@
 //! - `plain`: this crate's backend without shared memory
 //! - `memory`: what main memory gives to all ranks at once
 //!
-//! With `scatter` the backend's roles reduce-scatter instead. Rank 0 prints the median of the rounds: seconds per call, or bytes read and written per second
-//! by all ranks together.
+//! With `scatter` the backend's roles reduce-scatter instead. Rank 0 prints the median of the
+//! rounds: seconds per call, or bytes read and written per second by all ranks together.
 #![allow(unsafe_code, reason = "the MPI library's own call")]
 #![allow(clippy::print_stdout, reason = "a program")]
 

@@ -54,8 +54,8 @@ pub enum Operation {
     /// sums in the order of the nodes' first ranks, each that of its ranks in their order, where
     /// ranks of a node share memory and the channel is that of data; else of the ranks in order.
     AllReduceSum,
-    /// Rank r ends with the same sum in the r-th of R equal parts; the other parts are unspecified, but
-    /// for elements that are zero on all ranks: they stay zero everywhere.
+    /// Rank r ends with the same sum in the r-th of R equal parts; the other parts are unspecified,
+    /// but for elements that are zero on all ranks: they stay zero everywhere.
     ReduceScatterSum,
     /// Rank r gives the r-th of R equal parts; every rank ends with all of them.
     AllGather,
