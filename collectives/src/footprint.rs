@@ -18,16 +18,19 @@ pub(crate) const SLOTS_BYTES: usize = 7 * (256 << 10);
 /// is received.
 pub(crate) const PLACES: usize = 4;
 
-/// Of one message of such a piece, in bytes, among some ranks: large enough for a network to be
-/// busy with it, small enough for what all send to be in a cache when it is added up, unless they
-/// are so many that messages would become too small.
+/// Most of one message of such a piece, in bytes, among some ranks: what all send is to be in a
+/// cache still when it is added up. Where ranks are so many that messages would become small for a
+/// network, it may be larger; where they are very many, messages are small.
 pub(crate) fn message_bytes(ranks: usize) -> usize {
     let others = ranks.saturating_sub(1).max(1);
-    (PIECE_BYTES / others).next_multiple_of(MESSAGE_BYTES_MIN)
+    let share = |bytes: usize| (bytes / others).next_multiple_of(PAGE_BYTES);
+    share(CACHED_BYTES).max(SMALL_BYTES).min(share(PIECE_BYTES_MAX))
 }
 
-const PIECE_BYTES: usize = 1 << 20;
-const MESSAGE_BYTES_MIN: usize = 64 << 10;
+const CACHED_BYTES: usize = 1 << 20;
+const SMALL_BYTES: usize = 64 << 10;
+const PIECE_BYTES_MAX: usize = 16 << 20;
+const PAGE_BYTES: usize = 4 << 10;
 
 /// A run of `smoke` on two ranks of Open MPI 4.1 held 2.5 to 3 MiB more per rank than one alone.
 const LIBRARY_BYTES: usize = 3 << 20;
@@ -77,7 +80,7 @@ mod tests {
 
     #[test]
     fn messages_are_neither_too_large_nor_too_small() {
-        let sizes = [1, 2, 3, 5, 17, 1000].map(message_bytes);
-        assert_eq!(sizes, [16, 16, 8, 4, 1, 1].map(|share| share * MESSAGE_BYTES_MIN));
+        let sizes = [1, 2, 3, 5, 17, 257, 1025, 100_000].map(message_bytes);
+        assert_eq!(sizes, [1024, 1024, 512, 256, 64, 64, 16, 4].map(|kibibytes| kibibytes << 10));
     }
 }
