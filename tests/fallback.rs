@@ -6,31 +6,16 @@
 
 #[path = "support/refuse.rs"]
 mod refuse;
+#[path = "support/refused.rs"]
+mod refused;
 mod support;
 
-use std::os::unix::process::CommandExt;
-
-use support::{Folder, Kind, finish, mpirun_test, yardstick};
-
-/// The rank that is refused something, what it is, and the arguments of `yardstick`; to the ranks
-/// that the test below starts.
-const REFUSED: &str = "YARDSTICK_TEST_REFUSED";
+use support::{Folder, Kind, finish};
 
 /// Not a test by itself: what a rank does before it becomes `yardstick`.
 #[test]
 fn rank_of_a_job() {
-    let Ok(told) = std::env::var(REFUSED) else { return };
-    let mut told = told.split('\n');
-    let (rank, what) = (told.next().unwrap(), told.next().unwrap());
-    let names = ["OMPI_COMM_WORLD_RANK", "PMI_RANK"];
-    if names.iter().any(|name| std::env::var(name).is_ok_and(|found| found == rank)) {
-        match what {
-            "making" => refuse::making_memory(),
-            _ => refuse::opening_to_write(),
-        }
-    }
-    let error = yardstick(&told.collect::<Vec<_>>()).exec();
-    panic!("{error}");
+    refused::become_yardstick();
 }
 
 /// Trains on two ranks, one of which is refused something.
@@ -38,9 +23,7 @@ fn train(refused: &str, kind: Kind) -> Folder {
     let folder = Folder::new();
     let out = folder.text();
     let words = [&["train", "--steps", "6", "--threads", "1", "--out", &out], &kind.flags()[..]];
-    let mut command = mpirun_test(2, "rank_of_a_job");
-    command.env(REFUSED, format!("{refused}\n{}", words.concat().join("\n")));
-    finish(command).expect(0);
+    finish(refused::two_ranks(refused, &words.concat())).expect(0);
     folder
 }
 

@@ -1,7 +1,7 @@
 //! How fast two or more ranks of one machine all-reduce; `bench/allreduce.sh` calls it.
 //!
 //! ```text
-//! mpirun -np 2 allreduce mpi|buffer|slots|plain|memory [ELEMENTS [ROUNDS]]
+//! mpirun -np 2 allreduce mpi|buffer|slots|plain|memory [ELEMENTS [ROUNDS [scatter]]]
 //! ```
 //! - `mpi`: the MPI library's own blocking, in-place MPI_Allreduce and nothing of ours
 //! - `buffer`: this crate's backend, in buffers that it made: every rank reaches every rank's
@@ -9,8 +9,8 @@
 //! - `plain`: this crate's backend without shared memory
 //! - `memory`: what main memory gives to all ranks at once
 //!
-//! Rank 0 prints the median of the rounds: seconds per call, or bytes read and written per second
-//! by all ranks together.
+//! With `scatter` the backend's roles reduce-scatter instead. Rank 0 prints the median of the
+//! rounds: seconds per call, or bytes read and written per second by all ranks together.
 #![allow(unsafe_code, reason = "the MPI library's own call")]
 #![allow(clippy::print_stdout, reason = "a program")]
 
@@ -33,6 +33,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         None => Ok(default),
     };
     let (elements, rounds) = (number(1, 31_000_000)?, number(2, 9)?);
+    let operation = match arguments.get(3).map(String::as_str) {
+        None => Operation::AllReduceSum,
+        Some("scatter") => Operation::ReduceScatterSum,
+        Some(other) => return Err(format!("expected scatter, found {other:?}").into()),
+    };
     let mut own = vec![0f32; elements];
     fill(&mut own);
     let role = arguments.first().map(String::as_str);
@@ -43,12 +48,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let node_shared = role != Some("plain");
     let mpi = Mpi::open(MpiOptions { node_shared, ..MpiOptions::default() })?;
     match role {
-        Some("plain" | "slots") => backend(&mpi, &mut own, rounds)?,
+        Some("plain" | "slots") => backend(&mpi, operation, &mut own, rounds)?,
         Some("buffer") => {
             let group: &dyn Collective = &mpi;
             let mut buffer = group.buffer(elements, Instant::now() + DEADLINE)?;
             fill(&mut buffer);
-            backend(&mpi, &mut buffer, rounds)?;
+            backend(&mpi, operation, &mut buffer, rounds)?;
         }
         Some("memory") => memory(&mpi, &mut own, rounds)?,
         other => return Err(format!("expected one of the roles above, found {other:?}").into()),
@@ -62,6 +67,7 @@ fn fill(buffer: &mut [f32]) {
 
 fn backend(
     group: &dyn Collective,
+    operation: Operation,
     buffer: &mut [f32],
     rounds: usize,
 ) -> Result<(), yardstick_collectives::Error> {
@@ -70,7 +76,7 @@ fn backend(
         group.barrier(Instant::now() + DEADLINE)?;
         let start = Instant::now();
         let deadline = start + DEADLINE;
-        group.run(Channel::Data, Operation::AllReduceSum, buffer, deadline)?;
+        group.run(Channel::Data, operation, buffer, deadline)?;
         seconds.push(start.elapsed().as_secs_f64());
     }
     if group.rank() == 0 {

@@ -55,6 +55,12 @@ pub unsafe trait Collective: Send + Sync + Debug {
         None
     }
 
+    /// Whether ranks of one node move data through memory that they share, so that the library
+    /// moves only what is between nodes.
+    fn shares_memory(&self) -> bool {
+        false
+    }
+
     /// Memory of zeros that this backend reaches better than any other, for the `buffer` of `dyn
     /// Collective`; `None` where it does not matter. All ranks call this at the same time, with
     /// the same size.

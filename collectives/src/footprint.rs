@@ -5,6 +5,8 @@
 pub struct Footprint {
     /// The rank's slots in the memory of its node.
     pub node: usize,
+    /// What others send to be added up.
+    pub received: usize,
     /// What the MPI library holds.
     pub library: usize,
 }
@@ -12,28 +14,47 @@ pub struct Footprint {
 /// A rank's slots: what is not in a buffer of the backend's own goes through them.
 pub(crate) const SLOTS_BYTES: usize = 7 * (256 << 10);
 
+/// Pieces of a buffer that are exchanged with other nodes at a time. Each has its place for what
+/// is received.
+pub(crate) const PLACES: usize = 4;
+
+/// Most of one message of such a piece, in bytes, among some ranks: what all send is to be in a
+/// cache still when it is added up. Where ranks are so many that messages would become small for a
+/// network, it may be larger; where they are very many, messages are small.
+pub(crate) fn message_bytes(ranks: usize) -> usize {
+    let others = ranks.saturating_sub(1).max(1);
+    let share = |bytes: usize| (bytes / others).next_multiple_of(PAGE_BYTES);
+    share(CACHED_BYTES).max(SMALL_BYTES).min(share(PIECE_BYTES_MAX))
+}
+
+const CACHED_BYTES: usize = 1 << 20;
+const SMALL_BYTES: usize = 64 << 10;
+const PIECE_BYTES_MAX: usize = 16 << 20;
+const PAGE_BYTES: usize = 4 << 10;
+
 /// A run of `smoke` on two ranks of Open MPI 4.1 held 2.5 to 3 MiB more per rank than one alone.
 const LIBRARY_BYTES: usize = 3 << 20;
 
 impl Footprint {
-    /// Of one of `world` ranks, of which `local` are on each node, that reduce `bytes` in all, with
-    /// all buckets under way at once.
+    /// Of one of `world` ranks, of which `local` are on each node, that reduce buckets of at most
+    /// `bucket_bytes`; whether ranks of a node share memory is what
+    /// [`Collective::shares_memory`](crate::Collective::shares_memory) says, or a guess.
     ///
-    /// MPI libraries reduce through a temporary buffer as large as the message. Where ranks of a
-    /// node share memory, MPI reduces between nodes alone: of each rank its part, or all of it on
-    /// one rank where nodes differ in size.
-    pub fn new((world, local): (usize, usize), bytes: usize) -> Self {
+    /// Where they do, what is received is from ranks of the same index on other nodes, or for one
+    /// rank of each where nodes differ in size; else it is from all ranks.
+    pub fn new((world, local): (usize, usize), shares_memory: bool, bucket_bytes: usize) -> Self {
         if world <= 1 {
-            return Self { node: 0, library: 0 };
+            return Self { node: 0, received: 0, library: 0 };
         }
-        let (is_one_node, is_even) = (world <= local, world.is_multiple_of(local));
-        let reduced = match (is_one_node, is_even) {
-            (true, _) => 0,
-            (false, true) => bytes / local,
-            (false, false) => bytes,
-        };
-        let node = if local > 1 { SLOTS_BYTES } else { 0 };
-        Self { node, library: LIBRARY_BYTES.saturating_add(reduced) }
+        let local = if shares_memory { local } else { 1 };
+        let nodes = world.div_ceil(local);
+        let talking = if world.is_multiple_of(local) { world } else { nodes };
+        let message = (bucket_bytes / talking).min(message_bytes(nodes));
+        Self {
+            node: if local > 1 { SLOTS_BYTES } else { 0 },
+            received: PLACES * (nodes - 1) * message,
+            library: LIBRARY_BYTES,
+        }
     }
 }
 
@@ -42,14 +63,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mpi_reduces_what_is_between_nodes() {
-        let of = |world, local| Footprint::new((world, local), 12 << 20);
-        assert_eq!(of(1, 1), Footprint { node: 0, library: 0 });
-        let reduced = |world, local| of(world, local).library - LIBRARY_BYTES;
-        assert_eq!(reduced(4, 4), 0, "the node's memory does");
-        assert_eq!(reduced(8, 4), 3 << 20, "each rank its part");
-        assert_eq!(reduced(6, 4), 12 << 20, "one rank all of it");
-        assert_eq!(reduced(4, 1), 12 << 20);
-        assert_eq!((of(4, 1).node, of(4, 2).node), (0, SLOTS_BYTES));
+    fn what_is_received_comes_from_other_nodes() {
+        let bucket = 96 << 10;
+        let of = |world, local, shares| Footprint::new((world, local), shares, bucket);
+        assert_eq!(of(1, 1, true), Footprint { node: 0, received: 0, library: 0 });
+        let received = |world, local| of(world, local, true).received;
+        assert_eq!(received(4, 4), 0, "the node's memory does");
+        assert_eq!(received(8, 4), PLACES * bucket / 8, "each rank its part");
+        assert_eq!(received(6, 4), PLACES * bucket / 2, "one rank of the node the whole");
+        assert_eq!(received(4, 1), PLACES * 3 * bucket / 4);
+        assert_eq!((of(4, 1, true).node, of(4, 2, true).node), (0, SLOTS_BYTES));
+        assert_eq!(of(4, 2, false), of(4, 1, true), "all is received");
+        let large = Footprint::new((3, 1), true, 1 << 30).received;
+        assert_eq!(large, PLACES * 2 * message_bytes(3), "a piece at a time");
+    }
+
+    #[test]
+    fn messages_are_neither_too_large_nor_too_small() {
+        let sizes = [1, 2, 3, 5, 17, 257, 1025, 100_000].map(message_bytes);
+        assert_eq!(sizes, [1024, 1024, 512, 256, 64, 64, 16, 4].map(|kibibytes| kibibytes << 10));
     }
 }

@@ -1,6 +1,8 @@
 //! Typed memory that is lent to a backend.
 #![allow(unsafe_code)]
 
+#[cfg(feature = "mpi")]
+use std::ops::Range;
 use std::ptr::NonNull;
 
 use crate::Dtype;
@@ -52,6 +54,15 @@ impl Memory {
     /// No memory, for a barrier.
     pub fn empty() -> Self {
         Self::of::<u8>(&mut [])
+    }
+
+    /// Some of the elements.
+    #[cfg(feature = "mpi")]
+    pub(crate) fn slice(self, range: Range<usize>) -> Self {
+        assert!(range.start <= range.end && range.end <= self.len, "{range:?} of {self:?}");
+        // SAFETY: inside the buffer or at its end.
+        let pointer = unsafe { self.pointer.add(range.start * self.dtype.bytes()) };
+        Self { pointer, len: range.len(), ..self }
     }
 
     /// Address of the first element.

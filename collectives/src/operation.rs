@@ -50,10 +50,12 @@ pub enum Channel {
 /// operation, element type and length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
-    /// Every rank ends with the element-wise sum, bit-identical on all ranks.
+    /// Every rank ends with the element-wise sum, bit-identical on all ranks: that of the nodes'
+    /// sums in the order of the nodes' first ranks, each that of its ranks in their order, where
+    /// ranks of a node share memory and the channel is that of data; else of the ranks in order.
     AllReduceSum,
-    /// Rank r ends with the sum in the r-th of R equal parts; the other parts are unspecified, but
-    /// for elements that are zero on all ranks: they stay zero everywhere.
+    /// Rank r ends with the same sum in the r-th of R equal parts; the other parts are unspecified,
+    /// but for elements that are zero on all ranks: they stay zero everywhere.
     ReduceScatterSum,
     /// Rank r gives the r-th of R equal parts; every rank ends with all of them.
     AllGather,
@@ -81,8 +83,9 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// Largest tag: MPI promises no more (MPI 4.0, section 9.1.2, `MPI_TAG_UB`).
-    pub const TAG_MAX: u16 = 32_767;
+    /// Largest tag. MPI promises 32767 (MPI 4.0, section 9.1.2, `MPI_TAG_UB`); those above are the
+    /// backend's own.
+    pub const TAG_MAX: u16 = 16_383;
 
     /// The other rank of a point-to-point operation.
     pub fn peer(self) -> Option<usize> {

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use yardstick_collectives::contract::{self, Terms, failures};
 use yardstick_collectives::{Collective, Error, Operation, Single, Threads, scope};
 
-const TERMS: Terms = Terms { chunk_elements_max: 1000, patience: Duration::from_secs(20) };
+const TERMS: Terms =
+    Terms { chunk_elements_max: 1000, patience: Duration::from_secs(20), nodes: &[] };
 
 /// Runs the same on every rank of a group of threads.
 fn on_threads(world: usize, body: impl Fn(&dyn Collective) + Sync) {

@@ -126,6 +126,7 @@ fn hear(said: &[u8]) -> Outcome<Agreed> {
 pub(crate) fn gather_ranks(
     options: &RunOptions,
     world: &World,
+    planned_bytes: u64,
     phases_ns: Option<PhaseTimes>,
 ) -> Outcome<Vec<RankRecord>> {
     let World { placement, threads, .. } = world;
@@ -135,6 +136,7 @@ pub(crate) fn gather_ranks(
         pid: std::process::id(),
         cores: threads.exclusive.then(|| threads.cores.clone()),
         threads: threads.threads,
+        planned_bytes: Some(planned_bytes),
         phases_ns,
     };
     let internal = |error| Failure::new(ExitCode::Internal, anyhow::Error::from(error));

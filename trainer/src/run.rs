@@ -25,7 +25,7 @@ use crate::meeting::{
 };
 use crate::profile::{self, Profile};
 use crate::record::{self, Record, Status};
-use crate::sizing::Sizing;
+use crate::sizing::{Shape, Sizing};
 use crate::state::weights_digest;
 use crate::step::Trainer;
 use crate::telemetry::{LogFormat, Telemetry, TelemetryOptions};
@@ -99,6 +99,8 @@ struct Setting<'run> {
     prepared: Prepared,
     workload_id: String,
     last_step: u64,
+    /// What the memory plan says of this rank.
+    planned_bytes: u64,
     /// Where the weights of step 0 come from, unless the run resumes.
     import: Option<Import>,
 }
@@ -114,10 +116,16 @@ impl<'run> Setting<'run> {
         let placement = &world.placement;
         inject::check(&options.injections, placement.world, last_step)?;
         let plan = batch_plan(config, placement.rank, placement.world)?;
-        let shape = (placement.world, placement.local_world, world.threads.threads);
+        let shape = Shape {
+            world: placement.world,
+            local: placement.local_world,
+            threads: world.threads.threads,
+            shares_memory: world.collective.shares_memory(),
+        };
         let compute = config.workload.precision.compute;
         let profile_bytes = profile::bytes(options.profile_step, compute, placement.local_world);
-        Sizing::new(config, shape, profile_bytes)?.require(placement.local_world)?;
+        let sizing = Sizing::new(config, shape, profile_bytes)?;
+        sizing.require(placement.local_world)?;
         let workload = &config.workload;
         let source = Source::open(&workload.data, workload.model.vocabulary, &config.base)
             .map_err(data_failure)?;
@@ -141,6 +149,7 @@ impl<'run> Setting<'run> {
             prepared,
             workload_id,
             last_step,
+            planned_bytes: sizing.total_bytes,
             import,
         })
     }
@@ -161,7 +170,7 @@ impl<'run> Setting<'run> {
             Store::open(&self.folder.checkpoints(), &identity).map_err(checkpoint_failure)?;
         let keep = config.settings.checkpoint.clone();
         let mut durability = Durability::claim(store, keep, *number, collective)?;
-        let ranks = gather_ranks(self.options, self.world, None)?;
+        let ranks = gather_ranks(self.options, self.world, self.planned_bytes, None)?;
         let mut chronicle = Chronicle::begin(
             &self.folder,
             config,
@@ -298,7 +307,8 @@ impl<'run> Setting<'run> {
         }
         if let (Ok(_), Some(series)) = (&end, &chronicle.series) {
             let phases_ns = Some(series.phase_totals());
-            chronicle.ranks = gather_ranks(self.options, self.world, phases_ns)?;
+            chronicle.ranks =
+                gather_ranks(self.options, self.world, self.planned_bytes, phases_ns)?;
             let (layout, weights) = trainer.all_weights()?;
             let is_told = collective.rank() == 0;
             chronicle.weights = is_told.then(|| weights_digest(layout, weights));

@@ -1,6 +1,6 @@
 //! How large a workload is on one rank, and whether it fits this machine.
 
-use collectives::{Footprint, OUTSTANDING_MAX};
+use collectives::{BucketPlan, Footprint, OUTSTANDING_MAX};
 use launch::threads::ThreadPlan;
 use models::memory::MemoryPlan;
 use serde::Serialize;
@@ -40,14 +40,23 @@ pub(crate) struct Sizing {
     pub(crate) plan: MemoryPlan,
 }
 
+/// How the ranks of a run lie on machines.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Shape {
+    /// Ranks of the run.
+    pub(crate) world: usize,
+    /// Of them, those on this machine.
+    pub(crate) local: usize,
+    /// Compute threads of one rank.
+    pub(crate) threads: usize,
+    /// Whether those on this machine may share memory: known once they have met, assumed before.
+    pub(crate) shares_memory: bool,
+}
+
 impl Sizing {
-    /// For one of `world` ranks, of which `local` share this machine, with its compute threads.
-    /// `profile_bytes` is what a profile measures with between two steps.
-    pub(crate) fn new(
-        config: &Config,
-        (world, local, threads): (usize, usize, usize),
-        profile_bytes: usize,
-    ) -> Outcome<Self> {
+    /// For one rank of a shape. `profile_bytes` is what a profile measures with between two steps.
+    pub(crate) fn new(config: &Config, shape: Shape, profile_bytes: usize) -> Outcome<Self> {
+        let Shape { world, local, threads, .. } = shape;
         let available_bytes = launch::available_memory_bytes();
         let (model, batch) = (&config.workload.model, &config.workload.batch);
         let (layout, buckets) = placed_layout(config, world);
@@ -63,7 +72,7 @@ impl Sizing {
         };
         let activation_bytes =
             items.iter().fold(0_u64, |sum, (_, bytes)| sum.saturating_add(*bytes));
-        items.extend(around_the_engine(config, (world, local), layout.len(), profile_bytes));
+        items.extend(around_the_engine(config, shape, &buckets, profile_bytes));
         let owners = if config.settings.run.shard_optimizer { world } else { 1 };
         let held = layout.len() / owners;
         let plan = MemoryPlan::new(layout.parameters(), layout.len(), held, compute, items);
@@ -117,20 +126,25 @@ const CHECKPOINT_WRITER_BYTES: usize = 4 << 20;
 /// with the flat buffers, by the rank that made them.
 fn around_the_engine(
     config: &Config,
-    ranks: (usize, usize),
-    elements: usize,
+    shape: Shape,
+    plan: &BucketPlan,
     profile_bytes: usize,
 ) -> impl Iterator<Item = (String, u64)> {
     let workload = &config.workload;
     let batch = &workload.batch;
     let tokens = batch.micro_sequences * batch.sequence_tokens;
-    let footprint = Footprint::new(ranks, size_of::<f32>() * elements);
+    let footprint = Footprint::new(
+        (shape.world, shape.local),
+        shape.shares_memory,
+        size_of::<f32>() * plan.buckets.iter().map(|b| b.range.len()).max().unwrap_or(0),
+    );
     // One after the other, between steps.
     let is_probed = config.settings.telemetry.matmul_probe_s > 0.0;
     let probe_bytes = if is_probed { probe::matmul_bytes(workload.precision.compute) } else { 0 };
     let between_steps = CHECKPOINT_WRITER_BYTES.max(probe_bytes).max(profile_bytes);
     let items = [
         ("slots in the node's memory", footprint.node),
+        ("parts received for sums", footprint.received),
         ("MPI library", footprint.library),
         ("prefetched tokens", PREFETCH_DEPTH * 2 * size_of::<u32>() * tokens),
         ("checkpoint writer, probes", between_steps),
@@ -158,8 +172,9 @@ mod tests {
         let total = |probe_s, profiled, local| {
             let config = format!("telemetry.matmul_probe_s={probe_s}");
             let config = Config::load("smoke", &[config]).unwrap();
+            let shape = Shape { world: 2, local: 2, threads: 1, shares_memory: true };
             let profile_bytes = profile::bytes(profiled, Compute::F32, local);
-            Sizing::new(&config, (2, 2, 1), profile_bytes).unwrap().total_bytes
+            Sizing::new(&config, shape, profile_bytes).unwrap().total_bytes
         };
         let probe = 3 * 1024 * 1024 * size_of::<f32>() as u64;
         assert_eq!(total("1.0", Some(2), 2) - total("1.0", None, 2), (96 << 20) - probe);

@@ -21,6 +21,8 @@ pub struct Terms {
     pub chunk_elements_max: usize,
     /// Patience of every operation.
     pub patience: Duration,
+    /// The node of each rank, by any numbers. Empty: all are on one, or each is alone.
+    pub nodes: &'static [usize],
 }
 
 impl Terms {
@@ -45,6 +47,7 @@ pub fn run_all(collective: &dyn Collective, terms: &Terms) {
     values::all_gather(collective, terms);
     values::broadcast(collective, terms);
     values::sums_are_reproducible(collective, terms);
+    values::sums_have_the_order_of_ranks(collective, terms);
     order::barrier_separates(collective, terms);
     order::outstanding_operations_overlap(collective, terms);
     order::forgotten_operations_are_waited_for(collective, terms);

@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use half::bf16;
 
 use super::{Terms, filled, good, value};
-use crate::{Collective, Element};
+use crate::{Channel, Collective, Element, Operation};
 
 /// The exact sum over all ranks at an index.
 fn total(world: usize, index: usize) -> f64 {
@@ -135,6 +135,50 @@ pub fn sums_are_reproducible(collective: &dyn Collective, terms: &Terms) {
         good(collective, "broadcast", collective.broadcast(0, &mut bytes, terms.deadline()));
         assert!(bytes == own, "the sum of {len} differs from rank 0's");
     }
+}
+
+/// All-reduce and reduce-scatter add up the same: the ranks of each node in their order, then the
+/// nodes' sums in the order of the nodes' first ranks. On the control channel all ranks are as if
+/// on one node.
+///
+/// # Panics
+/// When a sum has other bits.
+pub fn sums_have_the_order_of_ranks(collective: &dyn Collective, terms: &Terms) {
+    let (rank, world) = (collective.rank(), collective.world());
+    for (channel, nodes) in [(Channel::Data, terms.nodes), (Channel::Control, &[][..])] {
+        let many = 20 * terms.chunk_elements_max + 3;
+        for len in terms.lens().into_iter().chain([many]) {
+            for operation in [Operation::AllReduceSum, Operation::ReduceScatterSum] {
+                let is_whole = operation == Operation::AllReduceSum;
+                let len = if is_whole { len } else { world * len };
+                let mut buffer = rounded(rank, len);
+                let result = collective.run(channel, operation, &mut buffer, terms.deadline());
+                good(collective, "a sum", result);
+                let (part, expected) = (len / world, ordered_sums(world, len, nodes));
+                let range = if is_whole { 0..len } else { rank * part..(rank + 1) * part };
+                for index in range {
+                    let (found, expected) = (buffer[index].to_bits(), expected[index].to_bits());
+                    assert_eq!(found, expected, "{operation} of {len}, {channel:?}, {index}");
+                }
+            }
+        }
+    }
+}
+
+/// The sums of [`rounded`] numbers in the order that is promised.
+fn ordered_sums(world: usize, len: usize, nodes: &[usize]) -> Vec<f32> {
+    let node = |rank: usize| nodes.get(rank).copied().unwrap_or(0);
+    let is_first = |rank: &usize| (0..*rank).all(|before| node(before) != node(*rank));
+    let numbers: Vec<Vec<f32>> = (0..world).map(|rank| rounded(rank, len)).collect();
+    let sum_of = |first: usize, index: usize| {
+        let ranks = (first + 1..world).filter(|&rank| node(rank) == node(first));
+        ranks.fold(numbers[first][index], |sum, rank| sum + numbers[rank][index])
+    };
+    let sum = |index: usize| {
+        let sums = (0..world).filter(is_first).map(|first| sum_of(first, index));
+        sums.reduce(|sum, addend| sum + addend).unwrap_or_default()
+    };
+    (0..len).map(sum).collect()
 }
 
 /// Numbers of very different size, whose sum is rounded.

@@ -2,7 +2,6 @@
 //! except for [`library_version`].
 
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::ptr;
 
 use mpi::ffi::{self, MPI_Comm, MPI_Datatype, MPI_Request, MPI_Status};
 
@@ -103,15 +102,17 @@ pub(super) struct Piece {
     pub(super) datatype: MPI_Datatype,
 }
 
-/// One non-blocking call of MPI.
+impl Piece {
+    /// Elements of a type: at most as many as a C int holds.
+    pub(super) fn new(pointer: *mut u8, count: usize, dtype: Dtype) -> Self {
+        let count = c_int::try_from(count).unwrap_or(c_int::MAX);
+        Self { pointer: pointer.cast(), count, datatype: datatype(dtype) }
+    }
+}
+
+/// One non-blocking call of MPI, which moves data and never sums.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Call {
-    AllReduce,
-    /// The piece is one rank's part; the memory is all parts; the result comes first in it.
-    ReduceScatter,
-    Reduce {
-        root: usize,
-    },
     /// The piece is one rank's part; the memory is all parts.
     AllGather,
     Broadcast {
@@ -131,36 +132,22 @@ pub(super) enum Call {
 /// Starts a call on a communicator, in place. Local: returns at once.
 ///
 /// # Safety
-/// The piece's memory (for `ReduceScatter` and `AllGather`: all parts) is valid, and nobody else's,
+/// The piece's memory (for `AllGather`: all parts) is valid, and nobody else's,
 /// until the request is complete.
 pub(super) unsafe fn start(
     call: Call,
     piece: Piece,
     communicator: MPI_Comm,
-    rank: usize,
 ) -> Result<MPI_Request, Code> {
     let Piece { pointer, count, datatype } = piece;
     // SAFETY: the caller's promise; the rest are constants of the C files.
     let (request, code) = unsafe {
         let mut request = ffi::RSMPI_REQUEST_NULL;
-        let (in_place, sum, out) = (yardstick_mpi_in_place, ffi::RSMPI_SUM, &raw mut request);
-        let comm = communicator;
+        let (out, comm) = (&raw mut request, communicator);
         let code = match call {
-            Call::AllReduce => {
-                ffi::MPI_Iallreduce(in_place, pointer, count, datatype, sum, comm, out)
-            }
-            Call::ReduceScatter => {
-                ffi::MPI_Ireduce_scatter_block(in_place, pointer, count, datatype, sum, comm, out)
-            }
-            Call::Reduce { root } => {
-                // Only the root's receive buffer is looked at.
-                let own = root == rank;
-                let give = if own { in_place } else { pointer.cast_const() };
-                let take = if own { pointer } else { ptr::null_mut() };
-                ffi::MPI_Ireduce(give, take, count, datatype, sum, root as c_int, comm, out)
-            }
             Call::AllGather => {
                 // In place, what is sent is described by what is received.
+                let in_place = yardstick_mpi_in_place;
                 ffi::MPI_Iallgather(in_place, 0, datatype, pointer, count, datatype, comm, out)
             }
             Call::Broadcast { root } => {

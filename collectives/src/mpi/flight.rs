@@ -1,135 +1,152 @@
-//! The operations that MPI is working on, each one request or several.
+//! The operations that MPI is working on, each some calls of it or pieces of an exchange.
 
-use std::ffi::{c_int, c_void};
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Instant;
 
-use mpi::ffi::{self, MPI_Comm, MPI_Request, MPI_Status};
+use mpi::ffi::MPI_Comm;
 
 use super::calls::{self, Call, Code, Piece};
+use super::exchange::Exchange;
 use super::plan::Plan;
-use super::world::World;
+use super::requests::{Errand, Of, Requests, Trouble};
+use super::world::{Group, World};
+use crate::node::{Kind, Parts, Task};
 use crate::slots::Job;
 use crate::{Channel, Error, OUTSTANDING_MAX, Operation, Timing};
 
 /// A failed operation: its slot and its error.
 pub(super) type Failure = (u32, Error);
 
-/// All requests in the air. Lives on the communication thread.
+/// All operations in the air. Lives on the communication thread.
 #[derive(Debug)]
 pub(super) struct Flight {
     world: World,
     chunk_elements_max: usize,
-    requests: Vec<MPI_Request>,
-    /// What each request is for, in the same order.
-    parts: Vec<Part>,
+    requests: Requests,
+    /// By channel.
+    exchanges: [Exchange; 2],
+    /// All ranks in their order.
+    ranks: Arc<[usize]>,
     /// By slot.
     running: Box<[Option<Running>]>,
-    indices: Vec<c_int>,
-    statuses: Vec<MPI_Status>,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Part {
-    slot: u32,
-    count: c_int,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Running {
     job: Job,
     started: Instant,
-    requests: usize,
-    /// MPI does all of the operation, and not only what is left of it between nodes.
-    is_whole: bool,
-}
-
-/// A communicator, and this rank's number in it.
-#[derive(Debug, Clone, Copy)]
-struct Group {
-    communicator: MPI_Comm,
-    rank: usize,
+    /// Requests, or pieces of an exchange, that are not over.
+    left: usize,
 }
 
 impl Flight {
     pub(super) fn new(world: World, chunk_elements_max: usize) -> Self {
+        let all = |communicator| Group { communicator, member: world.rank, members: world.size };
+        let groups = [world.across.unwrap_or(all(world.data)), all(world.control)];
+        let channels = [Channel::Data, Channel::Control];
+        let exchange =
+            |index: usize| Exchange::new(channels[index], groups[index], chunk_elements_max);
         Self {
             world,
             chunk_elements_max,
-            requests: Vec::with_capacity(OUTSTANDING_MAX),
-            parts: Vec::with_capacity(OUTSTANDING_MAX),
+            requests: Requests::new(groups.iter().map(Exchange::requests_max).sum()),
+            exchanges: [0, 1].map(exchange),
+            ranks: (0..world.size).collect(),
             running: vec![None; OUTSTANDING_MAX].into(),
-            indices: Vec::with_capacity(OUTSTANDING_MAX),
-            statuses: Vec::with_capacity(OUTSTANDING_MAX),
         }
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.requests.is_empty()
+        !self.has_requests() && self.exchanges.iter().all(Exchange::is_empty)
     }
 
-    /// Hands an operation to MPI, all chunks at once.
+    /// Whether MPI has anything that it may still write or read.
+    pub(super) fn has_requests(&self) -> bool {
+        !self.requests.is_empty()
+    }
+
+    /// Takes an operation; `false` if there is nothing to do.
     ///
-    /// All at once, because MPI wants the collective calls of a communicator in the same order on
-    /// all ranks, and a window that moves with completions would follow each rank's own timing.
-    pub(super) fn start(&mut self, slot: u32, job: Job) -> Result<(), Failure> {
-        let started = Instant::now();
-        let before = self.requests.len();
-        let outcome = self.start_pieces(slot, job);
-        outcome.map_err(|code| (slot, code.of(job.operation, self.world.rank)))?;
-        let requests = self.requests.len() - before;
-        self.running[slot as usize] = Some(Running { job, started, requests, is_whole: true });
-        Ok(())
+    /// MPI gets all chunks at once, because it wants the collective calls of a communicator in the
+    /// same order on all ranks, and a window that moves with completions would follow each rank's
+    /// own timing.
+    pub(super) fn start(&mut self, slot: u32, job: Job) -> Result<bool, Failure> {
+        match self.sum(job) {
+            Some(task) => Ok(self.start_sum(slot, job, task)),
+            None => self.start_calls(slot, job, |flight| flight.start_whole(slot, job)),
+        }
     }
 
-    /// Hands to MPI what an operation does between nodes; `false` if that is nothing.
-    pub(super) fn start_across(
+    /// Takes what an operation does between nodes; `false` if that is nothing.
+    pub(super) fn start_across(&mut self, slot: u32, plan: Plan<'_>) -> Result<bool, Failure> {
+        let job = plan.job;
+        if let Some(task) = plan.sum_across() {
+            return Ok(self.start_sum(slot, job, task));
+        }
+        self.start_calls(slot, job, |flight| {
+            let Some(Group { communicator, .. }) = flight.world.across else { return Ok(()) };
+            plan.across(|call, range| match range.is_empty() {
+                true => Ok(()),
+                false => flight.chunks(slot, job, call, range, communicator),
+            })
+        })
+    }
+
+    fn start_sum(&mut self, slot: u32, job: Job, task: Task) -> bool {
+        let started = Instant::now();
+        let left = self.exchanges[job.channel as usize].start(slot, task);
+        self.running[slot as usize] = (left > 0).then_some(Running { job, started, left });
+        left > 0
+    }
+
+    fn start_calls(
         &mut self,
         slot: u32,
-        plan: Plan<'_>,
-        communicator: MPI_Comm,
+        job: Job,
+        start: impl FnOnce(&mut Self) -> Result<(), Code>,
     ) -> Result<bool, Failure> {
-        let (started, before, job) = (Instant::now(), self.requests.len(), plan.job);
-        let group = Group { communicator, rank: plan.layout.node };
-        let outcome = plan.across(|call, range| match range.is_empty() {
-            true => Ok(()),
-            false => self.chunks(slot, job, call, range, group),
-        });
-        outcome.map_err(|code| (slot, code.of(job.operation, self.world.rank)))?;
-        let requests = self.requests.len() - before;
-        if requests == 0 {
-            return Ok(false);
-        }
-        self.running[slot as usize] = Some(Running { job, started, requests, is_whole: false });
-        Ok(true)
+        let (started, before) = (Instant::now(), self.requests.len());
+        start(self).map_err(|code| (slot, code.of(job.operation, self.world.rank)))?;
+        let left = self.requests.len() - before;
+        self.running[slot as usize] = (left > 0).then_some(Running { job, started, left });
+        Ok(left > 0)
     }
 
-    fn start_pieces(&mut self, slot: u32, job: Job) -> Result<(), Code> {
+    /// What all ranks add up, without any nodes.
+    fn sum(&self, job: Job) -> Option<Task> {
+        let len = job.memory.len();
+        let (kind, parts) = match job.operation {
+            Operation::AllReduceSum => (Kind::ReduceAndGather, Parts::Even { len }),
+            Operation::ReduceScatterSum => {
+                let (places, len) = (self.ranks.clone(), len / self.world.size);
+                (Kind::Reduce, Parts::Placed { places, len })
+            }
+            _ => return None,
+        };
+        Some(Task { memory: job.memory, parts, kind })
+    }
+
+    fn start_whole(&mut self, slot: u32, job: Job) -> Result<(), Code> {
         let (world, len) = (self.world.size, job.memory.len());
         let part = |owner: usize| owner * (len / world)..(owner + 1) * (len / world);
         let whole = len <= self.chunk_elements_max;
-        let World { rank, data, control, .. } = self.world;
         let communicator = match job.channel {
-            Channel::Data => data,
-            Channel::Control => control,
+            Channel::Data => self.world.data,
+            Channel::Control => self.world.control,
         };
-        let group = Group { communicator, rank };
-        let mut chunks = |call, range| self.chunks(slot, job, call, range, group);
+        let mut chunks = |call, range| self.chunks(slot, job, call, range, communicator);
         match job.operation {
-            Operation::AllReduceSum => chunks(Call::AllReduce, 0..len),
             Operation::Broadcast { root } => chunks(Call::Broadcast { root }, 0..len),
             Operation::Barrier => chunks(Call::Barrier, 0..0),
             Operation::Send { to, tag } => chunks(Call::Send { to, tag }, 0..len),
             Operation::Receive { from, tag } => chunks(Call::Receive { from, tag }, 0..len),
-            Operation::ReduceScatterSum if whole => chunks(Call::ReduceScatter, part(0)),
             Operation::AllGather if whole => chunks(Call::AllGather, part(0)),
             // Beyond the limit a chunk of all parts is not contiguous: one part after another.
-            Operation::ReduceScatterSum => {
-                (0..world).try_for_each(|root| chunks(Call::Reduce { root }, part(root)))
-            }
             Operation::AllGather => {
                 (0..world).try_for_each(|root| chunks(Call::Broadcast { root }, part(root)))
             }
+            Operation::AllReduceSum | Operation::ReduceScatterSum => Ok(()), // not calls
         }
     }
 
@@ -144,9 +161,8 @@ impl Flight {
         job: Job,
         call: Call,
         range: Range<usize>,
-        group: Group,
+        communicator: MPI_Comm,
     ) -> Result<(), Code> {
-        let Group { communicator, rank } = group;
         let chunk = self.chunk_elements_max;
         let chunks = match call {
             Call::Send { .. } | Call::Receive { .. } => range.len() / chunk + 1,
@@ -156,126 +172,72 @@ impl Flight {
             let start = range.start + index * chunk;
             let piece = piece(job, start, chunk.min(range.end - start));
             // SAFETY: `submit` promised that the memory is valid and ours until the end.
-            let request = unsafe { calls::start(call, piece, communicator, rank) }?;
-            self.requests.push(request);
-            self.parts.push(Part { slot, count: piece.count });
+            let request = unsafe { calls::start(call, piece, communicator) }?;
+            let is_received = matches!(call, Call::Receive { .. });
+            let expected = is_received.then_some((piece.count, job.memory.dtype()));
+            self.requests.push(request, Errand { slot, of: Of::Operation, expected });
         }
         Ok(())
     }
 
-    /// Looks once, and tells what is over. Touches no memory when `is_dead` says so after MPI was
-    /// called, because the call may have outlasted the patience of the memory's owners.
-    pub(super) fn poll(
+    /// Lets MPI work, goes on with what that allows, and tells what is over; says whether anything
+    /// was done. Touches no memory when `is_dead` says so after MPI was called, because the call
+    /// may have outlasted the patience of the memory's owners.
+    ///
+    /// # Safety
+    /// The memory of all operations that were started and are not over is valid and lent.
+    pub(super) unsafe fn poll(
         &mut self,
         is_dead: impl Fn() -> bool,
         mut over: impl FnMut(u32, Timing),
-    ) -> Result<(), Failure> {
-        if self.requests.is_empty() {
-            return Ok(());
+    ) -> Result<bool, Failure> {
+        if self.is_empty() {
+            return Ok(false);
         }
-        self.test_some()?;
-        if self.indices.is_empty() || is_dead() {
-            return Ok(());
+        self.requests.test().map_err(|(slot, trouble)| self.failure(slot, trouble))?;
+        if is_dead() {
+            return Ok(false);
         }
-        // From the back, so that taking one out does not move those still to be looked at.
-        self.indices.sort_unstable_by(|a, b| b.cmp(a));
-        for position in 0..self.indices.len() {
-            let index = self.indices[position] as usize;
-            self.requests.swap_remove(index);
-            let Part { slot, .. } = self.parts.swap_remove(index);
-            let Some(running) = &mut self.running[slot as usize] else { continue };
-            running.requests -= 1;
-            if running.requests == 0 {
-                let Running { job, started, is_whole, .. } = *running;
-                self.running[slot as usize] = None;
-                if is_whole {
-                    self.settle(job);
-                }
-                over(slot, job.done(started));
-            }
+        let Self { requests, exchanges, running, .. } = self;
+        let mut moved = requests.take(|Errand { slot, of, .. }| match of {
+            Of::Operation => count_down(running, slot, &mut over),
+            Of::Piece(channel, place) => exchanges[channel as usize].landed(place),
+        });
+        for exchange in exchanges {
+            let done = |slot| count_down(running, slot, &mut over);
+            // SAFETY: the caller's promise.
+            let advanced = unsafe { exchange.advance(requests, &is_dead, done) };
+            let rank = self.world.rank;
+            moved |=
+                advanced.map_err(|(slot, code)| (slot, code.of(operation(running, slot), rank)))?;
         }
-        Ok(())
+        Ok(moved)
     }
 
-    /// Fills `indices` with the requests that are complete.
-    fn test_some(&mut self) -> Result<(), Failure> {
-        let len = self.requests.len();
-        // SAFETY: a status is plain integers.
-        self.statuses.resize_with(len, || unsafe { std::mem::zeroed() });
-        self.indices.resize(len, 0);
-        let mut count = 0;
-        // SAFETY: three arrays of `len` entries.
-        let code = unsafe {
-            let (requests, indices) = (self.requests.as_mut_ptr(), self.indices.as_mut_ptr());
-            let statuses = self.statuses.as_mut_ptr();
-            ffi::MPI_Testsome(len as c_int, requests, &mut count, indices, statuses)
-        };
-        let complete = usize::try_from(count).unwrap_or(0); // MPI_UNDEFINED is negative
-        self.indices.truncate(complete);
-        if let Err(code) = calls::check(code) {
-            let first = first_failure(&self.indices, &self.statuses);
-            let (index, code) = first.filter(|_| code.is_in_status()).unwrap_or((0, code));
-            return Err(self.failure(self.parts[index].slot, code));
-        }
-        self.check_received()
-    }
-
-    fn failure(&self, slot: u32, code: Code) -> Failure {
-        let operation = self.operation(slot);
-        (slot, code.of(operation, self.world.rank))
-    }
-
-    fn operation(&self, slot: u32) -> Operation {
-        self.running[slot as usize].map_or(Operation::Barrier, |running| running.job.operation)
-    }
-
-    /// A message that is too long is MPI's error; one that is too short is ours to notice.
-    fn check_received(&self) -> Result<(), Failure> {
-        for (position, &index) in self.indices.iter().enumerate() {
-            let Part { slot, count } = self.parts[index as usize];
-            let Some(Running { job, .. }) = self.running[slot as usize] else { continue };
-            if !matches!(job.operation, Operation::Receive { .. }) {
-                continue;
-            }
-            let datatype = calls::datatype(job.memory.dtype());
-            let found = calls::received(&self.statuses[position], datatype);
-            let found = found.map_err(|code| self.failure(slot, code))?;
-            if found != count {
-                let text = format!("expected a message of {count} elements, found {found}");
-                let rank = self.world.rank;
-                return Err((slot, Error::Mismatch { operation: job.operation, rank, text }));
-            }
-        }
-        Ok(())
-    }
-
-    /// MPI leaves the result of an in-place reduce-scatter at the start; it belongs to our part.
-    /// The first part becomes zeros: sums of another place must not be taken for anything there.
-    fn settle(&self, job: Job) {
-        let memory = job.memory;
-        let chunked = memory.len() > self.chunk_elements_max;
-        if job.operation != Operation::ReduceScatterSum || chunked {
-            return;
-        }
-        let part_bytes = memory.bytes() / self.world.size;
-        // SAFETY: the memory is still lent; both parts lie inside it.
-        unsafe {
-            let start = memory.pointer().as_ptr();
-            start.add(self.world.rank * part_bytes).copy_from(start, part_bytes);
-            if self.world.rank > 0 {
-                start.write_bytes(0, part_bytes);
+    fn failure(&self, slot: u32, trouble: Trouble) -> Failure {
+        let (operation, rank) = (operation(&self.running, slot), self.world.rank);
+        match trouble {
+            Trouble::Failed(code) => (slot, code.of(operation, rank)),
+            Trouble::Short { expected, found } => {
+                let text = format!("expected a message of {expected} elements, found {found}");
+                (slot, Error::Mismatch { operation, rank, text })
             }
         }
     }
 }
 
-/// The first request, of those that are complete, whose status has an error.
-fn first_failure(indices: &[c_int], statuses: &[MPI_Status]) -> Option<(usize, Code)> {
-    let complete = indices.iter().zip(statuses);
-    complete.into_iter().find_map(|(&index, status)| {
-        let code = calls::check(status.MPI_ERROR).err()?;
-        Some((index as usize, code))
-    })
+/// One part of an operation is over: tells when it was the last.
+fn count_down(running: &mut [Option<Running>], slot: u32, over: &mut impl FnMut(u32, Timing)) {
+    let entry = &mut running[slot as usize];
+    let Some(run) = entry else { return };
+    run.left -= 1;
+    if let Some(Running { job, started, .. }) = entry.take_if(|run| run.left == 0) {
+        over(slot, job.done(started));
+    }
+}
+
+fn operation(running: &[Option<Running>], slot: u32) -> Operation {
+    running[slot as usize].map_or(Operation::Barrier, |running| running.job.operation)
 }
 
 fn piece(job: Job, start: usize, count: usize) -> Piece {
@@ -288,27 +250,5 @@ fn piece(job: Job, start: usize, count: usize) -> Piece {
         // SAFETY: `start` lies inside the memory or at its end.
         unsafe { memory.pointer().as_ptr().add(start * memory.dtype().bytes()) }
     };
-    // The chunk limit is at most what a C int holds: checked when the backend was opened.
-    let count = c_int::try_from(count).unwrap_or(c_int::MAX);
-    Piece { pointer: pointer.cast::<c_void>(), count, datatype: calls::datatype(memory.dtype()) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_first_status_with_an_error_names_its_request() {
-        let status = |code: c_int| {
-            // SAFETY: a status is plain integers.
-            let mut status: MPI_Status = unsafe { std::mem::zeroed() };
-            status.MPI_ERROR = code;
-            status
-        };
-        let statuses = [0, 15, 3, 9].map(status); // the last is of no complete request
-        let found = first_failure(&[4, 7, 2], &statuses).map(|(index, code)| (index, code.raw()));
-        assert_eq!(found, Some((7, 15)));
-        assert!(first_failure(&[4], &statuses).is_none(), "then the call's own code counts");
-        assert!(first_failure(&[], &statuses).is_none());
-    }
+    Piece::new(pointer, count, memory.dtype())
 }

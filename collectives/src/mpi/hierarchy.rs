@@ -4,8 +4,6 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-use mpi::ffi::MPI_Comm;
-
 use super::flight::{Failure, Flight};
 use super::layout::Layout;
 use super::plan::Plan;
@@ -20,7 +18,6 @@ use crate::{OUTSTANDING_MAX, Timing};
 #[derive(Debug)]
 pub(super) struct Hierarchy {
     layout: Layout,
-    across: MPI_Comm,
     up: Way,
     down: Way,
     /// By slot.
@@ -44,16 +41,11 @@ struct Running {
 }
 
 impl Hierarchy {
-    pub(super) fn new(
-        layout: Layout,
-        node: &Arc<Node>,
-        across: MPI_Comm,
-        piece_elements_max: usize,
-    ) -> Self {
+    pub(super) fn new(layout: Layout, node: &Arc<Node>, piece_elements_max: usize) -> Self {
         let way = |lane| Way { lane, queue: VecDeque::with_capacity(OUTSTANDING_MAX) };
         let up = way(Lane::for_all(node.clone(), piece_elements_max));
         let down = way(Lane::for_gathers(node.clone(), piece_elements_max));
-        Self { layout, across, up, down, running: vec![None; OUTSTANDING_MAX].into() }
+        Self { layout, up, down, running: vec![None; OUTSTANDING_MAX].into() }
     }
 
     /// Takes an operation that [`Plan::is_for`].
@@ -111,7 +103,7 @@ impl Hierarchy {
             return Ok(moved);
         }
         run.tasks = 0;
-        run.is_across = flight.start_across(slot, plan, self.across)?;
+        run.is_across = flight.start_across(slot, plan)?;
         self.up.queue.pop_front();
         self.down.queue.push_back(slot);
         Ok(true)

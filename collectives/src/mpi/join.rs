@@ -7,7 +7,7 @@ use mpi::ffi::MPI_Comm;
 use super::calls::{self, Code};
 use super::layout::Layout;
 use super::options::MpiOptions;
-use super::world::World;
+use super::world::{Group, World};
 use crate::node::{Address, Node};
 
 /// What carries the data of the ranks of one node.
@@ -28,7 +28,7 @@ pub(super) struct Neighbourhood {
     pub(super) node: Node,
     /// The ranks that this one talks to between nodes (see [`Layout::group`]), one per node, in the
     /// order of the nodes.
-    pub(super) across: MPI_Comm,
+    pub(super) across: Group,
 }
 
 /// Stands for an error that is none of the system's.
@@ -62,7 +62,8 @@ pub(super) fn join(world: World, options: &MpiOptions) -> Result<Carrier, Code> 
         return Ok(Carrier::MpiForWant(format!("rank {rank} could not map it: {cause}")));
     }
     // By node, not by rank: a host file may deal ranks to nodes in any order.
-    let across = calls::split(world, layout.group(), layout.node)?;
+    let communicator = calls::split(world, layout.group(), layout.node)?;
+    let across = Group { communicator, member: layout.node, members: layout.nodes.len() };
     match shared {
         Ok((node, _file)) => Ok(Carrier::Memory(Neighbourhood { layout, node, across })),
         Err(error) => Ok(Carrier::MpiForWant(error.to_string())), // told to all: not reached

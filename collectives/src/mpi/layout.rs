@@ -13,6 +13,8 @@ pub(super) struct Layout {
     pub(super) node: usize,
     /// This rank's index within its node.
     pub(super) local: usize,
+    /// The ranks of this index, one per node, where all nodes have as many.
+    pub(super) counterparts: Option<Arc<[usize]>>,
 }
 
 impl Layout {
@@ -30,7 +32,9 @@ impl Layout {
             }
         }
         let (node, local) = places[rank];
-        Self { nodes, places, node, local }
+        let is_even = nodes.iter().all(|ranks| ranks.len() == nodes[0].len());
+        let counterparts = is_even.then(|| nodes.iter().map(|ranks| ranks[local]).collect());
+        Self { nodes, places, node, local, counterparts }
     }
 
     /// The ranks of this rank's node.
@@ -40,7 +44,7 @@ impl Layout {
 
     /// Whether all nodes have the same number of ranks.
     pub(super) fn is_even(&self) -> bool {
-        self.nodes.iter().all(|ranks| ranks.len() == self.nodes[0].len())
+        self.counterparts.is_some()
     }
 
     /// Whether any two ranks share a node.

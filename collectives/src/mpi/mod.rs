@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 mod calls;
+mod exchange;
 mod flight;
 mod hierarchy;
 mod join;
@@ -9,6 +10,7 @@ mod layout;
 mod options;
 mod pause;
 mod plan;
+mod requests;
 mod share;
 mod shared;
 mod worker;
@@ -39,7 +41,8 @@ static OPENED: AtomicBool = AtomicBool::new(false);
 /// Ranks of one node move the data channel's collective operations through memory that they share
 /// (see [`MpiOptions::node_shared`]); the communication thread does that work too. MPI then carries
 /// what is between nodes: ranks of the same index on their nodes each talk about their own part, or
-/// where nodes differ in size, the first rank of each node talks for all.
+/// where nodes differ in size, the first rank of each node talks for all. MPI moves elements and
+/// never adds them up: sums have an order of this crate's.
 ///
 /// After a failure (a passed deadline, an MPI error, [`Collective::abandon`]) the thread leaves MPI
 /// for good, and dropping this calls no MPI_Finalize, which would wait for the lost peer. All waits
@@ -182,6 +185,10 @@ unsafe impl Collective for Mpi {
 
     fn warning(&self) -> Option<String> {
         self.warning.get().cloned()
+    }
+
+    fn shares_memory(&self) -> bool {
+        self.shared.node().is_some()
     }
 
     fn share(&self, bytes: usize, deadline: Instant) -> Result<Option<crate::Shared>, Error> {

@@ -2,7 +2,9 @@
 //!
 //! First the ranks of each node reduce ("up"), so that each has a part of its node's sum; then
 //! ranks of the same index talk across nodes about that part; then each node shares ("down"). Where
-//! nodes differ in size, the first rank of each has all of it and talks alone.
+//! nodes differ in size, the first rank of each has all of it and talks alone. A sum is therefore
+//! that of the nodes' sums in the order of the nodes, each that of its ranks in their order; and it
+//! is the same in an all-reduce and a reduce-scatter.
 
 use std::ops::Range;
 
@@ -58,25 +60,37 @@ impl Plan<'_> {
         }
     }
 
-    /// What this rank then does across nodes: a call for each range, in order.
+    /// What this rank then adds up with its group across nodes.
+    pub(super) fn sum_across(&self) -> Option<Task> {
+        let layout = self.layout;
+        if self.is_one_node() || !self.speaks() {
+            return None;
+        }
+        match (self.job.operation, &layout.counterparts) {
+            (Operation::ReduceScatterSum, Some(ranks)) => {
+                let parts = Parts::Placed { places: ranks.clone(), len: self.part_len() };
+                Some(self.task(Kind::Reduce, parts))
+            }
+            (Operation::AllReduceSum | Operation::ReduceScatterSum, _) => {
+                let own = self.own(&self.shared());
+                let parts = Parts::Even { len: own.len() };
+                let memory = self.job.memory.slice(own);
+                Some(Task { memory, parts, kind: Kind::ReduceAndGather })
+            }
+            _ => None,
+        }
+    }
+
+    /// What it gives and gets there as it is: a call for each range, in order.
     pub(super) fn across(
         &self,
         mut call: impl FnMut(Call, Range<usize>) -> Result<(), Code>,
     ) -> Result<(), Code> {
         let layout = self.layout;
-        let speaks = match self.job.operation {
-            Operation::Broadcast { .. } => layout.local == self.speaker(),
-            _ => layout.is_even() || layout.local == 0,
-        };
-        if self.is_one_node() || !speaks {
+        if self.is_one_node() || !self.speaks() {
             return Ok(());
         }
         match self.job.operation {
-            Operation::ReduceScatterSum if layout.is_even() => (0..layout.nodes.len())
-                .try_for_each(|root| call(Call::Reduce { root }, self.own_part_at(root))),
-            Operation::AllReduceSum | Operation::ReduceScatterSum => {
-                call(Call::AllReduce, self.own(&self.shared()))
-            }
             Operation::AllGather if layout.is_even() => (0..layout.nodes.len())
                 .try_for_each(|root| call(Call::Broadcast { root }, self.own_part_at(root))),
             Operation::AllGather => (0..layout.places.len()).try_for_each(|rank| {
@@ -85,7 +99,7 @@ impl Plan<'_> {
             Operation::Broadcast { root } => {
                 call(Call::Broadcast { root: layout.places[root].0 }, 0..self.job.memory.len())
             }
-            Operation::Barrier | Operation::Send { .. } | Operation::Receive { .. } => Ok(()),
+            _ => Ok(()),
         }
     }
 
@@ -111,6 +125,14 @@ impl Plan<'_> {
 
     fn is_one_node(&self) -> bool {
         self.layout.nodes.len() == 1
+    }
+
+    /// Whether this rank talks across nodes.
+    fn speaks(&self) -> bool {
+        match self.job.operation {
+            Operation::Broadcast { .. } => self.layout.local == self.speaker(),
+            _ => self.layout.is_even() || self.layout.local == 0,
+        }
     }
 
     /// The index on its node of the rank that talks for it about a whole buffer.
@@ -166,12 +188,21 @@ mod tests {
     use super::*;
     use crate::Memory;
 
-    /// The calls across nodes of one rank.
+    /// What one rank does across nodes: calls, or each member's part of a sum.
     fn calls(layout: &Layout, operation: Operation) -> Vec<(String, Range<usize>)> {
         let mut memory = vec![0_f32; 64 * layout.places.len()];
-        let job = Job::new(Channel::Data, operation, Memory::of(&mut memory));
+        let whole = Memory::of(&mut memory);
+        let job = Job::new(Channel::Data, operation, whole);
         let mut calls = Vec::new();
         let plan = Plan { layout, job };
+        if let Some(Task { memory, parts, kind }) = plan.sum_across() {
+            let start = memory.pointer().addr().get() - whole.pointer().addr().get();
+            let start = start / size_of::<f32>();
+            let members = layout.nodes.len();
+            let shifted = |part: Range<usize>| start + part.start..start + part.end;
+            calls
+                .extend((0..members).map(|m| (format!("{kind:?}"), shifted(parts.of(m, members)))));
+        }
         plan.across(|call, range| {
             calls.push((format!("{call:?}"), range));
             Ok(())
@@ -209,13 +240,12 @@ mod tests {
 
     /// What comes out of a reduce-scatter is at the place of the rank, not of its node.
     #[test]
-    fn each_root_gets_its_own_part() {
+    fn each_rank_gets_its_own_part() {
         for firsts in [FIRSTS[1], FIRSTS[2], FIRSTS[3]] {
             for rank in 0..firsts.len() {
                 let layout = Layout::new(rank, firsts);
                 let own = calls(&layout, Operation::ReduceScatterSum)[layout.node].clone();
-                let root = layout.node;
-                let expected = (format!("{:?}", Call::Reduce { root }), 64 * rank..64 * (rank + 1));
+                let expected = (format!("{:?}", Kind::Reduce), 64 * rank..64 * (rank + 1));
                 assert_eq!(own, expected, "{firsts:?}, rank {rank}");
             }
         }

@@ -43,7 +43,7 @@ pub(super) fn run(
     worker.landed.reserve(OUTSTANDING_MAX);
     let end = worker.serve();
     let is_exposed = worker.hierarchy.as_ref().is_some_and(Hierarchy::is_exposed);
-    shared.lock().unfinished = !worker.flight.is_empty() || is_exposed;
+    shared.lock().unfinished = worker.flight.has_requests() || is_exposed;
     match end {
         Ok(Some(deadline)) => finalise(shared, world, deadline),
         Ok(None) => {} // dead: MPI is never entered again
@@ -70,7 +70,7 @@ fn enter(shared: &Shared, options: &MpiOptions) -> Result<Entered, Error> {
             world.across = Some(around.across);
             let node = shared.settle_in(Arc::new(around.node));
             let chunk = options.chunk_elements_max;
-            let hierarchy = Hierarchy::new(around.layout, node, around.across, chunk);
+            let hierarchy = Hierarchy::new(around.layout, node, chunk);
             Ok((world, Some(hierarchy), None))
         }
     }
@@ -158,21 +158,31 @@ impl Worker<'_> {
                 hierarchy.start(slot, job);
                 Ok(())
             }
-            _ => self.flight.start(slot, job),
+            _ => {
+                let started = Instant::now();
+                if !self.flight.start(slot, job)? {
+                    self.shared.finish(slot, job.done(started));
+                }
+                Ok(())
+            }
         }
     }
 
-    /// Lets MPI work, and takes what it has finished. Says whether that was anything.
+    /// Lets MPI work, and takes what it has finished. Says whether anything was done.
     fn land(&mut self) -> Result<bool, Failure> {
         let Self { shared, flight, hierarchy, landed, .. } = self;
         landed.clear();
-        flight.poll(|| shared.is_dead(), |slot, timing| landed.push((slot, timing)))?;
+        let over = |slot, timing| landed.push((slot, timing));
+        // SAFETY: `submit` promised that the memory is valid and ours until the operation is over
+        // or given up; who gives up waits for this thread to leave, or is told that the memory is
+        // at risk.
+        let moved = unsafe { flight.poll(|| shared.is_dead(), over)? };
         for &(slot, timing) in landed.iter() {
             if !hierarchy.as_mut().is_some_and(|hierarchy| hierarchy.came_back(slot)) {
                 shared.finish(slot, timing);
             }
         }
-        Ok(!landed.is_empty())
+        Ok(moved)
     }
 
     /// Works in the node's memory. Says whether anything was done.

@@ -18,7 +18,15 @@ pub(super) struct World {
     pub(super) data: MPI_Comm,
     pub(super) control: MPI_Comm,
     /// Between nodes, where those of one node share memory.
-    pub(super) across: Option<MPI_Comm>,
+    pub(super) across: Option<Group>,
+}
+
+/// A communicator, this rank's number in it, and how many there are.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Group {
+    pub(super) communicator: MPI_Comm,
+    pub(super) member: usize,
+    pub(super) members: usize,
 }
 
 impl World {
@@ -65,7 +73,7 @@ impl World {
         let datatype = calls::datatype(Dtype::U8);
         let nothing = Piece { pointer: ptr::null_mut(), count: 0, datatype };
         // SAFETY: a barrier has no memory.
-        let mut request = unsafe { calls::start(Call::Barrier, nothing, self.control, self.rank) }?;
+        let mut request = unsafe { calls::start(Call::Barrier, nothing, self.control) }?;
         let mut over = 0;
         while over == 0 {
             // SAFETY: our own request; the status is not wanted.
@@ -78,7 +86,8 @@ impl World {
             std::thread::sleep(Duration::from_micros(if over == 0 { 50 } else { 0 }));
         }
         // Nothing is in the air any more on any communicator.
-        for communicator in [self.data, self.control].into_iter().chain(self.across) {
+        let across = self.across.map(|group| group.communicator);
+        for communicator in [self.data, self.control].into_iter().chain(across) {
             calls::free(communicator)?;
         }
         // SAFETY: no call of MPI follows.

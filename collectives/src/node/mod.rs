@@ -30,7 +30,8 @@ pub(crate) use lane::{Lane, Step};
 pub(crate) use parts::Parts;
 pub(crate) use region::{Offer, Region};
 use segment::{LANES, Segment, Words};
-pub(crate) use task::{Kind, Task};
+pub(crate) use sum::in_order;
+pub(crate) use task::{Kind, Pieces, Task};
 
 /// Of a place, for the offset in its region; the number of the region is above.
 const OFFSET_BITS: u32 = 48;

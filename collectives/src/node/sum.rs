@@ -12,7 +12,7 @@ const TILE: usize = 1024;
 ///
 /// # Panics
 /// When lengths differ.
-pub(super) fn in_order<'a, E: Copy + Default + AddAssign + 'a>(
+pub(crate) fn in_order<'a, E: Copy + Default + AddAssign + 'a>(
     own: &mut [E],
     me: usize,
     ranks: usize,

@@ -28,35 +28,35 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    pub(super) fn reduces(self) -> bool {
+    pub(crate) fn reduces(self) -> bool {
         self != Self::Gather
     }
 
-    pub(super) fn gathers(self) -> bool {
+    pub(crate) fn gathers(self) -> bool {
         self != Self::Reduce
     }
 
     /// Rounds from the first thing done with a piece to the last.
-    pub(super) fn depth(self) -> usize {
+    pub(crate) fn depth(self) -> usize {
         usize::from(self.reduces()) + usize::from(self.gathers())
     }
 }
 
 /// A task cut into pieces.
-#[derive(Debug)]
-pub(super) struct Pieces {
-    pub(super) task: Task,
+#[derive(Debug, Clone)]
+pub(crate) struct Pieces {
+    pub(crate) task: Task,
     /// Ranks of the node.
     ranks: usize,
     /// In how many pieces the longest part is cut.
-    pub(super) count: usize,
+    pub(crate) count: usize,
     /// Of one piece.
     elements: usize,
 }
 
 impl Pieces {
     /// Cuts a task so that the pieces of all parts fit into a slot together.
-    pub(super) fn new(task: Task, ranks: usize, slot_bytes: usize, elements_max: usize) -> Self {
+    pub(crate) fn new(task: Task, ranks: usize, slot_bytes: usize, elements_max: usize) -> Self {
         let slot_elements = slot_bytes / task.memory.dtype().bytes();
         // Whole cache lines, and the same number on all ranks.
         let shared = slot_elements / task.parts.count(ranks) / 32 * 32;
@@ -66,24 +66,24 @@ impl Pieces {
     }
 
     /// A piece of a rank's part, in elements of the buffer; empty where the part has no more.
-    pub(super) fn of(&self, local: usize, piece: usize) -> Range<usize> {
+    pub(crate) fn of(&self, local: usize, piece: usize) -> Range<usize> {
         let part = self.task.parts.of(local, self.ranks);
         let cut = |piece: usize| (part.start + piece * self.elements).min(part.end);
         cut(piece)..cut(piece + 1)
     }
 
     /// Where the piece of `owner`'s part begins in a slot, in bytes.
-    pub(super) fn place(&self, owner: usize) -> usize {
+    pub(crate) fn place(&self, owner: usize) -> usize {
         owner % self.task.parts.count(self.ranks) * self.bytes(self.elements)
     }
 
     /// Size of some elements.
-    pub(super) fn bytes(&self, elements: usize) -> usize {
+    pub(crate) fn bytes(&self, elements: usize) -> usize {
         elements * self.task.memory.dtype().bytes()
     }
 
     /// Address of an element of the buffer.
-    pub(super) fn at(&self, element: usize) -> *mut u8 {
+    pub(crate) fn at(&self, element: usize) -> *mut u8 {
         debug_assert!(element <= self.task.memory.len(), "inside the buffer");
         self.task.memory.pointer().as_ptr().wrapping_add(self.bytes(element))
     }

@@ -48,7 +48,7 @@ fn shared_memory_keeps_the_contract() {
 #[test]
 fn several_nodes_keep_the_contract() {
     let nodes: [&[usize]; 6] =
-        [&[0, 0, 1, 1], &[0, 1, 0, 1], &[0, 1, 1, 0], &[0, 0, 1], &[0, 1, 0], &[0, 0, 0, 1]];
+        [&[0, 0, 1, 1], &[0, 1, 0, 1], &[0, 1, 1, 0], &[0, 0, 1], &[0, 1, 2, 1], &[0, 0, 0, 1]];
     for nodes in nodes {
         keeps_the_contract(nodes.len(), Sharing::Nodes(nodes));
     }
@@ -80,9 +80,11 @@ fn a_rank_that_stays_away_is_a_deadline_for_the_others() {
 }
 
 #[test]
-fn a_rank_that_hangs_is_named() {
-    let job = Job::run(2, Role::Hang);
-    assert_eq!(job.outcomes[0], "ok", "{job}");
+fn a_rank_that_hangs_in_the_middle_is_a_deadline() {
+    for sharing in [Sharing::On, Sharing::Off] {
+        let job = Job::run_on(2, Role::Hang, sharing);
+        assert_eq!(job.outcomes[0], "ok", "{sharing:?}: {job}");
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use comfy_table::{CellAlignment, Table, presets::NOTHING};
 use super::{print, print_json};
 use crate::config::Config;
 use crate::failure::{ExitCode, Outcome};
-use crate::sizing::{Sizing, compute_threads};
+use crate::sizing::{Shape, Sizing, compute_threads};
 
 /// Print the memory plan of a workload, before anything is allocated.
 #[derive(Debug, Args)]
@@ -41,7 +41,8 @@ impl Plan {
         let config = Config::load(&self.workload, &self.overrides)?;
         config.workload.batch.accumulation(self.ranks)?;
         let local = self.local_ranks.unwrap_or(self.ranks);
-        let shape = (self.ranks, local, compute_threads(&config, local));
+        let threads = compute_threads(&config, local);
+        let shape = Shape { world: self.ranks, local, threads, shares_memory: true };
         let sizing = Sizing::new(&config, shape, 0)?;
         if self.json {
             return print_json(&sizing);
@@ -59,8 +60,9 @@ impl Plan {
 
 /// What a number in the table means where ranks share memory.
 const SHARED: &str = "\
-Ranks of one machine share their gradients' memory: it counts once, for the rank that made it. What
-`top` shows of one rank has its neighbours' in it as well.
+This assumes that ranks of one machine may share memory. Gradients in it count once, for the rank
+that made them; what `top` shows of one rank has its neighbours' in it as well. A run finds out
+whether they may, plans with that, and leaves the plan in its record (`ranks[].planned_bytes`).
 
 ";
 

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::{print, print_json};
 use crate::config::Config;
 use crate::failure::{ExitCode, Outcome};
-use crate::sizing::{Sizing, compute_threads};
+use crate::sizing::{Shape, Sizing, compute_threads};
 
 /// List the workloads, or show one as TOML that `--workload FILE` accepts back.
 #[derive(Debug, Args)]
@@ -44,7 +44,9 @@ impl Workloads {
         let rows = models::presets::names().map(|name| {
             let config = Config::load(name, &[])?;
             let id = config.workload.id(None);
-            let sizing = Sizing::new(&config, (1, 1, compute_threads(&config, 1)), 0)?;
+            let threads = compute_threads(&config, 1);
+            let shape = Shape { world: 1, local: 1, threads, shares_memory: false };
+            let sizing = Sizing::new(&config, shape, 0)?;
             Ok(Row { name, id, sizing })
         });
         let rows: Vec<Row> = rows.collect::<Outcome<_>>()?;

@@ -73,6 +73,10 @@ pub struct RankRecord {
     pub cores: Option<Vec<usize>>,
     /// Compute threads.
     pub threads: usize,
+    /// Peak of its memory by the plan, as the ranks of its node turned out to share memory or not;
+    /// `null` in records that were made before it was told.
+    #[serde(default)]
+    pub planned_bytes: Option<u64>,
     /// Nanoseconds in each phase over all its steps; `null` before it ends.
     pub phases_ns: Option<PhaseTimes>,
 }

@@ -12,6 +12,7 @@ pub(crate) fn finished() -> Record {
         pid: 100 + rank as u32,
         cores: Some(vec![rank]),
         threads: 1,
+        planned_bytes: Some(1 << 30),
         phases_ns: None,
     });
     let workload = WorkloadRecord {

@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# How fast two nodes reduce over the link between them, which moves LINK_RATE each way: all-reduce
+# and reduce-scatter of 260 MB of f32 by two ranks (one on each node) and by four, these with the
+# memory of their nodes (`buffer`) and as if each were on its own (`plain`). The figure is the share
+# of the link's rate that the reduce-scatter of two ranks reaches.
+#
+# OTHER names another build's example `allreduce`, which then runs in turn with this one's.
+# Nothing else is on: no training, no telemetry.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+# shellcheck source=scripts/bench.sh
+. scripts/bench.sh
+# shellcheck source=scripts/nodes.sh
+. scripts/nodes.sh
+
+nodes_needed between_nodes
+begin 3
+trap 'nodes_down; rm -rf "$folder"' EXIT
+repeats=${REPEATS:-2}
+elements=65000000
+link_rate=${LINK_RATE:-1gbit}
+
+cargo build --release --quiet --workspace --example allreduce
+declare -A builds=([this]=$PWD/target/release/examples/allreduce)
+[ -z "${OTHER:-}" ] || builds[other]=$(realpath "$OTHER")
+nodes_up
+
+# measure BUILD RANKS ROLE OPERATION: appends seconds to a file of these names.
+measure() {
+    local scatter=()
+    [ "$4" = scatter ] && scatter=(scatter)
+    quietly "$folder/log" on_both_nodes "$2" "${builds[$1]}" "$3" "$elements" "$repeats" \
+        "${scatter[@]}" >>"$folder/$1-$2-$3-$4"
+}
+
+cases=("1 plain reduce" "1 plain scatter" "2 plain reduce" "2 plain scatter" "2 buffer reduce" \
+    "2 buffer scatter")
+for round in $(seq "$rounds"); do
+    echo "round $round of $rounds" >&2
+    for case in "${cases[@]}"; do
+        read -r ranks role operation <<<"$case"
+        for build in "${!builds[@]}"; do
+            measure "$build" "$ranks" "$role" "$operation"
+        done
+    done
+done
+
+echo "260 MB, link $link_rate, $(nproc) cores; commit $commit"
+printf '%-6s %-8s %-8s' ranks memory sum
+printf ' %12s' "${!builds[@]}"
+echo ' (s)'
+for case in "${cases[@]}"; do
+    read -r ranks role operation <<<"$case"
+    printf '%-6s %-8s %-8s' "$((2 * ranks))" "$role" "$operation"
+    for build in "${!builds[@]}"; do
+        printf ' %12.3f' "$(median_of "$build-$ranks-$role-$operation")"
+    done
+    echo
+done
+# Half of the buffer crosses each way.
+rate=$(numfmt --from=si "$(sed 's/bit$//; s/[kmg]$/\U&/' <<<"$link_rate")")
+share=$(awk -v s="$(median_of this-1-plain-scatter)" -v n="$elements" -v rate="$rate" \
+    'BEGIN { printf "%.3f", 4 * n / 2 * 8 / rate / s }')
+at_least between_nodes "$share" 0.9
