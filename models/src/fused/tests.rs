@@ -127,7 +127,7 @@ impl StepSink for Flat<f32> {
 }
 
 fn network<T: Float>(config: &ModelConfig) -> Network<T> {
-    let size = Size::new(config, (SEQUENCES, TOKENS), false, 2);
+    let size = Size::new(config, (SEQUENCES, TOKENS), Compute::F32.into(), 2);
     Network::new(config, size, Places::new(&layout(config), config))
 }
 

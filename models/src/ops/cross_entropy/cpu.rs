@@ -10,6 +10,7 @@ use crate::meter::{Kind, Role};
 use crate::ops::matmul::output::Output;
 use crate::ops::matmul::product::{Product, Right};
 use crate::ops::matmul::strided::Strided;
+use crate::ops::matmul::weight::{self, Form};
 use crate::ops::matmul::{Sums, Workspace as Packs};
 use crate::ops::{Element, Float, simd, work};
 
@@ -50,7 +51,7 @@ pub fn forward<E: Element>(
 /// The sum of the losses, from the logits of a chunk.
 fn loss<E: Element>(targets: &[u32], workspace: &mut Workspace<E>, vocabulary: usize) -> f64 {
     let tokens = targets.len();
-    let Workspace { logits, maxima, sums, log_sums } = workspace;
+    let Workspace { logits, maxima, sums, log_sums, .. } = workspace;
     let logits = &mut logits[..tokens * vocabulary];
     let part_len = vocabulary.div_ceil(PARTS) * tokens;
     let parts = logits.len().div_ceil(part_len);
@@ -123,24 +124,29 @@ pub fn backward<E: Element>(
     let chunk = (tokens, inputs.width, vocabulary);
     assert_eq!(dhidden.len(), inputs.hidden.len(), "dH (tokens, C)");
     assert_eq!(dtable.len(), inputs.table.len(), "dW (V, C)");
-    let logits = &mut workspace.logits[..tokens * vocabulary];
+    let Workspace { logits, log_sums, table, .. } = workspace;
+    let (logits, log_sums) = (&mut logits[..tokens * vocabulary], &log_sums[..tokens]);
     meter.time(
         (Role::CrossEntropy, Kind::Backward),
         || work::loss_backward::<E>(chunk),
-        || to_gradient::<E>(logits, &workspace.log_sums[..tokens], inputs.targets, scale),
+        || to_gradient::<E>(logits, log_sums, inputs.targets, scale),
     );
     let dlogits = Strided::dense(logits, tokens);
-    let product = Product {
-        shape: (tokens, inputs.width, vocabulary),
-        left: dlogits.transposed(),
-        right: Right::Plain(Strided::dense(inputs.table, inputs.width)),
-        output: Output::plain(dhidden.as_mut_ptr(), inputs.width),
-    };
     meter.time(
         (Role::Head, Kind::Input),
         || work::head::<E>(chunk),
-        // SAFETY: the lengths were checked; `dhidden` is borrowed mutably.
-        || unsafe { product.run_parallel(&mut packs.packs) },
+        || {
+            let (kernel, weight) =
+                (packs.packs[0].kernel, (inputs.table, (vocabulary, inputs.width)));
+            let product = Product {
+                shape: (tokens, inputs.width, vocabulary),
+                left: dlogits.transposed(),
+                right: weight::right(Form::Backward, weight, table.as_mut(), kernel),
+                output: Output::plain(dhidden.as_mut_ptr(), inputs.width),
+            };
+            // SAFETY: the lengths were checked; `dhidden` is borrowed mutably.
+            unsafe { product.run_parallel(&mut packs.packs) }
+        },
     );
     let product = Product {
         shape: (vocabulary, inputs.width, tokens),

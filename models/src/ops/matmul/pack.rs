@@ -25,7 +25,12 @@ pub(super) fn misalignment<W>(start: *const W) -> usize {
 
 /// Room for so many cells from a cache line on.
 pub(super) fn room<W: Float>(cells: usize) -> Vec<W> {
-    vec![W::ZERO; cells + LINE_BYTES / size_of::<W>()]
+    vec![W::ZERO; room_len::<W>(cells)]
+}
+
+/// Length of such a room.
+pub(super) fn room_len<W>(cells: usize) -> usize {
+    cells + LINE_BYTES / size_of::<W>()
 }
 
 /// The part of a room that starts at a cache line.
