@@ -124,12 +124,12 @@ pub fn backward<E: Element>(
     let chunk = (tokens, inputs.width, vocabulary);
     assert_eq!(dhidden.len(), inputs.hidden.len(), "dH (tokens, C)");
     assert_eq!(dtable.len(), inputs.table.len(), "dW (V, C)");
-    let Workspace { logits, log_sums, table, .. } = workspace;
+    let Workspace { logits, log_sums, hits, table, .. } = workspace;
     let (logits, log_sums) = (&mut logits[..tokens * vocabulary], &log_sums[..tokens]);
     meter.time(
         (Role::CrossEntropy, Kind::Backward),
         || work::loss_backward::<E>(chunk),
-        || to_gradient::<E>(logits, log_sums, inputs.targets, scale),
+        || to_gradient::<E>(logits, log_sums, inputs.targets, scale, hits),
     );
     let dlogits = Strided::dense(logits, tokens);
     meter.time(
@@ -166,27 +166,35 @@ pub fn backward<E: Element>(
     );
 }
 
-/// Logits (V, tokens) to scale (softmax - onehot), in place.
+/// Logits (V, tokens) to scale (softmax - onehot), in place. Each token's target has its gradient
+/// computed apart, so that no other has to be asked whether it is one.
 fn to_gradient<E: Element>(
     logits: &mut [E],
     log_sums: &[E::Wide],
     targets: &[u32],
     scale: E::Wide,
+    hits: &mut [E],
 ) {
     let tokens = log_sums.len();
+    let place = |(token, &target): (usize, &u32)| target as usize * tokens + token;
+    let targets = || targets.iter().enumerate().map(place);
+    for ((hit, &log_sum), place) in hits.iter_mut().zip(log_sums).zip(targets()) {
+        *hit = E::narrow((logits[place].widen() - log_sum).exp() * scale - scale);
+    }
     let part_rows = (logits.len() / tokens).div_ceil(PARTS);
-    logits.par_chunks_mut(part_rows * tokens).enumerate().for_each(|(part, logits)| {
+    logits.par_chunks_mut(part_rows * tokens).for_each(|logits| {
         simd::vectorize(
             #[inline(always)]
             || {
-                for (index, row) in logits.chunks_exact_mut(tokens).enumerate() {
-                    let id = (part * part_rows + index) as u32;
-                    for ((logit, &log_sum), &target) in row.iter_mut().zip(log_sums).zip(targets) {
-                        let hit = if target == id { scale } else { E::Wide::ZERO };
-                        *logit = E::narrow((logit.widen() - log_sum).exp() * scale - hit);
+                for row in logits.chunks_exact_mut(tokens) {
+                    for (logit, &log_sum) in row.iter_mut().zip(log_sums) {
+                        *logit = E::narrow((logit.widen() - log_sum).exp() * scale);
                     }
                 }
             },
         );
     });
+    for (&hit, place) in hits.iter().zip(targets()) {
+        logits[place] = hit;
+    }
 }

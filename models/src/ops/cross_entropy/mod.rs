@@ -71,6 +71,8 @@ pub struct Workspace<E: Element> {
     sums: Vec<E::Wide>,
     /// Per token: log-sum-exp.
     log_sums: Vec<E::Wide>,
+    /// Per token: the gradient of its target's logit.
+    hits: Vec<E>,
     /// W as dH reads it, where it is kept between chunks; forward reads it as it is.
     table: Option<Panels<E>>,
 }
@@ -83,6 +85,7 @@ impl<E: Element> Workspace<E> {
             maxima: vec![E::Wide::ZERO; PARTS * tokens],
             sums: vec![E::Wide::ZERO; PARTS * tokens],
             log_sums: vec![E::Wide::ZERO; tokens],
+            hits: vec![E::ZERO; tokens],
             table: None,
         }
     }
@@ -104,7 +107,7 @@ impl<E: Element> Workspace<E> {
 
     /// Bytes of a workspace, without making one.
     pub fn planned_bytes(tokens: usize, vocabulary: usize) -> usize {
-        let (logits, wide) = (tokens * vocabulary, tokens * (2 * PARTS + 1));
-        logits * size_of::<E>() + wide * size_of::<E::Wide>()
+        let (narrow, wide) = (tokens * (vocabulary + 1), tokens * (2 * PARTS + 1));
+        narrow * size_of::<E>() + wide * size_of::<E::Wide>()
     }
 }

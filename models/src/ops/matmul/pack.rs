@@ -97,11 +97,7 @@ type Rows<'a, E> = (&'a [E], Option<&'a [E]>);
 #[inline(always)]
 fn fill<E: Element, const PAIRS: bool>(cells: &mut [E::Wide], rows: Rows<'_, E>) {
     match rows {
-        (first, Some(second)) => {
-            for (cell, (&first, &second)) in cells.iter_mut().zip(first.iter().zip(second)) {
-                *cell = E::pair(first, second);
-            }
-        }
+        (first, Some(second)) => E::pair_all(first, second, cells),
         (first, None) if PAIRS => {
             for (cell, &first) in cells.iter_mut().zip(first) {
                 *cell = E::pair(first, E::ZERO);
