@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use half::bf16;
 use yardstick_models::Meter;
-use yardstick_models::ops::matmul::{self, Epilogue, PackedWeight, Shape, Sums};
+use yardstick_models::ops::matmul::{self, Epilogue, PackedWeight, Shape, Sums, Weight};
 use yardstick_models::ops::{Element, Float, attention, cross_entropy};
 
 const ROWS: usize = 1024;
@@ -64,7 +64,6 @@ fn products<E: Element>(threads: usize, budget: Duration) {
         let (mut y, mut activation, mut dx) = (dy.clone(), dy.clone(), x.clone());
         let mut dweight = numbers::<E::Wide>(inputs * outputs);
         let mut packed = PackedWeight::new(outputs, inputs);
-        packed.pack(&weight);
         let workspace = &mut workspace;
         let rate = |work: &mut dyn FnMut()| {
             (2 * ROWS * inputs * outputs) as f64 / best_of(budget, work) / 1e9
@@ -73,7 +72,8 @@ fn products<E: Element>(threads: usize, budget: Duration) {
             matmul::forward(&mut y, &x, &weight, (None, Epilogue::Store), shape, workspace);
         });
         let y_of_packed = rate(&mut || {
-            matmul::forward(&mut y, &x, &packed, (None, Epilogue::Store), shape, workspace);
+            let weight = Weight { rows: &weight, packed: Some(&mut packed) };
+            matmul::forward(&mut y, &x, weight, (None, Epilogue::Store), shape, workspace);
         });
         let gelu = rate(&mut || {
             let epilogue = (Some(bias.as_slice()), Epilogue::Gelu(&mut activation));
@@ -81,8 +81,10 @@ fn products<E: Element>(threads: usize, budget: Duration) {
         });
         let dx_of_rows =
             rate(&mut || matmul::backward_input(&mut dx, &dy, &weight, None, shape, workspace));
-        let dx_of_packed =
-            rate(&mut || matmul::backward_input(&mut dx, &dy, &packed, None, shape, workspace));
+        let dx_of_packed = rate(&mut || {
+            let weight = Weight { rows: &weight, packed: Some(&mut packed) };
+            matmul::backward_input(&mut dx, &dy, weight, None, shape, workspace);
+        });
         let write = rate(&mut || {
             matmul::backward_weight(&mut dweight, &dy, &x, Sums::Write, shape, workspace);
         });

@@ -13,6 +13,9 @@ pub struct MemoryItem {
     pub bytes: u64,
 }
 
+/// The item of an engine that keeps weights packed.
+pub(crate) const PACKED_WEIGHTS: &str = "packed weights";
+
 /// What one rank holds at its peak. Memory that several ranks see counts for one of them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct MemoryPlan {
@@ -101,8 +104,10 @@ impl MemoryPlan {
         let fixed = self.total_bytes() - self.working_bytes();
         if fixed < available_bytes {
             let working = gib(self.working_bytes());
+            let is_packed = self.items.iter().any(|item| item.name == PACKED_WEIGHTS);
+            let unpack = if is_packed { "set run.pack_weights = false, " } else { "" };
             return format!(
-                "{working} are activations and workspace; lower batch.micro_sequences or \
+                "{working} are activations and workspace; {unpack}lower batch.micro_sequences or \
                  batch.sequence_tokens, or start fewer ranks per machine"
             );
         }
@@ -183,6 +188,10 @@ mod tests {
             let sentence = plan().fits(available).unwrap_err();
             assert!(sentence.contains(expected), "{sentence}");
             assert!(sentence.contains("GiB are available"), "{sentence}");
+            assert!(!sentence.contains("pack_weights"), "{sentence}");
         }
+        let packed = (PACKED_WEIGHTS.to_owned(), 2 * GIB);
+        let plan = MemoryPlan::new(1 << 28, 1 << 28, 1 << 28, Compute::F32, [packed]);
+        assert!(plan.fits(5 * GIB).unwrap_err().contains("set run.pack_weights = false"));
     }
 }

@@ -90,6 +90,7 @@ impl Training {
         };
         let [first, second] = moments;
         adamw::step(weights, Some(&mut working[..]), &sink.values, first, second, &adamw);
+        engine.weights_changed();
         let source = &mut of(*compute, weights, working);
         engine.evaluate(source, batch).expect("an evaluation");
         loss
@@ -108,8 +109,8 @@ fn the_plan_is_kept_and_steady_state_allocates_nothing() {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().expect("a thread pool");
     for family in families() {
         for compute in [Compute::F32, Compute::Bf16] {
-            for recompute in [false, true] {
-                let options = Options { compute, recompute };
+            for (recompute, pack_weights) in [(false, false), (true, false), (false, true)] {
+                let options = Options { compute, recompute, pack_weights };
                 pool.install(|| plan_and_steady_state(&config(family), options));
             }
         }

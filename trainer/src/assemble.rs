@@ -42,13 +42,13 @@ pub(crate) fn batch_plan(config: &Config, rank: usize, world: usize) -> Outcome<
     })
 }
 
-/// The engine that computes it, for one micro-batch at a time.
-pub(crate) fn engine(config: &Config, layout: &Layout) -> Outcome<Box<dyn Model>> {
+/// The engine that computes it on each of `world` ranks, for one micro-batch at a time.
+pub(crate) fn engine(config: &Config, layout: &Layout, world: usize) -> Outcome<Box<dyn Model>> {
     let (model, batch) = (&config.workload.model, &config.workload.batch);
     let (sequences, tokens) = (batch.micro_sequences, batch.sequence_tokens);
     Ok(match config.settings.run.engine {
         Engine::Fused => {
-            let options = config.fused_options();
+            let options = config.fused_options(world)?;
             Box::new(Fused::new(model, layout.clone(), sequences, tokens, options)?)
         }
         Engine::Candle => Box::new(Candle::new(model, layout.clone(), sequences, tokens)?),
@@ -88,7 +88,7 @@ impl<'world> Trainer<'world> {
             collective,
             deadline,
             overlap: config.settings.collectives.overlap,
-            model: engine(config, &layout)?,
+            model: engine(config, &layout, world)?,
             state,
             gradients,
             optimizer: Optimizer::new(workload.optimizer, workload.schedule.clone(), &layout),

@@ -65,7 +65,7 @@ impl Sizing {
         let compute = config.workload.precision.compute;
         let mut items = match config.settings.run.engine {
             Engine::Fused => {
-                let options = config.fused_options();
+                let options = config.fused_options(world)?;
                 models::fused::activation_bytes(model, (sequences, tokens), options, threads)
             }
             Engine::Candle => models::candle::activation_bytes(model, sequences, tokens),

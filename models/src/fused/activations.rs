@@ -10,8 +10,10 @@
 use half::bf16;
 
 use super::Options;
+use super::packed::PackedWeights;
 use super::size::Size;
 use crate::config::Family;
+use crate::memory::PACKED_WEIGHTS;
 use crate::ops::{Element, Float, attention, cross_entropy, matmul, rope};
 use crate::workload::Compute;
 use crate::{Meter, ModelConfig};
@@ -147,6 +149,10 @@ pub(super) struct Tools<E: Element> {
 impl<E: Element> Scratch<E> {
     pub(super) fn new(config: &ModelConfig, size: &Size) -> Self {
         let zeros = |columns| vec![E::ZERO; size.rows * columns];
+        let mut head = cross_entropy::Workspace::new(size.chunk_tokens::<E>(), size.vocabulary);
+        if size.pack_weights {
+            head.keep_table((size.vocabulary, size.width));
+        }
         Self {
             normed: zeros(size.width),
             branch: zeros(size.width),
@@ -156,7 +162,7 @@ impl<E: Element> Scratch<E> {
             rope: rope_tables(config, size),
             tools: Tools { packs: matmul::Workspace::new(size.threads), meter: Meter::default() },
             attention: attention::Workspace::new(size.threads, &size.attention),
-            head: cross_entropy::Workspace::new(size.chunk_tokens::<E>(), size.vocabulary),
+            head,
         }
     }
 }
@@ -177,9 +183,9 @@ pub fn activation_bytes(
     options: impl Into<Options>,
     threads: usize,
 ) -> Vec<(String, u64)> {
-    let Options { compute, recompute } = options.into();
-    let size = Size::new(config, micro_batch, recompute, threads);
-    match compute {
+    let options = options.into();
+    let size = Size::new(config, micro_batch, options, threads);
+    match options.compute {
         Compute::F32 => planned_bytes::<f32>(config, &size),
         Compute::Bf16 => planned_bytes::<bf16>(config, &size),
     }
@@ -201,6 +207,9 @@ fn planned_bytes<E: Element>(config: &ModelConfig, size: &Size) -> Vec<(String, 
             rope::Tables::<E::Wide>::planned_bytes(pairs, size.attention.tokens)
         }
     };
+    let table = cross_entropy::Workspace::<E>::planned_table_bytes((size.vocabulary, size.width));
+    let packed = PackedWeights::<E>::planned_bytes(size) + table;
+    let packed = if size.pack_weights { packed } else { 0 };
     let plan = [
         ("residual stream", (kept.streams + kept.attention) * element),
         ("attention", (kept.qkv + kept.attention) * element + kept.log_sums * wide),
@@ -210,6 +219,7 @@ fn planned_bytes<E: Element>(config: &ModelConfig, size: &Size) -> Vec<(String, 
         ("logits of one chunk", logits),
         ("workspaces of the threads", blocks + packs * threads),
         ("positions", positions),
+        (PACKED_WEIGHTS, packed),
     ];
     let plan = plan.into_iter().filter(|(_, bytes)| *bytes > 0);
     plan.map(|(purpose, bytes)| (purpose.to_owned(), bytes as u64)).collect()

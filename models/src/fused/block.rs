@@ -2,48 +2,65 @@
 
 use super::activations::{KeptBlock, Scratch, Tools};
 use super::norm::Parameters;
+use super::packed::PackedBlock;
 use super::places::{Affine, BlockPlaces};
-use super::size::{Activation, Size};
-use crate::meter::{Kind, Op, Role};
-use crate::ops::matmul::{self, Epilogue, Shape, Sums};
+use super::size::{Activation, Linear, Size};
+use crate::meter::{Kind, Role};
+use crate::ops::matmul::{self, Epilogue, Sums, Weight};
 use crate::ops::{Element, attention, gelu, rope, swiglu, work};
 
-/// Writes the block's output and everything it keeps. `weights`, here and below, are those of the
-/// block's segment.
+/// The weights of a block.
+pub(super) struct BlockWeights<'a, E: Element> {
+    pub(super) places: &'a BlockPlaces,
+    /// Those of the block's segment.
+    pub(super) segment: &'a [E],
+    /// Where those of products stay packed.
+    pub(super) packed: Option<&'a mut PackedBlock<E>>,
+}
+
+impl<'a, E: Element> BlockWeights<'a, E> {
+    fn norm(&self, place: &Affine) -> Parameters<'a, E> {
+        place.of(self.segment)
+    }
+
+    /// Weight and bias of a product.
+    fn linear(&mut self, linear: Linear) -> (Weight<'_, E>, Option<&'a [E]>) {
+        let (rows, bias) = self.places.linear(linear).of(self.segment);
+        let packed = self.packed.as_mut().map(|packed| packed.of(linear));
+        (Weight { rows, packed }, bias)
+    }
+}
+
+/// Writes the block's output and everything it keeps.
 pub(super) fn forward<E: Element>(
     size: &Size,
-    places: &BlockPlaces,
-    weights: &[E],
+    mut weights: BlockWeights<'_, E>,
     mut kept: KeptBlock<'_, E>,
     scratch: &mut Scratch<E>,
 ) {
-    keep(size, places, weights, &mut kept, (Kind::Forward, &mut *scratch));
-    let (op, Scratch { hidden, tools, .. }) = ((Role::Contract, Kind::Forward), scratch);
-    let contract = places.contract.of(weights);
-    let (shape, add) =
-        (size.linear(size.feed_forward, size.width), Epilogue::Residual(kept.middle));
-    linear(kept.output, hidden, contract, add, (op, shape), tools);
+    keep(size, &mut weights, &mut kept, (Kind::Forward, &mut *scratch));
+    let Scratch { hidden, tools, .. } = scratch;
+    let call = (Linear::Contract, Kind::Forward, size);
+    linear(kept.output, hidden, &mut weights, Epilogue::Residual(kept.middle), call, tools);
 }
 
 /// Writes everything that the block keeps, and the last product's input: all of forward that
 /// backward needs.
 pub(super) fn keep<E: Element>(
     size: &Size,
-    places: &BlockPlaces,
-    weights: &[E],
+    weights: &mut BlockWeights<'_, E>,
     kept: &mut KeptBlock<'_, E>,
     (kind, scratch): (Kind, &mut Scratch<E>),
 ) {
-    let (width, feed_forward) = (size.width, size.feed_forward);
     let Scratch { normed, hidden, tools, attention: blocks, rope: tables, .. } = scratch;
-    let of = |place: &Affine| place.of(weights);
+    let places = weights.places;
+    let call = |linear| (linear, kind, size);
     let norm_work = || size.norm_work::<E>(false);
 
     tools.meter.time((Role::Norm, kind), norm_work, || {
-        size.norm.forward(normed, kept.stats1, kept.input, of(&places.norm1));
+        size.norm.forward(normed, kept.stats1, kept.input, weights.norm(&places.norm1));
     });
-    let call = ((Role::AttentionIn, kind), size.linear(width, size.qkv()));
-    linear(kept.qkv, normed, of(&places.attention_in), Epilogue::Store, call, tools);
+    linear(kept.qkv, normed, weights, Epilogue::Store, call(Linear::AttentionIn), tools);
     if let Some(tables) = tables {
         tools.meter.time(
             (Role::Rope, kind),
@@ -60,24 +77,22 @@ pub(super) fn keep<E: Element>(
             attention::forward(kept.attention, kept.log_sums, kept.qkv, size.attention, blocks);
         },
     );
-    let call = ((Role::AttentionOut, kind), size.linear(width, width));
     let add = Epilogue::Residual(kept.input);
-    linear(kept.middle, kept.attention, of(&places.attention_out), add, call, tools);
+    linear(kept.middle, kept.attention, weights, add, call(Linear::AttentionOut), tools);
 
     tools.meter.time((Role::Norm, kind), norm_work, || {
-        size.norm.forward(normed, kept.stats2, kept.middle, of(&places.norm2));
+        size.norm.forward(normed, kept.stats2, kept.middle, weights.norm(&places.norm2));
     });
-    let call = ((Role::Expand, kind), size.linear(width, size.expanded()));
-    let (expanded, hidden_len) = (&mut *kept.expanded, hidden.len());
+    let (expanded, hidden_len, call) = (&mut *kept.expanded, hidden.len(), call(Linear::Expand));
     match size.activation {
         Activation::Gelu => {
-            linear(expanded, normed, of(&places.expand), Epilogue::Gelu(hidden), call, tools);
+            linear(expanded, normed, weights, Epilogue::Gelu(hidden), call, tools);
         }
         Activation::SwiGlu => {
-            linear(expanded, normed, of(&places.expand), Epilogue::Store, call, tools);
+            linear(expanded, normed, weights, Epilogue::Store, call, tools);
             let work = || work::elementwise::<E>(3, hidden_len);
             tools.meter.time((Role::Activation, kind), work, || {
-                swiglu::forward(hidden, expanded, feed_forward);
+                swiglu::forward(hidden, expanded, size.feed_forward);
             });
         }
     }
@@ -86,14 +101,15 @@ pub(super) fn keep<E: Element>(
 fn linear<E: Element>(
     y: &mut [E],
     x: &[E],
-    (weight, bias): Parameters<'_, E>,
+    weights: &mut BlockWeights<'_, E>,
     epilogue: Epilogue<'_, E>,
-    (op, shape): (Op, Shape),
+    (linear, kind, size): (Linear, Kind, &Size),
     Tools { packs, meter }: &mut Tools<E>,
 ) {
+    let (shape, (weight, bias)) = (size.linear(linear), weights.linear(linear));
     let more = usize::from(!matches!(epilogue, Epilogue::Store));
     meter.time(
-        op,
+        (linear.role(), kind),
         || work::linear::<E>(shape, more),
         || matmul::forward(y, x, weight, (bias, epilogue), shape, packs),
     );
@@ -103,21 +119,20 @@ fn linear<E: Element>(
 /// writes or adds to the gradients of the block's segment. What the block kept is used up.
 pub(super) fn backward<E: Element>(
     size: &Size,
-    places: &BlockPlaces,
-    weights: &[E],
+    weights: BlockWeights<'_, E>,
     (gradients, sums): (&mut [E::Wide], Sums),
     kept: KeptBlock<'_, E>,
     scratch: &mut Scratch<E>,
 ) {
     let mut half = Half { size, weights, gradients, sums };
-    half.feed_forward(places, kept.middle, kept.stats2, kept.expanded, scratch);
-    half.attention(places, &kept, scratch);
+    half.feed_forward(kept.middle, kept.stats2, kept.expanded, scratch);
+    half.attention(&kept, scratch);
 }
 
 /// What both halves of a block's backward need.
 struct Half<'a, E: Element> {
     size: &'a Size,
-    weights: &'a [E],
+    weights: BlockWeights<'a, E>,
     gradients: &'a mut [E::Wide],
     sums: Sums,
 }
@@ -125,16 +140,14 @@ struct Half<'a, E: Element> {
 impl<E: Element> Half<'_, E> {
     fn feed_forward(
         &mut self,
-        places: &BlockPlaces,
         input: &[E],
         stats: &[E::Wide],
         expanded: &mut [E],
         scratch: &mut Scratch<E>,
     ) {
-        let size = self.size;
+        let (size, place) = (self.size, &self.weights.places.norm2);
         let Scratch { normed, branch, gradient, hidden, wide, tools, .. } = scratch;
         let dhidden = &mut wide[..size.rows * size.feed_forward];
-        let call = (Role::Contract, size.linear(size.feed_forward, size.width));
         let moved = |matrices| work::elementwise::<E>(matrices, size.rows * size.feed_forward);
         let activation = |kind| (Role::Activation, kind);
         // The derivatives take the place of what they were made from.
@@ -144,7 +157,7 @@ impl<E: Element> Half<'_, E> {
                 tools.meter.time(op, || moved(3), || gelu::recompute(hidden, expanded));
                 let derivative = Some(&*expanded);
                 let dx = (&mut *dhidden, derivative);
-                self.linear(&places.contract, dx, gradient, hidden, call, tools);
+                self.linear(Linear::Contract, dx, gradient, hidden, tools);
                 dhidden
             }
             Activation::SwiGlu => {
@@ -156,7 +169,7 @@ impl<E: Element> Half<'_, E> {
                     },
                 );
                 let dx = (&mut *dhidden, None);
-                self.linear(&places.contract, dx, gradient, hidden, call, tools);
+                self.linear(Linear::Contract, dx, gradient, hidden, tools);
                 tools.meter.time(
                     activation(Kind::Backward),
                     || moved(5),
@@ -167,24 +180,17 @@ impl<E: Element> Half<'_, E> {
                 expanded
             }
         };
-        self.norm_again(&places.norm2, normed, (stats, input), tools);
-        let call = (Role::Expand, size.linear(size.width, size.expanded()));
-        self.linear(&places.expand, (branch, None), dexpanded, normed, call, tools);
-        self.norm(&places.norm2, gradient, branch, (stats, input), tools);
+        self.norm_again(place, normed, (stats, input), tools);
+        self.linear(Linear::Expand, (branch, None), dexpanded, normed, tools);
+        self.norm(place, gradient, branch, (stats, input), tools);
     }
 
-    fn attention(
-        &mut self,
-        places: &BlockPlaces,
-        kept: &KeptBlock<'_, E>,
-        scratch: &mut Scratch<E>,
-    ) {
-        let size = self.size;
+    fn attention(&mut self, kept: &KeptBlock<'_, E>, scratch: &mut Scratch<E>) {
+        let (size, place) = (self.size, &self.weights.places.norm1);
         let Scratch { normed, branch, gradient, wide, tools, .. } = scratch;
         let dqkv = &mut wide[..size.rows * size.qkv()];
-        let call = (Role::AttentionOut, size.linear(size.width, size.width));
         let dx = (&mut branch[..], None);
-        self.linear(&places.attention_out, dx, gradient, kept.attention, call, tools);
+        self.linear(Linear::AttentionOut, dx, gradient, kept.attention, tools);
         let forward = (&*kept.attention, &*kept.log_sums);
         let blocks = &mut scratch.attention;
         let work = || work::attention_backward::<E>(&size.attention);
@@ -197,24 +203,22 @@ impl<E: Element> Half<'_, E> {
             tools.meter.time(op, work, || rope::backward(dqkv, tables, size.rope()));
         }
         let saw = (&*kept.stats1, kept.input);
-        self.norm_again(&places.norm1, normed, saw, tools);
-        let call = (Role::AttentionIn, size.linear(size.width, size.qkv()));
-        self.linear(&places.attention_in, (branch, None), dqkv, normed, call, tools);
-        self.norm(&places.norm1, gradient, branch, saw, tools);
+        self.norm_again(place, normed, saw, tools);
+        self.linear(Linear::AttentionIn, (branch, None), dqkv, normed, tools);
+        self.norm(place, gradient, branch, saw, tools);
     }
 
     /// All gradients of a linear layer; that of its input times a factor, where there is one.
     fn linear(
         &mut self,
-        place: &Affine,
+        linear: Linear,
         (dx, factor): (&mut [E], Option<&[E]>),
         dy: &[E],
         x: &[E],
-        (role, shape): (Role, Shape),
         Tools { packs, meter }: &mut Tools<E>,
     ) {
-        let (dweight, dbias) = place.of_mut(self.gradients);
-        let sums = self.sums;
+        let (shape, role, sums) = (self.size.linear(linear), linear.role(), self.sums);
+        let (dweight, dbias) = self.weights.places.linear(linear).of_mut(self.gradients);
         let work = || work::linear_weight::<E>(shape, sums);
         meter.time((role, Kind::Weight), work, || {
             matmul::backward_weight(dweight, dy, x, sums, shape, packs);
@@ -223,7 +227,7 @@ impl<E: Element> Half<'_, E> {
             let work = || work::linear_bias::<E>(shape);
             meter.time((role, Kind::Bias), work, || matmul::backward_bias(dbias, dy, sums));
         }
-        let weight = place.of(self.weights).0;
+        let (weight, _) = self.weights.linear(linear);
         let work = || work::linear_input::<E>(shape, usize::from(factor.is_some()));
         meter.time((role, Kind::Input), work, || {
             matmul::backward_input(dx, dy, weight, factor, shape, packs);
@@ -240,7 +244,7 @@ impl<E: Element> Half<'_, E> {
     ) {
         let work = || self.size.norm_work::<E>(false);
         tools.meter.time((Role::Norm, Kind::Again), work, || {
-            self.size.norm.apply(y, stats, x, place.of(self.weights));
+            self.size.norm.apply(y, stats, x, self.weights.norm(place));
         });
     }
 
@@ -254,7 +258,7 @@ impl<E: Element> Half<'_, E> {
         tools: &mut Tools<E>,
     ) {
         let gradients = (place.of_mut(self.gradients), self.sums);
-        let (size, weight) = (self.size, place.of(self.weights).0);
+        let (size, (weight, _)) = (self.size, self.weights.norm(place));
         tools.meter.time(
             (Role::Norm, Kind::Backward),
             || size.norm_work::<E>(true),
@@ -285,17 +289,18 @@ pub(crate) fn block_alone<E: Element>(
     x: &[E],
     dy: &[E],
 ) -> Alone<E> {
-    let size = Size::new(config, (sequences, tokens), false, 1);
+    let size = Size::new(config, (sequences, tokens), crate::workload::Compute::F32.into(), 1);
     let places = &super::places::Places::new(layout, config).blocks[0];
-    let weights = &weights[places.segment.range.clone()];
+    let segment = &weights[places.segment.range.clone()];
+    let weights = || BlockWeights { places, segment, packed: None };
     let mut kept = super::activations::Kept::new(&size);
     let mut scratch = Scratch::new(config, &size);
     kept.streams[..x.len()].copy_from_slice(x);
-    forward(&size, places, weights, kept.block(0, &size), &mut scratch);
+    forward(&size, weights(), kept.block(0, &size), &mut scratch);
     let output = kept.block(0, &size).output.to_vec();
     scratch.gradient.copy_from_slice(dy);
     let mut gradients = vec![E::Wide::ZERO; places.segment.range.len()];
     let sums = (&mut gradients[..], Sums::Write);
-    backward(&size, places, weights, sums, kept.block(0, &size), &mut scratch);
+    backward(&size, weights(), sums, kept.block(0, &size), &mut scratch);
     Alone { output, dx: scratch.gradient, gradients }
 }

@@ -12,7 +12,7 @@ fn results(config: &ModelConfig, recompute: bool, on: bool) -> (u64, Vec<f32>, V
     let (inputs, targets) = tokens();
     let batch = Batch { inputs: &inputs, targets: &targets };
     let weights = weights::<f32>(config);
-    let options = Options { compute: Compute::F32, recompute };
+    let options = Options { recompute, ..Compute::F32.into() };
     let mut model = Fused::new(config, layout(config), 2, 7, options).unwrap();
     let mut sink = Flat::<f32>::new(config);
     if on {

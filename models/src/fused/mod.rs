@@ -11,9 +11,10 @@ mod block;
 mod meter_agrees;
 mod network;
 mod norm;
-mod places;
 #[cfg(test)]
-mod recompute_agrees;
+mod options_agree;
+mod packed;
+mod places;
 mod size;
 #[cfg(test)]
 mod tests;
@@ -22,6 +23,7 @@ mod tests;
 pub(crate) use block::block_alone;
 
 pub use activations::activation_bytes;
+pub use packed::packing_pays;
 
 use std::ops::Range;
 
@@ -34,20 +36,23 @@ use crate::ops::matmul;
 use crate::workload::Compute;
 use crate::{Batch, Error, Layout, Meter, Model, ModelConfig, Pass, StepSink, Sums, WeightSource};
 
-/// What the engine computes in, and what it keeps for backward. Results of both ways of keeping
-/// have the same bits.
+/// What the engine computes in, and what it keeps. Results of all ways of keeping have the same
+/// bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
     /// The format of weights and activations.
     pub compute: Compute,
     /// Keep only each block's input, and run its forward again before its backward.
     pub recompute: bool,
+    /// Keep weights packed from one micro-batch to the next, until [`Model::weights_changed`]:
+    /// every weight's memory again in each of the two forms in which products read it.
+    pub pack_weights: bool,
 }
 
 impl From<Compute> for Options {
-    /// Everything is kept.
+    /// All activations are kept, and no packed weights.
     fn from(compute: Compute) -> Self {
-        Self { compute, recompute: false }
+        Self { compute, recompute: false, pack_weights: false }
     }
 }
 
@@ -84,10 +89,10 @@ impl Fused {
         config.validate()?;
         config.check_batch(micro_sequences, sequence_tokens)?;
         let threads = rayon::current_num_threads();
-        let Options { compute, recompute } = options.into();
-        let size = Size::new(config, (micro_sequences, sequence_tokens), recompute, threads);
+        let options = options.into();
+        let size = Size::new(config, (micro_sequences, sequence_tokens), options, threads);
         let places = Places::new(&layout, config);
-        let network = match compute {
+        let network = match options.compute {
             Compute::F32 => Precise::F32(Network::new(config, size, places)),
             Compute::Bf16 => Precise::Bf16(Network::new(config, size, places)),
         };
@@ -122,6 +127,13 @@ impl std::fmt::Debug for Fused {
 impl Model for Fused {
     fn layout(&self) -> &Layout {
         &self.layout
+    }
+
+    fn weights_changed(&mut self) {
+        match &mut self.network {
+            Precise::F32(network) => network.weights_changed(),
+            Precise::Bf16(network) => network.weights_changed(),
+        }
     }
 
     fn meter(&mut self) -> Option<&mut Meter> {

@@ -4,7 +4,8 @@
 use std::ops::Range;
 
 use super::activations::{Kept, Scratch, Tools};
-use super::block;
+use super::block::{self, BlockWeights};
+use super::packed::PackedWeights;
 use super::places::Places;
 use super::size::Size;
 use crate::meter::{Kind, Role};
@@ -32,13 +33,22 @@ pub(super) trait Sink<T> {
 pub(super) struct Network<E: Element> {
     size: Size,
     places: Places,
+    /// Weights that stay packed while they do not change.
+    packed: Option<PackedWeights<E>>,
     kept: Kept<E>,
     scratch: Scratch<E>,
 }
 
 impl<E: Element> Network<E> {
     pub(super) fn new(config: &ModelConfig, size: Size, places: Places) -> Self {
-        Self { size, places, kept: Kept::new(&size), scratch: Scratch::new(config, &size) }
+        let packed = size.pack_weights.then(|| PackedWeights::new(&size));
+        Self { size, places, packed, kept: Kept::new(&size), scratch: Scratch::new(config, &size) }
+    }
+
+    /// What was packed is of other weights.
+    pub(super) fn weights_changed(&mut self) {
+        self.packed.iter_mut().for_each(PackedWeights::expire);
+        self.scratch.head.expire();
     }
 
     pub(super) fn size(&self) -> Size {
@@ -67,16 +77,18 @@ impl<E: Element> Network<E> {
         }
         self.final_norm(weights, sums, sink)?;
         for layer in (0..self.size.layers).rev() {
-            let Self { size, places, kept, scratch } = self;
+            let Self { size, places, packed, kept, scratch } = self;
             let places = &places.blocks[layer];
-            let weights = weights.segment(&places.segment.range)?;
+            let segment = weights.segment(&places.segment.range)?;
+            let packed = packed.as_mut().map(|packed| &mut packed.blocks[layer]);
+            let mut weights = BlockWeights { places, segment, packed };
             // What the last block keeps is still there from forward.
             if size.recompute && layer + 1 < size.layers {
                 let kept = &mut kept.block(layer, size);
-                block::keep(size, places, weights, kept, (Kind::Again, scratch));
+                block::keep(size, &mut weights, kept, (Kind::Again, scratch));
             }
             let gradients = (sink.gradient(places.segment.index), sums);
-            block::backward(size, places, weights, gradients, kept.block(layer, size), scratch);
+            block::backward(size, weights, gradients, kept.block(layer, size), scratch);
             sink.complete(places.segment.index);
         }
         self.embeddings(batch.inputs, sums, sink);
@@ -125,7 +137,7 @@ impl<E: Element> Network<E> {
 
     /// From tokens to the output of the final norm, in `scratch.normed`.
     fn forward(&mut self, weights: &mut impl Source<E>, tokens: &[u32]) -> Result<(), Error> {
-        let Self { size, places, kept, scratch } = self;
+        let Self { size, places, packed, kept, scratch } = self;
         assert_eq!(tokens.len(), size.rows, "a batch of B x T tokens");
         let stream = size.rows * size.width;
         let shape = (size.attention.tokens, size.width);
@@ -137,8 +149,10 @@ impl<E: Element> Network<E> {
             || embedding::forward(input, tokens, tables, shape),
         );
         for (layer, places) in places.blocks.iter().enumerate() {
-            let weights = weights.segment(&places.segment.range)?;
-            block::forward(size, places, weights, kept.block(layer, size), scratch);
+            let segment = weights.segment(&places.segment.range)?;
+            let packed = packed.as_mut().map(|packed| &mut packed.blocks[layer]);
+            let weights = BlockWeights { places, segment, packed };
+            block::forward(size, weights, kept.block(layer, size), scratch);
         }
         let places = &places.final_norm;
         let parameters = places.norm.of(weights.segment(&places.segment.range)?);
@@ -187,7 +201,7 @@ impl<E: Element> Network<E> {
         sums: Sums,
         sink: &mut impl Sink<E::Wide>,
     ) -> Result<(), Error> {
-        let Self { size, places: Places { final_norm: places, .. }, kept, scratch } = self;
+        let Self { size, places: Places { final_norm: places, .. }, kept, scratch, .. } = self;
         let (weight, _) = places.norm.of(weights.segment(&places.segment.range)?);
         let gradients = places.norm.of_mut(sink.gradient(places.segment.index));
         let (input, stats) = kept.final_norm(size);

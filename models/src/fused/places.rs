@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::size::Linear;
 use crate::{Layout, ModelConfig};
 
 /// A segment of the layout: what weights and gradients come and go by.
@@ -37,11 +38,16 @@ impl Affine {
 pub(super) struct BlockPlaces {
     pub(super) segment: SegmentPlace,
     pub(super) norm1: Affine,
-    pub(super) attention_in: Affine,
-    pub(super) attention_out: Affine,
     pub(super) norm2: Affine,
-    pub(super) expand: Affine,
-    pub(super) contract: Affine,
+    /// In the order of [`Linear::ALL`].
+    linear: [Affine; Linear::ALL.len()],
+}
+
+impl BlockPlaces {
+    /// Weight and bias of one product.
+    pub(super) fn linear(&self, linear: Linear) -> &Affine {
+        &self.linear[linear as usize]
+    }
 }
 
 /// The token table and, in the GPT family, the position table.
@@ -144,11 +150,16 @@ fn block(layout: &Layout, layer: usize) -> BlockPlaces {
     let has_gate = finder.find(&format!("{name}.mlp.gate_up.weight")).is_some();
     BlockPlaces {
         norm1: affine("ln_1"),
-        attention_in: affine("attn.c_attn"),
-        attention_out: affine("attn.c_proj"),
         norm2: affine("ln_2"),
-        expand: affine(if has_gate { "mlp.gate_up" } else { "mlp.c_fc" }),
-        contract: affine("mlp.c_proj"),
+        linear: Linear::ALL.map(|linear| {
+            affine(match linear {
+                Linear::AttentionIn => "attn.c_attn",
+                Linear::AttentionOut => "attn.c_proj",
+                Linear::Expand if has_gate => "mlp.gate_up",
+                Linear::Expand => "mlp.c_fc",
+                Linear::Contract => "mlp.c_proj",
+            })
+        }),
         segment: finder.segment,
     }
 }

@@ -1,8 +1,10 @@
 //! Every dimension that the engine's buffers depend on, and which ops a family takes.
 
+use super::Options;
 use super::norm::Norm;
 use crate::ModelConfig;
 use crate::config::Family;
+use crate::meter::Role;
 use crate::ops::matmul::Shape;
 use crate::ops::{Element, Work, attention, cross_entropy, rope, work};
 
@@ -13,6 +15,34 @@ pub(super) enum Activation {
     Gelu,
     /// silu(gate) up, from (N, 2 F).
     SwiGlu,
+}
+
+/// The products of a block with a weight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Linear {
+    /// Makes queries, keys and values.
+    AttentionIn,
+    /// Follows attention.
+    AttentionOut,
+    /// Into the feed-forward layer.
+    Expand,
+    /// Out of it.
+    Contract,
+}
+
+impl Linear {
+    pub(super) const ALL: [Self; 4] =
+        [Self::AttentionIn, Self::AttentionOut, Self::Expand, Self::Contract];
+
+    /// What it is called where ops are counted.
+    pub(super) fn role(self) -> Role {
+        match self {
+            Self::AttentionIn => Role::AttentionIn,
+            Self::AttentionOut => Role::AttentionOut,
+            Self::Expand => Role::Expand,
+            Self::Contract => Role::Contract,
+        }
+    }
 }
 
 /// Dimensions and kinds.
@@ -34,6 +64,8 @@ pub(super) struct Size {
     pub(super) activation: Activation,
     /// Whether blocks keep only their inputs and run forward again in backward.
     pub(super) recompute: bool,
+    /// Whether weights stay packed until they change.
+    pub(super) pack_weights: bool,
     /// Threads that work is divided for.
     pub(super) threads: usize,
 }
@@ -42,9 +74,10 @@ impl Size {
     pub(super) fn new(
         config: &ModelConfig,
         (sequences, tokens): (usize, usize),
-        recompute: bool,
+        options: Options,
         threads: usize,
     ) -> Self {
+        let Options { recompute, pack_weights, .. } = options;
         let attention = attention::Shape {
             sequences,
             tokens,
@@ -66,6 +99,7 @@ impl Size {
             norm: Norm::new(config),
             activation,
             recompute,
+            pack_weights,
             threads,
         }
     }
@@ -94,7 +128,13 @@ impl Size {
     }
 
     /// A linear layer over all rows.
-    pub(super) fn linear(&self, inputs: usize, outputs: usize) -> Shape {
+    pub(super) fn linear(&self, linear: Linear) -> Shape {
+        let (inputs, outputs) = match linear {
+            Linear::AttentionIn => (self.width, self.qkv()),
+            Linear::AttentionOut => (self.width, self.width),
+            Linear::Expand => (self.width, self.expanded()),
+            Linear::Contract => (self.feed_forward, self.width),
+        };
         Shape { rows: self.rows, inputs, outputs }
     }
 

@@ -6,6 +6,8 @@ use std::ops::{Add, AddAssign, Div, Mul, MulAssign, Neg, Sub, SubAssign};
 use half::bf16;
 
 use super::matmul::kernel::Kernel;
+#[cfg(target_arch = "x86_64")]
+use super::pairs;
 
 mod sealed {
     pub trait Sealed {}
@@ -33,6 +35,11 @@ pub trait Element: sealed::Sealed + Copy + Debug + Default + Send + Sync + 'stat
     /// # Panics
     /// For an element that is its own wide type.
     fn pair(first: Self, second: Self) -> Self::Wide;
+    /// The same of whole runs.
+    ///
+    /// # Panics
+    /// As [`Self::pair`], and when the lengths differ.
+    fn pair_all(first: &[Self], second: &[Self], pairs: &mut [Self::Wide]);
     /// Matmul micro-kernels for this element and the instruction set of this machine.
     fn kernel() -> &'static Kernel<Self::Wide>;
 }
@@ -55,6 +62,10 @@ macro_rules! own_wide {
             }
 
             fn pair(_first: Self, _second: Self) -> Self {
+                unreachable!("no kernel takes pairs of {}", stringify!($float))
+            }
+
+            fn pair_all(_first: &[Self], _second: &[Self], _pairs: &mut [Self]) {
                 unreachable!("no kernel takes pairs of {}", stringify!($float))
             }
 
@@ -89,6 +100,18 @@ impl Element for bf16 {
     #[inline(always)]
     fn pair(first: Self, second: Self) -> f32 {
         f32::from_bits(u32::from(second.to_bits()) << 16 | u32::from(first.to_bits()))
+    }
+
+    #[inline(always)]
+    fn pair_all(first: &[Self], second: &[Self], cells: &mut [f32]) {
+        #[cfg(target_arch = "x86_64")]
+        let done = pairs::fill(first, second, cells);
+        #[cfg(not(target_arch = "x86_64"))]
+        let done = 0;
+        let rest = first[done..].iter().zip(&second[done..]);
+        for (cell, (&first, &second)) in cells[done..].iter_mut().zip(rest) {
+            *cell = Self::pair(first, second);
+        }
     }
 
     fn kernel() -> &'static Kernel<f32> {
@@ -216,6 +239,19 @@ mod tests {
                 let (found, exact) = (bf16::narrow(value), bf16::from_f32(value));
                 assert_eq!(found.to_bits(), exact.to_bits(), "{value:e}");
                 assert_eq!(found.widen().to_bits(), exact.to_f32().to_bits());
+            }
+        }
+    }
+
+    #[test]
+    fn runs_are_paired_as_their_elements() {
+        for len in 0..140_u16 {
+            let first: Vec<bf16> = (0..len).map(bf16::from_bits).collect();
+            let second: Vec<bf16> = (0..len).map(|bits| bf16::from_bits(!bits)).collect();
+            let mut pairs = vec![0_f32; usize::from(len)];
+            bf16::pair_all(&first, &second, &mut pairs);
+            for (pair, (&first, &second)) in pairs.iter().zip(first.iter().zip(&second)) {
+                assert_eq!(pair.to_bits(), bf16::pair(first, second).to_bits());
             }
         }
     }

@@ -15,6 +15,8 @@ pub mod gelu;
 pub mod layer_norm;
 pub mod matmul;
 pub mod norm;
+#[cfg(target_arch = "x86_64")]
+mod pairs;
 pub mod rms_norm;
 pub mod rope;
 mod simd;

@@ -10,6 +10,7 @@ use crate::meter::{Kind, Role};
 use crate::ops::matmul::output::Output;
 use crate::ops::matmul::product::{Product, Right};
 use crate::ops::matmul::strided::Strided;
+use crate::ops::matmul::weight::{self, Form};
 use crate::ops::matmul::{Sums, Workspace as Packs};
 use crate::ops::{Element, Float, simd, work};
 
@@ -50,7 +51,7 @@ pub fn forward<E: Element>(
 /// The sum of the losses, from the logits of a chunk.
 fn loss<E: Element>(targets: &[u32], workspace: &mut Workspace<E>, vocabulary: usize) -> f64 {
     let tokens = targets.len();
-    let Workspace { logits, maxima, sums, log_sums } = workspace;
+    let Workspace { logits, maxima, sums, log_sums, .. } = workspace;
     let logits = &mut logits[..tokens * vocabulary];
     let part_len = vocabulary.div_ceil(PARTS) * tokens;
     let parts = logits.len().div_ceil(part_len);
@@ -123,24 +124,29 @@ pub fn backward<E: Element>(
     let chunk = (tokens, inputs.width, vocabulary);
     assert_eq!(dhidden.len(), inputs.hidden.len(), "dH (tokens, C)");
     assert_eq!(dtable.len(), inputs.table.len(), "dW (V, C)");
-    let logits = &mut workspace.logits[..tokens * vocabulary];
+    let Workspace { logits, log_sums, hits, table, .. } = workspace;
+    let (logits, log_sums) = (&mut logits[..tokens * vocabulary], &log_sums[..tokens]);
     meter.time(
         (Role::CrossEntropy, Kind::Backward),
         || work::loss_backward::<E>(chunk),
-        || to_gradient::<E>(logits, &workspace.log_sums[..tokens], inputs.targets, scale),
+        || to_gradient::<E>(logits, log_sums, inputs.targets, scale, hits),
     );
     let dlogits = Strided::dense(logits, tokens);
-    let product = Product {
-        shape: (tokens, inputs.width, vocabulary),
-        left: dlogits.transposed(),
-        right: Right::Plain(Strided::dense(inputs.table, inputs.width)),
-        output: Output::plain(dhidden.as_mut_ptr(), inputs.width),
-    };
     meter.time(
         (Role::Head, Kind::Input),
         || work::head::<E>(chunk),
-        // SAFETY: the lengths were checked; `dhidden` is borrowed mutably.
-        || unsafe { product.run_parallel(&mut packs.packs) },
+        || {
+            let (kernel, weight) =
+                (packs.packs[0].kernel, (inputs.table, (vocabulary, inputs.width)));
+            let product = Product {
+                shape: (tokens, inputs.width, vocabulary),
+                left: dlogits.transposed(),
+                right: weight::right(Form::Backward, weight, table.as_mut(), kernel),
+                output: Output::plain(dhidden.as_mut_ptr(), inputs.width),
+            };
+            // SAFETY: the lengths were checked; `dhidden` is borrowed mutably.
+            unsafe { product.run_parallel(&mut packs.packs) }
+        },
     );
     let product = Product {
         shape: (vocabulary, inputs.width, tokens),
@@ -160,27 +166,35 @@ pub fn backward<E: Element>(
     );
 }
 
-/// Logits (V, tokens) to scale (softmax - onehot), in place.
+/// Logits (V, tokens) to scale (softmax - onehot), in place. Each token's target has its gradient
+/// computed apart, so that no other has to be asked whether it is one.
 fn to_gradient<E: Element>(
     logits: &mut [E],
     log_sums: &[E::Wide],
     targets: &[u32],
     scale: E::Wide,
+    hits: &mut [E],
 ) {
     let tokens = log_sums.len();
+    let place = |(token, &target): (usize, &u32)| target as usize * tokens + token;
+    let targets = || targets.iter().enumerate().map(place);
+    for ((hit, &log_sum), place) in hits.iter_mut().zip(log_sums).zip(targets()) {
+        *hit = E::narrow((logits[place].widen() - log_sum).exp() * scale - scale);
+    }
     let part_rows = (logits.len() / tokens).div_ceil(PARTS);
-    logits.par_chunks_mut(part_rows * tokens).enumerate().for_each(|(part, logits)| {
+    logits.par_chunks_mut(part_rows * tokens).for_each(|logits| {
         simd::vectorize(
             #[inline(always)]
             || {
-                for (index, row) in logits.chunks_exact_mut(tokens).enumerate() {
-                    let id = (part * part_rows + index) as u32;
-                    for ((logit, &log_sum), &target) in row.iter_mut().zip(log_sums).zip(targets) {
-                        let hit = if target == id { scale } else { E::Wide::ZERO };
-                        *logit = E::narrow((logit.widen() - log_sum).exp() * scale - hit);
+                for row in logits.chunks_exact_mut(tokens) {
+                    for (logit, &log_sum) in row.iter_mut().zip(log_sums) {
+                        *logit = E::narrow((logit.widen() - log_sum).exp() * scale);
                     }
                 }
             },
         );
     });
+    for (&hit, place) in hits.iter().zip(targets()) {
+        logits[place] = hit;
+    }
 }

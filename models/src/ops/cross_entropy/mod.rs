@@ -20,6 +20,7 @@ mod tests;
 pub use cpu::{backward, forward};
 
 use super::Element;
+use super::matmul::weight::{Form, Panels};
 
 /// Most bytes of logits in one chunk.
 const LOGITS_BYTES: usize = 128 << 20;
@@ -70,6 +71,10 @@ pub struct Workspace<E: Element> {
     sums: Vec<E::Wide>,
     /// Per token: log-sum-exp.
     log_sums: Vec<E::Wide>,
+    /// Per token: the gradient of its target's logit.
+    hits: Vec<E>,
+    /// W as dH reads it, where it is kept between chunks; forward reads it as it is.
+    table: Option<Panels<E>>,
 }
 
 impl<E: Element> Workspace<E> {
@@ -80,12 +85,29 @@ impl<E: Element> Workspace<E> {
             maxima: vec![E::Wide::ZERO; PARTS * tokens],
             sums: vec![E::Wide::ZERO; PARTS * tokens],
             log_sums: vec![E::Wide::ZERO; tokens],
+            hits: vec![E::ZERO; tokens],
+            table: None,
         }
+    }
+
+    /// Keeps the table (V, C) packed from one chunk to the next, until it expires.
+    pub(crate) fn keep_table(&mut self, shape: (usize, usize)) {
+        self.table = Some(Panels::new(Form::Backward, shape, E::kernel()));
+    }
+
+    /// The table changes: the next chunk packs it anew.
+    pub(crate) fn expire(&mut self) {
+        self.table.iter_mut().for_each(Panels::expire);
+    }
+
+    /// Bytes of a table that is kept packed.
+    pub(crate) fn planned_table_bytes(shape: (usize, usize)) -> usize {
+        Panels::<E>::planned_bytes(Form::Backward, shape)
     }
 
     /// Bytes of a workspace, without making one.
     pub fn planned_bytes(tokens: usize, vocabulary: usize) -> usize {
-        let (logits, wide) = (tokens * vocabulary, tokens * (2 * PARTS + 1));
-        logits * size_of::<E>() + wide * size_of::<E::Wide>()
+        let (narrow, wide) = (tokens * (vocabulary + 1), tokens * (2 * PARTS + 1));
+        narrow * size_of::<E>() + wide * size_of::<E::Wide>()
     }
 }

@@ -7,6 +7,7 @@ use rayon::prelude::*;
 use super::output::{Narrow, Output, Then};
 use super::product::{Product, Right};
 use super::strided::Strided;
+use super::weight::Form;
 use super::{Shape, Weight, Workspace};
 use crate::ops::{COLUMN_CHUNK, Element, simd};
 
@@ -44,9 +45,7 @@ pub fn forward<'a, E: Element>(
     workspace: &mut Workspace<E>,
 ) {
     let Shape { rows, inputs, outputs } = shape;
-    let weight = weight.into();
     check(shape, y.len(), x.len());
-    weight.check(outputs, inputs);
     assert!(bias.is_none_or(|bias| bias.len() == outputs), "b (O) of {shape:?}");
     let then = match epilogue {
         Epilogue::Store => Then::Store,
@@ -63,7 +62,7 @@ pub fn forward<'a, E: Element>(
     let product = Product {
         shape: (rows, outputs, inputs),
         left: Strided::dense(x, inputs),
-        right: weight.forward(inputs, workspace.packs[0].kernel),
+        right: weight.into().right(Form::Forward, (outputs, inputs), workspace.packs[0].kernel),
         output: Output::Narrow(Narrow { start: y.as_mut_ptr(), row: outputs, bias, then }),
     };
     // SAFETY: the lengths were checked; outputs are borrowed mutably, so they overlap nothing.
@@ -84,15 +83,13 @@ pub fn backward_input<'a, E: Element>(
     workspace: &mut Workspace<E>,
 ) {
     let Shape { rows, inputs, outputs } = shape;
-    let weight = weight.into();
     check(shape, dy.len(), dx.len());
-    weight.check(outputs, inputs);
     assert!(factor.is_none_or(|factor| factor.len() == dx.len()), "factor (N, I) of {shape:?}");
     let then = factor.map_or(Then::Store, |factor| Then::Multiply(factor.as_ptr()));
     let product = Product {
         shape: (rows, inputs, outputs),
         left: Strided::dense(dy, outputs),
-        right: weight.backward(inputs, workspace.packs[0].kernel),
+        right: weight.into().right(Form::Backward, (outputs, inputs), workspace.packs[0].kernel),
         output: Output::Narrow(Narrow { start: dx.as_mut_ptr(), row: inputs, bias: None, then }),
     };
     // SAFETY: the lengths were checked; `dx` is borrowed mutably, so it overlaps nothing.

@@ -18,7 +18,7 @@ pub(in crate::ops) mod pack;
 pub(crate) mod product;
 pub(in crate::ops) mod small;
 pub(crate) mod strided;
-mod weight;
+pub(in crate::ops) mod weight;
 mod workspace;
 
 #[cfg(test)]

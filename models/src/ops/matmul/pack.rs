@@ -25,7 +25,12 @@ pub(super) fn misalignment<W>(start: *const W) -> usize {
 
 /// Room for so many cells from a cache line on.
 pub(super) fn room<W: Float>(cells: usize) -> Vec<W> {
-    vec![W::ZERO; cells + LINE_BYTES / size_of::<W>()]
+    vec![W::ZERO; room_len::<W>(cells)]
+}
+
+/// Length of such a room.
+pub(super) fn room_len<W>(cells: usize) -> usize {
+    cells + LINE_BYTES / size_of::<W>()
 }
 
 /// The part of a room that starts at a cache line.
@@ -92,11 +97,7 @@ type Rows<'a, E> = (&'a [E], Option<&'a [E]>);
 #[inline(always)]
 fn fill<E: Element, const PAIRS: bool>(cells: &mut [E::Wide], rows: Rows<'_, E>) {
     match rows {
-        (first, Some(second)) => {
-            for (cell, (&first, &second)) in cells.iter_mut().zip(first.iter().zip(second)) {
-                *cell = E::pair(first, second);
-            }
-        }
+        (first, Some(second)) => E::pair_all(first, second, cells),
         (first, None) if PAIRS => {
             for (cell, &first) in cells.iter_mut().zip(first) {
                 *cell = E::pair(first, E::ZERO);

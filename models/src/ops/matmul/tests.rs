@@ -3,7 +3,7 @@
 use half::bf16;
 
 use super::kernel::{Kernel, singles};
-use super::{Epilogue, PackedWeight, Shape, Sums, Workspace};
+use super::{Epilogue, PackedWeight, Shape, Sums, Weight, Workspace};
 use super::{backward_bias, backward_input, backward_weight, forward};
 use crate::ops::testing::{check_gradient, inner, on_threads, relative_error, uniform};
 use crate::ops::{Element, Float};
@@ -108,21 +108,22 @@ fn agrees_with_plain_loops<E: Element>(
         let (shape, what) = (layer.shape, format!("{:?} with {kernel:?}", layer.shape));
         let Shape { rows, inputs, outputs } = shape;
         let mut packed = PackedWeight::with_kernel(outputs, inputs, kernel);
-        packed.pack(&layer.weight);
 
         let exact = layer.y();
         let (mut y, mut again) = (stored::<E>(exact.len()), stored::<E>(exact.len()));
         let plain = || (None, Epilogue::Store);
         forward(&mut y, &layer.x, &layer.weight, plain(), shape, &mut workspace);
         agrees(&format!("Y of {what}"), &y, &exact, bounds.stored);
-        forward(&mut again, &layer.x, &packed, plain(), shape, &mut workspace);
+        let weight = Weight { rows: &layer.weight, packed: Some(&mut packed) };
+        forward(&mut again, &layer.x, weight, plain(), shape, &mut workspace);
         assert!(wide(&y) == wide(&again), "Y of {what}: other bits with packed weights");
 
         let exact = layer.dx();
         let (mut dx, mut again) = (stored::<E>(exact.len()), stored::<E>(exact.len()));
         backward_input(&mut dx, &layer.dy, &layer.weight, None, shape, &mut workspace);
         agrees(&format!("dX of {what}"), &dx, &exact, bounds.stored);
-        backward_input(&mut again, &layer.dy, &packed, None, shape, &mut workspace);
+        let weight = Weight { rows: &layer.weight, packed: Some(&mut packed) };
+        backward_input(&mut again, &layer.dy, weight, None, shape, &mut workspace);
         assert!(wide(&dx) == wide(&again), "dX of {what}: other bits with packed weights");
 
         let exact = layer.dweight();
@@ -140,6 +141,27 @@ fn agrees_with_plain_loops<E: Element>(
         let exact = naive(ones, &vec![1.0; rows], &transpose(&wide(dy), outputs));
         agrees(&format!("db of {what}"), &dbias, &exact, bounds.sums);
     }
+}
+
+#[test]
+fn a_packed_weight_is_kept_until_it_expires() {
+    let Layer { shape, x, weight: old, dy } = Layer::<bf16>::new((5, 70, 130));
+    let new = vec![bf16::ONE; old.len()];
+    let mut workspace = Workspace::new(2);
+    let mut products = |rows: &[bf16], mut packed: Option<&mut PackedWeight<bf16>>| {
+        let (mut y, mut dx) = (stored(dy.len()), stored(x.len()));
+        let weight = Weight { rows, packed: packed.as_deref_mut() };
+        forward(&mut y, &x, weight, (None, Epilogue::Store), shape, &mut workspace);
+        backward_input(&mut dx, &dy, Weight { rows, packed }, None, shape, &mut workspace);
+        (wide(&y), wide(&dx))
+    };
+    let (of_old, of_new) = (products(&old, None), products(&new, None));
+    assert!(of_old.0 != of_new.0 && of_old.1 != of_new.1);
+    let mut packed = PackedWeight::new(shape.outputs, shape.inputs);
+    assert!(products(&old, Some(&mut packed)) == of_old, "packed now");
+    assert!(products(&new, Some(&mut packed)) == of_old, "packed before");
+    packed.expire();
+    assert!(products(&new, Some(&mut packed)) == of_new, "packed again");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Weights packed once for all products of a step.
+//! Weights in panels, packed once for all products of a step.
 
 #![allow(unsafe_code)]
 
@@ -8,17 +8,110 @@ use super::kernel::Kernel;
 use super::pack::{self, aligned, room};
 use super::product::Right;
 use super::strided::Strided;
-use crate::ops::Element;
+use crate::ops::{Element, Float};
 
-/// A weight (O, I) in the forms in which both products of a linear layer read it.
+/// How a product reads a weight W (O, I) as its right operand (k, n).
+#[derive(Debug, Clone, Copy)]
+pub(in crate::ops) enum Form {
+    /// W^T (I, O), for Y.
+    Forward,
+    /// W (O, I), for dX.
+    Backward,
+}
+
+impl Form {
+    /// k and n.
+    fn shape(self, (outputs, inputs): (usize, usize)) -> (usize, usize) {
+        match self {
+            Self::Forward => (inputs, outputs),
+            Self::Backward => (outputs, inputs),
+        }
+    }
+
+    fn of<E: Element>(self, weight: &[E], (outputs, inputs): (usize, usize)) -> Strided<E> {
+        assert_eq!(weight.len(), outputs * inputs, "W (O, I) = ({outputs}, {inputs})");
+        let rows = Strided::dense(weight, inputs);
+        match self {
+            Self::Forward => rows.transposed(),
+            Self::Backward => rows,
+        }
+    }
+}
+
+/// One form of a weight in panels over all of k, packed by the first product that reads it.
+#[derive(Debug)]
+pub(in crate::ops) struct Panels<E: Element> {
+    form: Form,
+    /// O and I.
+    shape: (usize, usize),
+    kernel: &'static Kernel<E::Wide>,
+    cells: Vec<E::Wide>,
+    is_packed: bool,
+}
+
+impl<E: Element> Panels<E> {
+    /// Room for a form of a weight (O, I).
+    pub(in crate::ops) fn new(
+        form: Form,
+        shape: (usize, usize),
+        kernel: &'static Kernel<E::Wide>,
+    ) -> Self {
+        let cells = room(cells(form.shape(shape), kernel));
+        Self { form, shape, kernel, cells, is_packed: false }
+    }
+
+    /// Bytes of such panels for the best kernels, without making them.
+    pub(in crate::ops) fn planned_bytes(form: Form, shape: (usize, usize)) -> usize {
+        pack::room_len::<E::Wide>(cells(form.shape(shape), E::kernel())) * size_of::<E::Wide>()
+    }
+
+    /// The weight changes: the next product packs it anew.
+    pub(in crate::ops) fn expire(&mut self) {
+        self.is_packed = false;
+    }
+
+    /// Packs `weight` (O, I).
+    fn pack(&mut self, weight: &[E]) {
+        let source = self.form.of(weight, self.shape);
+        let (kernel, (k, columns)) = (self.kernel, self.form.shape(self.shape));
+        let panel = kernel.panel();
+        let room = &mut aligned(&mut self.cells)[..cells((k, columns), kernel)];
+        let rooms = room.par_chunks_mut(k.div_ceil(kernel.group) * panel);
+        rooms.enumerate().for_each(|(index, room)| {
+            let first = index * panel;
+            let (source, width) = (source.offset(0, first), panel.min(columns - first));
+            // SAFETY: columns of a weight that is borrowed and as long as its shape says.
+            unsafe { pack::right(room, source, (k, width), kernel) };
+        });
+        self.is_packed = true;
+    }
+}
+
+/// The right operand that a form of a weight (O, I) is: its panels, or else the weight as it is.
+pub(in crate::ops) fn right<E: Element>(
+    form: Form,
+    (weight, shape): (&[E], (usize, usize)),
+    panels: Option<&mut Panels<E>>,
+    kernel: &Kernel<E::Wide>,
+) -> Right<E> {
+    let Some(panels) = panels else { return Right::Plain(form.of(weight, shape)) };
+    assert_eq!((panels.shape, panels.kernel.name), (shape, kernel.name), "panels of this weight");
+    if !panels.is_packed {
+        panels.pack(weight);
+    }
+    Right::Packed(aligned(&mut panels.cells).as_ptr())
+}
+
+/// Cells of a right operand (k, n) in panels.
+fn cells<W: Float>((k, columns): (usize, usize), kernel: &Kernel<W>) -> usize {
+    k.div_ceil(kernel.group) * columns.next_multiple_of(kernel.lanes)
+}
+
+/// Both forms of a weight (O, I) in panels, kept from one product to the next.
 #[derive(Debug)]
 pub struct PackedWeight<E: Element> {
-    kernel: &'static Kernel<E::Wide>,
-    outputs: usize,
-    inputs: usize,
-    /// W^T (I, O) and W (O, I) in panels.
-    forward: Vec<E::Wide>,
-    backward: Vec<E::Wide>,
+    forward: Panels<E>,
+    backward: Panels<E>,
 }
 
 impl<E: Element> PackedWeight<E> {
@@ -33,113 +126,57 @@ impl<E: Element> PackedWeight<E> {
         inputs: usize,
         kernel: &'static Kernel<E::Wide>,
     ) -> Self {
-        let forward = room(cells(kernel, inputs, outputs));
-        let backward = room(cells(kernel, outputs, inputs));
-        Self { kernel, outputs, inputs, forward, backward }
+        let panels = |form| Panels::new(form, (outputs, inputs), kernel);
+        Self { forward: panels(Form::Forward), backward: panels(Form::Backward) }
     }
 
-    /// Packs `weight` (O, I).
-    ///
-    /// # Panics
-    /// When `weight` has another length.
-    pub fn pack(&mut self, weight: &[E]) {
-        let Self { kernel, outputs, inputs, forward, backward } = self;
-        let (kernel, outputs, inputs) = (*kernel, *outputs, *inputs);
-        assert_eq!(weight.len(), outputs * inputs, "W (O, I) = ({outputs}, {inputs})");
-        let weight = Strided::dense(weight, inputs);
-        panels(forward, weight.transposed(), (inputs, outputs), kernel);
-        panels(backward, weight, (outputs, inputs), kernel);
+    /// The weight changes: the next product of each form packs it anew.
+    pub fn expire(&mut self) {
+        self.forward.expire();
+        self.backward.expire();
     }
 
-    /// Size in bytes.
-    pub fn bytes(&self) -> usize {
-        (self.forward.len() + self.backward.len()) * size_of::<E::Wide>()
+    /// Bytes of one, without making it.
+    pub fn planned_bytes(outputs: usize, inputs: usize) -> usize {
+        let bytes = |form| Panels::<E>::planned_bytes(form, (outputs, inputs));
+        bytes(Form::Forward) + bytes(Form::Backward)
     }
 }
 
-/// Cells of `k` x `columns` in panels.
-fn cells<W: crate::ops::Float>(kernel: &Kernel<W>, k: usize, columns: usize) -> usize {
-    k.div_ceil(kernel.group) * columns.next_multiple_of(kernel.lanes)
-}
-
-/// Packs all panels of a right operand (k, columns).
-fn panels<E: Element>(
-    room: &mut [E::Wide],
-    source: Strided<E>,
-    (k, columns): (usize, usize),
-    kernel: &Kernel<E::Wide>,
-) {
-    let room = &mut aligned(room)[..cells(kernel, k, columns)];
-    let panel = kernel.panel();
-    room.par_chunks_mut(k.div_ceil(kernel.group) * panel).enumerate().for_each(|(index, room)| {
-        let first = index * panel;
-        let source = source.offset(0, first);
-        // SAFETY: the caller's weight is readable over k and the columns.
-        unsafe { pack::right(room, source, (k, panel.min(columns - first)), kernel) };
-    });
-}
-
-/// A weight (O, I): as it is, or packed.
-#[derive(Debug, Clone, Copy)]
-pub enum Weight<'a, E: Element> {
-    /// Row-major; packed block by block in every product.
-    Rows(&'a [E]),
-    /// Packed before.
-    Packed(&'a PackedWeight<E>),
+/// A weight (O, I), row-major, and where its panels are kept between products. Where they are not,
+/// every product packs it block by block as it goes along. The bits are the same.
+#[derive(Debug)]
+pub struct Weight<'a, E: Element> {
+    /// Its elements.
+    pub rows: &'a [E],
+    /// Its panels.
+    pub packed: Option<&'a mut PackedWeight<E>>,
 }
 
 impl<'a, E: Element> From<&'a [E]> for Weight<'a, E> {
     fn from(rows: &'a [E]) -> Self {
-        Self::Rows(rows)
+        Self { rows, packed: None }
     }
 }
 
 impl<'a, E: Element> From<&'a Vec<E>> for Weight<'a, E> {
     fn from(rows: &'a Vec<E>) -> Self {
-        Self::Rows(rows)
-    }
-}
-
-impl<'a, E: Element> From<&'a PackedWeight<E>> for Weight<'a, E> {
-    fn from(weight: &'a PackedWeight<E>) -> Self {
-        Self::Packed(weight)
+        rows.as_slice().into()
     }
 }
 
 impl<E: Element> Weight<'_, E> {
-    /// W^T (I, O), for forward.
-    pub(super) fn forward(self, inputs: usize, kernel: &Kernel<E::Wide>) -> Right<E> {
-        match self {
-            Self::Rows(rows) => Right::Plain(Strided::dense(rows, inputs).transposed()),
-            Self::Packed(weight) => weight.right(&weight.forward, kernel),
-        }
-    }
-
-    /// W (O, I), for the gradient of the input.
-    pub(super) fn backward(self, inputs: usize, kernel: &Kernel<E::Wide>) -> Right<E> {
-        match self {
-            Self::Rows(rows) => Right::Plain(Strided::dense(rows, inputs)),
-            Self::Packed(weight) => weight.right(&weight.backward, kernel),
-        }
-    }
-
-    /// Checks the dimensions.
-    pub(super) fn check(self, outputs: usize, inputs: usize) {
-        match self {
-            Self::Rows(rows) => {
-                assert_eq!(rows.len(), outputs * inputs, "W (O, I) = ({outputs}, {inputs})");
-            }
-            Self::Packed(weight) => {
-                assert_eq!((weight.outputs, weight.inputs), (outputs, inputs), "W (O, I)");
-            }
-        }
-    }
-}
-
-impl<E: Element> PackedWeight<E> {
-    fn right(&self, room: &[E::Wide], kernel: &Kernel<E::Wide>) -> Right<E> {
-        assert_eq!(self.kernel.name, kernel.name, "a weight packed for the kernels in use");
-        let start = room.as_ptr();
-        Right::Packed(start.wrapping_add(pack::misalignment(start)))
+    /// The right operand of a product.
+    pub(super) fn right(
+        self,
+        form: Form,
+        shape: (usize, usize),
+        kernel: &Kernel<E::Wide>,
+    ) -> Right<E> {
+        let panels = self.packed.map(|packed| match form {
+            Form::Forward => &mut packed.forward,
+            Form::Backward => &mut packed.backward,
+        });
+        right(form, (self.rows, shape), panels, kernel)
     }
 }

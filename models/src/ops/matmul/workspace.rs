@@ -11,7 +11,7 @@ const RIGHT: usize = 384 * 384;
 /// Cells of A that are gathered at once.
 const LEFT: usize = WIDEST * DEPTH / 2;
 /// Sums that wait for the next block of k.
-const SUMS: usize = 324 * 384;
+const SUMS: usize = 516 * 384;
 
 /// Room for one packed block of each operand of a product, and for its sums.
 ///
