@@ -103,7 +103,7 @@ struct Measured {
     /// By the record.
     planned: u64,
     peak: u64,
-    chosen: [&'static str; 5],
+    chosen: [&'static str; 6],
 }
 
 impl Measured {

@@ -122,7 +122,7 @@ pub trait Model: Send + std::fmt::Debug {
 
     /// The weights that later calls are given differ from those of earlier ones: whatever the
     /// engine made of them is made again. To be called after every update.
-    fn weights_changed(&mut self) {}
+    fn weights_changed(&mut self);
 
     /// The meter of this engine's ops, where it has one.
     fn meter(&mut self) -> Option<&mut Meter> {

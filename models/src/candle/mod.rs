@@ -152,6 +152,9 @@ impl Model for Candle {
         &self.layout
     }
 
+    /// Nothing is made of weights that outlives a call.
+    fn weights_changed(&mut self) {}
+
     fn train(
         &mut self,
         weights: &mut dyn WeightSource,

@@ -114,6 +114,10 @@ impl Model for Opens {
         self.engine.layout()
     }
 
+    fn weights_changed(&mut self) {
+        self.engine.weights_changed();
+    }
+
     fn train(
         &mut self,
         weights: &mut dyn WeightSource,

@@ -201,7 +201,7 @@ fn forward_begins_before_the_last_weights_have_come() {
             let mut trainer = trainer(&config, rank);
             if rank.rank() == 0 {
                 let segment = layout.segments()[block].range.clone();
-                let engine = engine(&config, &trainer.layout).unwrap();
+                let engine = engine(&config, &trainer.layout, 2).unwrap();
                 trainer.model = Box::new(Opens { engine, segment, door: door.clone() });
             }
             let step = |trainer: &mut Trainer<'_>| {
