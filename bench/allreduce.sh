@@ -80,7 +80,7 @@ share=$(awk -v s="$ours" -v n="$elements" -v b="$bandwidth" \
 awk -v b="$bandwidth" 'BEGIN { printf "memory, both ranks update in place: %.1f GB/s\n", b / 1e9 }'
 echo "bytes that each rank must read and write: $((elements * 8 / 1000000)) MB;" \
     "both together move them at $share % of the memory bandwidth (goal $goal_share)"
-ratio=$(awk -v a="$best" -v b="$ours" 'BEGIN { printf "%.2f", a / b }')
-echo "allreduce: $ratio (goal $goal)"
+ratio=$(ratio "$best" "$ours")
+printf 'allreduce: %.2f (goal %s)\n' "$ratio" "$goal"
 awk -v ratio="$ratio" -v goal="$goal" -v share="$share" -v goal_share="$goal_share" \
     'BEGIN { exit !(ratio >= goal || share >= goal_share) }'

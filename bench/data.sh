@@ -21,5 +21,7 @@ for round in $(seq "$rounds"); do
     keep taken "$taken"
     printf '%-8s %20.0f %20.0f\n' "$round" "$made" "$taken"
 done
-printf '%-8s %20.0f %20.0f\n' median "$(median_of made)" "$(median_of taken)"
-at_least data "$(ratio "$(median_of made)" "$(median_of taken)")" 20
+made=$(median_of made)
+taken=$(median_of taken)
+printf '%-8s %20.0f %20.0f\n' median "$made" "$taken"
+at_least data "$(ratio "$made" "$taken")" 20

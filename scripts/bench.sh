@@ -42,7 +42,7 @@ keep() {
 # median_of NAME: of its measurements.
 median_of() {
     sort -n "$folder/$1" |
-        awk '{ v[NR] = $1 } END { print (v[int((NR + 1) / 2)] + v[int(NR / 2) + 1]) / 2 }'
+        awk '{ v[NR] = $1 } END { printf "%.10g", (v[int((NR + 1) / 2)] + v[int(NR / 2) + 1]) / 2 }'
 }
 
 # least_of NAME: the smallest of its measurements.
@@ -50,19 +50,26 @@ least_of() {
     sort -n "$folder/$1" | sed -n 1p
 }
 
-# ratio A B: of two numbers.
+# ratio A B: of two numbers; fails where there is nothing to divide by.
 ratio() {
-    awk -v a="$1" -v b="$2" 'BEGIN { printf "%.4f", a / b }'
+    is_number "$1" && is_number "$2" &&
+        awk -v a="$1" -v b="$2" 'BEGIN { if (b == 0) exit 1; printf "%.4f", a / b }'
 }
 
-# at_least NAME FIGURE GOAL: a benchmark's last line; fails below the goal.
+# at_least NAME FIGURE GOAL: a benchmark's last line; fails below the goal, and for no number.
 at_least() {
     printf '%s: %.2f (goal %s)\n' "$@"
-    awk -v figure="$2" -v goal="$3" 'BEGIN { exit !(figure >= goal) }'
+    is_number "$2" && awk -v figure="$2" -v goal="$3" 'BEGIN { exit !(figure >= goal) }'
+}
+
+# is_number FIGURE: in digits, so that inf, nan and nothing are none.
+is_number() {
+    [[ $1 =~ ^[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?$ ]]
 }
 
 # at_most NAME FIGURE GOAL: the same; fails above the goal, and for 0.
 at_most() {
     printf '%s: %s (goal %s)\n' "$@"
-    awk -v figure="$2" -v goal="$3" 'BEGIN { exit !(figure > 0 && figure <= goal) }'
+    is_number "$2" &&
+        awk -v figure="$2" -v goal="$3" 'BEGIN { exit !(figure > 0 && figure <= goal) }'
 }

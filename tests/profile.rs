@@ -107,6 +107,15 @@ fn a_profiled_step_that_never_came_is_missed_in_one_warning() {
 }
 
 #[test]
+fn a_profiled_step_of_a_complete_run_is_noted() {
+    let folder = Folder::new();
+    train(&folder, &[]).expect(0);
+    let again = train(&folder, &["--profile-step", "2"]).expect(0);
+    let said = "step 2 was done before: there is no profile";
+    assert!(again.stderr.contains(said), "{}", again.stderr);
+}
+
+#[test]
 fn a_profile_that_cannot_be_is_refused_by_name() {
     let folder = Folder::new();
     let refused = train(&folder, &["--profile-step", "1", "--engine", "candle"]).expect(2);

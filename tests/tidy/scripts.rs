@@ -94,4 +94,8 @@ fn a_benchmark_is_judged_by_its_figure_and_not_by_what_is_shown_of_it() {
         assert_eq!(judged(call), (Some(0), answer.to_owned()), "{call}");
     }
     assert_eq!(judged("quietly /dev/null false"), (Some(1), String::new()));
+    for nothing in ["inf", "nan", "''"] {
+        assert_eq!(judged(&format!("at_least bench {nothing} 1.1")).0, Some(1), "{nothing}");
+        assert_eq!(judged(&format!("ratio 1 {nothing}")).0, Some(1), "{nothing}");
+    }
 }

@@ -44,6 +44,11 @@ impl Teller<'_> {
         self.tell("start", text, json!({}));
     }
 
+    /// What was asked for of a step that an earlier start took.
+    pub(crate) fn done_before(&self, step: u64, missed: &str) {
+        self.note(format!("step {step} was done before: {missed}"));
+    }
+
     /// Something that the user may not expect.
     pub(crate) fn note(&self, text: impl Display) {
         self.tell("note", text, json!({}));

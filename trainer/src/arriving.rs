@@ -59,7 +59,7 @@ impl Trainer<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Barrier;
+    use std::sync::mpsc;
 
     use collectives::{Collective, Incoming, Operation, Threads};
 
@@ -76,22 +76,24 @@ mod tests {
     /// The other rank sends its part a while after this one has begun to wait.
     #[test]
     fn forward_waits_for_what_it_reads_and_the_wait_is_exposed() {
-        let (group, meets, patience) =
-            (Threads::group(2), Barrier::new(2), Duration::from_secs(20));
+        let (group, patience) = (Threads::group(2), Duration::from_secs(20));
+        let (begins, begun) = mpsc::channel();
         std::thread::scope(|scope| {
-            scope.spawn(|| {
-                meets.wait();
+            let peer = &group[1];
+            scope.spawn(move || {
+                begun.recv().unwrap();
                 std::thread::sleep(Duration::from_millis(200));
-                gather(&group[1]).wait(&(0..8), Instant::now() + patience, |_| ()).unwrap();
+                gather(peer).wait(&(0..8), Instant::now() + patience, |_| ()).unwrap();
             });
             let weights = &mut Stored::F32(gather(&group[0]));
+            let begins = begins; // gone before the weights wait where this closure fails
             let (gathers, clock) = (&mut Tally::default(), &mut PhaseClock::new());
             clock.start_step();
             clock.enter(Phase::Forward);
             let mut arriving = Arriving { weights, gathers, clock, deadline: patience };
             let Weights::F32(here) = arriving.segment(&(0..4)).unwrap() else { panic!("f32") };
             assert_eq!(here, [1.0; 4], "nothing of these is under way");
-            meets.wait();
+            begins.send(()).unwrap();
             let begun = Instant::now();
             let Weights::F32(came) = arriving.segment(&(2..8)).unwrap() else { panic!("f32") };
             let waited_ns = begun.elapsed().as_nanos() as u64;

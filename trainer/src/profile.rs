@@ -15,6 +15,9 @@ use crate::step::{Stepped, Trainer, Wish};
 /// How long either rate is measured, where the run has not measured it anyway.
 const PROBE: Duration = Duration::from_millis(250);
 
+/// What is said where the step was done before.
+pub(crate) const MISSED: &str = "there is no profile";
+
 /// Refuses a step that no engine can measure or that never comes.
 pub(crate) fn check(step: Option<u64>, config: &Config, last_step: u64) -> Outcome<()> {
     let Some(step) = step else { return Ok(()) };

@@ -197,6 +197,9 @@ impl<'run> Setting<'run> {
         if self.world.placement.rank != 0 {
             return;
         }
+        if let Some(step) = self.options.profile_step {
+            self.teller().done_before(step, profile::MISSED);
+        }
         // All that is known here is that it is so.
         let record = Record::read(self.folder.root()).ok();
         let committed = record.and_then(|record| {
@@ -344,7 +347,7 @@ impl<'run> Setting<'run> {
     fn profile(&self, resumed: u64) -> Option<Profile> {
         let step = self.options.profile_step?;
         if step <= resumed {
-            self.teller().note(format!("step {step} was done before: there is no profile"));
+            self.teller().done_before(step, profile::MISSED);
             return None;
         }
         Some(Profile::new(step, self.world.placement.rank == 0))
@@ -353,8 +356,7 @@ impl<'run> Setting<'run> {
     fn note_missed_injections(&self, resumed: u64) {
         for injection in inject::missed(&self.options.injections, resumed) {
             let Injection { step, rank, .. } = injection;
-            let text = format!("step {step} was done before: no fault of rank {rank} in it");
-            self.teller().note(text);
+            self.teller().done_before(*step, &format!("no fault of rank {rank} in it"));
         }
     }
 

@@ -21,7 +21,7 @@ pub(crate) fn leave(world: &World, failure: &Failure) {
 pub(crate) fn part(world: World) -> bool {
     let parted = world.collective.close();
     if let Err(error) = &parted {
-        let rest = "nothing of it is lost, though the launcher may call it failed";
+        let rest = "its end stands, though the launcher may call it failed";
         tracing::warn!("the run is over, but ranks did not part in order: {error}; {rest}");
     }
     parted.is_ok()

@@ -44,8 +44,8 @@ pub struct Options {
     pub compute: Compute,
     /// Keep only each block's input, and run its forward again before its backward.
     pub recompute: bool,
-    /// Keep weights packed from one micro-batch to the next, until [`Model::weights_changed`]:
-    /// every weight's memory again in each of the two forms in which products read it.
+    /// Keep weights packed from one micro-batch to the next, until [`Model::weights_changed`]: in
+    /// both of the forms in which products read them, and the head's table in its only one.
     pub pack_weights: bool,
 }
 

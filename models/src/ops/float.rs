@@ -104,6 +104,7 @@ impl Element for bf16 {
 
     #[inline(always)]
     fn pair_all(first: &[Self], second: &[Self], cells: &mut [f32]) {
+        assert!(first.len() == cells.len() && second.len() == cells.len(), "runs of one length");
         #[cfg(target_arch = "x86_64")]
         let done = pairs::fill(first, second, cells);
         #[cfg(not(target_arch = "x86_64"))]

@@ -19,7 +19,7 @@ pub(super) const WIDEST: usize = 96;
 
 /// Elements from the start of a room to its first cache line, where packed panels start: a vector
 /// load across two lines costs two.
-pub(super) fn misalignment<W>(start: *const W) -> usize {
+fn misalignment<W>(start: *const W) -> usize {
     start.align_offset(LINE_BYTES).min(LINE_BYTES / size_of::<W>())
 }
 

@@ -70,9 +70,8 @@ impl<E: Element> Panels<E> {
         self.is_packed = false;
     }
 
-    /// Packs `weight` (O, I).
-    fn pack(&mut self, weight: &[E]) {
-        let source = self.form.of(weight, self.shape);
+    /// Packs the weight, which `source` reads in this form.
+    fn pack(&mut self, source: Strided<E>) {
         let (kernel, (k, columns)) = (self.kernel, self.form.shape(self.shape));
         let panel = kernel.panel();
         let room = &mut aligned(&mut self.cells)[..cells((k, columns), kernel)];
@@ -94,10 +93,11 @@ pub(in crate::ops) fn right<E: Element>(
     panels: Option<&mut Panels<E>>,
     kernel: &Kernel<E::Wide>,
 ) -> Right<E> {
-    let Some(panels) = panels else { return Right::Plain(form.of(weight, shape)) };
+    let plain = form.of(weight, shape);
+    let Some(panels) = panels else { return Right::Plain(plain) };
     assert_eq!((panels.shape, panels.kernel.name), (shape, kernel.name), "panels of this weight");
     if !panels.is_packed {
-        panels.pack(weight);
+        panels.pack(plain);
     }
     Right::Packed(aligned(&mut panels.cells).as_ptr())
 }

@@ -10,7 +10,8 @@ const DEPTH: usize = 768;
 const RIGHT: usize = 384 * 384;
 /// Cells of A that are gathered at once.
 const LEFT: usize = WIDEST * DEPTH / 2;
-/// Sums that wait for the next block of k.
+/// Sums that wait for the next block of k: of 384 columns and half of 1,024 rows, in whole tiles,
+/// so that two threads pack a table once for so many tokens.
 const SUMS: usize = 516 * 384;
 
 /// Room for one packed block of each operand of a product, and for its sums.
