@@ -8,6 +8,7 @@ use half::bf16;
 use models::ops::adamw;
 use models::workload::Compute;
 use models::{Layout, Weights};
+use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use crate::shard::{Piece, Shard};
@@ -73,6 +74,14 @@ pub(crate) struct Progress {
     pub(crate) tokens: u64,
 }
 
+/// Zeros that are memory of their own already: pages that are first read and then written, as the
+/// first update does, interrupt every core once more each.
+fn written_zeros(len: usize) -> Vec<f32> {
+    let mut zeros = vec![0.0; len];
+    zeros.par_chunks_mut(1 << 16).for_each(|zeros| zeros.fill(0.0));
+    zeros
+}
+
 impl<'world> State<'world> {
     /// All zeros. What goes round between ranks lies where the backend reaches it best.
     pub(crate) fn new(
@@ -90,8 +99,8 @@ impl<'world> State<'world> {
         };
         Ok(Self {
             weights,
-            exp_avg: vec![0.0; shard.held],
-            exp_avg_sq: vec![0.0; shard.held],
+            exp_avg: written_zeros(shard.held),
+            exp_avg_sq: written_zeros(shard.held),
             progress: Progress::default(),
         })
     }
