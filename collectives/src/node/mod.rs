@@ -108,8 +108,8 @@ impl Node {
     }
 
     /// The ranks of this node that keep the `sequence`-th collective operation of a channel from
-    /// being over, as far as can be seen: those that have not come to it, else those that are behind
-    /// this rank on the way up.
+    /// being over, as far as can be seen: those that have not come to it, else those that are
+    /// behind this rank on the way up.
     pub(crate) fn missing(&self, channel: Channel, sequence: u64) -> Vec<usize> {
         let came = |local: usize| {
             self.words(local).came.0[channel as usize].load(Ordering::Relaxed) >= sequence
