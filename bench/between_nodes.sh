@@ -4,7 +4,8 @@
 # memory of their nodes (`buffer`) and as if each were on its own (`plain`). The figure is the share
 # of the link's rate that the reduce-scatter of two ranks reaches.
 #
-# OTHER names another build's example `allreduce`, which then runs in turn with this one's.
+# OTHER names another build's example `allreduce`, which then runs in turn with this one's. One that
+# ignores what it does not know would all-reduce in the rows of reduce-scatter: it is refused.
 # Nothing else is on: no training, no telemetry.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -23,6 +24,12 @@ link_rate=${LINK_RATE:-1gbit}
 cargo build --release --quiet --workspace --example allreduce
 declare -A builds=([this]=$PWD/target/release/examples/allreduce)
 [ -z "${OTHER:-}" ] || builds[other]=$(realpath "$OTHER")
+for build in "${builds[@]}"; do
+    if mpirun -np 1 "$build" plain 1 1 unknown >/dev/null 2>&1; then
+        echo "between_nodes: $build knows no reduce-scatter: it takes any word for it" >&2
+        exit 1
+    fi
+done
 nodes_up
 
 # measure BUILD RANKS ROLE OPERATION: appends seconds to a file of these names.

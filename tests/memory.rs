@@ -147,14 +147,17 @@ fn rank_of_a_job() {
     refused::become_yardstick();
 }
 
-/// Slots carry gradients where a rank may not make memory, MPI where it may not find any.
+/// Slots carry gradients where a rank may not make memory, which is planned as if it could; MPI
+/// where it may not find any.
 #[cfg(feature = "mpi")]
 #[test]
 fn so_is_the_plan_of_ranks_that_may_not_share_memory() {
     let mut wrong = Vec::new();
-    for refused in ["1\nmaking", "1\nopening"] {
+    for (refused, is_known) in [("1\nmaking", true), ("1\nopening", false)] {
         for case in [4, 5].map(Case::new) {
             let run = case.run_by(|words| refused::two_ranks(refused, words));
+            let beforehand = case.planned(&[]);
+            assert_eq!(run.planned == beforehand, is_known, "{refused:?}: {:?}", case.chosen);
             wrong.extend(run.mistake().map(|told| format!("{refused:?}: {told}")));
         }
     }

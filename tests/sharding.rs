@@ -134,17 +134,18 @@ const MOVES: &str = "YARDSTICK_TEST_MOVES";
 #[test]
 fn every_way_of_mpi_gives_what_it_gives_without() {
     if let Ok(moves) = std::env::var(MOVES) {
-        return compare(&moves);
+        let (moves, ranks) = moves.split_once(' ').unwrap();
+        return compare(moves, ranks.parse().unwrap());
     }
     for (moves, ranks) in [("shared", 2), ("mpi", 2), ("mpi", 4), ("nodes", 4), ("uneven", 4)] {
         let mut command = mpirun_test(ranks, "every_way_of_mpi_gives_what_it_gives_without");
-        command.env(MOVES, moves);
+        command.env(MOVES, format!("{moves} {ranks}"));
         finish(command).expect_test_passed();
     }
 }
 
-/// On one rank: trains both ways.
-fn compare(moves: &str) {
+/// On one rank of so many: trains both ways.
+fn compare(moves: &str, ranks: usize) {
     let options = MpiOptions {
         node_shared: moves != "mpi",
         pretended_nodes: match moves {
@@ -155,6 +156,7 @@ fn compare(moves: &str) {
         ..MpiOptions::default()
     };
     let mpi = Mpi::open(options).unwrap();
+    assert_eq!((mpi.world(), mpi.shares_memory()), (ranks, moves != "mpi"), "{moves}");
     // The tensors of `llama-smoke` leave padding between them, which must stay zero.
     let families = ["smoke", "llama-smoke"].into_iter();
     for (workload, compute) in families.flat_map(|w| ["f32", "bf16"].map(|c| (w, c))) {

@@ -41,7 +41,8 @@ impl Footprint {
     /// [`Collective::shares_memory`](crate::Collective::shares_memory) says, or a guess.
     ///
     /// Where they do, what is received is from ranks of the same index on other nodes, or for one
-    /// rank of each where nodes differ in size; else it is from all ranks.
+    /// rank of each where nodes differ in size; else it is from all ranks. The latter is
+    /// approximate: no other rank receives anything, and sizes that `local` divides pass for equal.
     pub fn new((world, local): (usize, usize), shares_memory: bool, bucket_bytes: usize) -> Self {
         if world <= 1 {
             return Self { node: 0, received: 0, library: 0 };
@@ -49,7 +50,8 @@ impl Footprint {
         let local = if shares_memory { local } else { 1 };
         let nodes = world.div_ceil(local);
         let talking = if world.is_multiple_of(local) { world } else { nodes };
-        let message = (bucket_bytes / talking).min(message_bytes(nodes));
+        let message = (bucket_bytes / talking).next_multiple_of(PAGE_BYTES);
+        let message = message.min(message_bytes(nodes));
         Self {
             node: if local > 1 { SLOTS_BYTES } else { 0 },
             received: PLACES * (nodes - 1) * message,
@@ -76,6 +78,8 @@ mod tests {
         assert_eq!(of(4, 2, false), of(4, 1, true), "all is received");
         let large = Footprint::new((3, 1), true, 1 << 30).received;
         assert_eq!(large, PLACES * 2 * message_bytes(3), "a piece at a time");
+        let small = Footprint::new((2, 1), true, 10_000).received;
+        assert_eq!(small, PLACES * 2 * PAGE_BYTES, "whole pages");
     }
 
     #[test]

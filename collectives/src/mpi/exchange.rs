@@ -40,7 +40,7 @@ pub(super) struct Exchange {
 }
 
 /// What is done with one piece.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Work {
     slot: u32,
     pieces: Pieces,
@@ -105,8 +105,8 @@ impl Exchange {
     }
 
     /// Goes on with every piece whose messages are over and begins those for which there is a
-    /// place; says of each that is over which operation's it was. Touches no memory once
-    /// `is_dead`. Says whether anything was done.
+    /// place; says of each that is over which operation's it was. Touches no memory and begins
+    /// nothing once `is_dead`. Says whether anything was done.
     ///
     /// # Safety
     /// The memory of all operations that were started and are not over is valid and lent.
@@ -132,7 +132,7 @@ impl Exchange {
             }
         }
         // SAFETY: the caller's promise.
-        Ok(unsafe { self.begin(requests)? } | moved)
+        Ok(unsafe { self.begin(requests, is_dead)? } | moved)
     }
 
     /// Does what follows a leg whose messages are over; `false` if that was the last.
@@ -157,11 +157,16 @@ impl Exchange {
     }
 
     /// Begins pieces in their order while the next one's place is free.
-    unsafe fn begin(&mut self, requests: &mut Requests) -> Result<bool, (u32, Code)> {
+    unsafe fn begin(
+        &mut self,
+        requests: &mut Requests,
+        is_dead: impl Fn() -> bool,
+    ) -> Result<bool, (u32, Code)> {
         let before = self.turn;
         while let Some((slot, pieces)) = self.queue.front() {
             let place = self.turn % PLACES;
-            if self.places[place].is_some() {
+            // Handing messages to MPI may take long, and nobody waits for what comes after death.
+            if self.places[place].is_some() || is_dead() {
                 break;
             }
             let (slot, pieces, piece) = (*slot, pieces.clone(), self.begun);
@@ -182,16 +187,18 @@ impl Exchange {
     unsafe fn send(
         &mut self,
         place: usize,
-        mut work: Work,
+        work: Work,
         requests: &mut Requests,
     ) -> Result<(), (u32, Code)> {
         let before = requests.len();
-        let slot = work.slot;
+        // There before any message is: a panic between two of them must not free what is received.
+        self.places[place] = Some(Work { messages: 0, ..work.clone() });
         // SAFETY: the caller's promise.
         let sent = unsafe { self.messages(place, &work, requests) };
-        work.messages = requests.len() - before;
-        self.places[place] = Some(work);
-        sent.map_err(|code| (slot, code))
+        if let Some(kept) = &mut self.places[place] {
+            kept.messages = requests.len() - before;
+        }
+        sent.map_err(|code| (work.slot, code))
     }
 
     unsafe fn messages(

@@ -29,7 +29,7 @@ pub(crate) use file::Address;
 pub(crate) use lane::{Lane, Step};
 pub(crate) use parts::Parts;
 pub(crate) use region::{Offer, Region};
-use segment::{LANES, Segment, Words};
+use segment::{Segment, Words};
 pub(crate) use sum::in_order;
 pub(crate) use task::{Kind, Pieces, Task};
 
@@ -108,22 +108,22 @@ impl Node {
     }
 
     /// The ranks of this node that keep the `sequence`-th collective operation of a channel from
-    /// being over, as far as can be seen: those that have not come to it, else those whose work in
-    /// the shared memory is behind this rank's.
+    /// being over, as far as can be seen: those that have not come to it, else those that are
+    /// behind this rank on the way up.
     pub(crate) fn missing(&self, channel: Channel, sequence: u64) -> Vec<usize> {
         let came = |local: usize| {
             self.words(local).came.0[channel as usize].load(Ordering::Relaxed) >= sequence
         };
         let absent: Vec<usize> = self.others().filter(|&local| !came(local)).collect();
-        let behind = || (0..LANES).map(|lane| self.behind(lane)).find(|them| !them.is_empty());
-        let missing = if absent.is_empty() { behind().unwrap_or_default() } else { absent };
+        let missing = if absent.is_empty() { self.behind() } else { absent };
         missing.into_iter().map(|local| self.ranks[local]).collect()
     }
 
-    /// Those who have finished the fewest rounds, if fewer than this rank. The others may wait for
-    /// them, and they wait for nobody, because a round needs of the others only the one before.
-    fn behind(&self, lane: usize) -> Vec<usize> {
-        let finished = |local: usize| self.words(local).finished[lane].0.load(Ordering::Relaxed);
+    /// Those who have finished the fewest rounds of [`Lane::for_all`], if fewer than this rank. The
+    /// others may wait for them, and they wait for nobody, because a round needs of the others only
+    /// the one before. Who is behind on the way down is not asked: it may wait for another node.
+    fn behind(&self) -> Vec<usize> {
+        let finished = |local: usize| self.words(local).finished[0].0.load(Ordering::Relaxed);
         let last = self.others().map(finished).min().unwrap_or(u64::MAX);
         if last >= finished(self.local) {
             return Vec::new();

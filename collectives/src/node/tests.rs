@@ -154,6 +154,12 @@ fn who_is_missing_is_known() {
     assert_eq!(nodes[0].missing(Channel::Control, 0), [], "nobody is behind");
     nodes[2].come(data);
     assert_eq!(nodes[0].missing(data, 1), []);
+    let (mut down, mut bytes) = (Lane::for_gathers(nodes[0].clone(), 10), [0u8; 30]);
+    let parts = Parts::Even { len: bytes.len() };
+    down.begin(Task { memory: Memory::of(&mut bytes), parts, kind: Kind::Gather });
+    // SAFETY: the buffer lives until the end of this test.
+    assert_eq!(unsafe { down.step() }, Step::Moved);
+    assert_eq!(nodes[0].missing(data, 1), [], "they may wait for another node");
     // Rank 2 stops in the middle: the others go one round further than it did, and no more.
     let mut buffers = [(); 3].map(|()| vec![1f32; 1000]);
     let mut lanes: Vec<Lane> = nodes.iter().map(|node| Lane::for_all(node.clone(), 10)).collect();

@@ -38,6 +38,15 @@ fn mpi_keeps_the_contract() {
     (1..=4).for_each(|world| keeps_the_contract(world, Sharing::Off));
 }
 
+/// With nothing that cuts them shorter, pieces are as large as there is room for them.
+#[test]
+fn sums_of_large_buffers_have_the_order_of_ranks() {
+    for world in [2, 3] {
+        let job = Job::run_on(world, Role::LargeSums, Sharing::Off);
+        assert_eq!(job.outcomes, vec!["ok"; world], "{job}");
+    }
+}
+
 #[test]
 fn shared_memory_keeps_the_contract() {
     (1..=4).for_each(|world| keeps_the_contract(world, Sharing::On));

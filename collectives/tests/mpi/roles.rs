@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::allocations::steady_state_allocates_nothing;
 use crate::refuse;
-use yardstick_collectives::contract::{self, Terms, failures};
+use yardstick_collectives::contract::{self, Terms, failures, values};
 use yardstick_collectives::{Channel, Collective, Error, Mpi, MpiOptions, Operation};
 
 const TERMS: Terms =
@@ -22,6 +22,8 @@ const SHORT: Duration = Duration::from_secs(1);
 pub(crate) enum Role {
     /// Everybody keeps the contract.
     Contract,
+    /// Everybody adds up buffers that take several pieces of the exchange's own size.
+    LargeSums,
     /// The last rank stays away.
     StayAway,
     /// Rank 0 has a buffer too short for the message.
@@ -100,8 +102,9 @@ impl Sharing {
     }
 }
 
-const ALL: [Role; 16] = [
+const ALL: [Role; 17] = [
     Role::Contract,
+    Role::LargeSums,
     Role::StayAway,
     Role::MessageTooLong,
     Role::MessageTooShort,
@@ -131,6 +134,14 @@ impl Role {
         format!("{self:?}")
     }
 
+    /// Pieces have the size that the exchange gives them only where no limit cuts them shorter.
+    fn chunk_elements_max(self) -> usize {
+        match self {
+            Self::LargeSums => MpiOptions::default().chunk_elements_max,
+            _ => TERMS.chunk_elements_max,
+        }
+    }
+
     /// How rank 1 is lost.
     fn signal(self) -> &'static str {
         if self == Self::Hang { "-STOP" } else { "-KILL" }
@@ -140,7 +151,7 @@ impl Role {
     pub(crate) fn play(self) {
         let sharing = Sharing::from_environment();
         let options = MpiOptions {
-            chunk_elements_max: TERMS.chunk_elements_max,
+            chunk_elements_max: self.chunk_elements_max(),
             close_timeout: SHORT,
             node_shared: sharing != Sharing::Off && !(self == Self::Disagree && is_rank("1")),
             pretended_nodes: sharing.nodes().to_vec(),
@@ -163,6 +174,7 @@ impl Role {
                 let shares = mpi.world() > 1 && sharing != Sharing::Off;
                 keep_the_contract(mpi, shares, sharing.nodes(), None);
             }
+            Self::LargeSums => add_up_large_buffers(mpi),
             Self::Disagree => keep_the_contract(mpi, false, &[], None),
             Self::NoMaker => keep_the_contract(mpi, false, &[], Some("rank 0 could not map it: ")),
             Self::NoBuffers => keep_the_contract(mpi, true, &[], Some("rank 1 could not share ")),
@@ -202,6 +214,15 @@ fn keep_the_contract(mpi: Mpi, shares: bool, nodes: &'static [usize], warning: O
         None => assert_eq!(told, ""),
     }
     steady_state_allocates_nothing(&mpi);
+    let rank = mpi.rank();
+    mpi.close(Instant::now() + TERMS.patience).unwrap();
+    write(rank, "ok");
+}
+
+/// The longest are 20 times as long: a rank's part has more than 5 MiB on two ranks, and on three
+/// more than 6 of the shorter pieces there, so that every place is taken again.
+fn add_up_large_buffers(mpi: Mpi) {
+    values::sums_have_the_order_of_ranks(&mpi, &Terms { chunk_elements_max: 1 << 17, ..TERMS });
     let rank = mpi.rank();
     mpi.close(Instant::now() + TERMS.patience).unwrap();
     write(rank, "ok");
