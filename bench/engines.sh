@@ -10,24 +10,16 @@ cd "$(dirname "$0")/.."
 begin 3
 steps=${STEPS:-6}
 
-# tokens_per_second ENGINE ROUND: trains, then reads the rate out of the record.
-tokens_per_second() {
+# train ENGINE ROUND: trains, then reads the rate out of the record.
+train() {
     rate_of "$folder/$1-$2.run" "$yardstick" train --workload gpt2-124m --engine "$1" \
         --steps "$steps" --set batch.micro_sequences=4 --set batch.sequence_tokens=256 \
         --set batch.global_sequences=4 --set checkpoint.at_end=false
 }
+fused() { train fused "$1"; }
+candle() { train candle "$1"; }
 
 echo "gpt2-124m, B=4, T=256, f32, $(nproc) threads, $steps steps a round; checkpoints off," \
     "telemetry on; commit $commit"
-printf '%-8s %18s %18s\n' round 'fused tokens/s' 'candle tokens/s'
-for round in $(seq "$rounds"); do
-    fused=$(tokens_per_second fused "$round")
-    candle=$(tokens_per_second candle "$round")
-    keep fused "$fused"
-    keep candle "$candle"
-    printf '%-8s %18.1f %18.1f\n' "$round" "$fused" "$candle"
-done
-fused=$(median_of fused)
-candle=$(median_of candle)
-printf '%-8s %18.1f %18.1f\n' median "$fused" "$candle"
-at_least engines "$(ratio "$fused" "$candle")" 1.5
+versus fused candle '    fused tokens/s    candle tokens/s' %18.1f
+at_least engines "$against" 1.5

@@ -56,6 +56,28 @@ ratio() {
         awk -v a="$1" -v b="$2" 'BEGIN { if (b == 0) exit 1; printf "%.4f", a / b }'
 }
 
+# versus A B HEADS FORMAT: measures A and B in turn for all rounds, each by the function of that
+# name, which is given the round; prints all and the medians. Sets against: their ratio.
+# shellcheck disable=SC2034  # for the scripts
+versus() {
+    local row="%-8s $4 $4\n" round a b
+    # shellcheck disable=SC2059  # the rows are made here
+    printf "%-8s $3\n" round
+    for round in $(seq "$rounds"); do
+        a=$("$1" "$round")
+        b=$("$2" "$round")
+        keep "$1" "$a"
+        keep "$2" "$b"
+        # shellcheck disable=SC2059
+        printf "$row" "$round" "$a" "$b"
+    done
+    a=$(median_of "$1")
+    b=$(median_of "$2")
+    # shellcheck disable=SC2059
+    printf "$row" median "$a" "$b"
+    against=$(ratio "$a" "$b")
+}
+
 # at_least NAME FIGURE GOAL: a benchmark's last line; fails below the goal, and for no number.
 at_least() {
     printf '%s: %.2f (goal %s)\n' "$@"
