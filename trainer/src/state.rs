@@ -5,10 +5,9 @@ use std::time::Instant;
 
 use collectives::{Collective, Incoming, Timing};
 use half::bf16;
-use models::ops::adamw;
+use models::ops::{self, adamw};
 use models::workload::Compute;
 use models::{Layout, Weights};
-use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use crate::shard::{Piece, Shard};
@@ -78,7 +77,7 @@ pub(crate) struct Progress {
 /// first update does, interrupt every core once more each.
 fn written_zeros(len: usize) -> Vec<f32> {
     let mut zeros = vec![0.0; len];
-    zeros.par_chunks_mut(1 << 16).for_each(|zeros| zeros.fill(0.0));
+    ops::clear(&mut zeros);
     zeros
 }
 

@@ -38,7 +38,7 @@ const ROW_CHUNK: usize = 16;
 const COLUMN_CHUNK: usize = 64;
 
 /// Sets every element to zero.
-pub(crate) fn clear<E: Element>(values: &mut [E]) {
+pub fn clear<E: Element>(values: &mut [E]) {
     values.par_chunks_mut(ELEMENT_CHUNK).for_each(|values| values.fill(E::ZERO));
 }
 
