@@ -4,7 +4,8 @@
 
 use rayon::prelude::*;
 
-use super::{Inputs, PARTS, Workspace};
+use super::log_sums::PARTS;
+use super::{Inputs, Workspace};
 use crate::Meter;
 use crate::meter::{Kind, Role};
 use crate::ops::matmul::output::Output;
@@ -13,11 +14,6 @@ use crate::ops::matmul::strided::Strided;
 use crate::ops::matmul::weight::{self, Form};
 use crate::ops::matmul::{Sums, Workspace as Packs};
 use crate::ops::{Element, Float, simd, work};
-
-/// Tokens whose maxima and sums stay in the first cache.
-const COLUMNS: usize = 512;
-/// Ids whose logits are read for their maxima and, still in a near cache, for their sums.
-const ROWS: usize = 32;
 
 /// Returns the sum of the losses of a chunk in nats, and keeps what [`backward`] needs.
 ///
@@ -52,58 +48,11 @@ pub fn forward<E: Element>(
 fn loss<E: Element>(targets: &[u32], workspace: &mut Workspace<E>, vocabulary: usize) -> f64 {
     let tokens = targets.len();
     let Workspace { logits, maxima, sums, log_sums, .. } = workspace;
-    let logits = &mut logits[..tokens * vocabulary];
-    let part_len = vocabulary.div_ceil(PARTS) * tokens;
-    let parts = logits.len().div_ceil(part_len);
-    let (maxima, sums) = (&mut maxima[..parts * tokens], &mut sums[..parts * tokens]);
-    let partial = maxima.par_chunks_exact_mut(tokens).zip(sums.par_chunks_exact_mut(tokens));
-    logits.par_chunks(part_len).zip(partial).for_each(|(logits, (maxima, sums))| {
-        simd::vectorize(
-            #[inline(always)]
-            || partial_sums(logits, maxima, sums),
-        );
-    });
-    let log_sums = &mut log_sums[..tokens];
-    let mut loss = 0.0;
-    for (token, (log_sum, &target)) in log_sums.iter_mut().zip(targets).enumerate() {
-        let parts = || maxima[token..].iter().step_by(tokens).copied();
-        let maximum = parts().fold(E::Wide::LOWEST, |a, b| b.larger(a));
-        let sums = sums[token..].iter().step_by(tokens);
-        let sum = parts().zip(sums).fold(E::Wide::ZERO, |a, (m, &s)| a + s * (m - maximum).exp());
-        *log_sum = maximum + E::Wide::from_f64(sum.to_f64().ln());
-        loss += (*log_sum - logits[target as usize * tokens + token].widen()).to_f64();
-    }
-    loss
-}
-
-/// The maximum of each token over some ids, and the sum of exponentials relative to it.
-#[inline(always)]
-fn partial_sums<E: Element>(logits: &[E], maxima: &mut [E::Wide], sums: &mut [E::Wide]) {
-    let tokens = maxima.len();
-    let columns = maxima.chunks_mut(COLUMNS).zip(sums.chunks_mut(COLUMNS));
-    for (index, (maxima, sums)) in columns.enumerate() {
-        let width = maxima.len();
-        maxima.fill(E::Wide::LOWEST);
-        sums.fill(E::Wide::ZERO);
-        for ids in logits.chunks(ROWS * tokens) {
-            let rows = || ids.chunks_exact(tokens).map(|row| &row[index * COLUMNS..][..width]);
-            let mut before = [E::Wide::LOWEST; COLUMNS];
-            before[..width].copy_from_slice(maxima);
-            for row in rows() {
-                for (maximum, logit) in maxima.iter_mut().zip(row) {
-                    *maximum = logit.widen().larger(*maximum);
-                }
-            }
-            for ((sum, &maximum), before) in sums.iter_mut().zip(&*maxima).zip(before) {
-                *sum *= (before - maximum).exp();
-            }
-            for row in rows() {
-                for ((sum, &maximum), logit) in sums.iter_mut().zip(&*maxima).zip(row) {
-                    *sum += (logit.widen() - maximum).exp();
-                }
-            }
-        }
-    }
+    let (logits, log_sums) = (&logits[..tokens * vocabulary], &mut log_sums[..tokens]);
+    super::log_sums::log_sums(log_sums, logits, (maxima, sums));
+    let target = |(token, &target): (usize, &u32)| logits[target as usize * tokens + token];
+    let targets = targets.iter().enumerate().map(target);
+    log_sums.iter().zip(targets).map(|(&log_sum, logit)| (log_sum - logit.widen()).to_f64()).sum()
 }
 
 /// Writes `dhidden` (tokens, C), the gradient of `scale` times the loss, and writes or adds that of

@@ -14,6 +14,7 @@
 //! and neither W nor the logits need transposing for any of the three products.
 
 mod cpu;
+mod log_sums;
 #[cfg(test)]
 mod tests;
 
@@ -21,11 +22,10 @@ pub use cpu::{backward, forward};
 
 use super::Element;
 use super::matmul::weight::{Form, Panels};
+use log_sums::PARTS;
 
 /// Most bytes of logits in one chunk.
 const LOGITS_BYTES: usize = 128 << 20;
-/// Pieces of the vocabulary, summed apart and then in order.
-const PARTS: usize = 64;
 /// Tokens of a chunk come in multiples of this where there are enough.
 const TOKENS_MULTIPLE: usize = 64;
 
