@@ -1,4 +1,4 @@
-//! How fast the ops with products are on this machine: GPT-2 124M, B=4, T=256.
+//! How fast the ops with products, and activations, are on this machine: GPT-2 124M, B=4, T=256.
 //!
 //! `timing 2` (the default) measures two threads by the clock on the wall, which needs a machine
 //! without other work. `timing 1` measures one thread by the time that it had a core: what that
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use half::bf16;
 use yardstick_models::Meter;
 use yardstick_models::ops::matmul::{self, Epilogue, PackedWeight, Shape, Sums, Weight};
-use yardstick_models::ops::{Element, Float, attention, cross_entropy};
+use yardstick_models::ops::{Element, Float, attention, cross_entropy, gelu, swiglu};
 
 const ROWS: usize = 1024;
 /// Inputs and outputs of the linear layers, and a square for comparison with other libraries.
@@ -22,10 +22,21 @@ const LAYERS: [(usize, usize); 5] =
 
 /// Seconds of the fastest call within the budget, of at least three.
 fn best_of(budget: Duration, mut work: impl FnMut()) -> f64 {
+    best_of_changed(budget, &mut (), |()| (), |()| work())
+}
+
+/// The same of calls that change what they are given, which is prepared before each.
+fn best_of_changed<T>(
+    budget: Duration,
+    data: &mut T,
+    prepare: impl Fn(&mut T),
+    mut work: impl FnMut(&mut T),
+) -> f64 {
     let (start, mut best, mut rounds) = (Instant::now(), f64::INFINITY, 0);
     while rounds < 3 || start.elapsed() < budget {
+        prepare(data);
         let before = seconds(start);
-        work();
+        work(data);
         best = best.min(seconds(start) - before);
         rounds += 1;
     }
@@ -169,11 +180,36 @@ fn head<E: Element>(threads: usize) {
     );
 }
 
+/// What has no products of its own, in GB/s of what it must read and write.
+fn activations<E: Element>(budget: Duration) {
+    const WIDTH: usize = 3072;
+    let gate_up = numbers::<E>(2 * ROWS * WIDTH);
+    let rate =
+        |count: usize, seconds: f64| (count * ROWS * WIDTH * size_of::<E>()) as f64 / seconds / 1e9;
+    let mut rows = (numbers::<E>(ROWS * WIDTH), gate_up.clone());
+    let forward = best_of(budget, || swiglu::forward(&mut rows.0, &gate_up, WIDTH));
+    // Both put other numbers in the place of what they read.
+    let refill = |rows: &mut (Vec<E>, Vec<E>)| rows.1.copy_from_slice(&gate_up);
+    let again = best_of_changed(budget, &mut rows, refill, |(hidden, gate_up)| {
+        swiglu::recompute(hidden, gate_up, WIDTH);
+    });
+    let gelu = best_of_changed(budget, &mut rows, refill, |(y, x)| {
+        gelu::recompute(y, &mut x[..ROWS * WIDTH]);
+    });
+    println!(
+        "  GB/s: SwiGLU {:.1} (again {:.1}), GELU again {:.1}",
+        rate(3, forward),
+        rate(5, again),
+        rate(3, gelu)
+    );
+}
+
 fn all<E: Element>(name: &str, threads: usize) {
     let budget = Duration::from_millis(250);
     println!("{name} with {}, {threads} threads, GFLOP/s:", matmul::kernel_name::<E>());
     products::<E>(threads, budget);
     attentions::<E>(threads, budget);
+    activations::<E>(budget);
     head::<E>(threads);
 }
 

@@ -5,6 +5,9 @@
 use super::product::PANEL;
 use crate::ops::{Element, gelu, simd};
 
+/// Columns that are finished at once: a register of AVX-512 in f32.
+const LANES: usize = 16;
+
 /// Where the sums of a product go. All matrices here have rows of contiguous elements.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Output<E: Element> {
@@ -86,14 +89,13 @@ impl<E: Element> Narrow<E> {
         Self { start: self.start.wrapping_add(distance), bias, then, ..self }
     }
 
-    /// Finishes a tile of `width` columns: sums from `sums` on, rows `stride` apart, which may be
-    /// changed.
+    /// Finishes a tile of `width` columns: sums from `sums` on, rows `stride` apart.
     ///
     /// # Safety
-    /// The sums and this output must be the caller's alone, the epilogue's operands readable.
+    /// The sums must be readable, as the epilogue's operands, and this output the caller's alone.
     pub(super) unsafe fn finish(
         self,
-        sums: *mut E::Wide,
+        sums: *const E::Wide,
         stride: usize,
         (rows, width): (usize, usize),
     ) {
@@ -107,9 +109,9 @@ impl<E: Element> Narrow<E> {
                     unsafe {
                         // A length that the compiler knows makes loops without ends.
                         if width == PANEL {
-                            output.finish_row(std::slice::from_raw_parts_mut(sums, PANEL));
+                            output.finish_row(sums, PANEL);
                         } else {
-                            output.finish_row(std::slice::from_raw_parts_mut(sums, width));
+                            output.finish_row(sums, width);
                         }
                     }
                 }
@@ -120,42 +122,64 @@ impl<E: Element> Narrow<E> {
     /// # Safety
     /// As [`Self::finish`], for one row.
     #[inline(always)]
-    unsafe fn finish_row(self, sums: &mut [E::Wide]) {
-        let width = sums.len();
-        // SAFETY: a row of an operand or of the output, by the caller's contract.
-        let (read, write) = unsafe {
-            (
-                |start| std::slice::from_raw_parts::<E>(start, width),
-                |start| std::slice::from_raw_parts_mut::<E>(start, width),
-            )
-        };
+    unsafe fn finish_row(self, sums: *const E::Wide, width: usize) {
+        let whole = width / LANES * LANES;
+        // SAFETY: within the row.
+        unsafe {
+            for column in (0..whole).step_by(LANES) {
+                self.offset(0, column).finish_run::<LANES>(sums.wrapping_add(column));
+            }
+            for column in whole..width {
+                self.offset(0, column).finish_run::<1>(sums.wrapping_add(column));
+            }
+        }
+    }
+
+    /// Finishes a few columns of a row in registers: the compiler does not know that none of these
+    /// places overlap.
+    ///
+    /// # Safety
+    /// As [`Self::finish`], for N columns of one row.
+    #[inline(always)]
+    unsafe fn finish_run<const N: usize>(self, sums: *const E::Wide) {
+        // SAFETY: as this function.
+        let read = |start: *const E| unsafe { start.cast::<[E; N]>().read_unaligned() };
+        // SAFETY: as this function.
+        let mut sums = unsafe { sums.cast::<[E::Wide; N]>().read_unaligned() };
         if let Some(bias) = self.bias {
-            for (sum, bias) in sums.iter_mut().zip(read(bias)) {
-                *sum += bias.widen();
+            let bias = read(bias);
+            for lane in 0..N {
+                sums[lane] += bias[lane].widen();
             }
         }
         match self.then {
             Then::Add(other) => {
-                for (sum, other) in sums.iter_mut().zip(read(other)) {
-                    *sum += other.widen();
+                let other = read(other);
+                for lane in 0..N {
+                    sums[lane] += other[lane].widen();
                 }
             }
             Then::Multiply(other) => {
-                for (sum, other) in sums.iter_mut().zip(read(other)) {
-                    *sum *= other.widen();
+                let other = read(other);
+                for lane in 0..N {
+                    sums[lane] *= other[lane].widen();
                 }
             }
             Then::Store | Then::Gelu(_) => {}
         }
-        let stored = write(self.start);
-        for (stored, &sum) in stored.iter_mut().zip(&*sums) {
-            *stored = E::narrow(sum);
+        let mut stored = [E::ZERO; N];
+        for lane in 0..N {
+            stored[lane] = E::narrow(sums[lane]);
         }
+        // SAFETY: as this function.
+        unsafe { self.start.cast::<[E; N]>().write_unaligned(stored) };
         if let Then::Gelu(activation) = self.then {
-            for (activation, stored) in write(activation).iter_mut().zip(stored) {
-                let x = stored.widen();
-                *activation = E::narrow(x * gelu::gate(x));
+            for element in &mut stored {
+                let x = element.widen();
+                *element = E::narrow(x * gelu::gate(x));
             }
+            // SAFETY: as this function.
+            unsafe { activation.cast::<[E; N]>().write_unaligned(stored) };
         }
     }
 }

@@ -4,6 +4,9 @@ use rayon::prelude::*;
 
 use crate::ops::{Element, Float, ROW_CHUNK, simd};
 
+/// Elements of a run: a register of AVX-512 in f32.
+const LANES: usize = 16;
+
 /// s = 1 / (1 + e^-g).
 #[inline(always)]
 fn sigmoid<W: Float>(gate: W) -> W {
@@ -53,18 +56,34 @@ pub fn recompute<E: Element>(hidden: &mut [E], gate_up: &mut [E], width: usize) 
                 let rows = hidden.chunks_exact_mut(width).zip(gate_up.chunks_exact_mut(2 * width));
                 for (hidden, gate_up) in rows {
                     let (gates, ups) = gate_up.split_at_mut(width);
-                    for ((hidden, place), up_place) in hidden.iter_mut().zip(gates).zip(ups) {
-                        let (gate, up) = (place.widen(), up_place.widen());
-                        let s = sigmoid(gate);
-                        *hidden = E::narrow(gate * s * up);
-                        let slope = s * (E::Wide::ONE + gate * (E::Wide::ONE - s));
-                        *place = E::narrow(up * slope);
-                        *up_place = E::narrow(gate * s);
+                    let (whole, rest) = hidden.as_chunks_mut::<LANES>();
+                    let (whole_gates, rest_gates) = gates.as_chunks_mut::<LANES>();
+                    let (whole_ups, rest_ups) = ups.as_chunks_mut::<LANES>();
+                    for ((hidden, gates), ups) in whole.iter_mut().zip(whole_gates).zip(whole_ups) {
+                        [*hidden, *gates, *ups] = differentiate(*gates, *ups);
+                    }
+                    for ((hidden, gate), up) in rest.iter_mut().zip(rest_gates).zip(rest_ups) {
+                        [[*hidden], [*gate], [*up]] = differentiate([*gate], [*up]);
                     }
                 }
             },
         );
     });
+}
+
+/// hidden, dhidden/dgate and dhidden/dup of a few gates and ups, as values: the compiler does not
+/// know that the rows of both lie apart.
+#[inline(always)]
+fn differentiate<E: Element, const N: usize>(gates: [E; N], ups: [E; N]) -> [[E; N]; 3] {
+    let [mut hidden, mut by_gate, mut by_up] = [[E::ZERO; N]; 3];
+    for lane in 0..N {
+        let (gate, up) = (gates[lane].widen(), ups[lane].widen());
+        let s = sigmoid(gate);
+        hidden[lane] = E::narrow(gate * s * up);
+        by_gate[lane] = E::narrow(up * (s * (E::Wide::ONE + gate * (E::Wide::ONE - s))));
+        by_up[lane] = E::narrow(gate * s);
+    }
+    [hidden, by_gate, by_up]
 }
 
 /// Backward's second half: multiplies what [`recompute`] left in `derivatives` (N, 2 F) by
