@@ -124,3 +124,5 @@ impl Trainer<'_> {
 mod door;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod watched;
