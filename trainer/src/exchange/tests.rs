@@ -205,6 +205,32 @@ fn a_step_sends_each_bucket_once_and_where_it_is_sharded_in_two_halves() {
     }
 }
 
+/// All ranks together read each gradient once for the norm, also where each has all of them; and
+/// one of them updates a weight, or all do.
+#[test]
+fn what_a_profile_counts_is_what_a_rank_reads_and_writes() {
+    for (world, is_sharded) in WORLDS {
+        let config = config("smoke", &[&format!("run.shard_optimizer={is_sharded}")]);
+        let ranks = on_ranks(world, |rank| {
+            let mut trainer = trainer(&config, rank);
+            let ones = vec![1.0; trainer.layout.len()];
+            let read = own_squares(&trainer.shard, &ones);
+            trainer.optimizer.meter.start();
+            trainer.step(Wish::default()).unwrap();
+            let counts: Vec<_> = trainer.optimizer.meter.counts().collect();
+            let [(norm, read_once), (adamw, updated)] = counts[..] else { panic!("{counts:?}") };
+            assert_eq!([norm.0, adamw.0], [Role::GradientNorm, Role::AdamW]);
+            assert_eq!(read_once.work.bytes, 4.0 * read, "{world} ranks, sharded {is_sharded}");
+            [read_once, updated].map(|count| count.work.bytes as usize)
+        });
+        let [read, updated] = [0, 1].map(|op| ranks.iter().map(|rank| rank[op]).sum::<usize>());
+        let (layout, _) = placed_layout(&config, world);
+        assert_eq!(read, 4 * layout.len(), "{world} ranks, sharded {is_sharded}");
+        let updates = if is_sharded { 1 } else { world };
+        assert_eq!(updated, updates * 28 * layout.parameters(), "{world} ranks, {is_sharded}");
+    }
+}
+
 /// What a rank does instead of sending one bucket at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Instead {
