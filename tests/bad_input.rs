@@ -145,6 +145,10 @@ const COMMAND_LINES: &[Case] = &[
     usage(&["plan", "--ranks", "0"], &["--ranks"]),
     usage(&["plan", "--ranks", "4611686018427387904"], &["--ranks", "16777216"]),
     usage(&["plan", "--ranks", "3"], &["global_sequences", "3 ranks"]),
+    usage(
+        &["plan", "--ranks", "2", "--local-ranks", "5"],
+        &["--local-ranks 5", "at most --ranks 2"],
+    ),
     usage(&["report", "no-such-folder"], &["no-such-folder"]),
     usage(&["export", "no-such-folder", "--out", "x"], &["no-such-folder", "checkpoints"]),
     usage(&["train", "--init-from", "no-such-folder"], &["--init-from", "no-such-folder"]),

@@ -8,7 +8,7 @@ mod support;
 use std::sync::OnceLock;
 
 use serde_json::Value;
-use support::{Folder, KINDS, Kind, SEVERAL_BUCKETS, finish, mpirun};
+use support::{Folder, KINDS, Kind, Line, SEVERAL_BUCKETS, finish, mpirun};
 
 /// Trains 20 steps on some ranks with one compute thread each.
 fn train(ranks: usize, extra: &[&str]) -> Folder {
@@ -30,13 +30,17 @@ struct End {
 
 impl End {
     fn of(ranks: usize, kind: Kind, extra: &[&str]) -> Self {
+        Self::and_folder(ranks, kind, extra).0
+    }
+
+    fn and_folder(ranks: usize, kind: Kind, extra: &[&str]) -> (Self, Folder) {
         let folder = train(ranks, &[&kind.flags(), extra].concat());
         let record = folder.record();
         assert_eq!(record["ranks"].as_array().unwrap().len(), ranks);
         let end = Self { losses: folder.losses(), fingerprint: record["fingerprint"].clone() };
         assert_eq!(end.losses.len(), 20, "{kind:?}");
         assert!(end.fingerprint["weights"].is_string(), "{kind:?}");
-        end
+        (end, folder)
     }
 
     fn loss(&self, step: usize) -> f64 {
@@ -50,16 +54,27 @@ impl End {
     }
 }
 
-/// On two ranks; made once for all tests.
+/// On two ranks, doing nothing but train; made once for all tests.
 fn on_two_ranks(kind: Kind) -> &'static End {
     static ENDS: [OnceLock<End>; KINDS] = [const { OnceLock::new() }; KINDS];
-    ENDS[kind.index()].get_or_init(|| End::of(2, kind, &[]))
+    ENDS[kind.index()].get_or_init(|| {
+        let (end, folder) = End::and_folder(2, kind, &["--set", "checkpoint.at_end=false"]);
+        assert_eq!(folder.record()["checkpoints"], Value::Null);
+        end
+    })
 }
 
+/// The second run of each kind does what the first does not, so that one comparison shows both.
 #[test]
-fn two_runs_on_two_ranks_are_bit_identical() {
+fn a_second_run_that_saves_and_evaluates_is_bit_identical() {
     for kind in Kind::all() {
-        assert_eq!(*on_two_ranks(kind), End::of(2, kind, &[]), "{kind:?}");
+        let both = ["--checkpoint-every", "4steps", "--eval-every", "5"];
+        let (second, folder) = End::and_folder(2, kind, &both);
+        assert_eq!(folder.record()["checkpoints"]["count"], 5, "{kind:?}");
+        let steps = folder.steps(0);
+        let evaluated = steps.iter().filter(|line| line.0["evaluation_loss"].is_number());
+        assert!(evaluated.map(Line::step).eq([5, 10, 15, 20]), "{kind:?}");
+        assert_eq!(*on_two_ranks(kind), second, "{kind:?}");
     }
 }
 

@@ -165,6 +165,20 @@ fn so_is_the_plan_of_ranks_that_may_not_share_memory() {
 }
 
 #[test]
+fn a_plan_says_where_it_is_an_estimate() {
+    for (engine, tolerance) in [("fused", Value::Null), ("candle", 0.2.into())] {
+        let engine = format!("run.engine={engine}");
+        let plan = ["plan", "--set", &engine];
+        let text = run(&plan).expect(0).stdout;
+        assert_eq!(text.contains("estimate"), tolerance.is_number(), "{text}");
+        assert_eq!(text.contains("within 20 % of what it allocates"), tolerance.is_number());
+        let json = run(&[&plan[..], &["--json"]].concat()).expect(0).stdout;
+        let json: Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(json.get("activation_tolerance"), Some(&tolerance));
+    }
+}
+
+#[test]
 fn recomputation_saves_memory() {
     for case in (0..8).map(Case::new) {
         let [kept, again] = [KEPT, RECOMPUTED].map(|run| case.planned(&["--set", run]));

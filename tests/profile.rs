@@ -70,6 +70,16 @@ fn a_profiled_step_shows_every_op_and_all_flops_and_changes_no_loss() {
     assert!((shares - 100.0).abs() < 0.2, "{shares} %\n{table}");
 }
 
+#[cfg(feature = "mpi")]
+#[test]
+fn a_profile_of_two_ranks_is_told_by_one() {
+    let folder = Folder::new();
+    let arguments = ["train", "--steps", "2", "--profile-step", "2", "--out", &folder.text()];
+    let told = support::finish(support::mpirun(2, &arguments)).expect(0).stdout;
+    assert_eq!(told.matches("step 2 on rank 0: ").count(), 1, "{told}");
+    assert_eq!(told.matches("all ops ").count(), 1, "{told}");
+}
+
 /// The request comes in step 2, so that step 3 is the last: it is saved first.
 #[test]
 fn a_profiled_step_that_a_stop_ends_is_told_as_well() {

@@ -2,11 +2,12 @@
 //! with the optimizer sharded and not, with activations kept and recomputed.
 //!
 //! What runs for each of the sixteen:
-//! - `determinism`: two runs on two ranks, a third without overlap, and one on four ranks. One rank
-//!   runs each family and format once: alone there is nothing to shard, and recomputation changes
-//!   no bit, which the runs on two ranks show.
+//! - `determinism`: two runs on two ranks, of which the second saves and evaluates as well, a third
+//!   without overlap, and one on four ranks. One rank runs each family and format once: alone there
+//!   is nothing to shard, and recomputation changes no bit, which the runs on two ranks show.
 //! - `kills`: two of the 32 kills, one at a step and one inside a save. They are held against the
-//!   undisturbed run of the plain kind, whose bits theirs are.
+//!   undisturbed run of the plain kind, whose bits theirs are. [`Kind::corners`] are killed on four
+//!   ranks and go on alone.
 //! - `allocations`: one process on one and two threads, two ranks as threads, two ranks of MPI.
 
 /// One of them.
@@ -30,6 +31,11 @@ impl Kind {
             is_sharded: index / 2 % 2 == 1,
             is_recomputed: index % 2 == 1,
         })
+    }
+
+    /// Each family in each format once, and each way to shard and recompute once.
+    pub fn corners() -> [Self; 4] {
+        [0, 7, 10, 13].map(|index| Self::all()[index])
     }
 
     /// Its place among all.

@@ -60,7 +60,7 @@ impl Trainer<'_> {
     /// Sum of the squares of this rank's parts of the gradients.
     pub(crate) fn own_squares(&mut self) -> f64 {
         let Self { shard, gradients, optimizer, .. } = self;
-        let work = || work::gradient_norm(shard.elements());
+        let work = || work::gradient_norm(shard.part_elements());
         let sum = || own_squares(shard, gradients);
         optimizer.meter.time((Role::GradientNorm, Kind::Whole), work, sum)
     }
@@ -124,3 +124,5 @@ impl Trainer<'_> {
 mod door;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod watched;

@@ -73,6 +73,11 @@ impl Shard {
         self.pieces().map(|piece| piece.flat.len()).sum()
     }
 
+    /// Elements of this rank's parts, padding included, whether or not it holds more.
+    pub(crate) fn part_elements(&self) -> usize {
+        self.places.iter().map(|place| place.part.len()).sum()
+    }
+
     /// All that is held, in order.
     pub(crate) fn pieces(&self) -> impl Iterator<Item = &Piece> {
         self.places.iter().flat_map(|place| &place.pieces)

@@ -26,6 +26,9 @@ pub(crate) struct Sizing {
     pub(crate) optimizer_bytes: u64,
     /// What forward keeps for backward, per rank.
     pub(crate) activation_bytes: u64,
+    /// How far they may be from what the engine allocates, as a share of it, where they are an
+    /// estimate; `None` where the engine allocates what is planned.
+    pub(crate) activation_tolerance: Option<f64>,
     /// One checkpoint, over all ranks.
     pub(crate) checkpoint_bytes: u64,
     /// Peak of one rank: all pages that it made. Those of its neighbours on a node that it sees as
@@ -63,12 +66,16 @@ impl Sizing {
         check_buckets(config, buckets.buckets.len())?;
         let (sequences, tokens) = (batch.micro_sequences, batch.sequence_tokens);
         let compute = config.workload.precision.compute;
-        let mut items = match config.settings.run.engine {
+        let (mut items, activation_tolerance) = match config.settings.run.engine {
             Engine::Fused => {
                 let options = config.fused_options(world)?;
-                models::fused::activation_bytes(model, (sequences, tokens), options, threads)
+                let shape = (sequences, tokens);
+                (models::fused::activation_bytes(model, shape, options, threads), None)
             }
-            Engine::Candle => models::candle::activation_bytes(model, sequences, tokens),
+            Engine::Candle => {
+                let items = models::candle::activation_bytes(model, sequences, tokens);
+                (items, Some(models::candle::ACTIVATION_TOLERANCE))
+            }
         };
         let activation_bytes =
             items.iter().fold(0_u64, |sum, (_, bytes)| sum.saturating_add(*bytes));
@@ -85,6 +92,7 @@ impl Sizing {
             weight_bytes: plan.weight_bytes(),
             optimizer_bytes: plan.optimizer_bytes(),
             activation_bytes,
+            activation_tolerance,
             checkpoint_bytes: plan.checkpoint_bytes(),
             total_bytes,
             available_bytes,

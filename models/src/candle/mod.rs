@@ -23,7 +23,7 @@ mod memory;
 mod parts;
 
 use llama::Rotation;
-pub use memory::activation_bytes;
+pub use memory::{ACTIVATION_TOLERANCE, activation_bytes};
 
 /// Tensors of a model by name.
 type Parameters = HashMap<String, Tensor>;

@@ -5,7 +5,7 @@ use comfy_table::{CellAlignment, Table, presets::NOTHING};
 
 use super::{print, print_json};
 use crate::config::Config;
-use crate::failure::{ExitCode, Outcome};
+use crate::failure::{ExitCode, Failure, Outcome};
 use crate::sizing::{Shape, Sizing, compute_threads};
 
 /// Print the memory plan of a workload, before anything is allocated.
@@ -40,7 +40,7 @@ impl Plan {
     pub(super) fn run(self) -> Outcome<ExitCode> {
         let config = Config::load(&self.workload, &self.overrides)?;
         config.workload.batch.accumulation(self.ranks)?;
-        let local = self.local_ranks.unwrap_or(self.ranks);
+        let local = self.local_ranks()?;
         let threads = compute_threads(&config, local);
         let shape = Shape { world: self.ranks, local, threads, shares_memory: true };
         let sizing = Sizing::new(&config, shape, 0)?;
@@ -56,6 +56,16 @@ impl Plan {
             table(&sizing, local)
         ))
     }
+
+    /// A machine has no more ranks than the run.
+    fn local_ranks(&self) -> Outcome<usize> {
+        let local = self.local_ranks.unwrap_or(self.ranks);
+        if local > self.ranks {
+            let expected = format!("expected at most --ranks {}, those of the run", self.ranks);
+            return Err(Failure::usage(format!("--local-ranks {local}: {expected}")));
+        }
+        Ok(local)
+    }
 }
 
 /// What a number in the table means where ranks share memory.
@@ -65,6 +75,15 @@ that made them; what `top` shows of one rank has its neighbours' in it as well. 
 whether they may, plans with that, and leaves the plan in its record (`ranks[].planned_bytes`).
 
 ";
+
+/// How exact a number in the table is where the engine allocates as it goes along.
+fn estimated(tolerance: f64) -> String {
+    let percent = 100.0 * tolerance;
+    format!(
+        "With run.engine = candle, the items from block activations to parameter gradients are an\n\
+         estimate: together they are within {percent:.0} % of what it allocates.\n\n"
+    )
+}
 
 fn table(sizing: &Sizing, local: usize) -> String {
     let mebibytes = |bytes: u64| format!("{:.1}", bytes as f64 / f64::from(1 << 20));
@@ -85,5 +104,6 @@ fn table(sizing: &Sizing, local: usize) -> String {
     let verdict =
         sizing.require(local).map_or_else(|problem| problem.to_string(), |()| "It fits.".into());
     let shared = if local > 1 { SHARED } else { "" };
-    format!("{table}\n\n{shared}{verdict}")
+    let estimated = sizing.activation_tolerance.map_or_else(String::new, estimated);
+    format!("{table}\n\n{estimated}{shared}{verdict}")
 }

@@ -1,12 +1,9 @@
-//! A rank that is slow to send weights, until it is let on.
-#![allow(unsafe_code)]
+//! What a rank waits for that is slow to send weights, until an engine lets it on.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use collectives::{Channel, Collective, Error, Memory, Operation, Threads, Ticket, Timing};
 use models::{Batch, Layout, Model, StepSink, Sums, WeightSource, Weights};
 
 /// What stands before a door has to wait until somebody opens it; and nobody can before it is
@@ -29,7 +26,7 @@ impl Door {
     }
 
     /// Never waits for ever, so that what nobody opens is a failure of the test.
-    fn pass(&self) {
+    pub(super) fn pass(&self) {
         let closed = |state: &mut (bool, bool)| !state.1;
         let waited = self.changed.wait_timeout_while(
             self.state.lock().unwrap(),
@@ -37,67 +34,6 @@ impl Door {
             closed,
         );
         assert!(!waited.unwrap().1.timed_out(), "nobody opened the door");
-    }
-}
-
-/// What a rank does instead of sending one bucket at once.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Instead {
-    Wait,
-    Leave,
-}
-
-/// A rank whose all-gather of one number, counted from 1, does not go out at once.
-#[derive(Debug)]
-pub(super) struct Slow {
-    pub(super) rank: Threads,
-    pub(super) door: Arc<Door>,
-    pub(super) gather: usize,
-    pub(super) instead: Instead,
-    pub(super) gathers: AtomicUsize,
-}
-
-// SAFETY: everything is done by the rank inside, which keeps the promises.
-unsafe impl Collective for Slow {
-    fn rank(&self) -> usize {
-        self.rank.rank()
-    }
-
-    fn world(&self) -> usize {
-        self.rank.world()
-    }
-
-    fn backend(&self) -> &'static str {
-        self.rank.backend()
-    }
-
-    fn timeout(&self) -> Duration {
-        self.rank.timeout()
-    }
-
-    unsafe fn submit(
-        &self,
-        channel: Channel,
-        operation: Operation,
-        memory: Memory,
-    ) -> Result<Ticket, Error> {
-        let is_gather = channel == Channel::Data && operation == Operation::AllGather;
-        if is_gather && self.gathers.fetch_add(1, Ordering::SeqCst) + 1 == self.gather {
-            match self.instead {
-                Instead::Wait => self.door.pass(),
-                Instead::Leave => self.rank.abandon("its power failed"),
-            }
-        }
-        // SAFETY: the caller's promise.
-        unsafe { self.rank.submit(channel, operation, memory) }
-    }
-
-    fn wait(&self, ticket: Ticket, deadline: Instant) -> Result<Timing, Error> {
-        self.rank.wait(ticket, deadline)
-    }
-
-    fn abandon(&self, reason: &str) {
-        self.rank.abandon(reason);
     }
 }
 

@@ -1,13 +1,14 @@
 //! Sharded or not, overlapped or not, the same bits; what a rank holds is its part; and forward
 //! waits for no weights that it does not need yet.
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use collectives::{Collective, Threads};
 use models::Weights;
 
-use super::door::{Door, Instead, Opens, Slow};
+use super::door::{Door, Opens};
+use super::watched::Watched;
 use super::*;
 use crate::assemble::{engine, placed_layout};
 use crate::config::Config;
@@ -166,6 +167,77 @@ fn weights_count_in_the_step_that_waits_for_them() {
     }
 }
 
+/// Ranks, and whether they are sharded.
+const WORLDS: [(usize, bool); 6] =
+    [(1, false), (1, true), (2, false), (2, true), (4, false), (4, true)];
+
+/// Where it is sharded, a rank gets the sums of its part alone and later the weights of the others:
+/// together what an all-reduce moves, where all of the sums would be half as much again.
+#[test]
+fn a_step_sends_each_bucket_once_and_where_it_is_sharded_in_two_halves() {
+    for (world, is_sharded) in WORLDS {
+        let config = config("smoke", &[&format!("run.shard_optimizer={is_sharded}")]);
+        let (_, plan) = placed_layout(&config, world);
+        let bytes: Vec<_> = plan.buckets.iter().map(|bucket| 4 * bucket.range.len()).collect();
+        let all = |operation| bytes.iter().map(move |&bytes| (operation, bytes));
+        let expected: Vec<_> = if is_sharded {
+            let weights = all(Operation::AllGather).rev(); // as forward needs them
+            all(Operation::ReduceScatterSum).chain(weights).collect()
+        } else {
+            all(Operation::AllReduceSum).collect()
+        };
+        let sent = Mutex::new(Vec::new());
+        let mut group = Threads::group(world);
+        let watch = |_: &Threads, operation, bytes| sent.lock().unwrap().push((operation, bytes));
+        let first = Watched { rank: group.remove(0), watch: Box::new(watch) };
+        let step = |rank: &dyn Collective| {
+            let mut trainer = trainer(&config, rank);
+            if rank.rank() == 0 {
+                sent.lock().unwrap().clear(); // the first weights are in no step
+            }
+            trainer.step(Wish::default()).unwrap();
+        };
+        std::thread::scope(|scope| {
+            group.iter().for_each(|rank| drop(scope.spawn(|| step(rank))));
+            step(&first);
+        });
+        assert_eq!(*sent.lock().unwrap(), expected, "{world} ranks, sharded {is_sharded}");
+    }
+}
+
+/// All ranks together read each gradient once for the norm, also where each has all of them; and
+/// one of them updates a weight, or all do.
+#[test]
+fn what_a_profile_counts_is_what_a_rank_reads_and_writes() {
+    for (world, is_sharded) in WORLDS {
+        let config = config("smoke", &[&format!("run.shard_optimizer={is_sharded}")]);
+        let ranks = on_ranks(world, |rank| {
+            let mut trainer = trainer(&config, rank);
+            let ones = vec![1.0; trainer.layout.len()];
+            let read = own_squares(&trainer.shard, &ones);
+            trainer.optimizer.meter.start();
+            trainer.step(Wish::default()).unwrap();
+            let counts: Vec<_> = trainer.optimizer.meter.counts().collect();
+            let [(norm, read_once), (adamw, updated)] = counts[..] else { panic!("{counts:?}") };
+            assert_eq!([norm.0, adamw.0], [Role::GradientNorm, Role::AdamW]);
+            assert_eq!(read_once.work.bytes, 4.0 * read, "{world} ranks, sharded {is_sharded}");
+            [read_once, updated].map(|count| count.work.bytes as usize)
+        });
+        let [read, updated] = [0, 1].map(|op| ranks.iter().map(|rank| rank[op]).sum::<usize>());
+        let (layout, _) = placed_layout(&config, world);
+        assert_eq!(read, 4 * layout.len(), "{world} ranks, sharded {is_sharded}");
+        let updates = if is_sharded { 1 } else { world };
+        assert_eq!(updated, updates * 28 * layout.parameters(), "{world} ranks, {is_sharded}");
+    }
+}
+
+/// What a rank does instead of sending one bucket at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Instead {
+    Wait,
+    Leave,
+}
+
 /// Rank 0 as it is, and rank 1 in a thread of its own: what of its first update forward needs last
 /// does not go out at once.
 fn with_a_slow_rank<T: Send>(
@@ -176,9 +248,16 @@ fn with_a_slow_rank<T: Send>(
     let (_, plan) = placed_layout(config, 2);
     let mut group = Threads::group(2);
     let (door, gathers) = (Arc::new(Door::default()), AtomicUsize::new(0));
-    let rank = group.pop().unwrap();
-    let gather = plan.buckets.len();
-    let slow = Slow { rank, door: door.clone(), gather, instead, gathers };
+    let watch = |rank: &Threads, operation, _| {
+        let is_gather = operation == Operation::AllGather;
+        if is_gather && gathers.fetch_add(1, Ordering::SeqCst) + 1 == plan.buckets.len() {
+            match instead {
+                Instead::Wait => door.pass(),
+                Instead::Leave => rank.abandon("its power failed"),
+            }
+        }
+    };
+    let slow = Watched { rank: group.pop().unwrap(), watch: Box::new(watch) };
     std::thread::scope(|scope| {
         let slow = scope.spawn(|| body(&slow, &door));
         let first = body(&group[0], &door);
