@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde_json::{Value, json};
-use support::{Finished, Folder, finish, record, run, yardstick};
+use support::{Finished, Folder, Running, finish, record, run, yardstick};
 
 const GPT: &[&str] = &["--workload", "smoke"];
 /// Small enough for autograd to be quick.
@@ -33,7 +33,8 @@ fn trained(folder: &Folder, family: &[&str]) -> PathBuf {
     train(&folder.path(), family, &["--steps", "3"]).expect(0);
     let exported = folder.path().with_file_name("exported");
     let out = exported.to_string_lossy().into_owned();
-    run(&["export", &folder.text(), "--out", &out]).expect(0);
+    let told = run(&["export", &folder.text(), "--out", &out]).expect(0).stdout;
+    assert!(told.contains(&format!(" bytes, of {} after step 3\n", family[1])), "{told}");
     exported
 }
 
@@ -160,7 +161,13 @@ fn a_folder_that_does_not_fit_is_refused_and_says_where() {
     );
     std::fs::write(&config, correct.replace("\"n_layer\": 2", "\"n_layer\": 1")).unwrap();
     refused(&["--set", "model.layers=1"], "no such tensor");
-    std::fs::write(exported.join("model.safetensors"), [255; 64]).unwrap();
+    let (weights, init) = (exported.join("model.safetensors"), "error: --init-from: ");
+    let whole = std::fs::read(&weights).unwrap();
+    for cut in [4, whole.len() / 2] {
+        std::fs::write(&weights, &whole[..cut]).unwrap();
+        refused(&["--set", "model.layers=1"], init);
+    }
+    std::fs::write(&weights, [255; 64]).unwrap();
     refused(&["--set", "model.layers=1"], "not a safetensors file");
     std::fs::remove_file(&config).unwrap();
     refused(&[], "config.json");
@@ -216,4 +223,42 @@ fn what_a_killed_export_left_is_replaced_and_what_a_living_one_has_is_not() {
     assert!(!partial.exists());
     let again = folder.path().with_file_name("again");
     train(&again, GPT, &["--steps", "1", "--init-from", &out]).expect(0);
+}
+
+#[test]
+fn an_out_that_cannot_be_replaced_is_told_before_anything_is_written() {
+    let folder = Folder::new();
+    train(&folder.path(), GPT, &["--steps", "1"]).expect(0);
+    let place = tempfile::tempdir().unwrap();
+    let (here, link) = (place.path().join("here"), place.path().join("link"));
+    std::fs::create_dir(&here).unwrap();
+    std::os::unix::fs::symlink(&here, &link).unwrap();
+    for out in [".", &text(&link), &format!("{}/", text(&link))] {
+        let mut command = yardstick(&["export", &folder.text(), "--out", out]);
+        command.current_dir(&here);
+        let told = finish(command).expect(2).stderr;
+        assert!(told.contains("name a folder that is not there"), "{out}: {told}");
+        assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 2, "{out}");
+        assert_eq!(std::fs::read_dir(&here).unwrap().count(), 0, "{out}");
+    }
+}
+
+/// The run removes each checkpoint as soon as the next is there.
+#[test]
+fn a_run_that_goes_on_is_exported() {
+    let folder = Folder::new();
+    let words = ["train", "--out", &folder.text(), "--steps", "100000"];
+    let saves = ["--checkpoint-every", "1steps", "--set", "checkpoint.keep=1"];
+    let small = ["--set", "batch.sequence_tokens=8", "--set", "schedule.steps=100000"];
+    let mut running = Running::start(yardstick(&[&words[..], &saves, &small].concat()));
+    let latest = folder.path().join("checkpoints/LATEST");
+    let mut exports = 0;
+    running.watch_while(|| {
+        if latest.exists() {
+            exports += 1;
+            let out = text(&folder.path().with_file_name(format!("exported-{exports}")));
+            run(&["export", &folder.text(), "--out", &out]).expect(0);
+        }
+        exports < 12
+    });
 }

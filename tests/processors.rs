@@ -60,8 +60,9 @@ fn lesser_processors_train_alike() {
             let run = train(kind, |arguments| emulated(processor, arguments));
             let record = run.record();
             assert_eq!(record["environment"]["matmul_kernel"], kernel, "{kind:?}");
+            assert_eq!(record["ranks"][0]["matmul_kernel"], kernel, "{kind:?}");
             let format = if kind.is_bf16 { "bf16" } else { "f32" };
-            let told = format!("matmul in {format} falls back to {kernel}: ");
+            let told = format!("matmul in {format} falls back to {kernel} on rank 0, ");
             let anomalies = record["anomalies"].as_array().unwrap().iter();
             let mut texts = anomalies.map(|anomaly| anomaly["text"].as_str().unwrap());
             assert!(texts.any(|text| text.starts_with(&told)), "{record}");

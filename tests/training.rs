@@ -4,8 +4,10 @@
 
 mod support;
 
+use std::process::Stdio;
+
 use serde_json::{Value, json};
-use support::{Folder, run};
+use support::{Folder, finish, run, yardstick};
 
 fn train(folder: &Folder, extra: &[&str]) -> support::Finished {
     let out = folder.text();
@@ -242,4 +244,72 @@ fn a_damaged_checkpoint_is_passed_over_loudly() {
     assert!(resumed.stderr.contains(newest), "{}", resumed.stderr);
     assert_eq!(folder.record()["attempts"][1]["resumed_after_step"], 4);
     assert_eq!(folder.losses().len(), 10);
+}
+
+/// As with `2>&1 | head -1`: who reads along may leave, and the run is none the worse for it.
+#[test]
+fn a_reader_that_leaves_ends_no_run() {
+    let folder = Folder::new();
+    let out = folder.text();
+    for (format, steps) in [("text", "3"), ("json", "5")] {
+        let words = ["train", "--out", &out, "--steps", steps, "--log-format", format];
+        let mut command = yardstick(&[&words[..], &["--profile-step", steps]].concat());
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        command.stdin(Stdio::null()).stdout(writer.try_clone().unwrap()).stderr(writer);
+        assert_eq!(command.status().unwrap().code(), Some(0), "{format}");
+        let record = folder.record();
+        assert_eq!((&record["status"], &record["exit_code"]), (&json!("complete"), &json!(0)));
+        assert_eq!(record["steps"]["completed"].to_string(), steps);
+        assert_ne!(record["anomalies"], json!([]), "nothing was to be told");
+    }
+}
+
+#[test]
+fn only_our_engine_has_a_matmul_kernel_of_ours() {
+    let small = ["--steps", "1", "--set", "batch.sequence_tokens=16"];
+    for (engine, is_named) in [("fused", true), ("candle", false)] {
+        let folder = Folder::new();
+        train(&folder, &[&small[..], &["--engine", engine]].concat()).expect(0);
+        let record = folder.record();
+        let (of_run, of_rank) = (&record["environment"], &record["ranks"][0]);
+        assert_eq!(of_run["matmul_kernel"].is_string(), is_named, "{of_run}");
+        assert_eq!(of_run.get("matmul_kernel"), of_rank.get("matmul_kernel"), "{engine}");
+    }
+}
+
+/// A launcher that binds one rank to one core leaves the others to nobody, as Open MPI does.
+#[test]
+fn cores_that_a_launcher_leaves_unused_are_told() {
+    let cores = launch::threads::allowed_cores();
+    let bound = |threads: &[&str], launched: bool| {
+        let folder = Folder::new();
+        let (out, program) = (folder.text(), yardstick(&[]));
+        let mut command = std::process::Command::new("taskset");
+        command.args(["-c", &cores[0].to_string()]).arg(program.get_program());
+        command.args(["train", "--steps", "1", "--set", "collectives.backend=single"]);
+        command.args(["--out", &out]).args(threads);
+        if launched {
+            command.envs([("OMPI_COMM_WORLD_RANK", "0"), ("OMPI_COMM_WORLD_SIZE", "1")]);
+        }
+        let told = finish(command).expect(0).stderr;
+        let unused = folder.record()["ranks"][0]["unused_cores"].as_u64().unwrap();
+        let anomalies = folder.record()["anomalies"].to_string();
+        let is_told = anomalies.contains("binding leaves cores unused");
+        assert_eq!(told.matches("binding leaves cores unused").count(), usize::from(is_told));
+        assert_eq!(is_told, unused > 0);
+        unused
+    };
+    assert_eq!(bound(&[], false), 0, "somebody chose it");
+    assert_eq!(bound(&["--threads", "1"], true), 0, "no more were wanted");
+    let unused = bound(&[], true);
+    // Siblings of the bound one, and cores beyond a quota, are not missed.
+    let quota = launch::cgroup::Limits::of_this_process().cpu_cores;
+    let all_are_free = quota.is_none() && !has_siblings();
+    assert!(!all_are_free || unused + 1 >= cores.len() as u64, "{unused} of {cores:?}");
+}
+
+fn has_siblings() -> bool {
+    let machine = launch::Environment::read();
+    machine.cpu_cores != machine.cpu_threads
 }

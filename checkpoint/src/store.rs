@@ -159,8 +159,25 @@ impl Store {
     /// # Errors
     /// As [`Store::list`].
     pub fn newest(&self) -> Result<Option<Listed>> {
-        let is_committed = |listed: &Listed| matches!(listed.status, Status::Committed { .. });
-        Ok(self.list()?.into_iter().find(is_committed))
+        let is_newest = |listed: &&Listed| matches!(listed.status, Status::Committed { .. });
+        loop {
+            let listed = self.list()?;
+            if let Some(newest) = listed.iter().find(is_newest) {
+                return Ok(Some(newest.clone()));
+            }
+            // A run may have removed what was the last, after it had committed another.
+            if self.list()? == listed {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Whether a committed checkpoint of this name is there, damaged or not.
+    ///
+    /// # Errors
+    /// [`Error::NoCheckpoint`] when it is no checkpoint's name.
+    pub fn holds(&self, checkpoint: &str) -> Result<bool> {
+        Ok(is_committed(&self.folder(&self.parse_name(checkpoint)?)))
     }
 
     /// Names of all folders that are checkpoints by name, newest first.

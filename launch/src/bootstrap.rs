@@ -7,6 +7,7 @@ use collectives::Single;
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
+use crate::binding;
 use crate::environment::{self, Launcher};
 use crate::group::Group;
 use crate::threads::{Resources, ThreadPlan};
@@ -49,6 +50,10 @@ pub struct World {
     pub hosts: Vec<String>,
     /// Compute threads of this rank, and their cores.
     pub threads: ThreadPlan,
+    /// Cores that no rank may run on because a launcher bound them all to others, though this
+    /// rank's container allows them; 0 without a launcher, and when enough are left for the threads
+    /// that were asked for.
+    pub unused_cores: usize,
 }
 
 /// Opens the backend and lets the ranks meet. Call it on the main thread before anything is bound.
@@ -62,10 +67,10 @@ pub fn open(options: &Options) -> Result<World, Error> {
         Chosen::Single => Single::new().into(),
         Chosen::Mpi => open_mpi(launcher.as_ref(), options)?,
     };
-    if let Some(launcher) = launcher {
-        agree(&launcher, collective.rank(), collective.world())?;
+    if let Some(launcher) = &launcher {
+        agree(launcher, collective.rank(), collective.world())?;
     }
-    World::meet(collective, options)
+    World::meet_after(launcher, collective, options)
 }
 
 #[derive(Debug, PartialEq)]
@@ -127,7 +132,14 @@ impl World {
     /// # Errors
     /// [`Error::Meet`] when the ranks do not meet before the deadline.
     pub fn meet(collective: impl Into<Group>, options: &Options) -> Result<Self, Error> {
-        let collective = collective.into();
+        Self::meet_after(None, collective.into(), options)
+    }
+
+    fn meet_after(
+        launcher: Option<Launcher>,
+        collective: Group,
+        options: &Options,
+    ) -> Result<Self, Error> {
         let (rank, world) = (collective.rank(), collective.world());
         // After an error the network may still write here: it is then never freed.
         let mut bytes = ManuallyDrop::new(vec![0_u8; world * Presence::BYTES]);
@@ -141,9 +153,12 @@ impl World {
         let placement = Placement::new(rank, &presences);
         let share = Share::new(rank, &presences);
         let resources = Resources::of_this_process(share, placement.local_world);
+        let may_miss = options.threads.is_none_or(|threads| threads > presences[rank].cores.len());
+        let is_bound = launcher.is_some() && may_miss;
+        let unused_cores = if is_bound { binding::unused_cores(rank, &presences) } else { 0 };
         let hosts = presences.into_iter().map(|presence| presence.host).collect();
         let threads = ThreadPlan::new(&resources, options.threads);
-        Ok(Self { collective, placement, hosts, threads })
+        Ok(Self { collective, placement, hosts, threads, unused_cores })
     }
 }
 

@@ -4,6 +4,7 @@
 //! [`World`]: a collective to talk over, and the [`Placement`] of this rank on its node. MPI is
 //! initialised only when a launcher's variables are in the environment, or when asked for.
 
+mod binding;
 pub mod bootstrap;
 pub mod cgroup;
 pub mod environment;

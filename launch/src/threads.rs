@@ -2,6 +2,7 @@
 //!
 //! Ranks that `mpirun` has bound to cores of their own keep them. Ranks that share the same cores
 //! divide them among each other, so that threads of different ranks do not fight for one core.
+//! Ranks whose cores overlap in part run as many threads as fill their parts, and pin none.
 
 use std::collections::HashMap;
 use std::fs;
@@ -35,7 +36,7 @@ pub struct Resources {
     pub cores: Vec<usize>,
     /// Whether the system says so; otherwise the cores are a guess, good for a number only.
     pub cores_known: bool,
-    /// Which ranks of this node may run on the very same ones.
+    /// Which ranks of this machine may run on the very same ones.
     pub share: Share,
     /// Number of ranks on this node: they share the quota.
     pub local_world: usize,
@@ -62,12 +63,13 @@ impl ThreadPlan {
     /// # Panics
     /// As [`ThreadPlan::new`]; and when `local` is 0.
     pub fn of_first(local: usize, threads: Option<usize>) -> Self {
-        let share = Share { index: 0, count: local };
+        let share = Share { index: 0, count: local, overlapping: None };
         Self::new(&Resources::of_this_process(share, local), threads)
     }
 
     /// Divides the cores among the ranks that share them; `threads` overrides the number.
     ///
+    /// Cores that are also some other rank's are not divided, and nothing is pinned to them.
     /// Under a CPU quota below the number of cores nothing is pinned: other containers on the
     /// machine see the same cores, and would choose the same ones. Nor is anything when it is not
     /// known which cores the process may use.
@@ -79,10 +81,11 @@ impl ThreadPlan {
         assert!(!cores.is_empty(), "a process runs on at least one core");
         assert!(threads != Some(0), "at least one compute thread");
         let within_quota = quota_cores.is_none_or(|quota| quota >= cores.len() as f64);
-        let exclusive = *cores_known && within_quota && share.count <= cores.len();
+        let is_divided = share.overlapping.is_none() && share.count <= cores.len();
+        let exclusive = *cores_known && within_quota && is_divided;
         let mine = if exclusive { slice(cores, *share) } else { cores.clone() };
         let quota = quota_cores.map_or(usize::MAX, |quota| quota as usize / (*local_world).max(1));
-        let fair = (cores.len() / share.count).max(1);
+        let fair = share.overlapping.unwrap_or(cores.len() / share.count);
         let most = if exclusive { mine.len() } else { fair };
         let threads = threads.unwrap_or_else(|| most.min(quota).max(1));
         Self { threads, cores: mine, exclusive }
@@ -123,6 +126,18 @@ pub(crate) fn known_cores() -> Option<Vec<usize>> {
     Some(by_physical_core(cores, Path::new("/sys/devices/system/cpu")))
 }
 
+/// Logical processors that a thread of this process can be bound to: what its container allows,
+/// which may be more than whoever started it left to it. `None` where the system does not say.
+///
+/// The kernel cuts what it is asked for down to that. A thread that is gone afterwards asks.
+pub(crate) fn reachable_cores() -> Option<Vec<usize>> {
+    let ask = || {
+        pin_current_thread(&(0..CORES_MAX).collect::<Vec<_>>()).ok()?;
+        known_cores()
+    };
+    std::thread::Builder::new().spawn(ask).ok()?.join().ok()?
+}
+
 /// Sorts by package and physical core: siblings are often numbered half the machine apart.
 pub(crate) fn by_physical_core(mut cores: Vec<usize>, root: &Path) -> Vec<usize> {
     let read = |core: usize, file: &str| -> i64 {
@@ -138,7 +153,7 @@ pub(crate) fn by_physical_core(mut cores: Vec<usize>, root: &Path) -> Vec<usize>
 }
 
 /// Lets the current thread, and threads that it starts, run on these cores only.
-fn pin_current_thread(cores: &[usize]) -> Result<(), Error> {
+pub(crate) fn pin_current_thread(cores: &[usize]) -> Result<(), Error> {
     let mut set = CpuSet::new();
     for &core in cores.iter().filter(|&&core| core < CORES_MAX) {
         set.set(core);
@@ -157,7 +172,7 @@ mod tests {
         Resources {
             cores: (0..cores).collect(),
             cores_known: true,
-            share: Share { index, count },
+            share: Share { index, count, overlapping: None },
             local_world: count,
             quota_cores: None,
         }
@@ -193,6 +208,15 @@ mod tests {
         let ample = Resources { quota_cores: Some(64.0), ..resources(64, 0, 2) };
         assert_eq!(ThreadPlan::new(&ample, None).threads, 32);
         assert!(ThreadPlan::new(&ample, None).exclusive);
+    }
+
+    #[test]
+    fn cores_that_are_another_rank_s_as_well_are_never_pinned() {
+        for (part, threads) in [(3, 3), (0, 1)] {
+            let share = Share { index: 0, count: 1, overlapping: Some(part) };
+            let plan = ThreadPlan::new(&Resources { share, ..resources(4, 0, 1) }, None);
+            assert_eq!((plan.threads, plan.cores.len(), plan.exclusive), (threads, 4, false));
+        }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //!
 //! Ranks exchange a [`Presence`] each. A node is a host name on a running kernel: two pods on one
 //! machine are two nodes, two machines that are both called `localhost` are two nodes as well.
+//! Cores belong to the machine, whatever its pods are called: a running kernel.
 
 use serde::{Deserialize, Serialize};
 
@@ -38,13 +39,16 @@ pub struct Presence {
     pub cores: Vec<usize>,
 }
 
-/// Position of a rank among those on its node that may run on the very same cores.
+/// Position of a rank among those on its machine that may run on the very same cores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Share {
     /// 0 to count - 1.
     pub index: usize,
     /// Ranks that share the cores, this one included.
     pub count: usize,
+    /// Where other ranks may run on some of the cores and not on all: how many threads fill what is
+    /// this rank's part of each. Then no cores are this rank's alone.
+    pub overlapping: Option<usize>,
 }
 
 const HOST_BYTES: usize = 64; // Linux: HOST_NAME_MAX
@@ -94,8 +98,13 @@ impl Presence {
         }
     }
 
-    fn node(&self) -> (&str, &str) {
+    pub(crate) fn node(&self) -> (&str, &str) {
         (&self.host, &self.boot)
+    }
+
+    /// Whether both run on one kernel, perhaps in two pods; by their hosts where that is hidden.
+    pub(crate) fn is_beside(&self, other: &Self) -> bool {
+        self.boot == other.boot && (!self.boot.is_empty() || self.host == other.host)
     }
 }
 
@@ -131,12 +140,26 @@ impl Share {
     /// # Panics
     /// When there is no such rank.
     pub fn new(rank: usize, presences: &[Presence]) -> Self {
-        let is_same = |presence: &&Presence| **presence == presences[rank];
+        let mine = &presences[rank];
+        let is_same =
+            |other: &&Presence| mine.is_beside(other) && same_cores(&mine.cores, &other.cores);
+        let count = presences.iter().filter(is_same).count();
+        let beside: Vec<_> = presences.iter().filter(|other| mine.is_beside(other)).collect();
+        let ranks_on = |core| beside.iter().filter(|other| other.cores.contains(core)).count();
+        let ranks: Vec<_> = mine.cores.iter().map(ranks_on).collect();
+        let part: f64 = ranks.iter().map(|&ranks| 1.0 / ranks as f64).sum();
+        let overlaps = ranks.iter().any(|&ranks| ranks > count);
         Self {
             index: presences[..rank].iter().filter(is_same).count(),
-            count: presences.iter().filter(is_same).count(),
+            count,
+            // Three thirds may be just short of a whole.
+            overlapping: overlaps.then_some((part + 1e-6) as usize),
         }
     }
+}
+
+fn same_cores(a: &[usize], b: &[usize]) -> bool {
+    a.len() == b.len() && a.iter().all(|core| b.contains(core))
 }
 
 #[cfg(test)]
@@ -180,16 +203,43 @@ mod tests {
         assert_eq!((place.nodes, place.node, place.local_world), (2, 1, 1));
     }
 
+    fn shares(presences: &[Presence]) -> Vec<(usize, usize, Option<usize>)> {
+        let share = |rank| Share::new(rank, presences);
+        (0..presences.len()).map(share).map(|s| (s.index, s.count, s.overlapping)).collect()
+    }
+
     #[test]
-    fn only_ranks_with_the_same_cores_on_the_same_node_share_them() {
+    fn only_ranks_with_the_same_cores_on_the_same_machine_share_them() {
         let ranks = [
-            presence("a", "", &[0, 1]),
-            presence("a", "", &[0, 1]),
-            presence("a", "", &[2, 3]),
-            presence("b", "", &[0, 1]),
+            presence("a", "x", &[0, 1]),
+            presence("a", "x", &[1, 0]),
+            presence("a", "x", &[2, 3]),
+            presence("b", "y", &[0, 1]),
         ];
-        let shares: Vec<_> = (0..4).map(|rank| Share::new(rank, &ranks)).collect();
-        let expected = [(0, 2), (1, 2), (0, 1), (0, 1)];
-        assert_eq!(shares, expected.map(|(index, count)| Share { index, count }));
+        assert_eq!(shares(&ranks), [(0, 2, None), (1, 2, None), (0, 1, None), (0, 1, None)]);
+    }
+
+    #[test]
+    fn pods_of_one_machine_share_its_cores_and_are_two_nodes() {
+        let pods = [presence("pod-0", "x", &[0, 1]), presence("pod-1", "x", &[0, 1])];
+        assert_eq!(shares(&pods), [(0, 2, None), (1, 2, None)]);
+        assert_eq!(Placement::new(1, &pods).nodes, 2, "memory is another matter");
+        // Where the kernel hides which it is, a host is all that is known.
+        let hidden = [presence("pod-0", "", &[0, 1]), presence("pod-1", "", &[0, 1])];
+        assert_eq!(shares(&hidden), [(0, 1, None), (0, 1, None)]);
+        let one = [presence("pod-0", "", &[0, 1]), presence("pod-0", "", &[0, 1])];
+        assert_eq!(shares(&one), [(0, 2, None), (1, 2, None)]);
+    }
+
+    #[test]
+    fn cores_that_overlap_in_part_are_nobody_s_alone() {
+        let ranks = [presence("a", "x", &[0, 1]), presence("a", "x", &[1])];
+        assert_eq!(shares(&ranks), [(0, 1, Some(1)), (0, 1, Some(0))]);
+        let three = [
+            presence("a", "x", &[0, 1, 2, 3, 4, 5]),
+            presence("a", "x", &[0, 1, 2, 3, 4, 5]),
+            presence("b", "x", &[3, 4, 5]),
+        ];
+        assert_eq!(shares(&three), [(0, 2, Some(2)), (1, 2, Some(2)), (0, 1, Some(1))]);
     }
 }

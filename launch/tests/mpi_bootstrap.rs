@@ -53,7 +53,7 @@ fn again(test: &str, program: &[&str], variables: &[(&str, &str)]) -> Output {
 fn ranks_meet_and_know_their_places() {
     if is_rank() {
         let world = bootstrap::open(&OPTIONS).expect("the ranks meet");
-        let World { collective, placement, hosts, threads } = &world;
+        let World { collective, placement, hosts, threads, .. } = &world;
         assert_eq!(collective.backend(), "mpi");
         assert_eq!((placement.local_rank, placement.local_world), (placement.rank, 3));
         assert_eq!((placement.nodes, hosts.len()), (1, 3));

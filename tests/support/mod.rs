@@ -105,7 +105,17 @@ impl Running {
         self.watch(|_| {})
     }
 
-    /// The same, calling `look` with its process id every few milliseconds until it ends.
+    /// Calls `look` until it has seen enough; the command is to go on all the time.
+    #[track_caller]
+    pub fn watch_while(&mut self, mut look: impl FnMut() -> bool) {
+        while look() {
+            let ended = self.child.try_wait().unwrap();
+            assert!(ended.is_none() && self.start.elapsed() < TIMEOUT, "{ended:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Its exit code, calling `look` with its process id every few milliseconds until it ends.
     #[track_caller]
     pub fn watch(&mut self, mut look: impl FnMut(u32)) -> Option<i32> {
         loop {

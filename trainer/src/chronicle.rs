@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 
 use collectives::Collective;
-use models::workload::Compute;
 
 use crate::attempt::End;
 use crate::config::Config;
@@ -12,7 +11,7 @@ use crate::failure::{ExitCode, Failure, Outcome};
 use crate::folder::Folder;
 use crate::record::{
     self, Anomaly, Checkpoints, Collectives, FlopsPerToken, RankRecord, Reason, Record, Reference,
-    Status, Word, WorkloadRecord,
+    Status, Word, WorkloadRecord, odd_ranks,
 };
 use crate::step::Trainer;
 use crate::telemetry::StepSeries;
@@ -25,7 +24,8 @@ pub(crate) struct Chronicle {
     record: Option<Record>,
     reference: Reference,
     bucket_bytes: u64,
-    compute: Compute,
+    /// What was odd from the start, which is told then.
+    odd: Vec<Anomaly>,
     rank: usize,
     attempt: u32,
     pub(crate) ranks: Vec<RankRecord>,
@@ -74,22 +74,26 @@ impl Chronicle {
             ..Reference::default()
         };
         let mut record = None;
+        let mut odd = Vec::new();
         if collective.rank() == 0 {
+            odd = odd_ranks(&ranks, workload.precision.compute);
+            odd.iter().for_each(|anomaly| tracing::warn!("{}", anomaly.text));
             let attempts =
                 record::Attempt::begin(&dir, attempt, collective.world()).map_err(internal)?;
             let mut run = serde_json::json!(config.settings);
             run[INITIAL_WEIGHTS] = earlier_weights(&dir);
-            let started = Record::running(
+            let mut started = Record::running(
                 WorkloadRecord {
                     id: workload_id.to_owned(),
                     name: config.name.clone(),
                     config: serde_json::json!(workload),
                 },
                 run,
-                record::Environment::read(collective.library(), workload.precision.compute),
+                record::Environment::read(collective.library(), ranks[0].matmul_kernel.clone()),
                 ranks.clone(),
                 attempts,
             );
+            started.anomalies.clone_from(&odd);
             started.write(&dir).map_err(internal)?;
             record = Some(started);
         }
@@ -98,7 +102,7 @@ impl Chronicle {
             record,
             reference,
             bucket_bytes: config.settings.collectives.bucket_bytes as u64,
-            compute: workload.precision.compute,
+            odd,
             rank: collective.rank(),
             attempt,
             ranks,
@@ -162,8 +166,8 @@ impl Chronicle {
         }
         record.ranks.clone_from(&self.ranks);
         record.checkpoints = Checkpoints::of(&ending.durability.saves);
-        record.anomalies = ending.durability.failures.clone();
-        record.anomalies.extend(slow_matmul(self.compute));
+        record.anomalies = [&self.odd[..], &ending.durability.failures].concat();
+        let told_before = record.anomalies.len();
         self.reference.matmul_flops_per_second = self.matmul_flops_per_second;
         if let (Some(series), Some(trainer)) = (&self.series, trainer) {
             record.measure(series, &self.reference, self.weights.filter(|_| failure.is_none()));
@@ -177,7 +181,7 @@ impl Chronicle {
             }
         }
         record.note_unknown();
-        for anomaly in record.anomalies.iter().skip(ending.durability.failures.len()) {
+        for anomaly in record.anomalies.iter().skip(told_before) {
             tracing::warn!("{}", anomaly.text); // failed saves were told when they failed
         }
         record.write(&self.dir).map_err(internal)
@@ -214,13 +218,4 @@ impl Chronicle {
         let word = Word { exit_code: failure.code as u8, reason };
         word.leave(&self.dir, self.attempt, self.rank).map_err(internal)
     }
-}
-
-/// Says so when this processor's matmul is not the fastest that there is for its architecture.
-fn slow_matmul(compute: Compute) -> Option<Anomaly> {
-    let (kernel, is_fallback) = models::fused::matmul_kernel(compute);
-    let text = format!(
-        "matmul in {compute} falls back to {kernel}: this processor lacks a faster instruction set"
-    );
-    is_fallback.then_some(Anomaly { step: None, rank: None, text })
 }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use launch::bootstrap::World;
 
+use crate::config::Engine;
 use crate::failure::{ExitCode, Failure, Outcome};
 use crate::folder::{Folder, Prepared};
 use crate::persist::gather_bytes;
@@ -130,18 +131,23 @@ pub(crate) fn gather_ranks(
     phases_ns: Option<PhaseTimes>,
 ) -> Outcome<Vec<RankRecord>> {
     let World { placement, threads, .. } = world;
+    let config = &options.config;
+    let compute = config.workload.precision.compute;
+    let is_ours = config.settings.run.engine == Engine::Fused;
     let own = RankRecord {
         rank: placement.rank,
         host: placement.host.clone(),
         pid: std::process::id(),
         cores: threads.exclusive.then(|| threads.cores.clone()),
         threads: threads.threads,
+        unused_cores: world.unused_cores,
+        matmul_kernel: is_ours.then(|| models::fused::matmul_kernel(compute).0.to_owned()),
         planned_bytes: Some(planned_bytes),
         phases_ns,
     };
     let internal = |error| Failure::new(ExitCode::Internal, anyhow::Error::from(error));
     let payload = serde_json::to_vec(&own).map_err(internal)?;
-    let usual = options.config.settings.collectives.deadline_s;
+    let usual = config.settings.collectives.deadline_s;
     let deadline_s = if phases_ns.is_some() { patience_s(options) } else { usual };
     let all = gather_before(deadline_s, world, &payload)?;
     all.iter().map(|bytes| serde_json::from_slice(bytes).map_err(internal)).collect()

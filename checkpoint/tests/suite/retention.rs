@@ -23,12 +23,15 @@ fn the_newest_committed_stay() {
         save(&store, 2, step, 1, 2);
     }
     assert_eq!(steps(&store), [5, 4]);
+    let held = store.newest().unwrap().unwrap().name;
+    assert!(store.holds(&held).unwrap() && store.holds("5").is_err());
     save(&store, 2, 6, 1, 0);
     assert_eq!(steps(&store), [6, 5, 4], "0 keeps all");
     let removed =
         on_ranks(2, |peers| save_rank(&store, (7, 1, 1), peers, &Silent).unwrap().1.removed);
     assert_eq!((removed[0].len(), removed[1].len()), (3, 0));
     assert_eq!(steps(&store), [7]);
+    assert!(!store.holds(&held).unwrap(), "it was removed");
 }
 
 #[test]

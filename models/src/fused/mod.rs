@@ -105,12 +105,12 @@ impl Fused {
     }
 }
 
-/// Instruction set of the matmul kernels for a format on this processor, and whether a processor of
-/// this architecture may have faster ones.
-pub fn matmul_kernel(compute: Compute) -> (&'static str, bool) {
+/// Instruction set of the matmul kernels for a format on this processor, and that of the fastest
+/// which a processor of this architecture may have.
+pub fn matmul_kernel(compute: Compute) -> (&'static str, &'static str) {
     match compute {
-        Compute::F32 => (matmul::kernel_name::<f32>(), matmul::is_fallback::<f32>()),
-        Compute::Bf16 => (matmul::kernel_name::<bf16>(), matmul::is_fallback::<bf16>()),
+        Compute::F32 => (matmul::kernel_name::<f32>(), matmul::best_kernel_name::<f32>()),
+        Compute::Bf16 => (matmul::kernel_name::<bf16>(), matmul::best_kernel_name::<bf16>()),
     }
 }
 

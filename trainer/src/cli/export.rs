@@ -9,6 +9,10 @@ use super::print;
 use crate::config::Config;
 use crate::failure::{ExitCode, Failure, Outcome};
 use crate::hugging_face;
+use crate::record::Record;
+
+/// How often the newest checkpoint is looked for again when the run removes it meanwhile.
+const TRIES: usize = 10;
 
 /// Write a run's weights as a Hugging Face folder: `config.json` and `model.safetensors`, in f32.
 ///
@@ -29,20 +33,21 @@ impl Export {
     pub(super) fn run(self) -> Outcome<ExitCode> {
         let (run, named) = self.source()?;
         let store = store(run)?;
-        let checkpoint = match named {
-            Some(name) => name,
-            None => newest(&store, run)?,
-        };
-        let config = run.join("config.toml");
-        let config = Config::load(&config.to_string_lossy(), &[])?;
+        let config = Config::load(&run.join("config.toml").to_string_lossy(), &[])?;
         let model = &config.workload.model;
-        let exported = hugging_face::export(&store, &checkpoint, model, &self.out)?;
+        let exported = from_a_living_run(
+            named,
+            || newest(&store, run),
+            |checkpoint| store.holds(checkpoint).unwrap_or(false),
+            |checkpoint| hugging_face::export(&store, checkpoint, model, &self.out),
+        )?;
+        let workload = Record::read(run).ok().map(|record| format!(" of {}", record.workload.name));
         print(format!(
-            "{}: {} tensors, {} bytes, of {} after step {}",
+            "{}: {} tensors, {} bytes,{} after step {}",
             self.out.display(),
             exported.tensors,
             exported.bytes,
-            config.name,
+            workload.unwrap_or_default(),
             exported.step
         ))
     }
@@ -61,5 +66,79 @@ impl Export {
             return Err(Failure::usage(format!("{shown}: a checkpoint, and --checkpoint as well")));
         }
         Ok((run, Some(name.to_string_lossy().into_owned())))
+    }
+}
+
+/// Reads a checkpoint that the run may remove meanwhile, as it does with old ones: the newest is
+/// then another, and one that was named is gone.
+fn from_a_living_run<T>(
+    named: Option<String>,
+    newest: impl Fn() -> Outcome<String>,
+    holds: impl Fn(&str) -> bool,
+    read: impl Fn(&str) -> Outcome<T>,
+) -> Outcome<T> {
+    let tries = if named.is_some() { 1 } else { TRIES };
+    let mut last = None;
+    for _ in 0..tries {
+        let checkpoint = named.clone().map_or_else(&newest, Ok)?;
+        let was_there = holds(&checkpoint);
+        match read(&checkpoint) {
+            Err(failure) if was_there && !holds(&checkpoint) => last = Some((checkpoint, failure)),
+            outcome => return outcome,
+        }
+    }
+    let (checkpoint, failure) = last.expect("tried at least once");
+    let tries = if tries > 1 { format!(", as {} before it", tries - 1) } else { String::new() };
+    Err(failure.context(format!(
+        "{checkpoint}: the run removed it while it was read{tries}\n  \
+         hint: export the newest, or train with a larger checkpoint.keep"
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::{Cell, RefCell};
+
+    use super::*;
+
+    /// Reads checkpoint after checkpoint, of which all but one vanish meanwhile.
+    fn read(named: Option<&str>, sound: usize) -> (Outcome<String>, usize) {
+        let there = RefCell::new("s1".to_owned());
+        let reads = Cell::new(0);
+        let outcome = from_a_living_run(
+            named.map(str::to_owned),
+            || Ok(there.borrow().clone()),
+            |name| *there.borrow() == name,
+            |name| {
+                reads.set(reads.get() + 1);
+                if reads.get() == sound {
+                    return Ok(name.to_owned());
+                }
+                *there.borrow_mut() = format!("s{}", reads.get() + 1);
+                Err(Failure::new(ExitCode::Checkpoint, anyhow::anyhow!("No such file")))
+            },
+        );
+        (outcome, reads.get())
+    }
+
+    #[test]
+    fn the_newest_is_read_again_when_the_run_removes_it_meanwhile() {
+        assert_eq!(read(None, 3).0.unwrap(), "s3");
+        let (outcome, reads) = read(None, TRIES + 1);
+        let failure = outcome.unwrap_err();
+        assert_eq!((failure.code, reads), (ExitCode::Checkpoint, TRIES));
+        let told = failure.to_string();
+        assert!(told.starts_with(&format!("s{TRIES}: the run removed it")), "{told}");
+    }
+
+    #[test]
+    fn one_that_was_named_is_said_to_be_removed() {
+        let (outcome, reads) = read(Some("s1"), 2);
+        let told = outcome.unwrap_err().to_string();
+        assert!(told.starts_with("s1: the run removed it while it was read\n"), "{told}");
+        assert!(told.ends_with("No such file"), "{told}");
+        assert_eq!(reads, 1);
+        let never = read(Some("s9"), 2).0.unwrap_err().to_string();
+        assert_eq!(never, "No such file", "it was not there before either");
     }
 }

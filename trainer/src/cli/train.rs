@@ -29,7 +29,8 @@ pub(super) struct Train {
     /// Which implementation: the workload itself, or candle's autograd to check it against.
     #[arg(long, value_parser = ["fused", "candle"])]
     engine: Option<String>,
-    /// Compute threads of each rank [default: this machine's cores over its ranks].
+    /// Compute threads of each rank [default: the cores it may run on, divided among ranks that
+    /// share them].
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
     /// Stop after this many steps, before the schedule ends.
@@ -81,13 +82,14 @@ fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Warnings by default; `RUST_LOG` asks for more or less.
+/// Warnings by default; `RUST_LOG` asks for more or less. A stderr that is gone ends no run.
 fn log_to_stderr(format: LogFormat) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
     let is_plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
+        .log_internal_errors(false) // they would be printed to that stderr, and panic
         .with_ansi(std::io::stderr().is_terminal() && !is_plain);
     match format {
         LogFormat::Text => log.with_target(false).init(),

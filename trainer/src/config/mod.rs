@@ -90,7 +90,8 @@ pub struct RunConfig {
     /// Same workload, world and machine: same bits. False would allow faster choices that cannot
     /// promise this; no engine of this build has any.
     pub deterministic: bool,
-    /// Compute threads of each rank; 0 divides the cores by the ranks of the machine.
+    /// Compute threads of each rank; 0 divides the cores that it may run on among the ranks that
+    /// share them.
     pub threads: usize,
     /// Each rank holds and updates the optimizer state of its parts alone (ZeRO-1).
     pub shard_optimizer: bool,

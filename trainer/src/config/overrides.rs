@@ -1,4 +1,4 @@
-//! `--set section.key=value`.
+//! `--set section.key=value`; deeper where a value is a table, as in `model.rope_scaling.factor=8`.
 
 use toml::{Table, Value};
 
@@ -8,21 +8,27 @@ use crate::failure::{Failure, Outcome};
 pub(super) fn apply(table: &mut Table, item: &str) -> Outcome<()> {
     let usage = |what: &str| Failure::usage(format!("--set {item}: {what}"));
     let (path, text) = item.split_once('=').ok_or_else(|| usage("expected section.key=value"))?;
-    let (section, key) =
-        path.trim().split_once('.').ok_or_else(|| usage("expected section.key before the ="))?;
-    if section.is_empty() || key.is_empty() {
+    let path: Vec<&str> = path.trim().split('.').collect();
+    let (Some((key, tables)), false) = (path.split_last(), path.contains(&"")) else {
+        return Err(usage("expected section.key before the ="));
+    };
+    if tables.is_empty() {
         return Err(usage("expected section.key before the ="));
     }
-    let section = table.entry(section).or_insert_with(|| Value::Table(Table::new()));
-    let section = section.as_table_mut().ok_or_else(|| usage("the section is not a table"))?;
+    let mut table = table;
+    for (depth, name) in tables.iter().enumerate() {
+        let value = table.entry(*name).or_insert_with(|| Value::Table(Table::new()));
+        let shown = tables[..=depth].join(".");
+        table = value.as_table_mut().ok_or_else(|| usage(&format!("{shown} is not a table")))?;
+    }
     let value = parse(text.trim());
     // The two ways to size a batch exclude each other: naming one takes back the other.
-    match key {
-        "global_sequences" => drop(section.remove("sequences_per_rank")),
-        "sequences_per_rank" => drop(section.remove("global_sequences")),
+    match (tables, *key) {
+        (["batch"], "global_sequences") => drop(table.remove("sequences_per_rank")),
+        (["batch"], "sequences_per_rank") => drop(table.remove("global_sequences")),
         _ => {}
     }
-    section.insert(key.to_owned(), value);
+    table.insert((*key).to_owned(), value);
     Ok(())
 }
 
@@ -60,8 +66,18 @@ mod tests {
     }
 
     #[test]
+    fn a_value_that_is_a_table_has_keys_of_its_own() {
+        let text = "[a]\nn = 1\n[a.b]\nc = 1\nd = 2";
+        let table = set(text, &["a.b.c=3", "a.new.e=4"]).unwrap();
+        let found = |path: [&str; 2]| table["a"][path[0]][path[1]].as_integer();
+        assert_eq!([["b", "c"], ["b", "d"], ["new", "e"]].map(found), [3, 2, 4].map(Some));
+        let failure = set(text, &["a.n.x=1"]).unwrap_err().to_string();
+        assert!(failure.contains("a.n is not a table"), "{failure}");
+    }
+
+    #[test]
     fn refuses_what_is_no_assignment() {
-        for item in ["a.b", "ab=1", ".b=1", "a.=1", "=1"] {
+        for item in ["a.b", "ab=1", ".b=1", "a.=1", "=1", "a..b=1", "a.b.=1"] {
             let failure = set("", &[item]).unwrap_err();
             assert!(failure.to_string().contains("section.key"), "{item}: {failure}");
         }

@@ -40,8 +40,12 @@ pub(crate) fn export(
     out: &Path,
 ) -> Outcome<Exported> {
     if fs::read_dir(out).is_ok_and(|mut list| list.next().is_some()) || out.is_file() {
-        let hint = "name a new folder";
-        return Err(refuse(out, format!("is not an empty folder\n  hint: {hint}")));
+        return Err(refuse(out, format!("is not an empty folder\n  hint: {NEW_FOLDER}")));
+    }
+    // A whole folder gets the name at the end: it can be that of an empty folder, but no link's.
+    let is_link = fs::symlink_metadata(out.components().as_path()).is_ok_and(|it| it.is_symlink());
+    if out.file_name().is_none() || is_link {
+        return Err(refuse(out, format!("cannot be replaced by an export\n  hint: {NEW_FOLDER}")));
     }
     let partial = Partial::take(out)?;
     let exported = Export { store, checkpoint, config, folder: &partial.path }.write();
@@ -54,6 +58,9 @@ pub(crate) fn export(
     }
     published
 }
+
+/// What can always be written.
+pub(super) const NEW_FOLDER: &str = "name a folder that is not there";
 
 pub(super) fn refuse(path: &Path, error: impl std::fmt::Display) -> Failure {
     Failure::usage(format!("--out {}: {error}", path.display()))

@@ -7,7 +7,8 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::failure::{Failure, Outcome};
+use super::import::refuse;
+use crate::failure::Outcome;
 
 /// The format refuses longer headers.
 const HEADER_BYTES_MAX: u64 = 100_000_000;
@@ -44,7 +45,7 @@ pub(super) fn write(
 
 /// Reads a file's header and checks that every tensor lies inside of the file.
 pub(super) fn read(path: &Path, file: &mut File) -> Outcome<Header> {
-    let malformed = |what: &str| Failure::usage(format!("{}: {what}", path.display()));
+    let malformed = |what: &str| refuse(path, what);
     let told = |error: std::io::Error| malformed(&format!("cannot read: {error}"));
     let file_bytes = file.metadata().map_err(told)?.len();
     let mut length = [0; 8];

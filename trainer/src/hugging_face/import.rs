@@ -31,7 +31,7 @@ struct Shard {
     data_start: u64,
 }
 
-fn refuse(path: &Path, what: impl std::fmt::Display) -> Failure {
+pub(super) fn refuse(path: &Path, what: impl std::fmt::Display) -> Failure {
     Failure::usage(format!("--init-from: {}: {what}", path.display()))
 }
 

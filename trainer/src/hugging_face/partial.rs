@@ -9,7 +9,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::export::refuse;
+use super::export::{NEW_FOLDER, refuse};
 use super::{CONFIG, WEIGHTS};
 use crate::failure::Outcome;
 use crate::record::atomic;
@@ -68,7 +68,8 @@ impl Partial {
 
     /// Gives the folder, in which everything is durable, its name, durably.
     pub(super) fn become_folder(&self, out: &Path) -> Outcome<()> {
-        fs::rename(&self.path, out).map_err(|error| refuse(out, error))?;
+        fs::rename(&self.path, out)
+            .map_err(|error| refuse(out, format!("{error}\n  hint: {NEW_FOLDER}")))?;
         atomic::sync_folder_of(out).map_err(|error| refuse(out, error))
     }
 }

@@ -1,6 +1,5 @@
 //! The machine and the software that a run ran on.
 
-use models::workload::Compute;
 use serde::{Deserialize, Serialize};
 
 /// What rank 0 can say of its surroundings; `null` where it cannot.
@@ -10,8 +9,9 @@ pub struct Environment {
     pub version: String,
     /// The MPI library, as it names itself.
     pub mpi_library: Option<String>,
-    /// Instruction set of the matmul in the precision of the run, as chosen at run time.
-    pub matmul_kernel: String,
+    /// Instruction set of our matmul in the precision of the run on rank 0, as chosen at run time;
+    /// `null` where the engine has a matmul of its own. Each rank's is in `ranks`.
+    pub matmul_kernel: Option<String>,
     /// The machine under rank 0.
     #[serde(flatten)]
     pub machine: launch::Environment,
@@ -19,9 +19,8 @@ pub struct Environment {
 
 impl Environment {
     /// Looks around.
-    pub fn read(mpi_library: Option<String>, compute: Compute) -> Self {
+    pub fn read(mpi_library: Option<String>, matmul_kernel: Option<String>) -> Self {
         let version = env!("CARGO_PKG_VERSION").to_owned();
-        let matmul_kernel = models::fused::matmul_kernel(compute).0.to_owned();
         Self { version, mpi_library, matmul_kernel, machine: launch::Environment::read() }
     }
 }

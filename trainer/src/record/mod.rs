@@ -8,6 +8,7 @@ mod attempt;
 mod environment;
 mod error;
 mod measure;
+mod odd_ranks;
 mod sections;
 mod unknown;
 mod word;
@@ -21,6 +22,7 @@ pub use attempt::Attempt;
 pub use environment::Environment;
 pub use error::Error;
 pub use measure::Reference;
+pub(crate) use odd_ranks::odd_ranks;
 pub use sections::{
     Anomaly, CheckpointSaved, Checkpoints, Clocks, Collectives, Fingerprint, FlopsPerToken,
     Goodput, MfuMeasured, PhaseSummary, RankRecord, Rate, Reason, Status, StepsSummary, Transport,

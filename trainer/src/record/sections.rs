@@ -73,6 +73,14 @@ pub struct RankRecord {
     pub cores: Option<Vec<usize>>,
     /// Compute threads.
     pub threads: usize,
+    /// Cores that no rank may run on because a launcher bound them all to others, though this
+    /// rank's container allows them; 0 in records that were made before it was told.
+    #[serde(default)]
+    pub unused_cores: usize,
+    /// Instruction set of our matmul in the precision of the run, as chosen at run time; `null`
+    /// where the engine has a matmul of its own, and in records that were made before it was told.
+    #[serde(default)]
+    pub matmul_kernel: Option<String>,
     /// Peak of its memory by the plan, as the ranks of its node turned out to share memory or not;
     /// `null` in records that were made before it was told.
     #[serde(default)]

@@ -12,6 +12,8 @@ pub(crate) fn finished() -> Record {
         pid: 100 + rank as u32,
         cores: Some(vec![rank]),
         threads: 1,
+        unused_cores: 0,
+        matmul_kernel: Some("avx512f".to_owned()),
         planned_bytes: Some(1 << 30),
         phases_ns: None,
     });
@@ -34,7 +36,7 @@ pub(crate) fn finished() -> Record {
     let environment = Environment {
         version: "0.1.0".to_owned(),
         mpi_library: None,
-        matmul_kernel: "avx512f".to_owned(),
+        matmul_kernel: Some("avx512f".to_owned()),
         machine,
     };
     let attempts = vec![attempt(1, Status::Failed, 0, 8), attempt(2, Status::Complete, 6, 12)];

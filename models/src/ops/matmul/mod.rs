@@ -38,10 +38,10 @@ pub fn kernel_name<E: Element>() -> &'static str {
     E::kernel().name
 }
 
-/// Whether these are not the fastest that there are for this architecture: AVX-512 on x86-64 (so
-/// true with `fma` as well), with its bf16 products for bf16; NEON on ARM.
-pub fn is_fallback<E: Element>() -> bool {
-    kernel_name::<E>() != kernel::best::<E>()
+/// The fastest that there are for this architecture, whether or not this processor has them:
+/// AVX-512 on x86-64, with its bf16 products for bf16; NEON on ARM.
+pub fn best_kernel_name<E: Element>() -> &'static str {
+    kernel::best::<E>()
 }
 
 /// Shape of one linear layer over N rows.
