@@ -1,20 +1,21 @@
 #!/usr/bin/env python3
-"""Losses, gradients and AdamW steps of both families against Hugging Face transformers, in f32.
+"""Losses, gradients and AdamW steps of both families against Hugging Face transformers.
 
 For each tiny model: yardstick trains a few steps and exports; transformers loads the export and
-computes, on the same tokens, the loss, every gradient, and the losses of twenty AdamW steps. What
-transformers saves itself, in several files, comes back with the same bits by --init-from. The
-engines are then held to those numbers by the test `hugging_face::parity`. The figure is the worst
-error as a share of what is allowed: 1e-5 for the loss, 1e-4 for gradients (relative L2 of each
-tensor) and for the losses of the steps.
+computes, on the same tokens and in f32, the loss, every gradient, and the losses of twenty AdamW
+steps. What transformers saves itself, in several files, comes back with the same bits by
+--init-from. The engines, in f32 and in bf16, are then held to those numbers by the test
+`hugging_face::parity`, which states the bounds of both formats. The figure is the worst error of
+both as a share of what is allowed; that of each format stands above it.
 
     bench/parity.py                make everything anew in a temporary folder, and compare
     bench/parity.py --write        the same, and replace tests/golden/parity by it
 
-PyTorch and transformers live in .venv-parity, which the first run makes.
+PyTorch and transformers live in .venv-parity, in the versions below.
 """
 
 import json
+import math
 import os
 import pathlib
 import re
@@ -28,8 +29,15 @@ TOP = pathlib.Path(__file__).resolve().parent.parent
 VENV = TOP / ".venv-parity"
 GOLDEN = TOP / "tests" / "golden" / "parity"
 YARDSTICK = TOP / "target" / "release" / "yardstick"
+# What the committed numbers were made with.
+PACKAGES = ["numpy==2.4.6", "safetensors==0.8.0", "torch==2.15.0", "transformers==5.23.0"]
 STEPS = 20
+# Few, so that the loss falls: that of random tokens which are new in every step stays at ln V,
+# whatever the updates do.
+BATCHES = 2
+# Gentle: where weights went far in a few steps, a rounding of them moves the gradient by half.
 STIRRING_STEPS = 5
+STIRRING_RATE = 1e-3
 SEQUENCES, TOKENS = 2, 17
 
 # Odd widths, grouped-query ratios 3, 4 and 1, tied and untied, RoPE plain and stretched.
@@ -98,20 +106,22 @@ gradient_norm_max = 1.0
 
 [schedule]
 steps = {STEPS}
-learning_rate = 1e-2
-learning_rate_min = 1e-2
+learning_rate = 3e-3
+learning_rate_min = 3e-3
 """
 
 
 def in_own_environment():
-    """Starts again inside of the virtual environment, which is made if it is not there."""
+    """Starts again inside of the virtual environment, which is made if it is not there.
+
+    Its packages get their versions every time: one that has them needs no network.
+    """
     python = VENV / "bin" / "python"
     if pathlib.Path(sys.prefix) == VENV:
         return
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", VENV], check=True)
-        packages = ["numpy", "safetensors", "torch", "transformers"]
-        subprocess.run([python, "-m", "pip", "install", "--quiet", *packages], check=True)
+    subprocess.run([python, "-m", "pip", "install", "--quiet", *PACKAGES], check=True)
     os.execv(python, [str(python), __file__, *sys.argv[1:]])
 
 
@@ -139,7 +149,10 @@ def export(folder, model):
     workload.write_text(f"[model]{model}{REST}")
     with tempfile.TemporaryDirectory() as scratch:
         run, out = pathlib.Path(scratch) / "run", pathlib.Path(scratch) / "export"
-        record = train(workload, run, "--steps", STIRRING_STEPS)
+        flags = ["--steps", STIRRING_STEPS]
+        for key in ("learning_rate", "learning_rate_min"):
+            flags += ["--set", f"schedule.{key}={STIRRING_RATE}"]
+        record = train(workload, run, *flags)
         yardstick("export", run, "--out", out)
         for path in out.iterdir():
             shutil.copy(path, folder / path.name)
@@ -190,7 +203,7 @@ def golden(folder):
     workload = tomllib.loads((folder / "workload.toml").read_text())
     model = load(folder)
     vocabulary = workload["model"]["vocabulary"]
-    tokens = torch.randint(vocabulary, (STEPS, SEQUENCES, TOKENS + 1))
+    tokens = torch.randint(vocabulary, (BATCHES, SEQUENCES, TOKENS + 1))
     optimizer = torch.optim.AdamW(
         groups(model, workload["optimizer"]["weight_decay"]),
         lr=workload["schedule"]["learning_rate"],
@@ -199,8 +212,9 @@ def golden(folder):
     )
     losses = []
     for step in range(STEPS):
-        logits = model(tokens[step, :, :-1]).logits
-        targets = tokens[step, :, 1:].reshape(-1)
+        batch = tokens[step % BATCHES]
+        logits = model(batch[:, :-1]).logits
+        targets = batch[:, 1:].reshape(-1)
         loss = torch.nn.functional.cross_entropy(logits.reshape(-1, vocabulary), targets)
         optimizer.zero_grad()
         loss.backward()
@@ -218,30 +232,40 @@ def golden(folder):
         "sequences": SEQUENCES,
         "sequence_tokens": TOKENS,
         "losses": losses,
-        "tokens": tokens.reshape(STEPS, -1).tolist(),
+        "tokens": tokens.reshape(BATCHES, -1).tolist(),
     }
     (folder / "numbers.json").write_text(json.dumps(numbers) + "\n")
 
 
 def worst(folder):
-    """Runs the engines against a folder of golden numbers; the worst share of what is allowed."""
-    command = ["cargo", "test", "--release", "-p", "yardstick", "--lib", "hugging_face::parity"]
+    """Runs the engines against a folder of golden numbers.
+
+    Returns the worst share of what is allowed by format.
+    """
+    command = ["cargo", "test", "--release", "--workspace", "--lib", "hugging_face::parity"]
     environment = os.environ | {"YARDSTICK_PARITY": str(folder)}
     done = subprocess.run(
         [*command, "--", "--nocapture"], cwd=TOP, env=environment, text=True, capture_output=True
     )
     lines = re.findall(r"^parity .*", done.stdout, re.MULTILINE)
     print("\n".join(lines))
-    shares = [float(line.rsplit(" ", 1)[1]) for line in lines]
-    if not shares:
-        sys.exit(f"the test said nothing:\n{done.stdout}\n{done.stderr}")
-    return max(shares)
+    shares = {"f32": [], "bf16": []}
+    for line in lines:
+        shares[line.split(":")[0].rsplit(" ", 1)[1]].append(float(line.rsplit(" ", 1)[1]))
+    if not all(shares.values()):
+        sys.exit(f"the test did not tell of both formats:\n{done.stdout}\n{done.stderr}")
+    return {compute: worse(found) for compute, found in shares.items()}
+
+
+def worse(shares):
+    """The largest; a NaN is the largest."""
+    return max(shares, key=lambda share: (math.isnan(share), share))
 
 
 def main():
     """Makes the golden numbers and compares."""
     in_own_environment()
-    subprocess.run(["cargo", "build", "--release", "--quiet"], cwd=TOP, check=True)
+    subprocess.run(["cargo", "build", "--release", "--quiet", "--workspace"], cwd=TOP, check=True)
     with tempfile.TemporaryDirectory() as scratch:
         folder = pathlib.Path(scratch) / "parity"
         for name, model in CASES.items():
@@ -251,7 +275,10 @@ def main():
         if "--write" in sys.argv[1:]:
             shutil.rmtree(GOLDEN, ignore_errors=True)
             shutil.copytree(folder, GOLDEN)
-        share = worst(folder)
+        shares = worst(folder)
+    for compute, share in shares.items():
+        print(f"worst in {compute}: {share:.4f} of what is allowed")
+    share = worse(shares.values())
     print(f"parity: {share:.4f} (goal 1)")
     sys.exit(0 if share <= 1 else 1)
 

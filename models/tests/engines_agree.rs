@@ -3,7 +3,7 @@
 mod common;
 
 use common::Flat;
-use yardstick_models::config::Family;
+use yardstick_models::config::{Family, Llama, RopeScaling};
 use yardstick_models::fused::Fused;
 use yardstick_models::init::init_weights;
 use yardstick_models::ops::cross_entropy::chunk_tokens;
@@ -26,6 +26,22 @@ const SHAPES: [([usize; 6], (usize, usize)); 8] = [
 
 /// The head takes the tokens of this batch in several chunks, not cut where sequences are.
 const CHUNKED: ([usize; 6], (usize, usize)) = ([1, 8, 2, 20, 50257, 240], (3, 230));
+
+/// Llama over two and three blocks of keys (64 each), the last cut short: grouped queries, untied;
+/// and one head of keys, tied, RoPE stretched.
+fn llamas() -> [(ModelConfig, (usize, usize)); 2] {
+    let stretched = RopeScaling {
+        factor: 4.0,
+        low_freq_factor: 0.5,
+        high_freq_factor: 4.0,
+        original_context: 70,
+    };
+    let grouped = Llama { key_value_heads: 2, norm_epsilon: 1e-3, ..Llama::plain(6) };
+    let tied =
+        Llama { key_value_heads: 1, tied: true, rope_scaling: Some(stretched), ..Llama::plain(3) };
+    let of = |llama, dimensions| ModelConfig { family: Family::Llama(llama), ..model(dimensions) };
+    [(of(grouped, [2, 36, 6, 29, 41, 70]), (2, 67)), (of(tied, [1, 30, 3, 51, 61, 140]), (1, 129))]
+}
 
 #[test]
 fn one_shape_takes_the_head_several_chunks() {
@@ -78,8 +94,8 @@ fn run(engine: &mut dyn Model, weights: &[f32], batch: Batch<'_>, scale: f32) ->
 
 #[test]
 fn loss_and_every_gradient_agree() {
-    for (dimensions, (sequences, tokens)) in SHAPES {
-        let config = model(dimensions);
+    let gpts = SHAPES.map(|(dimensions, shape)| (model(dimensions), shape));
+    for (config, (sequences, tokens)) in gpts.into_iter().chain(llamas()) {
         let layout = placed(&config);
         let weights = weights(&layout);
         let stream = Stream::new(5, Purpose::Test);
@@ -94,11 +110,11 @@ fn loss_and_every_gradient_agree() {
         let (exact_loss, exact) = run(&mut oracle, &weights, batch, scale);
         let (loss, found) = run(&mut fused, &weights, batch, scale);
         let error = (loss / exact_loss - 1.0).abs();
-        assert!(error < 1e-6, "{dimensions:?}: loss {loss}, oracle {exact_loss}");
+        assert!(error < 1e-6, "{config:?}: loss {loss}, oracle {exact_loss}");
         for tensor in layout.tensors() {
             let (found, exact) = (&found[tensor.range.clone()], &exact[tensor.range.clone()]);
             let error = relative_error(found, exact);
-            assert!(error < 1e-5, "{dimensions:?} {}: {error:e}", tensor.name);
+            assert!(error < 1e-5, "{config:?} {}: {error:e}", tensor.name);
         }
     }
 }

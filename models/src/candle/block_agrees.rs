@@ -1,17 +1,47 @@
 //! Block by block: the fused engine's block against the oracle's, in f64 and f32.
 
-use candle_core::{DType, Tensor};
+use candle_core::{DType, Result, Tensor};
 
+use super::Parameters;
 use super::gpt::Gpt;
+use super::llama::{Llama, Rotation};
 use super::ops_agree::{as_type, dimensions, numbers, oracle};
 use super::parts::causal_mask;
+use crate::config::{self, Family};
 use crate::layout::Init;
 use crate::ops::Float;
 use crate::ops::testing::relative_error;
-use crate::{Layout, fused};
+use crate::{Layout, ModelConfig, fused};
 
-/// Shapes with odd widths, one head and several, more tokens than one block of keys.
-const SHAPES: [(usize, usize, usize, usize); 3] = [(2, 7, 3, 5), (1, 70, 1, 9), (3, 5, 4, 4)];
+/// B, T, H, D with odd widths, one head and several, more tokens than one block of keys.
+const GPT: [(usize, usize, usize, usize); 3] = [(2, 7, 3, 5), (1, 70, 1, 9), (3, 5, 4, 4)];
+/// B, T, H, D and K: grouped queries over two and three blocks of keys.
+const LLAMA: [(usize, usize, usize, usize, usize); 2] = [(2, 67, 6, 4, 2), (1, 129, 3, 10, 1)];
+
+/// Each model and its (B, T).
+fn models() -> Vec<(ModelConfig, (usize, usize))> {
+    let gpt = GPT.map(|(sequences, tokens, heads, head_width)| {
+        (dimensions(heads * head_width, heads), (sequences, tokens))
+    });
+    let llama = LLAMA.map(|(sequences, tokens, heads, head_width, key_value_heads)| {
+        let own = config::Llama { key_value_heads, ..config::Llama::plain(heads) };
+        let shared = dimensions(heads * head_width, heads);
+        (ModelConfig { family: Family::Llama(own), ..shared }, (sequences, tokens))
+    });
+    gpt.into_iter().chain(llama).collect()
+}
+
+/// The oracle's block.
+fn block(config: &ModelConfig, tokens: usize, parameters: &Parameters) -> Result<Tensor> {
+    let (x, mask) = (&parameters["x"], &causal_mask(tokens, DType::F64)?);
+    match &config.family {
+        Family::Gpt => Gpt { config, parameters, mask }.block(x, 0),
+        Family::Llama(llama) => {
+            let rotation = &Rotation::new(llama, config.head_width(), tokens, DType::F64)?;
+            Llama { config, llama, parameters, mask, rotation }.block(x, 0)
+        }
+    }
+}
 
 /// Relative L2 error that the rounding of a dozen ops in a row explains.
 fn agree<T: Float>(what: &str, found: &[T], exact: &[f64]) {
@@ -21,11 +51,10 @@ fn agree<T: Float>(what: &str, found: &[T], exact: &[f64]) {
 }
 
 fn blocks_agree<T: Float>() {
-    for (sequences, tokens, heads, head_width) in SHAPES {
-        let width = heads * head_width;
-        let config = dimensions(width, heads);
+    for (config, (sequences, tokens)) in models() {
+        let width = config.width;
         let layout = Layout::new(&config);
-        let segment = &layout.segments()[1];
+        let segment = layout.segments().iter().find(|segment| segment.name == "h.0").unwrap();
         let tensors = &layout.tensors()[segment.tensors.clone()];
         let mut weights = vec![0.0; layout.len()];
         for (seed, tensor) in (10..).zip(tensors) {
@@ -41,10 +70,7 @@ fn blocks_agree<T: Float>() {
         inputs.extend(tensors.iter().map(|tensor| {
             (tensor.name.as_str(), &weights[tensor.range.clone()], &tensor.shape[..])
         }));
-        let mask = causal_mask(tokens, DType::F64).unwrap();
-        let (y, gradients) = oracle(&inputs, &dy, |parameters| -> candle_core::Result<Tensor> {
-            Gpt { config: &config, parameters, mask: &mask }.block(&parameters["x"], 0)
-        });
+        let (y, gradients) = oracle(&inputs, &dy, |parameters| block(&config, tokens, parameters));
 
         let (weights, x, dy) = (as_type::<T>(&weights), as_type::<T>(&x), as_type::<T>(&dy));
         let shape = (sequences, tokens);

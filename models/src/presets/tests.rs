@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::Layout;
+use crate::config::{Family, Llama};
 
 #[test]
 fn all_parse_validate_and_round_trip() {
@@ -36,6 +37,65 @@ fn parameters_are_the_published_ones() {
     {
         let found = Layout::new(&load(name).unwrap().model).parameters() as f64 / 1e9;
         assert!((found / billions - 1.0).abs() < 0.02, "{name}: {found} billion");
+    }
+}
+
+/// L, C, H, K, F, V and the context; RoPE's base and RMSNorm's epsilon; whether the head is tied.
+type Dimensions = ([usize; 7], [f64; 2], bool);
+
+/// `config.json` beside the published weights: `meta-llama/Llama-2-70b-hf`,
+/// `meta-llama/Meta-Llama-3-8B` and `meta-llama/Meta-Llama-3-70B` on huggingface.co.
+const LLAMA: [(&str, Dimensions); 3] = [
+    ("llama2-70b", ([80, 8192, 64, 8, 28672, 32000, 4096], [1e4, 1e-5], false)),
+    ("llama3-8b", ([32, 4096, 32, 8, 14336, 128_256, 8192], [5e5, 1e-5], false)),
+    ("llama3-70b", ([80, 8192, 64, 8, 28672, 128_256, 8192], [5e5, 1e-5], false)),
+];
+
+/// The count of parameters says nothing of heads, RoPE and epsilon.
+#[test]
+fn every_llama_has_the_published_dimensions() {
+    let mut compared = 0;
+    for name in names().filter(|name| *name != "llama-smoke") {
+        let model = load(name).unwrap().model;
+        let Family::Llama(llama) = model.family else { continue };
+        let Llama { key_value_heads, norm_epsilon, rope_theta, rope_scaling, tied } = llama;
+        let found: Dimensions = (
+            [
+                model.layers,
+                model.width,
+                model.heads,
+                key_value_heads,
+                model.feed_forward,
+                model.vocabulary,
+                model.context,
+            ],
+            [rope_theta, norm_epsilon],
+            tied,
+        );
+        let published = LLAMA.iter().find(|(other, _)| *other == name).map(|(_, it)| *it);
+        assert_eq!(Some(found), published, "{name}");
+        assert_eq!(rope_scaling, None, "{name}");
+        compared += 1;
+    }
+    assert_eq!(compared, LLAMA.len());
+}
+
+/// H and the context. GPT-2: `config.json` of `openai-community` on huggingface.co. GPT-3: Brown et
+/// al. 2020, table 2.1, but for the 24 heads of 1.3B, which do not divide its width.
+#[test]
+fn every_gpt_has_the_published_heads() {
+    for (name, heads, context) in [
+        ("gpt2-124m", 12, 1024),
+        ("gpt2-355m", 16, 1024),
+        ("gpt2-774m", 20, 1024),
+        ("gpt2-1558m", 25, 1024),
+        ("gpt3-1.3b", 16, 2048),
+        ("gpt3-6.7b", 32, 2048),
+        ("gpt3-13b", 40, 2048),
+        ("gpt3-175b", 96, 2048),
+    ] {
+        let model = load(name).unwrap().model;
+        assert_eq!((model.heads, model.context), (heads, context), "{name}");
     }
 }
 
