@@ -23,9 +23,9 @@ use crate::schedule::learning_rate;
 use crate::shard::Shard;
 use crate::state::State;
 
-/// In f32: two to four times what was found.
+/// In f32: ten times what was found, as other processors sum in other orders.
 const F32_BOUNDS: Errors =
-    Errors { loss: 2e-7, tensor: 2e-6, scale: 8e-7, whole: 1e-6, steps: 6e-7 };
+    Errors { loss: 5e-7, tensor: 5e-6, scale: 2e-6, whole: 3e-6, steps: 2e-6 };
 /// In bf16, against PyTorch's f32: two to four times what was found.
 const BF16_BOUNDS: Errors =
     Errors { loss: 8e-5, tensor: 0.025, scale: 0.01, whole: 0.015, steps: 2e-3 };
