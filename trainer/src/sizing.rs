@@ -9,7 +9,7 @@ use crate::assemble::placed_layout;
 use crate::config::{Config, Engine};
 use crate::data::prefetch::PREFETCH_DEPTH;
 use crate::failure::{ExitCode, Failure, Outcome};
-use crate::probe;
+use crate::{hugging_face, probe};
 
 /// Sizes of one workload on one rank.
 #[derive(Debug, Clone, Serialize)]
@@ -118,8 +118,9 @@ fn check_buckets(config: &Config, buckets: usize) -> Outcome<()> {
 /// planned was 7.7 to 7.9 MiB, of gpt2-124m 10.7 to 11.5 MiB.
 const PROCESS_BYTES: usize = 8 << 20;
 
-/// The buffer of shards on their way to the disk.
+/// The buffer of shards on their way to the disk. A part of a file of `--init-from` is no larger.
 const CHECKPOINT_WRITER_BYTES: usize = 4 << 20;
+const _: () = assert!(hugging_face::PART_BYTES <= CHECKPOINT_WRITER_BYTES, "read before a save");
 
 /// What communication, data, checkpoints and the process itself hold. The gradients, and working
 /// weights of a sharded optimizer, lie in memory that the ranks of a node share; they are counted
