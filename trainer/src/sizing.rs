@@ -9,6 +9,7 @@ use crate::assemble::placed_layout;
 use crate::config::{Config, Engine};
 use crate::data::prefetch::PREFETCH_DEPTH;
 use crate::failure::{ExitCode, Failure, Outcome};
+use crate::shortage::Remedies;
 use crate::{hugging_face, probe};
 
 /// Sizes of one workload on one rank.
@@ -38,6 +39,8 @@ pub(crate) struct Sizing {
     pub(crate) fits: bool,
     /// Every item of the plan.
     pub(crate) plan: MemoryPlan,
+    #[serde(skip)]
+    remedies: Remedies,
 }
 
 /// How the ranks of a run lie on machines.
@@ -90,15 +93,17 @@ impl Sizing {
             available_bytes,
             fits: available_bytes.is_none_or(|bytes| total_bytes <= bytes / local as u64),
             plan,
+            remedies: Remedies::new(config, world, local),
         })
     }
 
     /// Refuses what cannot fit, before anything is allocated.
     pub(crate) fn require(&self, local: usize) -> Outcome<()> {
         let Some(available) = self.available_bytes else { return Ok(()) };
-        self.plan.fits(available / local as u64).map_err(|problem| {
+        let problem = self.remedies.sentence(&self.plan, available / local as u64);
+        problem.map_or(Ok(()), |problem| {
             let error = anyhow::anyhow!("this machine's {local} ranks do not fit: {problem}");
-            Failure::new(ExitCode::Environment, error)
+            Err(Failure::new(ExitCode::Environment, error))
         })
     }
 }
