@@ -146,7 +146,8 @@ fn around_the_engine(
     );
     // One after the other, between steps.
     let is_probed = config.settings.telemetry.matmul_probe_s > 0.0;
-    let probe_bytes = if is_probed { probe::matmul_bytes(workload.precision.compute) } else { 0 };
+    let compute = workload.precision.compute;
+    let probe_bytes = if is_probed { probe::matmul_bytes(compute, shape.threads) } else { 0 };
     let between_steps = CHECKPOINT_WRITER_BYTES.max(probe_bytes).max(profile_bytes);
     let items = [
         ("slots in the node's memory", footprint.node),
@@ -179,10 +180,11 @@ mod tests {
             let config = format!("telemetry.matmul_probe_s={probe_s}");
             let config = Config::load("smoke", &[config]).unwrap();
             let shape = Shape { world: 2, local: 2, threads: 1, shares_memory: true };
-            let profile_bytes = profile::bytes(profiled, Compute::F32, local);
+            let profile_bytes = profile::bytes(profiled, Compute::F32, local, 1);
             Sizing::new(&config, shape, profile_bytes).unwrap().total_bytes
         };
-        let probe = 3 * 1024 * 1024 * size_of::<f32>() as u64;
+        let probe = probe::matmul_bytes(Compute::F32, 1) as u64;
+        assert!(probe > 12 << 20, "three matrices, and room to multiply them");
         assert_eq!(total("1.0", Some(2), 2) - total("1.0", None, 2), (96 << 20) - probe);
         assert_eq!(total("0.0", Some(2), 32), total("1.0", None, 32), "it multiplies as well");
     }
