@@ -160,7 +160,10 @@ impl<E: Element> Scratch<E> {
             hidden: zeros(size.feed_forward),
             wide: zeros(size.wide()),
             rope: rope_tables(config, size),
-            tools: Tools { packs: matmul::Workspace::new(size.threads), meter: Meter::default() },
+            tools: Tools {
+                packs: matmul::Workspace::for_products(size.threads, &size.products::<E>()),
+                meter: Meter::default(),
+            },
             attention: attention::Workspace::new(size.threads, &size.attention),
             head,
         }

@@ -111,24 +111,23 @@ impl Cut {
     }
 }
 
-/// Bytes of the rooms that each of `parts` threads needs for all of some products, together.
-pub(super) fn planned_bytes<E: Element>(
+/// The rooms that each of `parts` threads needs for all of some products.
+pub(super) fn rooms<E: Element>(
     extents: &[Extent],
     kernel: &Kernel<E::Wide>,
     parts: usize,
-) -> usize {
-    let of_part = |part| {
-        let of = |extent: &Extent| {
-            let (m, n, _) = extent.shape;
-            let (rows, columns) = extent.grid::<E>(kernel, parts).cell(part, (m, n));
-            let is_idle = rows.is_empty() || columns.is_empty();
-            let cut = (!is_idle)
-                .then(|| Cut::new::<E>(extent, (rows.len(), columns.len()), kernel).cells);
-            cut.unwrap_or_default()
-        };
-        extents.iter().map(of).fold(RoomCells::default(), RoomCells::max).bytes::<E::Wide>()
+) -> impl Iterator<Item = RoomCells> {
+    let of = move |part, extent: &Extent| {
+        let (m, n, _) = extent.shape;
+        let (rows, columns) = extent.grid::<E>(kernel, parts).cell(part, (m, n));
+        if rows.is_empty() || columns.is_empty() {
+            return RoomCells::default();
+        }
+        Cut::new::<E>(extent, (rows.len(), columns.len()), kernel).cells
     };
-    (0..parts).map(of_part).sum()
+    (0..parts).map(move |part| {
+        extents.iter().map(|extent| of(part, extent)).fold(RoomCells::default(), RoomCells::max)
+    })
 }
 
 /// C cut into rows x columns cells of whole tiles.

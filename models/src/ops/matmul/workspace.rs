@@ -66,9 +66,18 @@ pub struct Workspace<E: Element> {
 }
 
 impl<E: Element> Workspace<E> {
-    /// For this many threads (at least 1). Room is made by the first product that needs it.
+    /// For this many threads (at least 1). Room is made by products that need more than there is.
     pub fn new(threads: usize) -> Self {
         Self::with_kernel(threads, E::kernel())
+    }
+
+    /// The same with room for these products.
+    pub fn for_products(threads: usize, products: &[Extent]) -> Self {
+        let mut workspace = Self::new(threads);
+        let threads = workspace.packs.len();
+        let rooms = cut::rooms::<E>(products, E::kernel(), threads);
+        workspace.packs.iter_mut().zip(rooms).for_each(|(packs, cells)| packs.make_room(cells));
+        workspace
     }
 
     /// The same for other micro-kernels than the best.
@@ -81,8 +90,9 @@ impl<E: Element> Workspace<E> {
         self.packs.iter().map(Packs::bytes).sum()
     }
 
-    /// Size in bytes once these products have run.
+    /// Size in bytes with room for these products, without making it.
     pub fn planned_bytes(threads: usize, products: &[Extent]) -> usize {
-        cut::planned_bytes::<E>(products, E::kernel(), threads.max(1))
+        let rooms = cut::rooms::<E>(products, E::kernel(), threads.max(1));
+        rooms.map(RoomCells::bytes::<E::Wide>).sum()
     }
 }
