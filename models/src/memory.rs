@@ -14,7 +14,7 @@ pub struct MemoryItem {
 }
 
 /// The item of an engine that keeps weights packed.
-pub(crate) const PACKED_WEIGHTS: &str = "packed weights";
+pub const PACKED_WEIGHTS: &str = "packed weights";
 
 /// What one rank holds at its peak. Memory that several ranks see counts for one of them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -80,52 +80,22 @@ impl MemoryPlan {
         self.items[2].bytes + self.items[3].bytes
     }
 
+    /// Bytes of what a sharded optimizer divides: both moments, and master weights that the engine
+    /// does not compute with.
+    pub fn sharded_bytes(&self) -> u64 {
+        let has_working_weights = self.flat_buffers > 4;
+        self.optimizer_bytes() + if has_working_weights { self.weight_bytes() } else { 0 }
+    }
+
     /// Bytes that grow with the micro-batch or serve communication: all but the flat buffers.
     pub fn working_bytes(&self) -> u64 {
         sum(&self.items[self.flat_buffers..])
-    }
-
-    /// Whether the plan fits into the memory that this rank may use.
-    ///
-    /// # Errors
-    /// A sentence with what is missing and what would help.
-    pub fn fits(&self, available_bytes: u64) -> Result<(), String> {
-        let total = self.total_bytes();
-        if total <= available_bytes {
-            return Ok(());
-        }
-        let (needed, found) = (gib(total), gib(available_bytes));
-        let help = self.help(available_bytes);
-        Err(format!("one rank needs {needed}, {found} are available\n  hint: {help}"))
-    }
-
-    /// What would help: the flat buffers decide whether a smaller micro-batch can.
-    fn help(&self, available_bytes: u64) -> String {
-        let fixed = self.total_bytes() - self.working_bytes();
-        if fixed < available_bytes {
-            let working = gib(self.working_bytes());
-            let is_packed = self.items.iter().any(|item| item.name == PACKED_WEIGHTS);
-            let unpack = if is_packed { "set run.pack_weights = false, " } else { "" };
-            return format!(
-                "{working} are activations and workspace; {unpack}lower batch.micro_sequences or \
-                 batch.sequence_tokens, or start fewer ranks per machine"
-            );
-        }
-        let fixed = gib(fixed);
-        format!(
-            "{fixed} are weights, gradients and optimizer state; take a smaller model, a machine \
-             with more memory, or run.shard_optimizer = true with ranks on more machines"
-        )
     }
 }
 
 /// What exceeds 64 bits fits nowhere, and stays so.
 fn sum(items: &[MemoryItem]) -> u64 {
     items.iter().fold(0, |sum: u64, item| sum.saturating_add(item.bytes))
-}
-
-fn gib(bytes: u64) -> String {
-    format!("{:.2} GiB", bytes as f64 / (1_u64 << 30) as f64)
 }
 
 #[cfg(test)]
@@ -153,6 +123,8 @@ mod tests {
         assert_eq!(plan(Compute::F32).total_bytes(), 2 * GIB + GIB / 2);
         assert_eq!(plan(Compute::Bf16).total_bytes(), GIB + GIB / 2 + 3 * GIB / 4);
         assert_eq!(plan(Compute::Bf16).weight_bytes(), GIB / 4);
+        let sharded = [Compute::F32, Compute::Bf16].map(|compute| plan(compute).sharded_bytes());
+        assert_eq!(sharded, [GIB / 2, 3 * GIB / 4]);
         assert_eq!(plan(Compute::F32).checkpoint_bytes(), 3 * GIB, "over all ranks");
     }
 
@@ -176,22 +148,5 @@ mod tests {
             [item(u64::MAX - 5), item(u64::MAX - 5)],
         );
         assert_eq!((plan.total_bytes(), plan.working_bytes()), (u64::MAX, u64::MAX));
-        assert!(plan.fits(1 << 60).is_err());
-    }
-
-    #[test]
-    fn a_plan_that_does_not_fit_says_what_helps() {
-        assert_eq!(plan().fits(6 * GIB), Ok(()));
-        for (available, expected) in
-            [(5 * GIB, "batch.micro_sequences"), (3 * GIB, "smaller model")]
-        {
-            let sentence = plan().fits(available).unwrap_err();
-            assert!(sentence.contains(expected), "{sentence}");
-            assert!(sentence.contains("GiB are available"), "{sentence}");
-            assert!(!sentence.contains("pack_weights"), "{sentence}");
-        }
-        let packed = (PACKED_WEIGHTS.to_owned(), 2 * GIB);
-        let plan = MemoryPlan::new(1 << 28, 1 << 28, 1 << 28, Compute::F32, [packed]);
-        assert!(plan.fits(5 * GIB).unwrap_err().contains("set run.pack_weights = false"));
     }
 }

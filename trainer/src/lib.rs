@@ -33,6 +33,7 @@ pub mod report;
 mod run;
 pub mod schedule;
 mod shard;
+mod shortage;
 mod sizing;
 mod state;
 pub mod statistics;

@@ -13,9 +13,17 @@ use rayon::prelude::*;
 /// workload's own products, small enough for a short probe.
 const SIDE: usize = 1024;
 
-/// What [`matmul_flops_per_second`] allocates.
-pub(crate) fn matmul_bytes(compute: Compute) -> usize {
-    3 * SIDE * SIDE * compute.bytes()
+/// The product.
+const SHAPE: Shape = Shape { rows: SIDE, inputs: SIDE, outputs: SIDE };
+
+/// What [`matmul_flops_per_second`] allocates on so many threads.
+pub(crate) fn matmul_bytes(compute: Compute, threads: usize) -> usize {
+    let [forward, ..] = SHAPE.products(false);
+    let room = match compute {
+        Compute::F32 => Workspace::<f32>::planned_bytes(threads, &[forward]),
+        Compute::Bf16 => Workspace::<bf16>::planned_bytes(threads, &[forward]),
+    };
+    3 * SIDE * SIDE * compute.bytes() + room
 }
 
 /// Multiplies square matrices of a format for `budget` and returns the best rate in FLOP/s, over at
@@ -80,12 +88,11 @@ fn best_seconds(budget: Duration, once: &mut dyn FnMut() -> f64) -> f64 {
 fn best_rate<E: Element>(budget: Duration, element: impl Fn(f32) -> E) -> f64 {
     let matrix = |value| vec![element(value); SIDE * SIDE];
     let (left, right, mut product) = (matrix(0.5), matrix(0.25), matrix(0.0));
-    let shape = Shape { rows: SIDE, inputs: SIDE, outputs: SIDE };
     let mut workspace = Workspace::new(rayon::current_num_threads());
     let mut once = || {
         let start = Instant::now();
         let epilogue = (None, Epilogue::Store);
-        matmul::forward(&mut product, &left, &right, epilogue, shape, &mut workspace);
+        matmul::forward(&mut product, &left, &right, epilogue, SHAPE, &mut workspace);
         start.elapsed().as_secs_f64()
     };
     let seconds = best_seconds(budget, &mut once);

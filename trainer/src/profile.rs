@@ -33,9 +33,16 @@ pub(crate) fn check(step: Option<u64>, config: &Config, last_step: u64) -> Outco
     Ok(())
 }
 
-/// What a rank holds for a profile between two steps: one probe after the other.
-pub(crate) fn bytes(step: Option<u64>, compute: Compute, local_world: usize) -> usize {
-    step.map_or(0, |_| probe::triad_bytes(local_world).max(probe::matmul_bytes(compute)))
+/// What a rank with so many threads holds for a profile between two steps: one probe after the
+/// other.
+pub(crate) fn bytes(
+    step: Option<u64>,
+    compute: Compute,
+    local_world: usize,
+    threads: usize,
+) -> usize {
+    let triad_bytes = probe::triad_bytes(local_world);
+    step.map_or(0, |_| triad_bytes.max(probe::matmul_bytes(compute, threads)))
 }
 
 /// What the machine can do, as measured in this run.

@@ -123,7 +123,8 @@ impl<'run> Setting<'run> {
             shares_memory: world.collective.shares_memory(),
         };
         let compute = config.workload.precision.compute;
-        let profile_bytes = profile::bytes(options.profile_step, compute, placement.local_world);
+        let profile_bytes =
+            profile::bytes(options.profile_step, compute, shape.local, shape.threads);
         let sizing = Sizing::new(config, shape, profile_bytes)?;
         sizing.require(placement.local_world)?;
         let workload = &config.workload;

@@ -20,8 +20,6 @@ const PAGE_BYTES: usize = 64 << 10;
 /// Slots that each rank has.
 pub(crate) const SLOTS: usize = 7;
 
-const _: () = assert!(SLOTS * SLOT_BYTES == crate::footprint::SLOTS_BYTES, "plans count them");
-
 /// Independent sequences of rounds.
 pub(crate) const LANES: usize = 2;
 

@@ -160,7 +160,10 @@ impl<E: Element> Scratch<E> {
             hidden: zeros(size.feed_forward),
             wide: zeros(size.wide()),
             rope: rope_tables(config, size),
-            tools: Tools { packs: matmul::Workspace::new(size.threads), meter: Meter::default() },
+            tools: Tools {
+                packs: matmul::Workspace::for_products(size.threads, &size.products::<E>()),
+                meter: Meter::default(),
+            },
             attention: attention::Workspace::new(size.threads, &size.attention),
             head,
         }
@@ -197,7 +200,7 @@ fn planned_bytes<E: Element>(config: &ModelConfig, size: &Size) -> Vec<(String, 
     let threads = size.threads.max(1);
     let scratch = size.rows * (3 * size.width + size.feed_forward + size.wide());
     let blocks = attention::Workspace::<E>::planned_bytes(threads, &size.attention);
-    let packs = matmul::Workspace::<E>::new(1).bytes();
+    let packs = matmul::Workspace::<E>::planned_bytes(threads, &size.products::<E>());
     let chunk = size.chunk_tokens::<E>();
     let logits = cross_entropy::Workspace::<E>::planned_bytes(chunk, size.vocabulary);
     let positions = match config.family {
@@ -217,7 +220,7 @@ fn planned_bytes<E: Element>(config: &ModelConfig, size: &Size) -> Vec<(String, 
         ("norm statistics", kept.stats * wide),
         ("shared by all blocks", scratch * element),
         ("logits of one chunk", logits),
-        ("workspaces of the threads", blocks + packs * threads),
+        ("workspaces of the threads", blocks + packs),
         ("positions", positions),
         (PACKED_WEIGHTS, packed),
     ];

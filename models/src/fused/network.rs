@@ -55,6 +55,15 @@ impl<E: Element> Network<E> {
         self.size
     }
 
+    /// Bytes that products took, and those that were planned.
+    #[cfg(test)]
+    pub(super) fn room_bytes(&self) -> (usize, usize) {
+        let products = self.size.products::<E>();
+        let planned =
+            crate::ops::matmul::Workspace::<E>::planned_bytes(self.size.threads, &products);
+        (self.scratch.tools.packs.bytes(), planned)
+    }
+
     pub(super) fn meter(&mut self) -> &mut Meter {
         &mut self.scratch.tools.meter
     }

@@ -3,7 +3,7 @@
 use half::bf16;
 
 use super::tests::{Flat, families, layout, tokens, weights};
-use super::{Fused, Options, activation_bytes, matmul_kernel};
+use super::{Fused, Options, Precise, activation_bytes, matmul_kernel};
 use crate::config::Family;
 use crate::ops::testing::on_threads;
 use crate::workload::Compute;
@@ -25,7 +25,7 @@ fn results(config: &ModelConfig, options: Options, threads: usize) -> [Step; 2] 
     on_threads(threads, || {
         let mut model = Fused::new(config, layout(config), 2, 7, options).unwrap();
         let weights = weights::<f32>(config);
-        [1.0, 0.75].map(|factor| {
+        let steps = [1.0, 0.75].map(|factor| {
             let weights: Vec<f32> = weights.iter().map(|weight| factor * weight).collect();
             let rounded: Vec<bf16> = weights.iter().map(|&weight| bf16::from_f32(weight)).collect();
             let weights = || match options.compute {
@@ -40,7 +40,13 @@ fn results(config: &ModelConfig, options: Options, threads: usize) -> [Step; 2] 
             let evaluated = model.evaluate(&mut weights(), batch).unwrap();
             let (loss, evaluated) = (loss.to_bits(), evaluated.to_bits());
             Step { loss, gradients: sink.gradients, evaluated }
-        })
+        });
+        let (taken, planned) = match &model.network {
+            Precise::F32(network) => network.room_bytes(),
+            Precise::Bf16(network) => network.room_bytes(),
+        };
+        assert_eq!(taken, planned, "bytes of products on {threads} threads, {options:?}");
+        steps
     })
 }
 

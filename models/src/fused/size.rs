@@ -5,7 +5,7 @@ use super::norm::Norm;
 use crate::ModelConfig;
 use crate::config::Family;
 use crate::meter::Role;
-use crate::ops::matmul::Shape;
+use crate::ops::matmul::{self, Shape};
 use crate::ops::{Element, Work, attention, cross_entropy, rope, work};
 
 /// What stands between the two matrices of a feed-forward layer.
@@ -162,5 +162,16 @@ impl Size {
     /// Tokens whose logits exist at one time.
     pub(super) fn chunk_tokens<E: Element>(&self) -> usize {
         cross_entropy::chunk_tokens::<E>(self.rows, self.vocabulary)
+    }
+
+    /// All products of a micro-batch.
+    pub(super) fn products<E: Element>(&self) -> Vec<matmul::Extent> {
+        let linear = Linear::ALL.map(|linear| self.linear(linear).products(self.pack_weights));
+        let chunk = self.chunk_tokens::<E>();
+        let chunks = [chunk, self.rows % chunk].into_iter().filter(|&tokens| tokens > 0);
+        let table = (self.vocabulary, self.width);
+        let head =
+            |tokens| cross_entropy::Workspace::<E>::products(tokens, table, self.pack_weights);
+        linear.into_iter().chain(chunks.map(head)).flatten().collect()
     }
 }

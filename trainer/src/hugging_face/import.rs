@@ -2,16 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use half::{bf16, f16};
 use models::config::Family;
 use models::{Layout, ModelConfig};
 use serde_json::Value;
 
 use super::header::{self, Entry};
-use super::pieces::{Piece, pieces, prefix, transpose};
+use super::pieces::{Piece, pieces, prefix};
+use super::stored::{PART_BYTES, Reader, Stored};
 use super::{CONFIG, INDEX, WEIGHTS, description};
 use crate::failure::{Failure, Outcome};
 
@@ -77,11 +76,9 @@ impl Import {
                 let what = format!("{name}: expected shape {expected:?}, found {found:?}");
                 return Err(refuse(path, what));
             }
-            let size_bytes = size_bytes(&entry.dtype).ok_or_else(|| {
-                refuse(path, format!("{name}: {} is no F32, BF16 or F16", entry.dtype))
-            })?;
+            let stored = self.shards[shard].stored(name, entry)?;
             let [start, end] = entry.data_offsets;
-            if end - start != (size_bytes * piece.elements().len()) as u64 {
+            if end - start != (stored.size_bytes() * piece.elements().len()) as u64 {
                 return Err(refuse(
                     path,
                     format!("{name}: {} bytes do not fit its shape", end - start),
@@ -121,17 +118,27 @@ impl Import {
         layout: &Layout,
         weights: &mut [f32],
     ) -> Outcome<()> {
+        self.load_by(PART_BYTES, config, layout, weights)
+    }
+
+    /// The same with so many bytes of a file in memory at a time.
+    pub(super) fn load_by(
+        &self,
+        part_bytes: usize,
+        config: &ModelConfig,
+        layout: &Layout,
+        weights: &mut [f32],
+    ) -> Outcome<()> {
+        let mut reader = Reader::new(part_bytes);
         for tensor in layout.tensors() {
             let weights = &mut weights[tensor.range.clone()];
             for piece in pieces(config, tensor) {
-                let (_, shard, entry) = self.find(config, &piece)?;
-                let theirs = self.shards[shard].read(entry)?;
-                let ours = &mut weights[piece.elements()];
-                if piece.is_transposed {
-                    transpose(ours, &theirs, piece.rows.len());
-                } else {
-                    ours.copy_from_slice(&theirs);
-                }
+                let (name, shard, entry) = self.find(config, &piece)?;
+                let shard = &self.shards[shard];
+                let stored = shard.stored(name, entry)?;
+                let source = (&shard.file, shard.data_start + entry.data_offsets[0]);
+                let read = reader.read(source, stored, &piece, &mut weights[piece.elements()]);
+                read.map_err(|error| refuse(&shard.path, error))?;
             }
         }
         Ok(())
@@ -139,26 +146,10 @@ impl Import {
 }
 
 impl Shard {
-    /// A tensor's elements, exactly.
-    fn read(&self, entry: &Entry) -> Outcome<Vec<f32>> {
-        let [start, end] = entry.data_offsets;
-        let mut bytes = vec![0; (end - start) as usize];
-        let read = self.file.read_exact_at(&mut bytes, self.data_start + start);
-        read.map_err(|error| refuse(&self.path, error))?;
-        let halves = bytes.as_chunks::<2>().0.iter();
-        Ok(match entry.dtype.as_str() {
-            "BF16" => halves.map(|&bytes| bf16::from_le_bytes(bytes).to_f32()).collect(),
-            "F16" => halves.map(|&bytes| f16::from_le_bytes(bytes).to_f32()).collect(),
-            _ => bytes.as_chunks::<4>().0.iter().map(|&b| f32::from_le_bytes(b)).collect(),
-        })
-    }
-}
-
-fn size_bytes(dtype: &str) -> Option<usize> {
-    match dtype {
-        "F32" => Some(4),
-        "BF16" | "F16" => Some(2),
-        _ => None,
+    /// The type of a tensor's elements.
+    fn stored(&self, name: &str, entry: &Entry) -> Outcome<Stored> {
+        let refused = || format!("{name}: {} is no F32, BF16 or F16", entry.dtype);
+        Stored::named(&entry.dtype).ok_or_else(|| refuse(&self.path, refused()))
     }
 }
 

@@ -11,11 +11,13 @@ mod import;
 mod parity;
 mod partial;
 mod pieces;
+mod stored;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use export::export;
 pub(crate) use import::Import;
+pub(crate) use stored::PART_BYTES;
 
 /// The description of the model.
 const CONFIG: &str = "config.json";

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::description::{check, describe};
 use super::header::{self, Entry};
 use super::pieces::{pieces, transpose};
-use super::{CONFIG, Import, WEIGHTS};
+use super::{CONFIG, Import, PART_BYTES, WEIGHTS};
 
 /// H = 6, K = 2, D = 4.
 fn llama() -> ModelConfig {
@@ -133,6 +133,57 @@ fn every_element_type_is_read_and_lands_in_its_place() {
     let foreign = folder_of("I32", |index| (index as i32).to_le_bytes().to_vec());
     let error = Import::open(foreign.path(), &gpt()).unwrap_err().to_string();
     assert!(error.contains("I32"), "{error}");
+}
+
+/// The elements of a folder of ours whose every element is its index modulo 251.
+fn expected(layout: &Layout) -> Vec<f32> {
+    let mut all = vec![-1.0; layout.len()];
+    for tensor in layout.tensors() {
+        for piece in pieces(&gpt(), tensor) {
+            let (rows, columns) = (piece.rows.len(), piece.columns);
+            let index = |row, column| match piece.is_transposed {
+                true => column * rows + row,
+                false => row * columns + column,
+            };
+            let ours = &mut all[tensor.range.clone()][piece.elements()];
+            for (at, ours) in ours.iter_mut().enumerate() {
+                *ours = (index(at / columns, at % columns) % 251) as f32;
+            }
+        }
+    }
+    all
+}
+
+/// Rows of theirs have 24 to 101 elements, tensors up to 2,424.
+#[test]
+fn a_file_is_read_in_parts_of_any_size() {
+    let layout = Layout::new(&gpt());
+    let (config, expected) = (gpt(), expected(&layout));
+    for folder in [
+        folder_of("F32", |index| (index as f32).to_le_bytes().to_vec()),
+        folder_of("BF16", |index| bf16::from_f32(index as f32).to_le_bytes().to_vec()),
+        folder_of("F16", |index| f16::from_f32(index as f32).to_le_bytes().to_vec()),
+    ] {
+        let import = Import::open(folder.path(), &config).unwrap();
+        // One element; less than a row; rows and some of the next; whole rows; all of a tensor.
+        for part_bytes in [1, 4, 92, 100, 280, 1000, 3 * 72 * 4, 7 * 33 * 2, 9999, PART_BYTES] {
+            let mut weights = vec![-1.0; layout.len()];
+            import.load_by(part_bytes, &config, &layout, &mut weights).unwrap();
+            assert!(weights == expected, "{part_bytes} bytes at a time");
+        }
+    }
+}
+
+#[test]
+fn a_file_that_was_cut_after_it_was_checked_is_named() {
+    let folder = folder_of("F32", |index| (index as f32).to_le_bytes().to_vec());
+    let import = Import::open(folder.path(), &gpt()).unwrap();
+    let path = folder.path().join(WEIGHTS);
+    let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    file.set_len(file.metadata().unwrap().len() - 1).unwrap();
+    let layout = Layout::new(&gpt());
+    let error = import.load_by(100, &gpt(), &layout, &mut vec![0.0; layout.len()]).unwrap_err();
+    assert!(error.to_string().contains(&path.display().to_string()), "{error}");
 }
 
 #[test]

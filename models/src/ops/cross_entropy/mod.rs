@@ -21,6 +21,7 @@ mod tests;
 pub use cpu::{backward, forward};
 
 use super::Element;
+use super::matmul::Extent;
 use super::matmul::weight::{Form, Panels};
 use log_sums::PARTS;
 
@@ -103,6 +104,28 @@ impl<E: Element> Workspace<E> {
     /// Bytes of a table that is kept packed.
     pub(crate) fn planned_table_bytes(shape: (usize, usize)) -> usize {
         Panels::<E>::planned_bytes(Form::Backward, shape)
+    }
+
+    /// The products over a chunk of so many tokens: logits, dH and dW.
+    pub(crate) fn products(
+        tokens: usize,
+        (vocabulary, width): (usize, usize),
+        is_table_kept: bool,
+    ) -> [Extent; 3] {
+        let logits = Extent {
+            shape: (vocabulary, tokens, width),
+            left_is_rows: true,
+            right_is_packed: false,
+            is_narrow: true,
+        };
+        let dhidden = Extent {
+            shape: (tokens, width, vocabulary),
+            left_is_rows: false,
+            right_is_packed: is_table_kept,
+            is_narrow: true,
+        };
+        let dtable = Extent { shape: (vocabulary, width, tokens), is_narrow: false, ..logits };
+        [logits, dhidden, dtable]
     }
 
     /// Bytes of a workspace, without making one.

@@ -12,6 +12,7 @@
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod cpu;
+mod cut;
 pub mod kernel;
 pub(crate) mod output;
 pub(in crate::ops) mod pack;
@@ -25,6 +26,7 @@ mod workspace;
 mod tests;
 
 pub use cpu::{Epilogue, Sums, backward_bias, backward_input, backward_weight, forward};
+pub use cut::Extent;
 pub use weight::{PackedWeight, Weight};
 pub use workspace::Workspace;
 
@@ -53,4 +55,25 @@ pub struct Shape {
     pub inputs: usize,
     /// O, columns of Y.
     pub outputs: usize,
+}
+
+impl Shape {
+    /// Its products: Y, dX and dW. With `is_packed` weights are kept in panels.
+    pub fn products(self, is_packed: bool) -> [Extent; 3] {
+        let Self { rows, inputs, outputs } = self;
+        let y = Extent {
+            shape: (rows, outputs, inputs),
+            left_is_rows: true,
+            right_is_packed: is_packed,
+            is_narrow: true,
+        };
+        let dx = Extent { shape: (rows, inputs, outputs), ..y };
+        let dw = Extent {
+            shape: (outputs, inputs, rows),
+            left_is_rows: false,
+            right_is_packed: false,
+            is_narrow: false,
+        };
+        [y, dx, dw]
+    }
 }

@@ -33,9 +33,9 @@ pub(super) fn room_len<W>(cells: usize) -> usize {
     cells + LINE_BYTES / size_of::<W>()
 }
 
-/// The part of a room that starts at a cache line.
+/// The part of a room that starts at a cache line; nothing of no room.
 pub(super) fn aligned<W>(room: &mut [W]) -> &mut [W] {
-    let start = misalignment(room.as_ptr());
+    let start = misalignment(room.as_ptr()).min(room.len());
     &mut room[start..]
 }
 

@@ -12,6 +12,7 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
+use super::cut::{Cut, Extent};
 use super::kernel::{Kernel, Left, Target};
 use super::output::Output;
 use super::pack::{self, WIDEST};
@@ -74,6 +75,15 @@ struct Block {
 }
 
 impl<E: Element> Product<E> {
+    fn extent(&self) -> Extent {
+        Extent {
+            shape: self.shape,
+            left_is_rows: self.left.column == 1,
+            right_is_packed: matches!(self.right, Right::Packed(_)),
+            is_narrow: matches!(self.output, Output::Narrow(_)),
+        }
+    }
+
     /// Multiplies the rows and columns of a cell of C on this thread.
     ///
     /// # Safety
@@ -81,12 +91,9 @@ impl<E: Element> Product<E> {
     /// nobody else may access the cell meanwhile.
     unsafe fn run(&self, rows: Range<usize>, columns: Range<usize>, packs: &mut Packs<E>) {
         let k = self.shape.2;
-        let gather = !packs.kernel.reads::<E>(self.left, k);
-        let (depth, width) = packs.block(k, gather);
-        let split = k > depth && matches!(self.output, Output::Narrow(_));
-        let most = if split { packs.rows_of_sums(width) } else { rows.len() };
-        let height = rows.len().div_ceil(rows.len().div_ceil(most));
-        let height = height.next_multiple_of(packs.kernel.rows);
+        let cut = Cut::new::<E>(&self.extent(), (rows.len(), columns.len()), packs.kernel);
+        packs.make_room(cut.cells);
+        let Cut { depth, columns: width, rows: height, .. } = cut;
         for column in columns.clone().step_by(width) {
             for row in rows.clone().step_by(height) {
                 for first in (0..k).step_by(depth) {
@@ -125,7 +132,7 @@ impl<E: Element> Product<E> {
             }
         };
         let in_place = kernel.reads::<E>(self.left, self.shape.2);
-        let rows = if in_place { block.rows.len() } else { (gathered.len() / steps).min(WIDEST) };
+        let rows = if in_place { block.rows.len() } else { WIDEST };
         let rows = rows / kernel.rows * kernel.rows;
         for row in block.rows.clone().step_by(rows.max(kernel.rows)) {
             let left = self.left.offset(row, block.depth.start);
@@ -220,9 +227,7 @@ impl<E: Element> Product<E> {
     pub(crate) unsafe fn run_parallel(&self, packs: &mut [Packs<E>]) {
         let (m, n, k) = self.shape;
         assert!(k > 0, "a product over nothing");
-        let tile = (packs[0].kernel.rows, packs[0].kernel.panel());
-        let in_place = packs[0].kernel.reads::<E>(self.left, k);
-        let grid = Grid::choose((m, n), tile, packs.len(), in_place);
+        let grid = self.extent().grid::<E>(packs[0].kernel, packs.len());
         packs.par_iter_mut().enumerate().for_each(|(part, packs)| {
             let (rows, columns) = grid.cell(part, (m, n));
             if !rows.is_empty() && !columns.is_empty() {
@@ -253,45 +258,5 @@ unsafe fn add_tile<W: Float>(
         for (to, &from) in to.iter_mut().zip(from) {
             *to = if target.accumulate { *to + from } else { from };
         }
-    }
-}
-
-/// C cut into rows x columns cells of whole tiles.
-#[derive(Debug, Clone, Copy)]
-struct Grid {
-    rows: usize,
-    columns: usize,
-    cell_rows: usize,
-    cell_columns: usize,
-}
-
-impl Grid {
-    /// The cut into `parts` cells whose largest cell takes the least time: one multiplication per
-    /// element of C, and about 32 times that to pack an element of B. For one of A it is a quarter
-    /// of that where A is read as it is, and more than that where it is gathered.
-    fn choose((m, n): (usize, usize), tile: (usize, usize), parts: usize, in_place: bool) -> Self {
-        let left = if in_place { 8 } else { 48 };
-        let cut = |rows: usize| {
-            let columns = parts / rows;
-            let cell_rows = m.div_ceil(tile.0).div_ceil(rows) * tile.0;
-            let cell_columns = n.div_ceil(tile.1).div_ceil(columns) * tile.1;
-            Self { rows, columns, cell_rows, cell_columns }
-        };
-        let cost = |grid: &Self| {
-            grid.cell_rows * grid.cell_columns + 32 * grid.cell_columns + left * grid.cell_rows
-        };
-        let cuts = (1..=parts).filter(|rows| parts.is_multiple_of(*rows)).map(cut);
-        cuts.min_by_key(cost).unwrap_or_else(|| cut(1))
-    }
-
-    /// Rows and columns of a cell.
-    fn cell(&self, part: usize, (m, n): (usize, usize)) -> (Range<usize>, Range<usize>) {
-        let row = part / self.columns * self.cell_rows;
-        let column = part % self.columns * self.cell_columns;
-        debug_assert!(part < self.rows * self.columns);
-        (
-            row.min(m)..(row + self.cell_rows).min(m),
-            column.min(n)..(column + self.cell_columns).min(n),
-        )
     }
 }

@@ -1,20 +1,12 @@
 //! Room in which products work.
 
+use super::cut::{self, Extent, RoomCells};
 use super::kernel::Kernel;
-use super::pack::{WIDEST, aligned, room};
-use crate::ops::Element;
+use super::pack::{aligned, room, room_len};
+use crate::ops::{Element, Float};
 
-/// Longest run of k that is packed at once, in cells.
-const DEPTH: usize = 768;
-/// Cells of B that are packed at once: 576 KiB in f32 and bf16.
-const RIGHT: usize = 384 * 384;
-/// Cells of A that are gathered at once.
-const LEFT: usize = WIDEST * DEPTH / 2;
-/// Sums that wait for the next block of k: of 384 columns and half of 1,024 rows, in whole tiles,
-/// so that two threads pack a table once for so many tokens.
-const SUMS: usize = 516 * 384;
-
-/// Room for one packed block of each operand of a product, and for its sums.
+/// Room for one packed block of each operand of a product, and for its sums: as much as the
+/// products so far took.
 ///
 /// Holds no results: only the speed of a product depends on it.
 #[derive(Debug)]
@@ -37,11 +29,18 @@ pub(super) struct Rooms<'a, W> {
 
 impl<E: Element> Packs<E> {
     fn new(kernel: &'static Kernel<E::Wide>) -> Self {
-        Self { kernel, left: room(LEFT), right: room(RIGHT), sums: room(SUMS) }
+        Self { kernel, left: Vec::new(), right: Vec::new(), sums: Vec::new() }
     }
 
     fn bytes(&self) -> usize {
         (self.left.len() + self.right.len() + self.sums.len()) * size_of::<E::Wide>()
+    }
+
+    /// Allocates what is missing: nothing once every product has run.
+    pub(super) fn make_room(&mut self, cells: RoomCells) {
+        at_least(&mut self.left, cells.left);
+        at_least(&mut self.right, cells.right);
+        at_least(&mut self.sums, cells.sums);
     }
 
     /// All rooms, each from a cache line on.
@@ -49,21 +48,12 @@ impl<E: Element> Packs<E> {
         let Self { left, right, sums, .. } = self;
         Rooms { left: aligned(left), right: aligned(right), sums: aligned(sums) }
     }
+}
 
-    /// The run of k and the columns in one block of a product over `k`.
-    ///
-    /// Gathering A anew for each block of columns asks for fewer of those.
-    pub(super) fn block(&self, k: usize, gather: bool) -> (usize, usize) {
-        let steps = k.div_ceil(self.kernel.group);
-        let most = if gather { DEPTH / 2 } else { DEPTH };
-        let depth = steps.div_ceil(steps.div_ceil(most));
-        let panel = self.kernel.panel();
-        (depth * self.kernel.group, RIGHT / depth / panel * panel)
-    }
-
-    /// The rows of a block of `columns` whose sums find room.
-    pub(super) fn rows_of_sums(&self, columns: usize) -> usize {
-        SUMS / columns / self.kernel.rows * self.kernel.rows
+fn at_least<W: Float>(cells: &mut Vec<W>, needed: usize) {
+    if needed > 0 && cells.len() < room_len::<W>(needed) {
+        *cells = Vec::new(); // before there is more, and nothing is copied
+        *cells = room(needed);
     }
 }
 
@@ -76,9 +66,18 @@ pub struct Workspace<E: Element> {
 }
 
 impl<E: Element> Workspace<E> {
-    /// Buffers for this many threads (at least 1).
+    /// For this many threads (at least 1). Room is made by products that need more than there is.
     pub fn new(threads: usize) -> Self {
         Self::with_kernel(threads, E::kernel())
+    }
+
+    /// The same with room for these products.
+    pub fn for_products(threads: usize, products: &[Extent]) -> Self {
+        let mut workspace = Self::new(threads);
+        let threads = workspace.packs.len();
+        let rooms = cut::rooms::<E>(products, E::kernel(), threads);
+        workspace.packs.iter_mut().zip(rooms).for_each(|(packs, cells)| packs.make_room(cells));
+        workspace
     }
 
     /// The same for other micro-kernels than the best.
@@ -86,8 +85,14 @@ impl<E: Element> Workspace<E> {
         Self { packs: (0..threads.max(1)).map(|_| Packs::new(kernel)).collect() }
     }
 
-    /// Size in bytes.
+    /// Size in bytes, so far.
     pub fn bytes(&self) -> usize {
         self.packs.iter().map(Packs::bytes).sum()
+    }
+
+    /// Size in bytes with room for these products, without making it.
+    pub fn planned_bytes(threads: usize, products: &[Extent]) -> usize {
+        let rooms = cut::rooms::<E>(products, E::kernel(), threads.max(1));
+        rooms.map(RoomCells::bytes::<E::Wide>).sum()
     }
 }
