@@ -39,6 +39,7 @@ BATCHES = 2
 STIRRING_STEPS = 5
 STIRRING_RATE = 1e-3
 SEQUENCES, TOKENS = 2, 17
+ENGINES = 3  # candle and fused in f32, fused in bf16
 
 # Odd widths, grouped-query ratios 3, 4 and 1, tied and untied, RoPE plain and stretched.
 CASES = {
@@ -252,9 +253,12 @@ def worst(folder):
     shares = {"f32": [], "bf16": []}
     for line in lines:
         shares[line.split(":")[0].rsplit(" ", 1)[1]].append(float(line.rsplit(" ", 1)[1]))
-    if not all(shares.values()):
-        sys.exit(f"the test did not tell of both formats:\n{done.stdout}\n{done.stderr}")
-    return {compute: worse(found) for compute, found in shares.items()}
+    shares = {compute: worse(found) for compute, found in shares.items() if found}
+    # It fails where a share is too large, which is told below; any other failure is told here.
+    is_told = any(not share <= 1 for share in shares.values())
+    if len(lines) != ENGINES * len(CASES) or (done.returncode != 0 and not is_told):
+        sys.exit(f"the test failed, or left cases out:\n{done.stdout}\n{done.stderr}")
+    return shares
 
 
 def worse(shares):

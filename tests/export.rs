@@ -248,7 +248,7 @@ fn an_out_that_cannot_be_replaced_is_told_before_anything_is_written() {
 fn a_run_that_goes_on_is_exported() {
     let folder = Folder::new();
     let words = ["train", "--out", &folder.text(), "--steps", "100000"];
-    let saves = ["--checkpoint-every", "1steps", "--set", "checkpoint.keep=1"];
+    let saves = ["--checkpoint-every", "20steps", "--set", "checkpoint.keep=1"];
     let small = ["--set", "batch.sequence_tokens=8", "--set", "schedule.steps=100000"];
     let mut running = Running::start(yardstick(&[&words[..], &saves, &small].concat()));
     let latest = folder.path().join("checkpoints/LATEST");

@@ -150,8 +150,8 @@ fn the_plan_is_within_a_twentieth_of_the_peak() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Ranks read weights from a folder with nothing in memory that grows with a tensor. The largest is
-/// the table here, and a sharded optimizer in bf16 leaves least else to hide it.
+/// Ranks read weights from a folder without holding tensors twice. The largest is the table here,
+/// and a sharded optimizer in bf16 leaves least else to hide it.
 #[cfg(feature = "mpi")]
 #[test]
 fn so_it_is_with_weights_from_a_folder() {

@@ -7,7 +7,7 @@ mod support;
 use std::process::Stdio;
 
 use serde_json::{Value, json};
-use support::{Folder, finish, run, yardstick};
+use support::{Folder, Running, finish, run, yardstick};
 
 fn train(folder: &Folder, extra: &[&str]) -> support::Finished {
     let out = folder.text();
@@ -257,7 +257,7 @@ fn a_reader_that_leaves_ends_no_run() {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
         command.stdin(Stdio::null()).stdout(writer.try_clone().unwrap()).stderr(writer);
-        assert_eq!(command.status().unwrap().code(), Some(0), "{format}");
+        assert_eq!(Running::spawn(command).wait(), Some(0), "{format}");
         let record = folder.record();
         assert_eq!((&record["status"], &record["exit_code"]), (&json!("complete"), &json!(0)));
         assert_eq!(record["steps"]["completed"].to_string(), steps);

@@ -1,8 +1,8 @@
 //! Cores that a launcher's binding leaves to nobody.
 //!
-//! Open MPI binds each of one or two ranks to one core, however many the machine has. What a rank
-//! may run on is the narrower of two masks: what its container allows, and what whoever started it
-//! chose out of that. Only the second can be widened, and only a process may ask the kernel for it.
+//! Open MPI binds the one or two ranks of a run to a core each and more to a socket each, however
+//! many cores there are. What it had to give is what it may run on itself: the process that started
+//! this one. A shell between the two has the rank's own cores, and then nothing is missed.
 
 use std::collections::HashSet;
 use std::fs;
@@ -12,23 +12,23 @@ use crate::cgroup::Limits;
 use crate::threads;
 use crate::topology::Presence;
 
-/// What the system gives a rank if it is asked for everything.
+/// What a launcher may give to ranks here.
 #[derive(Debug)]
 struct Room {
-    /// Logical processors that a thread may be bound to here.
+    /// Logical processors that it may run on.
     cores: Vec<usize>,
     /// CPU time per wall time that the control group allows, in cores.
     quota_cores: Option<f64>,
 }
 
-/// How many logical processors this rank's container allows that no rank is bound to: those of
-/// physical cores of which none uses any, and no more than the quota has time for. 0 when it cannot
-/// be known.
+/// How many logical processors this rank's launcher may run on and no rank of the machine is bound
+/// to: those of physical cores of which none uses any, and no more than the quota has time for. 0
+/// when it cannot be known.
 ///
 /// # Panics
 /// When there is no such rank.
 pub(crate) fn unused_cores(rank: usize, presences: &[Presence]) -> usize {
-    let Some(cores) = threads::reachable_cores() else { return 0 };
+    let Some(cores) = threads::cores_of_parent() else { return 0 };
     let quota_cores = Limits::of_this_process().cpu_cores;
     let system = Path::new("/sys/devices/system/cpu");
     Room { cores, quota_cores }.unused(rank, presences, system)
@@ -117,20 +117,5 @@ mod tests {
         assert_eq!(room(8, None).unused(0, &ranks, root.path()), 4, "two cores of two threads");
         fs::write(root.path().join("isolated"), "3,6-7\n").unwrap();
         assert_eq!(room(8, None).unused(0, &ranks, root.path()), 1);
-    }
-
-    #[test]
-    fn a_bound_rank_can_say_what_its_container_would_allow() {
-        let reachable = threads::reachable_cores().unwrap();
-        let bound = std::thread::spawn(|| {
-            let first = threads::allowed_cores()[0];
-            threads::pin_current_thread(&[first]).unwrap();
-            let ranks = [presence("a", "x", &threads::allowed_cores())];
-            let unused = room(64, None).unused(0, &ranks, Path::new("/nonexistent"));
-            (threads::reachable_cores().unwrap(), threads::allowed_cores(), unused)
-        });
-        let (found, left, unused) = bound.join().unwrap();
-        assert_eq!(found, reachable);
-        assert_eq!((left.len(), unused), (1, 63), "asking changes nothing");
     }
 }

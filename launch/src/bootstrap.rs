@@ -50,9 +50,9 @@ pub struct World {
     pub hosts: Vec<String>,
     /// Compute threads of this rank, and their cores.
     pub threads: ThreadPlan,
-    /// Cores that no rank may run on because a launcher bound them all to others, though this
-    /// rank's container allows them; 0 without a launcher, and when enough are left for the threads
-    /// that were asked for.
+    /// Logical processors that the launcher may run on and no rank of the machine is bound to,
+    /// without siblings of used ones and what the quota has no time for; 0 without a launcher, and
+    /// when enough are left for the threads that were asked for.
     pub unused_cores: usize,
 }
 

@@ -121,21 +121,19 @@ pub fn allowed_cores() -> Vec<usize> {
 
 /// The same, or `None` where the system cannot say (more than [`CORES_MAX`] of them).
 pub(crate) fn known_cores() -> Option<Vec<usize>> {
-    let set = sched_getaffinity(None).ok()?;
-    let cores: Vec<_> = (0..CORES_MAX).filter(|&core| set.is_set(core)).collect();
+    let cores = members(&sched_getaffinity(None).ok()?);
     Some(by_physical_core(cores, Path::new("/sys/devices/system/cpu")))
 }
 
-/// Logical processors that a thread of this process can be bound to: what its container allows,
-/// which may be more than whoever started it left to it. `None` where the system does not say.
-///
-/// The kernel cuts what it is asked for down to that. A thread that is gone afterwards asks.
-pub(crate) fn reachable_cores() -> Option<Vec<usize>> {
-    let ask = || {
-        pin_current_thread(&(0..CORES_MAX).collect::<Vec<_>>()).ok()?;
-        known_cores()
-    };
-    std::thread::Builder::new().spawn(ask).ok()?.join().ok()?
+fn members(set: &CpuSet) -> Vec<usize> {
+    (0..CORES_MAX).filter(|&core| set.is_set(core)).collect()
+}
+
+/// Logical processors that the process which started this one may run on: those that a launcher had
+/// to give. `None` where the system does not say.
+pub(crate) fn cores_of_parent() -> Option<Vec<usize>> {
+    let parent = rustix::process::getppid()?;
+    Some(members(&sched_getaffinity(Some(parent)).ok()?))
 }
 
 /// Sorts by package and physical core: siblings are often numbered half the machine apart.

@@ -92,8 +92,9 @@ impl Running {
         Self::spawn(command)
     }
 
+    /// The same, with what it reads and writes as the command says.
     #[track_caller]
-    fn spawn(mut command: Command) -> Self {
+    pub fn spawn(mut command: Command) -> Self {
         let child = command.process_group(0).spawn();
         let child = child.unwrap_or_else(|error| panic!("{command:?}: {error}"));
         Self { child, start: Instant::now() }

@@ -57,6 +57,7 @@ impl Remedies {
         let choices = [
             (self.recompute, "set run.recompute = true"),
             (is_packed, "set run.pack_weights = false"),
+            (self.shard && self.several_ranks, SHARD),
             (true, "lower batch.micro_sequences or batch.sequence_tokens"),
             (self.fewer_ranks, FEWER_RANKS),
         ];
@@ -66,13 +67,13 @@ impl Remedies {
     /// `enough_ranks_fit` where parts of what is sharded can be small enough.
     fn for_flat(&self, enough_ranks_fit: bool) -> Vec<&'static str> {
         let choices = [
-            (self.shard && self.several_ranks, "set run.shard_optimizer = true"),
+            (enough_ranks_fit && self.shard && self.several_ranks, SHARD),
             (
-                self.shard && !self.several_ranks,
+                enough_ranks_fit && self.shard && !self.several_ranks,
                 "set run.shard_optimizer = true with more machines",
             ),
             (
-                !self.shard && enough_ranks_fit,
+                enough_ranks_fit && !self.shard,
                 "take more machines, so that each rank holds less optimizer state",
             ),
             (self.fewer_ranks, FEWER_RANKS),
@@ -81,6 +82,9 @@ impl Remedies {
         offered(choices)
     }
 }
+
+/// Frees optimizer state for whatever else is short.
+const SHARD: &str = "set run.shard_optimizer = true";
 
 /// What is available is divided among them.
 const FEWER_RANKS: &str = "start fewer ranks per machine";
@@ -140,13 +144,15 @@ mod tests {
         assert_eq!(
             of(&[], 2, PACKED_WEIGHTS),
             "2.00 GiB are activations and workspace; set run.recompute = true, \
-             set run.pack_weights = false, lower batch.micro_sequences or batch.sequence_tokens, \
+             set run.pack_weights = false, set run.shard_optimizer = true, \
+             lower batch.micro_sequences or batch.sequence_tokens, \
              or start fewer ranks per machine"
         );
         let least = "2.00 GiB are activations and workspace; \
                      lower batch.micro_sequences or batch.sequence_tokens";
-        for settings in ["run.recompute=true", "run.engine=candle", "model.layers=1"] {
-            assert_eq!(of(&[settings], 1, "activations"), least, "{settings}");
+        for setting in ["run.recompute=true", "run.engine=candle", "model.layers=1"] {
+            let settings = [setting, "run.shard_optimizer=true"];
+            assert_eq!(of(&settings, 1, "activations"), least, "{setting}");
         }
     }
 
@@ -167,6 +173,7 @@ mod tests {
             // Weights and gradients alone do not fit.
             (&sharded, (8, 8), 2, fewer.to_owned()),
             (&sharded, (8, 1), 2, String::new()),
+            (&[], (8, 1), 2, String::new()),
         ] {
             let expected = format!(
                 "4.00 GiB are weights, gradients and optimizer state; {expected}{}take a smaller \

@@ -10,7 +10,7 @@ const TOKENS_MAX: usize = 512;
 /// Whether a step of so many micro-batches of so many tokens is faster where weights stay packed.
 ///
 /// Packing takes about as long as multiplying by 25 rows: measured for GPT-2 124M on Zen 4 in bf16,
-/// a tenth of Y and dX at 256 tokens and 3 to 4 % at 1,024. Of one micro-batch alone nothing is
+/// a tenth of Y and dX at 256 tokens and 3 to 5 % at 1,024. Of one micro-batch alone nothing is
 /// read twice.
 pub fn packing_pays(micro_batches: usize, tokens: usize) -> bool {
     micro_batches > 1 && tokens <= TOKENS_MAX

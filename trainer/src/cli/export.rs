@@ -81,9 +81,13 @@ fn from_a_living_run<T>(
     let mut last = None;
     for _ in 0..tries {
         let checkpoint = named.clone().map_or_else(&newest, Ok)?;
-        let was_there = holds(&checkpoint);
+        // The newest was there when it was found, which may have been a while ago.
+        let was_there = named.is_none() || holds(&checkpoint);
+        let removed = |failure: &Failure| {
+            failure.code == ExitCode::Checkpoint && was_there && !holds(&checkpoint)
+        };
         match read(&checkpoint) {
-            Err(failure) if was_there && !holds(&checkpoint) => last = Some((checkpoint, failure)),
+            Err(failure) if removed(&failure) => last = Some((checkpoint, failure)),
             outcome => return outcome,
         }
     }
@@ -103,6 +107,10 @@ mod tests {
 
     /// Reads checkpoint after checkpoint, of which all but one vanish meanwhile.
     fn read(named: Option<&str>, sound: usize) -> (Outcome<String>, usize) {
+        read_failing(ExitCode::Checkpoint, named, sound)
+    }
+
+    fn read_failing(code: ExitCode, named: Option<&str>, sound: usize) -> (Outcome<String>, usize) {
         let there = RefCell::new("s1".to_owned());
         let reads = Cell::new(0);
         let outcome = from_a_living_run(
@@ -115,10 +123,28 @@ mod tests {
                     return Ok(name.to_owned());
                 }
                 *there.borrow_mut() = format!("s{}", reads.get() + 1);
-                Err(Failure::new(ExitCode::Checkpoint, anyhow::anyhow!("No such file")))
+                Err(Failure::new(code, anyhow::anyhow!("No such file")))
             },
         );
         (outcome, reads.get())
+    }
+
+    #[test]
+    fn the_newest_may_be_gone_before_it_is_read() {
+        let reads = Cell::new(0);
+        let read = |name: &str| {
+            reads.set(reads.get() + 1);
+            let gone = || Failure::new(ExitCode::Checkpoint, anyhow::anyhow!("No such file"));
+            if reads.get() > 1 { Ok(name.to_owned()) } else { Err(gone()) }
+        };
+        let newest = || Ok("s1".to_owned());
+        assert_eq!(from_a_living_run(None, newest, |_| false, read).unwrap(), "s1");
+    }
+
+    #[test]
+    fn a_failure_of_another_kind_is_told_as_it_is() {
+        let (outcome, reads) = read_failing(ExitCode::Usage, None, 2);
+        assert_eq!((outcome.unwrap_err().to_string().as_str(), reads), ("No such file", 1));
     }
 
     #[test]

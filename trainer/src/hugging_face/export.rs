@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use checkpoint::{Alone, Dtype, PartMut, Store, TensorBox};
@@ -44,7 +45,7 @@ pub(crate) fn export(
     }
     // A whole folder gets the name at the end: it can be that of an empty folder, but no link's.
     let is_link = fs::symlink_metadata(out.components().as_path()).is_ok_and(|it| it.is_symlink());
-    if out.file_name().is_none() || is_link {
+    if out.file_name().is_none() || is_link || is_mounted(out) {
         return Err(refuse(out, format!("cannot be replaced by an export\n  hint: {NEW_FOLDER}")));
     }
     let partial = Partial::take(out)?;
@@ -57,6 +58,13 @@ pub(crate) fn export(
         let _ = fs::remove_dir_all(&partial.path); // the first failure is the one to tell
     }
     published
+}
+
+/// Whether a folder is where another file system begins: nothing can be put in its place.
+pub(super) fn is_mounted(out: &Path) -> bool {
+    let parent = out.join("..");
+    let device = |path: &Path| fs::metadata(path).map(|it| it.dev());
+    device(out).is_ok_and(|own| device(&parent).is_ok_and(|parent| own != parent))
 }
 
 /// What can always be written.

@@ -10,6 +10,7 @@ use models::{Layout, ModelConfig};
 use serde_json::{Value, json};
 
 use super::description::{check, describe};
+use super::export::is_mounted;
 use super::header::{self, Entry};
 use super::pieces::{pieces, transpose};
 use super::{CONFIG, Import, PART_BYTES, WEIGHTS};
@@ -224,4 +225,14 @@ fn another_model_is_named_by_its_key() {
     let mut plain = describe(&gpt());
     plain.as_object_mut().unwrap().remove("n_inner");
     assert!(check(&gpt(), plain).unwrap_err().contains("n_inner: expected 33"), "it is 4 C");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_mounted_folder_cannot_be_replaced() {
+    assert!(is_mounted(Path::new("/proc")));
+    assert!(!is_mounted(Path::new("/proc/sys")), "inside of one");
+    let folder = tempfile::tempdir().unwrap();
+    assert!(!is_mounted(folder.path()));
+    assert!(!is_mounted(&folder.path().join("not-there")));
 }

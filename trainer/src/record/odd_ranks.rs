@@ -46,7 +46,7 @@ fn unused_cores(ranks: &[RankRecord]) -> Option<String> {
     let hosts: Vec<_> = hosts.iter().map(of_host).collect();
     let all = Some(list(&hosts)).filter(|_| !hosts.is_empty())?;
     Some(format!(
-        "the launcher's binding leaves cores unused: {all}; `mpirun --bind-to none` (srun: \
+        "the launcher's binding leaves cores unused, as seen from their hosts: {all}; `mpirun --bind-to none` (srun: \
          `--cpu-bind=none`) lets ranks divide all that they may use"
     ))
 }
@@ -95,7 +95,7 @@ mod tests {
         let mut two = ranks(&[None, None, None], 3);
         two[1].host = two[0].host.clone();
         let told = unused_cores(&two).unwrap();
-        assert!(told.contains("leaves cores unused: 3 on node-0, 3 on node-2; "), "{told}");
+        assert!(told.contains("from their hosts: 3 on node-0, 3 on node-2; "), "{told}");
     }
 
     #[test]

@@ -73,8 +73,8 @@ pub struct RankRecord {
     pub cores: Option<Vec<usize>>,
     /// Compute threads.
     pub threads: usize,
-    /// Cores that no rank may run on because a launcher bound them all to others, though this
-    /// rank's container allows them; 0 in records that were made before it was told.
+    /// Logical processors that the launcher may run on and no rank of the machine is bound to: the
+    /// same number on every rank of a machine; 0 in records that were made before it was told.
     #[serde(default)]
     pub unused_cores: usize,
     /// Instruction set of our matmul in the precision of the run, as chosen at run time; `null`

@@ -112,17 +112,19 @@ impl<E: Element> Workspace<E> {
         (vocabulary, width): (usize, usize),
         is_table_kept: bool,
     ) -> [Extent; 3] {
+        // As `Output::plain` stores them.
+        let is_narrow = size_of::<E>() < size_of::<E::Wide>();
         let logits = Extent {
             shape: (vocabulary, tokens, width),
             left_is_rows: true,
             right_is_packed: false,
-            is_narrow: true,
+            is_narrow,
         };
         let dhidden = Extent {
             shape: (tokens, width, vocabulary),
             left_is_rows: false,
             right_is_packed: is_table_kept,
-            is_narrow: true,
+            is_narrow,
         };
         let dtable = Extent { shape: (vocabulary, width, tokens), is_narrow: false, ..logits };
         [logits, dhidden, dtable]

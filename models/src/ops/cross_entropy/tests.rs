@@ -205,3 +205,30 @@ fn the_gradient_of_the_table_is_added_where_it_is_to_be() {
     let twice: Vec<f64> = once.dtable.iter().map(|sum| 2.0 * sum).collect();
     assert!(relative_error(&dtable, &twice) < 1e-14);
 }
+
+/// Bytes that the products of one chunk took, and those that were planned.
+fn room<E: Element>(is_table_kept: bool) -> (usize, usize) {
+    let (tokens, vocabulary, width) = (70, 900, 1600); // in bf16 sums of logits and dH wait
+    let (hidden, table) = (vec![E::ZERO; tokens * width], vec![E::ZERO; vocabulary * width]);
+    let targets = targets(tokens, vocabulary);
+    let inputs = Inputs { hidden: &hidden, table: &table, targets: &targets, width };
+    let (mut workspace, mut packs) = (Workspace::new(tokens, vocabulary), Packs::new(3));
+    if is_table_kept {
+        workspace.keep_table((vocabulary, width));
+    }
+    let (mut dhidden, mut dtable) = (hidden.clone(), vec![E::Wide::ZERO; table.len()]);
+    let (meter, gradient) = (&mut Meter::default(), (dtable.as_mut_slice(), Sums::Write));
+    forward(inputs, &mut workspace, &mut packs, meter);
+    backward(&mut dhidden, gradient, E::Wide::ONE, inputs, &mut workspace, &mut packs, meter);
+    let products = Workspace::<E>::products(tokens, (vocabulary, width), is_table_kept);
+    (packs.bytes(), Packs::<E>::planned_bytes(3, &products))
+}
+
+#[test]
+fn its_products_take_the_room_that_is_planned() {
+    for is_table_kept in [false, true] {
+        for (taken, planned) in [room::<f32>(is_table_kept), room::<bf16>(is_table_kept)] {
+            assert_eq!(taken, planned, "table kept: {is_table_kept}");
+        }
+    }
+}
