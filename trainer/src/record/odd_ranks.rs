@@ -46,8 +46,8 @@ fn unused_cores(ranks: &[RankRecord]) -> Option<String> {
     let hosts: Vec<_> = hosts.iter().map(of_host).collect();
     let all = Some(list(&hosts)).filter(|_| !hosts.is_empty())?;
     Some(format!(
-        "the launcher's binding leaves cores unused, as seen from their hosts: {all}; `mpirun --bind-to none` (srun: \
-         `--cpu-bind=none`) lets ranks divide all that they may use"
+        "the launcher's binding leaves cores unused, as seen from their hosts: {all}; \
+         `mpirun --bind-to none` (srun: `--cpu-bind=none`) lets ranks divide all that they may use"
     ))
 }
 
