@@ -42,27 +42,21 @@ impl Room {
             ranks.flat_map(|other| other.cores.iter().copied()).collect()
         };
         let used = used_by(&|other| mine.is_beside(other));
-        let busy: HashSet<_> = used.iter().filter_map(|&core| physical(core, system)).collect();
-        let kept = isolated(system);
-        let is_unused = |core: &&usize| {
-            let is_busy = physical(**core, system).is_some_and(|place| busy.contains(&place));
-            !used.contains(core) && !kept.contains(core) && !is_busy
+        let place = |core: &usize| match threads::physical_core(*core, system) {
+            [Some(package), Some(number)] => Some((package, number)),
+            _ => None,
         };
+        let busy: HashSet<_> = used.iter().filter_map(place).collect();
+        let kept = isolated(system);
+        let is_busy = |core: &usize| place(core).is_some_and(|place| busy.contains(&place));
+        let is_unused =
+            |core: &&usize| !used.contains(core) && !kept.contains(core) && !is_busy(core);
         let unused = self.cores.iter().filter(is_unused).count();
         // The quota is of this rank's pod alone.
         let spent = used_by(&|other| mine.node() == other.node()).len();
         let rest = |quota: f64| (quota as usize).saturating_sub(spent);
         unused.min(self.quota_cores.map_or(usize::MAX, rest))
     }
-}
-
-/// Package and number of a logical processor's physical core.
-fn physical(core: usize, system: &Path) -> Option<(i64, i64)> {
-    let read = |file: &str| -> Option<i64> {
-        let path = system.join(format!("cpu{core}/topology/{file}"));
-        fs::read_to_string(path).ok()?.trim().parse().ok()
-    };
-    Some((read("physical_package_id")?, read("core_id")?))
 }
 
 /// Processors that the kernel was started to keep free, as in `2-3,8`: nobody is meant to use them.

@@ -138,20 +138,22 @@ pub(crate) fn cores_of_parent() -> Option<Vec<usize>> {
 
 /// Sorts by package and physical core: siblings are often numbered half the machine apart.
 pub(crate) fn by_physical_core(mut cores: Vec<usize>, root: &Path) -> Vec<usize> {
-    let read = |core: usize, file: &str| -> i64 {
-        let path = root.join(format!("cpu{core}/topology/{file}"));
-        fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(-1)
-    };
-    let places: HashMap<_, _> = cores
-        .iter()
-        .map(|&core| (core, (read(core, "physical_package_id"), read(core, "core_id"))))
-        .collect();
+    let place = |core| physical_core(core, root).map(|number| number.unwrap_or(-1));
+    let places: HashMap<_, _> = cores.iter().map(|&core| (core, place(core))).collect();
     cores.sort_by_key(|core| (places[core], *core));
     cores
 }
 
+/// Package and number of a logical processor's physical core, where the system says them.
+pub(crate) fn physical_core(core: usize, root: &Path) -> [Option<i64>; 2] {
+    ["physical_package_id", "core_id"].map(|file| {
+        let path = root.join(format!("cpu{core}/topology/{file}"));
+        fs::read_to_string(path).ok()?.trim().parse().ok()
+    })
+}
+
 /// Lets the current thread, and threads that it starts, run on these cores only.
-pub(crate) fn pin_current_thread(cores: &[usize]) -> Result<(), Error> {
+fn pin_current_thread(cores: &[usize]) -> Result<(), Error> {
     let mut set = CpuSet::new();
     for &core in cores.iter().filter(|&&core| core < CORES_MAX) {
         set.set(core);

@@ -75,8 +75,9 @@ pub(super) fn cache_lines(start: *const i8, bytes: usize) -> impl Iterator<Item 
         .map(move |offset| start.wrapping_sub(before).wrapping_add(offset))
 }
 
-/// Partial sums of [`sum`] and [`dot`]: one AVX-512 register of f32, two of f64.
-const LANES: usize = 16;
+/// What is computed at once in registers, as the partial sums of [`sum`] and [`dot`]: one AVX-512
+/// register of f32, two of f64.
+pub(crate) const LANES: usize = 16;
 
 /// Sum of products of both slices in a fixed order that vectorises.
 #[inline(always)]

@@ -9,12 +9,11 @@ pub(super) fn apply(table: &mut Table, item: &str) -> Outcome<()> {
     let usage = |what: &str| Failure::usage(format!("--set {item}: {what}"));
     let (path, text) = item.split_once('=').ok_or_else(|| usage("expected section.key=value"))?;
     let path: Vec<&str> = path.trim().split('.').collect();
-    let (Some((key, tables)), false) = (path.split_last(), path.contains(&"")) else {
-        return Err(usage("expected section.key before the ="));
-    };
-    if tables.is_empty() {
-        return Err(usage("expected section.key before the ="));
-    }
+    let is_path = path.len() > 1 && !path.contains(&"");
+    let (key, tables) = path
+        .split_last()
+        .filter(|_| is_path)
+        .ok_or_else(|| usage("expected section.key before the ="))?;
     let mut table = table;
     for (depth, name) in tables.iter().enumerate() {
         let value = table.entry(*name).or_insert_with(|| Value::Table(Table::new()));

@@ -95,8 +95,8 @@ fn place<'a, const BYTES: usize>(
     let theirs = part.as_chunks::<BYTES>().0;
     let width = ours.len();
     for (column, ours) in ours.enumerate() {
-        for (ours, row) in ours.iter_mut().zip(theirs.chunks_exact(width)) {
-            *ours = element(row[column]);
+        for (row, ours) in ours.iter_mut().enumerate() {
+            *ours = element(theirs[row * width + column]);
         }
     }
 }

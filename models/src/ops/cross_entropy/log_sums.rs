@@ -6,7 +6,8 @@
 
 use rayon::prelude::*;
 
-use crate::ops::{Element, Float, simd};
+use crate::ops::simd::{self, LANES};
+use crate::ops::{Element, Float};
 
 /// Pieces of the vocabulary.
 pub(super) const PARTS: usize = 64;
@@ -14,8 +15,6 @@ pub(super) const PARTS: usize = 64;
 const COLUMNS: usize = 64;
 /// Ids of a tile.
 const ROWS: usize = 8;
-/// Tokens whose maxima stay in a register: one of AVX-512 in f32, two in f64.
-const LANES: usize = 16;
 
 /// Writes `log_sums` (tokens) of `logits` (V, tokens); `maxima` and `sums` are room for as many in
 /// each part.

@@ -3,10 +3,8 @@
 #![allow(unsafe_code)]
 
 use super::product::PANEL;
-use crate::ops::{Element, gelu, simd};
-
-/// Columns that are finished at once: a register of AVX-512 in f32.
-const LANES: usize = 16;
+use crate::ops::simd::{self, LANES};
+use crate::ops::{Element, gelu};
 
 /// Where the sums of a product go. All matrices here have rows of contiguous elements.
 #[derive(Debug, Clone, Copy)]

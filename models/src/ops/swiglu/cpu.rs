@@ -2,10 +2,8 @@
 
 use rayon::prelude::*;
 
-use crate::ops::{Element, Float, ROW_CHUNK, simd};
-
-/// Elements of a run: a register of AVX-512 in f32.
-const LANES: usize = 16;
+use crate::ops::simd::{self, LANES};
+use crate::ops::{Element, Float, ROW_CHUNK};
 
 /// s = 1 / (1 + e^-g).
 #[inline(always)]
