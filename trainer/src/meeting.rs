@@ -141,7 +141,7 @@ pub(crate) fn gather_ranks(
         cores: threads.exclusive.then(|| threads.cores.clone()),
         threads: threads.threads,
         unused_cores: world.unused_cores,
-        matmul_kernel: is_ours.then(|| models::fused::matmul_kernel(compute).0.to_owned()),
+        matmul_kernel: is_ours.then(|| models::fused::matmul_kernel(compute).to_owned()),
         planned_bytes: Some(planned_bytes),
         phases_ns,
     };

@@ -105,12 +105,19 @@ impl Fused {
     }
 }
 
-/// Instruction set of the matmul kernels for a format on this processor, and that of the fastest
-/// which a processor of this architecture may have.
-pub fn matmul_kernel(compute: Compute) -> (&'static str, &'static str) {
+/// Instruction set of the matmul kernels for a format on this processor.
+pub fn matmul_kernel(compute: Compute) -> &'static str {
     match compute {
-        Compute::F32 => (matmul::kernel_name::<f32>(), matmul::best_kernel_name::<f32>()),
-        Compute::Bf16 => (matmul::kernel_name::<bf16>(), matmul::best_kernel_name::<bf16>()),
+        Compute::F32 => matmul::kernel_name::<f32>(),
+        Compute::Bf16 => matmul::kernel_name::<bf16>(),
+    }
+}
+
+/// Those that are no fallback on a processor of this architecture, best first.
+pub fn full_speed_kernels(compute: Compute) -> &'static [&'static str] {
+    match compute {
+        Compute::F32 => matmul::full_speed_kernels::<f32>(),
+        Compute::Bf16 => matmul::full_speed_kernels::<bf16>(),
     }
 }
 

@@ -9,19 +9,22 @@ use super::{Anomaly, RankRecord};
 /// Names and numbers that a sentence has; the record has all.
 const TOLD: usize = 8;
 
-/// Ranks whose processor lacks the best matmul kernels, and hosts whose cores a launcher's binding
-/// leaves unused: one sentence for each of the two.
+/// Ranks whose processor lacks fast matmul kernels, or the better ones that others have, and hosts
+/// whose cores a launcher's binding leaves unused: one sentence for each of the two.
 pub(crate) fn odd_ranks(ranks: &[RankRecord], compute: Compute) -> Vec<Anomaly> {
-    let (_, best) = models::fused::matmul_kernel(compute);
+    let fast = models::fused::full_speed_kernels(compute);
     let told = |text| Anomaly { step: None, rank: None, text };
-    [slow_matmul(ranks, compute, best), unused_cores(ranks)]
+    [slow_matmul(ranks, compute, fast), unused_cores(ranks)]
         .into_iter()
         .flatten()
         .map(told)
         .collect()
 }
 
-fn slow_matmul(ranks: &[RankRecord], compute: Compute, best: &str) -> Option<String> {
+/// `fast` are the kernels that are no fallback, best first.
+fn slow_matmul(ranks: &[RankRecord], compute: Compute, fast: &[&str]) -> Option<String> {
+    let is_here = |kernel| ranks.iter().any(|rank| rank.matmul_kernel.as_deref() == Some(kernel));
+    let best = *fast.iter().find(|&&kernel| is_here(kernel)).or(fast.last())?;
     let mut slow: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for rank in ranks {
         if let Some(kernel) = rank.matmul_kernel.as_deref().filter(|&kernel| kernel != best) {
@@ -76,7 +79,7 @@ mod tests {
 
     #[test]
     fn ranks_on_lesser_processors_are_named() {
-        let told = |kernels: &[_]| slow_matmul(&ranks(kernels, 0), Compute::F32, "best");
+        let told = |kernels: &[_]| slow_matmul(&ranks(kernels, 0), Compute::F32, &["best"]);
         assert_eq!(told(&[Some("best"), Some("best")]), None);
         assert_eq!(told(&[None, None]), None, "another engine's matmul");
         assert_eq!(
@@ -87,6 +90,18 @@ mod tests {
         assert!(mixed.contains("to fma on ranks 0, 3 and to scalar on rank 1, for "), "{mixed}");
         let many = told(&[Some("fma"); 11]).unwrap();
         assert!(many.contains("fma on ranks 0, 1, 2, 3, 4, 5, 6, 7 and 3 more, for "), "{many}");
+    }
+
+    #[test]
+    fn a_kernel_that_is_fast_enough_alone_is_named_beside_a_better_one() {
+        let told = |kernels: &[_]| slow_matmul(&ranks(kernels, 0), Compute::Bf16, &["best", "good"]);
+        assert_eq!(told(&[Some("good"), Some("good")]), None);
+        assert_eq!(
+            told(&[Some("good"), Some("best")]).unwrap(),
+            "matmul in bf16 falls back to good on rank 0, for lack of best"
+        );
+        let lesser = told(&[Some("good"), Some("fma")]).unwrap();
+        assert!(lesser.ends_with(" to fma on rank 1, for lack of good"), "{lesser}");
     }
 
     #[test]

@@ -117,6 +117,7 @@ impl<E: Element> Head<'_, E> {
                 rows: [query, doutput],
                 along_keys,
                 along_queries: [probabilities, differences],
+                by_query: room,
                 sums: query_sums,
                 key_sums,
                 value_sums,
@@ -136,7 +137,8 @@ impl<E: Element> Head<'_, E> {
             product(by_key(differences), query, steps, sums, keys, add);
             let panel = &panels[key / BLOCK * block..][..block];
             let steps = keys.div_ceil(kernel.group());
-            product(by_query(along_keys), panel, steps, query_sums, rows, key > 0);
+            let left = by_query(along_keys, room);
+            product(left, panel, steps, query_sums, rows, key > 0);
         }
         let gradient = self.gradient.wrapping_add(first * self.shape.qkv_width());
         // SAFETY: as this function.

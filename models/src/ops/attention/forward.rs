@@ -76,7 +76,8 @@ impl<E: Element> Queries<'_, E> {
         let (kernel, stride) = (scratch.kernel, scratch.stride());
         let scale = scale(self.shape);
         let block = scratch.panels.len() / self.shape.tokens.div_ceil(BLOCK);
-        let Scratch { panels, columns: [columns, _], scores, along_keys, sums, .. } = scratch;
+        let Scratch { panels, columns: [columns, _], scores, along_keys, by_query: room, sums, .. } =
+            scratch;
         let mut softmax = Softmax::new();
         let query = self.query.transposed();
         // SAFETY: `rows` queries exist.
@@ -103,7 +104,7 @@ impl<E: Element> Queries<'_, E> {
             );
             let shape = (rows, head_width, keys.div_ceil(kernel.group()));
             let target = Target { start: sums.as_mut_ptr(), row: stride, accumulate };
-            let left = by_query(along_keys);
+            let left = by_query(along_keys, room);
             // SAFETY: as this function; the sums are this thread's.
             unsafe { Small { shape, left, right: values.as_ptr(), target }.run(kernel) };
             accumulate = true;

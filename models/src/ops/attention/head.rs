@@ -8,6 +8,7 @@ use crate::ops::matmul::kernel::{Kernel, Left, Target};
 use crate::ops::matmul::pack;
 use crate::ops::matmul::small::Small;
 use crate::ops::matmul::strided::Strided;
+use crate::ops::matmul::transpose;
 use crate::ops::{Element, Float};
 
 /// A pointer that tasks share, each writing a part of its own.
@@ -115,10 +116,24 @@ pub(super) fn against_queries<E: Element>(
     Small { shape, left: Left { start, ..rows }, right: columns.as_ptr(), target }
 }
 
-/// Cells along the keys as the left operand: a row for each query.
-pub(super) fn by_query<W>(cells: &[[W; BLOCK]]) -> Left<W> {
-    let start = cells.as_flattened().as_ptr();
-    Left { start, row_bytes: size_of::<W>(), step_bytes: BLOCK * size_of::<W>() }
+/// Cells along the keys as the left operand: a row for each query, in `room` where the micro-kernels
+/// ask for contiguous rows, else as they are.
+pub(super) fn by_query<W: Float>(cells: &[[W; BLOCK]], room: &mut [[W; BLOCK]]) -> Left<W> {
+    let steps = cells.as_flattened();
+    if room.is_empty() {
+        let (row_bytes, step_bytes) = (size_of::<W>(), BLOCK * size_of::<W>());
+        return Left { start: steps.as_ptr(), row_bytes, step_bytes };
+    }
+    let rows = room.as_flattened_mut();
+    for step in (0..BLOCK / 2).step_by(transpose::SIDE) {
+        for query in (0..BLOCK).step_by(transpose::SIDE) {
+            let from = (steps[step * BLOCK + query..].as_ptr(), BLOCK * size_of::<W>());
+            let to = (rows[query * BLOCK + step..].as_mut_ptr(), BLOCK);
+            // SAFETY: both are BLOCK x BLOCK cells, of which those along keys fill a half.
+            unsafe { transpose::block(from, to) };
+        }
+    }
+    by_key(room)
 }
 
 /// Cells along the queries as the left operand: a row for each key.

@@ -3,7 +3,7 @@
 use half::bf16;
 
 use super::{Shape, Workspace, backward, forward};
-use crate::ops::matmul::kernel::{Kernel, singles};
+use crate::ops::matmul::kernel::{Kernel, pairs, singles};
 use crate::ops::testing::{check_gradient, inner, relative_error, uniform};
 use crate::ops::{Element, Float};
 
@@ -122,8 +122,7 @@ fn f64_and_f32_agree_with_the_formula() {
 /// Outputs are rounded once, probabilities and their gradients once before: by 2^-8 each at most.
 #[test]
 fn bf16_agrees_with_the_formula_also_where_it_must_be_widened() {
-    agrees_with_f64::<bf16>(bf16::kernel(), (4e-3, 8e-3));
-    for kernel in singles() {
+    for kernel in pairs().iter().chain(singles()) {
         agrees_with_f64::<bf16>(kernel, (4e-3, 8e-3));
     }
 }

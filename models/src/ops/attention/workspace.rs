@@ -30,6 +30,8 @@ pub(super) struct Scratch<E: Element> {
     /// P or dS in cells along the keys, and P^T and dS^T in cells along the queries.
     pub(super) along_keys: Vec<[E::Wide; BLOCK]>,
     pub(super) along_queries: [Vec<[E::Wide; BLOCK]>; 2],
+    /// Those along the keys in rows of queries, where the micro-kernels ask for it.
+    pub(super) by_query: Vec<[E::Wide; BLOCK]>,
     /// out or dq (BLOCK, D); dk and dv (T, D), each row of whole vectors.
     pub(super) sums: Vec<E::Wide>,
     pub(super) key_sums: Vec<E::Wide>,
@@ -61,6 +63,7 @@ impl<E: Element> Scratch<E> {
             changes: block(),
             along_keys: block(),
             along_queries: [block(), block()],
+            by_query: if kernel.reads_rows_only() { block() } else { Vec::new() },
             sums: zeros(BLOCK * stride),
             key_sums: zeros(tokens * stride),
             value_sums: zeros(tokens * stride),
@@ -69,17 +72,18 @@ impl<E: Element> Scratch<E> {
 
     #[cfg(test)]
     fn len(&self) -> usize {
-        let blocks = |blocks: &[Vec<[E::Wide; BLOCK]>]| -> usize {
+        let blocks = |blocks: &[&Vec<[E::Wide; BLOCK]>]| -> usize {
             blocks.iter().map(|block| block.len() * BLOCK).sum()
         };
+        let [probabilities, differences] = &self.along_queries;
         let lens = |rooms: &[Vec<E::Wide>]| -> usize { rooms.iter().map(Vec::len).sum() };
         let rooms = [&self.keys, &self.values, &self.panels, &self.sums];
         let rooms: usize = rooms.into_iter().map(Vec::len).sum();
         rooms
             + lens(&self.columns)
             + lens(&self.rows)
-            + blocks(&self.along_queries)
-            + (self.scores.len() + self.changes.len() + self.along_keys.len()) * BLOCK
+            + blocks(&[probabilities, differences])
+            + blocks(&[&self.scores, &self.changes, &self.along_keys, &self.by_query])
             + self.key_sums.len()
             + self.value_sums.len()
     }
@@ -92,7 +96,8 @@ impl<E: Element> Scratch<E> {
         let block_steps = BLOCK.div_ceil(kernel.group());
         let panels = (tokens.div_ceil(BLOCK) + 2) * block_steps * stride;
         let sums = (BLOCK + 2 * tokens) * stride;
-        2 * copied + panels + 2 * steps * BLOCK + 5 * BLOCK * BLOCK + sums
+        let blocks = 5 + usize::from(kernel.reads_rows_only());
+        2 * copied + panels + 2 * steps * BLOCK + blocks * BLOCK * BLOCK + sums
     }
 }
 

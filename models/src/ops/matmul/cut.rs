@@ -4,11 +4,11 @@
 use std::ops::Range;
 
 use super::kernel::Kernel;
-use super::pack::{WIDEST, room_len};
+use super::pack::{WIDEST, room_len, room_steps};
 use crate::ops::Element;
 
-/// Longest run of k that is packed at once, in cells.
-const DEPTH: usize = 768;
+/// Longest run of k, in cells, of rows that are gathered.
+const GATHERED: usize = 384;
 /// Most cells of B that are packed at once: 576 KiB in f32 and bf16.
 const RIGHT: usize = 384 * 384;
 /// Most sums that wait for the next block of k: of 384 columns and half of 1,024 rows, in whole
@@ -90,7 +90,7 @@ impl Cut {
         let k = extent.shape.2;
         let gathers = extent.gathers::<E>(kernel);
         let steps = k.div_ceil(kernel.group);
-        let most = if gathers { DEPTH / 2 } else { DEPTH };
+        let most = if gathers { kernel.depth.min(GATHERED) } else { kernel.depth };
         let steps = steps.div_ceil(steps.div_ceil(most));
         let depth = steps * kernel.group;
         let width = RIGHT / steps / kernel.panel() * kernel.panel();
@@ -100,7 +100,7 @@ impl Cut {
         let width_here = width.min(columns);
         let unless = |is: bool, cells| if is { 0 } else { cells };
         let cells = RoomCells {
-            left: unless(!gathers, WIDEST * steps),
+            left: unless(!gathers, WIDEST * room_steps(steps)),
             right: unless(
                 extent.right_is_packed,
                 steps * width_here.next_multiple_of(kernel.lanes()),

@@ -1,6 +1,6 @@
 //! Micro-kernels: the innermost loop of a matmul, one tile of the output in registers.
 //!
-//! Those for AVX-512 in f32 and bf16 are our own; all others are those of the `gemm` crate, whose
+//! Those for AMX, and for AVX-512 in f32 and bf16, are our own; all others are those of the `gemm` crate, whose
 //! driver is not used because it allocates packing buffers on every call.
 
 #![allow(unsafe_code)]
@@ -11,7 +11,7 @@ use std::sync::LazyLock;
 use gemm_common::microkernel::MicroKernelFn;
 
 #[cfg(target_arch = "x86_64")]
-use super::avx512;
+use super::{amx, avx512};
 use super::strided::Strided;
 use crate::ops::{Element, Float};
 
@@ -53,11 +53,16 @@ pub struct Kernel<W: 'static> {
     pub(super) rows: usize,
     /// Elements in a cell: 2 (bf16 as it is) or 1 (everything else, widened).
     pub(super) group: usize,
+    /// Longest run of k, in cells, for which a strip of the left operand stays in the caches.
+    pub(super) depth: usize,
     functions: Functions<W>,
 }
 
 #[derive(Clone, Copy)]
 enum Functions<W: 'static> {
+    /// One for all shapes.
+    #[cfg(target_arch = "x86_64")]
+    Tiles(unsafe fn(Target<W>, (usize, usize, usize), Left<W>, *const W)),
     /// By rows and vectors, each less one.
     #[cfg(target_arch = "x86_64")]
     Own(&'static [[Tile<W>; avx512::VECTORS]; avx512::ROWS]),
@@ -98,6 +103,15 @@ impl<W: Float> Kernel<W> {
         self.group * size_of::<E>() == size_of::<W>() && k.is_multiple_of(self.group)
     }
 
+    /// Whether the left operand's cells of a row must be contiguous; else those of a step may be.
+    pub(in crate::ops) fn reads_rows_only(&self) -> bool {
+        match self.functions {
+            #[cfg(target_arch = "x86_64")]
+            Functions::Tiles(_) => true,
+            _ => false,
+        }
+    }
+
     /// A left operand that [`Self::reads`] says is readable as it is.
     pub(in crate::ops) fn in_place<E: Element<Wide = W>>(&self, left: Strided<E>) -> Left<W> {
         Left {
@@ -111,7 +125,7 @@ impl<W: Float> Kernel<W> {
     #[inline(always)]
     pub(super) fn prefetch(&self, start: *const W, cells: usize) {
         #[cfg(target_arch = "x86_64")]
-        if let Functions::Own(_) = self.functions {
+        if let Functions::Own(_) | Functions::Tiles(_) = self.functions {
             avx512::prefetch(start, cells);
         }
         #[cfg(not(target_arch = "x86_64"))]
@@ -133,6 +147,11 @@ impl<W: Float> Kernel<W> {
         right: *const W,
     ) {
         match self.functions {
+            #[cfg(target_arch = "x86_64")]
+            Functions::Tiles(function) => {
+                // SAFETY: as this function; the processor was asked when this was chosen.
+                unsafe { function(target, (rows, vectors, depth), left, right) }
+            }
             #[cfg(target_arch = "x86_64")]
             Functions::Own(functions) => {
                 // SAFETY: as this function; the features were detected when this was chosen.
@@ -170,15 +189,18 @@ impl<W: Float> Kernel<W> {
     }
 }
 
-/// Instruction set of the fastest kernels for this architecture and element.
-pub(super) fn best<E: Element>() -> &'static str {
+/// Instruction sets of kernels for this architecture and element that are no fallback, best first.
+pub(super) fn full_speed<E: Element>() -> &'static [&'static str] {
     match (cfg!(target_arch = "x86_64"), cfg!(target_arch = "aarch64")) {
-        (true, _) if size_of::<E>() < size_of::<E::Wide>() => "avx512bf16",
-        (true, _) => "avx512f",
-        (_, true) => "neon",
-        _ => "scalar",
+        (true, _) if size_of::<E>() < size_of::<E::Wide>() => &["amx_bf16", "avx512bf16"],
+        (true, _) => &["avx512f"],
+        (_, true) => &["neon"],
+        _ => &["scalar"],
     }
 }
+
+/// Cells of k for which 6 rows fill about half of the first cache.
+const DEPTH: usize = 768;
 
 macro_rules! kernel {
     ($library:ident, $set:ident, $float:ident, $lanes:literal, [$($vectors:literal),*]) => {{
@@ -187,7 +209,7 @@ macro_rules! kernel {
         static ROWS: [&[MicroKernelFn<$float>]; MR_DIV_N] = [$(&FUNCTIONS[$vectors]),*];
         let functions = Functions::Gemm(&ROWS);
         let name = stringify!($set);
-        Kernel { name, lanes: $lanes, vectors: MR_DIV_N, rows: NR, group: 1, functions }
+        Kernel { name, lanes: $lanes, vectors: MR_DIV_N, rows: NR, group: 1, depth: DEPTH, functions }
     }};
 }
 
@@ -208,10 +230,15 @@ pub(in crate::ops) fn double() -> &'static Kernel<f64> {
     &KERNEL
 }
 
+/// Kernels for pairs of bf16, best first.
+pub(in crate::ops) fn pairs() -> &'static [Kernel<f32>] {
+    static KERNELS: LazyLock<Vec<Kernel<f32>>> = LazyLock::new(detect_pairs);
+    &KERNELS
+}
+
 /// Kernels for bf16: those for pairs, or else those for f32 with operands widened.
 pub(in crate::ops) fn brain() -> &'static Kernel<f32> {
-    static KERNEL: LazyLock<Option<Kernel<f32>>> = LazyLock::new(detect_pairs);
-    KERNEL.as_ref().unwrap_or_else(|| single())
+    pairs().first().unwrap_or_else(|| single())
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -219,13 +246,22 @@ fn own(name: &'static str, group: usize) -> Kernel<f32> {
     let table = if group == 2 { &avx512::PAIRS } else { &avx512::SINGLE };
     let functions = Functions::Own(table);
     let (lanes, vectors, rows) = (avx512::LANES, avx512::VECTORS, avx512::ROWS);
-    Kernel { name, lanes, vectors, rows, group, functions }
+    Kernel { name, lanes, vectors, rows, group, depth: DEPTH, functions }
 }
 
 #[cfg(target_arch = "x86_64")]
-fn detect_pairs() -> Option<Kernel<f32>> {
-    let found = is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bf16");
-    found.then(|| own("avx512bf16", 2))
+fn detect_pairs() -> Vec<Kernel<f32>> {
+    let mut kernels = Vec::new();
+    if amx::is_available() {
+        let functions = Functions::Tiles(amx::multiply);
+        let (lanes, vectors, rows) = (amx::LANES, amx::VECTORS, amx::ROWS);
+        let (name, depth) = ("amx_bf16", amx::DEPTH);
+        kernels.push(Kernel { name, lanes, vectors, rows, group: 2, depth, functions });
+    }
+    if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bf16") {
+        kernels.push(own("avx512bf16", 2));
+    }
+    kernels
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -253,8 +289,8 @@ fn detect_double() -> Kernel<f64> {
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn detect_pairs() -> Option<Kernel<f32>> {
-    None
+fn detect_pairs() -> Vec<Kernel<f32>> {
+    Vec::new()
 }
 
 #[cfg(not(target_arch = "x86_64"))]
@@ -281,18 +317,18 @@ fn detect_double() -> Kernel<f64> {
 mod tests {
     use half::bf16;
 
-    use super::{Kernel, best, singles};
-    use crate::ops::matmul::{best_kernel_name, kernel_name};
+    use super::{Kernel, full_speed, pairs, singles};
+    use crate::ops::matmul::kernel_name;
 
     #[test]
     fn the_name_is_that_of_the_kernels_in_use() {
         assert_eq!(kernel_name::<f32>(), singles()[0].name);
         assert_eq!(kernel_name::<f64>(), kernel_name::<f32>(), "one set for both elements");
         // The lanes are what the driver relies on; the name must not say anything else.
-        for kernel in singles().iter().chain([super::brain()]) {
+        for kernel in pairs().iter().chain(singles()) {
             let Kernel { name, lanes, group, .. } = kernel;
             let expected = match *name {
-                "avx512bf16" => (16, 2),
+                "amx_bf16" | "avx512bf16" => (16, 2),
                 "avx512f" => (16, 1),
                 "fma" => (8, 1),
                 "neon" => (4, 1),
@@ -306,10 +342,12 @@ mod tests {
     #[cfg(target_arch = "x86_64")]
     #[test]
     fn a_processor_without_the_best_instructions_falls_back() {
-        assert_eq!((best::<f32>(), best::<bf16>()), ("avx512f", "avx512bf16"));
-        let is_fallback = kernel_name::<f32>() != best_kernel_name::<f32>();
+        assert_eq!(full_speed::<f32>(), ["avx512f"]);
+        assert_eq!(full_speed::<bf16>(), ["amx_bf16", "avx512bf16"]);
+        let is_fallback = !full_speed::<f32>().contains(&kernel_name::<f32>());
         assert_eq!(is_fallback, !is_x86_feature_detected!("avx512f"));
+        let is_fallback = !full_speed::<bf16>().contains(&kernel_name::<bf16>());
         let pairs = is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bf16");
-        assert_eq!(kernel_name::<bf16>() != best_kernel_name::<bf16>(), !pairs);
+        assert_eq!(is_fallback, !pairs && !crate::ops::matmul::amx::is_available());
     }
 }

@@ -10,6 +10,8 @@
 //! the epilogue. Gradients of weights are wide.
 
 #[cfg(target_arch = "x86_64")]
+mod amx;
+#[cfg(target_arch = "x86_64")]
 mod avx512;
 mod cpu;
 mod cut;
@@ -19,6 +21,7 @@ pub(in crate::ops) mod pack;
 pub(crate) mod product;
 pub(in crate::ops) mod small;
 pub(crate) mod strided;
+pub(in crate::ops) mod transpose;
 pub(in crate::ops) mod weight;
 mod workspace;
 
@@ -32,18 +35,18 @@ pub use workspace::Workspace;
 
 use crate::ops::Element;
 
-/// Instruction set of the micro-kernels that this element gets on this processor: `avx512bf16`
-/// (bf16 only), `avx512f`, `fma`, `neon` or `scalar`.
+/// Instruction set of the micro-kernels that this element gets on this processor: `amx_bf16` or
+/// `avx512bf16` (bf16 only), `avx512f`, `fma`, `neon` or `scalar`.
 ///
-/// Where bf16 gets another one than `avx512bf16`, it is widened to f32 while it is packed.
+/// Where bf16 gets another one than the first two, it is widened to f32 while it is packed.
 pub fn kernel_name<E: Element>() -> &'static str {
     E::kernel().name
 }
 
-/// The fastest that there are for this architecture, whether or not this processor has them:
-/// AVX-512 on x86-64, with its bf16 products for bf16; NEON on ARM.
-pub fn best_kernel_name<E: Element>() -> &'static str {
-    kernel::best::<E>()
+/// Those that are no fallback on this architecture, best first, whether or not this processor has
+/// them: on x86-64 AVX-512, for bf16 its products of pairs or AMX; NEON on ARM.
+pub fn full_speed_kernels<E: Element>() -> &'static [&'static str] {
+    kernel::full_speed::<E>()
 }
 
 /// Shape of one linear layer over N rows.

@@ -6,6 +6,9 @@ use super::product::PANEL;
 use crate::ops::simd::{self, LANES};
 use crate::ops::{Element, gelu};
 
+/// Columns of the tiles of AMX.
+const HALF_PANEL: usize = PANEL / 2;
+
 /// Where the sums of a product go. All matrices here have rows of contiguous elements.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Output<E: Element> {
@@ -106,10 +109,10 @@ impl<E: Element> Narrow<E> {
                     // SAFETY: a row of the tile and of the output, by the caller's contract.
                     unsafe {
                         // A length that the compiler knows makes loops without ends.
-                        if width == PANEL {
-                            output.finish_row(sums, PANEL);
-                        } else {
-                            output.finish_row(sums, width);
+                        match width {
+                            PANEL => output.finish_row(sums, PANEL),
+                            HALF_PANEL => output.finish_row(sums, HALF_PANEL),
+                            _ => output.finish_row(sums, width),
                         }
                     }
                 }

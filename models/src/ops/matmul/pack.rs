@@ -7,15 +7,19 @@
 
 use super::kernel::{Kernel, Left};
 use super::strided::Strided;
+use super::transpose::{self, SIDE as BLOCK};
 use crate::ops::simd::{self, LINE_BYTES};
 use crate::ops::{Element, Float};
 
-/// Side of the square blocks in which a transposing copy works.
-const BLOCK: usize = 16;
 /// Rows that are asked for before they are read: they are far apart.
 const AHEAD: usize = 16;
 /// Most rows of the left operand that are gathered at once.
 pub(super) const WIDEST: usize = 96;
+
+/// Cells from one gathered row to the next, of which so many are read: whole blocks.
+pub(super) fn room_steps(steps: usize) -> usize {
+    steps.next_multiple_of(BLOCK)
+}
 
 /// Elements from the start of a room to its first cache line, where packed panels start: a vector
 /// load across two lines costs two.
@@ -166,18 +170,23 @@ unsafe fn copy_transposed<E: Element, const PAIRS: bool>(
         let full = column + BLOCK <= width;
         let whole = if full { depth / (BLOCK * group) * BLOCK } else { 0 };
         for step in (0..whole).step_by(BLOCK) {
+            for lane in column..column + BLOCK {
+                simd::prefetch(source.at((step + 2 * BLOCK) * group, lane), 1);
+            }
+            let room = &mut room[step * stride + column..];
             let mut block = [[E::Wide::ZERO; BLOCK]; BLOCK];
-            for (lane, cells) in block.iter_mut().enumerate() {
-                simd::prefetch(source.at((step + 2 * BLOCK) * group, column + lane), 1);
-                // SAFETY: the elements of BLOCK whole cells within the operand.
-                *cells = unsafe { cells_of::<E, PAIRS>(source.at(step * group, column + lane)) };
-            }
-            for (index, room) in room[step * stride..].chunks_mut(stride).take(BLOCK).enumerate() {
-                let room = &mut room[column..column + BLOCK];
-                for lane in 0..BLOCK {
-                    room[lane] = block[lane][index];
+            let from = if PAIRS || size_of::<E>() == size_of::<E::Wide>() {
+                // As many bytes: an element is its own cell, or two are one in memory's order.
+                (source.at(step * group, column).cast(), source.column * size_of::<E>())
+            } else {
+                for (lane, cells) in block.iter_mut().enumerate() {
+                    // SAFETY: the elements of BLOCK cells within the operand.
+                    *cells = unsafe { widened(source.at(step, column + lane)) };
                 }
-            }
+                (block.as_flattened().as_ptr(), BLOCK * size_of::<E::Wide>())
+            };
+            // SAFETY: whole cells within the operand, and as many of the room.
+            unsafe { transpose::block(from, (room.as_mut_ptr(), stride)) };
         }
         for step in whole..steps {
             for lane in column..(column + BLOCK).min(stride) {
@@ -197,25 +206,21 @@ unsafe fn copy_transposed<E: Element, const PAIRS: bool>(
     }
 }
 
-/// BLOCK cells of elements that are contiguous along k.
+/// BLOCK elements that follow each other.
 ///
 /// # Safety
-/// `start` must be readable over the elements of BLOCK cells.
+/// `start` must be readable over them.
 #[inline(always)]
-unsafe fn cells_of<E: Element, const PAIRS: bool>(start: *const E) -> [E::Wide; BLOCK] {
-    if PAIRS || size_of::<E>() == size_of::<E::Wide>() {
-        // SAFETY: as many bytes; an element is its own cell, or two are one in memory's order.
-        return unsafe { start.cast::<[E::Wide; BLOCK]>().read_unaligned() };
-    }
+unsafe fn widened<E: Element>(start: *const E) -> [E::Wide; BLOCK] {
     // SAFETY: as this function.
-    let elements = unsafe { start.cast::<[E; BLOCK]>().read_unaligned() };
-    elements.map(E::widen)
+    unsafe { start.cast::<[E; BLOCK]>().read_unaligned() }.map(E::widen)
 }
 
 /// Copies `rows` x `depth` of the left operand for use by the micro-kernels.
 ///
-/// Where k is contiguous, so are the cells of each row. Else those of each step are, with room for
-/// [`WIDEST`]: what the kernels then read, a few cells of every step, is in the second-level cache.
+/// Where k is contiguous, or the kernel asks for it, so are the cells of each row. Else those of each
+/// step are, with room for [`WIDEST`]: what the kernels then read, a few cells of every step, is in
+/// the second-level cache.
 ///
 /// # Safety
 /// `source` must be readable over `rows` rows and `depth` columns; one stride must be 1.
@@ -229,21 +234,26 @@ pub(in crate::ops) unsafe fn left<E: Element>(
     let cell = size_of::<E::Wide>();
     let steps = depth.div_ceil(kernel.group);
     let start = room.as_ptr();
+    let (row, step) = match (source.column, kernel.reads_rows_only()) {
+        (1, _) => (steps, 1),
+        (_, true) => (room_steps(steps), 1),
+        (_, false) => (1, WIDEST),
+    };
     simd::vectorize(
         #[inline(always)]
         || {
             // SAFETY: within the operand, by the caller's contract.
             unsafe {
-                match (kernel.group, source.column) {
-                    (1, 1) => copy_rows_of_cells::<E, false>(room, source, rows, depth),
-                    (_, 1) => copy_rows_of_cells::<E, true>(room, source, rows, depth),
-                    (1, _) => gather::<E, false>(room, source, rows, depth),
-                    (_, _) => gather::<E, true>(room, source, rows, depth),
+                match (kernel.group, source.column, step) {
+                    (1, 1, _) => copy_rows_of_cells::<E, false>(room, source, rows, depth),
+                    (_, 1, _) => copy_rows_of_cells::<E, true>(room, source, rows, depth),
+                    (_, _, 1) => gather_rows::<E>(room, source, rows, depth),
+                    (1, ..) => gather::<E, false>(room, source, rows, depth),
+                    _ => gather::<E, true>(room, source, rows, depth),
                 }
             }
         },
     );
-    let (row, step) = if source.column == 1 { (steps, 1) } else { (1, WIDEST) };
     Left { start, row_bytes: row * cell, step_bytes: step * cell }
 }
 
@@ -289,5 +299,32 @@ unsafe fn gather<E: Element, const PAIRS: bool>(
         // SAFETY: as this function.
         let operands = unsafe { rows_of_step::<E, PAIRS>(source, step, depth, rows) };
         fill::<E, PAIRS>(&mut cells[..rows], operands);
+    }
+}
+
+/// The same in rows of pairs, each with room for whole blocks.
+///
+/// # Safety
+/// As [`gather`].
+#[inline(always)]
+unsafe fn gather_rows<E: Element>(
+    room: &mut [E::Wide],
+    source: Strided<E>,
+    rows: usize,
+    depth: usize,
+) {
+    let stride = room_steps(depth.div_ceil(2));
+    for first in (0..depth.div_ceil(2)).step_by(BLOCK) {
+        let mut block = [[E::Wide::ZERO; WIDEST]; BLOCK];
+        let here = source.offset(0, 2 * first);
+        let depth = (depth - 2 * first).min(2 * BLOCK);
+        // SAFETY: as this function.
+        unsafe { gather::<E, true>(block.as_flattened_mut(), here, rows, depth) };
+        for row in (0..rows).step_by(BLOCK) {
+            let from = block.as_flattened()[row..].as_ptr();
+            let to = room[row * stride + first..].as_mut_ptr();
+            // SAFETY: whole blocks of the cells gathered, and of the room.
+            unsafe { transpose::block((from, WIDEST * size_of::<E::Wide>()), (to, stride)) };
+        }
     }
 }

@@ -54,7 +54,7 @@ struct Tile<W>(MaybeUninit<[W; TILE]>);
 /// Columns of the widest tile.
 pub(super) const PANEL: usize = 64;
 /// Elements of the largest tile.
-pub(super) const TILE: usize = 6 * PANEL;
+const TILE: usize = 1024;
 
 /// The panels of one block of B.
 #[derive(Debug, Clone, Copy)]

@@ -2,7 +2,7 @@
 
 use half::bf16;
 
-use super::kernel::{Kernel, singles};
+use super::kernel::{Kernel, pairs, singles};
 use super::{Epilogue, PackedWeight, Shape, Sums, Weight, Workspace};
 use super::{backward_bias, backward_input, backward_weight, forward};
 use crate::ops::testing::{check_gradient, inner, on_threads, relative_error, uniform};
@@ -173,8 +173,10 @@ fn f32_agrees_with_plain_loops_with_every_kernel() {
 
 #[test]
 fn bf16_agrees_with_plain_loops() {
-    for threads in [1, 4] {
-        agrees_with_plain_loops::<bf16>(threads, bf16::kernel(), &BF16);
+    for kernel in pairs() {
+        for threads in [1, 4] {
+            agrees_with_plain_loops::<bf16>(threads, kernel, &BF16);
+        }
     }
 }
 
@@ -235,9 +237,10 @@ fn epilogues<E: Element>(kernel: &'static Kernel<E::Wide>, bound: f64) {
 #[test]
 fn epilogues_agree_with_plain_loops() {
     epilogues::<f64>(f64::kernel(), F64.stored);
-    epilogues::<bf16>(bf16::kernel(), BF16.stored);
     for kernel in singles() {
         epilogues::<f32>(kernel, F32.stored);
+    }
+    for kernel in pairs().iter().chain(singles()) {
         epilogues::<bf16>(kernel, BF16.stored);
     }
 }
@@ -247,7 +250,7 @@ fn epilogues_agree_with_plain_loops() {
 fn bf16_is_summed_in_f32_over_all_of_k() {
     let shape = Shape { rows: 7, inputs: 4096, outputs: 66 };
     let (x, weight) = (vec![bf16::ONE; 7 * 4096], vec![bf16::ONE; 66 * 4096]);
-    for kernel in [bf16::kernel(), f32::kernel()] {
+    for kernel in pairs().iter().chain(singles()) {
         let mut y = vec![bf16::ZERO; 7 * 66];
         let mut workspace = Workspace::with_kernel(1, kernel);
         forward(&mut y, &x, &weight, (None, Epilogue::Store), shape, &mut workspace);
@@ -259,7 +262,7 @@ fn bf16_is_summed_in_f32_over_all_of_k() {
 fn nothing_beside_the_operands_has_an_influence() {
     // Odd lengths, with NaN behind every operand: a pair must not reach across an edge.
     let shape = Shape { rows: 7, inputs: 17, outputs: 65 };
-    for kernel in [bf16::kernel(), f32::kernel()] {
+    for kernel in pairs().iter().chain(singles()) {
         let mut workspace = Workspace::<bf16>::with_kernel(1, kernel);
         let with_nan = |len, seed| {
             let mut data: Vec<bf16> = elements(len, seed);

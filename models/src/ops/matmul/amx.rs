@@ -1,0 +1,197 @@
+//! Micro-kernels in AMX: 32 x 32 sums of pairs of bf16 in four of the eight tile registers.
+//!
+//! A tile register holds 16 rows of 64 bytes. Each step multiplies two of the left operand (16 rows
+//! of 16 cells) with two of the right one (16 steps of a vector): 4 multiplications for 4 loads.
+//! Within a step the first and the second products of pairs are summed apart, then added; subnormal
+//! numbers are taken as 0.
+//!
+//! The standard library's intrinsics for AMX are unstable, its assembler is not.
+
+#![allow(unsafe_code)]
+
+use std::arch::asm;
+use std::cell::Cell;
+
+use super::kernel::{Left, Target};
+
+/// Rows of a full tile of sums.
+pub(super) const ROWS: usize = 2 * SIDE;
+/// Vectors of a row of a full tile of sums.
+pub(super) const VECTORS: usize = 2;
+/// Sums in a vector.
+pub(super) const LANES: usize = SIDE;
+
+/// Longest run of k in cells: 32 rows take half of the first cache, the panel passes through it.
+pub(super) const DEPTH: usize = 192;
+
+/// Rows of a register, and cells of a row.
+const SIDE: usize = 16;
+const CELL_BYTES: usize = size_of::<f32>();
+
+/// Whether this processor multiplies tiles of bf16 and the kernel lets this process use them.
+pub(super) fn is_available() -> bool {
+    const BF16: u32 = 1 << 22;
+    const TILE: u32 = 1 << 24;
+    let features = std::arch::x86_64::__cpuid_count(7, 0).edx;
+    features & (BF16 | TILE) == BF16 | TILE && is_permitted()
+}
+
+/// Asks Linux for the tiles' state, for every thread of this process: since version 5.16 it is not
+/// there unasked.
+#[cfg(target_os = "linux")]
+fn is_permitted() -> bool {
+    const ARCH_PRCTL: i64 = 158;
+    const ARCH_REQ_XCOMP_PERM: i64 = 0x1023;
+    const XFEATURE_XTILEDATA: i64 = 18;
+    unsafe extern "C" {
+        fn syscall(number: i64, ...) -> i64;
+    }
+    // SAFETY: takes two numbers; an older kernel refuses.
+    unsafe { syscall(ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0 }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn is_permitted() -> bool {
+    false
+}
+
+/// Shapes of the registers, as `ldtilecfg` takes them.
+#[repr(C, align(64))]
+struct Shapes {
+    palette: u8,
+    start_row: u8,
+    reserved: [u8; 14],
+    row_bytes: [u16; 16],
+    rows: [u8; 16],
+}
+
+impl Shapes {
+    /// Sums in 0 to 3, two of each half of the rows; halves of the left operand in 4 and 5, vectors
+    /// of the right one in 6 and 7.
+    fn new(rows: usize, cells: usize) -> Self {
+        let (upper, lower) = (rows.min(SIDE), if rows > SIDE { rows - SIDE } else { rows });
+        let rows = [upper, upper, lower, lower, upper, lower, cells, cells];
+        let columns = [SIDE, SIDE, SIDE, SIDE, cells, cells, SIDE, SIDE];
+        let mut shapes = Self {
+            palette: 1,
+            start_row: 0,
+            reserved: [0; 14],
+            row_bytes: [0; 16],
+            rows: [0; 16],
+        };
+        for register in 0..8 {
+            shapes.rows[register] = rows[register] as u8;
+            shapes.row_bytes[register] = (columns[register] * CELL_BYTES) as u16;
+        }
+        shapes
+    }
+}
+
+/// Shapes this thread's registers, unless they are so shaped: that takes as long as a few steps.
+///
+/// # Safety
+/// [`is_available`] must have said so.
+#[inline(always)]
+unsafe fn shape(rows: usize, cells: usize) {
+    thread_local! {
+        static CURRENT: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
+    }
+    if CURRENT.replace((rows, cells)) != (rows, cells) {
+        let shapes = Shapes::new(rows, cells);
+        // SAFETY: reads the 64 bytes of a valid configuration; nobody else uses tile registers.
+        unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const shapes, options(readonly, nostack)) };
+    }
+}
+
+/// Multiplies `rows` rows of `depth` cells, those of a row contiguous, with `vectors` vectors per
+/// step, and writes or adds the tile of sums.
+///
+/// # Safety
+/// As [`super::kernel::Kernel::multiply`], and [`is_available`] must have said so.
+pub(super) unsafe fn multiply(
+    target: Target<f32>,
+    (rows, vectors, depth): (usize, usize, usize),
+    left: Left<f32>,
+    right: *const f32,
+) {
+    debug_assert_eq!(left.step_bytes, CELL_BYTES, "cells of a row are contiguous");
+    let tile = if vectors == 1 { tile::<1> } else { tile::<2> };
+    let (steps, rest) = (depth / SIDE, depth % SIDE);
+    // SAFETY: whole registers of each row's cells, then the others; their shapes are theirs.
+    unsafe {
+        if steps > 0 {
+            shape(rows, SIDE);
+            tile(target, (rows, steps), left, right);
+        }
+        if rest > 0 {
+            shape(rows, rest);
+            let target = Target { accumulate: target.accumulate || steps > 0, ..target };
+            let left = Left { start: left.start.wrapping_add(steps * SIDE), ..left };
+            tile(target, (rows, 1), left, right.wrapping_add(steps * SIDE * vectors * LANES));
+        }
+    }
+}
+
+/// The micro-kernel for whole registers of the shapes that they have. Where there is but one half
+/// of rows, or one vector, it does the same twice: only at edges.
+///
+/// # Safety
+/// As [`multiply`].
+unsafe fn tile<const VECTORS: usize>(
+    target: Target<f32>,
+    (rows, steps): (usize, usize),
+    left: Left<f32>,
+    right: *const f32,
+) {
+    let half = if rows > SIDE { SIDE } else { 0 };
+    // SAFETY: the registers are shaped for what the caller lets this read and write.
+    unsafe {
+        asm!(
+            "test {accumulate:e}, {accumulate:e}",
+            "jz 2f",
+            "tileloadd tmm0, [{to} + {to_row}]",
+            "tileloadd tmm1, [{to} + {to_row} + {second}]",
+            "tileloadd tmm2, [{to_lower} + {to_row}]",
+            "tileloadd tmm3, [{to_lower} + {to_row} + {second}]",
+            "jmp 3f",
+            "2:",
+            "tilezero tmm0",
+            "tilezero tmm1",
+            "tilezero tmm2",
+            "tilezero tmm3",
+            "3:",
+            "tileloadd tmm4, [{left} + {left_row}]",
+            "tileloadd tmm6, [{right} + {right_row}]",
+            "tdpbf16ps tmm0, tmm4, tmm6",
+            "tileloadd tmm7, [{right} + {right_row} + {second}]",
+            "tdpbf16ps tmm1, tmm4, tmm7",
+            "tileloadd tmm5, [{lower} + {left_row}]",
+            "tdpbf16ps tmm2, tmm5, tmm6",
+            "tdpbf16ps tmm3, tmm5, tmm7",
+            "add {left}, 64",
+            "add {lower}, 64",
+            "add {right}, {panel}",
+            "dec {steps}",
+            "jnz 3b",
+            "tilestored [{to} + {to_row}], tmm0",
+            "tilestored [{to} + {to_row} + {second}], tmm1",
+            "tilestored [{to_lower} + {to_row}], tmm2",
+            "tilestored [{to_lower} + {to_row} + {second}], tmm3",
+            accumulate = in(reg) u32::from(target.accumulate),
+            steps = inout(reg) steps => _,
+            left = inout(reg) left.start => _,
+            lower = inout(reg) left.start.wrapping_byte_add(half * left.row_bytes) => _,
+            left_row = in(reg) left.row_bytes,
+            right = inout(reg) right => _,
+            right_row = in(reg) VECTORS * LANES * CELL_BYTES,
+            to = in(reg) target.start,
+            to_lower = in(reg) target.start.wrapping_add(half * target.row),
+            to_row = in(reg) target.row * CELL_BYTES,
+            second = const (VECTORS - 1) * LANES * CELL_BYTES,
+            panel = const VECTORS * LANES * CELL_BYTES * SIDE,
+            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+            out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+            options(nostack),
+        );
+    }
+}
