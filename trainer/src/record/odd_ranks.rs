@@ -94,7 +94,8 @@ mod tests {
 
     #[test]
     fn a_kernel_that_is_fast_enough_alone_is_named_beside_a_better_one() {
-        let told = |kernels: &[_]| slow_matmul(&ranks(kernels, 0), Compute::Bf16, &["best", "good"]);
+        let told =
+            |kernels: &[_]| slow_matmul(&ranks(kernels, 0), Compute::Bf16, &["best", "good"]);
         assert_eq!(told(&[Some("good"), Some("good")]), None);
         assert_eq!(
             told(&[Some("good"), Some("best")]).unwrap(),

@@ -76,8 +76,9 @@ impl<E: Element> Queries<'_, E> {
         let (kernel, stride) = (scratch.kernel, scratch.stride());
         let scale = scale(self.shape);
         let block = scratch.panels.len() / self.shape.tokens.div_ceil(BLOCK);
-        let Scratch { panels, columns: [columns, _], scores, along_keys, by_query: room, sums, .. } =
-            scratch;
+        let Scratch {
+            panels, columns: [columns, _], scores, along_keys, by_query: room, sums, ..
+        } = scratch;
         let mut softmax = Softmax::new();
         let query = self.query.transposed();
         // SAFETY: `rows` queries exist.

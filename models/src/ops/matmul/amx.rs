@@ -21,8 +21,8 @@ pub(super) const VECTORS: usize = 2;
 /// Sums in a vector.
 pub(super) const LANES: usize = SIDE;
 
-/// Longest run of k in cells: 32 rows take half of the first cache, the panel passes through it.
-pub(super) const DEPTH: usize = 192;
+/// Longest run of k in cells: loads and stores of sums take as long as a few steps.
+pub(super) const DEPTH: usize = 384;
 
 /// Rows of a register, and cells of a row.
 const SIDE: usize = 16;
@@ -72,13 +72,8 @@ impl Shapes {
         let (upper, lower) = (rows.min(SIDE), if rows > SIDE { rows - SIDE } else { rows });
         let rows = [upper, upper, lower, lower, upper, lower, cells, cells];
         let columns = [SIDE, SIDE, SIDE, SIDE, cells, cells, SIDE, SIDE];
-        let mut shapes = Self {
-            palette: 1,
-            start_row: 0,
-            reserved: [0; 14],
-            row_bytes: [0; 16],
-            rows: [0; 16],
-        };
+        let mut shapes =
+            Self { palette: 1, start_row: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
         for register in 0..8 {
             shapes.rows[register] = rows[register] as u8;
             shapes.row_bytes[register] = (columns[register] * CELL_BYTES) as u16;
@@ -133,7 +128,8 @@ pub(super) unsafe fn multiply(
 }
 
 /// The micro-kernel for whole registers of the shapes that they have. Where there is but one half
-/// of rows, or one vector, it does the same twice: only at edges.
+/// of rows, or one vector, it does the same twice: only at edges. Each step asks for the vectors of
+/// the one after the next: loads of registers wait for the second cache more than others do.
 ///
 /// # Safety
 /// As [`multiply`].
@@ -160,6 +156,10 @@ unsafe fn tile<const VECTORS: usize>(
             "tilezero tmm2",
             "tilezero tmm3",
             "3:",
+            ".irp line, 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15",
+            "prefetcht0 [{right} + {ahead} + 64 * \\line]",
+            "prefetcht0 [{right} + {ahead} + 64 * 16 + 64 * \\line]",
+            ".endr",
             "tileloadd tmm4, [{left} + {left_row}]",
             "tileloadd tmm6, [{right} + {right_row}]",
             "tdpbf16ps tmm0, tmm4, tmm6",
@@ -189,6 +189,7 @@ unsafe fn tile<const VECTORS: usize>(
             to_row = in(reg) target.row * CELL_BYTES,
             second = const (VECTORS - 1) * LANES * CELL_BYTES,
             panel = const VECTORS * LANES * CELL_BYTES * SIDE,
+            ahead = const 2 * VECTORS * LANES * CELL_BYTES * SIDE,
             out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
             out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
             options(nostack),

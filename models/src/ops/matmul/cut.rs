@@ -24,7 +24,7 @@ pub struct Extent {
     pub(in crate::ops) left_is_rows: bool,
     /// Whether B comes in panels.
     pub(in crate::ops) right_is_packed: bool,
-    /// Whether sums wait until they are whole, to be rounded once.
+    /// Whether sums wait until they are whole, to be rounded once. Wide ones need not.
     pub(in crate::ops) is_narrow: bool,
 }
 
@@ -94,7 +94,7 @@ impl Cut {
         let steps = steps.div_ceil(steps.div_ceil(most));
         let depth = steps * kernel.group;
         let width = RIGHT / steps / kernel.panel() * kernel.panel();
-        let waits = extent.is_narrow && k > depth;
+        let waits = k > depth && (extent.is_narrow || kernel.sums_wait());
         let most = if waits { SUMS / width / kernel.rows * kernel.rows } else { rows };
         let height = rows.div_ceil(rows.div_ceil(most)).next_multiple_of(kernel.rows);
         let width_here = width.min(columns);

@@ -10,9 +10,9 @@ use std::sync::LazyLock;
 
 use gemm_common::microkernel::MicroKernelFn;
 
+use super::strided::Strided;
 #[cfg(target_arch = "x86_64")]
 use super::{amx, avx512};
-use super::strided::Strided;
 use crate::ops::{Element, Float};
 
 /// Where a tile of sums goes: whole vectors in each row.
@@ -41,6 +41,10 @@ pub(in crate::ops) struct Left<W> {
 #[cfg(target_arch = "x86_64")]
 pub(super) type Tile<W> = unsafe fn(Target<W>, usize, Left<W>, *const W);
 
+/// A micro-kernel of our own for all numbers of rows, vectors and steps.
+#[cfg(target_arch = "x86_64")]
+type AnyTile<W> = unsafe fn(Target<W>, (usize, usize, usize), Left<W>, *const W);
+
 /// Micro-kernels of one instruction set, for operands in cells of W.
 ///
 /// A tile has up to `vectors` vectors of `lanes` elements along contiguous output columns, times up
@@ -62,7 +66,7 @@ pub struct Kernel<W: 'static> {
 enum Functions<W: 'static> {
     /// One for all shapes.
     #[cfg(target_arch = "x86_64")]
-    Tiles(unsafe fn(Target<W>, (usize, usize, usize), Left<W>, *const W)),
+    Tiles(AnyTile<W>),
     /// By rows and vectors, each less one.
     #[cfg(target_arch = "x86_64")]
     Own(&'static [[Tile<W>; avx512::VECTORS]; avx512::ROWS]),
@@ -110,6 +114,12 @@ impl<W: Float> Kernel<W> {
             Functions::Tiles(_) => true,
             _ => false,
         }
+    }
+
+    /// Whether sums are better kept in tiles of their own until all of k is added, than added to C
+    /// for every part of k: where rows of C lie on more pages than the processor keeps in mind.
+    pub(super) fn sums_wait(&self) -> bool {
+        self.reads_rows_only()
     }
 
     /// A left operand that [`Self::reads`] says is readable as it is.

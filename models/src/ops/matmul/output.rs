@@ -2,9 +2,10 @@
 
 #![allow(unsafe_code)]
 
+use super::kernel::Target;
 use super::product::PANEL;
 use crate::ops::simd::{self, LANES};
-use crate::ops::{Element, gelu};
+use crate::ops::{Element, Float, gelu};
 
 /// Columns of the tiles of AMX.
 const HALF_PANEL: usize = PANEL / 2;
@@ -75,6 +76,74 @@ impl<E: Element> Output<E> {
             Self::Narrow(narrow) => Self::Narrow(narrow.offset(row, column)),
         }
     }
+
+    /// The same where wide sums are added to what is there.
+    pub(super) fn adding(self) -> Self {
+        match self {
+            Self::Wide { start, row, .. } => Self::Wide { start, row, accumulate: true },
+            narrow @ Self::Narrow(_) => narrow,
+        }
+    }
+
+    /// Asks for the places of a tile, which will be written soon.
+    pub(super) fn prefetch(self, (rows, width): (usize, usize)) {
+        for row in 0..rows {
+            match self.offset(row, 0) {
+                Self::Wide { start, .. } => simd::prefetch_to_write(start, width),
+                Self::Narrow(narrow) => simd::prefetch_to_write(narrow.start, width),
+            }
+        }
+    }
+
+    /// Finishes a tile of `width` columns: sums from `sums` on, rows `stride` apart.
+    ///
+    /// # Safety
+    /// The sums must be readable, as the epilogue's operands, and this output the caller's alone.
+    pub(super) unsafe fn finish(
+        self,
+        sums: *const E::Wide,
+        stride: usize,
+        (rows, width): (usize, usize),
+    ) {
+        // SAFETY: as this function.
+        unsafe {
+            match self {
+                Self::Wide { start, row, accumulate } => {
+                    let target = Target { start, row, accumulate };
+                    write_tile(target, (sums, stride), (rows, width));
+                }
+                Self::Narrow(narrow) => narrow.finish(sums, stride, (rows, width)),
+            }
+        }
+    }
+}
+
+/// Writes or adds a tile as it is.
+///
+/// # Safety
+/// As [`Output::finish`].
+unsafe fn write_tile<W: Float>(
+    target: Target<W>,
+    (sums, stride): (*const W, usize),
+    (rows, width): (usize, usize),
+) {
+    simd::vectorize(
+        #[inline(always)]
+        || {
+            for row in 0..rows {
+                // SAFETY: a row of the tile and of C, by the caller's contract.
+                let (to, from) = unsafe {
+                    let to = target.start.wrapping_add(row * target.row);
+                    let from = sums.wrapping_add(row * stride);
+                    let from = std::slice::from_raw_parts(from, width);
+                    (std::slice::from_raw_parts_mut(to, width), from)
+                };
+                for (to, &from) in to.iter_mut().zip(from) {
+                    *to = if target.accumulate { *to + from } else { from };
+                }
+            }
+        },
+    );
 }
 
 impl<E: Element> Narrow<E> {
@@ -90,16 +159,11 @@ impl<E: Element> Narrow<E> {
         Self { start: self.start.wrapping_add(distance), bias, then, ..self }
     }
 
-    /// Finishes a tile of `width` columns: sums from `sums` on, rows `stride` apart.
+    /// The same of narrow elements.
     ///
     /// # Safety
-    /// The sums must be readable, as the epilogue's operands, and this output the caller's alone.
-    pub(super) unsafe fn finish(
-        self,
-        sums: *const E::Wide,
-        stride: usize,
-        (rows, width): (usize, usize),
-    ) {
+    /// As [`Output::finish`].
+    unsafe fn finish(self, sums: *const E::Wide, stride: usize, (rows, width): (usize, usize)) {
         simd::vectorize(
             #[inline(always)]
             || {

@@ -18,7 +18,7 @@ use super::output::Output;
 use super::pack::{self, WIDEST};
 use super::strided::Strided;
 use super::workspace::{Packs, Rooms};
-use crate::ops::{Element, Float};
+use crate::ops::Element;
 
 /// The right operand B (k, n).
 #[derive(Debug, Clone, Copy)]
@@ -72,6 +72,8 @@ struct Block {
     rows: Range<usize>,
     columns: Range<usize>,
     depth: Range<usize>,
+    /// Whether sums wait in a room of theirs until all of k is added.
+    waits: bool,
 }
 
 impl<E: Element> Product<E> {
@@ -93,7 +95,7 @@ impl<E: Element> Product<E> {
         let k = self.shape.2;
         let cut = Cut::new::<E>(&self.extent(), (rows.len(), columns.len()), packs.kernel);
         packs.make_room(cut.cells);
-        let Cut { depth, columns: width, rows: height, .. } = cut;
+        let Cut { depth, columns: width, rows: height, cells } = cut;
         for column in columns.clone().step_by(width) {
             for row in rows.clone().step_by(height) {
                 for first in (0..k).step_by(depth) {
@@ -101,6 +103,7 @@ impl<E: Element> Product<E> {
                         rows: row..(row + height).min(rows.end),
                         columns: column..(column + width).min(columns.end),
                         depth: first..(first + depth).min(k),
+                        waits: cells.sums > 0,
                     };
                     // SAFETY: a part of the cell.
                     unsafe { self.block(&block, packs) };
@@ -170,7 +173,7 @@ impl<E: Element> Product<E> {
         kernel: &Kernel<E::Wide>,
     ) {
         let steps = block.depth.len().div_ceil(kernel.group);
-        let (start, end) = (block.depth.start > 0, block.depth.end == self.shape.2);
+        let (first, last) = (block.depth.start == 0, block.depth.end == self.shape.2);
         let count = block.columns.len().div_ceil(kernel.panel());
         for (index, column) in block.columns.clone().step_by(kernel.panel()).enumerate() {
             let width = kernel.panel().min(block.columns.end - column);
@@ -187,35 +190,29 @@ impl<E: Element> Product<E> {
                 // SAFETY: as this function; the target is a part of C or this thread's.
                 unsafe { kernel.multiply(Target { start, row, accumulate }, shape, left, panel) }
             };
-            let mut tile = Tile::<E::Wide>(MaybeUninit::uninit());
-            let tile = tile.0.as_mut_ptr().cast::<E::Wide>();
-            match self.output.offset(rows.start, column) {
-                Output::Wide { start: output, row, accumulate } => {
-                    let accumulate = accumulate || start;
-                    if width == vectors * kernel.lanes {
-                        multiply(output, row, accumulate);
-                        continue;
-                    }
-                    let target = Target { start: output, row, accumulate };
-                    multiply(tile, kernel.panel(), false);
-                    // SAFETY: a tile of C.
-                    unsafe { add_tile(target, tile, kernel.panel(), (rows.len(), width)) };
-                }
-                Output::Narrow(narrow) => {
-                    let (sums, row) = if start || !end {
-                        let whole = block.columns.len().next_multiple_of(kernel.panel());
-                        let first = (rows.start - block.rows.start) * whole;
-                        (sums[first + index * kernel.panel()..].as_mut_ptr(), whole)
-                    } else {
-                        (tile, kernel.panel())
-                    };
-                    multiply(sums, row, start);
-                    if end {
-                        // SAFETY: a tile of C, whose operands are readable.
-                        unsafe { narrow.finish(sums, row, (rows.len(), width)) };
-                    }
-                }
+            let output = self.output.offset(rows.start, column);
+            if let (Output::Wide { start, row, accumulate }, false) = (output, block.waits)
+                && width == vectors * kernel.lanes
+            {
+                multiply(start, row, accumulate || !first);
+                continue;
             }
+            let mut tile = Tile::<E::Wide>(MaybeUninit::uninit());
+            let tile = if block.waits {
+                let strip = (rows.start - block.rows.start) / kernel.rows;
+                sums[(strip * count + index) * kernel.rows * kernel.panel()..].as_mut_ptr()
+            } else {
+                tile.0.as_mut_ptr().cast::<E::Wide>()
+            };
+            if block.waits && !last {
+                multiply(tile, kernel.panel(), !first);
+                continue;
+            }
+            output.prefetch((rows.len(), width));
+            multiply(tile, kernel.panel(), block.waits && !first);
+            let output = if block.waits || first { output } else { output.adding() };
+            // SAFETY: a tile of C, whose operands are readable.
+            unsafe { output.finish(tile, kernel.panel(), (rows.len(), width)) };
         }
     }
 
@@ -235,28 +232,5 @@ impl<E: Element> Product<E> {
                 unsafe { self.run(rows, columns, packs) };
             }
         });
-    }
-}
-
-/// Writes or adds a tile that is narrower than its vectors.
-///
-/// # Safety
-/// The tile must be readable, and `rows` x `width` of C writable and the caller's alone.
-unsafe fn add_tile<W: Float>(
-    target: Target<W>,
-    tile: *const W,
-    stride: usize,
-    (rows, width): (usize, usize),
-) {
-    for row in 0..rows {
-        // SAFETY: a row of the tile and of C, by the caller's contract.
-        let (to, from) = unsafe {
-            let to = target.start.wrapping_add(row * target.row);
-            let from = tile.wrapping_add(row * stride);
-            (std::slice::from_raw_parts_mut(to, width), std::slice::from_raw_parts(from, width))
-        };
-        for (to, &from) in to.iter_mut().zip(from) {
-            *to = if target.accumulate { *to + from } else { from };
-        }
     }
 }

@@ -40,10 +40,7 @@ pub(in crate::ops) unsafe fn block<W: Copy>(
 /// As [`block`].
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
-unsafe fn vectors(
-    (from, from_row_bytes): (*const f32, usize),
-    (to, to_row): (*mut f32, usize),
-) {
+unsafe fn vectors((from, from_row_bytes): (*const f32, usize), (to, to_row): (*mut f32, usize)) {
     let mut rows = [_mm512_setzero_ps(); SIDE];
     for (index, row) in rows.iter_mut().enumerate() {
         // SAFETY: a row of the block, by the caller's contract.
