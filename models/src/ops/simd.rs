@@ -65,19 +65,6 @@ pub(crate) fn prefetch<T>(start: *const T, len: usize) {
     let _ = (start, len);
 }
 
-/// The same of a run that will be written.
-#[inline(always)]
-pub(crate) fn prefetch_to_write<T>(start: *const T, len: usize) {
-    #[cfg(target_arch = "x86_64")]
-    for line in cache_lines(start.cast(), len * size_of::<T>()) {
-        use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
-        // SAFETY: as above.
-        unsafe { _mm_prefetch::<_MM_HINT_ET0>(line) };
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = (start, len);
-}
-
 /// The addresses of the cache lines that a run of bytes lies in, which need not start at one.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]

@@ -74,6 +74,7 @@ pub fn backward<E: Element>(
                 narrow(gradient(group.value), &scratch.value_sums, stride, &shape, rows);
             }
         }
+        scratch.kernel.release();
     });
 }
 

@@ -54,6 +54,7 @@ pub fn forward<E: Element>(
                 }
             }
         }
+        scratch.kernel.release();
     });
 }
 

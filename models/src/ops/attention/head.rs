@@ -116,8 +116,8 @@ pub(super) fn against_queries<E: Element>(
     Small { shape, left: Left { start, ..rows }, right: columns.as_ptr(), target }
 }
 
-/// Cells along the keys as the left operand: a row for each query, in `room` where the micro-kernels
-/// ask for contiguous rows, else as they are.
+/// Cells along the keys as the left operand: a row for each query, in `room` where there is one
+/// because the micro-kernels of pairs ask for contiguous rows, else as they are.
 pub(super) fn by_query<W: Float>(cells: &[[W; BLOCK]], room: &mut [[W; BLOCK]]) -> Left<W> {
     let steps = cells.as_flattened();
     if room.is_empty() {
@@ -129,7 +129,7 @@ pub(super) fn by_query<W: Float>(cells: &[[W; BLOCK]], room: &mut [[W; BLOCK]]) 
         for query in (0..BLOCK).step_by(transpose::SIDE) {
             let from = (steps[step * BLOCK + query..].as_ptr(), BLOCK * size_of::<W>());
             let to = (rows[query * BLOCK + step..].as_mut_ptr(), BLOCK);
-            // SAFETY: both are BLOCK x BLOCK cells, of which those along keys fill a half.
+            // SAFETY: both are BLOCK x BLOCK cells, of which pairs along the keys fill a half.
             unsafe { transpose::block(from, to) };
         }
     }

@@ -1,9 +1,9 @@
 //! Micro-kernels in AMX: 32 x 32 sums of pairs of bf16 in four of the eight tile registers.
 //!
-//! A tile register holds 16 rows of 64 bytes. Each step multiplies two of the left operand (16 rows
-//! of 16 cells) with two of the right one (16 steps of a vector): 4 multiplications for 4 loads.
-//! Within a step the first and the second products of pairs are summed apart, then added; subnormal
-//! numbers are taken as 0.
+//! A tile register holds 16 rows of 64 bytes. For every 16 cells of k two of the left operand (16
+//! rows of 16 cells) are multiplied with two of the right one (16 cells of k in a vector): 4
+//! multiplications for 4 loads. Each sums the first and the second products of its pairs apart,
+//! then adds both; subnormal numbers are taken as 0.
 //!
 //! The standard library's intrinsics for AMX are unstable, its assembler is not.
 
@@ -21,7 +21,8 @@ pub(super) const VECTORS: usize = 2;
 /// Sums in a vector.
 pub(super) const LANES: usize = SIDE;
 
-/// Longest run of k in cells: loads and stores of sums take as long as a few steps.
+/// Longest run of k in cells that is multiplied at once: 32 rows of so many take as much as the
+/// first cache has.
 pub(super) const DEPTH: usize = 384;
 
 /// Rows of a register, and cells of a row.
@@ -32,7 +33,8 @@ const CELL_BYTES: usize = size_of::<f32>();
 pub(super) fn is_available() -> bool {
     const BF16: u32 = 1 << 22;
     const TILE: u32 = 1 << 24;
-    let features = std::arch::x86_64::__cpuid_count(7, 0).edx;
+    let is_known = std::arch::x86_64::__cpuid(0).eax >= 7;
+    let features = if is_known { std::arch::x86_64::__cpuid_count(7, 0).edx } else { 0 };
     features & (BF16 | TILE) == BF16 | TILE && is_permitted()
 }
 
@@ -82,19 +84,46 @@ impl Shapes {
     }
 }
 
-/// Shapes this thread's registers, unless they are so shaped: that takes as long as a few steps.
+thread_local! {
+    /// Rows and cells that this thread's registers are shaped for; none at first, and none once they
+    /// are released.
+    static SHAPED: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
+}
+
+/// Shapes this thread's registers, unless they are so shaped: that takes longer than a few products.
 ///
 /// # Safety
 /// [`is_available`] must have said so.
 #[inline(always)]
 unsafe fn shape(rows: usize, cells: usize) {
-    thread_local! {
-        static CURRENT: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
-    }
-    if CURRENT.replace((rows, cells)) != (rows, cells) {
+    if SHAPED.replace((rows, cells)) != (rows, cells) {
         let shapes = Shapes::new(rows, cells);
-        // SAFETY: reads the 64 bytes of a valid configuration; nobody else uses tile registers.
-        unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const shapes, options(readonly, nostack)) };
+        // SAFETY: reads the 64 bytes of a valid configuration. Until the registers are released no
+        // other code runs on this thread that uses them.
+        unsafe {
+            asm!(
+                "ldtilecfg [{}]",
+                in(reg) &raw const shapes,
+                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                options(readonly, nostack),
+            );
+        }
+    }
+}
+
+/// Gives this thread's registers back: switches to other threads need not keep them.
+pub(super) fn release() {
+    if SHAPED.replace((0, 0)) != (0, 0) {
+        // SAFETY: the registers were shaped, so the processor has them.
+        unsafe {
+            asm!(
+                "tilerelease",
+                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                options(nomem, nostack),
+            );
+        }
     }
 }
 
@@ -128,7 +157,7 @@ pub(super) unsafe fn multiply(
 }
 
 /// The micro-kernel for whole registers of the shapes that they have. Where there is but one half
-/// of rows, or one vector, it does the same twice: only at edges. Each step asks for the vectors of
+/// of rows, or one vector, it does the same twice: only at edges. Each round asks for the vectors of
 /// the one after the next: loads of registers wait for the second cache more than others do.
 ///
 /// # Safety
@@ -194,5 +223,31 @@ unsafe fn tile<const VECTORS: usize>(
             out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
             options(nostack),
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{CELL_BYTES, ROWS, SIDE, Shapes};
+
+    #[test]
+    fn registers_of_a_product_fit_each_other() {
+        for (rows, cells) in (1..=ROWS).flat_map(|rows| (1..=SIDE).map(move |cells| (rows, cells)))
+        {
+            let shapes = Shapes::new(rows, cells);
+            let rows_of = |register: usize| usize::from(shapes.rows[register]);
+            let bytes_of = |register: usize| usize::from(shapes.row_bytes[register]);
+            for register in 0..8 {
+                assert!((1..=SIDE).contains(&rows_of(register)), "{rows}, {cells}");
+                assert!((1..=SIDE * CELL_BYTES).contains(&bytes_of(register)), "{rows}, {cells}");
+            }
+            for (sums, left, right) in [(0, 4, 6), (1, 4, 7), (2, 5, 6), (3, 5, 7)] {
+                assert_eq!(rows_of(sums), rows_of(left), "{rows}, {cells}");
+                assert_eq!(bytes_of(left), CELL_BYTES * rows_of(right), "{rows}, {cells}");
+                assert_eq!(bytes_of(sums), bytes_of(right), "{rows}, {cells}");
+            }
+            let all = rows_of(0) + if rows > SIDE { rows_of(2) } else { 0 };
+            assert_eq!((all, rows_of(6)), (rows, cells));
+        }
     }
 }

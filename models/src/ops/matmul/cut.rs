@@ -24,7 +24,7 @@ pub struct Extent {
     pub(in crate::ops) left_is_rows: bool,
     /// Whether B comes in panels.
     pub(in crate::ops) right_is_packed: bool,
-    /// Whether sums wait until they are whole, to be rounded once. Wide ones need not.
+    /// Whether sums are rounded once they are whole, so that they wait for it.
     pub(in crate::ops) is_narrow: bool,
 }
 
@@ -91,10 +91,10 @@ impl Cut {
         let gathers = extent.gathers::<E>(kernel);
         let steps = k.div_ceil(kernel.group);
         let most = if gathers { kernel.depth.min(GATHERED) } else { kernel.depth };
-        let steps = steps.div_ceil(steps.div_ceil(most));
+        let steps = steps.div_ceil(steps.div_ceil(most)).next_multiple_of(kernel.row_cells);
         let depth = steps * kernel.group;
         let width = RIGHT / steps / kernel.panel() * kernel.panel();
-        let waits = k > depth && (extent.is_narrow || kernel.sums_wait());
+        let waits = k > depth && (extent.is_narrow || kernel.sums_wait);
         let most = if waits { SUMS / width / kernel.rows * kernel.rows } else { rows };
         let height = rows.div_ceil(rows.div_ceil(most)).next_multiple_of(kernel.rows);
         let width_here = width.min(columns);
@@ -195,8 +195,8 @@ mod tests {
     }
 
     fn all_is_planned<E: Element>() {
-        for (rows, inputs, outputs) in [(1, 5, 3), (70, 129, 400), (512, 128, 384), (97, 1700, 67)]
-        {
+        let shapes = [(1, 5, 3), (70, 129, 400), (512, 128, 384), (97, 1700, 67), (777, 67, 35)];
+        for (rows, inputs, outputs) in shapes {
             let shape = Shape { rows, inputs, outputs };
             for threads in [1, 2, 3, 8] {
                 let [packed, plain] = [true, false].map(|is_packed| {

@@ -1,7 +1,7 @@
 //! Micro-kernels: the innermost loop of a matmul, one tile of the output in registers.
 //!
-//! Those for AMX, and for AVX-512 in f32 and bf16, are our own; all others are those of the `gemm` crate, whose
-//! driver is not used because it allocates packing buffers on every call.
+//! Those for AMX, and for AVX-512 in f32 and bf16, are our own; all others are those of the `gemm`
+//! crate, whose driver is not used because it allocates packing buffers on every call.
 
 #![allow(unsafe_code)]
 
@@ -37,13 +37,13 @@ pub(in crate::ops) struct Left<W> {
     pub(in crate::ops) step_bytes: usize,
 }
 
-/// A micro-kernel of our own for one number of rows and of vectors.
+/// A micro-kernel of our own for one number of rows and of vectors, and any of steps.
 #[cfg(target_arch = "x86_64")]
 pub(super) type Tile<W> = unsafe fn(Target<W>, usize, Left<W>, *const W);
 
 /// A micro-kernel of our own for all numbers of rows, vectors and steps.
 #[cfg(target_arch = "x86_64")]
-type AnyTile<W> = unsafe fn(Target<W>, (usize, usize, usize), Left<W>, *const W);
+type Tiles<W> = unsafe fn(Target<W>, (usize, usize, usize), Left<W>, *const W);
 
 /// Micro-kernels of one instruction set, for operands in cells of W.
 ///
@@ -57,19 +57,25 @@ pub struct Kernel<W: 'static> {
     pub(super) rows: usize,
     /// Elements in a cell: 2 (bf16 as it is) or 1 (everything else, widened).
     pub(super) group: usize,
-    /// Longest run of k, in cells, for which a strip of the left operand stays in the caches.
+    /// Cells of a row of the left operand that are read at once. Where they are several, those of a
+    /// row must be contiguous; else those of a step may be.
+    pub(super) row_cells: usize,
+    /// Longest run of k, in cells, that is multiplied at once: longer ones leave the caches.
     pub(super) depth: usize,
+    /// Whether sums are better kept in tiles of their own until all of k is added, than added to C
+    /// for every part of k: rows of C lie pages apart.
+    pub(super) sums_wait: bool,
     functions: Functions<W>,
 }
 
 #[derive(Clone, Copy)]
 enum Functions<W: 'static> {
-    /// One for all shapes.
+    /// Our own for all shapes.
     #[cfg(target_arch = "x86_64")]
-    Tiles(AnyTile<W>),
-    /// By rows and vectors, each less one.
+    AnyShape(Tiles<W>),
+    /// Our own by rows and vectors, each less one.
     #[cfg(target_arch = "x86_64")]
-    Own(&'static [[Tile<W>; avx512::VECTORS]; avx512::ROWS]),
+    ByShape(&'static [[Tile<W>; avx512::VECTORS]; avx512::ROWS]),
     /// By vectors and rows, each less one.
     Gemm(&'static [&'static [MicroKernelFn<W>]]),
 }
@@ -109,17 +115,15 @@ impl<W: Float> Kernel<W> {
 
     /// Whether the left operand's cells of a row must be contiguous; else those of a step may be.
     pub(in crate::ops) fn reads_rows_only(&self) -> bool {
-        match self.functions {
-            #[cfg(target_arch = "x86_64")]
-            Functions::Tiles(_) => true,
-            _ => false,
-        }
+        self.row_cells > 1
     }
 
-    /// Whether sums are better kept in tiles of their own until all of k is added, than added to C
-    /// for every part of k: where rows of C lie on more pages than the processor keeps in mind.
-    pub(super) fn sums_wait(&self) -> bool {
-        self.reads_rows_only()
+    /// Gives back what this thread holds to multiply: after the last of a task's products.
+    pub(in crate::ops) fn release(&self) {
+        #[cfg(target_arch = "x86_64")]
+        if let Functions::AnyShape(_) = self.functions {
+            amx::release();
+        }
     }
 
     /// A left operand that [`Self::reads`] says is readable as it is.
@@ -135,7 +139,7 @@ impl<W: Float> Kernel<W> {
     #[inline(always)]
     pub(super) fn prefetch(&self, start: *const W, cells: usize) {
         #[cfg(target_arch = "x86_64")]
-        if let Functions::Own(_) | Functions::Tiles(_) = self.functions {
+        if let Functions::ByShape(_) | Functions::AnyShape(_) = self.functions {
             avx512::prefetch(start, cells);
         }
         #[cfg(not(target_arch = "x86_64"))]
@@ -158,12 +162,12 @@ impl<W: Float> Kernel<W> {
     ) {
         match self.functions {
             #[cfg(target_arch = "x86_64")]
-            Functions::Tiles(function) => {
+            Functions::AnyShape(function) => {
                 // SAFETY: as this function; the processor was asked when this was chosen.
                 unsafe { function(target, (rows, vectors, depth), left, right) }
             }
             #[cfg(target_arch = "x86_64")]
-            Functions::Own(functions) => {
+            Functions::ByShape(functions) => {
                 // SAFETY: as this function; the features were detected when this was chosen.
                 unsafe { functions[rows - 1][vectors - 1](target, depth, left, right) }
             }
@@ -209,17 +213,24 @@ pub(super) fn full_speed<E: Element>() -> &'static [&'static str] {
     }
 }
 
-/// Cells of k for which 6 rows fill about half of the first cache.
-const DEPTH: usize = 768;
+/// Kernels that read cells one by one: lanes, vectors and rows of a tile.
+fn plain<W>(
+    name: &'static str,
+    (lanes, vectors, rows): (usize, usize, usize),
+    group: usize,
+    functions: Functions<W>,
+) -> Kernel<W> {
+    // For so many cells of k 6 rows fill about half of the first cache.
+    let depth = 768;
+    Kernel { name, lanes, vectors, rows, group, row_cells: 1, depth, sums_wait: false, functions }
+}
 
 macro_rules! kernel {
     ($library:ident, $set:ident, $float:ident, $lanes:literal, [$($vectors:literal),*]) => {{
         use $library::microkernel::$set::$float::{MR_DIV_N, NR, UKR};
         static FUNCTIONS: [[MicroKernelFn<$float>; NR]; MR_DIV_N] = UKR;
         static ROWS: [&[MicroKernelFn<$float>]; MR_DIV_N] = [$(&FUNCTIONS[$vectors]),*];
-        let functions = Functions::Gemm(&ROWS);
-        let name = stringify!($set);
-        Kernel { name, lanes: $lanes, vectors: MR_DIV_N, rows: NR, group: 1, depth: DEPTH, functions }
+        plain(stringify!($set), ($lanes, MR_DIV_N, NR), 1, Functions::Gemm(&ROWS))
     }};
 }
 
@@ -254,19 +265,25 @@ pub(in crate::ops) fn brain() -> &'static Kernel<f32> {
 #[cfg(target_arch = "x86_64")]
 fn own(name: &'static str, group: usize) -> Kernel<f32> {
     let table = if group == 2 { &avx512::PAIRS } else { &avx512::SINGLE };
-    let functions = Functions::Own(table);
-    let (lanes, vectors, rows) = (avx512::LANES, avx512::VECTORS, avx512::ROWS);
-    Kernel { name, lanes, vectors, rows, group, depth: DEPTH, functions }
+    let shape = (avx512::LANES, avx512::VECTORS, avx512::ROWS);
+    plain(name, shape, group, Functions::ByShape(table))
 }
 
 #[cfg(target_arch = "x86_64")]
 fn detect_pairs() -> Vec<Kernel<f32>> {
     let mut kernels = Vec::new();
     if amx::is_available() {
-        let functions = Functions::Tiles(amx::multiply);
-        let (lanes, vectors, rows) = (amx::LANES, amx::VECTORS, amx::ROWS);
-        let (name, depth) = ("amx_bf16", amx::DEPTH);
-        kernels.push(Kernel { name, lanes, vectors, rows, group: 2, depth, functions });
+        kernels.push(Kernel {
+            name: "amx_bf16",
+            lanes: amx::LANES,
+            vectors: amx::VECTORS,
+            rows: amx::ROWS,
+            group: 2,
+            row_cells: amx::LANES,
+            depth: amx::DEPTH,
+            sums_wait: true,
+            functions: Functions::AnyShape(amx::multiply),
+        });
     }
     if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bf16") {
         kernels.push(own("avx512bf16", 2));
@@ -325,10 +342,9 @@ fn detect_double() -> Kernel<f64> {
 
 #[cfg(test)]
 mod tests {
-    use half::bf16;
-
-    use super::{Kernel, full_speed, pairs, singles};
+    use super::{Kernel, double, pairs, singles};
     use crate::ops::matmul::kernel_name;
+    use crate::ops::matmul::product::{PANEL, TILE};
 
     #[test]
     fn the_name_is_that_of_the_kernels_in_use() {
@@ -349,9 +365,21 @@ mod tests {
         }
     }
 
+    #[test]
+    fn every_tile_fits_its_room() {
+        fn fits<W: crate::ops::Float>(kernel: &Kernel<W>) {
+            assert!(kernel.rows * kernel.panel() <= TILE && kernel.panel() <= PANEL, "{kernel:?}");
+            assert!(kernel.depth.is_multiple_of(kernel.row_cells), "{kernel:?}");
+        }
+        pairs().iter().chain(singles()).for_each(fits);
+        fits(double());
+    }
+
     #[cfg(target_arch = "x86_64")]
     #[test]
     fn a_processor_without_the_best_instructions_falls_back() {
+        use super::full_speed;
+        use half::bf16;
         assert_eq!(full_speed::<f32>(), ["avx512f"]);
         assert_eq!(full_speed::<bf16>(), ["amx_bf16", "avx512bf16"]);
         let is_fallback = !full_speed::<f32>().contains(&kernel_name::<f32>());

@@ -85,12 +85,12 @@ impl<E: Element> Output<E> {
         }
     }
 
-    /// Asks for the places of a tile, which will be written soon.
+    /// Asks for the first places of a tile that will be written soon.
     pub(super) fn prefetch(self, (rows, width): (usize, usize)) {
         for row in 0..rows {
             match self.offset(row, 0) {
-                Self::Wide { start, .. } => simd::prefetch_to_write(start, width),
-                Self::Narrow(narrow) => simd::prefetch_to_write(narrow.start, width),
+                Self::Wide { start, .. } => simd::prefetch(start, width),
+                Self::Narrow(narrow) => simd::prefetch(narrow.start, width),
             }
         }
     }

@@ -16,7 +16,7 @@ const AHEAD: usize = 16;
 /// Most rows of the left operand that are gathered at once.
 pub(super) const WIDEST: usize = 96;
 
-/// Cells from one gathered row to the next, of which so many are read: whole blocks.
+/// Cells from one gathered row to the next: whole blocks, as the transpose writes them.
 pub(super) fn room_steps(steps: usize) -> usize {
     steps.next_multiple_of(BLOCK)
 }
@@ -218,9 +218,9 @@ unsafe fn widened<E: Element>(start: *const E) -> [E::Wide; BLOCK] {
 
 /// Copies `rows` x `depth` of the left operand for use by the micro-kernels.
 ///
-/// Where k is contiguous, or the kernel asks for it, so are the cells of each row. Else those of each
-/// step are, with room for [`WIDEST`]: what the kernels then read, a few cells of every step, is in
-/// the second-level cache.
+/// Where k is contiguous, or the kernel asks for it, so are the cells of each row. Else those of
+/// each step are, with room for [`WIDEST`]: what the kernels then read, a few cells of every step,
+/// is in the second-level cache.
 ///
 /// # Safety
 /// `source` must be readable over `rows` rows and `depth` columns; one stride must be 1.
@@ -314,8 +314,10 @@ unsafe fn gather_rows<E: Element>(
     depth: usize,
 ) {
     let stride = room_steps(depth.div_ceil(2));
+    let room = &mut room[..rows.next_multiple_of(BLOCK) * stride];
+    // What a shorter last block leaves of the one before becomes cells that nobody reads.
+    let mut block = [[E::Wide::ZERO; WIDEST]; BLOCK];
     for first in (0..depth.div_ceil(2)).step_by(BLOCK) {
-        let mut block = [[E::Wide::ZERO; WIDEST]; BLOCK];
         let here = source.offset(0, 2 * first);
         let depth = (depth - 2 * first).min(2 * BLOCK);
         // SAFETY: as this function.
@@ -325,6 +327,34 @@ unsafe fn gather_rows<E: Element>(
             let to = room[row * stride + first..].as_mut_ptr();
             // SAFETY: whole blocks of the cells gathered, and of the room.
             unsafe { transpose::block((from, WIDEST * size_of::<E::Wide>()), (to, stride)) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use half::bf16;
+
+    use super::*;
+
+    #[test]
+    fn gathered_rows_have_the_pairs_of_their_columns() {
+        for (rows, depth) in [(1_usize, 1_usize), (16, 32), (17, 33), (81, 62), (96, 127)] {
+            let (row, steps) = (rows + 3, depth.div_ceil(2));
+            let source: Vec<bf16> = (1..=depth * row).map(|n| bf16::from_bits(n as u16)).collect();
+            let element = |row_of_k: usize, column: usize| {
+                if row_of_k < depth { source[row_of_k * row + column] } else { bf16::ZERO }
+            };
+            let mut room = vec![0.0; rows.next_multiple_of(BLOCK) * room_steps(steps)];
+            let columns = Strided::dense(&source, row).transposed();
+            // SAFETY: the source has so many rows and columns.
+            unsafe { gather_rows(&mut room, columns, rows, depth) };
+            for (index, cells) in room.chunks(room_steps(steps)).take(rows).enumerate() {
+                for (step, cell) in cells[..steps].iter().enumerate() {
+                    let pair = bf16::pair(element(2 * step, index), element(2 * step + 1, index));
+                    assert_eq!(cell.to_bits(), pair.to_bits(), "{rows} x {depth}: {index}, {step}");
+                }
+            }
         }
     }
 }

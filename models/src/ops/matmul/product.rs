@@ -53,8 +53,8 @@ struct Tile<W>(MaybeUninit<[W; TILE]>);
 
 /// Columns of the widest tile.
 pub(super) const PANEL: usize = 64;
-/// Elements of the largest tile.
-const TILE: usize = 1024;
+/// Elements of the largest tile, that of AMX.
+pub(super) const TILE: usize = 1024;
 
 /// The panels of one block of B.
 #[derive(Debug, Clone, Copy)]
@@ -110,6 +110,7 @@ impl<E: Element> Product<E> {
                 }
             }
         }
+        packs.kernel.release();
     }
 
     /// One block: packs B unless it is, and A where the kernels cannot read it as it is.
@@ -197,22 +198,24 @@ impl<E: Element> Product<E> {
                 multiply(start, row, accumulate || !first);
                 continue;
             }
-            let mut tile = Tile::<E::Wide>(MaybeUninit::uninit());
+            let mut here = Tile::<E::Wide>(MaybeUninit::uninit());
             let tile = if block.waits {
                 let strip = (rows.start - block.rows.start) / kernel.rows;
                 sums[(strip * count + index) * kernel.rows * kernel.panel()..].as_mut_ptr()
             } else {
-                tile.0.as_mut_ptr().cast::<E::Wide>()
+                here.0.as_mut_ptr().cast::<E::Wide>()
             };
-            if block.waits && !last {
-                multiply(tile, kernel.panel(), !first);
-                continue;
+            let is_whole = last || !block.waits;
+            if is_whole {
+                output.prefetch((rows.len(), width));
             }
-            output.prefetch((rows.len(), width));
             multiply(tile, kernel.panel(), block.waits && !first);
-            let output = if block.waits || first { output } else { output.adding() };
-            // SAFETY: a tile of C, whose operands are readable.
-            unsafe { output.finish(tile, kernel.panel(), (rows.len(), width)) };
+            if is_whole {
+                // Sums that do not wait come here once, but for wide ones at an edge.
+                let output = if block.waits || first { output } else { output.adding() };
+                // SAFETY: a tile of C, whose operands are readable.
+                unsafe { output.finish(tile, kernel.panel(), (rows.len(), width)) };
+            }
         }
     }
 

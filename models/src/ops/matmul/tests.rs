@@ -9,7 +9,7 @@ use crate::ops::testing::{check_gradient, inner, on_threads, relative_error, uni
 use crate::ops::{Element, Float};
 
 /// Shapes around every tile, panel and block boundary, also of pairs.
-const SHAPES: [(usize, usize, usize); 14] = [
+const SHAPES: [(usize, usize, usize); 16] = [
     (1, 1, 1),
     (5, 3, 2),
     (6, 16, 64),
@@ -24,6 +24,8 @@ const SHAPES: [(usize, usize, usize); 14] = [
     (3, 1000, 200),
     (5, 1541, 70),
     (331, 1700, 67),
+    (777, 67, 35),
+    (260, 770, 710),
 ];
 
 fn naive(shape: Shape, x: &[f64], weight: &[f64]) -> Vec<f64> {
@@ -171,18 +173,10 @@ fn f32_agrees_with_plain_loops_with_every_kernel() {
     }
 }
 
+/// Pairs as they are, and widened.
 #[test]
-fn bf16_agrees_with_plain_loops() {
-    for kernel in pairs() {
-        for threads in [1, 4] {
-            agrees_with_plain_loops::<bf16>(threads, kernel, &BF16);
-        }
-    }
-}
-
-#[test]
-fn bf16_agrees_with_plain_loops_where_it_must_be_widened() {
-    for (kernel, threads) in singles().iter().zip([2, 3, 1]) {
+fn bf16_agrees_with_plain_loops_with_every_kernel() {
+    for (kernel, threads) in pairs().iter().chain(singles()).zip([1, 4, 2, 3, 1]) {
         agrees_with_plain_loops::<bf16>(threads, kernel, &BF16);
     }
 }
@@ -304,20 +298,20 @@ fn gradients_agree_with_finite_differences() {
     check_gradient("bias", &bias, &dbias, |bias| loss(&x, &weight, bias));
 }
 
-fn threads_do_not_change_a_bit<E: Element + PartialEq>() {
-    let layer = Layer::<E>::new((130, 1700, 391));
+fn threads_do_not_change_a_bit<E: Element + PartialEq>(shape: (usize, usize, usize)) {
+    let layer = Layer::<E>::new(shape);
     let (x, weight, shape) = (&layer.x, &layer.weight, layer.shape);
     let run = |threads| {
         on_threads(threads, || {
             let mut workspace = Workspace::new(threads);
-            let mut y = stored::<E>(130 * 391);
+            let mut y = stored::<E>(layer.dy.len());
             let epilogue = (None, Epilogue::Residual(&layer.dy));
             forward(&mut y, x, weight, epilogue, shape, &mut workspace);
             let mut dx = stored::<E>(x.len());
             backward_input(&mut dx, &y, weight, None, shape, &mut workspace);
             let mut dweight: Vec<E::Wide> = stored(weight.len());
             backward_weight(&mut dweight, &y, x, Sums::Write, shape, &mut workspace);
-            let mut dbias: Vec<E::Wide> = stored(391);
+            let mut dbias: Vec<E::Wide> = stored(shape.outputs);
             backward_bias(&mut dbias, &y, Sums::Write);
             ([y, dx], [dweight, dbias])
         })
@@ -330,6 +324,8 @@ fn threads_do_not_change_a_bit<E: Element + PartialEq>() {
 
 #[test]
 fn the_number_of_threads_does_not_change_a_bit() {
-    threads_do_not_change_a_bit::<f32>();
-    threads_do_not_change_a_bit::<bf16>();
+    for shape in [(130, 1700, 391), (777, 67, 35)] {
+        threads_do_not_change_a_bit::<f32>(shape);
+        threads_do_not_change_a_bit::<bf16>(shape);
+    }
 }

@@ -9,6 +9,8 @@ use std::arch::x86_64::{
     _mm512_unpacklo_pd, _mm512_unpacklo_ps,
 };
 
+use crate::ops::Float;
+
 /// Rows and columns of a block.
 pub(in crate::ops) const SIDE: usize = 16;
 
@@ -17,7 +19,7 @@ pub(in crate::ops) const SIDE: usize = 16;
 /// # Safety
 /// Both blocks must be accessible, the target as nobody else's; neither need be aligned.
 #[inline(always)]
-pub(in crate::ops) unsafe fn block<W: Copy>(
+pub(in crate::ops) unsafe fn block<W: Float>(
     (from, from_row_bytes): (*const W, usize),
     (to, to_row): (*mut W, usize),
 ) {
@@ -27,12 +29,17 @@ pub(in crate::ops) unsafe fn block<W: Copy>(
         unsafe { vectors((from.cast(), from_row_bytes), (to.cast(), to_row)) };
         return;
     }
-    for row in 0..SIDE {
-        for column in 0..SIDE {
-            let from = from.wrapping_byte_add(row * from_row_bytes).wrapping_add(column);
-            // SAFETY: as this function.
-            unsafe { to.wrapping_add(column * to_row + row).write(from.read_unaligned()) };
-        }
+    let mut rows = [[W::ZERO; SIDE]; SIDE];
+    for (index, row) in rows.iter_mut().enumerate() {
+        let from = from.wrapping_byte_add(index * from_row_bytes).cast::<[W; SIDE]>();
+        // SAFETY: a row of the block, by the caller's contract.
+        *row = unsafe { from.read_unaligned() };
+    }
+    for column in 0..SIDE {
+        let to = to.wrapping_add(column * to_row).cast::<[W; SIDE]>();
+        let cells = std::array::from_fn(|row| rows[row][column]);
+        // SAFETY: as above.
+        unsafe { to.write_unaligned(cells) };
     }
 }
 
@@ -90,11 +97,12 @@ fn transposed(rows: [__m512; SIDE]) -> [__m512; SIDE] {
 #[cfg(test)]
 mod tests {
     use super::{SIDE, block};
+    use crate::ops::Float;
 
-    fn is_transposed<W: Copy + PartialEq + Default>(cell: impl Fn(usize) -> W) {
+    fn is_transposed<W: Float>(cell: impl Fn(usize) -> W) {
         let (from_row, to_row) = (SIDE + 3, SIDE + 5);
         let from: Vec<W> = (0..SIDE * from_row).map(cell).collect();
-        let mut to = vec![W::default(); SIDE * to_row];
+        let mut to = vec![W::ZERO; SIDE * to_row];
         let from_bytes = from_row * size_of::<W>();
         // SAFETY: both have whole blocks.
         unsafe { block((from.as_ptr(), from_bytes), (to.as_mut_ptr(), to_row)) };
@@ -102,10 +110,11 @@ mod tests {
             for column in 0..SIDE {
                 assert!(to[column * to_row + row] == from[row * from_row + column]);
             }
-            assert!(to[row * to_row + SIDE..][..5].iter().all(|&cell| cell == W::default()));
+            assert!(to[row * to_row + SIDE..][..5].iter().all(|&cell| cell == W::ZERO));
         }
     }
 
+    /// f32 in vectors where the processor has them, f64 never.
     #[test]
     fn columns_become_rows() {
         is_transposed(|index| index as f32 + 1.0);
