@@ -85,12 +85,12 @@ impl Shapes {
 }
 
 thread_local! {
-    /// Rows and cells that this thread's registers are shaped for; none at first, and none once they
-    /// are released.
+    /// Rows and cells that this thread's registers are shaped for; none at first, and none once
+    /// they are released.
     static SHAPED: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
 }
 
-/// Shapes this thread's registers, unless they are so shaped: that takes longer than a few products.
+/// Shapes this thread's registers, unless they are so shaped: that takes as long as many products.
 ///
 /// # Safety
 /// [`is_available`] must have said so.
@@ -157,8 +157,8 @@ pub(super) unsafe fn multiply(
 }
 
 /// The micro-kernel for whole registers of the shapes that they have. Where there is but one half
-/// of rows, or one vector, it does the same twice: only at edges. Each round asks for the vectors of
-/// the one after the next: loads of registers wait for the second cache more than others do.
+/// of rows, or one vector, it does the same twice: only at edges. Each round asks for the vectors
+/// of the one after the next: loads of registers wait for the second cache more than others do.
 ///
 /// # Safety
 /// As [`multiply`].

@@ -37,9 +37,8 @@ pub(in crate::ops) unsafe fn block<W: Float>(
     }
     for column in 0..SIDE {
         let to = to.wrapping_add(column * to_row).cast::<[W; SIDE]>();
-        let cells = std::array::from_fn(|row| rows[row][column]);
         // SAFETY: as above.
-        unsafe { to.write_unaligned(cells) };
+        unsafe { to.write_unaligned(rows.map(|row| row[column])) };
     }
 }
 
