@@ -70,7 +70,7 @@ macro_rules! own_wide {
             }
 
             fn kernel() -> &'static Kernel<Self> {
-                super::matmul::kernel::$kernels()
+                super::matmul::detect::$kernels()
             }
         }
     };
@@ -116,7 +116,7 @@ impl Element for bf16 {
     }
 
     fn kernel() -> &'static Kernel<f32> {
-        super::matmul::kernel::brain()
+        super::matmul::detect::brain()
     }
 }
 

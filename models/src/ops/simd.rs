@@ -52,23 +52,35 @@ pub(crate) fn vectorize<R>(work: impl FnOnce() -> R) -> R {
 /// Bytes of a cache line.
 pub(crate) const LINE_BYTES: usize = 64;
 
-/// Asks for every cache line of a run of elements that will be read soon; it need not exist.
+/// Asks for every cache line of a run of elements that will be used soon; it need not exist.
 #[inline(always)]
 pub(crate) fn prefetch<T>(start: *const T, len: usize) {
     #[cfg(target_arch = "x86_64")]
-    for line in cache_lines(start.cast(), len * size_of::<T>()) {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: SSE is a part of x86-64, and a prefetch accesses nothing.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(line) };
-    }
+    ask::<{ std::arch::x86_64::_MM_HINT_T0 }, T>(start, len);
     #[cfg(not(target_arch = "x86_64"))]
     let _ = (start, len);
+}
+
+/// The same of a run that will be used later: no nearer than in the second cache.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub(crate) fn prefetch_far<T>(start: *const T, len: usize) {
+    ask::<{ std::arch::x86_64::_MM_HINT_T1 }, T>(start, len);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn ask<const HINT: i32, T>(start: *const T, len: usize) {
+    for line in cache_lines(start.cast(), len * size_of::<T>()) {
+        // SAFETY: SSE is a part of x86-64, and a prefetch accesses nothing.
+        unsafe { std::arch::x86_64::_mm_prefetch::<HINT>(line) };
+    }
 }
 
 /// The addresses of the cache lines that a run of bytes lies in, which need not start at one.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-pub(super) fn cache_lines(start: *const i8, bytes: usize) -> impl Iterator<Item = *const i8> {
+fn cache_lines(start: *const i8, bytes: usize) -> impl Iterator<Item = *const i8> {
     let before = start.addr() % LINE_BYTES;
     (0..before + bytes)
         .step_by(LINE_BYTES)

@@ -101,6 +101,8 @@ mod tests {
             told(&[Some("good"), Some("best")]).unwrap(),
             "matmul in bf16 falls back to good on rank 0, for lack of best"
         );
+        let lesser = told(&[Some("fma")]).unwrap();
+        assert!(lesser.ends_with(" to fma on rank 0, for lack of good"), "{lesser}");
         let lesser = told(&[Some("good"), Some("fma")]).unwrap();
         assert!(lesser.ends_with(" to fma on rank 1, for lack of good"), "{lesser}");
     }

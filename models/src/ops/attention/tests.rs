@@ -3,8 +3,9 @@
 use half::bf16;
 
 use super::{Shape, Workspace, backward, forward};
-use crate::ops::matmul::kernel::{Kernel, pairs, singles};
-use crate::ops::testing::{check_gradient, inner, relative_error, uniform};
+use crate::ops::matmul::detect::{pairs, singles};
+use crate::ops::matmul::kernel::Kernel;
+use crate::ops::testing::{check_gradient, inner, on_threads, relative_error, uniform};
 use crate::ops::{Element, Float};
 
 type Outcome<E> = (Vec<E>, Vec<<E as Element>::Wide>);
@@ -166,6 +167,21 @@ fn the_future_has_no_influence_and_threads_none_on_bits() {
         future_and_threads::<f32>(shape);
         future_and_threads::<bf16>(shape);
     }
+}
+
+#[test]
+fn a_thread_gives_back_what_it_multiplied_with() {
+    let shape = shape(1, 70, (2, 2), 8);
+    let on_one = || Workspace::new(1, &shape);
+    let qkv: Vec<bf16> = rounded(&uniform(shape.rows() * shape.qkv_width(), 1));
+    let doutput: Vec<bf16> = rounded(&uniform(shape.rows() * shape.width(), 2));
+    let after = on_threads(1, || {
+        run(&qkv, shape, on_one());
+        let forward = Kernel::<f32>::is_released();
+        gradient(&qkv, &doutput, shape, on_one);
+        [forward, Kernel::<f32>::is_released()]
+    });
+    assert_eq!(after, [true, true], "forward and backward");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use half::bf16;
 
 use super::{Inputs, Workspace, backward, chunk_tokens, forward};
 use crate::Meter;
-use crate::ops::matmul::{Sums, Workspace as Packs, kernel};
+use crate::ops::matmul::{Sums, Workspace as Packs, detect};
 use crate::ops::testing::{check_gradient, inner, on_threads, relative_error, uniform};
 use crate::ops::{Element, Float};
 
@@ -165,9 +165,9 @@ fn wide<E: Element>(values: &[E]) -> Vec<f64> {
 /// may round a logit the other way than the formula.
 #[test]
 fn bf16_agrees_with_f64_also_where_it_must_be_widened() {
-    let kernels = kernel::pairs().iter().chain(kernel::singles());
-    let shapes = [(33, 130), (7, 37), (64, 1700), (9, 41), (70, 100)];
-    for (kernel, (tokens, vocabulary)) in kernels.zip(shapes) {
+    let kernels = detect::pairs().iter().chain(detect::singles());
+    let shapes = [(64, 1700), (33, 130), (7, 37), (9, 41)];
+    for (kernel, (tokens, vocabulary)) in kernels.zip(shapes.into_iter().cycle()) {
         let sixteenth = |value: f32| bf16::narrow((value * 16.0).round() / 16.0);
         let sixteenths = |values: Vec<f32>| values.into_iter().map(sixteenth).collect::<Vec<_>>();
         let hidden = sixteenths(uniform(tokens * WIDTH, 1));

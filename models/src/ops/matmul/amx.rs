@@ -1,7 +1,7 @@
 //! Micro-kernels in AMX: 32 x 32 sums of pairs of bf16 in four of the eight tile registers.
 //!
 //! A tile register holds 16 rows of 64 bytes. For every 16 cells of k two of the left operand (16
-//! rows of 16 cells) are multiplied with two of the right one (16 cells of k in a vector): 4
+//! rows of 16 cells) are multiplied with two of the right one (a vector for each cell of k): 4
 //! multiplications for 4 loads. Each sums the first and the second products of its pairs apart,
 //! then adds both; subnormal numbers are taken as 0.
 //!
@@ -26,10 +26,10 @@ pub(super) const LANES: usize = SIDE;
 pub(super) const DEPTH: usize = 384;
 
 /// Rows of a register, and cells of a row.
-const SIDE: usize = 16;
+pub(super) const SIDE: usize = 16;
 const CELL_BYTES: usize = size_of::<f32>();
 
-/// Whether this processor multiplies tiles of bf16 and the kernel lets this process use them.
+/// Whether this processor multiplies tiles of bf16 and Linux lets this process use them.
 pub(super) fn is_available() -> bool {
     const BF16: u32 = 1 << 22;
     const TILE: u32 = 1 << 24;
@@ -90,7 +90,7 @@ thread_local! {
     static SHAPED: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
 }
 
-/// Shapes this thread's registers, unless they are so shaped: that takes as long as many products.
+/// Shapes this thread's registers, unless they are so shaped: that takes as long as many tiles.
 ///
 /// # Safety
 /// [`is_available`] must have said so.
@@ -226,9 +226,24 @@ unsafe fn tile<const VECTORS: usize>(
     }
 }
 
+/// Whether this thread holds no registers, by the processor's word.
+#[cfg(test)]
+pub(super) fn is_released() -> bool {
+    let mut shapes = Shapes::new(1, 1);
+    if is_available() {
+        // SAFETY: the processor has the instruction, which writes 64 bytes.
+        unsafe { asm!("sttilecfg [{}]", in(reg) &raw mut shapes, options(nostack)) };
+        return shapes.palette == 0;
+    }
+    true
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{CELL_BYTES, ROWS, SIDE, Shapes};
+    use super::{CELL_BYTES, DEPTH, LANES, ROWS, SIDE, Shapes, VECTORS};
+    use crate::ops::matmul::product::TILE;
+
+    const _: () = assert!(ROWS * VECTORS * LANES <= TILE && DEPTH.is_multiple_of(SIDE));
 
     #[test]
     fn registers_of_a_product_fit_each_other() {
@@ -248,6 +263,7 @@ mod tests {
             }
             let all = rows_of(0) + if rows > SIDE { rows_of(2) } else { 0 };
             assert_eq!((all, rows_of(6)), (rows, cells));
+            assert!(rows > SIDE || rows_of(2) == rows, "the upper half twice: {rows}");
         }
     }
 }

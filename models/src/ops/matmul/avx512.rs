@@ -7,12 +7,11 @@
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::{
-    __m512, __m512bh, _MM_HINT_T0, _MM_HINT_T1, _mm_prefetch, _mm512_add_ps, _mm512_dpbf16_ps,
-    _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_set1_ps, _mm512_setzero_ps, _mm512_storeu_ps,
+    __m512, __m512bh, _MM_HINT_T0, _mm_prefetch, _mm512_add_ps, _mm512_dpbf16_ps, _mm512_fmadd_ps,
+    _mm512_loadu_ps, _mm512_set1_ps, _mm512_setzero_ps, _mm512_storeu_ps,
 };
 
 use super::kernel::{Left, Target, Tile};
-use crate::ops::simd;
 
 /// Rows of a full tile.
 pub(super) const ROWS: usize = 6;
@@ -20,15 +19,6 @@ pub(super) const ROWS: usize = 6;
 pub(super) const VECTORS: usize = 4;
 /// Sums in a vector.
 pub(super) const LANES: usize = 16;
-
-/// Asks for every cache line of a run of cells, in the second level; it need not exist.
-#[inline(always)]
-pub(super) fn prefetch<W>(start: *const W, cells: usize) {
-    for line in simd::cache_lines(start.cast(), cells * size_of::<W>()) {
-        // SAFETY: SSE is a part of x86-64, and a prefetch accesses nothing.
-        unsafe { _mm_prefetch::<_MM_HINT_T1>(line) };
-    }
-}
 
 /// sums + left * right, rounded once.
 #[target_feature(enable = "avx512f")]

@@ -91,6 +91,7 @@ impl Cut {
         let gathers = extent.gathers::<E>(kernel);
         let steps = k.div_ceil(kernel.group);
         let most = if gathers { kernel.depth.min(GATHERED) } else { kernel.depth };
+        // Whole registers: only the last block shapes them anew.
         let steps = steps.div_ceil(steps.div_ceil(most)).next_multiple_of(kernel.row_cells);
         let depth = steps * kernel.group;
         let width = RIGHT / steps / kernel.panel() * kernel.panel();
@@ -141,8 +142,8 @@ pub(super) struct Grid {
 
 impl Grid {
     /// The cut into `parts` cells whose largest cell takes the least time: one multiplication per
-    /// element of C, and about 32 times that to pack an element of B. For one of A it is a quarter
-    /// of that where A is read as it is, and more than that where it is gathered.
+    /// element of C, and with AVX-512 about 32 times that to pack an element of B. For one of A it
+    /// is a quarter of that where A is read as it is, and more than that where it is gathered.
     fn choose((m, n): (usize, usize), tile: (usize, usize), parts: usize, in_place: bool) -> Self {
         let left = if in_place { 8 } else { 48 };
         let cut = |rows: usize| {
@@ -175,6 +176,7 @@ mod tests {
     use half::bf16;
 
     use super::*;
+    use crate::ops::matmul::detect;
     use crate::ops::matmul::{Epilogue, PackedWeight, Shape, Sums, Weight, Workspace};
     use crate::ops::matmul::{backward_input, backward_weight, forward};
 
@@ -215,6 +217,35 @@ mod tests {
     fn products_take_the_room_that_is_planned() {
         all_is_planned::<f32>();
         all_is_planned::<bf16>();
+    }
+
+    #[test]
+    fn blocks_of_k_are_whole_registers_and_depend_on_k_alone() {
+        fn holds<E: Element>(kernel: &Kernel<E::Wide>, k: usize, is_narrow: bool) {
+            let extent = |left_is_rows| Extent {
+                shape: (300, 300, k),
+                left_is_rows,
+                right_is_packed: false,
+                is_narrow,
+            };
+            for extent in [extent(true), extent(false)] {
+                let cut = |cell| Cut::new::<E>(&extent, cell, kernel);
+                let Cut { depth, columns, cells, .. } = cut((300, 300));
+                let what = format!("{kernel:?}, k = {k}");
+                assert!(depth.is_multiple_of(kernel.group * kernel.row_cells), "{what}");
+                assert!(depth <= kernel.depth * kernel.group && columns > 0, "{what}");
+                assert_eq!(cut((1, 7)).depth, depth, "{what}");
+                let waits = k > depth && (is_narrow || kernel.sums_wait);
+                assert_eq!(cells.sums > 0, waits, "{what}");
+            }
+        }
+        for k in [1, 31, 769, 777, 1541, 17665] {
+            for kernel in detect::pairs() {
+                holds::<bf16>(kernel, k, true);
+                holds::<bf16>(kernel, k, false);
+            }
+            detect::singles().iter().for_each(|kernel| holds::<f32>(kernel, k, false));
+        }
     }
 
     #[test]

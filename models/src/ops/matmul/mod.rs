@@ -15,6 +15,7 @@ mod amx;
 mod avx512;
 mod cpu;
 mod cut;
+pub(in crate::ops) mod detect;
 pub mod kernel;
 pub(crate) mod output;
 pub(in crate::ops) mod pack;
@@ -46,7 +47,7 @@ pub fn kernel_name<E: Element>() -> &'static str {
 /// Those that are no fallback on this architecture, best first, whether or not this processor has
 /// them: on x86-64 AVX-512, for bf16 its products of pairs or AMX; NEON on ARM.
 pub fn full_speed_kernels<E: Element>() -> &'static [&'static str] {
-    kernel::full_speed::<E>()
+    detect::full_speed::<E>()
 }
 
 /// Shape of one linear layer over N rows.

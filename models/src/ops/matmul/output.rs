@@ -85,7 +85,7 @@ impl<E: Element> Output<E> {
         }
     }
 
-    /// Asks for the first places of a tile that will be written soon.
+    /// Asks for the places of a tile that will be written soon, in the first matrix of two.
     pub(super) fn prefetch(self, (rows, width): (usize, usize)) {
         for row in 0..rows {
             match self.offset(row, 0) {

@@ -37,8 +37,12 @@ pub(in crate::ops) unsafe fn block<W: Float>(
     }
     for column in 0..SIDE {
         let to = to.wrapping_add(column * to_row).cast::<[W; SIDE]>();
+        let mut cells = [W::ZERO; SIDE];
+        for (cell, row) in cells.iter_mut().zip(&rows) {
+            *cell = row[column];
+        }
         // SAFETY: as above.
-        unsafe { to.write_unaligned(rows.map(|row| row[column])) };
+        unsafe { to.write_unaligned(cells) };
     }
 }
 
