@@ -89,7 +89,7 @@ impl Training {
             gradient_scale: 1.0,
         };
         let [first, second] = moments;
-        adamw::step(weights, Some(&mut working[..]), &sink.values, first, second, &adamw);
+        adamw::step_and_narrow(weights, working, &sink.values, first, second, &adamw);
         engine.weights_changed();
         let source = &mut of(*compute, weights, working);
         engine.evaluate(source, batch).expect("an evaluation");

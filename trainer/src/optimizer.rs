@@ -67,9 +67,8 @@ impl Update<'_> {
         match weights {
             Stored::F32(weights) => spread(shard, weights, |place, bucket| {
                 for piece in &place.pieces {
-                    adamw::step::<f32>(
+                    adamw::step(
                         &mut bucket[piece.in_bucket(place)],
-                        None,
                         &gradients[piece.flat.clone()],
                         &mut exp_avg[piece.held.clone()],
                         &mut exp_avg_sq[piece.held.clone()],
@@ -79,9 +78,9 @@ impl Update<'_> {
             }),
             Stored::Bf16 { working, master } => spread(shard, working, |place, bucket| {
                 for piece in &place.pieces {
-                    adamw::step(
+                    adamw::step_and_narrow(
                         &mut master[piece.held.clone()],
-                        Some(&mut bucket[piece.in_bucket(place)]),
+                        &mut bucket[piece.in_bucket(place)],
                         &gradients[piece.flat.clone()],
                         &mut exp_avg[piece.held.clone()],
                         &mut exp_avg_sq[piece.held.clone()],

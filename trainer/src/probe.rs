@@ -3,9 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use half::bf16;
-use models::ops::Element;
-use models::ops::matmul::{self, Epilogue, Shape, Workspace};
+use models::fused::Square;
 use models::workload::Compute;
 use rayon::prelude::*;
 
@@ -13,17 +11,9 @@ use rayon::prelude::*;
 /// workload's own products, small enough for a short probe.
 const SIDE: usize = 1024;
 
-/// The product.
-const SHAPE: Shape = Shape { rows: SIDE, inputs: SIDE, outputs: SIDE };
-
 /// What [`matmul_flops_per_second`] allocates on so many threads.
 pub(crate) fn matmul_bytes(compute: Compute, threads: usize) -> usize {
-    let [forward, ..] = SHAPE.products(false);
-    let room = match compute {
-        Compute::F32 => Workspace::<f32>::planned_bytes(threads, &[forward]),
-        Compute::Bf16 => Workspace::<bf16>::planned_bytes(threads, &[forward]),
-    };
-    3 * SIDE * SIDE * compute.bytes() + room
+    Square::planned_bytes(compute, SIDE, threads)
 }
 
 /// Multiplies square matrices of a format for `budget` and returns the best rate in FLOP/s, over at
@@ -35,10 +25,14 @@ pub(crate) fn matmul_flops_per_second(compute: Compute, budget: Duration) -> Opt
     if budget.is_zero() {
         return None;
     }
-    Some(match compute {
-        Compute::F32 => best_rate::<f32>(budget, |value| value),
-        Compute::Bf16 => best_rate(budget, bf16::from_f32),
-    })
+    let mut square = Square::new(compute, SIDE);
+    let mut once = || {
+        let start = Instant::now();
+        square.multiply();
+        start.elapsed().as_secs_f64()
+    };
+    let seconds = best_seconds(budget, &mut once);
+    Some(square.flops() / seconds)
 }
 
 /// Elements of each array of the triad, over all ranks of a machine: 64 MiB, beyond the caches of
@@ -83,18 +77,4 @@ fn best_seconds(budget: Duration, once: &mut dyn FnMut() -> f64) -> f64 {
         seconds = seconds.min(once());
     }
     seconds
-}
-
-fn best_rate<E: Element>(budget: Duration, element: impl Fn(f32) -> E) -> f64 {
-    let matrix = |value| vec![element(value); SIDE * SIDE];
-    let (left, right, mut product) = (matrix(0.5), matrix(0.25), matrix(0.0));
-    let mut workspace = Workspace::new(rayon::current_num_threads());
-    let mut once = || {
-        let start = Instant::now();
-        let epilogue = (None, Epilogue::Store);
-        matmul::forward(&mut product, &left, &right, epilogue, SHAPE, &mut workspace);
-        start.elapsed().as_secs_f64()
-    };
-    let seconds = best_seconds(budget, &mut once);
-    2.0 * (SIDE * SIDE * SIDE) as f64 / seconds
 }

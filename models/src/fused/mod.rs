@@ -16,6 +16,7 @@ mod options_agree;
 mod packed;
 mod places;
 mod size;
+mod square;
 #[cfg(test)]
 mod tests;
 
@@ -24,6 +25,7 @@ pub(crate) use block::block_alone;
 
 pub use activations::activation_bytes;
 pub use packed::packing_pays;
+pub use square::Square;
 
 use std::ops::Range;
 
@@ -88,15 +90,24 @@ impl Fused {
     ) -> Result<Self, Error> {
         config.validate()?;
         config.check_batch(micro_sequences, sequence_tokens)?;
+        Ok(Self::planned(config, layout, (micro_sequences, sequence_tokens), options.into()))
+    }
+
+    /// Not generic: the network's code is made here, and not again in each crate that trains.
+    fn planned(
+        config: &ModelConfig,
+        layout: Layout,
+        (sequences, tokens): (usize, usize),
+        options: Options,
+    ) -> Self {
         let threads = rayon::current_num_threads();
-        let options = options.into();
-        let size = Size::new(config, (micro_sequences, sequence_tokens), options, threads);
+        let size = Size::new(config, (sequences, tokens), options, threads);
         let places = Places::new(&layout, config);
         let network = match options.compute {
             Compute::F32 => Precise::F32(Network::new(config, size, places)),
             Compute::Bf16 => Precise::Bf16(Network::new(config, size, places)),
         };
-        Ok(Self { layout, network })
+        Self { layout, network }
     }
 
     fn source<'a>(&self, weights: &'a mut dyn WeightSource) -> EngineSource<'a> {

@@ -4,7 +4,7 @@ use super::*;
 use crate::record::{Anomaly, Reason, tests};
 use crate::telemetry::tests::{sample, write_steps};
 
-/// Rewrite with `YARDSTICK_UPDATE_GOLDEN=1 cargo test --release -p yardstick report`.
+/// Rewrite with `YARDSTICK_UPDATE_GOLDEN=1 cargo test --profile testing --workspace report`.
 fn assert_golden(name: &str, text: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/report/golden").join(name);
     if std::env::var_os("YARDSTICK_UPDATE_GOLDEN").is_some() {

@@ -1,16 +1,14 @@
 //! One fused pass over weights, gradients and both moments.
 
+use half::bf16;
 use rayon::prelude::*;
 
 use super::AdamW;
 use crate::ops::{ELEMENT_CHUNK, Element, Float, simd};
 
-/// One step on a slice of the flat buffers: updates `weights` and both moments, and writes the
-/// weights rounded to `working`, where there are such.
-///
-/// # Panics
-/// When the lengths differ.
-pub fn step<E: Element>(
+/// [`step`](super::step) in f32 or f64, and
+/// [`step_and_narrow`](super::step_and_narrow) where there are working weights.
+pub(crate) fn update<E: Element>(
     weights: &mut [E::Wide],
     working: Option<&mut [E]>,
     gradients: &[E::Wide],
@@ -53,7 +51,7 @@ pub fn step<E: Element>(
 ///
 /// # Panics
 /// When the lengths differ.
-pub fn narrow<E: Element>(working: &mut [E], weights: &[E::Wide]) {
+pub fn narrow(working: &mut [bf16], weights: &[f32]) {
     assert_eq!(working.len(), weights.len(), "working weights as long as weights");
     let weights = weights.par_chunks(ELEMENT_CHUNK);
     working.par_chunks_mut(ELEMENT_CHUNK).zip(weights).for_each(|(working, weights)| {
@@ -103,7 +101,7 @@ fn chunk<T: Float>(
 mod tests {
     use half::bf16;
 
-    use super::{AdamW, narrow, step};
+    use super::super::{AdamW, narrow, step_and_narrow};
     use crate::ops::testing::{relative_error, uniform};
 
     fn parameters(number: i32) -> AdamW {
@@ -138,9 +136,9 @@ mod tests {
         let (mut exact_m, mut exact_v) = (vec![0.0; len], vec![0.0; len]);
         for number in 1..=3 {
             let gradients: Vec<f32> = uniform(len, 10 + number as u64);
-            step::<bf16>(
+            step_and_narrow(
                 &mut weights,
-                Some(&mut working),
+                &mut working,
                 &gradients,
                 &mut m,
                 &mut v,

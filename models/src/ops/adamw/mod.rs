@@ -10,7 +10,9 @@
 
 mod cpu;
 
-pub use cpu::{narrow, step};
+pub use cpu::narrow;
+pub(crate) use cpu::update;
+use half::bf16;
 
 /// What one AdamW step needs besides the buffers.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -31,4 +33,33 @@ pub struct AdamW {
     pub correction2: f64,
     /// s, what gradients are multiplied by first (1 without clipping).
     pub gradient_scale: f64,
+}
+
+/// One step on a slice of the flat buffers: updates `weights` and both moments.
+///
+/// # Panics
+/// When the lengths differ.
+pub fn step(
+    weights: &mut [f32],
+    gradients: &[f32],
+    first_moments: &mut [f32],
+    second_moments: &mut [f32],
+    adamw: &AdamW,
+) {
+    update::<f32>(weights, None, gradients, first_moments, second_moments, adamw);
+}
+
+/// The same, and writes the weights rounded to `working`.
+///
+/// # Panics
+/// When the lengths differ.
+pub fn step_and_narrow(
+    weights: &mut [f32],
+    working: &mut [bf16],
+    gradients: &[f32],
+    first_moments: &mut [f32],
+    second_moments: &mut [f32],
+    adamw: &AdamW,
+) {
+    update(weights, Some(working), gradients, first_moments, second_moments, adamw);
 }

@@ -1,12 +1,12 @@
 //! Sums of squares over leaves of a fixed size.
 
-use crate::ops::{ELEMENT_CHUNK, Float, simd};
+use crate::ops::{ELEMENT_CHUNK, simd};
 
 /// Independent partial sums of a leaf: two AVX-512 registers of f64.
 const LANES: usize = 16;
 
-/// The sum of the squares of all elements; not finite exactly when an (f32) element is not.
-pub fn sum_of_squares<T: Float>(x: &[T]) -> f64 {
+/// The sum of the squares of all elements; not finite exactly when an element is not.
+pub fn sum_of_squares(x: &[f32]) -> f64 {
     if x.len() <= ELEMENT_CHUNK {
         return leaf(x);
     }
@@ -16,7 +16,7 @@ pub fn sum_of_squares<T: Float>(x: &[T]) -> f64 {
     left + right
 }
 
-fn leaf<T: Float>(x: &[T]) -> f64 {
+fn leaf(x: &[f32]) -> f64 {
     simd::vectorize(
         #[inline(always)]
         || {
@@ -24,12 +24,12 @@ fn leaf<T: Float>(x: &[T]) -> f64 {
             let (chunks, rest) = x.as_chunks::<LANES>();
             for chunk in chunks {
                 for lane in 0..LANES {
-                    let value = chunk[lane].to_f64();
+                    let value = f64::from(chunk[lane]);
                     lanes[lane] += value * value;
                 }
             }
             for (lane, &value) in lanes.iter_mut().zip(rest) {
-                *lane += value.to_f64() * value.to_f64();
+                *lane += f64::from(value) * f64::from(value);
             }
             simd::sum(&lanes)
         },
@@ -39,8 +39,8 @@ fn leaf<T: Float>(x: &[T]) -> f64 {
 /// The index of the first element that is infinite or not a number.
 ///
 /// For the error message; [`sum_of_squares`] finds out for free whether there is one.
-pub fn first_non_finite<T: Float>(x: &[T]) -> Option<usize> {
-    x.iter().position(|value| !value.to_f64().is_finite())
+pub fn first_non_finite(x: &[f32]) -> Option<usize> {
+    x.iter().position(|value| !value.is_finite())
 }
 
 #[cfg(test)]
