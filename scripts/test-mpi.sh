@@ -40,10 +40,10 @@ export YARDSTICK_MPI_LIBRARY="$library" # what the tests expect to find
 export YARDSTICK_MPIRUN="$prefix/bin/mpirun"
 unset MPI_PKG_CONFIG CRAY_MPICH_DIR
 
-if [ ! -d "target-$name" ] && [ -d target/release ]; then
+if [ ! -d "target-$name" ] && [ -d target/testing ]; then
     mkdir "target-$name"
-    cp -a target/release "target-$name/"
-    cargo clean --quiet --release -p mpi-sys # it does not notice another mpicc
+    cp -a target/testing "target-$name/"
+    cargo clean --quiet --profile testing -p mpi-sys # it does not notice another mpicc
 fi
 
-exec cargo test --release --workspace "$@"
+exec cargo test --profile testing --workspace "$@"

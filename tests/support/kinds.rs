@@ -58,10 +58,11 @@ impl Kind {
         ]
     }
 
-    /// The same as flags of `train`, with the workload, buckets so small that it has several, and
-    /// without measuring the machine, which takes time and changes nothing.
+    /// The same as flags of `train`, with the workload, batches of half its size, buckets so small
+    /// that it has several, and without measuring the machine, which takes time and changes nothing.
     pub fn flags(self) -> Vec<&'static str> {
-        let settings = self.settings().into_iter().chain([SEVERAL_BUCKETS, NO_PROBE]);
+        let settings = self.settings().into_iter().chain(SMALL_BATCHES);
+        let settings = settings.chain([SEVERAL_BUCKETS, NO_PROBE]);
         let settings = settings.flat_map(|setting| ["--set", setting]);
         ["--workload", self.workload].into_iter().chain(settings).collect()
     }
@@ -72,6 +73,9 @@ impl Kind {
         if self.is_bf16 { 1e-3 } else { 1e-5 }
     }
 }
+
+/// Four micro-batches a step on one rank, two on two ranks, one on four.
+const SMALL_BATCHES: [&str; 2] = ["batch.micro_sequences=2", "batch.global_sequences=8"];
 
 /// Several buckets for workloads of the size of `smoke`.
 pub const SEVERAL_BUCKETS: &str = "collectives.bucket_bytes=262144";
