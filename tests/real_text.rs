@@ -35,7 +35,7 @@ fn held_out_losses(vocabulary: &str, ids: usize, format: &str) -> Vec<f64> {
         format!("model.vocabulary={ids}"),
         "schedule.steps=60".to_owned(),
         "schedule.warmup_steps=10".to_owned(),
-        "batch.global_sequences=8".to_owned(),
+        "batch.global_sequences=8".to_owned(), // as many as show it
     ];
     let out = folder.text();
     let mut arguments = vec!["train", "--eval-every", "20", "--out", &out];

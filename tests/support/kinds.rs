@@ -59,7 +59,8 @@ impl Kind {
     }
 
     /// The same as flags of `train`, with the workload, batches of half its size, buckets so small
-    /// that it has several, and without measuring the machine, which takes time and changes nothing.
+    /// that it has several, and without measuring the machine, which takes time and changes
+    /// nothing.
     pub fn flags(self) -> Vec<&'static str> {
         let settings = self.settings().into_iter().chain(SMALL_BATCHES);
         let settings = settings.chain([SEVERAL_BUCKETS, NO_PROBE]);

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use models::fused::Square;
+use models::fused::SquareProduct;
 use models::workload::Compute;
 use rayon::prelude::*;
 
@@ -13,7 +13,7 @@ const SIDE: usize = 1024;
 
 /// What [`matmul_flops_per_second`] allocates on so many threads.
 pub(crate) fn matmul_bytes(compute: Compute, threads: usize) -> usize {
-    Square::planned_bytes(compute, SIDE, threads)
+    SquareProduct::planned_bytes(compute, SIDE, threads)
 }
 
 /// Multiplies square matrices of a format for `budget` and returns the best rate in FLOP/s, over at
@@ -25,7 +25,7 @@ pub(crate) fn matmul_flops_per_second(compute: Compute, budget: Duration) -> Opt
     if budget.is_zero() {
         return None;
     }
-    let mut square = Square::new(compute, SIDE);
+    let mut square = SquareProduct::new(compute, SIDE);
     let mut once = || {
         let start = Instant::now();
         square.multiply();

@@ -261,7 +261,7 @@ fn squares() {
     let len = 1003;
     let a = numbers(len, 1, 0.0);
     let (square, _) = oracle(&[("a", &a, &[len])], &[1.0], |inputs| inputs["a"].sqr()?.sum_all());
-    agree("|a|^2", &[norm::sum_of_squares(&as_type::<f32>(&a)) as f32], &square);
+    agree("|a|^2", &[norm::sum_of_squares(&as_type::<f32>(&a))], &square);
 }
 
 /// Five steps of candle's AdamW on the loss sum(g w), whose gradient is g.

@@ -25,7 +25,7 @@ pub(crate) use block::block_alone;
 
 pub use activations::activation_bytes;
 pub use packed::packing_pays;
-pub use square::Square;
+pub use square::SquareProduct;
 
 use std::ops::Range;
 
@@ -90,11 +90,11 @@ impl Fused {
     ) -> Result<Self, Error> {
         config.validate()?;
         config.check_batch(micro_sequences, sequence_tokens)?;
-        Ok(Self::planned(config, layout, (micro_sequences, sequence_tokens), options.into()))
+        Ok(Self::with_options(config, layout, (micro_sequences, sequence_tokens), options.into()))
     }
 
     /// Not generic: the network's code is made here, and not again in each crate that trains.
-    fn planned(
+    fn with_options(
         config: &ModelConfig,
         layout: Layout,
         (sequences, tokens): (usize, usize),

@@ -8,13 +8,13 @@ use crate::workload::Compute;
 
 /// Y = X W^T of square matrices in a format.
 #[derive(Debug)]
-pub struct Square {
+pub struct SquareProduct {
     side: usize,
-    operands: Precise,
+    operands: Formats,
 }
 
 #[derive(Debug)]
-enum Precise {
+enum Formats {
     F32(Operands<f32>),
     Bf16(Operands<bf16>),
 }
@@ -27,13 +27,13 @@ struct Operands<E: Element> {
     workspace: Workspace<E>,
 }
 
-impl Square {
+impl SquareProduct {
     /// Matrices of `side` rows and columns, for the threads of the rayon pool that this is called
     /// in.
     pub fn new(compute: Compute, side: usize) -> Self {
         let operands = match compute {
-            Compute::F32 => Precise::F32(Operands::new(side, |value| value)),
-            Compute::Bf16 => Precise::Bf16(Operands::new(side, bf16::from_f32)),
+            Compute::F32 => Formats::F32(Operands::new(side, |value| value)),
+            Compute::Bf16 => Formats::Bf16(Operands::new(side, bf16::from_f32)),
         };
         Self { side, operands }
     }
@@ -41,8 +41,8 @@ impl Square {
     /// Computes the product.
     pub fn multiply(&mut self) {
         match &mut self.operands {
-            Precise::F32(operands) => operands.multiply(self.side),
-            Precise::Bf16(operands) => operands.multiply(self.side),
+            Formats::F32(operands) => operands.multiply(self.side),
+            Formats::Bf16(operands) => operands.multiply(self.side),
         }
     }
 
@@ -51,7 +51,7 @@ impl Square {
         2.0 * (self.side as f64).powi(3)
     }
 
-    /// What one allocates on so many threads.
+    /// What one allocates, on so many threads.
     pub fn planned_bytes(compute: Compute, side: usize, threads: usize) -> usize {
         let [forward, ..] = shape(side).products(false);
         let room = match compute {
@@ -82,18 +82,18 @@ impl<E: Element> Operands<E> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Precise, Square};
+    use super::{Formats, SquareProduct};
     use crate::workload::Compute;
 
     #[test]
     fn multiplies_in_both_formats() {
         let side = 33;
         for compute in [Compute::F32, Compute::Bf16] {
-            let mut square = Square::new(compute, side);
+            let mut square = SquareProduct::new(compute, side);
             square.multiply();
             let product: Vec<f32> = match &square.operands {
-                Precise::F32(operands) => operands.product.clone(),
-                Precise::Bf16(operands) => {
+                Formats::F32(operands) => operands.product.clone(),
+                Formats::Bf16(operands) => {
                     operands.product.iter().map(|value| value.to_f32()).collect()
                 }
             };
