@@ -6,8 +6,8 @@
 #
 # The library, its mpicc and its mpirun come from PyPI into .venv-NAME; the build goes to
 # target-NAME, which starts as a copy of target, so that only what knows MPI is built again. PROFILE
-# is cargo's, by default `testing`. Without further arguments it runs the contract of the backends, how ranks meet, and the determinism of
-# training.
+# is cargo's, by default `testing`. Without further arguments it runs the contract of the backends,
+# how ranks meet, and the determinism of training.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -145,6 +145,22 @@ pub fn resident_bytes(processes: &[u32]) -> Option<u64> {
     processes.iter().all(lives).then_some(sum << 10)
 }
 
+/// The part of it that is pages of the program's own file.
+pub fn program_bytes(processes: &[u32]) -> Option<u64> {
+    let mut kibibytes = 0;
+    for process in processes {
+        let mut is_program = false;
+        for line in std::fs::read_to_string(format!("/proc/{process}/smaps")).ok()?.lines() {
+            match line.split_whitespace().collect::<Vec<_>>()[..] {
+                ["Pss:", size, "kB"] if is_program => kibibytes += size.parse::<u64>().ok()?,
+                [key, ..] if key.ends_with(':') => {}
+                _ => is_program = line.ends_with(env!("CARGO_BIN_EXE_yardstick")),
+            }
+        }
+    }
+    Some(kibibytes << 10)
+}
+
 impl Drop for Running {
     fn drop(&mut self) {
         // Ranks that a launcher put into groups of their own die with the launcher.

@@ -66,16 +66,13 @@ impl Remedies {
 
     /// `enough_ranks_fit` where parts of what is sharded can be small enough.
     fn for_flat(&self, enough_ranks_fit: bool) -> Vec<&'static str> {
+        let smaller_parts = match (self.shard, self.several_ranks) {
+            (true, true) => SHARD,
+            (true, false) => "set run.shard_optimizer = true with more machines",
+            (false, _) => "take more machines, so that each rank holds less optimizer state",
+        };
         let choices = [
-            (enough_ranks_fit && self.shard && self.several_ranks, SHARD),
-            (
-                enough_ranks_fit && self.shard && !self.several_ranks,
-                "set run.shard_optimizer = true with more machines",
-            ),
-            (
-                enough_ranks_fit && !self.shard,
-                "take more machines, so that each rank holds less optimizer state",
-            ),
+            (enough_ranks_fit, smaller_parts),
             (self.fewer_ranks, FEWER_RANKS),
             (true, "take a smaller model or a machine with more memory"),
         ];

@@ -102,13 +102,8 @@ impl<W: Float> Kernel<W> {
         self.lanes * self.vectors
     }
 
-    /// Whether the micro-kernels can read a left operand over `k` as it is: k along cells that
-    /// elements already form.
-    pub(super) fn reads<E: Element<Wide = W>>(&self, left: Strided<E>, k: usize) -> bool {
-        left.column == 1 && self.reads_rows::<E>(k)
-    }
-
-    /// The same for one whose rows are contiguous.
+    /// Whether the micro-kernels can read a left operand over `k` whose rows are contiguous as it
+    /// is: k along cells that elements already form.
     pub(in crate::ops) fn reads_rows<E: Element<Wide = W>>(&self, k: usize) -> bool {
         self.group * size_of::<E>() == size_of::<W>() && k.is_multiple_of(self.group)
     }

@@ -135,7 +135,7 @@ impl<E: Element> Product<E> {
                 Panels { first, stride: all * kernel.panel(), skip }
             }
         };
-        let in_place = kernel.reads::<E>(self.left, self.shape.2);
+        let in_place = !self.extent().gathers::<E>(kernel);
         let rows = if in_place { block.rows.len() } else { WIDEST };
         let rows = rows / kernel.rows * kernel.rows;
         for row in block.rows.clone().step_by(rows.max(kernel.rows)) {
