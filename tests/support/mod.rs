@@ -147,6 +147,7 @@ pub fn resident_bytes(processes: &[u32]) -> Option<u64> {
 
 /// The part of it that is pages of the program's own file.
 pub fn program_bytes(processes: &[u32]) -> Option<u64> {
+    let program = Path::new(env!("CARGO_BIN_EXE_yardstick")).canonicalize().unwrap();
     let mut kibibytes = 0;
     for process in processes {
         let mut is_program = false;
@@ -154,11 +155,11 @@ pub fn program_bytes(processes: &[u32]) -> Option<u64> {
             match line.split_whitespace().collect::<Vec<_>>()[..] {
                 ["Pss:", size, "kB"] if is_program => kibibytes += size.parse::<u64>().ok()?,
                 [key, ..] if key.ends_with(':') => {}
-                _ => is_program = line.ends_with(env!("CARGO_BIN_EXE_yardstick")),
+                _ => is_program = line.ends_with(&*program.to_string_lossy()),
             }
         }
     }
-    Some(kibibytes << 10)
+    (kibibytes > 0).then_some(kibibytes << 10)
 }
 
 impl Drop for Running {

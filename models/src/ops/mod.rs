@@ -4,8 +4,8 @@
 //! divided over the rayon pool that the caller is in, in pieces that do not depend on the number
 //! of threads, and every sum has a fixed order: results are the same bits on any pool.
 //!
-//! Ops are generic over [`Float`]: f32 trains, f64 checks gradients by finite differences. What the
-//! trainer calls itself (norms, AdamW) is not, so that its kernels are compiled here alone.
+//! Ops are generic over [`Float`]: f32 trains, f64 checks gradients by finite differences. The
+//! sums of squares and AdamW that the trainer calls are not, so that they are compiled here alone.
 
 pub mod adamw;
 pub mod attention;

@@ -130,7 +130,7 @@ impl<W: Float> Kernel<W> {
         true
     }
 
-    /// A left operand that [`Self::reads`] says is readable as it is.
+    /// A left operand by rows that [`Self::reads_rows`] says is readable as it is.
     pub(in crate::ops) fn in_place<E: Element<Wide = W>>(&self, left: Strided<E>) -> Left<W> {
         Left {
             start: left.start.cast(),
