@@ -131,35 +131,30 @@ impl Running {
 }
 
 /// The memory of some processes together while all of them live: the kernel's proportional sets, in
-/// which a page that several of them have is counted once.
-pub fn resident_bytes(processes: &[u32]) -> Option<u64> {
-    let kibibytes = |process: &u32, file: &str, key: &str| {
-        let text = std::fs::read_to_string(format!("/proc/{process}/{file}")).ok()?;
-        let line = text.lines().find_map(|line| line.strip_prefix(key))?;
-        line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()
-    };
-    let sets = processes.iter().map(|process| kibibytes(process, "smaps_rollup", "Pss:"));
-    let sum: u64 = sets.sum::<Option<_>>()?;
-    // One that has ended meanwhile leaves its share of common pages to the others.
-    let lives = |process: &u32| kibibytes(process, "status", "VmRSS:").is_some();
-    processes.iter().all(lives).then_some(sum << 10)
-}
-
-/// The part of it that is pages of the program's own file.
-pub fn program_bytes(processes: &[u32]) -> Option<u64> {
-    let program = Path::new(env!("CARGO_BIN_EXE_yardstick")).canonicalize().unwrap();
-    let mut kibibytes = 0;
+/// which a page that several of them have is counted once. Second, the part of it that is pages of
+/// the program's own file.
+pub fn resident_bytes(processes: &[u32]) -> Option<[u64; 2]> {
+    let read = |process, file| std::fs::read_to_string(format!("/proc/{process}/{file}")).ok();
+    let path = Path::new(env!("CARGO_BIN_EXE_yardstick")).canonicalize().unwrap();
+    let path = path.to_string_lossy();
+    let [mut all, mut program] = [0, 0];
     for process in processes {
         let mut is_program = false;
-        for line in std::fs::read_to_string(format!("/proc/{process}/smaps")).ok()?.lines() {
+        for line in read(process, "smaps")?.lines() {
             match line.split_whitespace().collect::<Vec<_>>()[..] {
-                ["Pss:", size, "kB"] if is_program => kibibytes += size.parse::<u64>().ok()?,
+                ["Pss:", size, "kB"] => {
+                    let bytes = size.parse::<u64>().ok()? << 10;
+                    all += bytes;
+                    program += if is_program { bytes } else { 0 };
+                }
                 [key, ..] if key.ends_with(':') => {}
-                _ => is_program = line.ends_with(&*program.to_string_lossy()),
+                _ => is_program = line.ends_with(&*path),
             }
         }
     }
-    (kibibytes > 0).then_some(kibibytes << 10)
+    // One that has ended meanwhile leaves its share of common pages to the others.
+    let lives = |process| read(process, "status").is_some_and(|text| text.contains("VmRSS:"));
+    (program > 0 && processes.iter().all(lives)).then_some([all, program])
 }
 
 impl Drop for Running {
