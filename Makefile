@@ -46,16 +46,18 @@ TEST_TARGETS := $(sort $(basename $(notdir $(wildcard */tests/*.rs))) \
 	$(shell sed -n '/^\[\[test\]\]/{n;s/^name = "\(.*\)"/\1/p}' */Cargo.toml))
 MPI_TESTS := $(addprefix --test ,$(filter mpi% contract%,$(TEST_TARGETS)))
 END_TO_END_TESTS := $(addprefix --test ,$(filter-out mpi% contract%,$(TEST_TARGETS)))
+SETUPS := setup-build setup-test setup-lint
 TEST_GROUPS := test-unit test-mpi test-end-to-end test-doc test-without-mpi test-mpich \
 	test-openmpi5
 
 .PHONY: help build demo test test-build $(TEST_GROUPS) lint format clippy docs deny shellcheck \
-	bench clean setup-build setup-test setup-lint
+	bench clean $(SETUPS)
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand --tabs=18
 
-setup-%:
+# A static pattern: make looks up no implicit rule for a phony target.
+$(SETUPS): setup-%:
 	@scripts/setup.sh $*
 
 build: setup-build ## build the binary, target/release/yardstick
