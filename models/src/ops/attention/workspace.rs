@@ -104,7 +104,7 @@ impl<E: Element> Scratch<E> {
 impl<E: Element> Workspace<E> {
     /// Room for this many threads (at least 1) at this T and D.
     pub fn new(threads: usize, shape: &Shape) -> Self {
-        Self::with_kernel(threads, shape, E::kernel())
+        Self::with_kernel(threads, shape, E::small_kernel())
     }
 
     /// The same for other micro-kernels than the best.
@@ -118,7 +118,7 @@ impl<E: Element> Workspace<E> {
 
     /// Bytes of a workspace, without making one.
     pub fn planned_bytes(threads: usize, shape: &Shape) -> usize {
-        let elements = Scratch::<E>::elements(shape, E::kernel());
+        let elements = Scratch::<E>::elements(shape, E::small_kernel());
         threads.max(1) * elements * size_of::<E::Wide>()
     }
 

@@ -13,6 +13,7 @@ use std::arch::asm;
 use std::cell::Cell;
 
 use super::kernel::{Left, Target};
+use super::split::PARTS;
 
 /// Rows of a full tile of sums.
 pub(super) const ROWS: usize = 2 * SIDE;
@@ -24,6 +25,8 @@ pub(super) const LANES: usize = SIDE;
 /// Longest run of k in cells that is multiplied at once: 32 rows of so many take as much as the
 /// first cache has.
 pub(super) const DEPTH: usize = 384;
+/// The same of three parts: half of the first cache, where a run of the right operand is as long.
+pub(super) const DEPTH_OF_PARTS: usize = 64;
 
 /// Rows of a register, and cells of a row.
 pub(super) const SIDE: usize = 16;
@@ -219,6 +222,119 @@ unsafe fn tile<const VECTORS: usize>(
             second = const (VECTORS - 1) * LANES * CELL_BYTES,
             panel = const VECTORS * LANES * CELL_BYTES * SIDE,
             ahead = const 2 * VECTORS * LANES * CELL_BYTES * SIDE,
+            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+            out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+            options(nostack),
+        );
+    }
+}
+
+/// The same of f32 in three parts, of which those of 16 cells follow each other.
+///
+/// # Safety
+/// As [`multiply`].
+pub(super) unsafe fn multiply_parts(
+    target: Target<f32>,
+    (rows, vectors, depth): (usize, usize, usize),
+    left: Left<f32>,
+    right: *const f32,
+) {
+    debug_assert!(depth.is_multiple_of(PARTS * SIDE), "whole registers of each part");
+    let tile = if vectors == 1 { tile_of_parts::<1> } else { tile_of_parts::<2> };
+    // SAFETY: whole registers of each row's cells.
+    unsafe {
+        shape(rows, SIDE);
+        tile(target, (rows, depth / (PARTS * SIDE)), left, right);
+    }
+}
+
+/// The micro-kernel for parts: the smallest products are added first. Each round multiplies parts
+/// (left, right) 2 and 0, 1 and 0, 1 and 1, 0 and 1, 0 and 2, and last 0 and 0.
+///
+/// # Safety
+/// As [`tile`].
+unsafe fn tile_of_parts<const VECTORS: usize>(
+    target: Target<f32>,
+    (rows, steps): (usize, usize),
+    left: Left<f32>,
+    right: *const f32,
+) {
+    let half = if rows > SIDE { SIDE } else { 0 };
+    // SAFETY: the registers are shaped for what the caller lets this read and write.
+    unsafe {
+        asm!(
+            "test {accumulate:e}, {accumulate:e}",
+            "jz 2f",
+            "tileloadd tmm0, [{to} + {to_row}]",
+            "tileloadd tmm1, [{to} + {to_row} + {second}]",
+            "tileloadd tmm2, [{to_lower} + {to_row}]",
+            "tileloadd tmm3, [{to_lower} + {to_row} + {second}]",
+            "jmp 3f",
+            "2:",
+            "tilezero tmm0",
+            "tilezero tmm1",
+            "tilezero tmm2",
+            "tilezero tmm3",
+            "3:",
+            "tileloadd tmm4, [{left} + {left_row} + 128]",
+            "tileloadd tmm6, [{right} + {right_row}]",
+            "tdpbf16ps tmm0, tmm4, tmm6",
+            "tileloadd tmm7, [{right} + {right_row} + {second}]",
+            "tdpbf16ps tmm1, tmm4, tmm7",
+            "tileloadd tmm5, [{lower} + {left_row} + 128]",
+            "tdpbf16ps tmm2, tmm5, tmm6",
+            "tdpbf16ps tmm3, tmm5, tmm7",
+            "tileloadd tmm4, [{left} + {left_row} + 64]",
+            "tdpbf16ps tmm0, tmm4, tmm6",
+            "tdpbf16ps tmm1, tmm4, tmm7",
+            "tileloadd tmm5, [{lower} + {left_row} + 64]",
+            "tdpbf16ps tmm2, tmm5, tmm6",
+            "tdpbf16ps tmm3, tmm5, tmm7",
+            "tileloadd tmm6, [{right} + {right_row} + {part}]",
+            "tdpbf16ps tmm0, tmm4, tmm6",
+            "tdpbf16ps tmm2, tmm5, tmm6",
+            "tileloadd tmm7, [{right} + {right_row} + {part} + {second}]",
+            "tdpbf16ps tmm1, tmm4, tmm7",
+            "tdpbf16ps tmm3, tmm5, tmm7",
+            "tileloadd tmm4, [{left} + {left_row}]",
+            "tdpbf16ps tmm0, tmm4, tmm6",
+            "tdpbf16ps tmm1, tmm4, tmm7",
+            "tileloadd tmm5, [{lower} + {left_row}]",
+            "tdpbf16ps tmm2, tmm5, tmm6",
+            "tdpbf16ps tmm3, tmm5, tmm7",
+            "tileloadd tmm6, [{right} + {right_row} + 2 * {part}]",
+            "tdpbf16ps tmm0, tmm4, tmm6",
+            "tdpbf16ps tmm2, tmm5, tmm6",
+            "tileloadd tmm7, [{right} + {right_row} + 2 * {part} + {second}]",
+            "tdpbf16ps tmm1, tmm4, tmm7",
+            "tdpbf16ps tmm3, tmm5, tmm7",
+            "tileloadd tmm6, [{right} + {right_row}]",
+            "tdpbf16ps tmm0, tmm4, tmm6",
+            "tdpbf16ps tmm2, tmm5, tmm6",
+            "tileloadd tmm7, [{right} + {right_row} + {second}]",
+            "tdpbf16ps tmm1, tmm4, tmm7",
+            "tdpbf16ps tmm3, tmm5, tmm7",
+            "add {left}, 192",
+            "add {lower}, 192",
+            "add {right}, 3 * {part}",
+            "dec {steps}",
+            "jnz 3b",
+            "tilestored [{to} + {to_row}], tmm0",
+            "tilestored [{to} + {to_row} + {second}], tmm1",
+            "tilestored [{to_lower} + {to_row}], tmm2",
+            "tilestored [{to_lower} + {to_row} + {second}], tmm3",
+            accumulate = in(reg) u32::from(target.accumulate),
+            steps = inout(reg) steps => _,
+            left = inout(reg) left.start => _,
+            lower = inout(reg) left.start.wrapping_byte_add(half * left.row_bytes) => _,
+            left_row = in(reg) left.row_bytes,
+            right = inout(reg) right => _,
+            right_row = in(reg) VECTORS * LANES * CELL_BYTES,
+            to = in(reg) target.start,
+            to_lower = in(reg) target.start.wrapping_add(half * target.row),
+            to_row = in(reg) target.row * CELL_BYTES,
+            second = const (VECTORS - 1) * LANES * CELL_BYTES,
+            part = const VECTORS * LANES * CELL_BYTES * SIDE,
             out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
             out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
             options(nostack),

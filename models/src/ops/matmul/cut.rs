@@ -94,6 +94,7 @@ impl Cut {
         // Whole registers: only the last block shapes them anew.
         let steps = steps.div_ceil(steps.div_ceil(most)).next_multiple_of(kernel.row_cells);
         let depth = steps * kernel.group;
+        let steps = steps * kernel.parts;
         let width = RIGHT / steps / kernel.panel() * kernel.panel();
         let waits = k > depth && (extent.is_narrow || kernel.sums_wait);
         let most = if waits { SUMS / width / kernel.rows * kernel.rows } else { rows };

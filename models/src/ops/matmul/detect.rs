@@ -4,15 +4,18 @@ use std::sync::LazyLock;
 
 use gemm_common::microkernel::MicroKernelFn;
 
+#[cfg(target_arch = "x86_64")]
+use super::kernel::Tiles;
 use super::kernel::{Functions, Kernel};
 #[cfg(target_arch = "x86_64")]
-use super::{amx, avx512};
+use super::{amx, avx512, split};
 use crate::ops::Element;
 
 /// Instruction sets of kernels for this architecture and element that are no fallback, best first.
 pub(super) fn full_speed<E: Element>() -> &'static [&'static str] {
     match (cfg!(target_arch = "x86_64"), cfg!(target_arch = "aarch64")) {
         (true, _) if size_of::<E>() < size_of::<E::Wide>() => &["amx_bf16", "avx512bf16"],
+        (true, _) if size_of::<E>() == size_of::<f32>() => &["amx_bf16x3", "avx512f"],
         (true, _) => &["avx512f"],
         (_, true) => &["neon"],
         _ => &["scalar"],
@@ -28,7 +31,18 @@ fn plain<W>(
 ) -> Kernel<W> {
     // For so many cells of k 6 rows fill about half of the first cache.
     let depth = 768;
-    Kernel { name, lanes, vectors, rows, group, row_cells: 1, depth, sums_wait: false, functions }
+    Kernel {
+        name,
+        lanes,
+        vectors,
+        rows,
+        group,
+        parts: 1,
+        row_cells: 1,
+        depth,
+        sums_wait: false,
+        functions,
+    }
 }
 
 macro_rules! kernel {
@@ -46,9 +60,20 @@ pub(in crate::ops) fn singles() -> &'static [Kernel<f32>] {
     &KERNELS
 }
 
-/// Kernels for f32.
+/// Kernels for small products of f32, and for elements that are widened to it.
 pub(in crate::ops) fn single() -> &'static Kernel<f32> {
     &singles()[0]
+}
+
+/// Kernels for f32 in three parts of bf16, best first.
+pub(in crate::ops) fn parts() -> &'static [Kernel<f32>] {
+    static KERNELS: LazyLock<Vec<Kernel<f32>>> = LazyLock::new(detect_parts);
+    &KERNELS
+}
+
+/// Kernels for f32: in parts, or else those that take it as it is.
+pub(in crate::ops) fn whole() -> &'static Kernel<f32> {
+    parts().first().unwrap_or_else(|| single())
 }
 
 /// Kernels for f64.
@@ -75,21 +100,39 @@ fn own(name: &'static str, group: usize) -> Kernel<f32> {
     plain(name, shape, group, Functions::ByShape(table))
 }
 
+/// Kernels in AMX for pairs of bf16.
+#[cfg(target_arch = "x86_64")]
+fn tiles(
+    name: &'static str,
+    parts: usize,
+    depth: usize,
+    function: Tiles<f32>,
+) -> Kernel<f32> {
+    Kernel {
+        name,
+        lanes: amx::LANES,
+        vectors: amx::VECTORS,
+        rows: amx::ROWS,
+        group: 2,
+        parts,
+        row_cells: amx::SIDE,
+        depth,
+        sums_wait: true,
+        functions: Functions::AnyShape(function),
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn detect_parts() -> Vec<Kernel<f32>> {
+    let kernel = || tiles("amx_bf16x3", split::PARTS, amx::DEPTH_OF_PARTS, amx::multiply_parts);
+    (amx::is_available() && split::is_available()).then(kernel).into_iter().collect()
+}
+
 #[cfg(target_arch = "x86_64")]
 fn detect_pairs() -> Vec<Kernel<f32>> {
     let mut kernels = Vec::new();
     if amx::is_available() {
-        kernels.push(Kernel {
-            name: "amx_bf16",
-            lanes: amx::LANES,
-            vectors: amx::VECTORS,
-            rows: amx::ROWS,
-            group: 2,
-            row_cells: amx::SIDE,
-            depth: amx::DEPTH,
-            sums_wait: true,
-            functions: Functions::AnyShape(amx::multiply),
-        });
+        kernels.push(tiles("amx_bf16", 1, amx::DEPTH, amx::multiply));
     }
     if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bf16") {
         kernels.push(own("avx512bf16", 2));
@@ -119,6 +162,11 @@ fn detect_double() -> Kernel<f64> {
     } else {
         kernel!(gemm_f64, scalar, f64, 1, [0, 1])
     }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn detect_parts() -> Vec<Kernel<f32>> {
+    Vec::new()
 }
 
 #[cfg(not(target_arch = "x86_64"))]

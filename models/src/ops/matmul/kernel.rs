@@ -42,7 +42,7 @@ pub(super) type Tile<W> = unsafe fn(Target<W>, usize, Left<W>, *const W);
 
 /// A micro-kernel of our own for all numbers of rows, vectors and steps.
 #[cfg(target_arch = "x86_64")]
-type Tiles<W> = unsafe fn(Target<W>, (usize, usize, usize), Left<W>, *const W);
+pub(super) type Tiles<W> = unsafe fn(Target<W>, (usize, usize, usize), Left<W>, *const W);
 
 /// Micro-kernels of one instruction set, for operands in cells of W.
 ///
@@ -54,12 +54,14 @@ pub struct Kernel<W: 'static> {
     pub(super) lanes: usize,
     pub(super) vectors: usize,
     pub(super) rows: usize,
-    /// Elements in a cell: 2 (bf16 as it is) or 1 (everything else, widened).
+    /// Elements in a cell: 2 (bf16 as it is, or parts of f32) or 1 (everything else, widened).
     pub(super) group: usize,
+    /// Parts of an element, each in a cell of its own: 3 (f32 in bf16) or 1.
+    pub(super) parts: usize,
     /// Cells of a row of the left operand that are read at once. Where they are several, those of a
     /// row must be contiguous; else those of a step may be.
     pub(super) row_cells: usize,
-    /// Longest run of k, in cells, that is multiplied at once: longer ones leave the caches.
+    /// Longest run of k that is multiplied at once, in cells of a part: longer ones leave the caches.
     pub(super) depth: usize,
     /// Whether sums are better kept in tiles of their own until all of k is added, than added to C
     /// for every part of k: rows of C lie pages apart.
@@ -100,6 +102,12 @@ impl<W: Float> Kernel<W> {
     /// Columns of a full tile.
     pub(in crate::ops) fn panel(&self) -> usize {
         self.lanes * self.vectors
+    }
+
+    /// Cells of `depth` elements along k. Those of several parts fill whole registers.
+    pub(in crate::ops) fn steps(&self, depth: usize) -> usize {
+        let cells = depth.div_ceil(self.group);
+        if self.parts > 1 { cells.next_multiple_of(self.row_cells) * self.parts } else { cells }
     }
 
     /// Whether the micro-kernels can read a left operand over `k` whose rows are contiguous as it

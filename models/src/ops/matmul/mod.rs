@@ -21,6 +21,8 @@ pub(crate) mod output;
 pub(in crate::ops) mod pack;
 pub(crate) mod product;
 pub(in crate::ops) mod small;
+#[cfg(target_arch = "x86_64")]
+mod split;
 pub(crate) mod strided;
 pub(in crate::ops) mod transpose;
 pub(in crate::ops) mod weight;

@@ -5,7 +5,12 @@
 
 #![allow(unsafe_code)]
 
+#[cfg(target_arch = "x86_64")]
+use std::any::TypeId;
+
 use super::kernel::{Kernel, Left};
+#[cfg(target_arch = "x86_64")]
+use super::split;
 use super::strided::Strided;
 use super::transpose::{self, SIDE as BLOCK};
 use crate::ops::simd::{self, LINE_BYTES};
@@ -43,6 +48,16 @@ pub(super) fn aligned<W>(room: &mut [W]) -> &mut [W] {
     &mut room[start..]
 }
 
+/// Room and operand of kernels that ask for parts: both are of f32.
+#[cfg(target_arch = "x86_64")]
+fn of_singles<E: Element>(room: &mut [E::Wide], source: Strided<E>) -> (&mut [f32], Strided<f32>) {
+    assert!(TypeId::of::<E>() == TypeId::of::<f32>(), "parts of another element");
+    let Strided { start, row, column } = source;
+    // SAFETY: f32 is its own wide type.
+    let room = unsafe { std::slice::from_raw_parts_mut(room.as_mut_ptr().cast(), room.len()) };
+    (room, Strided { start: start.cast(), row, column })
+}
+
 /// Copies `depth` x `columns` of the right operand into panels.
 ///
 /// In a panel the cells of one step are contiguous; the last panel is as wide as its vectors need
@@ -71,7 +86,16 @@ pub(in crate::ops) unsafe fn right_filled<E: Element>(
     all: usize,
     kernel: &Kernel<E::Wide>,
 ) {
-    let (panel, steps) = (kernel.panel(), depth.div_ceil(kernel.group));
+    let (panel, steps) = (kernel.panel(), kernel.steps(depth));
+    #[cfg(target_arch = "x86_64")]
+    if kernel.parts > 1 {
+        // SAFETY: as this function; the processor was asked when the kernel was chosen.
+        unsafe {
+            let (room, source) = of_singles(room, source);
+            split::right(room, source, (depth, columns), panel);
+        }
+        return;
+    }
     for (index, first) in (0..all).step_by(panel).enumerate() {
         let width = panel.min(columns.saturating_sub(first));
         let stride = panel.min(all - first).next_multiple_of(kernel.lanes);
@@ -232,13 +256,23 @@ pub(in crate::ops) unsafe fn left<E: Element>(
 ) -> Left<E::Wide> {
     debug_assert!(source.column == 1 || rows <= WIDEST, "{rows} rows");
     let cell = size_of::<E::Wide>();
-    let steps = depth.div_ceil(kernel.group);
+    let steps = kernel.steps(depth);
     let start = room.as_ptr();
     let (row, step) = match (source.column, kernel.reads_rows_only()) {
         (1, _) => (steps, 1),
         (_, true) => (room_steps(steps), 1),
         (_, false) => (1, WIDEST),
     };
+    let left = Left { start, row_bytes: row * cell, step_bytes: step * cell };
+    #[cfg(target_arch = "x86_64")]
+    if kernel.parts > 1 {
+        // SAFETY: as this function; the processor was asked when the kernel was chosen.
+        unsafe {
+            let (room, source) = of_singles(room, source);
+            split::left(room, source, (rows, depth), row);
+        }
+        return left;
+    }
     simd::vectorize(
         #[inline(always)]
         || {
@@ -254,7 +288,7 @@ pub(in crate::ops) unsafe fn left<E: Element>(
             }
         },
     );
-    Left { start, row_bytes: row * cell, step_bytes: step * cell }
+    left
 }
 
 /// # Safety

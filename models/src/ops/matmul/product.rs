@@ -119,7 +119,7 @@ impl<E: Element> Product<E> {
     /// As [`Self::run`].
     unsafe fn block(&self, block: &Block, packs: &mut Packs<E>) {
         let (kernel, depth) = (packs.kernel, block.depth.len());
-        let steps = depth.div_ceil(kernel.group);
+        let steps = kernel.steps(depth);
         let Rooms { left: gathered, right: packed, sums } = packs.rooms();
         let panels = match self.right {
             Right::Plain(right) => {
@@ -129,9 +129,9 @@ impl<E: Element> Product<E> {
                 Panels { first: packed.as_ptr(), stride: steps * kernel.panel(), skip: 0 }
             }
             Right::Packed(start) => {
-                let all = self.shape.2.div_ceil(kernel.group);
+                let all = kernel.steps(self.shape.2);
                 let first = start.wrapping_add(block.columns.start * all);
-                let skip = block.depth.start / kernel.group;
+                let skip = kernel.steps(block.depth.start);
                 Panels { first, stride: all * kernel.panel(), skip }
             }
         };
@@ -173,7 +173,7 @@ impl<E: Element> Product<E> {
         sums: &mut [E::Wide],
         kernel: &Kernel<E::Wide>,
     ) {
-        let steps = block.depth.len().div_ceil(kernel.group);
+        let steps = kernel.steps(block.depth.len());
         let (first, last) = (block.depth.start == 0, block.depth.end == self.shape.2);
         let count = block.columns.len().div_ceil(kernel.panel());
         for (index, column) in block.columns.clone().step_by(kernel.panel()).enumerate() {

@@ -75,7 +75,7 @@ impl<E: Element> Panels<E> {
         let (kernel, (k, columns)) = (self.kernel, self.form.shape(self.shape));
         let panel = kernel.panel();
         let room = &mut aligned(&mut self.cells)[..cells((k, columns), kernel)];
-        let rooms = room.par_chunks_mut(k.div_ceil(kernel.group) * panel);
+        let rooms = room.par_chunks_mut(kernel.steps(k) * panel);
         rooms.enumerate().for_each(|(index, room)| {
             let first = index * panel;
             let (source, width) = (source.offset(0, first), panel.min(columns - first));
@@ -104,7 +104,7 @@ pub(in crate::ops) fn right<E: Element>(
 
 /// Cells of a right operand (k, n) in panels.
 fn cells<W: Float>((k, columns): (usize, usize), kernel: &Kernel<W>) -> usize {
-    k.div_ceil(kernel.group) * columns.next_multiple_of(kernel.lanes)
+    kernel.steps(k) * columns.next_multiple_of(kernel.lanes)
 }
 
 /// Both forms of a weight (O, I) in panels, kept from one product to the next.
