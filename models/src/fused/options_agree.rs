@@ -95,9 +95,11 @@ fn the_plan_keeps_one_block_and_every_input() {
 fn the_plan_has_every_weight_of_a_product_twice_more() {
     for config in families() {
         for compute in [Compute::F32, Compute::Bf16] {
-            // Without kernels for pairs every element is widened.
-            let in_pairs = ["amx_bf16", "avx512bf16"].contains(&matmul_kernel(compute));
-            let element = if in_pairs { 2 } else { 4 };
+            let element = match matmul_kernel(compute) {
+                "amx_bf16" | "avx512bf16" => 2,
+                "amx_bf16x3" => 3 * 2,
+                _ => 4, // as it is, or widened
+            };
             let options = Options { pack_weights: true, ..compute.into() };
             let plan = activation_bytes(&config, (2, 7), options, 2);
             let found =

@@ -1,9 +1,10 @@
-//! Micro-kernels in AMX: 32 x 32 sums of pairs of bf16 in four of the eight tile registers.
+//! Micro-kernels in AMX: 32 x 32 sums of pairs of bf16, or of f32 in three parts of bf16, in four of
+//! the eight tile registers.
 //!
 //! A tile register holds 16 rows of 64 bytes. For every 16 cells of k two of the left operand (16
 //! rows of 16 cells) are multiplied with two of the right one (a vector for each cell of k): 4
-//! multiplications for 4 loads. Each sums the first and the second products of its pairs apart,
-//! then adds both; subnormal numbers are taken as 0.
+//! multiplications for 4 loads, or for six products of parts 24 for 14. Each sums the first and the
+//! second products of its pairs apart, then adds both; subnormal numbers are taken as 0.
 //!
 //! The standard library's intrinsics for AMX are unstable, its assembler is not.
 
@@ -25,7 +26,8 @@ pub(super) const LANES: usize = SIDE;
 /// Longest run of k in cells that is multiplied at once: 32 rows of so many take as much as the
 /// first cache has.
 pub(super) const DEPTH: usize = 384;
-/// The same of three parts: half of the first cache, where a run of the right operand is as long.
+/// The same of each part of f32: 32 rows of so many take half of the first cache, so that they stay
+/// there while as much of the right operand passes.
 pub(super) const DEPTH_OF_PARTS: usize = 64;
 
 /// Rows of a register, and cells of a row.
@@ -143,93 +145,23 @@ pub(super) unsafe fn multiply(
 ) {
     debug_assert_eq!(left.step_bytes, CELL_BYTES, "cells of a row are contiguous");
     let tile = if vectors == 1 { tile::<1> } else { tile::<2> };
-    let (steps, rest) = (depth / SIDE, depth % SIDE);
+    let (rounds, rest) = (depth / SIDE, depth % SIDE);
     // SAFETY: whole registers of each row's cells, then the others; their shapes are theirs.
     unsafe {
-        if steps > 0 {
+        if rounds > 0 {
             shape(rows, SIDE);
-            tile(target, (rows, steps), left, right);
+            tile(target, (rows, rounds), left, right);
         }
         if rest > 0 {
             shape(rows, rest);
-            let target = Target { accumulate: target.accumulate || steps > 0, ..target };
-            let left = Left { start: left.start.wrapping_add(steps * SIDE), ..left };
-            tile(target, (rows, 1), left, right.wrapping_add(steps * SIDE * vectors * LANES));
+            let target = Target { accumulate: target.accumulate || rounds > 0, ..target };
+            let left = Left { start: left.start.wrapping_add(rounds * SIDE), ..left };
+            tile(target, (rows, 1), left, right.wrapping_add(rounds * SIDE * vectors * LANES));
         }
     }
 }
 
-/// The micro-kernel for whole registers of the shapes that they have. Where there is but one half
-/// of rows, or one vector, it does the same twice: only at edges. Each round asks for the vectors
-/// of the one after the next: loads of registers wait for the second cache more than others do.
-///
-/// # Safety
-/// As [`multiply`].
-unsafe fn tile<const VECTORS: usize>(
-    target: Target<f32>,
-    (rows, steps): (usize, usize),
-    left: Left<f32>,
-    right: *const f32,
-) {
-    let half = if rows > SIDE { SIDE } else { 0 };
-    // SAFETY: the registers are shaped for what the caller lets this read and write.
-    unsafe {
-        asm!(
-            "test {accumulate:e}, {accumulate:e}",
-            "jz 2f",
-            "tileloadd tmm0, [{to} + {to_row}]",
-            "tileloadd tmm1, [{to} + {to_row} + {second}]",
-            "tileloadd tmm2, [{to_lower} + {to_row}]",
-            "tileloadd tmm3, [{to_lower} + {to_row} + {second}]",
-            "jmp 3f",
-            "2:",
-            "tilezero tmm0",
-            "tilezero tmm1",
-            "tilezero tmm2",
-            "tilezero tmm3",
-            "3:",
-            ".irp line, 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15",
-            "prefetcht0 [{right} + {ahead} + 64 * \\line]",
-            "prefetcht0 [{right} + {ahead} + 64 * 16 + 64 * \\line]",
-            ".endr",
-            "tileloadd tmm4, [{left} + {left_row}]",
-            "tileloadd tmm6, [{right} + {right_row}]",
-            "tdpbf16ps tmm0, tmm4, tmm6",
-            "tileloadd tmm7, [{right} + {right_row} + {second}]",
-            "tdpbf16ps tmm1, tmm4, tmm7",
-            "tileloadd tmm5, [{lower} + {left_row}]",
-            "tdpbf16ps tmm2, tmm5, tmm6",
-            "tdpbf16ps tmm3, tmm5, tmm7",
-            "add {left}, 64",
-            "add {lower}, 64",
-            "add {right}, {panel}",
-            "dec {steps}",
-            "jnz 3b",
-            "tilestored [{to} + {to_row}], tmm0",
-            "tilestored [{to} + {to_row} + {second}], tmm1",
-            "tilestored [{to_lower} + {to_row}], tmm2",
-            "tilestored [{to_lower} + {to_row} + {second}], tmm3",
-            accumulate = in(reg) u32::from(target.accumulate),
-            steps = inout(reg) steps => _,
-            left = inout(reg) left.start => _,
-            lower = inout(reg) left.start.wrapping_byte_add(half * left.row_bytes) => _,
-            left_row = in(reg) left.row_bytes,
-            right = inout(reg) right => _,
-            right_row = in(reg) VECTORS * LANES * CELL_BYTES,
-            to = in(reg) target.start,
-            to_lower = in(reg) target.start.wrapping_add(half * target.row),
-            to_row = in(reg) target.row * CELL_BYTES,
-            second = const (VECTORS - 1) * LANES * CELL_BYTES,
-            panel = const VECTORS * LANES * CELL_BYTES * SIDE,
-            ahead = const 2 * VECTORS * LANES * CELL_BYTES * SIDE,
-            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
-            out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
-            options(nostack),
-        );
-    }
-}
-
-/// The same of f32 in three parts, of which those of 16 cells follow each other.
+/// The same of f32 in parts, whole registers of each.
 ///
 /// # Safety
 /// As [`multiply`].
@@ -239,6 +171,7 @@ pub(super) unsafe fn multiply_parts(
     left: Left<f32>,
     right: *const f32,
 ) {
+    debug_assert_eq!(left.step_bytes, CELL_BYTES, "cells of a row are contiguous");
     debug_assert!(depth.is_multiple_of(PARTS * SIDE), "whole registers of each part");
     let tile = if vectors == 1 { tile_of_parts::<1> } else { tile_of_parts::<2> };
     // SAFETY: whole registers of each row's cells.
@@ -248,99 +181,133 @@ pub(super) unsafe fn multiply_parts(
     }
 }
 
-/// The micro-kernel for parts: the smallest products are added first. Each round multiplies parts
-/// (left, right) 2 and 0, 1 and 0, 1 and 1, 0 and 1, 0 and 2, and last 0 and 0.
-///
-/// # Safety
-/// As [`tile`].
-unsafe fn tile_of_parts<const VECTORS: usize>(
-    target: Target<f32>,
-    (rows, steps): (usize, usize),
-    left: Left<f32>,
-    right: *const f32,
-) {
-    let half = if rows > SIDE { SIDE } else { 0 };
-    // SAFETY: the registers are shaped for what the caller lets this read and write.
-    unsafe {
-        asm!(
-            "test {accumulate:e}, {accumulate:e}",
-            "jz 2f",
-            "tileloadd tmm0, [{to} + {to_row}]",
-            "tileloadd tmm1, [{to} + {to_row} + {second}]",
-            "tileloadd tmm2, [{to_lower} + {to_row}]",
-            "tileloadd tmm3, [{to_lower} + {to_row} + {second}]",
-            "jmp 3f",
-            "2:",
-            "tilezero tmm0",
-            "tilezero tmm1",
-            "tilezero tmm2",
-            "tilezero tmm3",
-            "3:",
-            "tileloadd tmm4, [{left} + {left_row} + 128]",
-            "tileloadd tmm6, [{right} + {right_row}]",
-            "tdpbf16ps tmm0, tmm4, tmm6",
-            "tileloadd tmm7, [{right} + {right_row} + {second}]",
-            "tdpbf16ps tmm1, tmm4, tmm7",
-            "tileloadd tmm5, [{lower} + {left_row} + 128]",
-            "tdpbf16ps tmm2, tmm5, tmm6",
-            "tdpbf16ps tmm3, tmm5, tmm7",
-            "tileloadd tmm4, [{left} + {left_row} + 64]",
-            "tdpbf16ps tmm0, tmm4, tmm6",
-            "tdpbf16ps tmm1, tmm4, tmm7",
-            "tileloadd tmm5, [{lower} + {left_row} + 64]",
-            "tdpbf16ps tmm2, tmm5, tmm6",
-            "tdpbf16ps tmm3, tmm5, tmm7",
-            "tileloadd tmm6, [{right} + {right_row} + {part}]",
-            "tdpbf16ps tmm0, tmm4, tmm6",
-            "tdpbf16ps tmm2, tmm5, tmm6",
-            "tileloadd tmm7, [{right} + {right_row} + {part} + {second}]",
-            "tdpbf16ps tmm1, tmm4, tmm7",
-            "tdpbf16ps tmm3, tmm5, tmm7",
-            "tileloadd tmm4, [{left} + {left_row}]",
-            "tdpbf16ps tmm0, tmm4, tmm6",
-            "tdpbf16ps tmm1, tmm4, tmm7",
-            "tileloadd tmm5, [{lower} + {left_row}]",
-            "tdpbf16ps tmm2, tmm5, tmm6",
-            "tdpbf16ps tmm3, tmm5, tmm7",
-            "tileloadd tmm6, [{right} + {right_row} + 2 * {part}]",
-            "tdpbf16ps tmm0, tmm4, tmm6",
-            "tdpbf16ps tmm2, tmm5, tmm6",
-            "tileloadd tmm7, [{right} + {right_row} + 2 * {part} + {second}]",
-            "tdpbf16ps tmm1, tmm4, tmm7",
-            "tdpbf16ps tmm3, tmm5, tmm7",
-            "tileloadd tmm6, [{right} + {right_row}]",
-            "tdpbf16ps tmm0, tmm4, tmm6",
-            "tdpbf16ps tmm2, tmm5, tmm6",
-            "tileloadd tmm7, [{right} + {right_row} + {second}]",
-            "tdpbf16ps tmm1, tmm4, tmm7",
-            "tdpbf16ps tmm3, tmm5, tmm7",
-            "add {left}, 192",
-            "add {lower}, 192",
-            "add {right}, 3 * {part}",
-            "dec {steps}",
-            "jnz 3b",
-            "tilestored [{to} + {to_row}], tmm0",
-            "tilestored [{to} + {to_row} + {second}], tmm1",
-            "tilestored [{to_lower} + {to_row}], tmm2",
-            "tilestored [{to_lower} + {to_row} + {second}], tmm3",
-            accumulate = in(reg) u32::from(target.accumulate),
-            steps = inout(reg) steps => _,
-            left = inout(reg) left.start => _,
-            lower = inout(reg) left.start.wrapping_byte_add(half * left.row_bytes) => _,
-            left_row = in(reg) left.row_bytes,
-            right = inout(reg) right => _,
-            right_row = in(reg) VECTORS * LANES * CELL_BYTES,
-            to = in(reg) target.start,
-            to_lower = in(reg) target.start.wrapping_add(half * target.row),
-            to_row = in(reg) target.row * CELL_BYTES,
-            second = const (VECTORS - 1) * LANES * CELL_BYTES,
-            part = const VECTORS * LANES * CELL_BYTES * SIDE,
-            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
-            out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
-            options(nostack),
-        );
-    }
+/// A micro-kernel for whole registers of the shapes that they have, from the instructions of one
+/// round: 16 cells of so many parts. Where there is but one half of rows, or one vector, it does
+/// the same twice: only at edges.
+macro_rules! micro_kernel {
+    ($(#[$documentation:meta])* $name:ident, $parts:expr, [$($instruction:literal),* $(,)?]) => {
+        $(#[$documentation])*
+        ///
+        /// # Safety
+        /// As [`multiply`].
+        unsafe fn $name<const VECTORS: usize>(
+            target: Target<f32>,
+            (rows, rounds): (usize, usize),
+            left: Left<f32>,
+            right: *const f32,
+        ) {
+            let half = if rows > SIDE { SIDE } else { 0 };
+            // SAFETY: the registers are shaped for what the caller lets this read and write.
+            unsafe {
+                asm!(
+                    "test {accumulate:e}, {accumulate:e}",
+                    "jz 2f",
+                    "tileloadd tmm0, [{to} + {to_row}]",
+                    "tileloadd tmm1, [{to} + {to_row} + {second}]",
+                    "tileloadd tmm2, [{to_lower} + {to_row}]",
+                    "tileloadd tmm3, [{to_lower} + {to_row} + {second}]",
+                    "jmp 3f",
+                    "2:",
+                    "tilezero tmm0",
+                    "tilezero tmm1",
+                    "tilezero tmm2",
+                    "tilezero tmm3",
+                    "3:",
+                    $($instruction,)*
+                    "add {left}, 64 * {parts}",
+                    "add {lower}, 64 * {parts}",
+                    "add {right}, {part} * {parts}",
+                    "dec {rounds}",
+                    "jnz 3b",
+                    "tilestored [{to} + {to_row}], tmm0",
+                    "tilestored [{to} + {to_row} + {second}], tmm1",
+                    "tilestored [{to_lower} + {to_row}], tmm2",
+                    "tilestored [{to_lower} + {to_row} + {second}], tmm3",
+                    accumulate = in(reg) u32::from(target.accumulate),
+                    rounds = inout(reg) rounds => _,
+                    left = inout(reg) left.start => _,
+                    lower = inout(reg) left.start.wrapping_byte_add(half * left.row_bytes) => _,
+                    left_row = in(reg) left.row_bytes,
+                    right = inout(reg) right => _,
+                    right_row = in(reg) VECTORS * LANES * CELL_BYTES,
+                    to = in(reg) target.start,
+                    to_lower = in(reg) target.start.wrapping_add(half * target.row),
+                    to_row = in(reg) target.row * CELL_BYTES,
+                    second = const (VECTORS - 1) * LANES * CELL_BYTES,
+                    part = const VECTORS * LANES * CELL_BYTES * SIDE,
+                    parts = const $parts,
+                    out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                    out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                    options(nostack),
+                );
+            }
+        }
+    };
 }
+
+micro_kernel!(
+    /// Of pairs as they are. Each round asks for the vectors of the one after the next: loads of
+    /// registers wait for the second cache more than others do.
+    tile, 1, [
+        ".irp line, 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15",
+        "prefetcht0 [{right} + 2 * {part} + 64 * \\line]",
+        "prefetcht0 [{right} + 2 * {part} + 64 * 16 + 64 * \\line]",
+        ".endr",
+        "tileloadd tmm4, [{left} + {left_row}]",
+        "tileloadd tmm6, [{right} + {right_row}]",
+        "tdpbf16ps tmm0, tmm4, tmm6",
+        "tileloadd tmm7, [{right} + {right_row} + {second}]",
+        "tdpbf16ps tmm1, tmm4, tmm7",
+        "tileloadd tmm5, [{lower} + {left_row}]",
+        "tdpbf16ps tmm2, tmm5, tmm6",
+        "tdpbf16ps tmm3, tmm5, tmm7",
+    ]
+);
+
+micro_kernel!(
+    /// Of f32 in parts: left times right part 2 0, 1 0, 1 1, 0 1, 0 2 and 0 0, so that all but the
+    /// last change one operand, and what is small comes first.
+    tile_of_parts, PARTS, [
+        "tileloadd tmm4, [{left} + {left_row} + 128]",
+        "tileloadd tmm6, [{right} + {right_row}]",
+        "tdpbf16ps tmm0, tmm4, tmm6",
+        "tileloadd tmm7, [{right} + {right_row} + {second}]",
+        "tdpbf16ps tmm1, tmm4, tmm7",
+        "tileloadd tmm5, [{lower} + {left_row} + 128]",
+        "tdpbf16ps tmm2, tmm5, tmm6",
+        "tdpbf16ps tmm3, tmm5, tmm7",
+        "tileloadd tmm4, [{left} + {left_row} + 64]",
+        "tdpbf16ps tmm0, tmm4, tmm6",
+        "tdpbf16ps tmm1, tmm4, tmm7",
+        "tileloadd tmm5, [{lower} + {left_row} + 64]",
+        "tdpbf16ps tmm2, tmm5, tmm6",
+        "tdpbf16ps tmm3, tmm5, tmm7",
+        "tileloadd tmm6, [{right} + {right_row} + {part}]",
+        "tdpbf16ps tmm0, tmm4, tmm6",
+        "tdpbf16ps tmm2, tmm5, tmm6",
+        "tileloadd tmm7, [{right} + {right_row} + {part} + {second}]",
+        "tdpbf16ps tmm1, tmm4, tmm7",
+        "tdpbf16ps tmm3, tmm5, tmm7",
+        "tileloadd tmm4, [{left} + {left_row}]",
+        "tdpbf16ps tmm0, tmm4, tmm6",
+        "tdpbf16ps tmm1, tmm4, tmm7",
+        "tileloadd tmm5, [{lower} + {left_row}]",
+        "tdpbf16ps tmm2, tmm5, tmm6",
+        "tdpbf16ps tmm3, tmm5, tmm7",
+        "tileloadd tmm6, [{right} + {right_row} + 2 * {part}]",
+        "tdpbf16ps tmm0, tmm4, tmm6",
+        "tdpbf16ps tmm2, tmm5, tmm6",
+        "tileloadd tmm7, [{right} + {right_row} + 2 * {part} + {second}]",
+        "tdpbf16ps tmm1, tmm4, tmm7",
+        "tdpbf16ps tmm3, tmm5, tmm7",
+        "tileloadd tmm6, [{right} + {right_row}]",
+        "tdpbf16ps tmm0, tmm4, tmm6",
+        "tdpbf16ps tmm2, tmm5, tmm6",
+        "tileloadd tmm7, [{right} + {right_row} + {second}]",
+        "tdpbf16ps tmm1, tmm4, tmm7",
+        "tdpbf16ps tmm3, tmm5, tmm7",
+    ]
+);
 
 /// Whether this thread holds no registers, by the processor's word.
 #[cfg(test)]

@@ -15,6 +15,10 @@ const RIGHT: usize = 384 * 384;
 /// tiles, so that two threads pack a table once for so many tokens.
 const SUMS: usize = 516 * 384;
 
+/// Most rows, and columns, of such sums of elements in parts: as many of each, since both operands
+/// are split anew for every block.
+const SQUARE: usize = 512;
+
 /// A product as far as the room that it takes depends on it.
 #[derive(Debug, Clone, Copy)]
 pub struct Extent {
@@ -78,6 +82,12 @@ impl RoomCells {
     }
 }
 
+/// The least multiple of `unit` that cuts a length into as few runs as the largest up to `most`.
+fn even(len: usize, most: usize, unit: usize) -> usize {
+    let runs = len.div_ceil((most / unit * unit).max(unit));
+    len.div_ceil(runs).next_multiple_of(unit)
+}
+
 impl Cut {
     /// Of a cell with so many rows and columns, neither of them 0.
     ///
@@ -95,10 +105,15 @@ impl Cut {
         let steps = steps.div_ceil(steps.div_ceil(most)).next_multiple_of(kernel.row_cells);
         let depth = steps * kernel.group;
         let steps = steps * kernel.parts;
-        let width = RIGHT / steps / kernel.panel() * kernel.panel();
+        let most = if kernel.parts > 1 { SQUARE } else { RIGHT / steps };
+        let width = even(columns, most, kernel.panel());
         let waits = k > depth && (extent.is_narrow || kernel.sums_wait);
-        let most = if waits { SUMS / width / kernel.rows * kernel.rows } else { rows };
-        let height = rows.div_ceil(rows.div_ceil(most)).next_multiple_of(kernel.rows);
+        let most = match waits {
+            true if kernel.parts > 1 => SQUARE,
+            true => SUMS / width,
+            false => rows.next_multiple_of(kernel.rows),
+        };
+        let height = even(rows, most, kernel.rows);
         let width_here = width.min(columns);
         let unless = |is: bool, cells| if is { 0 } else { cells };
         let cells = RoomCells {
@@ -245,7 +260,8 @@ mod tests {
                 holds::<bf16>(kernel, k, true);
                 holds::<bf16>(kernel, k, false);
             }
-            detect::singles().iter().for_each(|kernel| holds::<f32>(kernel, k, false));
+            let kernels = detect::parts().iter().chain(detect::singles());
+            kernels.for_each(|kernel| holds::<f32>(kernel, k, false));
         }
     }
 

@@ -102,12 +102,7 @@ fn own(name: &'static str, group: usize) -> Kernel<f32> {
 
 /// Kernels in AMX for pairs of bf16.
 #[cfg(target_arch = "x86_64")]
-fn tiles(
-    name: &'static str,
-    parts: usize,
-    depth: usize,
-    function: Tiles<f32>,
-) -> Kernel<f32> {
+fn tiles(name: &'static str, parts: usize, depth: usize, function: Tiles<f32>) -> Kernel<f32> {
     Kernel {
         name,
         lanes: amx::LANES,
@@ -196,27 +191,28 @@ fn detect_double() -> Kernel<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{double, pairs, singles};
+    use super::{double, pairs, parts, singles};
     use crate::ops::matmul::kernel::Kernel;
     use crate::ops::matmul::kernel_name;
     use crate::ops::matmul::product::{PANEL, TILE};
 
     #[test]
     fn the_name_is_that_of_the_kernels_in_use() {
-        assert_eq!(kernel_name::<f32>(), singles()[0].name);
-        assert_eq!(kernel_name::<f64>(), kernel_name::<f32>(), "one set for both elements");
+        assert_eq!(kernel_name::<f32>(), parts().first().unwrap_or(&singles()[0]).name);
+        assert_eq!(kernel_name::<f64>(), singles()[0].name, "one set for both elements");
         // The lanes are what the driver relies on; the name must not say anything else.
-        for kernel in pairs().iter().chain(singles()) {
-            let Kernel { name, lanes, group, .. } = kernel;
+        for kernel in parts().iter().chain(pairs()).chain(singles()) {
+            let Kernel { name, lanes, group, parts, .. } = kernel;
             let expected = match *name {
-                "amx_bf16" | "avx512bf16" => (16, 2),
-                "avx512f" => (16, 1),
-                "fma" => (8, 1),
-                "neon" => (4, 1),
-                "scalar" => (1, 1),
+                "amx_bf16x3" => (16, 2, 3),
+                "amx_bf16" | "avx512bf16" => (16, 2, 1),
+                "avx512f" => (16, 1, 1),
+                "fma" => (8, 1, 1),
+                "neon" => (4, 1, 1),
+                "scalar" => (1, 1, 1),
                 other => panic!("unknown instruction set {other}"),
             };
-            assert_eq!((*lanes, *group), expected, "{name}");
+            assert_eq!((*lanes, *group, *parts), expected, "{name}");
         }
     }
 
@@ -227,7 +223,7 @@ mod tests {
             assert!(kernel.depth.is_multiple_of(kernel.row_cells), "{kernel:?}");
             assert!(kernel.row_cells == 1 || kernel.group == 2, "{kernel:?}: rows of pairs");
         }
-        pairs().iter().chain(singles()).for_each(fits);
+        parts().iter().chain(pairs()).chain(singles()).for_each(fits);
         fits(double());
     }
 
@@ -236,10 +232,10 @@ mod tests {
     fn a_processor_without_the_best_instructions_falls_back() {
         use super::full_speed;
         use half::bf16;
-        assert_eq!(full_speed::<f32>(), ["avx512f"]);
+        assert_eq!(full_speed::<f32>(), ["amx_bf16x3", "avx512f"]);
         assert_eq!(full_speed::<bf16>(), ["amx_bf16", "avx512bf16"]);
         let is_fallback = !full_speed::<f32>().contains(&kernel_name::<f32>());
-        assert_eq!(is_fallback, !is_x86_feature_detected!("avx512f"));
+        assert_eq!(is_fallback, !is_x86_feature_detected!("avx512f") && parts().is_empty());
         let is_fallback = !full_speed::<bf16>().contains(&kernel_name::<bf16>());
         let pairs = is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bf16");
         assert_eq!(is_fallback, !pairs && !crate::ops::matmul::amx::is_available());

@@ -10,15 +10,13 @@
 
 #![allow(unsafe_code)]
 
+use super::strided::Strided;
+use super::transpose::{self, SIDE};
 use std::arch::x86_64::{
     __m512i, _mm512_add_epi32, _mm512_and_si512, _mm512_castps_si512, _mm512_castsi512_ps,
     _mm512_maskz_loadu_epi32, _mm512_or_si512, _mm512_permutex2var_epi16, _mm512_set1_epi32,
     _mm512_srli_epi32, _mm512_storeu_si512, _mm512_sub_ps,
 };
-use std::mem::MaybeUninit;
-
-use super::strided::Strided;
-use super::transpose::{self, SIDE};
 
 /// Parts of an element.
 pub(super) const PARTS: usize = 3;
@@ -45,8 +43,7 @@ pub(super) unsafe fn right(
     (depth, columns): (usize, usize),
     panel: usize,
 ) {
-    let all = columns.next_multiple_of(LANES);
-    let runs = depth.div_ceil(RUN);
+    let (all, runs) = (columns.next_multiple_of(LANES), depth.div_ceil(RUN));
     let mut vector = |run: usize, column: usize| {
         let first = column / panel * panel;
         let stride = panel.min(all - first);
@@ -59,8 +56,8 @@ pub(super) unsafe fn right(
             if source.column == 1 {
                 pair_rows(to, source, (depth, count));
             } else {
-                let pairs = |to| pair_neighbours(to, source.transposed(), (count, depth));
-                transposed(to, pairs);
+                let turned = turned::<LANES, RUN>(source.transposed(), (count, depth));
+                pair_rows(to, dense(&turned), (RUN, LANES));
             }
         }
     };
@@ -87,20 +84,27 @@ pub(super) unsafe fn left(
     (rows, depth): (usize, usize),
     stride: usize,
 ) {
-    for first in (0..depth).step_by(RUN) {
-        for row in (0..rows).step_by(SIDE) {
-            let source = source.offset(row, first);
-            let start = room[row * stride + first / RUN * PARTS * SIDE..].as_mut_ptr();
-            let to = Place { start, part: SIDE, row: stride };
-            // SAFETY: what the operand has from there on, and 16 rows of cells of the run.
-            unsafe {
-                if source.column == 1 {
-                    pair_neighbours(to, source, (rows - row, depth - first));
-                } else {
-                    let pairs = |to| pair_rows(to, source.transposed(), (depth - first, rows - row));
-                    transposed(to, pairs);
-                }
+    let mut block = |row: usize, first: usize| {
+        let source = source.offset(row, first);
+        let start = room[row * stride + first / RUN * PARTS * SIDE..].as_mut_ptr();
+        let to = Place { start, part: SIDE, row: stride };
+        // SAFETY: what the operand has from there on, and 16 rows of cells of the run.
+        unsafe {
+            if source.column == 1 {
+                pair_neighbours(to, source, (rows - row, depth - first));
+            } else {
+                let turned = turned::<RUN, SIDE>(source.transposed(), (depth - first, rows - row));
+                pair_neighbours(to, dense(&turned), (SIDE, RUN));
             }
+        }
+    };
+    if source.column == 1 {
+        for row in (0..rows).step_by(SIDE) {
+            (0..depth).step_by(RUN).for_each(|first| block(row, first));
+        }
+    } else {
+        for first in (0..depth).step_by(RUN) {
+            (0..rows).step_by(SIDE).for_each(|row| block(row, first));
         }
     }
 }
@@ -138,10 +142,11 @@ impl Place {
 #[target_feature(enable = "avx512f")]
 #[inline]
 unsafe fn pair_rows(to: Place, source: Strided<f32>, (depth, count): (usize, usize)) {
+    let mask = lanes(count);
     for cell in 0..SIDE {
         let row = |row: usize| {
             // SAFETY: as this function.
-            unsafe { load(source.at(row, 0), if row < depth { count } else { 0 }) }
+            unsafe { load(source.at(row, 0), if row < depth { mask } else { 0 }) }
         };
         let (mut cells, upper) = (split(row(2 * cell)), split(row(2 * cell + 1)));
         for (cells, upper) in cells.iter_mut().zip(upper) {
@@ -161,13 +166,14 @@ unsafe fn pair_rows(to: Place, source: Strided<f32>, (depth, count): (usize, usi
 #[inline]
 unsafe fn pair_neighbours(to: Place, source: Strided<f32>, (count, depth): (usize, usize)) {
     let upper = upper_halves();
+    let masks = [lanes(depth), lanes(depth.saturating_sub(LANES))];
     for row in 0..SIDE {
-        let depth = if row < count { depth } else { 0 };
-        let half = |first: usize| {
+        let half = |half: usize| {
+            let mask = if row < count { masks[half] } else { 0 };
             // SAFETY: as this function.
-            unsafe { load(source.at(row, first), depth.saturating_sub(first)) }
+            unsafe { load(source.at(row, half * LANES), mask) }
         };
-        let (mut cells, second) = (split(half(0)), split(half(LANES)));
+        let (mut cells, second) = (split(half(0)), split(half(1)));
         for (cells, second) in cells.iter_mut().zip(second) {
             *cells = _mm512_permutex2var_epi16(*cells, upper, second);
         }
@@ -176,32 +182,56 @@ unsafe fn pair_neighbours(to: Place, source: Strided<f32>, (count, depth): (usiz
     }
 }
 
-/// Writes 16 vectors of each part, which `pairs` makes, as columns.
+/// Columns of the source as rows, with zeros for rows from `rows` and columns from `columns` on.
 ///
 /// # Safety
-/// The place must be writable.
+/// Up to `rows` rows and `columns` columns of the source must be readable.
 #[target_feature(enable = "avx512f")]
 #[inline]
-unsafe fn transposed(to: Place, pairs: impl FnOnce(Place)) {
-    let mut blocks = MaybeUninit::<[[[f32; LANES]; SIDE]; PARTS]>::uninit();
-    let start = blocks.as_mut_ptr().cast::<f32>();
-    pairs(Place { start, part: SIDE * LANES, row: LANES });
-    for part in 0..PARTS {
-        let from = start.wrapping_add(part * SIDE * LANES).cast_const();
-        let to = (to.start.wrapping_add(part * to.part), to.row);
-        // SAFETY: a block that was written whole, and as this function.
-        unsafe { transpose::block((from, LANES * size_of::<f32>()), to) };
+unsafe fn turned<const ROWS: usize, const COLUMNS: usize>(
+    source: Strided<f32>,
+    (rows, columns): (usize, usize),
+) -> [[f32; ROWS]; COLUMNS] {
+    let mut turned = [[0.0; ROWS]; COLUMNS];
+    let mut padded = [[0.0; COLUMNS]; ROWS];
+    let mut source = source;
+    if rows < ROWS || columns < COLUMNS {
+        for (index, row) in padded.iter_mut().enumerate().take(rows) {
+            for (column, element) in row.iter_mut().enumerate().take(columns) {
+                // SAFETY: as this function.
+                *element = unsafe { *source.at(index, column) };
+            }
+        }
+        source = dense(&padded);
     }
+    for row in (0..ROWS).step_by(SIDE) {
+        for column in (0..COLUMNS).step_by(SIDE) {
+            let from = (source.at(row, column), source.row * size_of::<f32>());
+            let to = (turned[column][row..].as_mut_ptr(), ROWS);
+            // SAFETY: a block of the source, and of what it is turned to.
+            unsafe { transpose::block(from, to) };
+        }
+    }
+    turned
 }
 
-/// Up to `count` elements, then zeros.
+/// Rows as an operand.
+fn dense<const COLUMNS: usize>(rows: &[[f32; COLUMNS]]) -> Strided<f32> {
+    Strided::dense(rows.as_flattened(), COLUMNS)
+}
+
+/// The lowest `count` lanes.
+fn lanes(count: usize) -> u16 {
+    if count < LANES { (1 << count) - 1 } else { u16::MAX }
+}
+
+/// The elements of some lanes, and zeros.
 ///
 /// # Safety
-/// So many elements must be readable.
+/// The elements of these lanes must be readable.
 #[target_feature(enable = "avx512f")]
 #[inline]
-unsafe fn load(start: *const f32, count: usize) -> __m512i {
-    let mask = if count < LANES { (1 << count) - 1 } else { u16::MAX };
+unsafe fn load(start: *const f32, mask: u16) -> __m512i {
     // SAFETY: as this function.
     unsafe { _mm512_maskz_loadu_epi32(mask, start.cast()) }
 }
@@ -235,4 +265,45 @@ fn upper_halves() -> __m512i {
     }
     // SAFETY: a vector is as long and has no invalid values.
     unsafe { std::mem::transmute(indices) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The parts of 16 elements, as numbers.
+    fn parts_of(elements: [f32; LANES]) -> [[f32; LANES]; PARTS] {
+        assert!(is_available());
+        // SAFETY: the processor was asked; vectors have no invalid values.
+        unsafe {
+            std::mem::transmute(split(std::mem::transmute::<[f32; LANES], __m512i>(elements)))
+        }
+    }
+
+    #[test]
+    fn parts_are_bf16_and_add_up_to_the_element() {
+        if !is_available() {
+            return;
+        }
+        let mantissas = (0..1 << 23).step_by(61).chain([1, 0x7f80, 0x8000, 0xffff, 0x7f_ffff]);
+        for mantissa in mantissas {
+            let signs = [0, 1 << 31];
+            let exponents = [20_u32, 100, 126, 127, 128, 160, 220, 253];
+            let bits =
+                signs.into_iter().flat_map(|sign| exponents.map(|e| sign | e << 23 | mantissa));
+            let mut elements = [0.0; LANES];
+            elements
+                .iter_mut()
+                .zip(bits)
+                .for_each(|(element, bits)| *element = f32::from_bits(bits));
+            let parts = parts_of(elements);
+            for (lane, element) in elements.into_iter().enumerate() {
+                let of_lane = parts.map(|part| part[lane]);
+                assert!(of_lane.iter().all(|part| part.to_bits() & 0xffff == 0), "{element:e}");
+                let sum: f64 = of_lane.iter().copied().map(f64::from).sum();
+                assert!(sum == f64::from(element), "{element:e}: {of_lane:?}");
+                assert!(of_lane[1].abs() <= of_lane[0].abs() / 255.0, "{element:e}: {of_lane:?}");
+            }
+        }
+    }
 }

@@ -2,7 +2,7 @@
 
 use half::bf16;
 
-use super::detect::{pairs, singles};
+use super::detect::{pairs, parts, single, singles};
 use super::kernel::Kernel;
 use super::{Epilogue, PackedWeight, Shape, Sums, Weight, Workspace};
 use super::{backward_bias, backward_input, backward_weight, forward};
@@ -169,8 +169,36 @@ fn a_packed_weight_is_kept_until_it_expires() {
 
 #[test]
 fn f32_agrees_with_plain_loops_with_every_kernel() {
-    for (kernel, threads) in singles().iter().zip([1, 2, 3]) {
+    for (kernel, threads) in parts().iter().chain(singles()).zip([1, 2, 3].into_iter().cycle()) {
         agrees_with_plain_loops::<f32>(threads, kernel, &F32);
+    }
+}
+
+/// How far sums over a long k are off, of elements over so many powers of two.
+fn error_over(kernel: &'static Kernel<f32>, powers: f32) -> f64 {
+    let elements = |len, seed| -> Vec<f32> {
+        let scales: Vec<f32> = uniform(len, seed + 1);
+        let numbers = uniform::<f32>(len, seed).into_iter().zip(scales);
+        numbers.map(|(number, scale)| number * (powers / 2.0 * scale).exp2()).collect()
+    };
+    let shape = Shape { rows: 40, inputs: 3000, outputs: 70 };
+    let (x, weight) = (elements(40 * 3000, 1), elements(70 * 3000, 3));
+    let layer = Layer { shape, x, weight, dy: Vec::new() };
+    let (mut y, plain) = (stored::<f32>(40 * 70), (None, Epilogue::Store));
+    let mut workspace = Workspace::with_kernel(1, kernel);
+    forward(&mut y, &layer.x, &layer.weight, plain, shape, &mut workspace);
+    relative_error(&wide(&y), &layer.y())
+}
+
+/// Where a few products make up a sum, each is rounded with its parts, so more than once.
+#[test]
+fn parts_are_as_exact_as_f32() {
+    for (powers, times) in [(0.0, 1.0), (12.0, 1.0), (40.0, 2.0)] {
+        let plain = error_over(single(), powers);
+        for kernel in parts() {
+            let error = error_over(kernel, powers);
+            assert!(error < times * plain, "{kernel:?}: {error:e}, f32 itself: {plain:e}");
+        }
     }
 }
 
@@ -233,7 +261,7 @@ fn epilogues<E: Element>(kernel: &'static Kernel<E::Wide>, bound: f64) {
 #[test]
 fn epilogues_agree_with_plain_loops() {
     epilogues::<f64>(f64::kernel(), F64.stored);
-    for kernel in singles() {
+    for kernel in parts().iter().chain(singles()) {
         epilogues::<f32>(kernel, F32.stored);
     }
     for kernel in pairs().iter().chain(singles()) {
@@ -254,28 +282,54 @@ fn bf16_is_summed_in_f32_over_all_of_k() {
     }
 }
 
+/// Odd lengths, with NaN behind every operand: a cell must not reach across an edge.
+fn nothing_beside<E: Element>(kernel: &'static Kernel<E::Wide>) {
+    let shape = Shape { rows: 7, inputs: 17, outputs: 65 };
+    let nan = E::narrow(E::Wide::from_f64(f64::NAN));
+    let mut workspace = Workspace::<E>::with_kernel(1, kernel);
+    let with_nan = |mut data: Vec<E>| {
+        data.resize(data.len() + 64, nan);
+        data
+    };
+    let (x, weight) = (with_nan(elements(7 * 17, 1)), with_nan(elements(65 * 17, 2)));
+    let (mut y, mut dx) = (vec![E::ZERO; 7 * 65], vec![E::ZERO; 7 * 17]);
+    let (x, weight) = (&x[..7 * 17], &weight[..65 * 17]);
+    forward(&mut y, x, weight, (None, Epilogue::Store), shape, &mut workspace);
+    let dy = with_nan(y.clone());
+    backward_input(&mut dx, &dy[..7 * 65], weight, None, shape, &mut workspace);
+    let mut dweight = vec![E::Wide::ZERO; 65 * 17];
+    backward_weight(&mut dweight, &dy[..7 * 65], x, Sums::Write, shape, &mut workspace);
+    let stored = wide(&y).into_iter().chain(wide(&dx));
+    let mut all = stored.chain(dweight.into_iter().map(Float::to_f64));
+    assert!(all.all(f64::is_finite), "{kernel:?}");
+}
+
 #[test]
 fn nothing_beside_the_operands_has_an_influence() {
-    // Odd lengths, with NaN behind every operand: a pair must not reach across an edge.
-    let shape = Shape { rows: 7, inputs: 17, outputs: 65 };
-    for kernel in pairs().iter().chain(singles()) {
-        let mut workspace = Workspace::<bf16>::with_kernel(1, kernel);
-        let with_nan = |len, seed| {
-            let mut data: Vec<bf16> = elements(len, seed);
-            data.resize(len + 64, bf16::NAN);
-            data
-        };
-        let (x, weight) = (with_nan(7 * 17, 1), with_nan(65 * 17, 2));
-        let (mut y, mut dx) = (vec![bf16::ZERO; 7 * 65], vec![bf16::ZERO; 7 * 17]);
-        let (x, weight) = (&x[..7 * 17], &weight[..65 * 17]);
-        forward(&mut y, x, weight, (None, Epilogue::Store), shape, &mut workspace);
-        let mut dy = y.clone();
-        dy.resize(7 * 65 + 64, bf16::NAN);
-        backward_input(&mut dx, &dy[..7 * 65], weight, None, shape, &mut workspace);
-        let mut dweight = vec![0.0; 65 * 17];
-        backward_weight(&mut dweight, &dy[..7 * 65], x, Sums::Write, shape, &mut workspace);
-        assert!(y.iter().chain(&dx).all(|value| value.is_finite()));
-        assert!(dweight.iter().all(|value| value.is_finite()));
+    pairs().iter().chain(singles()).for_each(nothing_beside::<bf16>);
+    parts().iter().chain(singles()).for_each(nothing_beside::<f32>);
+}
+
+/// Each of them, wherever it is in a cell and in a run of cells.
+#[test]
+fn what_is_not_finite_is_not_lost() {
+    let shape = Shape { rows: 3, inputs: 70, outputs: 20 };
+    for kernel in parts().iter().chain(singles()) {
+        let mut workspace = Workspace::with_kernel(1, kernel);
+        for number in
+            [f32::NAN, f32::from_bits(0x7f80_0001), f32::from_bits(u32::MAX), f32::INFINITY]
+        {
+            for place in 0..70 {
+                let (mut x, mut weight) = (vec![1.0; 3 * 70], vec![1.0; 20 * 70]);
+                (x[70 + place], weight[5 * 70 + place]) = (number, number);
+                let mut y = vec![0.0; 3 * 20];
+                forward(&mut y, &x, &weight, (None, Epilogue::Store), shape, &mut workspace);
+                for (index, y) in y.into_iter().enumerate() {
+                    let reached = index / 20 == 1 || index % 20 == 5;
+                    assert_eq!(y.is_finite(), !reached, "{kernel:?}: {number} at {place}: {index}");
+                }
+            }
+        }
     }
 }
 
@@ -334,11 +388,14 @@ fn the_number_of_threads_does_not_change_a_bit() {
 
 #[test]
 fn a_thread_gives_back_what_it_multiplied_with() {
-    let layer = Layer::<bf16>::new((70, 40, 50));
-    let is_released = on_threads(1, || {
-        let (mut y, plain) = (stored(layer.dy.len()), (None, Epilogue::Store));
-        forward(&mut y, &layer.x, &layer.weight, plain, layer.shape, &mut Workspace::new(1));
-        Kernel::<f32>::is_released()
-    });
-    assert!(is_released);
+    fn is_released<E: Element>() -> bool {
+        let layer = Layer::<E>::new((70, 40, 50));
+        on_threads(1, || {
+            let (mut y, plain) = (stored(layer.dy.len()), (None, Epilogue::Store));
+            forward(&mut y, &layer.x, &layer.weight, plain, layer.shape, &mut Workspace::new(1));
+            Kernel::<f32>::is_released()
+        })
+    }
+    assert!(is_released::<bf16>());
+    assert!(is_released::<f32>());
 }
