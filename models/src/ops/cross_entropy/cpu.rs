@@ -15,6 +15,9 @@ use crate::ops::matmul::weight::{self, Form};
 use crate::ops::matmul::{Sums, Workspace as Packs};
 use crate::ops::{Element, Float, simd, work};
 
+/// Logits at a time: a cache line of bf16.
+const RUN: usize = 32;
+
 /// Returns the sum of the losses of a chunk in nats, and keeps what [`backward`] needs.
 ///
 /// # Panics
@@ -136,8 +139,18 @@ fn to_gradient<E: Element>(
             #[inline(always)]
             || {
                 for row in logits.chunks_exact_mut(tokens) {
-                    for (logit, &log_sum) in row.iter_mut().zip(log_sums) {
-                        *logit = E::narrow((logit.widen() - log_sum).exp() * scale);
+                    let (runs, rest) = row.as_chunks_mut::<RUN>();
+                    let (log_sum_runs, log_sum_rest) = log_sums.as_chunks::<RUN>();
+                    let gradient =
+                        |logit: E, log_sum| E::narrow((logit.widen() - log_sum).exp() * scale);
+                    for (logits, log_sums) in runs.iter_mut().zip(log_sum_runs) {
+                        simd::prefetch_ahead(logits);
+                        for (logit, &log_sum) in logits.iter_mut().zip(log_sums) {
+                            *logit = gradient(*logit, log_sum);
+                        }
+                    }
+                    for (logit, &log_sum) in rest.iter_mut().zip(log_sum_rest) {
+                        *logit = gradient(*logit, log_sum);
                     }
                 }
             },

@@ -4,6 +4,8 @@ use rayon::prelude::*;
 
 use crate::ops::{ELEMENT_CHUNK, Element, Float, simd};
 
+/// Elements at a time: a vector of f32, a cache line of bf16.
+const RUN: usize = 32;
 /// 2 sqrt(2 / pi).
 const SLOPE: f64 = 1.595_769_121_605_730_8;
 const CUBIC: f64 = 0.044715;
@@ -36,15 +38,32 @@ pub fn recompute<E: Element>(y: &mut [E], x: &mut [E]) {
         simd::vectorize(
             #[inline(always)]
             || {
-                for (y, place) in y.iter_mut().zip(x) {
-                    let x = place.widen();
-                    let s = gate(x);
-                    *y = E::narrow(x * s);
-                    *place = E::narrow(derivative(x, s));
+                let (y_runs, y_rest) = y.as_chunks_mut::<RUN>();
+                let (x_runs, x_rest) = x.as_chunks_mut::<RUN>();
+                for (y, x) in y_runs.iter_mut().zip(x_runs) {
+                    simd::prefetch_ahead(y);
+                    simd::prefetch_ahead(x);
+                    run(y, x);
+                }
+                for (y, x) in y_rest.iter_mut().zip(x_rest) {
+                    run(std::array::from_mut(y), std::array::from_mut(x));
                 }
             },
         );
     });
+}
+
+/// Some elements in registers: the compiler does not know that x and y never overlap.
+#[inline(always)]
+fn run<E: Element, const N: usize>(y: &mut [E; N], place: &mut [E; N]) {
+    let (mut values, mut slopes) = ([E::ZERO; N], [E::ZERO; N]);
+    for lane in 0..N {
+        let x = place[lane].widen();
+        let s = gate(x);
+        values[lane] = E::narrow(x * s);
+        slopes[lane] = E::narrow(derivative(x, s));
+    }
+    (*y, *place) = (values, slopes);
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@
 //! above the largest bf16 (3.39e38) as infinite.
 
 #![allow(unsafe_code)]
+use std::mem::MaybeUninit;
 
 use super::strided::Strided;
 use super::transpose::{self, SIDE};
@@ -57,7 +58,7 @@ pub(super) unsafe fn right(
                 pair_rows(to, source, (depth, count));
             } else {
                 let turned = turned::<LANES, RUN>(source.transposed(), (count, depth));
-                pair_rows(to, dense(&turned), (RUN, LANES));
+                pair_rows(to, dense(turned.assume_init_ref()), (RUN, LANES));
             }
         }
     };
@@ -94,7 +95,7 @@ pub(super) unsafe fn left(
                 pair_neighbours(to, source, (rows - row, depth - first));
             } else {
                 let turned = turned::<RUN, SIDE>(source.transposed(), (depth - first, rows - row));
-                pair_neighbours(to, dense(&turned), (SIDE, RUN));
+                pair_neighbours(to, dense(turned.assume_init_ref()), (SIDE, RUN));
             }
         }
     };
@@ -191,28 +192,45 @@ unsafe fn pair_neighbours(to: Place, source: Strided<f32>, (count, depth): (usiz
 unsafe fn turned<const ROWS: usize, const COLUMNS: usize>(
     source: Strided<f32>,
     (rows, columns): (usize, usize),
-) -> [[f32; ROWS]; COLUMNS] {
-    let mut turned = [[0.0; ROWS]; COLUMNS];
-    let mut padded = [[0.0; COLUMNS]; ROWS];
-    let mut source = source;
-    if rows < ROWS || columns < COLUMNS {
-        for (index, row) in padded.iter_mut().enumerate().take(rows) {
-            for (column, element) in row.iter_mut().enumerate().take(columns) {
-                // SAFETY: as this function.
-                *element = unsafe { *source.at(index, column) };
-            }
-        }
-        source = dense(&padded);
-    }
+) -> MaybeUninit<[[f32; ROWS]; COLUMNS]> {
+    let edge;
+    let source = if rows < ROWS || columns < COLUMNS {
+        // SAFETY: as this function.
+        edge = unsafe { padded::<ROWS, COLUMNS>(source, (rows, columns)) };
+        dense(&edge)
+    } else {
+        source
+    };
+    let mut turned = MaybeUninit::<[[f32; ROWS]; COLUMNS]>::uninit();
+    let start = turned.as_mut_ptr().cast::<f32>();
     for row in (0..ROWS).step_by(SIDE) {
         for column in (0..COLUMNS).step_by(SIDE) {
             let from = (source.at(row, column), source.row * size_of::<f32>());
-            let to = (turned[column][row..].as_mut_ptr(), ROWS);
+            let to = (start.wrapping_add(column * ROWS + row), ROWS);
             // SAFETY: a block of the source, and of what it is turned to.
             unsafe { transpose::block(from, to) };
         }
     }
     turned
+}
+
+/// As many rows and columns of the source as there are, and zeros: at edges.
+///
+/// # Safety
+/// Up to `rows` rows and `columns` columns of the source must be readable.
+#[cold]
+unsafe fn padded<const ROWS: usize, const COLUMNS: usize>(
+    source: Strided<f32>,
+    (rows, columns): (usize, usize),
+) -> [[f32; COLUMNS]; ROWS] {
+    let mut padded = [[0.0; COLUMNS]; ROWS];
+    for (index, row) in padded.iter_mut().enumerate().take(rows) {
+        for (column, element) in row.iter_mut().enumerate().take(columns) {
+            // SAFETY: as this function.
+            *element = unsafe { *source.at(index, column) };
+        }
+    }
+    padded
 }
 
 /// Rows as an operand.

@@ -23,6 +23,7 @@ fn leaf(x: &[f32]) -> f64 {
             let mut lanes = [0.0; LANES];
             let (chunks, rest) = x.as_chunks::<LANES>();
             for chunk in chunks {
+                simd::prefetch_ahead(chunk);
                 for lane in 0..LANES {
                     let value = f64::from(chunk[lane]);
                     lanes[lane] += value * value;

@@ -61,6 +61,9 @@ pub fn recompute<E: Element>(hidden: &mut [E], gate_up: &mut [E], width: usize) 
                     let (whole_gates, rest_gates) = gates.as_chunks_mut::<LANES>();
                     let (whole_ups, rest_ups) = ups.as_chunks_mut::<LANES>();
                     for ((hidden, gates), ups) in whole.iter_mut().zip(whole_gates).zip(whole_ups) {
+                        simd::prefetch_ahead(hidden);
+                        simd::prefetch_ahead(gates);
+                        simd::prefetch_ahead(ups);
                         [*hidden, *gates, *ups] = differentiate(*gates, *ups);
                     }
                     for ((hidden, gate), up) in rest.iter_mut().zip(rest_gates).zip(rest_ups) {
