@@ -68,6 +68,26 @@ fn setup_refuses_an_unknown_level() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("everything"));
 }
 
+/// On a machine that has nothing yet.
+#[test]
+fn every_target_installs_what_it_needs_before_anything_else() {
+    let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    for (target, level) in [
+        ("build", "build"),
+        ("demo", "build"),
+        ("bench", "build"),
+        ("test", "test"),
+        ("lint", "lint"),
+    ] {
+        let mut make = Command::new("make");
+        make.args(["--dry-run", "--no-print-directory", target]).current_dir(&top);
+        let output = make.env_remove("MAKEFLAGS").output().expect("make runs");
+        let text = String::from_utf8_lossy(&output.stdout);
+        let first = text.lines().next().unwrap_or("");
+        assert_eq!(first, format!("scripts/setup.sh {level}"), "{target}");
+    }
+}
+
 /// Status and answer of what the scripts in bench/ share, with measurements 3, 10, 4 and 1.
 fn judged(call: &str) -> (Option<i32>, String) {
     let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/bench.sh");
