@@ -82,7 +82,7 @@ macro_rules! own_wide {
     };
 }
 
-own_wide!(f32, whole, single);
+own_wide!(f32, best_single, single);
 own_wide!(f64, double, double);
 
 impl Element for bf16 {

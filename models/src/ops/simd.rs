@@ -61,21 +61,21 @@ pub(crate) fn prefetch<T>(start: *const T, len: usize) {
     let _ = (start, len);
 }
 
-/// Bytes that [`prefetch_ahead`] looks ahead.
-const AHEAD_BYTES: usize = 2048;
-
-/// Asks for what follows a few lines behind a run: a pass over memory with many instructions for
-/// each line has too few loads under way, and not every processor foresees enough.
-#[inline(always)]
-pub(crate) fn prefetch_ahead<T>(run: &[T]) {
-    prefetch(run.as_ptr().wrapping_byte_add(AHEAD_BYTES), run.len());
-}
-
 /// The same of a run that will be used later: no nearer than in the second cache.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub(crate) fn prefetch_far<T>(start: *const T, len: usize) {
     ask::<{ std::arch::x86_64::_MM_HINT_T1 }, T>(start, len);
+}
+
+/// Bytes that [`prefetch_ahead`] looks ahead.
+const AHEAD_BYTES: usize = 2048;
+
+/// Asks for what follows 2 KiB behind a run: a pass over memory with many instructions for
+/// each line has too few loads under way, and not every processor foresees enough.
+#[inline(always)]
+pub(crate) fn prefetch_ahead<T>(run: &[T]) {
+    prefetch(run.as_ptr().wrapping_byte_add(AHEAD_BYTES), run.len());
 }
 
 #[cfg(target_arch = "x86_64")]

@@ -118,6 +118,12 @@ pub fn backward<E: Element>(
     );
 }
 
+/// That of the logit of an id that is no target.
+#[inline(always)]
+fn gradient<E: Element>(logit: E, log_sum: E::Wide, scale: E::Wide) -> E {
+    E::narrow((logit.widen() - log_sum).exp() * scale)
+}
+
 /// Logits (V, tokens) to scale (softmax - onehot), in place. Each token's target has its gradient
 /// computed apart, so that no other has to be asked whether it is one.
 fn to_gradient<E: Element>(
@@ -141,16 +147,14 @@ fn to_gradient<E: Element>(
                 for row in logits.chunks_exact_mut(tokens) {
                     let (runs, rest) = row.as_chunks_mut::<RUN>();
                     let (log_sum_runs, log_sum_rest) = log_sums.as_chunks::<RUN>();
-                    let gradient =
-                        |logit: E, log_sum| E::narrow((logit.widen() - log_sum).exp() * scale);
                     for (logits, log_sums) in runs.iter_mut().zip(log_sum_runs) {
                         simd::prefetch_ahead(logits);
                         for (logit, &log_sum) in logits.iter_mut().zip(log_sums) {
-                            *logit = gradient(*logit, log_sum);
+                            *logit = gradient(*logit, log_sum, scale);
                         }
                     }
                     for (logit, &log_sum) in rest.iter_mut().zip(log_sum_rest) {
-                        *logit = gradient(*logit, log_sum);
+                        *logit = gradient(*logit, log_sum, scale);
                     }
                 }
             },

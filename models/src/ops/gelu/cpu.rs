@@ -4,7 +4,7 @@ use rayon::prelude::*;
 
 use crate::ops::{ELEMENT_CHUNK, Element, Float, simd};
 
-/// Elements at a time: a vector of f32, a cache line of bf16.
+/// Elements at a time: a cache line of bf16.
 const RUN: usize = 32;
 /// 2 sqrt(2 / pi).
 const SLOPE: f64 = 1.595_769_121_605_730_8;
@@ -53,7 +53,7 @@ pub fn recompute<E: Element>(y: &mut [E], x: &mut [E]) {
     });
 }
 
-/// Some elements in registers: the compiler does not know that x and y never overlap.
+/// Some elements as values: the compiler does not know that x and y lie apart.
 #[inline(always)]
 fn run<E: Element, const N: usize>(y: &mut [E; N], place: &mut [E; N]) {
     let (mut values, mut slopes) = ([E::ZERO; N], [E::ZERO; N]);

@@ -1,5 +1,5 @@
-//! Micro-kernels in AMX: 32 x 32 sums of pairs of bf16, or of f32 in three parts of bf16, in four of
-//! the eight tile registers.
+//! Micro-kernels in AMX: 32 x 32 sums of pairs of bf16, or of f32 in three parts of bf16, in four
+//! of the eight tile registers.
 //!
 //! A tile register holds 16 rows of 64 bytes. For every 16 cells of k two of the left operand (16
 //! rows of 16 cells) are multiplied with two of the right one (a vector for each cell of k): 4
@@ -164,7 +164,7 @@ pub(super) unsafe fn multiply(
 /// The same of f32 in parts, whole registers of each.
 ///
 /// # Safety
-/// As [`multiply`].
+/// As [`multiply`]; `depth` must be as [`super::kernel::Kernel::steps`] counts, and not 0.
 pub(super) unsafe fn multiply_parts(
     target: Target<f32>,
     (rows, vectors, depth): (usize, usize, usize),
@@ -172,7 +172,7 @@ pub(super) unsafe fn multiply_parts(
     right: *const f32,
 ) {
     debug_assert_eq!(left.step_bytes, CELL_BYTES, "cells of a row are contiguous");
-    debug_assert!(depth.is_multiple_of(PARTS * SIDE), "whole registers of each part");
+    debug_assert!(depth > 0 && depth.is_multiple_of(PARTS * SIDE), "whole registers of each part");
     let tile = if vectors == 1 { tile_of_parts::<1> } else { tile_of_parts::<2> };
     // SAFETY: whole registers of each row's cells.
     unsafe {
@@ -265,8 +265,8 @@ micro_kernel!(
 );
 
 micro_kernel!(
-    /// Of f32 in parts: left times right part 2 0, 1 0, 1 1, 0 1, 0 2 and 0 0, so that all but the
-    /// last change one operand, and what is small comes first.
+    /// Of f32 in parts: left times right part 2 0, 1 0, 1 1, 0 1, 0 2 and 0 0. From one to the next
+    /// one operand changes, and the largest products come last.
     tile_of_parts, PARTS, [
         "tileloadd tmm4, [{left} + {left_row} + 128]",
         "tileloadd tmm6, [{right} + {right_row}]",

@@ -15,8 +15,8 @@ const RIGHT: usize = 384 * 384;
 /// tiles, so that two threads pack a table once for so many tokens.
 const SUMS: usize = 516 * 384;
 
-/// Most rows, and columns, of such sums of elements in parts: as many of each, since both operands
-/// are split anew for every block.
+/// Most columns of a block of elements in parts, and rows of such sums of them: as many of each,
+/// since both operands are split anew for every block.
 const SQUARE: usize = 512;
 
 /// A product as far as the room that it takes depends on it.
@@ -82,7 +82,8 @@ impl RoomCells {
     }
 }
 
-/// The least multiple of `unit` that cuts a length into as few runs as the largest up to `most`.
+/// The least multiple of `unit` that cuts a length into as few runs as the largest up to `most`,
+/// which counts as one unit where it is less.
 fn even(len: usize, most: usize, unit: usize) -> usize {
     let runs = len.div_ceil((most / unit * unit).max(unit));
     len.div_ceil(runs).next_multiple_of(unit)
@@ -261,7 +262,10 @@ mod tests {
                 holds::<bf16>(kernel, k, false);
             }
             let kernels = detect::parts().iter().chain(detect::singles());
-            kernels.for_each(|kernel| holds::<f32>(kernel, k, false));
+            for kernel in kernels {
+                holds::<f32>(kernel, k, true);
+                holds::<f32>(kernel, k, false);
+            }
         }
     }
 

@@ -71,8 +71,8 @@ pub(in crate::ops) fn parts() -> &'static [Kernel<f32>] {
     &KERNELS
 }
 
-/// Kernels for f32: in parts, or else those that take it as it is.
-pub(in crate::ops) fn whole() -> &'static Kernel<f32> {
+/// The best kernels for f32: in parts, or else those that take it as it is.
+pub(in crate::ops) fn best_single() -> &'static Kernel<f32> {
     parts().first().unwrap_or_else(|| single())
 }
 
@@ -100,7 +100,7 @@ fn own(name: &'static str, group: usize) -> Kernel<f32> {
     plain(name, shape, group, Functions::ByShape(table))
 }
 
-/// Kernels in AMX for pairs of bf16.
+/// Kernels in AMX for pairs of bf16, or of so many parts of f32.
 #[cfg(target_arch = "x86_64")]
 fn tiles(name: &'static str, parts: usize, depth: usize, function: Tiles<f32>) -> Kernel<f32> {
     Kernel {

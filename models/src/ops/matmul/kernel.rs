@@ -61,7 +61,8 @@ pub struct Kernel<W: 'static> {
     /// Cells of a row of the left operand that are read at once. Where they are several, those of a
     /// row must be contiguous; else those of a step may be.
     pub(super) row_cells: usize,
-    /// Longest run of k that is multiplied at once, in cells of a part: longer ones leave the caches.
+    /// Longest run of k that is multiplied at once, in cells of a part: longer ones leave the
+    /// caches.
     pub(super) depth: usize,
     /// Whether sums are better kept in tiles of their own until all of k is added, than added to C
     /// for every part of k: rows of C lie pages apart.
@@ -163,7 +164,8 @@ impl<W: Float> Kernel<W> {
     ///
     /// # Safety
     /// Operands must be readable and the target writable over these dimensions, the rows of the
-    /// panel contiguous; 1 to `self.rows` rows, 1 to `self.vectors` vectors.
+    /// panel contiguous; 1 to `self.rows` rows, 1 to `self.vectors` vectors, and a depth that
+    /// [`Self::steps`] gives of at least one element.
     #[inline(always)]
     pub(in crate::ops) unsafe fn multiply(
         &self,

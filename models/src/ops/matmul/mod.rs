@@ -29,6 +29,10 @@ pub(in crate::ops) mod weight;
 mod workspace;
 
 #[cfg(test)]
+mod exactness;
+#[cfg(all(test, target_arch = "x86_64"))]
+mod split_agrees;
+#[cfg(test)]
 mod tests;
 
 pub use cpu::{Epilogue, Sums, backward_bias, backward_input, backward_weight, forward};
@@ -39,7 +43,8 @@ pub use workspace::Workspace;
 use crate::ops::Element;
 
 /// Instruction set of the micro-kernels that this element gets on this processor: `amx_bf16` or
-/// `avx512bf16` (bf16 only), `avx512f`, `fma`, `neon` or `scalar`.
+/// `avx512bf16` (bf16 only), `amx_bf16x3` (f32 only, as three bf16), `avx512f`, `fma`, `neon` or
+/// `scalar`.
 ///
 /// Where bf16 gets another one than the first two, it is widened to f32 while it is packed.
 pub fn kernel_name<E: Element>() -> &'static str {
@@ -47,7 +52,7 @@ pub fn kernel_name<E: Element>() -> &'static str {
 }
 
 /// Those that are no fallback on this architecture, best first, whether or not this processor has
-/// them: on x86-64 AVX-512, for bf16 its products of pairs or AMX; NEON on ARM.
+/// them: on x86-64 AMX and AVX-512, for bf16 those for pairs of it; NEON on ARM.
 pub fn full_speed_kernels<E: Element>() -> &'static [&'static str] {
     detect::full_speed::<E>()
 }

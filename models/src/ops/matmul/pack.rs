@@ -1,7 +1,8 @@
 //! Operands copied into the cells and the order in which the micro-kernels read them.
 //!
 //! A cell has the size of a wide element. It holds one element, widened, or two that follow each
-//! other along k where the kernel takes pairs; behind an odd k comes a zero.
+//! other along k where the kernel takes pairs, or a part of two ([`super::split`]); behind an odd k
+//! comes a zero.
 
 #![allow(unsafe_code)]
 
@@ -92,6 +93,7 @@ pub(in crate::ops) unsafe fn right_filled<E: Element>(
         // SAFETY: as this function; the processor was asked when the kernel was chosen.
         unsafe {
             let (room, source) = of_singles(room, source);
+            assert!(all == columns, "no kernel that takes parts fills up");
             split::right(room, source, (depth, columns), panel);
         }
         return;

@@ -5,8 +5,9 @@
 //! round. 16 cells of the first parts along k are followed by those of the second and the third
 //! parts, then come the next 16; behind the end of k are zeros.
 //!
-//! Parts that would be subnormal count as 0, which may happen to elements below 1e-33, and elements
-//! above the largest bf16 (3.39e38) as infinite.
+//! Parts and products of parts that would be subnormal (below 1.2e-38) count as 0: the last bits of
+//! elements below 1e-31, and of products below 1e-31. A sum with an infinite element, or one that
+//! rounds to no finite bf16 (from 3.396e38 on), is not a number.
 
 #![allow(unsafe_code)]
 use std::mem::MaybeUninit;
@@ -22,9 +23,9 @@ use std::arch::x86_64::{
 /// Parts of an element.
 pub(super) const PARTS: usize = 3;
 /// Elements and cells in a vector.
-const LANES: usize = SIDE;
+pub(super) const LANES: usize = SIDE;
 /// Elements along k of 16 cells, two in each.
-const RUN: usize = 2 * SIDE;
+pub(super) const RUN: usize = 2 * SIDE;
 
 /// Whether this processor has the instructions that parts are made with.
 pub(super) fn is_available() -> bool {
@@ -45,6 +46,7 @@ pub(super) unsafe fn right(
     panel: usize,
 ) {
     let (all, runs) = (columns.next_multiple_of(LANES), depth.div_ceil(RUN));
+    let room = &mut room[..all * runs * PARTS * SIDE];
     let mut vector = |run: usize, column: usize| {
         let first = column / panel * panel;
         let stride = panel.min(all - first);
@@ -85,6 +87,8 @@ pub(super) unsafe fn left(
     (rows, depth): (usize, usize),
     stride: usize,
 ) {
+    let room = &mut room[..rows.next_multiple_of(SIDE) * stride];
+    assert!(stride >= depth.div_ceil(RUN) * PARTS * SIDE, "rows of {stride} cells");
     let mut block = |row: usize, first: usize| {
         let source = source.offset(row, first);
         let start = room[row * stride + first / RUN * PARTS * SIDE..].as_mut_ptr();
@@ -258,7 +262,7 @@ unsafe fn load(start: *const f32, mask: u16) -> __m512i {
 /// the rest, which has 8 bits. One part of NaN is NaN.
 #[target_feature(enable = "avx512f")]
 #[inline]
-fn split(values: __m512i) -> [__m512i; PARTS] {
+pub(super) fn split(values: __m512i) -> [__m512i; PARTS] {
     let round = |values| {
         let half = _mm512_add_epi32(values, _mm512_set1_epi32(0x8000));
         _mm512_and_si512(half, _mm512_set1_epi32(0xffff_0000_u32.cast_signed()))
@@ -283,45 +287,4 @@ fn upper_halves() -> __m512i {
     }
     // SAFETY: a vector is as long and has no invalid values.
     unsafe { std::mem::transmute(indices) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The parts of 16 elements, as numbers.
-    fn parts_of(elements: [f32; LANES]) -> [[f32; LANES]; PARTS] {
-        assert!(is_available());
-        // SAFETY: the processor was asked; vectors have no invalid values.
-        unsafe {
-            std::mem::transmute(split(std::mem::transmute::<[f32; LANES], __m512i>(elements)))
-        }
-    }
-
-    #[test]
-    fn parts_are_bf16_and_add_up_to_the_element() {
-        if !is_available() {
-            return;
-        }
-        let mantissas = (0..1 << 23).step_by(61).chain([1, 0x7f80, 0x8000, 0xffff, 0x7f_ffff]);
-        for mantissa in mantissas {
-            let signs = [0, 1 << 31];
-            let exponents = [20_u32, 100, 126, 127, 128, 160, 220, 253];
-            let bits =
-                signs.into_iter().flat_map(|sign| exponents.map(|e| sign | e << 23 | mantissa));
-            let mut elements = [0.0; LANES];
-            elements
-                .iter_mut()
-                .zip(bits)
-                .for_each(|(element, bits)| *element = f32::from_bits(bits));
-            let parts = parts_of(elements);
-            for (lane, element) in elements.into_iter().enumerate() {
-                let of_lane = parts.map(|part| part[lane]);
-                assert!(of_lane.iter().all(|part| part.to_bits() & 0xffff == 0), "{element:e}");
-                let sum: f64 = of_lane.iter().copied().map(f64::from).sum();
-                assert!(sum == f64::from(element), "{element:e}: {of_lane:?}");
-                assert!(of_lane[1].abs() <= of_lane[0].abs() / 255.0, "{element:e}: {of_lane:?}");
-            }
-        }
-    }
 }
