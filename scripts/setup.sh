@@ -96,10 +96,15 @@ install_lint_tools() {
     fi
 }
 
-# To build, any MPI will do; tests start ranks as Open MPI does.
-if [ "$level" != build ] || ! command -v mpicc >/dev/null; then
-    build_packages+=("${mpi_packages[@]}")
-fi
+# Whether there is an MPI to compile with: any will do for that. Tests start ranks as Open MPI does.
+compiles_mpi() {
+    printf '#include <mpi.h>\n' | "${MPICC:-mpicc}" -E -x c - >/dev/null 2>&1
+}
+
+case $level in
+build | lint) compiles_mpi || build_packages+=("${mpi_packages[@]}") ;;
+*) build_packages+=("${mpi_packages[@]}") ;;
+esac
 case $level in
 build) install_packages "${build_packages[@]}" ;;
 test) install_packages "${build_packages[@]}" "${test_packages[@]}" ;;

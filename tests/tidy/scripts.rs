@@ -68,9 +68,8 @@ fn setup_refuses_an_unknown_level() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("everything"));
 }
 
-/// On a machine that has nothing yet.
 #[test]
-fn every_target_installs_what_it_needs_before_anything_else() {
+fn targets_install_what_they_need_before_anything_else() {
     let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     for (target, level) in [
         ("build", "build"),

@@ -71,8 +71,8 @@ pub(crate) fn prefetch_far<T>(start: *const T, len: usize) {
 /// Bytes that [`prefetch_ahead`] looks ahead.
 const AHEAD_BYTES: usize = 2048;
 
-/// Asks for what follows 2 KiB behind a run: a pass over memory with many instructions for
-/// each line has too few loads under way, and not every processor foresees enough.
+/// Asks for as much as a run, 2 KiB further on: a pass over memory with many instructions for each
+/// line has too few loads under way, and not every processor foresees enough.
 #[inline(always)]
 pub(crate) fn prefetch_ahead<T>(run: &[T]) {
     prefetch(run.as_ptr().wrapping_byte_add(AHEAD_BYTES), run.len());

@@ -101,7 +101,7 @@ pub struct RunConfig {
     /// Keep weights packed from one micro-batch of a step to the next, where micro-batches are so
     /// small that packing takes time ([`models::fused::packing_pays`]): the memory of each weight
     /// of a product twice again (four times for bf16 on processors without its products, three
-    /// times for f32 on those with AMX), that of the head's table once. The bits are the same.
+    /// times for f32 on those with AMX), half of that for the head's table. The bits are the same.
     pub pack_weights: bool,
     /// Hugging Face folder with the weights of step 0; they are made from the seed without. In a
     /// workload file it is relative to the file, as data is; on the command line it is not.

@@ -164,7 +164,7 @@ pub(super) unsafe fn multiply(
 /// The same of f32 in parts, whole registers of each.
 ///
 /// # Safety
-/// As [`multiply`]; `depth` must be as [`super::kernel::Kernel::steps`] counts, and not 0.
+/// As [`multiply`].
 pub(super) unsafe fn multiply_parts(
     target: Target<f32>,
     (rows, vectors, depth): (usize, usize, usize),

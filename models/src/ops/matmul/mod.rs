@@ -52,7 +52,7 @@ pub fn kernel_name<E: Element>() -> &'static str {
 }
 
 /// Those that are no fallback on this architecture, best first, whether or not this processor has
-/// them: on x86-64 AMX and AVX-512, for bf16 those for pairs of it; NEON on ARM.
+/// them: on x86-64 AMX (f32, bf16) and AVX-512, for bf16 those for pairs of it; NEON on ARM.
 pub fn full_speed_kernels<E: Element>() -> &'static [&'static str] {
     detect::full_speed::<E>()
 }

@@ -8,7 +8,7 @@ use crate::ops::Float;
 /// A product whose operands fit the first two caches.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::ops) struct Small<W> {
-    /// Rows and columns of the target, and cells along k.
+    /// Rows and columns of the target, and cells along k, as the kernel counts them.
     pub(in crate::ops) shape: (usize, usize, usize),
     /// The left operand in cells.
     pub(in crate::ops) left: Left<W>,

@@ -37,7 +37,10 @@ pub(super) fn is_available() -> bool {
 ///
 /// # Safety
 /// [`is_available`] must have said so; `source` must be readable over `depth` rows and `columns`
-/// columns, one of its strides 1; `room` must have all cells of the panels.
+/// columns, one of its strides 1.
+///
+/// # Panics
+/// When `room` lacks cells of the panels.
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(super) unsafe fn right(
     room: &mut [f32],
@@ -79,7 +82,10 @@ pub(super) unsafe fn right(
 /// Copies `rows` x `depth` of the left operand into rows of cells, `stride` cells apart.
 ///
 /// # Safety
-/// As [`right`]; `room` must have whole blocks of rows.
+/// As [`right`].
+///
+/// # Panics
+/// When `room` lacks cells of whole blocks of rows.
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(super) unsafe fn left(
     room: &mut [f32],
