@@ -68,6 +68,8 @@ pub(crate) fn prefetch_far<T>(start: *const T, len: usize) {
     ask::<{ std::arch::x86_64::_MM_HINT_T1 }, T>(start, len);
 }
 
+/// Elements between two calls of [`prefetch_ahead`]: a cache line of bf16, the smallest.
+pub(crate) const RUN: usize = LINE_BYTES / 2;
 /// Bytes that [`prefetch_ahead`] looks ahead.
 const AHEAD_BYTES: usize = 2048;
 

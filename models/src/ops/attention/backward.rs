@@ -124,7 +124,7 @@ impl<E: Element> Head<'_, E> {
                 value_sums,
                 ..
             } = &mut *scratch;
-            let steps = rows.div_ceil(kernel.group());
+            let steps = kernel.steps(rows);
             let product = |left, right: &[E::Wide], steps, sums: &mut [E::Wide], m, accumulate| {
                 let target = Target { start: sums.as_mut_ptr(), row: stride, accumulate };
                 let shape = (m, head_width, steps);
@@ -137,7 +137,7 @@ impl<E: Element> Head<'_, E> {
             let sums = &mut key_sums[key * stride..];
             product(by_key(differences), query, steps, sums, keys, add);
             let panel = &panels[key / BLOCK * block..][..block];
-            let steps = keys.div_ceil(kernel.group());
+            let steps = kernel.steps(keys);
             let left = by_query(along_keys, room);
             product(left, panel, steps, query_sums, rows, key > 0);
         }

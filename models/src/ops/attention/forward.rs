@@ -104,7 +104,7 @@ impl<E: Element> Queries<'_, E> {
                     }
                 },
             );
-            let shape = (rows, head_width, keys.div_ceil(kernel.group()));
+            let shape = (rows, head_width, kernel.steps(keys));
             let target = Target { start: sums.as_mut_ptr(), row: stride, accumulate };
             let left = by_query(along_keys, room);
             // SAFETY: as this function; the sums are this thread's.

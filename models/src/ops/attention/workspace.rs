@@ -49,9 +49,9 @@ impl<E: Element> Scratch<E> {
         let zeros = |len| vec![E::Wide::ZERO; len];
         let block = || vec![[E::Wide::ZERO; BLOCK]; BLOCK];
         let stride = stride(head_width, kernel);
-        let steps = head_width.div_ceil(kernel.group());
+        let steps = kernel.steps(head_width);
         let copied = if kernel.reads_rows::<E>(head_width) { 0 } else { tokens * steps };
-        let block_steps = BLOCK.div_ceil(kernel.group());
+        let block_steps = kernel.steps(BLOCK);
         Self {
             kernel,
             keys: zeros(copied),
@@ -91,9 +91,9 @@ impl<E: Element> Scratch<E> {
     fn elements(shape: &Shape, kernel: &Kernel<E::Wide>) -> usize {
         let Shape { tokens, head_width, .. } = *shape;
         let stride = stride(head_width, kernel);
-        let steps = head_width.div_ceil(kernel.group());
+        let steps = kernel.steps(head_width);
         let copied = if kernel.reads_rows::<E>(head_width) { 0 } else { tokens * steps };
-        let block_steps = BLOCK.div_ceil(kernel.group());
+        let block_steps = kernel.steps(BLOCK);
         let panels = (tokens.div_ceil(BLOCK) + 2) * block_steps * stride;
         let sums = (BLOCK + 2 * tokens) * stride;
         let blocks = 5 + usize::from(kernel.reads_rows_only());

@@ -13,10 +13,8 @@ use crate::ops::matmul::product::{Product, Right};
 use crate::ops::matmul::strided::Strided;
 use crate::ops::matmul::weight::{self, Form};
 use crate::ops::matmul::{Sums, Workspace as Packs};
-use crate::ops::{Element, Float, simd, work};
-
-/// Logits at a time: a cache line of bf16.
-const RUN: usize = 32;
+use crate::ops::simd::{self, RUN};
+use crate::ops::{Element, Float, work};
 
 /// Returns the sum of the losses of a chunk in nats, and keeps what [`backward`] needs.
 ///

@@ -2,10 +2,9 @@
 
 use rayon::prelude::*;
 
-use crate::ops::{ELEMENT_CHUNK, Element, Float, simd};
+use crate::ops::simd::{self, RUN};
+use crate::ops::{ELEMENT_CHUNK, Element, Float};
 
-/// Elements at a time: a cache line of bf16.
-const RUN: usize = 32;
 /// 2 sqrt(2 / pi).
 const SLOPE: f64 = 1.595_769_121_605_730_8;
 const CUBIC: f64 = 0.044715;

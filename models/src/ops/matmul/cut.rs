@@ -105,7 +105,7 @@ impl Cut {
         // Whole registers: only the last block shapes them anew.
         let steps = steps.div_ceil(steps.div_ceil(most)).next_multiple_of(kernel.row_cells);
         let depth = steps * kernel.group;
-        let steps = steps * kernel.parts;
+        let steps = kernel.steps(depth);
         let most = if kernel.parts > 1 { SQUARE } else { RIGHT / steps };
         let width = even(columns, most, kernel.panel());
         let waits = k > depth && (extent.is_narrow || kernel.sums_wait);
