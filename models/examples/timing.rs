@@ -15,6 +15,10 @@ use yardstick_models::Meter;
 use yardstick_models::ops::matmul::{self, Epilogue, PackedWeight, Shape, Sums, Weight};
 use yardstick_models::ops::{Element, Float, attention, cross_entropy, gelu, swiglu};
 
+/// As in the program.
+#[global_allocator]
+static HEAP: yardstick_models::heap::Heap = yardstick_models::heap::Heap;
+
 const ROWS: usize = 1024;
 /// Inputs and outputs of the linear layers, and a square for comparison with other libraries.
 const LAYERS: [(usize, usize); 5] =

@@ -11,6 +11,7 @@ pub mod engine;
 mod error;
 pub mod flops;
 pub mod fused;
+pub mod heap;
 pub mod init;
 pub mod layout;
 pub mod memory;

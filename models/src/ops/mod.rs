@@ -20,7 +20,7 @@ pub mod norm;
 mod pairs;
 pub mod rms_norm;
 pub mod rope;
-mod simd;
+pub(crate) mod simd;
 pub mod swiglu;
 #[cfg(test)]
 pub(crate) mod testing;

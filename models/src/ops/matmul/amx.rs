@@ -1,10 +1,9 @@
-//! Micro-kernels in AMX: 32 x 32 sums of pairs of bf16, or of f32 in three parts of bf16, in four
-//! of the eight tile registers.
+//! Micro-kernels in AMX: 32 x 32 sums of pairs of bf16 in four of the eight tile registers.
 //!
 //! A tile register holds 16 rows of 64 bytes. For every 16 cells of k two of the left operand (16
 //! rows of 16 cells) are multiplied with two of the right one (a vector for each cell of k): 4
-//! multiplications for 4 loads, or for six products of parts 24 for 14. Each sums the first and the
-//! second products of its pairs apart, then adds both; subnormal numbers are taken as 0.
+//! multiplications for 4 loads. Each sums the first and the second products of its pairs apart,
+//! then adds both; subnormal numbers are taken as 0.
 //!
 //! The standard library's intrinsics for AMX are unstable, its assembler is not.
 
@@ -14,7 +13,6 @@ use std::arch::asm;
 use std::cell::Cell;
 
 use super::kernel::{Left, Target};
-use super::split::PARTS;
 
 /// Rows of a full tile of sums.
 pub(super) const ROWS: usize = 2 * SIDE;
@@ -26,13 +24,9 @@ pub(super) const LANES: usize = SIDE;
 /// Longest run of k in cells that is multiplied at once: 32 rows of so many take as much as the
 /// first cache has.
 pub(super) const DEPTH: usize = 384;
-/// The same of each part of f32: 32 rows of so many take half of the first cache, so that they stay
-/// there while as much of the right operand passes.
-pub(super) const DEPTH_OF_PARTS: usize = 64;
-
 /// Rows of a register, and cells of a row.
 pub(super) const SIDE: usize = 16;
-const CELL_BYTES: usize = size_of::<f32>();
+pub(super) const CELL_BYTES: usize = size_of::<f32>();
 
 /// Whether this processor multiplies tiles of bf16 and Linux lets this process use them.
 pub(super) fn is_available() -> bool {
@@ -100,7 +94,7 @@ thread_local! {
 /// # Safety
 /// [`is_available`] must have said so.
 #[inline(always)]
-unsafe fn shape(rows: usize, cells: usize) {
+pub(super) unsafe fn shape(rows: usize, cells: usize) {
     if SHAPED.replace((rows, cells)) != (rows, cells) {
         let shapes = Shapes::new(rows, cells);
         // SAFETY: reads the 64 bytes of a valid configuration. Until the registers are released no
@@ -161,153 +155,74 @@ pub(super) unsafe fn multiply(
     }
 }
 
-/// The same of f32 in parts, whole registers of each.
+/// The micro-kernel for whole registers of the shapes that they have. Where there is but one half of
+/// rows, or one vector, it does the same twice: only at edges. Each round asks for the vectors of
+/// the one after the next: loads of registers wait for the second cache more than others do.
 ///
 /// # Safety
 /// As [`multiply`].
-pub(super) unsafe fn multiply_parts(
+unsafe fn tile<const VECTORS: usize>(
     target: Target<f32>,
-    (rows, vectors, depth): (usize, usize, usize),
+    (rows, rounds): (usize, usize),
     left: Left<f32>,
     right: *const f32,
 ) {
-    debug_assert_eq!(left.step_bytes, CELL_BYTES, "cells of a row are contiguous");
-    debug_assert!(depth > 0 && depth.is_multiple_of(PARTS * SIDE), "whole registers of each part");
-    let tile = if vectors == 1 { tile_of_parts::<1> } else { tile_of_parts::<2> };
-    // SAFETY: whole registers of each row's cells.
+    let half = if rows > SIDE { SIDE } else { 0 };
+    // SAFETY: the registers are shaped for what the caller lets this read and write.
     unsafe {
-        shape(rows, SIDE);
-        tile(target, (rows, depth / (PARTS * SIDE)), left, right);
+        asm!(
+            "test {accumulate:e}, {accumulate:e}",
+            "jz 2f",
+            "tileloadd tmm0, [{to} + {to_row}]",
+            "tileloadd tmm1, [{to} + {to_row} + {second}]",
+            "tileloadd tmm2, [{to_lower} + {to_row}]",
+            "tileloadd tmm3, [{to_lower} + {to_row} + {second}]",
+            "jmp 3f",
+            "2:",
+            "tilezero tmm0",
+            "tilezero tmm1",
+            "tilezero tmm2",
+            "tilezero tmm3",
+            "3:",
+            ".irp line, 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15",
+            "prefetcht0 [{right} + 2 * {round} + 64 * \\line]",
+            "prefetcht0 [{right} + 2 * {round} + 64 * 16 + 64 * \\line]",
+            ".endr",
+            "tileloadd tmm4, [{left} + {left_row}]",
+            "tileloadd tmm6, [{right} + {right_row}]",
+            "tdpbf16ps tmm0, tmm4, tmm6",
+            "tileloadd tmm7, [{right} + {right_row} + {second}]",
+            "tdpbf16ps tmm1, tmm4, tmm7",
+            "tileloadd tmm5, [{lower} + {left_row}]",
+            "tdpbf16ps tmm2, tmm5, tmm6",
+            "tdpbf16ps tmm3, tmm5, tmm7",
+            "add {left}, 64",
+            "add {lower}, 64",
+            "add {right}, {round}",
+            "dec {rounds}",
+            "jnz 3b",
+            "tilestored [{to} + {to_row}], tmm0",
+            "tilestored [{to} + {to_row} + {second}], tmm1",
+            "tilestored [{to_lower} + {to_row}], tmm2",
+            "tilestored [{to_lower} + {to_row} + {second}], tmm3",
+            accumulate = in(reg) u32::from(target.accumulate),
+            rounds = inout(reg) rounds => _,
+            left = inout(reg) left.start => _,
+            lower = inout(reg) left.start.wrapping_byte_add(half * left.row_bytes) => _,
+            left_row = in(reg) left.row_bytes,
+            right = inout(reg) right => _,
+            right_row = in(reg) VECTORS * LANES * CELL_BYTES,
+            to = in(reg) target.start,
+            to_lower = in(reg) target.start.wrapping_add(half * target.row),
+            to_row = in(reg) target.row * CELL_BYTES,
+            second = const (VECTORS - 1) * LANES * CELL_BYTES,
+            round = const VECTORS * LANES * CELL_BYTES * SIDE,
+            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+            out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+            options(nostack),
+        );
     }
 }
-
-/// A micro-kernel for whole registers of the shapes that they have, from the instructions of one
-/// round: 16 cells of so many parts. Where there is but one half of rows, or one vector, it does
-/// the same twice: only at edges.
-macro_rules! micro_kernel {
-    ($(#[$documentation:meta])* $name:ident, $parts:expr, [$($instruction:literal),* $(,)?]) => {
-        $(#[$documentation])*
-        ///
-        /// # Safety
-        /// As [`multiply`].
-        unsafe fn $name<const VECTORS: usize>(
-            target: Target<f32>,
-            (rows, rounds): (usize, usize),
-            left: Left<f32>,
-            right: *const f32,
-        ) {
-            let half = if rows > SIDE { SIDE } else { 0 };
-            // SAFETY: the registers are shaped for what the caller lets this read and write.
-            unsafe {
-                asm!(
-                    "test {accumulate:e}, {accumulate:e}",
-                    "jz 2f",
-                    "tileloadd tmm0, [{to} + {to_row}]",
-                    "tileloadd tmm1, [{to} + {to_row} + {second}]",
-                    "tileloadd tmm2, [{to_lower} + {to_row}]",
-                    "tileloadd tmm3, [{to_lower} + {to_row} + {second}]",
-                    "jmp 3f",
-                    "2:",
-                    "tilezero tmm0",
-                    "tilezero tmm1",
-                    "tilezero tmm2",
-                    "tilezero tmm3",
-                    "3:",
-                    $($instruction,)*
-                    "add {left}, 64 * {parts}",
-                    "add {lower}, 64 * {parts}",
-                    "add {right}, {part} * {parts}",
-                    "dec {rounds}",
-                    "jnz 3b",
-                    "tilestored [{to} + {to_row}], tmm0",
-                    "tilestored [{to} + {to_row} + {second}], tmm1",
-                    "tilestored [{to_lower} + {to_row}], tmm2",
-                    "tilestored [{to_lower} + {to_row} + {second}], tmm3",
-                    accumulate = in(reg) u32::from(target.accumulate),
-                    rounds = inout(reg) rounds => _,
-                    left = inout(reg) left.start => _,
-                    lower = inout(reg) left.start.wrapping_byte_add(half * left.row_bytes) => _,
-                    left_row = in(reg) left.row_bytes,
-                    right = inout(reg) right => _,
-                    right_row = in(reg) VECTORS * LANES * CELL_BYTES,
-                    to = in(reg) target.start,
-                    to_lower = in(reg) target.start.wrapping_add(half * target.row),
-                    to_row = in(reg) target.row * CELL_BYTES,
-                    second = const (VECTORS - 1) * LANES * CELL_BYTES,
-                    part = const VECTORS * LANES * CELL_BYTES * SIDE,
-                    parts = const $parts,
-                    out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
-                    out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
-                    options(nostack),
-                );
-            }
-        }
-    };
-}
-
-micro_kernel!(
-    /// Of pairs as they are. Each round asks for the vectors of the one after the next: loads of
-    /// registers wait for the second cache more than others do.
-    tile, 1, [
-        ".irp line, 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15",
-        "prefetcht0 [{right} + 2 * {part} + 64 * \\line]",
-        "prefetcht0 [{right} + 2 * {part} + 64 * 16 + 64 * \\line]",
-        ".endr",
-        "tileloadd tmm4, [{left} + {left_row}]",
-        "tileloadd tmm6, [{right} + {right_row}]",
-        "tdpbf16ps tmm0, tmm4, tmm6",
-        "tileloadd tmm7, [{right} + {right_row} + {second}]",
-        "tdpbf16ps tmm1, tmm4, tmm7",
-        "tileloadd tmm5, [{lower} + {left_row}]",
-        "tdpbf16ps tmm2, tmm5, tmm6",
-        "tdpbf16ps tmm3, tmm5, tmm7",
-    ]
-);
-
-micro_kernel!(
-    /// Of f32 in parts: left times right part 2 0, 1 0, 1 1, 0 1, 0 2 and 0 0. From one to the next
-    /// one operand changes, and the largest products come last.
-    tile_of_parts, PARTS, [
-        "tileloadd tmm4, [{left} + {left_row} + 128]",
-        "tileloadd tmm6, [{right} + {right_row}]",
-        "tdpbf16ps tmm0, tmm4, tmm6",
-        "tileloadd tmm7, [{right} + {right_row} + {second}]",
-        "tdpbf16ps tmm1, tmm4, tmm7",
-        "tileloadd tmm5, [{lower} + {left_row} + 128]",
-        "tdpbf16ps tmm2, tmm5, tmm6",
-        "tdpbf16ps tmm3, tmm5, tmm7",
-        "tileloadd tmm4, [{left} + {left_row} + 64]",
-        "tdpbf16ps tmm0, tmm4, tmm6",
-        "tdpbf16ps tmm1, tmm4, tmm7",
-        "tileloadd tmm5, [{lower} + {left_row} + 64]",
-        "tdpbf16ps tmm2, tmm5, tmm6",
-        "tdpbf16ps tmm3, tmm5, tmm7",
-        "tileloadd tmm6, [{right} + {right_row} + {part}]",
-        "tdpbf16ps tmm0, tmm4, tmm6",
-        "tdpbf16ps tmm2, tmm5, tmm6",
-        "tileloadd tmm7, [{right} + {right_row} + {part} + {second}]",
-        "tdpbf16ps tmm1, tmm4, tmm7",
-        "tdpbf16ps tmm3, tmm5, tmm7",
-        "tileloadd tmm4, [{left} + {left_row}]",
-        "tdpbf16ps tmm0, tmm4, tmm6",
-        "tdpbf16ps tmm1, tmm4, tmm7",
-        "tileloadd tmm5, [{lower} + {left_row}]",
-        "tdpbf16ps tmm2, tmm5, tmm6",
-        "tdpbf16ps tmm3, tmm5, tmm7",
-        "tileloadd tmm6, [{right} + {right_row} + 2 * {part}]",
-        "tdpbf16ps tmm0, tmm4, tmm6",
-        "tdpbf16ps tmm2, tmm5, tmm6",
-        "tileloadd tmm7, [{right} + {right_row} + 2 * {part} + {second}]",
-        "tdpbf16ps tmm1, tmm4, tmm7",
-        "tdpbf16ps tmm3, tmm5, tmm7",
-        "tileloadd tmm6, [{right} + {right_row}]",
-        "tdpbf16ps tmm0, tmm4, tmm6",
-        "tdpbf16ps tmm2, tmm5, tmm6",
-        "tileloadd tmm7, [{right} + {right_row} + {second}]",
-        "tdpbf16ps tmm1, tmm4, tmm7",
-        "tdpbf16ps tmm3, tmm5, tmm7",
-    ]
-);
 
 /// Whether this thread holds no registers, by the processor's word.
 #[cfg(test)]

@@ -117,12 +117,16 @@ impl Cut {
         let height = even(rows, most, kernel.rows);
         let width_here = width.min(columns);
         let unless = |is: bool, cells| if is { 0 } else { cells };
+        // Where packing overlaps products, the next strip and block are packed meanwhile.
+        let (gathered, blocks) = if kernel.parts > 1 {
+            (2 * kernel.rows * steps, 2)
+        } else {
+            (WIDEST * room_steps(steps), 1)
+        };
+        let right = blocks * steps * width_here.next_multiple_of(kernel.lanes());
         let cells = RoomCells {
-            left: unless(!gathers, WIDEST * room_steps(steps)),
-            right: unless(
-                extent.right_is_packed,
-                steps * width_here.next_multiple_of(kernel.lanes()),
-            ),
+            left: unless(!gathers, gathered),
+            right: unless(extent.right_is_packed, right),
             sums: unless(!waits, height * width_here.next_multiple_of(kernel.panel())),
         };
         Self { depth, columns: width, rows: height, cells }

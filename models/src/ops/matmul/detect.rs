@@ -4,11 +4,9 @@ use std::sync::LazyLock;
 
 use gemm_common::microkernel::MicroKernelFn;
 
-#[cfg(target_arch = "x86_64")]
-use super::kernel::Tiles;
 use super::kernel::{Functions, Kernel};
 #[cfg(target_arch = "x86_64")]
-use super::{amx, avx512, split};
+use super::{amx, amx_parts, avx512, split};
 use crate::ops::Element;
 
 /// Instruction sets of kernels for this architecture and element that are no fallback, best first.
@@ -102,7 +100,7 @@ fn own(name: &'static str, group: usize) -> Kernel<f32> {
 
 /// Kernels in AMX for pairs of bf16, or of so many parts of f32.
 #[cfg(target_arch = "x86_64")]
-fn tiles(name: &'static str, parts: usize, depth: usize, function: Tiles<f32>) -> Kernel<f32> {
+fn tiles(name: &'static str, parts: usize, depth: usize, functions: Functions<f32>) -> Kernel<f32> {
     Kernel {
         name,
         lanes: amx::LANES,
@@ -113,13 +111,14 @@ fn tiles(name: &'static str, parts: usize, depth: usize, function: Tiles<f32>) -
         row_cells: amx::SIDE,
         depth,
         sums_wait: true,
-        functions: Functions::AnyShape(function),
+        functions,
     }
 }
 
 #[cfg(target_arch = "x86_64")]
 fn detect_parts() -> Vec<Kernel<f32>> {
-    let kernel = || tiles("amx_bf16x3", split::PARTS, amx::DEPTH_OF_PARTS, amx::multiply_parts);
+    let functions = Functions::Parts(amx_parts::multiply);
+    let kernel = || tiles("amx_bf16x3", split::PARTS, amx_parts::DEPTH, functions);
     (amx::is_available() && split::is_available()).then(kernel).into_iter().collect()
 }
 
@@ -127,7 +126,7 @@ fn detect_parts() -> Vec<Kernel<f32>> {
 fn detect_pairs() -> Vec<Kernel<f32>> {
     let mut kernels = Vec::new();
     if amx::is_available() {
-        kernels.push(tiles("amx_bf16", 1, amx::DEPTH, amx::multiply));
+        kernels.push(tiles("amx_bf16", 1, amx::DEPTH, Functions::AnyShape(amx::multiply)));
     }
     if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bf16") {
         kernels.push(own("avx512bf16", 2));

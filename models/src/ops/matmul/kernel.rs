@@ -11,7 +11,7 @@ use gemm_common::microkernel::MicroKernelFn;
 
 use super::strided::Strided;
 #[cfg(target_arch = "x86_64")]
-use super::{amx, avx512};
+use super::{amx, avx512, beside::Beside};
 use crate::ops::{Element, Float, simd};
 
 /// Where a tile of sums goes: whole vectors in each row.
@@ -43,6 +43,11 @@ pub(super) type Tile<W> = unsafe fn(Target<W>, usize, Left<W>, *const W);
 /// A micro-kernel of our own for all numbers of rows, vectors and steps.
 #[cfg(target_arch = "x86_64")]
 pub(super) type Tiles<W> = unsafe fn(Target<W>, (usize, usize, usize), Left<W>, *const W);
+
+/// The same with work for the units of the processor that it leaves idle.
+#[cfg(target_arch = "x86_64")]
+pub(super) type TilesBeside<W> =
+    unsafe fn(Target<W>, (usize, usize, usize), Left<W>, *const W, &mut Beside);
 
 /// Micro-kernels of one instruction set, for operands in cells of W.
 ///
@@ -76,6 +81,9 @@ pub(super) enum Functions<W: 'static> {
     /// Our own for all shapes.
     #[cfg(target_arch = "x86_64")]
     AnyShape(Tiles<W>),
+    /// Our own for all shapes of operands in parts.
+    #[cfg(target_arch = "x86_64")]
+    Parts(TilesBeside<W>),
     /// Our own by rows and vectors, each less one.
     #[cfg(target_arch = "x86_64")]
     ByShape(&'static [[Tile<W>; avx512::VECTORS]; avx512::ROWS]),
@@ -125,7 +133,7 @@ impl<W: Float> Kernel<W> {
     /// Gives back what this thread holds to multiply: after the last of a task's products.
     pub(in crate::ops) fn release(&self) {
         #[cfg(target_arch = "x86_64")]
-        if let Functions::AnyShape(_) = self.functions {
+        if let Functions::AnyShape(_) | Functions::Parts(_) = self.functions {
             amx::release();
         }
     }
@@ -159,6 +167,29 @@ impl<W: Float> Kernel<W> {
         let _ = (start, cells);
     }
 
+    /// As [`Self::multiply`], with work for units of the processor that a kernel for parts leaves
+    /// idle; none of it need be done then.
+    ///
+    /// # Safety
+    /// As [`Self::multiply`] and [`Beside::step`].
+    #[cfg(target_arch = "x86_64")]
+    pub(super) unsafe fn multiply_beside(
+        &self,
+        target: Target<W>,
+        shape: (usize, usize, usize),
+        left: Left<W>,
+        right: *const W,
+        beside: &mut Beside,
+    ) {
+        // SAFETY: as this function; the processor was asked when the kernel was chosen.
+        unsafe {
+            match self.functions {
+                Functions::Parts(function) => function(target, shape, left, right, beside),
+                _ => self.multiply(target, shape, left, right),
+            }
+        }
+    }
+
     /// Multiplies `rows` rows of `depth` cells with a panel of `vectors` vectors per step, and
     /// writes or adds the tile.
     ///
@@ -179,6 +210,12 @@ impl<W: Float> Kernel<W> {
             Functions::AnyShape(function) => {
                 // SAFETY: as this function; the processor was asked when this was chosen.
                 unsafe { function(target, (rows, vectors, depth), left, right) }
+            }
+            #[cfg(target_arch = "x86_64")]
+            Functions::Parts(function) => {
+                let nothing = &mut Beside::nothing();
+                // SAFETY: as above.
+                unsafe { function(target, (rows, vectors, depth), left, right, nothing) }
             }
             #[cfg(target_arch = "x86_64")]
             Functions::ByShape(functions) => {

@@ -12,17 +12,25 @@
 #[cfg(target_arch = "x86_64")]
 mod amx;
 #[cfg(target_arch = "x86_64")]
+mod amx_parts;
+#[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod beside;
 mod cpu;
 mod cut;
 pub(in crate::ops) mod detect;
 pub mod kernel;
 pub(crate) mod output;
+#[cfg(target_arch = "x86_64")]
+mod overlapped;
 pub(in crate::ops) mod pack;
 pub(crate) mod product;
 pub(in crate::ops) mod small;
 #[cfg(target_arch = "x86_64")]
 mod split;
+#[cfg(target_arch = "x86_64")]
+mod stepwise;
 pub(crate) mod strided;
 pub(in crate::ops) mod transpose;
 pub(in crate::ops) mod weight;

@@ -11,7 +11,7 @@ use std::any::TypeId;
 
 use super::kernel::{Kernel, Left};
 #[cfg(target_arch = "x86_64")]
-use super::split;
+use super::stepwise::Packing;
 use super::strided::Strided;
 use super::transpose::{self, SIDE as BLOCK};
 use crate::ops::simd::{self, LINE_BYTES};
@@ -51,7 +51,10 @@ pub(super) fn aligned<W>(room: &mut [W]) -> &mut [W] {
 
 /// Room and operand of kernels that ask for parts: both are of f32.
 #[cfg(target_arch = "x86_64")]
-fn of_singles<E: Element>(room: &mut [E::Wide], source: Strided<E>) -> (&mut [f32], Strided<f32>) {
+pub(super) fn of_singles<E: Element>(
+    room: &mut [E::Wide],
+    source: Strided<E>,
+) -> (&mut [f32], Strided<f32>) {
     assert!(TypeId::of::<E>() == TypeId::of::<f32>(), "parts of another element");
     let Strided { start, row, column } = source;
     // SAFETY: f32 is its own wide type.
@@ -94,7 +97,8 @@ pub(in crate::ops) unsafe fn right_filled<E: Element>(
         unsafe {
             let (room, source) = of_singles(room, source);
             assert!(all == columns, "no kernel that takes parts fills up");
-            split::right(room, source, (depth, columns), panel);
+            let mut packing = Packing::right(room, source, (depth, columns), panel);
+            packing.run_to(packing.rows().0);
         }
         return;
     }
@@ -265,16 +269,6 @@ pub(in crate::ops) unsafe fn left<E: Element>(
         (_, true) => (room_steps(steps), 1),
         (_, false) => (1, WIDEST),
     };
-    let left = Left { start, row_bytes: row * cell, step_bytes: step * cell };
-    #[cfg(target_arch = "x86_64")]
-    if kernel.parts > 1 {
-        // SAFETY: as this function; the processor was asked when the kernel was chosen.
-        unsafe {
-            let (room, source) = of_singles(room, source);
-            split::left(room, source, (rows, depth), row);
-        }
-        return left;
-    }
     simd::vectorize(
         #[inline(always)]
         || {
@@ -290,7 +284,7 @@ pub(in crate::ops) unsafe fn left<E: Element>(
             }
         },
     );
-    left
+    Left { start, row_bytes: row * cell, step_bytes: step * cell }
 }
 
 /// # Safety

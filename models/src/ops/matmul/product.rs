@@ -58,7 +58,7 @@ pub(super) const TILE: usize = 1024;
 
 /// The panels of one block of B.
 #[derive(Debug, Clone, Copy)]
-struct Panels<W> {
+pub(super) struct Panels<W> {
     first: *const W,
     /// From one panel to the next, in cells.
     stride: usize,
@@ -68,12 +68,34 @@ struct Panels<W> {
 
 /// Ranges of rows and columns of C, and of k.
 #[derive(Debug, Clone)]
-struct Block {
-    rows: Range<usize>,
-    columns: Range<usize>,
-    depth: Range<usize>,
+pub(super) struct Block {
+    pub(super) rows: Range<usize>,
+    pub(super) columns: Range<usize>,
+    pub(super) depth: Range<usize>,
     /// Whether sums wait in a room of theirs until all of k is added.
     waits: bool,
+}
+
+/// The blocks of a cell of C, those along k one after the other.
+fn blocks(
+    (rows, columns): (Range<usize>, Range<usize>),
+    k: usize,
+    cut: Cut,
+) -> impl Iterator<Item = Block> {
+    let Cut { depth, columns: width, rows: height, cells } = cut;
+    let part = |of: &Range<usize>, first: usize, most: usize| first..(first + most).min(of.end);
+    columns.clone().step_by(width).flat_map(move |column| {
+        let (rows, columns) = (rows.clone(), part(&columns, column, width));
+        rows.clone().step_by(height).flat_map(move |row| {
+            let (rows, columns) = (part(&rows, row, height), columns.clone());
+            (0..k).step_by(depth).map(move |first| Block {
+                rows: rows.clone(),
+                columns: columns.clone(),
+                depth: first..(first + depth).min(k),
+                waits: cells.sums > 0,
+            })
+        })
+    })
 }
 
 impl<E: Element> Product<E> {
@@ -95,19 +117,13 @@ impl<E: Element> Product<E> {
         let k = self.shape.2;
         let cut = Cut::new::<E>(&self.extent(), (rows.len(), columns.len()), packs.kernel);
         packs.make_room(cut.cells);
-        let Cut { depth, columns: width, rows: height, cells } = cut;
-        for column in columns.clone().step_by(width) {
-            for row in rows.clone().step_by(height) {
-                for first in (0..k).step_by(depth) {
-                    let block = Block {
-                        rows: row..(row + height).min(rows.end),
-                        columns: column..(column + width).min(columns.end),
-                        depth: first..(first + depth).min(k),
-                        waits: cells.sums > 0,
-                    };
-                    // SAFETY: a part of the cell.
-                    unsafe { self.block(&block, packs) };
-                }
+        let blocks = blocks((rows, columns), k, cut);
+        // SAFETY: parts of the cell.
+        unsafe {
+            if packs.kernel.parts > 1 {
+                self.run_overlapped(blocks, cut.cells, packs);
+            } else {
+                blocks.for_each(|block| self.block(&block, packs));
             }
         }
         packs.kernel.release();
@@ -119,23 +135,15 @@ impl<E: Element> Product<E> {
     /// As [`Self::run`].
     unsafe fn block(&self, block: &Block, packs: &mut Packs<E>) {
         let (kernel, depth) = (packs.kernel, block.depth.len());
-        let steps = kernel.steps(depth);
         let Rooms { left: gathered, right: packed, sums } = packs.rooms();
-        let panels = match self.right {
-            Right::Plain(right) => {
-                let right = right.offset(block.depth.start, block.columns.start);
-                // SAFETY: B is readable over the shape.
-                unsafe { pack::right(packed, right, (depth, block.columns.len()), kernel) };
-                Panels { first: packed.as_ptr(), stride: steps * kernel.panel(), skip: 0 }
-            }
-            Right::Packed(start) => {
-                let all = kernel.steps(self.shape.2);
-                let first = start.wrapping_add(block.columns.start * all);
-                let skip = kernel.steps(block.depth.start);
-                Panels { first, stride: all * kernel.panel(), skip }
-            }
-        };
+        if let Right::Plain(right) = self.right {
+            let right = right.offset(block.depth.start, block.columns.start);
+            // SAFETY: B is readable over the shape.
+            unsafe { pack::right(packed, right, (depth, block.columns.len()), kernel) };
+        }
+        let panels = self.panels(block, packed.as_ptr(), kernel);
         let in_place = !self.extent().gathers::<E>(kernel);
+        let count = block.columns.len().div_ceil(kernel.panel());
         let rows = if in_place { block.rows.len() } else { WIDEST };
         let rows = rows / kernel.rows * kernel.rows;
         for row in block.rows.clone().step_by(rows.max(kernel.rows)) {
@@ -151,27 +159,59 @@ impl<E: Element> Product<E> {
             for first in (0..height).step_by(kernel.rows) {
                 let start = left.start.wrapping_byte_add(first / kernel.rows * strip);
                 let rows = row + first..row + height.min(first + kernel.rows);
-                let next = in_place.then(|| start.wrapping_byte_add(strip));
                 let left = Left { start, ..left };
+                // What the processor does not foresee: short runs of rows.
+                let next = in_place.then(|| start.wrapping_byte_add(strip));
                 // SAFETY: as this function; the packed copies stand for the operands.
-                unsafe { self.strip(rows, block, (left, next), panels, sums, kernel) };
+                unsafe {
+                    self.strip(rows, block, panels, sums, kernel, |index, target, shape, panel| {
+                        for row in (index..kernel.rows).step_by(count) {
+                            if let Some(next) = next {
+                                let next = next.wrapping_byte_add(row * left.row_bytes);
+                                kernel.prefetch(next, shape.2);
+                            }
+                        }
+                        kernel.multiply(target, shape, left, panel);
+                    });
+                }
             }
         }
     }
 
-    /// The tiles of one strip of rows, from left to right; asks for the rows of the `next` strip
-    /// meanwhile, whose short runs the processor does not foresee.
+    /// B in panels: as packed for this block, or for all of k.
+    pub(super) fn panels(
+        &self,
+        block: &Block,
+        packed: *const E::Wide,
+        kernel: &Kernel<E::Wide>,
+    ) -> Panels<E::Wide> {
+        match self.right {
+            Right::Plain(_) => {
+                let steps = kernel.steps(block.depth.len());
+                Panels { first: packed, stride: steps * kernel.panel(), skip: 0 }
+            }
+            Right::Packed(start) => {
+                let all = kernel.steps(self.shape.2);
+                let first = start.wrapping_add(block.columns.start * all);
+                let skip = kernel.steps(block.depth.start);
+                Panels { first, stride: all * kernel.panel(), skip }
+            }
+        }
+    }
+
+    /// The tiles of one strip of rows, from left to right. `multiply` takes the index of each, where
+    /// it goes, its rows, vectors and steps, and its panel of B.
     ///
     /// # Safety
-    /// As [`Self::run`], with A's rows as `left` and B as `panels`.
-    unsafe fn strip(
+    /// As [`Self::run`], with B as `panels`; `multiply` must write no other sums.
+    pub(super) unsafe fn strip(
         &self,
         rows: Range<usize>,
         block: &Block,
-        (left, next): (Left<E::Wide>, Option<*const E::Wide>),
         panels: Panels<E::Wide>,
         sums: &mut [E::Wide],
         kernel: &Kernel<E::Wide>,
+        mut multiply: impl FnMut(usize, Target<E::Wide>, (usize, usize, usize), *const E::Wide),
     ) {
         let steps = kernel.steps(block.depth.len());
         let (first, last) = (block.depth.start == 0, block.depth.end == self.shape.2);
@@ -182,14 +222,8 @@ impl<E: Element> Product<E> {
             let panel = panels.first.wrapping_add(index * panels.stride);
             let panel = panel.wrapping_add(panels.skip * vectors * kernel.lanes);
             let shape = (rows.len(), vectors, steps);
-            if let Some(next) = next {
-                for row in (index..kernel.rows).step_by(count) {
-                    kernel.prefetch(next.wrapping_byte_add(row * left.row_bytes), steps);
-                }
-            }
-            let multiply = |start, row, accumulate| {
-                // SAFETY: as this function; the target is a part of C or this thread's.
-                unsafe { kernel.multiply(Target { start, row, accumulate }, shape, left, panel) }
+            let mut multiply = |start, row, accumulate| {
+                multiply(index, Target { start, row, accumulate }, shape, panel);
             };
             let output = self.output.offset(rows.start, column);
             if let (Output::Wide { start, row, accumulate }, false) = (output, block.waits)

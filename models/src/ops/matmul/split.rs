@@ -10,15 +10,14 @@
 //! rounds to no finite bf16 (from 3.396e38 on), is not a number.
 
 #![allow(unsafe_code)]
-use std::mem::MaybeUninit;
 
-use super::strided::Strided;
-use super::transpose::{self, SIDE};
 use std::arch::x86_64::{
     __m512i, _mm512_add_epi32, _mm512_and_si512, _mm512_castps_si512, _mm512_castsi512_ps,
-    _mm512_maskz_loadu_epi32, _mm512_or_si512, _mm512_permutex2var_epi16, _mm512_set1_epi32,
-    _mm512_srli_epi32, _mm512_storeu_si512, _mm512_sub_ps,
+    _mm512_or_si512, _mm512_permutex2var_epi16, _mm512_set1_epi32, _mm512_srli_epi32,
+    _mm512_sub_ps,
 };
+
+use super::transpose::SIDE;
 
 /// Parts of an element.
 pub(super) const PARTS: usize = 3;
@@ -32,236 +31,31 @@ pub(super) fn is_available() -> bool {
     is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw")
 }
 
-/// Copies `depth` x `columns` of the right operand into panels `panel` columns wide, the last as
-/// wide as its vectors need.
-///
-/// # Safety
-/// [`is_available`] must have said so; `source` must be readable over `depth` rows and `columns`
-/// columns, one of its strides 1.
-///
-/// # Panics
-/// When `room` lacks cells of the panels.
-#[target_feature(enable = "avx512f,avx512bw")]
-pub(super) unsafe fn right(
-    room: &mut [f32],
-    source: Strided<f32>,
-    (depth, columns): (usize, usize),
-    panel: usize,
-) {
-    let (all, runs) = (columns.next_multiple_of(LANES), depth.div_ceil(RUN));
-    let room = &mut room[..all * runs * PARTS * SIDE];
-    let mut vector = |run: usize, column: usize| {
-        let first = column / panel * panel;
-        let stride = panel.min(all - first);
-        let start = (first * runs + run * stride) * PARTS * SIDE + column - first;
-        let to = Place { start: room[start..].as_mut_ptr(), part: SIDE * stride, row: stride };
-        let source = source.offset(run * RUN, column);
-        let (depth, count) = (depth - run * RUN, columns - column);
-        // SAFETY: what the operand has from there on, and a vector of each row of the run.
-        unsafe {
-            if source.column == 1 {
-                pair_rows(to, source, (depth, count));
-            } else {
-                let turned = turned::<LANES, RUN>(source.transposed(), (count, depth));
-                pair_rows(to, dense(turned.assume_init_ref()), (RUN, LANES));
-            }
-        }
-    };
-    // Along the rows of memory: that the processor foresees.
-    if source.column == 1 {
-        for run in 0..runs {
-            (0..columns).step_by(LANES).for_each(|column| vector(run, column));
-        }
-    } else {
-        for column in (0..columns).step_by(LANES) {
-            (0..runs).for_each(|run| vector(run, column));
-        }
-    }
-}
+/// A vector of cells of each part.
+pub(super) type Cells = [__m512i; PARTS];
 
-/// Copies `rows` x `depth` of the left operand into rows of cells, `stride` cells apart.
-///
-/// # Safety
-/// As [`right`].
-///
-/// # Panics
-/// When `room` lacks cells of whole blocks of rows.
-#[target_feature(enable = "avx512f,avx512bw")]
-pub(super) unsafe fn left(
-    room: &mut [f32],
-    source: Strided<f32>,
-    (rows, depth): (usize, usize),
-    stride: usize,
-) {
-    let room = &mut room[..rows.next_multiple_of(SIDE) * stride];
-    assert!(stride >= depth.div_ceil(RUN) * PARTS * SIDE, "rows of {stride} cells");
-    let mut block = |row: usize, first: usize| {
-        let source = source.offset(row, first);
-        let start = room[row * stride + first / RUN * PARTS * SIDE..].as_mut_ptr();
-        let to = Place { start, part: SIDE, row: stride };
-        // SAFETY: what the operand has from there on, and 16 rows of cells of the run.
-        unsafe {
-            if source.column == 1 {
-                pair_neighbours(to, source, (rows - row, depth - first));
-            } else {
-                let turned = turned::<RUN, SIDE>(source.transposed(), (depth - first, rows - row));
-                pair_neighbours(to, dense(turned.assume_init_ref()), (SIDE, RUN));
-            }
-        }
-    };
-    if source.column == 1 {
-        for row in (0..rows).step_by(SIDE) {
-            (0..depth).step_by(RUN).for_each(|first| block(row, first));
-        }
-    } else {
-        for first in (0..depth).step_by(RUN) {
-            (0..rows).step_by(SIDE).for_each(|row| block(row, first));
-        }
-    }
-}
-
-/// Where 16 vectors of each part go.
-#[derive(Clone, Copy)]
-struct Place {
-    start: *mut f32,
-    /// From one part, and from one of its vectors, to the next.
-    part: usize,
-    row: usize,
-}
-
-impl Place {
-    /// Writes a vector of each part.
-    ///
-    /// # Safety
-    /// The place must be writable there.
-    #[target_feature(enable = "avx512f")]
-    #[inline]
-    unsafe fn write(self, row: usize, parts: [__m512i; PARTS]) {
-        for (part, cells) in parts.into_iter().enumerate() {
-            let to = self.start.wrapping_add(part * self.part + row * self.row);
-            // SAFETY: as this function.
-            unsafe { _mm512_storeu_si512(to.cast(), cells) };
-        }
-    }
-}
-
-/// Cells of rows 2 i and 2 i + 1, of up to `count` columns, in vector i, with zeros for rows from
-/// `depth` on.
-///
-/// # Safety
-/// Up to `depth` rows and `count` columns of the source must be readable, and the place writable.
+/// Cells of two vectors of elements, each of one element of both: k across them.
 #[target_feature(enable = "avx512f")]
 #[inline]
-unsafe fn pair_rows(to: Place, source: Strided<f32>, (depth, count): (usize, usize)) {
-    let mask = lanes(count);
-    for cell in 0..SIDE {
-        let row = |row: usize| {
-            // SAFETY: as this function.
-            unsafe { load(source.at(row, 0), if row < depth { mask } else { 0 }) }
-        };
-        let (mut cells, upper) = (split(row(2 * cell)), split(row(2 * cell + 1)));
-        for (cells, upper) in cells.iter_mut().zip(upper) {
-            // The lower half of a part is zero, unless it is of NaN: then so are the sums.
-            *cells = _mm512_or_si512(_mm512_srli_epi32::<16>(*cells), upper);
-        }
-        // SAFETY: as this function.
-        unsafe { to.write(cell, cells) };
+pub(super) fn pairs_of_both(first: __m512i, second: __m512i) -> Cells {
+    let (mut cells, upper) = (split(first), split(second));
+    for (cells, upper) in cells.iter_mut().zip(upper) {
+        // The lower half of a part is zero, unless it is of NaN: then so are the sums.
+        *cells = _mm512_or_si512(_mm512_srli_epi32::<16>(*cells), upper);
     }
+    cells
 }
 
-/// Cells of up to `depth` neighbours in row i in vector i, with zeros for rows from `count` on.
-///
-/// # Safety
-/// Up to `count` rows and `depth` columns of the source must be readable, and the place writable.
+/// Cells of two vectors of elements, each of two neighbours: k along them.
 #[target_feature(enable = "avx512f,avx512bw")]
 #[inline]
-unsafe fn pair_neighbours(to: Place, source: Strided<f32>, (count, depth): (usize, usize)) {
+pub(super) fn pairs_of_neighbours(first: __m512i, second: __m512i) -> Cells {
     let upper = upper_halves();
-    let masks = [lanes(depth), lanes(depth.saturating_sub(LANES))];
-    for row in 0..SIDE {
-        let half = |half: usize| {
-            let mask = if row < count { masks[half] } else { 0 };
-            // SAFETY: as this function.
-            unsafe { load(source.at(row, half * LANES), mask) }
-        };
-        let (mut cells, second) = (split(half(0)), split(half(1)));
-        for (cells, second) in cells.iter_mut().zip(second) {
-            *cells = _mm512_permutex2var_epi16(*cells, upper, second);
-        }
-        // SAFETY: as this function.
-        unsafe { to.write(row, cells) };
+    let (mut cells, second) = (split(first), split(second));
+    for (cells, second) in cells.iter_mut().zip(second) {
+        *cells = _mm512_permutex2var_epi16(*cells, upper, second);
     }
-}
-
-/// Columns of the source as rows, with zeros for rows from `rows` and columns from `columns` on.
-///
-/// # Safety
-/// Up to `rows` rows and `columns` columns of the source must be readable.
-#[target_feature(enable = "avx512f")]
-#[inline]
-unsafe fn turned<const ROWS: usize, const COLUMNS: usize>(
-    source: Strided<f32>,
-    (rows, columns): (usize, usize),
-) -> MaybeUninit<[[f32; ROWS]; COLUMNS]> {
-    let edge;
-    let source = if rows < ROWS || columns < COLUMNS {
-        // SAFETY: as this function.
-        edge = unsafe { padded::<ROWS, COLUMNS>(source, (rows, columns)) };
-        dense(&edge)
-    } else {
-        source
-    };
-    let mut turned = MaybeUninit::<[[f32; ROWS]; COLUMNS]>::uninit();
-    let start = turned.as_mut_ptr().cast::<f32>();
-    for row in (0..ROWS).step_by(SIDE) {
-        for column in (0..COLUMNS).step_by(SIDE) {
-            let from = (source.at(row, column), source.row * size_of::<f32>());
-            let to = (start.wrapping_add(column * ROWS + row), ROWS);
-            // SAFETY: a block of the source, and of what it is turned to.
-            unsafe { transpose::block(from, to) };
-        }
-    }
-    turned
-}
-
-/// As many rows and columns of the source as there are, and zeros: at edges.
-///
-/// # Safety
-/// Up to `rows` rows and `columns` columns of the source must be readable.
-#[cold]
-unsafe fn padded<const ROWS: usize, const COLUMNS: usize>(
-    source: Strided<f32>,
-    (rows, columns): (usize, usize),
-) -> [[f32; COLUMNS]; ROWS] {
-    let mut padded = [[0.0; COLUMNS]; ROWS];
-    for (index, row) in padded.iter_mut().enumerate().take(rows) {
-        for (column, element) in row.iter_mut().enumerate().take(columns) {
-            // SAFETY: as this function.
-            *element = unsafe { *source.at(index, column) };
-        }
-    }
-    padded
-}
-
-/// Rows as an operand.
-fn dense<const COLUMNS: usize>(rows: &[[f32; COLUMNS]]) -> Strided<f32> {
-    Strided::dense(rows.as_flattened(), COLUMNS)
-}
-
-/// The lowest `count` lanes.
-fn lanes(count: usize) -> u16 {
-    if count < LANES { (1 << count) - 1 } else { u16::MAX }
-}
-
-/// The elements of some lanes, and zeros.
-///
-/// # Safety
-/// The elements of these lanes must be readable.
-#[target_feature(enable = "avx512f")]
-#[inline]
-unsafe fn load(start: *const f32, mask: u16) -> __m512i {
-    // SAFETY: as this function.
-    unsafe { _mm512_maskz_loadu_epi32(mask, start.cast()) }
+    cells
 }
 
 /// Parts in the upper halves of each lane, over zeros: the nearest bf16, that of what is left, and

@@ -4,7 +4,8 @@
 
 use std::arch::x86_64::__m512i;
 
-use super::split::{LANES, PARTS, RUN, is_available, left, right, split};
+use super::split::{LANES, PARTS, RUN, is_available, split};
+use super::stepwise::Packing;
 use super::strided::Strided;
 use super::transpose::SIDE;
 use crate::ops::testing::uniform;
@@ -81,11 +82,11 @@ impl Operand {
     }
 
     /// Asks that a room has each cell where `place` says, and nothing behind.
-    fn is_in(&self, mut room: Vec<f32>, place: impl Fn(usize, usize, usize) -> usize) {
+    fn is_in(&self, mut room: Vec<f32>, all: usize, place: impl Fn(usize, usize, usize) -> usize) {
         let what = format!("{} x {}, {}", self.depth, self.count, self.is_along);
         assert_eq!(room.pop(), Some(BESIDE), "{what}");
         for step in 0..self.depth.div_ceil(RUN) * SIDE {
-            for other in 0..self.count.next_multiple_of(SIDE) {
+            for other in 0..all {
                 for part in 0..PARTS {
                     let of = |k| self.bits(k, other, part);
                     let cell = room[place(step, other, part)].to_bits();
@@ -115,9 +116,10 @@ fn every_cell_has_its_place() {
             let panel = 2 * LANES;
 
             let mut room = vec![BESIDE; all * row + 1];
+            let mut packing = Packing::right(&mut room, operand.by_k(), (depth, count), panel);
             // SAFETY: the processor was asked; the operand and the room are so large.
-            unsafe { right(&mut room, operand.by_k(), (depth, count), panel) };
-            operand.is_in(room, |step, column, part| {
+            unsafe { packing.run_to(packing.rows().0) };
+            operand.is_in(room, all, |step, column, part| {
                 let first = column / panel * panel;
                 let stride = panel.min(all - first);
                 let steps = (step / SIDE * PARTS + part) * SIDE + step % SIDE;
@@ -125,9 +127,11 @@ fn every_cell_has_its_place() {
             });
 
             let mut room = vec![BESIDE; all * row + 1];
+            let by_rows = operand.by_k().transposed();
+            let mut packing = Packing::left(&mut room, by_rows, (count, depth), row);
             // SAFETY: as above.
-            unsafe { left(&mut room, operand.by_k().transposed(), (count, depth), row) };
-            operand.is_in(room, |step, of_row, part| {
+            unsafe { packing.run_to(packing.rows().0) };
+            operand.is_in(room, count, |step, of_row, part| {
                 of_row * row + (step / SIDE * PARTS + part) * SIDE + step % SIDE
             });
         }

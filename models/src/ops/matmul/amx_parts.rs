@@ -1,0 +1,181 @@
+//! The micro-kernel in AMX for f32 in three parts of bf16: 32 x 32 sums, as [`super::amx`] has them.
+//!
+//! Six products of parts are 24 multiplications for 14 loads. Between them there is time for work
+//! of other units of the processor: the next operands are packed.
+
+#![allow(unsafe_code)]
+
+use std::arch::asm;
+
+use super::amx::{CELL_BYTES, LANES, SIDE, shape};
+use super::beside::Beside;
+use super::kernel::{Left, Target};
+use super::product::TILE;
+use super::split::PARTS;
+use crate::ops::simd;
+
+/// Longest run of k in cells of each part that is multiplied at once: 32 rows of so many take less
+/// than half of the first cache, so that they stay there while as much of the right operand passes.
+pub(super) const DEPTH: usize = 48;
+
+/// Cells of 16 vectors of sums, an eighth of a tile: each group of multiplications asks for so many
+/// of the next tile's.
+const SUMS_AHEAD: usize = TILE / 16;
+
+/// Multiplies `rows` rows of `depth` cells, whole registers of each part and those of a row
+/// contiguous, with `vectors` vectors per step, and writes or adds the tile of sums.
+///
+/// # Safety
+/// As [`super::kernel::Kernel::multiply`] and [`Beside::step`]; [`super::amx::is_available`] must
+/// have said so.
+pub(super) unsafe fn multiply(
+    target: Target<f32>,
+    (rows, vectors, depth): (usize, usize, usize),
+    left: Left<f32>,
+    right: *const f32,
+    beside: &mut Beside,
+) {
+    debug_assert_eq!(left.step_bytes, CELL_BYTES, "cells of a row are contiguous");
+    debug_assert!(depth > 0 && depth.is_multiple_of(PARTS * SIDE), "whole registers of each part");
+    let tile = if vectors == 1 { tile::<1> } else { tile::<2> };
+    // SAFETY: whole registers of each row's cells.
+    unsafe {
+        shape(rows, SIDE);
+        tile(target, (rows, depth / (PARTS * SIDE)), left, right, beside);
+    }
+}
+
+/// For whole registers of the shapes that they have. Where there is but one half of rows, or one
+/// vector, it does the same twice: only at edges.
+///
+/// A round multiplies left with right part 2 0, 1 0, 1 1, 0 1, 0 2 and 0 0. From one to the next
+/// one operand changes, and the largest products come last.
+///
+/// # Safety
+/// As [`multiply`].
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn tile<const VECTORS: usize>(
+    target: Target<f32>,
+    (rows, rounds): (usize, usize),
+    left: Left<f32>,
+    right: *const f32,
+    beside: &mut Beside,
+) {
+    let half = if rows > SIDE { SIDE } else { 0 };
+    let (mut upper, row) = (left.start, left.row_bytes);
+    let mut lower = upper.wrapping_byte_add(half * row);
+    let mut right = right;
+    let (to, to_lower) = (target.start, target.start.wrapping_add(half * target.row));
+    let mut sums_ahead = to.wrapping_add(TILE).cast_const();
+
+    /// Instructions on the registers, which keep what they hold from one call to the next: nothing
+    /// that is compiled for this target uses them.
+    macro_rules! registers {
+        ($($instruction:literal),+ $(,)?) => {
+            asm!(
+                $($instruction,)+
+                "# {upper} {lower} {row} {right} {right_row} {to} {to_lower} {to_row}",
+                "# {second} {part}",
+                upper = in(reg) upper,
+                lower = in(reg) lower,
+                row = in(reg) row,
+                right = in(reg) right,
+                right_row = in(reg) VECTORS * LANES * CELL_BYTES,
+                to = in(reg) to,
+                to_lower = in(reg) to_lower,
+                to_row = in(reg) target.row * CELL_BYTES,
+                second = const (VECTORS - 1) * LANES * CELL_BYTES,
+                part = const VECTORS * LANES * CELL_BYTES * SIDE,
+                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                options(nostack),
+            )
+        };
+    }
+    let mut meanwhile = || {
+        simd::prefetch(sums_ahead, SUMS_AHEAD);
+        sums_ahead = sums_ahead.wrapping_add(SUMS_AHEAD);
+        // SAFETY: as this function.
+        unsafe { beside.step() };
+    };
+    // SAFETY: the registers are shaped for what the caller lets this read and write.
+    unsafe {
+        if target.accumulate {
+            registers!(
+                "tileloadd tmm0, [{to} + {to_row}]",
+                "tileloadd tmm1, [{to} + {to_row} + {second}]",
+                "tileloadd tmm2, [{to_lower} + {to_row}]",
+                "tileloadd tmm3, [{to_lower} + {to_row} + {second}]",
+            );
+        } else {
+            registers!("tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3");
+        }
+        for _ in 0..rounds {
+            registers!(
+                "tileloadd tmm4, [{upper} + {row} + 128]",
+                "tileloadd tmm6, [{right} + {right_row}]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tileloadd tmm7, [{right} + {right_row} + {second}]",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                "tileloadd tmm5, [{lower} + {row} + 128]",
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                "tdpbf16ps tmm3, tmm5, tmm7",
+            );
+            meanwhile();
+            registers!(
+                "tileloadd tmm4, [{upper} + {row} + 64]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                "tileloadd tmm5, [{lower} + {row} + 64]",
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                "tdpbf16ps tmm3, tmm5, tmm7",
+            );
+            meanwhile();
+            registers!(
+                "tileloadd tmm6, [{right} + {right_row} + {part}]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                "tileloadd tmm7, [{right} + {right_row} + {part} + {second}]",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                "tdpbf16ps tmm3, tmm5, tmm7",
+            );
+            meanwhile();
+            registers!(
+                "tileloadd tmm4, [{upper} + {row}]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                "tileloadd tmm5, [{lower} + {row}]",
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                "tdpbf16ps tmm3, tmm5, tmm7",
+            );
+            meanwhile();
+            registers!(
+                "tileloadd tmm6, [{right} + {right_row} + 2 * {part}]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                "tileloadd tmm7, [{right} + {right_row} + 2 * {part} + {second}]",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                "tdpbf16ps tmm3, tmm5, tmm7",
+            );
+            meanwhile();
+            registers!(
+                "tileloadd tmm6, [{right} + {right_row}]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                "tileloadd tmm7, [{right} + {right_row} + {second}]",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                "tdpbf16ps tmm3, tmm5, tmm7",
+            );
+            meanwhile();
+            upper = upper.wrapping_byte_add(PARTS * SIDE * CELL_BYTES);
+            lower = lower.wrapping_byte_add(PARTS * SIDE * CELL_BYTES);
+            right = right.wrapping_add(PARTS * SIDE * VECTORS * LANES);
+        }
+        registers!(
+            "tilestored [{to} + {to_row}], tmm0",
+            "tilestored [{to} + {to_row} + {second}], tmm1",
+            "tilestored [{to_lower} + {to_row}], tmm2",
+            "tilestored [{to_lower} + {to_row} + {second}], tmm3",
+        );
+    }
+}

@@ -1,0 +1,69 @@
+//! What is packed beside products, for those that come next.
+
+#![allow(unsafe_code)]
+
+use super::stepwise::Packing;
+
+/// A strip of the left operand, and a share of a block of the right one.
+#[derive(Debug)]
+pub(super) struct Beside {
+    left: Packing,
+    right: Packing,
+    /// The row of memory at which the share ends.
+    right_end: usize,
+    is_turn_of_left: bool,
+}
+
+impl Beside {
+    /// Nothing.
+    pub(super) fn nothing() -> Self {
+        Self::of_right(Packing::none())
+    }
+
+    /// A block of the right operand, with no share of it yet.
+    pub(super) fn of_right(right: Packing) -> Self {
+        Self { left: Packing::none(), right, right_end: 0, is_turn_of_left: false }
+    }
+
+    /// A strip of the left operand, and the first of so many even shares of what is left of the
+    /// right one.
+    pub(super) fn next_strip(&mut self, left: Packing, shares: usize) {
+        let (rows, row) = self.right.rows();
+        let share = (rows - row).div_ceil(shares);
+        self.left = left;
+        self.right_end = row + share;
+        self.right.ask_ahead(share);
+    }
+
+    /// A step of one of both in turn, or of the one that has some left.
+    ///
+    /// # Safety
+    /// As [`Packing::step`] of both.
+    #[target_feature(enable = "avx512f,avx512bw")]
+    pub(super) unsafe fn step(&mut self) {
+        self.is_turn_of_left ^= true;
+        let (rows, row) = self.left.rows();
+        let is_right_left = self.right.rows().1 < self.right_end;
+        // SAFETY: as this function.
+        unsafe {
+            if row < rows && (self.is_turn_of_left || !is_right_left) {
+                self.left.step();
+            } else if is_right_left {
+                self.right.step();
+            }
+        }
+    }
+
+    /// All steps that are left.
+    ///
+    /// # Safety
+    /// As [`Self::step`].
+    #[target_feature(enable = "avx512f,avx512bw")]
+    pub(super) unsafe fn finish(&mut self) {
+        // SAFETY: as this function.
+        unsafe {
+            self.left.run_to(self.left.rows().0);
+            self.right.run_to(self.right_end);
+        }
+    }
+}
