@@ -42,13 +42,11 @@ pub trait Element: sealed::Sealed + Copy + Debug + Default + Send + Sync + 'stat
     fn pair_all(first: &[Self], second: &[Self], pairs: &mut [Self::Wide]);
     /// Matmul micro-kernels for this element and the instruction set of this machine.
     fn kernel() -> &'static Kernel<Self::Wide>;
-    /// The same for products so small that splitting elements into parts would take longest.
-    fn small_kernel() -> &'static Kernel<Self::Wide>;
 }
 
 /// An element that is its own wide type, with its kernels.
 macro_rules! own_wide {
-    ($float:ident, $kernels:ident, $small:ident) => {
+    ($float:ident, $kernel:ident) => {
         impl Element for $float {
             type Wide = Self;
             const ZERO: Self = 0.0;
@@ -72,18 +70,14 @@ macro_rules! own_wide {
             }
 
             fn kernel() -> &'static Kernel<Self> {
-                super::matmul::detect::$kernels()
-            }
-
-            fn small_kernel() -> &'static Kernel<Self> {
-                super::matmul::detect::$small()
+                super::matmul::detect::$kernel()
             }
         }
     };
 }
 
-own_wide!(f32, best_single, single);
-own_wide!(f64, double, double);
+own_wide!(f32, best_single);
+own_wide!(f64, double);
 
 impl Element for bf16 {
     type Wide = f32;
@@ -123,10 +117,6 @@ impl Element for bf16 {
 
     fn kernel() -> &'static Kernel<f32> {
         super::matmul::detect::brain()
-    }
-
-    fn small_kernel() -> &'static Kernel<f32> {
-        Self::kernel()
     }
 }
 

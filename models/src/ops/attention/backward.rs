@@ -118,28 +118,27 @@ impl<E: Element> Head<'_, E> {
                 rows: [query, doutput],
                 along_keys,
                 along_queries: [probabilities, differences],
-                by_query: room,
+                left: room,
                 sums: query_sums,
                 key_sums,
                 value_sums,
                 ..
             } = &mut *scratch;
-            let steps = kernel.steps(rows);
-            let product = |left, right: &[E::Wide], steps, sums: &mut [E::Wide], m, accumulate| {
+            let product = |left, right: &[E::Wide], depth, sums: &mut [E::Wide], m, accumulate| {
                 let target = Target { start: sums.as_mut_ptr(), row: stride, accumulate };
-                let shape = (m, head_width, steps);
+                let shape = (m, head_width, kernel.steps(depth));
                 // SAFETY: the operands and sums are this thread's and hold the shape.
                 unsafe { Small { shape, left, right: right.as_ptr(), target }.run(kernel) };
             };
             let add = !(diagonal && self.first_of_group);
             let values = &mut value_sums[key * stride..];
-            product(by_key(probabilities), doutput, steps, values, keys, add);
-            let sums = &mut key_sums[key * stride..];
-            product(by_key(differences), query, steps, sums, keys, add);
+            let left = by_key::<E>(probabilities, (keys, rows), room, kernel);
+            product(left, doutput, rows, values, keys, add);
+            let left = by_key::<E>(differences, (keys, rows), room, kernel);
+            product(left, query, rows, &mut key_sums[key * stride..], keys, add);
             let panel = &panels[key / BLOCK * block..][..block];
-            let steps = kernel.steps(keys);
-            let left = by_query(along_keys, room);
-            product(left, panel, steps, query_sums, rows, key > 0);
+            let left = by_query::<E>(along_keys, (rows, keys), room, kernel);
+            product(left, panel, keys, query_sums, rows, key > 0);
         }
         let gradient = self.gradient.wrapping_add(first * self.shape.qkv_width());
         // SAFETY: as this function.
@@ -217,7 +216,7 @@ fn differentiate<E: Element>(
     simd::vectorize(
         #[inline(always)]
         || {
-            if kernel.group() == 2 {
+            if kernel.takes_pairs() {
                 queries.differentiate::<E, true>(scores, along_keys, along_queries, diagonal);
             } else {
                 queries.differentiate::<E, false>(scores, along_keys, along_queries, diagonal);

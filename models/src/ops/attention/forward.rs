@@ -77,9 +77,8 @@ impl<E: Element> Queries<'_, E> {
         let (kernel, stride) = (scratch.kernel, scratch.stride());
         let scale = scale(self.shape);
         let block = scratch.panels.len() / self.shape.tokens.div_ceil(BLOCK);
-        let Scratch {
-            panels, columns: [columns, _], scores, along_keys, by_query: room, sums, ..
-        } = scratch;
+        let Scratch { panels, columns: [columns, _], scores, along_keys, left: room, sums, .. } =
+            scratch;
         let mut softmax = Softmax::new();
         let query = self.query.transposed();
         // SAFETY: `rows` queries exist.
@@ -94,7 +93,7 @@ impl<E: Element> Queries<'_, E> {
             simd::vectorize(
                 #[inline(always)]
                 || {
-                    if kernel.group() == 2 {
+                    if kernel.takes_pairs() {
                         softmax.absorb::<E, true>(scores, along_keys, scale, diagonal);
                     } else {
                         softmax.absorb::<E, false>(scores, along_keys, scale, diagonal);
@@ -106,7 +105,7 @@ impl<E: Element> Queries<'_, E> {
             );
             let shape = (rows, head_width, kernel.steps(keys));
             let target = Target { start: sums.as_mut_ptr(), row: stride, accumulate };
-            let left = by_query(along_keys, room);
+            let left = by_query::<E>(along_keys, (rows, keys), room, kernel);
             // SAFETY: as this function; the sums are this thread's.
             unsafe { Small { shape, left, right: values.as_ptr(), target }.run(kernel) };
             accumulate = true;

@@ -116,30 +116,62 @@ pub(super) fn against_queries<E: Element>(
     Small { shape, left: Left { start, ..rows }, right: columns.as_ptr(), target }
 }
 
-/// Cells along the keys as the left operand: a row for each query, in `room` where there is one
-/// because the micro-kernels of pairs ask for contiguous rows, else as they are.
-pub(super) fn by_query<W: Float>(cells: &[[W; BLOCK]], room: &mut [[W; BLOCK]]) -> Left<W> {
+/// Cells along the keys as the left operand, a row for each query: in `room` where the micro-kernels
+/// ask for contiguous rows, else as they are.
+pub(super) fn by_query<E: Element>(
+    cells: &[[E::Wide; BLOCK]],
+    (queries, keys): (usize, usize),
+    room: &mut [E::Wide],
+    kernel: &Kernel<E::Wide>,
+) -> Left<E::Wide> {
     let steps = cells.as_flattened();
-    if room.is_empty() {
-        let (row_bytes, step_bytes) = (size_of::<W>(), BLOCK * size_of::<W>());
-        return Left { start: steps.as_ptr(), row_bytes, step_bytes };
+    let cell = size_of::<E::Wide>();
+    if kernel.takes_parts() {
+        let by_query = Strided::dense(steps, BLOCK).transposed();
+        return of_elements::<E>(by_query, (queries, keys), room, kernel);
     }
-    let rows = room.as_flattened_mut();
-    for step in (0..BLOCK / 2).step_by(transpose::SIDE) {
+    if !kernel.reads_rows_only() {
+        return Left { start: steps.as_ptr(), row_bytes: cell, step_bytes: BLOCK * cell };
+    }
+    let row = room.len() / BLOCK;
+    for step in (0..row).step_by(transpose::SIDE) {
         for query in (0..BLOCK).step_by(transpose::SIDE) {
-            let from = (steps[step * BLOCK + query..].as_ptr(), BLOCK * size_of::<W>());
-            let to = (rows[query * BLOCK + step..].as_mut_ptr(), BLOCK);
-            // SAFETY: both are BLOCK x BLOCK cells, of which pairs along the keys fill a half.
+            let from = (steps[step * BLOCK + query..].as_ptr(), BLOCK * cell);
+            let to = (room[query * row + step..].as_mut_ptr(), row);
+            // SAFETY: pairs along the keys, a row of them for each two keys of a block.
             unsafe { transpose::block(from, to) };
         }
     }
-    by_key(room)
+    Left { start: room.as_ptr(), row_bytes: row * cell, step_bytes: cell }
 }
 
-/// Cells along the queries as the left operand: a row for each key.
-pub(super) fn by_key<W>(cells: &[[W; BLOCK]]) -> Left<W> {
-    let start = cells.as_flattened().as_ptr();
-    Left { start, row_bytes: BLOCK * size_of::<W>(), step_bytes: size_of::<W>() }
+/// Cells along the queries as the left operand, a row for each key: in `room` where they are
+/// elements that have to be split, else as they are.
+pub(super) fn by_key<E: Element>(
+    cells: &[[E::Wide; BLOCK]],
+    (keys, queries): (usize, usize),
+    room: &mut [E::Wide],
+    kernel: &Kernel<E::Wide>,
+) -> Left<E::Wide> {
+    let cells = cells.as_flattened();
+    if kernel.takes_parts() {
+        return of_elements::<E>(Strided::dense(cells, BLOCK), (keys, queries), room, kernel);
+    }
+    let cell = size_of::<E::Wide>();
+    Left { start: cells.as_ptr(), row_bytes: BLOCK * cell, step_bytes: cell }
+}
+
+/// Elements that are their own cells until they are split.
+fn of_elements<E: Element>(
+    Strided { start, row, column }: Strided<E::Wide>,
+    (rows, depth): (usize, usize),
+    room: &mut [E::Wide],
+    kernel: &Kernel<E::Wide>,
+) -> Left<E::Wide> {
+    assert!(rows.max(depth) <= BLOCK && size_of::<E>() == size_of::<E::Wide>(), "a block of f32");
+    let source = Strided { start: start.cast::<E>(), row, column };
+    // SAFETY: a part of BLOCK x BLOCK elements.
+    unsafe { pack::left(room, source, (rows, depth), kernel) }
 }
 
 impl<E: Element> Scratch<E> {

@@ -3,7 +3,7 @@
 use half::bf16;
 
 use super::{Shape, Workspace, backward, forward};
-use crate::ops::matmul::detect::{pairs, singles};
+use crate::ops::matmul::detect::{pairs, parts, singles};
 use crate::ops::matmul::kernel::Kernel;
 use crate::ops::testing::{check_gradient, inner, on_threads, relative_error, uniform};
 use crate::ops::{Element, Float};
@@ -115,7 +115,7 @@ fn agrees_with_f64<E: Element>(kernel: &'static Kernel<E::Wide>, bounds: (f64, f
 #[test]
 fn f64_and_f32_agree_with_the_formula() {
     agrees_with_f64::<f64>(f64::kernel(), (1e-13, 1e-13));
-    for kernel in singles() {
+    for kernel in parts().iter().chain(singles()) {
         agrees_with_f64::<f32>(kernel, (3e-6, 3e-6));
     }
 }
@@ -189,5 +189,7 @@ fn the_plan_of_the_workspace_is_what_it_takes() {
     for shape in SHAPES {
         let planned = Workspace::<bf16>::planned_bytes(3, &shape);
         assert_eq!(Workspace::<bf16>::new(3, &shape).bytes(), planned, "{shape:?}");
+        let planned = Workspace::<f32>::planned_bytes(3, &shape);
+        assert_eq!(Workspace::<f32>::new(3, &shape).bytes(), planned, "{shape:?}");
     }
 }

@@ -30,8 +30,8 @@ pub(super) struct Scratch<E: Element> {
     /// P or dS in cells along the keys, and P^T and dS^T in cells along the queries.
     pub(super) along_keys: Vec<[E::Wide; BLOCK]>,
     pub(super) along_queries: [Vec<[E::Wide; BLOCK]>; 2],
-    /// Those along the keys in rows of queries, where the micro-kernels ask for it.
-    pub(super) by_query: Vec<[E::Wide; BLOCK]>,
+    /// Any of those in rows of queries or keys, where the micro-kernels ask for it.
+    pub(super) left: Vec<E::Wide>,
     /// out or dq (BLOCK, D); dk and dv (T, D), each row of whole vectors.
     pub(super) sums: Vec<E::Wide>,
     pub(super) key_sums: Vec<E::Wide>,
@@ -63,7 +63,7 @@ impl<E: Element> Scratch<E> {
             changes: block(),
             along_keys: block(),
             along_queries: [block(), block()],
-            by_query: if kernel.reads_rows_only() { block() } else { Vec::new() },
+            left: zeros(if kernel.reads_rows_only() { BLOCK * block_steps } else { 0 }),
             sums: zeros(BLOCK * stride),
             key_sums: zeros(tokens * stride),
             value_sums: zeros(tokens * stride),
@@ -77,13 +77,13 @@ impl<E: Element> Scratch<E> {
         };
         let [probabilities, differences] = &self.along_queries;
         let lens = |rooms: &[Vec<E::Wide>]| -> usize { rooms.iter().map(Vec::len).sum() };
-        let rooms = [&self.keys, &self.values, &self.panels, &self.sums];
+        let rooms = [&self.keys, &self.values, &self.panels, &self.left, &self.sums];
         let rooms: usize = rooms.into_iter().map(Vec::len).sum();
         rooms
             + lens(&self.columns)
             + lens(&self.rows)
             + blocks(&[probabilities, differences])
-            + blocks(&[&self.scores, &self.changes, &self.along_keys, &self.by_query])
+            + blocks(&[&self.scores, &self.changes, &self.along_keys])
             + self.key_sums.len()
             + self.value_sums.len()
     }
@@ -96,15 +96,15 @@ impl<E: Element> Scratch<E> {
         let block_steps = kernel.steps(BLOCK);
         let panels = (tokens.div_ceil(BLOCK) + 2) * block_steps * stride;
         let sums = (BLOCK + 2 * tokens) * stride;
-        let blocks = 5 + usize::from(kernel.reads_rows_only());
-        2 * copied + panels + 2 * steps * BLOCK + blocks * BLOCK * BLOCK + sums
+        let left = if kernel.reads_rows_only() { BLOCK * block_steps } else { 0 };
+        2 * copied + panels + 2 * steps * BLOCK + left + 5 * BLOCK * BLOCK + sums
     }
 }
 
 impl<E: Element> Workspace<E> {
     /// Room for this many threads (at least 1) at this T and D.
     pub fn new(threads: usize, shape: &Shape) -> Self {
-        Self::with_kernel(threads, shape, E::small_kernel())
+        Self::with_kernel(threads, shape, E::kernel())
     }
 
     /// The same for other micro-kernels than the best.
@@ -118,7 +118,7 @@ impl<E: Element> Workspace<E> {
 
     /// Bytes of a workspace, without making one.
     pub fn planned_bytes(threads: usize, shape: &Shape) -> usize {
-        let elements = Scratch::<E>::elements(shape, E::small_kernel());
+        let elements = Scratch::<E>::elements(shape, E::kernel());
         threads.max(1) * elements * size_of::<E::Wide>()
     }
 

@@ -10,17 +10,11 @@ use std::arch::asm;
 use super::amx::{CELL_BYTES, LANES, SIDE, shape};
 use super::beside::Beside;
 use super::kernel::{Left, Target};
-use super::product::TILE;
 use super::split::PARTS;
-use crate::ops::simd;
 
 /// Longest run of k in cells of each part that is multiplied at once: 32 rows of so many take less
 /// than half of the first cache, so that they stay there while as much of the right operand passes.
 pub(super) const DEPTH: usize = 48;
-
-/// Cells of 16 vectors of sums, an eighth of a tile: each group of multiplications asks for so many
-/// of the next tile's.
-const SUMS_AHEAD: usize = TILE / 16;
 
 /// Multiplies `rows` rows of `depth` cells, whole registers of each part and those of a row
 /// contiguous, with `vectors` vectors per step, and writes or adds the tile of sums.
@@ -33,7 +27,7 @@ pub(super) unsafe fn multiply(
     (rows, vectors, depth): (usize, usize, usize),
     left: Left<f32>,
     right: *const f32,
-    beside: &mut Beside,
+    beside: Option<&mut Beside>,
 ) {
     debug_assert_eq!(left.step_bytes, CELL_BYTES, "cells of a row are contiguous");
     debug_assert!(depth > 0 && depth.is_multiple_of(PARTS * SIDE), "whole registers of each part");
@@ -59,14 +53,13 @@ unsafe fn tile<const VECTORS: usize>(
     (rows, rounds): (usize, usize),
     left: Left<f32>,
     right: *const f32,
-    beside: &mut Beside,
+    mut beside: Option<&mut Beside>,
 ) {
     let half = if rows > SIDE { SIDE } else { 0 };
     let (mut upper, row) = (left.start, left.row_bytes);
     let mut lower = upper.wrapping_byte_add(half * row);
     let mut right = right;
     let (to, to_lower) = (target.start, target.start.wrapping_add(half * target.row));
-    let mut sums_ahead = to.wrapping_add(TILE).cast_const();
 
     /// Instructions on the registers, which keep what they hold from one call to the next: nothing
     /// that is compiled for this target uses them.
@@ -93,10 +86,10 @@ unsafe fn tile<const VECTORS: usize>(
         };
     }
     let mut meanwhile = || {
-        simd::prefetch(sums_ahead, SUMS_AHEAD);
-        sums_ahead = sums_ahead.wrapping_add(SUMS_AHEAD);
-        // SAFETY: as this function.
-        unsafe { beside.step() };
+        if let Some(beside) = &mut beside {
+            // SAFETY: as this function.
+            unsafe { beside.step() };
+        }
     };
     // SAFETY: the registers are shaped for what the caller lets this read and write.
     unsafe {

@@ -1,10 +1,18 @@
-//! What is packed beside products, for those that come next.
+//! What is done beside products, for those that come next.
 
 #![allow(unsafe_code)]
 
-use super::stepwise::Packing;
+use std::ptr;
 
-/// A strip of the left operand, and a share of a block of the right one.
+use super::amx::SIDE;
+use super::product::TILE;
+use super::stepwise::Packing;
+use crate::ops::simd;
+
+/// Sums that a step asks for: in 16 steps those of a tile.
+const SUMS: usize = TILE / SIDE;
+
+/// Packs a strip of the left operand and a share of a block of the right one, and asks for sums.
 #[derive(Debug)]
 pub(super) struct Beside {
     left: Packing,
@@ -12,17 +20,20 @@ pub(super) struct Beside {
     /// The row of memory at which the share ends.
     right_end: usize,
     is_turn_of_left: bool,
+    /// Sums that will be needed, none where this is null.
+    sums: *const f32,
 }
 
 impl Beside {
-    /// Nothing.
-    pub(super) fn nothing() -> Self {
-        Self::of_right(Packing::none())
-    }
-
     /// A block of the right operand, with no share of it yet.
     pub(super) fn of_right(right: Packing) -> Self {
-        Self { left: Packing::none(), right, right_end: 0, is_turn_of_left: false }
+        Self {
+            left: Packing::none(),
+            right,
+            right_end: 0,
+            is_turn_of_left: false,
+            sums: ptr::null(),
+        }
     }
 
     /// A strip of the left operand, and the first of so many even shares of what is left of the
@@ -35,12 +46,21 @@ impl Beside {
         self.right.ask_ahead(share);
     }
 
+    /// The tile behind these sums is the next one.
+    pub(super) fn next_sums(&mut self, here: *const f32) {
+        self.sums = here.wrapping_add(TILE);
+    }
+
     /// A step of one of both in turn, or of the one that has some left.
     ///
     /// # Safety
     /// As [`Packing::step`] of both.
     #[target_feature(enable = "avx512f,avx512bw")]
     pub(super) unsafe fn step(&mut self) {
+        if !self.sums.is_null() {
+            simd::prefetch(self.sums, SUMS);
+            self.sums = self.sums.wrapping_add(SUMS);
+        }
         self.is_turn_of_left ^= true;
         let (rows, row) = self.left.rows();
         let is_right_left = self.right.rows().1 < self.right_end;

@@ -280,6 +280,8 @@ mod tests {
             Workspace::<f32>::planned_bytes(threads, &shape.products(false))
         };
         assert!(bytes(64, 64, 8) < 8 * (64 << 10), "{}", bytes(64, 64, 8));
-        assert!(bytes(1 << 14, 1 << 12, 2) < 2 * (3 << 19), "{}", bytes(1 << 14, 1 << 12, 2));
+        // Processors with AMX have 2 MiB of second cache; others' rooms are for 1 MiB.
+        let most = if f32::kernel().takes_parts() { 2 << 20 } else { 3 << 19 };
+        assert!(bytes(1 << 14, 1 << 12, 2) < 2 * most, "{}", bytes(1 << 14, 1 << 12, 2));
     }
 }

@@ -47,7 +47,7 @@ pub(super) type Tiles<W> = unsafe fn(Target<W>, (usize, usize, usize), Left<W>, 
 /// The same with work for the units of the processor that it leaves idle.
 #[cfg(target_arch = "x86_64")]
 pub(super) type TilesBeside<W> =
-    unsafe fn(Target<W>, (usize, usize, usize), Left<W>, *const W, &mut Beside);
+    unsafe fn(Target<W>, (usize, usize, usize), Left<W>, *const W, Option<&mut Beside>);
 
 /// Micro-kernels of one instruction set, for operands in cells of W.
 ///
@@ -103,9 +103,14 @@ impl<W: Float> Kernel<W> {
         self.lanes
     }
 
-    /// Elements in a cell.
-    pub(in crate::ops) fn group(&self) -> usize {
-        self.group
+    /// Whether a cell is a pair of narrow elements that follow each other along k.
+    pub(in crate::ops) fn takes_pairs(&self) -> bool {
+        self.group == 2 && self.parts == 1
+    }
+
+    /// Whether elements are split into parts: then all operands have to be packed.
+    pub(in crate::ops) fn takes_parts(&self) -> bool {
+        self.parts > 1
     }
 
     /// Columns of a full tile.
@@ -184,7 +189,7 @@ impl<W: Float> Kernel<W> {
         // SAFETY: as this function; the processor was asked when the kernel was chosen.
         unsafe {
             match self.functions {
-                Functions::Parts(function) => function(target, shape, left, right, beside),
+                Functions::Parts(function) => function(target, shape, left, right, Some(beside)),
                 _ => self.multiply(target, shape, left, right),
             }
         }
@@ -213,9 +218,8 @@ impl<W: Float> Kernel<W> {
             }
             #[cfg(target_arch = "x86_64")]
             Functions::Parts(function) => {
-                let nothing = &mut Beside::nothing();
                 // SAFETY: as above.
-                unsafe { function(target, (rows, vectors, depth), left, right, nothing) }
+                unsafe { function(target, (rows, vectors, depth), left, right, None) }
             }
             #[cfg(target_arch = "x86_64")]
             Functions::ByShape(functions) => {

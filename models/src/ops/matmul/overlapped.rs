@@ -71,6 +71,7 @@ impl<E: Element> Product<E> {
                 // that are made meanwhile are others.
                 unsafe {
                     self.strip(rows, &block, panels, sums, kernel, |_, target, shape, panel| {
+                        beside.next_sums(target.start.cast());
                         kernel.multiply_beside(target, shape, left_here, panel, &mut beside);
                     });
                     beside.finish();
@@ -105,8 +106,9 @@ impl<E: Element> Product<E> {
         kernel: &Kernel<E::Wide>,
     ) -> Packing {
         let Right::Plain(right) = self.right else { return Packing::none() };
+        let (depth, columns) = (block.depth.len(), block.columns.len());
         let source = right.offset(block.depth.start, block.columns.start);
         let (room, source) = of_singles(room, source);
-        Packing::right(room, source, (block.depth.len(), block.columns.len()), kernel.panel())
+        Packing::right(room, source, (depth, columns), (columns, kernel.panel()))
     }
 }

@@ -96,9 +96,7 @@ pub(in crate::ops) unsafe fn right_filled<E: Element>(
         // SAFETY: as this function; the processor was asked when the kernel was chosen.
         unsafe {
             let (room, source) = of_singles(room, source);
-            assert!(all == columns, "no kernel that takes parts fills up");
-            let mut packing = Packing::right(room, source, (depth, columns), panel);
-            packing.run_to(packing.rows().0);
+            Packing::right(room, source, (depth, columns), (all, panel)).finish();
         }
         return;
     }
@@ -269,6 +267,16 @@ pub(in crate::ops) unsafe fn left<E: Element>(
         (_, true) => (room_steps(steps), 1),
         (_, false) => (1, WIDEST),
     };
+    let left = Left { start, row_bytes: row * cell, step_bytes: step * cell };
+    #[cfg(target_arch = "x86_64")]
+    if kernel.parts > 1 {
+        // SAFETY: as this function; the processor was asked when the kernel was chosen.
+        unsafe {
+            let (room, source) = of_singles(room, source);
+            Packing::left(room, source, (rows, depth), row).finish();
+        }
+        return left;
+    }
     simd::vectorize(
         #[inline(always)]
         || {
@@ -284,7 +292,7 @@ pub(in crate::ops) unsafe fn left<E: Element>(
             }
         },
     );
-    Left { start, row_bytes: row * cell, step_bytes: step * cell }
+    left
 }
 
 /// # Safety

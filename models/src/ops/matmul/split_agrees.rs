@@ -116,9 +116,10 @@ fn every_cell_has_its_place() {
             let panel = 2 * LANES;
 
             let mut room = vec![BESIDE; all * row + 1];
-            let mut packing = Packing::right(&mut room, operand.by_k(), (depth, count), panel);
+            let (by_k, extent) = (operand.by_k(), (depth, count));
+            let packing = Packing::right(&mut room, by_k, extent, (count, panel));
             // SAFETY: the processor was asked; the operand and the room are so large.
-            unsafe { packing.run_to(packing.rows().0) };
+            unsafe { packing.finish() };
             operand.is_in(room, all, |step, column, part| {
                 let first = column / panel * panel;
                 let stride = panel.min(all - first);
@@ -128,9 +129,9 @@ fn every_cell_has_its_place() {
 
             let mut room = vec![BESIDE; all * row + 1];
             let by_rows = operand.by_k().transposed();
-            let mut packing = Packing::left(&mut room, by_rows, (count, depth), row);
+            let packing = Packing::left(&mut room, by_rows, (count, depth), row);
             // SAFETY: as above.
-            unsafe { packing.run_to(packing.rows().0) };
+            unsafe { packing.finish() };
             operand.is_in(room, count, |step, of_row, part| {
                 of_row * row + (step / SIDE * PARTS + part) * SIDE + step % SIDE
             });

@@ -11,6 +11,7 @@ use std::arch::x86_64::{
     _mm512_insertf32x4, _mm512_maskz_loadu_epi32, _mm512_storeu_si512, _mm512_unpackhi_pd,
     _mm512_unpackhi_ps, _mm512_unpacklo_pd, _mm512_unpacklo_ps,
 };
+use std::ptr;
 
 use super::split::{Cells, LANES, PARTS, RUN, pairs_of_both, pairs_of_neighbours};
 use super::strided::Strided;
@@ -48,15 +49,16 @@ pub(super) struct Packing {
     room: *mut f32,
     /// Cells from one row of the left operand to the next, or columns of the right one's panels.
     stride: usize,
-    /// What is asked for while the operand is read: as far from here as that is from its start.
+    /// What is asked for while the operand is read, unless this is null: as far from here as that is
+    /// from its start.
     ahead: *const f32,
 }
 
 impl Packing {
     /// Of nothing.
     pub(super) fn none() -> Self {
-        let source = Strided { start: std::ptr::null(), row: 0, column: 1 };
-        Self::new(Form::LeftAlong, source, ((0, 0), (0, 0)), (std::ptr::null_mut(), 0))
+        let source = Strided { start: ptr::null(), row: 0, column: 1 };
+        Self::new(Form::LeftAlong, source, ((0, 0), (0, 0)), (ptr::null_mut(), 0))
     }
 
     /// Of rows x depth of the left operand to rows of cells, `stride` cells apart.
@@ -69,19 +71,21 @@ impl Packing {
         (rows, depth): (usize, usize),
         stride: usize,
     ) -> Self {
-        let (all, runs) = (rows.next_multiple_of(QUAD), depth.div_ceil(RUN));
-        assert!(stride >= runs * PARTS * SIDE, "rows of {stride} cells");
-        let room = (room[..all * stride].as_mut_ptr(), stride);
+        let padded_depth = depth.next_multiple_of(RUN);
+        assert!(stride >= padded_depth / RUN * PARTS * SIDE, "rows of {stride} cells");
         if source.column == 1 {
-            let extents = ((rows, depth), (rows, runs * RUN));
+            let room = (room[..rows * stride].as_mut_ptr(), stride);
+            let extents = ((rows, depth), (rows, padded_depth));
             return Self::new(Form::LeftAlong, source, extents, room);
         }
-        let extents = ((depth, rows), (runs * RUN, all));
+        let all = rows.next_multiple_of(QUAD);
+        let room = (room[..all * stride].as_mut_ptr(), stride);
+        let extents = ((depth, rows), (padded_depth, all));
         Self::new(Form::LeftAcross, source.transposed(), extents, room)
     }
 
-    /// Of depth x columns of the right operand to panels `panel` columns wide, the last as wide as
-    /// its vectors need.
+    /// Of depth x columns of the right operand, filled up to `all` columns, to panels `panel`
+    /// columns wide, the last as wide as its vectors need.
     ///
     /// # Panics
     /// When `room` lacks cells.
@@ -89,15 +93,15 @@ impl Packing {
         room: &mut [f32],
         source: Strided<f32>,
         (depth, columns): (usize, usize),
-        panel: usize,
+        (all, panel): (usize, usize),
     ) -> Self {
-        let (all, runs) = (columns.next_multiple_of(LANES), depth.div_ceil(RUN));
-        let room = (room[..all * runs * PARTS * SIDE].as_mut_ptr(), panel);
+        let (all, padded_depth) = (all.next_multiple_of(LANES), depth.next_multiple_of(RUN));
+        let room = (room[..all * (padded_depth / RUN) * PARTS * SIDE].as_mut_ptr(), panel);
         if source.column == 1 {
-            let extents = ((depth, columns), (runs * RUN, all));
+            let extents = ((depth, columns), (padded_depth, all));
             return Self::new(Form::RightAcross, source, extents, room);
         }
-        let extents = ((columns, depth), (all, runs * RUN));
+        let extents = ((columns, depth), (all, padded_depth));
         Self::new(Form::RightAlong, source.transposed(), extents, room)
     }
 
@@ -107,7 +111,7 @@ impl Packing {
         (extent, padded): ((usize, usize), (usize, usize)),
         (room, stride): (*mut f32, usize),
     ) -> Self {
-        Self { form, source, extent, padded, row: 0, column: 0, room, stride, ahead: source.start }
+        Self { form, source, extent, padded, row: 0, column: 0, room, stride, ahead: ptr::null() }
     }
 
     /// The same, asking meanwhile for what lies as far behind this place as what it reads does
@@ -147,6 +151,16 @@ impl Packing {
         }
     }
 
+    /// All steps.
+    ///
+    /// # Safety
+    /// As [`Self::step`].
+    #[target_feature(enable = "avx512f,avx512bw")]
+    pub(super) unsafe fn finish(mut self) {
+        // SAFETY: as this function.
+        unsafe { self.run_to(self.padded.0) };
+    }
+
     /// All steps up to a row of memory.
     ///
     /// # Safety
@@ -165,9 +179,11 @@ impl Packing {
     fn advance<const ROWS: usize, const COLUMNS: usize>(&mut self) {
         let shares = const { if COLUMNS < LANES { LANES / COLUMNS } else { 1 } };
         let first = self.row + self.column / COLUMNS % shares * (ROWS / shares);
-        for row in first..first + ROWS / shares {
-            let ahead = Strided { start: self.ahead, ..self.source };
-            simd::prefetch_far(ahead.at(row, self.column), COLUMNS);
+        if !self.ahead.is_null() {
+            for row in first..first + ROWS / shares {
+                let ahead = Strided { start: self.ahead, ..self.source };
+                simd::prefetch_far(ahead.at(row, self.column), COLUMNS);
+            }
         }
         self.column += COLUMNS;
         if self.column == self.padded.1 {
@@ -197,21 +213,32 @@ impl Packing {
     #[inline]
     unsafe fn turned(&self, row: usize) -> [__m512i; QUAD] {
         let (rows, columns) = self.extent;
-        let mut edge = [[0.0_f32; QUAD]; SIDE];
-        let source = if row + SIDE <= rows && self.column + QUAD <= columns {
-            self.source.offset(row, self.column)
-        } else {
-            for (index, edge) in edge.iter_mut().enumerate().take(rows.saturating_sub(row)) {
-                let count = columns.saturating_sub(self.column).min(QUAD);
-                for (lane, element) in edge.iter_mut().enumerate().take(count) {
-                    // SAFETY: what there is of the operand.
-                    *element = unsafe { *self.source.at(row + index, self.column + lane) };
-                }
+        // SAFETY: 16 rows of 4 elements, of the operand or of its edge.
+        unsafe {
+            if row + SIDE <= rows && self.column + QUAD <= columns {
+                turned(self.source.offset(row, self.column))
+            } else {
+                turned(Strided::dense(self.edge(row).as_flattened(), QUAD))
             }
-            Strided::dense(edge.as_flattened(), QUAD)
-        };
-        // SAFETY: 16 rows of 4 elements.
-        unsafe { turned(source) }
+        }
+    }
+
+    /// The same rows where some elements are zeros behind the operand.
+    ///
+    /// # Safety
+    /// The operand must be readable.
+    #[cold]
+    unsafe fn edge(&self, row: usize) -> [[f32; QUAD]; SIDE] {
+        let (rows, columns) = self.extent;
+        let mut edge = [[0.0; QUAD]; SIDE];
+        for (index, edge) in edge.iter_mut().enumerate().take(rows.saturating_sub(row)) {
+            let count = columns.saturating_sub(self.column);
+            for (lane, element) in edge.iter_mut().enumerate().take(count) {
+                // SAFETY: what there is of the operand.
+                *element = unsafe { *self.source.at(row + index, self.column + lane) };
+            }
+        }
+        edge
     }
 
     /// Writes cells of each part, so many cells apart.
