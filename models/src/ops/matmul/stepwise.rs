@@ -182,7 +182,7 @@ impl Packing {
         if !self.ahead.is_null() {
             for row in first..first + ROWS / shares {
                 let ahead = Strided { start: self.ahead, ..self.source };
-                simd::prefetch_far(ahead.at(row, self.column), COLUMNS);
+                simd::prefetch(ahead.at(row, self.column), COLUMNS);
             }
         }
         self.column += COLUMNS;
