@@ -61,7 +61,7 @@ fn ask_for_huge_pages(start: *mut u8, size: usize) {
 fn ask_for_huge_pages(_start: *mut u8, _size: usize) {}
 
 // SAFETY: all blocks are the system's: as it gives them, or within larger ones, whose addresses lie
-// before their starts. Which of both follows from the layout, which is the same when they are freed.
+// before their starts. Which of both follows from the layout, the same when they are freed.
 unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: as this function; a block around another is larger.

@@ -116,8 +116,8 @@ pub(super) fn against_queries<E: Element>(
     Small { shape, left: Left { start, ..rows }, right: columns.as_ptr(), target }
 }
 
-/// Cells along the keys as the left operand, a row for each query: in `room` where the micro-kernels
-/// ask for contiguous rows, else as they are.
+/// Cells along the keys as the left operand, a row for each query: in `room` where the
+/// micro-kernels ask for contiguous rows, else as they are.
 pub(super) fn by_query<E: Element>(
     cells: &[[E::Wide; BLOCK]],
     (queries, keys): (usize, usize),

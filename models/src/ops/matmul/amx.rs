@@ -155,9 +155,9 @@ pub(super) unsafe fn multiply(
     }
 }
 
-/// The micro-kernel for whole registers of the shapes that they have. Where there is but one half of
-/// rows, or one vector, it does the same twice: only at edges. Each round asks for the vectors of
-/// the one after the next: loads of registers wait for the second cache more than others do.
+/// For whole registers of the shapes that they have. Where there is but one half of rows, or one
+/// vector, it does the same twice: only at edges. Each round asks for the vectors of the one after
+/// the next: loads of registers wait for the second cache more than others do.
 ///
 /// # Safety
 /// As [`multiply`].

@@ -199,8 +199,8 @@ impl<E: Element> Product<E> {
         }
     }
 
-    /// The tiles of one strip of rows, from left to right. `multiply` takes the index of each, where
-    /// it goes, its rows, vectors and steps, and its panel of B.
+    /// The tiles of one strip of rows, from left to right. `multiply` takes the index of each,
+    /// where it goes, its rows, vectors and steps, and its panel of B.
     ///
     /// # Safety
     /// As [`Self::run`], with B as `panels`; `multiply` must write no other sums.

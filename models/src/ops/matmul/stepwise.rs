@@ -49,8 +49,8 @@ pub(super) struct Packing {
     room: *mut f32,
     /// Cells from one row of the left operand to the next, or columns of the right one's panels.
     stride: usize,
-    /// What is asked for while the operand is read, unless this is null: as far from here as that is
-    /// from its start.
+    /// What is asked for while the operand is read, unless this is null: as far from here as that
+    /// is from its start.
     ahead: *const f32,
 }
 
