@@ -134,8 +134,8 @@ unsafe fn tile<const VECTORS: usize>(
     }
 }
 
-/// Multiplies left with right part 2 0, 1 0, 1 1, 0 1, 0 2 and 0 0 of 16 cells. From one to the next
-/// one operand changes, and the largest products come last.
+/// Multiplies left with right part 2 0, 1 0, 1 1, 0 1, 0 2 and 0 0 of 16 cells. From one to the
+/// next one operand changes, and the largest products come last.
 ///
 /// # Safety
 /// As [`multiply`].
