@@ -3,7 +3,7 @@
 //! The system's large blocks start 16 bytes behind a page. Every other vector of 64 bytes then lies
 //! in two cache lines, and every run of 128 bytes in three. Here they start at a line, and very
 //! large ones ask for huge pages: rows of a matrix lie pages apart, and addresses have to be
-//! translated.
+//! translated. A large block that grows is copied.
 
 #![allow(unsafe_code)]
 
@@ -123,7 +123,7 @@ mod tests {
         for (size, other) in sizes.into_iter().flat_map(|size| sizes.map(|other| (size, other))) {
             for align in [1, 8, 64, 4096] {
                 let layout = Layout::from_size_align(size, align).unwrap();
-                let longer = Layout::from_size_align(other, align).unwrap();
+                let resized = Layout::from_size_align(other, align).unwrap();
                 // SAFETY: blocks are used within their sizes, and freed as they were made.
                 unsafe {
                     let start = Heap.alloc_zeroed(layout);
@@ -137,7 +137,7 @@ mod tests {
                     assert_eq!(bytes[0], if size == 1 { 2 } else { 1 }, "{layout:?} to {other}");
                     assert!(other < size || bytes[size - 1] == 2, "{layout:?} to {other}");
                     bytes.fill(3);
-                    Heap.dealloc(start, longer);
+                    Heap.dealloc(start, resized);
                 }
             }
         }

@@ -127,6 +127,7 @@ pub(super) fn by_query<E: Element>(
     let steps = cells.as_flattened();
     let cell = size_of::<E::Wide>();
     if kernel.takes_parts() {
+        assert!(keys <= cells.len() && queries <= BLOCK, "{keys} x {queries} of a block");
         let by_query = Strided::dense(steps, BLOCK).transposed();
         return of_elements::<E>(by_query, (queries, keys), room, kernel);
     }
@@ -138,7 +139,8 @@ pub(super) fn by_query<E: Element>(
         for query in (0..BLOCK).step_by(transpose::SIDE) {
             let from = (steps[step * BLOCK + query..].as_ptr(), BLOCK * cell);
             let to = (room[query * row + step..].as_mut_ptr(), row);
-            // SAFETY: pairs along the keys, a row of them for each two keys of a block.
+            // SAFETY: 16 x 16 cells of both, by the slices: `row` rows of cells, two keys in each,
+            // become that many cells of each query.
             unsafe { transpose::block(from, to) };
         }
     }
@@ -153,6 +155,7 @@ pub(super) fn by_key<E: Element>(
     room: &mut [E::Wide],
     kernel: &Kernel<E::Wide>,
 ) -> Left<E::Wide> {
+    assert!(keys <= cells.len() && queries <= BLOCK, "{keys} x {queries} of a block");
     let cells = cells.as_flattened();
     if kernel.takes_parts() {
         return of_elements::<E>(Strided::dense(cells, BLOCK), (keys, queries), room, kernel);
@@ -161,7 +164,7 @@ pub(super) fn by_key<E: Element>(
     Left { start: cells.as_ptr(), row_bytes: BLOCK * cell, step_bytes: cell }
 }
 
-/// Elements that are their own cells until they are split.
+/// Elements that are their own cells until they are split, within a block's.
 fn of_elements<E: Element>(
     Strided { start, row, column }: Strided<E::Wide>,
     (rows, depth): (usize, usize),

@@ -169,12 +169,11 @@ fn the_future_has_no_influence_and_threads_none_on_bits() {
     }
 }
 
-#[test]
-fn a_thread_gives_back_what_it_multiplied_with() {
+fn is_given_back<E: Element>() {
     let shape = shape(1, 70, (2, 2), 8);
     let on_one = || Workspace::new(1, &shape);
-    let qkv: Vec<bf16> = rounded(&uniform(shape.rows() * shape.qkv_width(), 1));
-    let doutput: Vec<bf16> = rounded(&uniform(shape.rows() * shape.width(), 2));
+    let qkv: Vec<E> = rounded(&uniform(shape.rows() * shape.qkv_width(), 1));
+    let doutput: Vec<E> = rounded(&uniform(shape.rows() * shape.width(), 2));
     let after = on_threads(1, || {
         run(&qkv, shape, on_one());
         let forward = Kernel::<f32>::is_released();
@@ -182,6 +181,12 @@ fn a_thread_gives_back_what_it_multiplied_with() {
         [forward, Kernel::<f32>::is_released()]
     });
     assert_eq!(after, [true, true], "forward and backward");
+}
+
+#[test]
+fn a_thread_gives_back_what_it_multiplied_with() {
+    is_given_back::<bf16>();
+    is_given_back::<f32>();
 }
 
 #[test]

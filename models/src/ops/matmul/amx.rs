@@ -24,6 +24,7 @@ pub(super) const LANES: usize = SIDE;
 /// Longest run of k in cells that is multiplied at once: 32 rows of so many take as much as the
 /// first cache has.
 pub(super) const DEPTH: usize = 384;
+
 /// Rows of a register, and cells of a row.
 pub(super) const SIDE: usize = 16;
 pub(super) const CELL_BYTES: usize = size_of::<f32>();

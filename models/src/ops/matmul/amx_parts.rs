@@ -32,7 +32,8 @@ pub(super) unsafe fn multiply(
     debug_assert_eq!(left.step_bytes, CELL_BYTES, "cells of a row are contiguous");
     debug_assert!(depth > 0 && depth.is_multiple_of(PARTS * SIDE), "whole registers of each part");
     let tile = if vectors == 1 { tile::<1> } else { tile::<2> };
-    // SAFETY: whole registers of each row's cells.
+    // SAFETY: whole registers of each row's cells; the kernel is chosen where the processor has the
+    // instructions of tiles and those that split.
     unsafe {
         shape(rows, SIDE);
         tile(target, (rows, depth / (PARTS * SIDE)), left, right, beside);
@@ -54,7 +55,7 @@ struct Places {
 }
 
 /// Instructions on the registers, with VECTORS of the right operand. Registers keep what they hold
-/// from one call to the next: nothing that is compiled for this target uses them.
+/// from one call to the next. Rust does not promise that, but only assembler uses them.
 macro_rules! registers {
     ($at:expr, $($instruction:literal),+ $(,)?) => {
         asm!(

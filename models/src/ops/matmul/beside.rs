@@ -43,15 +43,17 @@ impl Beside {
         let share = (rows - row).div_ceil(shares);
         self.left = left;
         self.right_end = row + share;
-        self.right.ask_ahead(share);
+        // Behind the last share the operand goes on elsewhere.
+        self.right.ask_ahead((shares > 1).then_some(share));
     }
 
-    /// The tile behind these sums is the next one.
+    /// These sums are multiplied; the next tile's lie behind them.
     pub(super) fn next_sums(&mut self, here: *const f32) {
         self.sums = here.wrapping_add(TILE);
     }
 
-    /// A step of one of both in turn, or of the one that has some left.
+    /// A step of one of both in turn, or of the one that has some left. Nothing of it may use the
+    /// registers of tiles.
     ///
     /// # Safety
     /// As [`Packing::step`] of both.
@@ -74,7 +76,7 @@ impl Beside {
         }
     }
 
-    /// All steps that are left.
+    /// All steps that are left of the strip and of the share.
     ///
     /// # Safety
     /// As [`Self::step`].

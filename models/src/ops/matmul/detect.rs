@@ -58,7 +58,7 @@ pub(in crate::ops) fn singles() -> &'static [Kernel<f32>] {
     &KERNELS
 }
 
-/// Kernels for small products of f32, and for elements that are widened to it.
+/// Kernels for f32 as it is, and for elements that are widened to it.
 pub(in crate::ops) fn single() -> &'static Kernel<f32> {
     &singles()[0]
 }

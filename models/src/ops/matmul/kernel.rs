@@ -173,7 +173,7 @@ impl<W: Float> Kernel<W> {
     }
 
     /// As [`Self::multiply`], with work for units of the processor that a kernel for parts leaves
-    /// idle; none of it need be done then.
+    /// idle. What it has no time for is left to the caller.
     ///
     /// # Safety
     /// As [`Self::multiply`] and [`Beside::step`].
@@ -186,13 +186,9 @@ impl<W: Float> Kernel<W> {
         right: *const W,
         beside: &mut Beside,
     ) {
+        let Functions::Parts(function) = self.functions else { unreachable!("{self:?}") };
         // SAFETY: as this function; the processor was asked when the kernel was chosen.
-        unsafe {
-            match self.functions {
-                Functions::Parts(function) => function(target, shape, left, right, Some(beside)),
-                _ => self.multiply(target, shape, left, right),
-            }
-        }
+        unsafe { function(target, shape, left, right, Some(beside)) }
     }
 
     /// Multiplies `rows` rows of `depth` cells with a panel of `vectors` vectors per step, and

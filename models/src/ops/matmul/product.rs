@@ -73,7 +73,7 @@ pub(super) struct Block {
     pub(super) columns: Range<usize>,
     pub(super) depth: Range<usize>,
     /// Whether sums wait in a room of theirs until all of k is added.
-    waits: bool,
+    pub(super) waits: bool,
 }
 
 /// The blocks of a cell of C, those along k one after the other.
@@ -118,14 +118,15 @@ impl<E: Element> Product<E> {
         let cut = Cut::new::<E>(&self.extent(), (rows.len(), columns.len()), packs.kernel);
         packs.make_room(cut.cells);
         let blocks = blocks((rows, columns), k, cut);
-        // SAFETY: parts of the cell.
-        unsafe {
-            if packs.kernel.parts > 1 {
-                self.run_overlapped(blocks, cut.cells, packs);
-            } else {
-                blocks.for_each(|block| self.block(&block, packs));
-            }
+        #[cfg(target_arch = "x86_64")]
+        if packs.kernel.takes_parts() {
+            // SAFETY: parts of the cell; C overlaps no operand, also of the block that comes next.
+            unsafe { self.run_overlapped(blocks, cut.cells, packs) };
+            packs.kernel.release();
+            return;
         }
+        // SAFETY: parts of the cell.
+        blocks.for_each(|block| unsafe { self.block(&block, packs) });
         packs.kernel.release();
     }
 

@@ -22,7 +22,7 @@ use crate::ops::simd;
 const QUAD: usize = 4;
 
 /// Which cells a step writes, and from what memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 enum Form {
     /// Rows of the left operand: of a row of memory, 16 cells.
     LeftAlong,
@@ -71,6 +71,7 @@ impl Packing {
         (rows, depth): (usize, usize),
         stride: usize,
     ) -> Self {
+        debug_assert!(source.column == 1 || source.row == 1, "{source:?}");
         let padded_depth = depth.next_multiple_of(RUN);
         assert!(stride >= padded_depth / RUN * PARTS * SIDE, "rows of {stride} cells");
         if source.column == 1 {
@@ -95,6 +96,8 @@ impl Packing {
         (depth, columns): (usize, usize),
         (all, panel): (usize, usize),
     ) -> Self {
+        debug_assert!(source.column == 1 || source.row == 1, "{source:?}");
+        assert!(panel > 0 && panel.is_multiple_of(LANES), "panels of {panel} columns");
         let (all, padded_depth) = (all.next_multiple_of(LANES), depth.next_multiple_of(RUN));
         let room = (room[..all * (padded_depth / RUN) * PARTS * SIDE].as_mut_ptr(), panel);
         if source.column == 1 {
@@ -125,16 +128,16 @@ impl Packing {
         (self.padded.0, self.row)
     }
 
-    /// Asks from now on for what is so many rows of memory further on.
-    pub(super) fn ask_ahead(&mut self, rows: usize) {
-        self.ahead = self.source.at(rows, 0);
+    /// Asks from now on for what is so many rows of memory further on, or for nothing.
+    pub(super) fn ask_ahead(&mut self, rows: Option<usize>) {
+        self.ahead = rows.map_or(ptr::null(), |rows| self.source.at(rows, 0));
     }
 
     /// The next step, unless all have been made.
     ///
     /// # Safety
-    /// [`super::split::is_available`] must have said so; the operand must be readable, and the room
-    /// writable and read by nobody else.
+    /// [`super::split::is_available`] must have said so; the operand that this was made of must be
+    /// readable, with a stride of 1, and its room still be there and read by nobody else.
     #[target_feature(enable = "avx512f,avx512bw")]
     pub(super) unsafe fn step(&mut self) {
         if self.row == self.padded.0 {

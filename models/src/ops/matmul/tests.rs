@@ -10,7 +10,7 @@ use crate::ops::testing::{check_gradient, inner, on_threads, relative_error, uni
 use crate::ops::{Element, Float};
 
 /// Shapes around every tile, panel and block boundary, also of pairs.
-const SHAPES: [(usize, usize, usize); 16] = [
+const SHAPES: [(usize, usize, usize); 17] = [
     (1, 1, 1),
     (5, 3, 2),
     (6, 16, 64),
@@ -25,6 +25,7 @@ const SHAPES: [(usize, usize, usize); 16] = [
     (3, 1000, 200),
     (5, 1541, 70),
     (331, 1700, 67),
+    (600, 200, 530),
     (777, 67, 35),
     (260, 770, 710),
 ];

@@ -5,8 +5,8 @@ use super::kernel::Kernel;
 use super::pack::{aligned, room, room_len};
 use crate::ops::{Element, Float};
 
-/// Room for one packed block of each operand of a product, and for its sums: as much as the
-/// products so far took.
+/// Room for one packed block of each operand of a product, or for two where the next is packed
+/// beside products, and for its sums: as much as the products so far took.
 ///
 /// Holds no results: only the speed of a product depends on it.
 #[derive(Debug)]
