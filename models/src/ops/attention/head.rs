@@ -127,9 +127,7 @@ pub(super) fn by_query<E: Element>(
     let steps = cells.as_flattened();
     let cell = size_of::<E::Wide>();
     if kernel.takes_parts() {
-        assert!(keys <= cells.len() && queries <= BLOCK, "{keys} x {queries} of a block");
-        let by_query = Strided::dense(steps, BLOCK).transposed();
-        return of_elements::<E>(by_query, (queries, keys), room, kernel);
+        return of_elements::<E>(cells, Strided::transposed, (queries, keys), room, kernel);
     }
     if !kernel.reads_rows_only() {
         return Left { start: steps.as_ptr(), row_bytes: cell, step_bytes: BLOCK * cell };
@@ -155,26 +153,26 @@ pub(super) fn by_key<E: Element>(
     room: &mut [E::Wide],
     kernel: &Kernel<E::Wide>,
 ) -> Left<E::Wide> {
-    assert!(keys <= cells.len() && queries <= BLOCK, "{keys} x {queries} of a block");
-    let cells = cells.as_flattened();
     if kernel.takes_parts() {
-        return of_elements::<E>(Strided::dense(cells, BLOCK), (keys, queries), room, kernel);
+        return of_elements::<E>(cells, |by_key| by_key, (keys, queries), room, kernel);
     }
     let cell = size_of::<E::Wide>();
-    Left { start: cells.as_ptr(), row_bytes: BLOCK * cell, step_bytes: cell }
+    Left { start: cells.as_flattened().as_ptr(), row_bytes: BLOCK * cell, step_bytes: cell }
 }
 
-/// Elements that are their own cells until they are split, within a block's.
+/// Elements of a block, as `seen`, that are their own cells until they are split.
 fn of_elements<E: Element>(
-    Strided { start, row, column }: Strided<E::Wide>,
+    cells: &[[E::Wide; BLOCK]],
+    seen: impl FnOnce(Strided<E>) -> Strided<E>,
     (rows, depth): (usize, usize),
     room: &mut [E::Wide],
     kernel: &Kernel<E::Wide>,
 ) -> Left<E::Wide> {
-    assert!(rows.max(depth) <= BLOCK && size_of::<E>() == size_of::<E::Wide>(), "a block of f32");
-    let source = Strided { start: start.cast::<E>(), row, column };
+    assert!(size_of::<E>() == size_of::<E::Wide>(), "elements of another width");
+    assert!(rows.max(depth) <= BLOCK && cells.len() == BLOCK, "{rows} x {depth} of a block");
+    let by_key = Strided { start: cells.as_ptr().cast::<E>(), row: BLOCK, column: 1 };
     // SAFETY: a part of BLOCK x BLOCK elements.
-    unsafe { pack::left(room, source, (rows, depth), kernel) }
+    unsafe { pack::left(room, seen(by_key), (rows, depth), kernel) }
 }
 
 impl<E: Element> Scratch<E> {

@@ -106,11 +106,11 @@ impl Cut {
         let steps = steps.div_ceil(steps.div_ceil(most)).next_multiple_of(kernel.row_cells);
         let depth = steps * kernel.group;
         let steps = kernel.steps(depth);
-        let most = if kernel.parts > 1 { SQUARE } else { RIGHT / steps };
+        let most = if kernel.takes_parts() { SQUARE } else { RIGHT / steps };
         let width = even(columns, most, kernel.panel());
         let waits = k > depth && (extent.is_narrow || kernel.sums_wait);
         let most = match waits {
-            true if kernel.parts > 1 => SQUARE,
+            true if kernel.takes_parts() => SQUARE,
             true => SUMS / width,
             false => rows.next_multiple_of(kernel.rows),
         };
@@ -118,7 +118,7 @@ impl Cut {
         let width_here = width.min(columns);
         let unless = |is: bool, cells| if is { 0 } else { cells };
         // Where packing overlaps products, the next strip and block are packed meanwhile.
-        let (gathered, blocks) = if kernel.parts > 1 {
+        let (gathered, blocks) = if kernel.takes_parts() {
             (2 * kernel.rows * steps, 2)
         } else {
             (WIDEST * room_steps(steps), 1)

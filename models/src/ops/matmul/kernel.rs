@@ -121,7 +121,7 @@ impl<W: Float> Kernel<W> {
     /// Cells of `depth` elements along k. Those of several parts fill whole registers.
     pub(in crate::ops) fn steps(&self, depth: usize) -> usize {
         let cells = depth.div_ceil(self.group);
-        if self.parts > 1 { cells.next_multiple_of(self.row_cells) * self.parts } else { cells }
+        if self.takes_parts() { cells.next_multiple_of(self.row_cells) * self.parts } else { cells }
     }
 
     /// Whether the micro-kernels can read a left operand over `k` whose rows are contiguous as it

@@ -43,10 +43,11 @@ impl<E: Element> Product<E> {
         let (mut right, mut next_right) = right[..cells.right].split_at_mut(cells.right / 2);
         let mut blocks = blocks.peekable();
         if let Some(first) = blocks.peek() {
-            let mut beside = Beside::of_right(self.right_packing(first, right, kernel));
-            beside.next_strip(self.left_packing((first, first.rows.start), left, kernel), 1);
             // SAFETY: A and B are readable over the shape; nobody reads the rooms yet.
-            unsafe { beside.finish() };
+            unsafe {
+                self.left_packing((first, first.rows.start), left, kernel).finish();
+                self.right_packing(first, right, kernel).finish();
+            }
         }
         while let Some(block) = blocks.next() {
             let next = blocks.peek();

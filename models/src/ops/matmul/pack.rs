@@ -92,7 +92,7 @@ pub(in crate::ops) unsafe fn right_filled<E: Element>(
 ) {
     let (panel, steps) = (kernel.panel(), kernel.steps(depth));
     #[cfg(target_arch = "x86_64")]
-    if kernel.parts > 1 {
+    if kernel.takes_parts() {
         // SAFETY: as this function; the processor was asked when the kernel was chosen.
         unsafe {
             let (room, source) = of_singles(room, source);
@@ -269,7 +269,7 @@ pub(in crate::ops) unsafe fn left<E: Element>(
     };
     let left = Left { start, row_bytes: row * cell, step_bytes: step * cell };
     #[cfg(target_arch = "x86_64")]
-    if kernel.parts > 1 {
+    if kernel.takes_parts() {
         // SAFETY: as this function; the processor was asked when the kernel was chosen.
         unsafe {
             let (room, source) = of_singles(room, source);

@@ -166,8 +166,8 @@ impl<E: Element> Product<E> {
                 // SAFETY: as this function; the packed copies stand for the operands.
                 unsafe {
                     self.strip(rows, block, panels, sums, kernel, |index, target, shape, panel| {
-                        for row in (index..kernel.rows).step_by(count) {
-                            if let Some(next) = next {
+                        if let Some(next) = next {
+                            for row in (index..kernel.rows).step_by(count) {
                                 let next = next.wrapping_byte_add(row * left.row_bytes);
                                 kernel.prefetch(next, shape.2);
                             }
