@@ -31,7 +31,10 @@ pub(crate) struct Overlap<'scope, 'env, 'step> {
     pub(crate) last_micro_batch: bool,
     /// False keeps every bucket until backward is over.
     pub(crate) early: bool,
-    /// Tensor of the first local gradient that is not finite.
+    /// Whether local gradients are looked at before they are reduced: to no use where no other
+    /// rank's are added.
+    pub(crate) inspects: bool,
+    /// Tensor of the first of them that is not finite.
     pub(crate) non_finite: Option<usize>,
     pub(crate) error: Option<collectives::Error>,
 }
@@ -101,7 +104,9 @@ impl StepSink for Overlap<'_, '_, '_> {
         else {
             return;
         };
-        self.inspect(bucket);
+        if self.inspects {
+            self.inspect(bucket);
+        }
         if self.early {
             self.launch_until(bucket + 1);
         }

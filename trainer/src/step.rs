@@ -81,6 +81,7 @@ impl Trainer<'_> {
         self.clock.enter(Phase::Optimizer);
         let squares = self.own_squares();
         let overflow = self.overflow(squares);
+        let non_finite = if self.is_alone() { overflow } else { non_finite };
         let vote = Vote { loss_sum, non_finite, squares, overflow, wish };
         self.clock.enter(Phase::CommExposed);
         let deadline = Instant::now() + self.deadline;
@@ -99,6 +100,11 @@ impl Trainer<'_> {
         })
     }
 
+    /// Whether the reduced gradients are this rank's own.
+    fn is_alone(&self) -> bool {
+        self.collective.world() == 1
+    }
+
     fn advance(&mut self) {
         let progress = &mut self.state.progress;
         progress.step += 1;
@@ -111,6 +117,7 @@ impl Trainer<'_> {
     ///
     /// Returns the local sum of losses and the first tensor whose local gradient is not finite.
     fn gradients_of_global_batch(&mut self) -> Outcome<(f64, Option<usize>, Communication)> {
+        let inspects = !self.is_alone();
         let Self { layout, plan, model, state, data, clock, gradients, gathers, .. } = self;
         let (deadline, scale) = (self.deadline, 1.0 / self.tokens_per_step as f32);
         let (accumulation, early, collective) = (self.accumulation, self.overlap, self.collective);
@@ -129,6 +136,7 @@ impl Trainer<'_> {
                 clock,
                 last_micro_batch: false,
                 early,
+                inspects,
                 non_finite: None,
                 error: None,
             };

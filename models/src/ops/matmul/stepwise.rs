@@ -164,15 +164,37 @@ impl Packing {
         unsafe { self.run_to(self.padded.0) };
     }
 
-    /// All steps up to a row of memory.
+    /// All steps up to a row of memory, in a loop for each form: then what a step changes is kept
+    /// in registers.
     ///
     /// # Safety
     /// As [`Self::step`].
     #[target_feature(enable = "avx512f,avx512bw")]
-    pub(super) unsafe fn run_to(&mut self, row: usize) {
-        while self.row < row {
-            // SAFETY: as this function.
-            unsafe { self.step() };
+    pub(super) unsafe fn run_to(&mut self, end: usize) {
+        // SAFETY: as this function.
+        unsafe {
+            match self.form {
+                Form::LeftAlong => {
+                    while self.row < end {
+                        self.left_along()
+                    }
+                }
+                Form::LeftAcross => {
+                    while self.row < end {
+                        self.left_across()
+                    }
+                }
+                Form::RightAcross => {
+                    while self.row < end {
+                        self.right_across()
+                    }
+                }
+                Form::RightAlong => {
+                    while self.row < end {
+                        self.right_along()
+                    }
+                }
+            }
         }
     }
 
