@@ -68,6 +68,45 @@ pub(crate) fn prefetch_far<T>(start: *const T, len: usize) {
     ask::<{ std::arch::x86_64::_MM_HINT_T1 }, T>(start, len);
 }
 
+/// Copies `from` past the caches: no line is read before it is written, nor takes the place of
+/// another. [`settle`] must follow before anybody but this thread reads it.
+///
+/// # Safety
+/// `to` must be writable over as many elements, which are whole cache lines or consecutive parts of
+/// one, and be aligned to 16 bytes, as must be their length.
+#[inline(always)]
+pub(crate) unsafe fn write_past<T: Copy>(to: *mut T, from: &[T]) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{__m128, _mm_stream_ps};
+        let pieces = size_of_val(from) / size_of::<__m128>();
+        debug_assert!(to.cast::<__m128>().is_aligned() && pieces > 0, "{to:?}, {pieces}");
+        let (to, from) = (to.cast::<__m128>(), from.as_ptr().cast::<__m128>());
+        for piece in 0..pieces {
+            // SAFETY: a part of both, aligned where it is written; SSE is a part of x86-64.
+            unsafe {
+                let value = from.wrapping_add(piece).read_unaligned();
+                _mm_stream_ps(to.wrapping_add(piece).cast(), value);
+            }
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    // SAFETY: as this function; the caller has `to` alone.
+    unsafe {
+        to.copy_from_nonoverlapping(from.as_ptr(), from.len());
+    }
+}
+
+/// Lets others read what this thread wrote past the caches.
+#[inline(always)]
+pub(crate) fn settle() {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: SSE is a part of x86-64.
+    unsafe {
+        std::arch::x86_64::_mm_sfence();
+    }
+}
+
 /// Elements between two calls of [`prefetch_ahead`]: a cache line of bf16, the smallest.
 pub(crate) const RUN: usize = LINE_BYTES / 2;
 /// Bytes that [`prefetch_ahead`] looks ahead.

@@ -4,11 +4,15 @@
 
 use super::kernel::Target;
 use super::product::PANEL;
-use crate::ops::simd::{self, LANES};
+use crate::ops::simd::{self, LANES, LINE_BYTES};
 use crate::ops::{Element, Float, gelu};
 
 /// Columns of the tiles of AMX.
 const HALF_PANEL: usize = PANEL / 2;
+
+/// Least size of a matrix that is written past the caches: little of it would still be in the second
+/// one when it is read.
+const LARGE_BYTES: usize = 2 << 20;
 
 /// Where the sums of a product go. All matrices here have rows of contiguous elements.
 #[derive(Debug, Clone, Copy)]
@@ -85,6 +89,25 @@ impl<E: Element> Output<E> {
         }
     }
 
+    /// Whether a tile of `width` columns of so many elements in all is written past the caches: in
+    /// whole lines, where nothing is added to what is there.
+    pub(super) fn passes(self, elements: usize, width: usize) -> bool {
+        let is_line = |start: usize, row: usize, cell: usize| {
+            let bytes = [start, row * cell, width * cell];
+            elements * cell >= LARGE_BYTES && bytes.iter().all(|of| of.is_multiple_of(LINE_BYTES))
+        };
+        width.is_multiple_of(LANES)
+            && match self {
+                Self::Wide { start, row, accumulate } => {
+                    !accumulate && is_line(start.addr(), row, size_of::<E::Wide>())
+                }
+                Self::Narrow(Narrow { start, row, then, .. }) => {
+                    let second = if let Then::Gelu(second) = then { second.addr() } else { 0 };
+                    [start.addr(), second].iter().all(|&at| is_line(at, row, size_of::<E>()))
+                }
+            }
+    }
+
     /// Asks for the places of a tile that will be written soon, in the first matrix of two.
     pub(super) fn prefetch(self, (rows, width): (usize, usize)) {
         for row in 0..rows {
@@ -95,24 +118,25 @@ impl<E: Element> Output<E> {
         }
     }
 
-    /// Finishes a tile of `width` columns: sums from `sums` on, rows `stride` apart.
+    /// Finishes a tile of `width` columns: sums from `sums` on, rows `stride` apart; past the caches
+    /// only if it [`Self::passes`].
     ///
     /// # Safety
     /// The sums must be readable, as the epilogue's operands, and this output the caller's alone.
     pub(super) unsafe fn finish(
         self,
-        sums: *const E::Wide,
-        stride: usize,
+        (sums, stride): (*const E::Wide, usize),
         (rows, width): (usize, usize),
+        past: bool,
     ) {
         // SAFETY: as this function.
         unsafe {
             match self {
                 Self::Wide { start, row, accumulate } => {
                     let target = Target { start, row, accumulate };
-                    write_tile(target, (sums, stride), (rows, width));
+                    write_tile(target, (sums, stride), (rows, width), past);
                 }
-                Self::Narrow(narrow) => narrow.finish(sums, stride, (rows, width)),
+                Self::Narrow(narrow) => narrow.finish((sums, stride), (rows, width), past),
             }
         }
     }
@@ -126,6 +150,7 @@ unsafe fn write_tile<W: Float>(
     target: Target<W>,
     (sums, stride): (*const W, usize),
     (rows, width): (usize, usize),
+    past: bool,
 ) {
     simd::vectorize(
         #[inline(always)]
@@ -138,6 +163,11 @@ unsafe fn write_tile<W: Float>(
                     let from = std::slice::from_raw_parts(from, width);
                     (std::slice::from_raw_parts_mut(to, width), from)
                 };
+                if past {
+                    // SAFETY: whole lines, by the caller's contract.
+                    unsafe { simd::write_past(to.as_mut_ptr(), from) };
+                    continue;
+                }
                 for (to, &from) in to.iter_mut().zip(from) {
                     *to = if target.accumulate { *to + from } else { from };
                 }
@@ -163,7 +193,12 @@ impl<E: Element> Narrow<E> {
     ///
     /// # Safety
     /// As [`Output::finish`].
-    unsafe fn finish(self, sums: *const E::Wide, stride: usize, (rows, width): (usize, usize)) {
+    unsafe fn finish(
+        self,
+        (sums, stride): (*const E::Wide, usize),
+        (rows, width): (usize, usize),
+        past: bool,
+    ) {
         simd::vectorize(
             #[inline(always)]
             || {
@@ -174,9 +209,9 @@ impl<E: Element> Narrow<E> {
                     unsafe {
                         // A length that the compiler knows makes loops without ends.
                         match width {
-                            PANEL => output.finish_row(sums, PANEL),
-                            HALF_PANEL => output.finish_row(sums, HALF_PANEL),
-                            _ => output.finish_row(sums, width),
+                            PANEL => output.finish_row(sums, PANEL, past),
+                            HALF_PANEL => output.finish_row(sums, HALF_PANEL, past),
+                            _ => output.finish_row(sums, width, past),
                         }
                     }
                 }
@@ -187,15 +222,15 @@ impl<E: Element> Narrow<E> {
     /// # Safety
     /// As [`Self::finish`], for one row.
     #[inline(always)]
-    unsafe fn finish_row(self, sums: *const E::Wide, width: usize) {
+    unsafe fn finish_row(self, sums: *const E::Wide, width: usize, past: bool) {
         let whole = width / LANES * LANES;
         // SAFETY: within the row.
         unsafe {
             for column in (0..whole).step_by(LANES) {
-                self.offset(0, column).finish_run::<LANES>(sums.wrapping_add(column));
+                self.offset(0, column).finish_run::<LANES>(sums.wrapping_add(column), past);
             }
             for column in whole..width {
-                self.offset(0, column).finish_run::<1>(sums.wrapping_add(column));
+                self.offset(0, column).finish_run::<1>(sums.wrapping_add(column), false);
             }
         }
     }
@@ -206,9 +241,19 @@ impl<E: Element> Narrow<E> {
     /// # Safety
     /// As [`Self::finish`], for N columns of one row.
     #[inline(always)]
-    unsafe fn finish_run<const N: usize>(self, sums: *const E::Wide) {
+    unsafe fn finish_run<const N: usize>(self, sums: *const E::Wide, past: bool) {
         // SAFETY: as this function.
         let read = |start: *const E| unsafe { start.cast::<[E; N]>().read_unaligned() };
+        let write = |start: *mut E, values: [E; N]| {
+            // SAFETY: as this function.
+            unsafe {
+                if past {
+                    simd::write_past(start, &values);
+                } else {
+                    start.cast::<[E; N]>().write_unaligned(values);
+                }
+            }
+        };
         // SAFETY: as this function.
         let mut sums = unsafe { sums.cast::<[E::Wide; N]>().read_unaligned() };
         if let Some(bias) = self.bias {
@@ -236,15 +281,102 @@ impl<E: Element> Narrow<E> {
         for lane in 0..N {
             stored[lane] = E::narrow(sums[lane]);
         }
-        // SAFETY: as this function.
-        unsafe { self.start.cast::<[E; N]>().write_unaligned(stored) };
+        write(self.start, stored);
         if let Then::Gelu(activation) = self.then {
             for element in &mut stored {
                 let x = element.widen();
                 *element = E::narrow(x * gelu::gate(x));
             }
-            // SAFETY: as this function.
-            unsafe { activation.cast::<[E; N]>().write_unaligned(stored) };
+            write(activation, stored);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use half::bf16;
+
+    use super::{LARGE_BYTES, Narrow, Output, Then};
+    use crate::ops::Element;
+    use crate::ops::matmul::pack::{aligned, room};
+    use crate::ops::simd;
+    use crate::ops::testing::uniform;
+
+    const ROWS: usize = 5;
+    const WIDTH: usize = 32;
+    const STRIDE: usize = 96;
+
+    /// Elements of a matrix that starts at a cache line, as wide ones of the same bytes or more.
+    fn matrix<E: Element>(seed: u64) -> (Vec<E::Wide>, *mut E) {
+        let mut cells = room::<E::Wide>(ROWS * STRIDE);
+        let start = aligned(&mut cells).as_mut_ptr().cast::<E>();
+        for (index, value) in uniform::<E::Wide>(ROWS * STRIDE, seed).into_iter().enumerate() {
+            // SAFETY: an element is no larger than a cell.
+            unsafe { start.add(index).write(E::narrow(value)) };
+        }
+        (cells, start)
+    }
+
+    /// All elements of a matrix and of a second one, after a tile was finished.
+    fn finished<E: Element>(
+        output: impl Fn(*mut E, *mut E) -> Output<E>,
+        past: bool,
+    ) -> Vec<E::Wide> {
+        let ((_first, start), (_second, other)) = (matrix::<E>(1), matrix::<E>(2));
+        let sums = uniform::<E::Wide>(ROWS * WIDTH, 3);
+        let output = output(start, other);
+        assert!(output.passes(LARGE_BYTES, WIDTH), "{output:?}");
+        // SAFETY: all matrices have rows of WIDTH.
+        unsafe {
+            output.finish((sums.as_ptr(), WIDTH), (ROWS, WIDTH), past);
+            simd::settle();
+            let of = |start: *mut E| std::slice::from_raw_parts(start, ROWS * STRIDE);
+            of(start).iter().chain(of(other)).map(|element| element.widen()).collect()
+        }
+    }
+
+    fn is_the_same_past_the_caches<E: Element>() {
+        let bias: Vec<E> = uniform::<E::Wide>(WIDTH, 4).into_iter().map(E::narrow).collect();
+        let then: [fn(*mut E) -> Then<E>; 4] =
+            [|_| Then::Store, |other| Then::Add(other), |other| Then::Multiply(other), Then::Gelu];
+        for then in then {
+            let output = |start, other| {
+                let bias = Some(bias.as_ptr());
+                Output::Narrow(Narrow { start, row: STRIDE, bias, then: then(other) })
+            };
+            let usual = finished(output, false);
+            assert!(usual == finished(output, true));
+            assert!(
+                usual != finished(|start: *mut E, _| Output::plain(start, STRIDE), true),
+                "no epilogue"
+            );
+        }
+    }
+
+    #[test]
+    fn a_tile_is_the_same_past_the_caches() {
+        is_the_same_past_the_caches::<f32>();
+        is_the_same_past_the_caches::<bf16>();
+        let wide = |start, _| Output::<f32>::plain(start, STRIDE);
+        assert_eq!(finished(wide, false), finished(wide, true));
+    }
+
+    #[test]
+    fn only_whole_lines_of_large_matrices_pass() {
+        let line = std::ptr::without_provenance_mut::<f32>(640);
+        let wide = |start, row, accumulate| Output::<f32>::Wide { start, row, accumulate };
+        let gelu = |second, row| {
+            let then = Then::Gelu(second);
+            Output::Narrow(Narrow { start: line, row, bias: None, then })
+        };
+        let large = LARGE_BYTES / 4;
+        assert!(wide(line, 96, false).passes(large, 32) && gelu(line, 96).passes(large, 32));
+        assert!(!wide(line, 96, false).passes(large - 1, 32), "small");
+        assert!(!wide(line, 96, true).passes(large, 32), "read");
+        assert!(!wide(line.wrapping_add(1), 96, false).passes(large, 32), "begins inside a line");
+        assert!(!wide(line, 97, false).passes(large, 32), "rows do");
+        assert!(!wide(line, 96, false).passes(large, 31), "ends inside a line");
+        assert!(!gelu(line.wrapping_add(1), 96).passes(large, 32), "the second does");
+        assert!(!gelu(line, 97).passes(large, 32), "its rows do");
     }
 }

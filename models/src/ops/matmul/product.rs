@@ -18,7 +18,7 @@ use super::output::Output;
 use super::pack::{self, WIDEST};
 use super::strided::Strided;
 use super::workspace::{Packs, Rooms};
-use crate::ops::Element;
+use crate::ops::{Element, simd};
 
 /// The right operand B (k, n).
 #[derive(Debug, Clone, Copy)]
@@ -118,15 +118,15 @@ impl<E: Element> Product<E> {
         let cut = Cut::new::<E>(&self.extent(), (rows.len(), columns.len()), packs.kernel);
         packs.make_room(cut.cells);
         let blocks = blocks((rows, columns), k, cut);
-        #[cfg(target_arch = "x86_64")]
-        if packs.kernel.takes_parts() {
-            // SAFETY: parts of the cell; C overlaps no operand, also of the block that comes next.
-            unsafe { self.run_overlapped(blocks, cut.cells, packs) };
-            packs.kernel.release();
-            return;
+        // SAFETY: parts of the cell; C overlaps no operand, also of the block that comes next.
+        unsafe {
+            match packs.kernel.takes_parts() {
+                #[cfg(target_arch = "x86_64")]
+                true => self.run_overlapped(blocks, cut.cells, packs),
+                _ => blocks.for_each(|block| self.block(&block, packs)),
+            }
         }
-        // SAFETY: parts of the cell.
-        blocks.for_each(|block| unsafe { self.block(&block, packs) });
+        simd::settle();
         packs.kernel.release();
     }
 
@@ -240,17 +240,19 @@ impl<E: Element> Product<E> {
             } else {
                 here.0.as_mut_ptr().cast::<E::Wide>()
             };
-            let is_whole = last || !block.waits;
-            if is_whole {
+            if !last && block.waits {
+                multiply(tile, kernel.panel(), !first);
+                continue;
+            }
+            // Sums that do not wait come here once, but for wide ones at an edge.
+            let output = if block.waits || first { output } else { output.adding() };
+            let past = output.passes(self.shape.0 * self.shape.1, width);
+            if !past {
                 output.prefetch((rows.len(), width));
             }
             multiply(tile, kernel.panel(), block.waits && !first);
-            if is_whole {
-                // Sums that do not wait come here once, but for wide ones at an edge.
-                let output = if block.waits || first { output } else { output.adding() };
-                // SAFETY: a tile of C, whose operands are readable.
-                unsafe { output.finish(tile, kernel.panel(), (rows.len(), width)) };
-            }
+            // SAFETY: a tile of C, whose operands are readable.
+            unsafe { output.finish((tile, kernel.panel()), (rows.len(), width), past) };
         }
     }
 
