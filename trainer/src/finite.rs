@@ -9,6 +9,11 @@ use crate::shard::Place;
 use crate::step::Trainer;
 
 impl Trainer<'_> {
+    /// Whether the reduced gradients are this rank's own: then what is not finite in them is its.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.collective.world() == 1
+    }
+
     /// Fails when a loss or local gradient of any rank is not finite, or a reduced gradient, which
     /// only the sum over ranks makes infinite.
     pub(crate) fn check_finite(&self) -> Outcome<()> {

@@ -100,11 +100,6 @@ impl Trainer<'_> {
         })
     }
 
-    /// Whether the reduced gradients are this rank's own.
-    fn is_alone(&self) -> bool {
-        self.collective.world() == 1
-    }
-
     fn advance(&mut self) {
         let progress = &mut self.state.progress;
         progress.step += 1;

@@ -10,8 +10,8 @@ use crate::ops::{Element, Float, gelu};
 /// Columns of the tiles of AMX.
 const HALF_PANEL: usize = PANEL / 2;
 
-/// Least size of a matrix that is written past the caches: little of it would still be in the second
-/// one when it is read.
+/// Least size of a matrix that is written past the caches: little of it would still be in the
+/// second one when it is read.
 const LARGE_BYTES: usize = 2 << 20;
 
 /// Where the sums of a product go. All matrices here have rows of contiguous elements.
@@ -118,8 +118,8 @@ impl<E: Element> Output<E> {
         }
     }
 
-    /// Finishes a tile of `width` columns: sums from `sums` on, rows `stride` apart; past the caches
-    /// only if it [`Self::passes`].
+    /// Finishes a tile of `width` columns: sums from `sums` on, rows `stride` apart; past the
+    /// caches only if it [`Self::passes`].
     ///
     /// # Safety
     /// The sums must be readable, as the epilogue's operands, and this output the caller's alone.
