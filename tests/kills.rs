@@ -267,7 +267,7 @@ fn a_gradient_that_is_not_finite_names_the_tensor() {
         "--set",
         "optimizer.gradient_norm_max=0.0",
     ];
-    // Alone, a rank does not look at its gradients before they are reduced.
+    // Alone, a rank does not look at its gradients before they are reduced, and is named the same.
     for ranks in [1, 2] {
         let folder = Folder::new();
         let finished = finish(mpirun(ranks, &arguments(&folder.text(), &wild))).expect(4);

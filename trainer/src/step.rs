@@ -81,7 +81,7 @@ impl Trainer<'_> {
         self.clock.enter(Phase::Optimizer);
         let squares = self.own_squares();
         let overflow = self.overflow(squares);
-        let non_finite = if self.is_alone() { overflow } else { non_finite };
+        let non_finite = non_finite.or(overflow.filter(|_| self.is_alone()));
         let vote = Vote { loss_sum, non_finite, squares, overflow, wish };
         self.clock.enter(Phase::CommExposed);
         let deadline = Instant::now() + self.deadline;
@@ -110,7 +110,7 @@ impl Trainer<'_> {
     /// Forward, backward and reduction: gradients end as the mean over the global batch, under a
     /// sharded optimizer in this rank's parts alone.
     ///
-    /// Returns the local sum of losses and the first tensor whose local gradient is not finite.
+    /// Returns the local sum of losses and, of several ranks, the first tensor that is not finite.
     fn gradients_of_global_batch(&mut self) -> Outcome<(f64, Option<usize>, Communication)> {
         let inspects = !self.is_alone();
         let Self { layout, plan, model, state, data, clock, gradients, gathers, .. } = self;

@@ -71,8 +71,8 @@ fn shape(side: usize) -> Shape {
     Shape { rows: side, inputs: side, outputs: side }
 }
 
-/// Numbers uniform in (-1, 1): processors and devices take more power, and so run slower, on those
-/// than on a constant, whose bits never change.
+/// Numbers uniform in [-1, 1): of a constant the parts that f32 is split into are mostly zeros,
+/// which some processors multiply faster.
 fn numbers<E: Element>(stream: Stream, len: usize) -> Vec<E> {
     let number = |index| E::narrow(E::Wide::from_f64(2.0 * stream.uniform(index) - 1.0));
     (0..len as u64).into_par_iter().map(number).collect()
@@ -80,8 +80,7 @@ fn numbers<E: Element>(stream: Stream, len: usize) -> Vec<E> {
 
 impl<E: Element> Operands<E> {
     fn new(side: usize) -> Self {
-        let matrix =
-            |purpose| numbers(Stream::new(SEED, Purpose::Test).child(purpose), side * side);
+        let matrix = |index| numbers(Stream::new(SEED, Purpose::Test).child(index), side * side);
         Self {
             left: matrix(0),
             right: matrix(1),

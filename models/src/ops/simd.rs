@@ -69,11 +69,11 @@ pub(crate) fn prefetch_far<T>(start: *const T, len: usize) {
 }
 
 /// Copies `from` past the caches: no line is read before it is written, nor takes the place of
-/// another. [`settle`] must follow before anybody but this thread reads it.
+/// another. Worth it for whole lines, written at once or part by part.
 ///
 /// # Safety
-/// `to` must be writable over as many elements, which are whole cache lines or consecutive parts of
-/// one, and be aligned to 16 bytes, as must be their length.
+/// `to` must be writable over as many elements and the caller's alone until [`fence`] follows, and
+/// be aligned to 16 bytes, as must be their length. An element must be without padding.
 #[inline(always)]
 pub(crate) unsafe fn write_past<T: Copy>(to: *mut T, from: &[T]) {
     #[cfg(target_arch = "x86_64")]
@@ -97,9 +97,9 @@ pub(crate) unsafe fn write_past<T: Copy>(to: *mut T, from: &[T]) {
     }
 }
 
-/// Lets others read what this thread wrote past the caches.
+/// Lets what this thread wrote past the caches be read.
 #[inline(always)]
-pub(crate) fn settle() {
+pub(crate) fn fence() {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: SSE is a part of x86-64.
     unsafe {

@@ -38,6 +38,8 @@ mod workspace;
 
 #[cfg(test)]
 mod exactness;
+#[cfg(test)]
+mod past_agrees;
 #[cfg(all(test, target_arch = "x86_64"))]
 mod split_agrees;
 #[cfg(test)]

@@ -10,9 +10,9 @@ use crate::ops::{Element, Float, gelu};
 /// Columns of the tiles of AMX.
 const HALF_PANEL: usize = PANEL / 2;
 
-/// Least size of a matrix that is written past the caches: little of it would still be in the
-/// second one when it is read.
-const LARGE_BYTES: usize = 2 << 20;
+/// Least size of a thread's part of a matrix that is written past the caches: little of it would
+/// still be in the second one when it is read. Measured with two threads.
+pub(super) const LARGE_BYTES: usize = 1 << 20;
 
 /// Where the sums of a product go. All matrices here have rows of contiguous elements.
 #[derive(Debug, Clone, Copy)]
@@ -89,21 +89,30 @@ impl<E: Element> Output<E> {
         }
     }
 
-    /// Whether a tile of `width` columns of so many elements in all is written past the caches: in
-    /// whole lines, where nothing is added to what is there.
-    pub(super) fn passes(self, elements: usize, width: usize) -> bool {
-        let is_line = |start: usize, row: usize, cell: usize| {
-            let bytes = [start, row * cell, width * cell];
-            elements * cell >= LARGE_BYTES && bytes.iter().all(|of| of.is_multiple_of(LINE_BYTES))
+    /// Whether a part of so many elements is large for the caches.
+    pub(super) fn is_large(self, elements: usize) -> bool {
+        let cell = match self {
+            Self::Wide { .. } => size_of::<E::Wide>(),
+            Self::Narrow(_) => size_of::<E>(),
         };
+        elements * cell >= LARGE_BYTES
+    }
+
+    /// Whether a tile of `width` columns is whole cache lines, of each matrix that is written, to
+    /// which nothing is added.
+    pub(super) fn takes_whole_lines(self, width: usize) -> bool {
+        let is_whole = |start: usize, row: usize, cell: usize| {
+            [start, row * cell, width * cell].iter().all(|of| of.is_multiple_of(LINE_BYTES))
+        };
+        // A line of f64 is half of what is computed at once.
         width.is_multiple_of(LANES)
             && match self {
                 Self::Wide { start, row, accumulate } => {
-                    !accumulate && is_line(start.addr(), row, size_of::<E::Wide>())
+                    !accumulate && is_whole(start.addr(), row, size_of::<E::Wide>())
                 }
                 Self::Narrow(Narrow { start, row, then, .. }) => {
-                    let second = if let Then::Gelu(second) = then { second.addr() } else { 0 };
-                    [start.addr(), second].iter().all(|&at| is_line(at, row, size_of::<E>()))
+                    let second = if let Then::Gelu(second) = then { second } else { start };
+                    [start, second].iter().all(|at| is_whole(at.addr(), row, size_of::<E>()))
                 }
             }
     }
@@ -118,11 +127,12 @@ impl<E: Element> Output<E> {
         }
     }
 
-    /// Finishes a tile of `width` columns: sums from `sums` on, rows `stride` apart; past the
-    /// caches only if it [`Self::passes`].
+    /// Finishes a tile of `width` columns: sums from `sums` on, rows `stride` apart.
     ///
     /// # Safety
     /// The sums must be readable, as the epilogue's operands, and this output the caller's alone.
+    /// Where `past` says that results go past the caches, they must be [`Self::takes_whole_lines`],
+    /// and [`simd::fence`] must follow before they are read.
     pub(super) unsafe fn finish(
         self,
         (sums, stride): (*const E::Wide, usize),
@@ -289,94 +299,5 @@ impl<E: Element> Narrow<E> {
             }
             write(activation, stored);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use half::bf16;
-
-    use super::{LARGE_BYTES, Narrow, Output, Then};
-    use crate::ops::Element;
-    use crate::ops::matmul::pack::{aligned, room};
-    use crate::ops::simd;
-    use crate::ops::testing::uniform;
-
-    const ROWS: usize = 5;
-    const WIDTH: usize = 32;
-    const STRIDE: usize = 96;
-
-    /// Elements of a matrix that starts at a cache line, as wide ones of the same bytes or more.
-    fn matrix<E: Element>(seed: u64) -> (Vec<E::Wide>, *mut E) {
-        let mut cells = room::<E::Wide>(ROWS * STRIDE);
-        let start = aligned(&mut cells).as_mut_ptr().cast::<E>();
-        for (index, value) in uniform::<E::Wide>(ROWS * STRIDE, seed).into_iter().enumerate() {
-            // SAFETY: an element is no larger than a cell.
-            unsafe { start.add(index).write(E::narrow(value)) };
-        }
-        (cells, start)
-    }
-
-    /// All elements of a matrix and of a second one, after a tile was finished.
-    fn finished<E: Element>(
-        output: impl Fn(*mut E, *mut E) -> Output<E>,
-        past: bool,
-    ) -> Vec<E::Wide> {
-        let ((_first, start), (_second, other)) = (matrix::<E>(1), matrix::<E>(2));
-        let sums = uniform::<E::Wide>(ROWS * WIDTH, 3);
-        let output = output(start, other);
-        assert!(output.passes(LARGE_BYTES, WIDTH), "{output:?}");
-        // SAFETY: all matrices have rows of WIDTH.
-        unsafe {
-            output.finish((sums.as_ptr(), WIDTH), (ROWS, WIDTH), past);
-            simd::settle();
-            let of = |start: *mut E| std::slice::from_raw_parts(start, ROWS * STRIDE);
-            of(start).iter().chain(of(other)).map(|element| element.widen()).collect()
-        }
-    }
-
-    fn is_the_same_past_the_caches<E: Element>() {
-        let bias: Vec<E> = uniform::<E::Wide>(WIDTH, 4).into_iter().map(E::narrow).collect();
-        let then: [fn(*mut E) -> Then<E>; 4] =
-            [|_| Then::Store, |other| Then::Add(other), |other| Then::Multiply(other), Then::Gelu];
-        for then in then {
-            let output = |start, other| {
-                let bias = Some(bias.as_ptr());
-                Output::Narrow(Narrow { start, row: STRIDE, bias, then: then(other) })
-            };
-            let usual = finished(output, false);
-            assert!(usual == finished(output, true));
-            assert!(
-                usual != finished(|start: *mut E, _| Output::plain(start, STRIDE), true),
-                "no epilogue"
-            );
-        }
-    }
-
-    #[test]
-    fn a_tile_is_the_same_past_the_caches() {
-        is_the_same_past_the_caches::<f32>();
-        is_the_same_past_the_caches::<bf16>();
-        let wide = |start, _| Output::<f32>::plain(start, STRIDE);
-        assert_eq!(finished(wide, false), finished(wide, true));
-    }
-
-    #[test]
-    fn only_whole_lines_of_large_matrices_pass() {
-        let line = std::ptr::without_provenance_mut::<f32>(640);
-        let wide = |start, row, accumulate| Output::<f32>::Wide { start, row, accumulate };
-        let gelu = |second, row| {
-            let then = Then::Gelu(second);
-            Output::Narrow(Narrow { start: line, row, bias: None, then })
-        };
-        let large = LARGE_BYTES / 4;
-        assert!(wide(line, 96, false).passes(large, 32) && gelu(line, 96).passes(large, 32));
-        assert!(!wide(line, 96, false).passes(large - 1, 32), "small");
-        assert!(!wide(line, 96, true).passes(large, 32), "read");
-        assert!(!wide(line.wrapping_add(1), 96, false).passes(large, 32), "begins inside a line");
-        assert!(!wide(line, 97, false).passes(large, 32), "rows do");
-        assert!(!wide(line, 96, false).passes(large, 31), "ends inside a line");
-        assert!(!gelu(line.wrapping_add(1), 96).passes(large, 32), "the second does");
-        assert!(!gelu(line, 97).passes(large, 32), "its rows do");
     }
 }

@@ -30,7 +30,7 @@ impl<E: Element> Product<E> {
     /// Multiplies blocks one after the other, in rooms for two strips of A and two blocks of B.
     ///
     /// # Safety
-    /// As [`Self::run`].
+    /// As [`Self::run`]; before C is read, [`crate::ops::simd::fence`] must follow.
     pub(super) unsafe fn run_overlapped(
         &self,
         blocks: impl Iterator<Item = Block>,

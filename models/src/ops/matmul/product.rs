@@ -74,6 +74,8 @@ pub(super) struct Block {
     pub(super) depth: Range<usize>,
     /// Whether sums wait in a room of theirs until all of k is added.
     pub(super) waits: bool,
+    /// Whether finished results are written past the caches, where they are whole lines.
+    goes_past: bool,
 }
 
 /// The blocks of a cell of C, those along k one after the other.
@@ -81,6 +83,7 @@ fn blocks(
     (rows, columns): (Range<usize>, Range<usize>),
     k: usize,
     cut: Cut,
+    goes_past: bool,
 ) -> impl Iterator<Item = Block> {
     let Cut { depth, columns: width, rows: height, cells } = cut;
     let part = |of: &Range<usize>, first: usize, most: usize| first..(first + most).min(of.end);
@@ -93,6 +96,7 @@ fn blocks(
                 columns: columns.clone(),
                 depth: first..(first + depth).min(k),
                 waits: cells.sums > 0,
+                goes_past,
             })
         })
     })
@@ -117,7 +121,9 @@ impl<E: Element> Product<E> {
         let k = self.shape.2;
         let cut = Cut::new::<E>(&self.extent(), (rows.len(), columns.len()), packs.kernel);
         packs.make_room(cut.cells);
-        let blocks = blocks((rows, columns), k, cut);
+        // Other processors than those with AMX were not measured.
+        let goes_past = packs.kernel.sums_wait && self.output.is_large(rows.len() * columns.len());
+        let blocks = blocks((rows, columns), k, cut, goes_past);
         // SAFETY: parts of the cell; C overlaps no operand, also of the block that comes next.
         unsafe {
             match packs.kernel.takes_parts() {
@@ -126,14 +132,14 @@ impl<E: Element> Product<E> {
                 _ => blocks.for_each(|block| self.block(&block, packs)),
             }
         }
-        simd::settle();
+        simd::fence();
         packs.kernel.release();
     }
 
     /// One block: packs B unless it is, and A where the kernels cannot read it as it is.
     ///
     /// # Safety
-    /// As [`Self::run`].
+    /// As [`Self::run`]; before C is read, [`simd::fence`] must follow.
     unsafe fn block(&self, block: &Block, packs: &mut Packs<E>) {
         let (kernel, depth) = (packs.kernel, block.depth.len());
         let Rooms { left: gathered, right: packed, sums } = packs.rooms();
@@ -204,7 +210,7 @@ impl<E: Element> Product<E> {
     /// where it goes, its rows, vectors and steps, and its panel of B.
     ///
     /// # Safety
-    /// As [`Self::run`], with B as `panels`; `multiply` must write no other sums.
+    /// As [`Self::block`], with B as `panels`; `multiply` must write no other sums.
     pub(super) unsafe fn strip(
         &self,
         rows: Range<usize>,
@@ -246,12 +252,12 @@ impl<E: Element> Product<E> {
             }
             // Sums that do not wait come here once, but for wide ones at an edge.
             let output = if block.waits || first { output } else { output.adding() };
-            let past = output.passes(self.shape.0 * self.shape.1, width);
+            let past = block.goes_past && output.takes_whole_lines(width);
             if !past {
                 output.prefetch((rows.len(), width));
             }
             multiply(tile, kernel.panel(), block.waits && !first);
-            // SAFETY: a tile of C, whose operands are readable.
+            // SAFETY: a tile of C, whose operands are readable; past the caches as it may go.
             unsafe { output.finish((tile, kernel.panel()), (rows.len(), width), past) };
         }
     }

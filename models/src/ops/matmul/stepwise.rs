@@ -168,9 +168,10 @@ impl Packing {
     /// in registers.
     ///
     /// # Safety
-    /// As [`Self::step`].
+    /// As [`Self::step`], up to a row that there is.
     #[target_feature(enable = "avx512f,avx512bw")]
     pub(super) unsafe fn run_to(&mut self, end: usize) {
+        debug_assert!(end <= self.padded.0, "{end} of {:?}", self.padded);
         // SAFETY: as this function.
         unsafe {
             match self.form {
