@@ -55,6 +55,11 @@ impl Stream {
         (self.bits(index) >> 11) as f64 * (1.0 / (1_u64 << 53) as f64)
     }
 
+    /// Uniform in [-1, 1), 53 bits.
+    pub fn signed(self, index: u64) -> f64 {
+        2.0 * self.uniform(index) - 1.0
+    }
+
     /// Uniform in 0..bound, by multiplication (bias below bound / 2^64).
     pub fn below(self, index: u64, bound: u64) -> u64 {
         ((u128::from(self.bits(index)) * u128::from(bound)) >> 64) as u64

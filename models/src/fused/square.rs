@@ -74,7 +74,7 @@ fn shape(side: usize) -> Shape {
 /// Numbers uniform in [-1, 1): of a constant the parts that f32 is split into are mostly zeros,
 /// which some processors multiply faster.
 fn numbers<E: Element>(stream: Stream, len: usize) -> Vec<E> {
-    let number = |index| E::narrow(E::Wide::from_f64(2.0 * stream.uniform(index) - 1.0));
+    let number = |index| E::narrow(E::Wide::from_f64(stream.signed(index)));
     (0..len as u64).into_par_iter().map(number).collect()
 }
 
@@ -105,17 +105,20 @@ mod tests {
 
     const SIDE: usize = 33;
 
-    /// How far the product is off, and how many values the left operand has.
+    /// How far the product is off, and how many values each operand has at least.
     fn error_and_values<E: Element>(operands: &Operands<E>) -> (f64, usize) {
         let [left, right] = [&operands.left, &operands.right].map(|matrix| widened(matrix));
         let rows = left.chunks(SIDE);
         let exact: Vec<f64> =
             rows.flat_map(|row| right.chunks(SIDE).map(|column| inner(row, column))).collect();
         let found: Vec<E::Wide> = operands.product.iter().map(|value| value.widen()).collect();
-        let mut values = left;
-        values.sort_by(f64::total_cmp);
-        values.dedup();
-        (relative_error(&found, &exact), values.len())
+        let error = relative_error(&found, &exact);
+        let values = [left, right].map(|mut values| {
+            values.sort_by(f64::total_cmp);
+            values.dedup();
+            values.len()
+        });
+        (error, values[0].min(values[1]))
     }
 
     #[test]

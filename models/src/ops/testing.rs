@@ -3,10 +3,10 @@
 use super::{Element, Float};
 use crate::rng::{Purpose, Stream};
 
-/// `len` numbers uniform in (-1, 1).
+/// `len` numbers uniform in [-1, 1).
 pub(crate) fn uniform<T: Float>(len: usize, seed: u64) -> Vec<T> {
     let stream = Stream::new(seed, Purpose::Test);
-    (0..len as u64).map(|i| T::from_f64(2.0 * stream.uniform(i) - 1.0)).collect()
+    (0..len as u64).map(|i| T::from_f64(stream.signed(i))).collect()
 }
 
 /// The elements nearest to these values.
