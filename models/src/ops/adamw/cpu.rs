@@ -4,7 +4,8 @@ use half::bf16;
 use rayon::prelude::*;
 
 use super::AdamW;
-use crate::ops::{ELEMENT_CHUNK, Element, Float, simd};
+use crate::ops::simd::{self, RUN};
+use crate::ops::{ELEMENT_CHUNK, Element, Float};
 
 /// [`step`](super::step) in f32 or f64, and
 /// [`step_and_narrow`](super::step_and_narrow) where there are working weights.
@@ -24,27 +25,34 @@ pub(crate) fn update<E: Element>(
         .par_chunks_mut(ELEMENT_CHUNK)
         .zip(second_moments.par_chunks_mut(ELEMENT_CHUNK));
     let weights = weights.par_chunks_mut(ELEMENT_CHUNK).zip(gradients.par_chunks(ELEMENT_CHUNK));
+    let chunks = weights.zip(moments).map(|((weights, gradients), (first, second))| Chunk {
+        weights,
+        gradients,
+        first,
+        second,
+    });
+    let factors = Factors::new(adamw);
     let Some(working) = working else {
-        return weights.zip(moments).for_each(|((weights, gradients), (first, second))| {
+        return chunks.for_each(|mut chunk| {
             simd::vectorize(
                 #[inline(always)]
-                || chunk(weights, gradients, first, second, adamw),
+                || chunk.update(&factors, |_, _| ()),
             );
         });
     };
     assert_eq!(working.len(), len, "working weights as long as weights");
-    let working = working.par_chunks_mut(ELEMENT_CHUNK);
-    weights.zip(moments).zip(working).for_each(
-        |(((weights, gradients), (first, second)), working)| {
-            simd::vectorize(
-                #[inline(always)]
-                || {
-                    chunk(weights, gradients, first, second, adamw);
-                    round(working, weights); // still in the cache
-                },
-            );
-        },
-    );
+    chunks.zip(working.par_chunks_mut(ELEMENT_CHUNK)).for_each(|(mut chunk, working)| {
+        simd::vectorize(
+            #[inline(always)]
+            || {
+                chunk.update(&factors, |start, weights| {
+                    let working = &mut working[start..start + weights.len()];
+                    simd::prefetch_ahead(working);
+                    round(working, weights);
+                });
+            },
+        );
+    });
 }
 
 /// Writes the weights rounded.
@@ -69,32 +77,90 @@ fn round<E: Element>(working: &mut [E], weights: &[E::Wide]) {
     }
 }
 
-#[inline(always)]
-fn chunk<T: Float>(
-    weights: &mut [T],
-    gradients: &[T],
-    first: &mut [T],
-    second: &mut [T],
-    adamw: &AdamW,
-) {
-    let beta1 = T::from_f64(adamw.beta1);
-    let beta2 = T::from_f64(adamw.beta2);
-    let rest1 = T::from_f64(1.0 - adamw.beta1);
-    let rest2 = T::from_f64(1.0 - adamw.beta2);
-    let epsilon = T::from_f64(adamw.epsilon);
-    let scale = T::from_f64(adamw.gradient_scale);
-    let rate = T::from_f64(adamw.learning_rate / adamw.correction1);
-    let root_correction = T::from_f64(1.0 / adamw.correction2.sqrt());
-    let keep = T::from_f64(1.0 - adamw.learning_rate * adamw.weight_decay);
-    let moments = first.iter_mut().zip(second);
-    for ((weight, &gradient), (first, second)) in weights.iter_mut().zip(gradients).zip(moments) {
-        let gradient = gradient * scale;
-        let m = beta1 * *first + rest1 * gradient;
-        let v = beta2 * *second + rest2 * gradient * gradient;
-        *first = m;
-        *second = v;
-        *weight = keep * *weight - rate * m / (v.sqrt() * root_correction + epsilon);
+/// What every element is updated with.
+struct Factors<T> {
+    scale: T,
+    beta1: T,
+    beta2: T,
+    rest1: T,
+    rest2: T,
+    epsilon: T,
+    rate: T,
+    root_correction: T,
+    keep: T,
+}
+
+impl<T: Float> Factors<T> {
+    fn new(adamw: &AdamW) -> Self {
+        Self {
+            scale: T::from_f64(adamw.gradient_scale),
+            beta1: T::from_f64(adamw.beta1),
+            beta2: T::from_f64(adamw.beta2),
+            rest1: T::from_f64(1.0 - adamw.beta1),
+            rest2: T::from_f64(1.0 - adamw.beta2),
+            epsilon: T::from_f64(adamw.epsilon),
+            rate: T::from_f64(adamw.learning_rate / adamw.correction1),
+            root_correction: T::from_f64(1.0 / adamw.correction2.sqrt()),
+            keep: T::from_f64(1.0 - adamw.learning_rate * adamw.weight_decay),
+        }
     }
+}
+
+/// What one task updates, all of one length.
+struct Chunk<'a, T> {
+    weights: &'a mut [T],
+    gradients: &'a [T],
+    first: &'a mut [T],
+    second: &'a mut [T],
+}
+
+impl<T: Float> Chunk<'_, T> {
+    /// Updates all, and hands on where each run of new weights starts, and the run.
+    #[inline(always)]
+    fn update(&mut self, factors: &Factors<T>, mut updated: impl FnMut(usize, &[T])) {
+        let (weights, weights_rest) = self.weights.as_chunks_mut::<RUN>();
+        let (gradients, gradients_rest) = self.gradients.as_chunks::<RUN>();
+        let (first, first_rest) = self.first.as_chunks_mut::<RUN>();
+        let (second, second_rest) = self.second.as_chunks_mut::<RUN>();
+        let rest_start = weights.len() * RUN;
+        let moments = first.iter_mut().zip(second);
+        let runs = weights.iter_mut().zip(gradients).zip(moments);
+        for (index, ((weights, gradients), (first, second))) in runs.enumerate() {
+            for stream in [&*weights, gradients, &*first, &*second] {
+                simd::prefetch_ahead(stream);
+            }
+            run(weights, gradients, (first, second), factors);
+            updated(index * RUN, weights);
+        }
+        let moments = first_rest.iter_mut().zip(second_rest);
+        let rest = weights_rest.iter_mut().zip(gradients_rest).zip(moments);
+        for (index, ((weight, gradient), (first, second))) in rest.enumerate() {
+            let weight = std::array::from_mut(weight);
+            let moments = (std::array::from_mut(first), std::array::from_mut(second));
+            run(weight, std::array::from_ref(gradient), moments, factors);
+            updated(rest_start + index, weight);
+        }
+    }
+}
+
+/// Some elements as values: the compiler does not know that the slices lie apart.
+#[inline(always)]
+fn run<T: Float, const N: usize>(
+    weights: &mut [T; N],
+    gradients: &[T; N],
+    (first, second): (&mut [T; N], &mut [T; N]),
+    factors: &Factors<T>,
+) {
+    let (mut new, mut means, mut squares) = (*weights, *first, *second);
+    for lane in 0..N {
+        let gradient = gradients[lane] * factors.scale;
+        let m = factors.beta1 * means[lane] + factors.rest1 * gradient;
+        let v = factors.beta2 * squares[lane] + factors.rest2 * gradient * gradient;
+        let root = v.sqrt() * factors.root_correction + factors.epsilon;
+        new[lane] = factors.keep * new[lane] - factors.rate * m / root;
+        (means[lane], squares[lane]) = (m, v);
+    }
+    (*weights, *first, *second) = (new, means, squares);
 }
 
 #[cfg(test)]
