@@ -6,7 +6,7 @@ use super::llama::{Llama, Rotation, swiglu};
 use super::ops_agree::{agree, as_type, dimensions, no_mask, numbers, oracle};
 use crate::ModelConfig;
 use crate::config::{self, Family, RopeScaling};
-use crate::ops::{self, Float, rms_norm, rope};
+use crate::ops::{self, Float, RowSums, rms_norm, rope};
 
 /// H = 6, K = 2, D = 10, stretched so that all three kinds of waves are there.
 fn model() -> (ModelConfig, config::Llama) {
@@ -48,7 +48,8 @@ fn norms<T: Float>() {
     rms_norm::forward(&mut found, &mut inverses, &x, &w, llama.norm_epsilon);
     agree("y", &found, &y);
     let (mut dx, mut dw) = (vec![T::ZERO; rows * width], vec![T::ZERO; width]);
-    rms_norm::backward(&mut dx, &mut dw, &dy, &inverses, &x, &w);
+    let sums = &mut RowSums::new(rows, width);
+    rms_norm::backward(&mut dx, &mut dw, &dy, (&inverses, &x), &w, sums);
     agree("dx", &dx, &gradients["x"]);
     agree("dw", &dw, &gradients["n.weight"]);
 }

@@ -15,7 +15,8 @@ use crate::ModelConfig;
 use crate::config::Family;
 use crate::ops::testing::relative_error;
 use crate::ops::{
-    Float, adamw, attention, cross_entropy, embedding, gelu as gelu_op, layer_norm, matmul, norm,
+    Float, RowSums, adamw, attention, cross_entropy, embedding, gelu as gelu_op, layer_norm,
+    matmul, norm,
 };
 use crate::rng::{Purpose, Stream};
 
@@ -148,8 +149,9 @@ fn layer_norms<T: Float>() {
     agree("y", &found, &y);
     let mut dx = vec![T::ZERO; rows * width];
     let (mut dw, mut db) = (vec![T::ZERO; width], vec![T::ZERO; width]);
-    let sums = layer_norm::Gradients { weight: &mut dw, bias: &mut db };
-    layer_norm::backward(&mut dx, sums, &dy, &stats, &x, &w);
+    let into = layer_norm::Gradients { weight: &mut dw, bias: &mut db };
+    let sums = &mut RowSums::new(rows, 2 * width);
+    layer_norm::backward(&mut dx, into, &dy, (&stats, &x), &w, sums);
     agree("dx", &dx, &gradients["x"]);
     agree("dw", &dw, &gradients["ln.weight"]);
     agree("db", &db, &gradients["ln.bias"]);

@@ -14,7 +14,7 @@ use super::packed::PackedWeights;
 use super::size::Size;
 use crate::config::Family;
 use crate::memory::PACKED_WEIGHTS;
-use crate::ops::{Element, Float, attention, cross_entropy, matmul, rope};
+use crate::ops::{Element, Float, RowSums, attention, cross_entropy, matmul, rope};
 use crate::workload::Compute;
 use crate::{Meter, ModelConfig};
 
@@ -140,9 +140,10 @@ pub(super) struct Scratch<E: Element> {
     pub(super) head: cross_entropy::Workspace<E>,
 }
 
-/// What every product works in, and what counts every op.
+/// What every product works in, what norms sum in, and what counts every op.
 pub(super) struct Tools<E: Element> {
     pub(super) packs: matmul::Workspace<E>,
+    pub(super) row_sums: RowSums<E::Wide>,
     pub(super) meter: Meter,
 }
 
@@ -162,6 +163,7 @@ impl<E: Element> Scratch<E> {
             rope: rope_tables(config, size),
             tools: Tools {
                 packs: matmul::Workspace::for_products(size.threads, &size.products::<E>()),
+                row_sums: RowSums::new(size.rows, size.norm_sums()),
                 meter: Meter::default(),
             },
             attention: attention::Workspace::new(size.threads, &size.attention),
@@ -201,6 +203,7 @@ fn planned_bytes<E: Element>(config: &ModelConfig, size: &Size) -> Vec<(String, 
     let scratch = size.rows * (3 * size.width + size.feed_forward + size.wide());
     let blocks = attention::Workspace::<E>::planned_bytes(threads, &size.attention);
     let packs = matmul::Workspace::<E>::planned_bytes(threads, &size.products::<E>());
+    let row_sums = RowSums::<E::Wide>::planned_bytes(size.rows, size.norm_sums());
     let chunk = size.chunk_tokens::<E>();
     let logits = cross_entropy::Workspace::<E>::planned_bytes(chunk, size.vocabulary);
     let positions = match config.family {
@@ -218,7 +221,7 @@ fn planned_bytes<E: Element>(config: &ModelConfig, size: &Size) -> Vec<(String, 
         ("attention", (kept.qkv + kept.attention) * element + kept.log_sums * wide),
         ("feed-forward", kept.expanded * element),
         ("norm statistics", kept.stats * wide),
-        ("shared by all blocks", scratch * element),
+        ("shared by all blocks", scratch * element + row_sums),
         ("logits of one chunk", logits),
         ("workspaces of the threads", blocks + packs),
         ("positions", positions),

@@ -104,7 +104,7 @@ fn linear<E: Element>(
     weights: &mut BlockWeights<'_, E>,
     epilogue: Epilogue<'_, E>,
     (linear, kind, size): (Linear, Kind, &Size),
-    Tools { packs, meter }: &mut Tools<E>,
+    Tools { packs, meter, .. }: &mut Tools<E>,
 ) {
     let (shape, (weight, bias)) = (size.linear(linear), weights.linear(linear));
     let more = usize::from(!matches!(epilogue, Epilogue::Store));
@@ -215,7 +215,7 @@ impl<E: Element> Half<'_, E> {
         (dx, factor): (&mut [E], Option<&[E]>),
         dy: &[E],
         x: &[E],
-        Tools { packs, meter }: &mut Tools<E>,
+        Tools { packs, meter, .. }: &mut Tools<E>,
     ) {
         let (shape, role, sums) = (self.size.linear(linear), linear.role(), self.sums);
         let (dweight, dbias) = self.weights.places.linear(linear).of_mut(self.gradients);
@@ -259,10 +259,11 @@ impl<E: Element> Half<'_, E> {
     ) {
         let gradients = (place.of_mut(self.gradients), self.sums);
         let (size, (weight, _)) = (self.size, self.weights.norm(place));
-        tools.meter.time(
+        let Tools { meter, row_sums, .. } = tools;
+        meter.time(
             (Role::Norm, Kind::Backward),
             || size.norm_work::<E>(true),
-            || size.norm.backward(dx, gradients, dy, saw, weight),
+            || size.norm.backward(dx, gradients, dy, saw, weight, row_sums),
         );
     }
 }

@@ -137,7 +137,7 @@ impl<E: Element> Network<E> {
         let table = places.of(weights.segment(&places.segment.range)?);
         let (chunk, width) = (self.size.chunk_tokens::<E>(), self.size.width);
         let Scratch { normed, head, tools, .. } = &mut self.scratch;
-        let Tools { packs, meter } = tools;
+        let Tools { packs, meter, .. } = tools;
         let chunks = normed.chunks(chunk * width).zip(batch.targets.chunks(chunk));
         let inputs = |(hidden, targets)| cross_entropy::Inputs { hidden, table, targets, width };
         let loss = |inputs| cross_entropy::forward(inputs, head, packs, meter);
@@ -188,7 +188,7 @@ impl<E: Element> Network<E> {
         let table = places.of(weights.segment(&places.segment.range)?);
         let (chunk, width) = (self.size.chunk_tokens::<E>(), self.size.width);
         let Scratch { normed, branch, head, tools, .. } = &mut self.scratch;
-        let Tools { packs, meter } = tools;
+        let Tools { packs, meter, .. } = tools;
         let hidden = normed.chunks(chunk * width).zip(branch.chunks_mut(chunk * width));
         let mut loss = 0.0;
         for ((hidden, dhidden), targets) in hidden.zip(targets.chunks(chunk)) {
@@ -214,12 +214,13 @@ impl<E: Element> Network<E> {
         let (weight, _) = places.norm.of(weights.segment(&places.segment.range)?);
         let gradients = places.norm.of_mut(sink.gradient(places.segment.index));
         let (input, stats) = kept.final_norm(size);
-        let Scratch { branch, gradient, tools, .. } = scratch;
+        let Scratch { branch, gradient, tools: Tools { meter, row_sums, .. }, .. } = scratch;
         ops::clear(gradient);
-        tools.meter.time(
+        let (gradients, saw) = ((gradients, sums), (&*stats, input));
+        meter.time(
             (Role::Norm, Kind::Backward),
             || size.norm_work::<E>(true),
-            || size.norm.backward(gradient, (gradients, sums), branch, (&*stats, input), weight),
+            || size.norm.backward(gradient, gradients, branch, saw, weight, row_sums),
         );
         sink.complete(places.segment.index);
         Ok(())

@@ -3,7 +3,7 @@
 use crate::ModelConfig;
 use crate::config::Family;
 use crate::ops::matmul::Sums;
-use crate::ops::{Element, Float, layer_norm, rms_norm};
+use crate::ops::{Element, Float, RowSums, layer_norm, rms_norm};
 
 /// LayerNorm with bias, or RMSNorm without.
 #[derive(Debug, Clone, Copy)]
@@ -33,6 +33,14 @@ impl Norm {
 
     /// Numbers that it keeps of each row.
     pub(super) fn numbers(self) -> usize {
+        match self {
+            Self::Layer => 2,
+            Self::RootMeanSquare { .. } => 1,
+        }
+    }
+
+    /// Vectors of parameters: weight, and in LayerNorm bias.
+    pub(super) fn parameters(self) -> usize {
         match self {
             Self::Layer => 2,
             Self::RootMeanSquare { .. } => 1,
@@ -80,6 +88,7 @@ impl Norm {
         dy: &[E],
         (stats, x): (&[E::Wide], &[E]),
         weight: &[E],
+        row_sums: &mut RowSums<E::Wide>,
     ) {
         let (dweight, dbias) = match sums {
             Sums::Write => cleared(gradients),
@@ -89,9 +98,12 @@ impl Norm {
             Self::Layer => {
                 let bias = dbias.unwrap_or_else(|| unreachable!("LayerNorm has a bias"));
                 let gradients = layer_norm::Gradients { weight: dweight, bias };
-                layer_norm::backward(dx, gradients, dy, stats.as_chunks().0, x, weight);
+                let saw = (stats.as_chunks().0, x);
+                layer_norm::backward(dx, gradients, dy, saw, weight, row_sums);
             }
-            Self::RootMeanSquare { .. } => rms_norm::backward(dx, dweight, dy, stats, x, weight),
+            Self::RootMeanSquare { .. } => {
+                rms_norm::backward(dx, dweight, dy, (stats, x), weight, row_sums);
+            }
         }
     }
 }

@@ -149,6 +149,11 @@ impl Size {
         self.rows * self.norm.numbers()
     }
 
+    /// Numbers that a norm's backward sums over rows: one for each of its parameters.
+    pub(super) fn norm_sums(&self) -> usize {
+        self.width * self.norm.parameters()
+    }
+
     /// One pass of a norm over all rows.
     pub(super) fn norm_work<E: Element>(&self, is_backward: bool) -> Work {
         work::norm::<E>(self.rows * self.width, self.stats(), is_backward)

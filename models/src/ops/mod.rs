@@ -20,6 +20,7 @@ pub mod norm;
 mod pairs;
 pub mod rms_norm;
 pub mod rope;
+mod row_sums;
 pub(crate) mod simd;
 pub mod swiglu;
 #[cfg(test)]
@@ -27,6 +28,7 @@ pub(crate) mod testing;
 pub mod work;
 
 pub use float::{Element, Float};
+pub use row_sums::RowSums;
 pub use work::Work;
 
 use rayon::prelude::*;

@@ -142,6 +142,13 @@ fn cache_lines(start: *const i8, bytes: usize) -> impl Iterator<Item = *const i8
 /// register of f32, two of f64.
 pub(crate) const LANES: usize = 16;
 
+/// Some elements from `start` on as values: where slices are written, the compiler does not know that
+/// they lie apart, and would read each again.
+#[inline(always)]
+pub(crate) fn values<T: Copy, const N: usize>(slice: &[T], start: usize) -> [T; N] {
+    *slice[start..].first_chunk().unwrap_or_else(|| unreachable!("a run that is whole"))
+}
+
 /// Sum of products of both slices in a fixed order that vectorises.
 #[inline(always)]
 pub(crate) fn dot<E: Element>(left: &[E], right: &[E]) -> E::Wide {
@@ -169,28 +176,34 @@ pub(crate) fn sum_of<E: Element>(
     fold(lanes)
 }
 
-/// Sum of a function of triples of three slices in a fixed order that vectorises.
+/// Sums of functions of triples of three slices in a fixed order that vectorises.
 #[inline(always)]
-pub(crate) fn sum_of_three<E: Element>(
+pub(crate) fn sums_of_three<E: Element, const N: usize>(
     first: &[E],
     second: &[E],
     third: &[E],
-    f: impl Fn(E::Wide, E::Wide, E::Wide) -> E::Wide,
-) -> E::Wide {
-    let mut lanes = [E::Wide::ZERO; LANES];
+    f: impl Fn(E::Wide, E::Wide, E::Wide) -> [E::Wide; N],
+) -> [E::Wide; N] {
+    let mut sums = [[E::Wide::ZERO; LANES]; N];
     let (first_chunks, first_rest) = first.as_chunks::<LANES>();
     let (second_chunks, second_rest) = second.as_chunks::<LANES>();
     let (third_chunks, third_rest) = third.as_chunks::<LANES>();
+    let mut add = |lane: usize, a: E, b: E, c: E| {
+        let values = f(a.widen(), b.widen(), c.widen());
+        for (lanes, value) in sums.iter_mut().zip(values) {
+            lanes[lane] += value;
+        }
+    };
     for ((a, b), c) in first_chunks.iter().zip(second_chunks).zip(third_chunks) {
         for lane in 0..LANES {
-            lanes[lane] += f(a[lane].widen(), b[lane].widen(), c[lane].widen());
+            add(lane, a[lane], b[lane], c[lane]);
         }
     }
     let rest = first_rest.iter().zip(second_rest).zip(third_rest);
-    for (lane, ((&a, &b), &c)) in lanes.iter_mut().zip(rest) {
-        *lane += f(a.widen(), b.widen(), c.widen());
+    for (lane, ((&a, &b), &c)) in rest.enumerate() {
+        add(lane, a, b, c);
     }
-    fold(lanes)
+    sums.map(fold)
 }
 
 /// Sum of a slice in a fixed order that vectorises.

@@ -1,9 +1,11 @@
-//! Rows in parallel for everything per row; columns in parallel for the sums over rows.
+//! Rows in parallel; groups of rows where there are sums over them.
 
 use rayon::prelude::*;
 
 use super::{EPSILON, Gradients, Parameters};
-use crate::ops::{COLUMN_CHUNK, Element, Float, ROW_CHUNK, simd};
+use crate::ops::row_sums::{GROUP_ROWS, RowSums, add_places};
+use crate::ops::simd::{self, RUN};
+use crate::ops::{Element, Float, ROW_CHUNK};
 
 /// Writes `y` (N, C) and, per row, mean and 1 / standard deviation to `stats` (N, 2).
 ///
@@ -77,85 +79,97 @@ fn normalise<E: Element>(
 /// Adds to `dx` (N, C) and to the parameters' gradients from `dy` (N, C) and what forward saw.
 ///
 /// # Panics
-/// When lengths do not fit together.
+/// When lengths do not fit together, or `sums` are not for N rows of 2 C numbers.
 pub fn backward<E: Element>(
     dx: &mut [E],
     gradients: Gradients<'_, E::Wide>,
     dy: &[E],
-    stats: &[[E::Wide; 2]],
-    x: &[E],
+    (stats, x): (&[[E::Wide; 2]], &[E]),
     weight: &[E],
+    sums: &mut RowSums<E::Wide>,
 ) {
     let width = check(dx, stats, x, Parameters { weight, bias: weight });
     assert_eq!(dy.len(), x.len(), "dy (N, C)");
     assert_eq!(gradients.weight.len(), width, "dw (C)");
     assert_eq!(gradients.bias.len(), width, "db (C)");
-    parameters(gradients, dy, stats, x);
-    let inputs = x.par_chunks(ROW_CHUNK * width).zip(stats.par_chunks(ROW_CHUNK));
-    let rows = dx.par_chunks_mut(ROW_CHUNK * width).zip(dy.par_chunks(ROW_CHUNK * width));
-    rows.zip(inputs).for_each(|((dx, dy), (x, stats))| {
+    let places = sums.places(stats.len(), 2 * width);
+    let inputs = x.par_chunks(GROUP_ROWS * width).zip(stats.par_chunks(GROUP_ROWS));
+    let inputs = inputs.zip(dy.par_chunks(GROUP_ROWS * width));
+    let outputs = dx.par_chunks_mut(GROUP_ROWS * width).zip(places.par_chunks_mut(2 * width));
+    outputs.zip(inputs).for_each(|((dx, place), ((x, stats), dy))| {
         simd::vectorize(
             #[inline(always)]
             || {
+                place.fill(E::Wide::ZERO);
+                let (dweight, dbias) = place.split_at_mut(width);
                 let rows = dx.chunks_exact_mut(width).zip(dy.chunks_exact(width));
                 for (((dx, dy), x), &stats) in rows.zip(x.chunks_exact(width)).zip(stats) {
-                    row(dx, dy, x, stats, weight);
+                    let (dweight, dbias) = (&mut *dweight, &mut *dbias);
+                    Row { dx, dweight, dbias, dy, x, weight }.backward(stats);
                 }
             },
         );
     });
+    add_places(gradients.weight, places, 2 * width, 0);
+    add_places(gradients.bias, places, 2 * width, width);
 }
 
-/// One row of dx, with g = dy w and h = (x - mean) / standard deviation.
-#[inline(always)]
-fn row<E: Element>(dx: &mut [E], dy: &[E], x: &[E], [mean, inverse]: [E::Wide; 2], weight: &[E]) {
-    let count = E::Wide::from_f64(x.len() as f64);
-    let mean_g = simd::dot(dy, weight) / count;
-    let mean_gh = simd::sum_of_three(dy, weight, x, |dy, w, x| dy * w * (x - mean));
-    let mean_gh = mean_gh * inverse / count;
-    for ((dx, &dy), (&x, &weight)) in dx.iter_mut().zip(dy).zip(x.iter().zip(weight)) {
-        let (g, h) = (dy.widen() * weight.widen(), (x.widen() - mean) * inverse);
-        *dx = E::narrow(dx.widen() + inverse * (g - mean_g - h * mean_gh));
+/// One row of a backward.
+struct Row<'a, E: Element> {
+    dx: &'a mut [E],
+    /// The sums that its part of dw and db is added to.
+    dweight: &'a mut [E::Wide],
+    dbias: &'a mut [E::Wide],
+    dy: &'a [E],
+    x: &'a [E],
+    weight: &'a [E],
+}
+
+impl<E: Element> Row<'_, E> {
+    /// With g = dy w and h = (x - mean) / standard deviation.
+    #[inline(always)]
+    fn backward(mut self, [mean, inverse]: [E::Wide; 2]) {
+        let count = E::Wide::from_f64(self.x.len() as f64);
+        let [sum_g, sum_gh] = simd::sums_of_three(self.dy, self.weight, self.x, |dy, w, x| {
+            [dy * w, dy * w * (x - mean)]
+        });
+        let means = [sum_g / count, sum_gh * inverse / count];
+        let whole = self.x.len() / RUN * RUN;
+        for start in (0..whole).step_by(RUN) {
+            self.run::<RUN>(start, [mean, inverse], means);
+        }
+        for start in whole..self.x.len() {
+            self.run::<1>(start, [mean, inverse], means);
+        }
     }
-}
 
-/// Sums over rows, each column by one task in the order of the rows.
-fn parameters<E: Element>(
-    gradients: Gradients<'_, E::Wide>,
-    dy: &[E],
-    stats: &[[E::Wide; 2]],
-    x: &[E],
-) {
-    let width = gradients.weight.len();
-    let columns = gradients
-        .weight
-        .par_chunks_mut(COLUMN_CHUNK)
-        .zip(gradients.bias.par_chunks_mut(COLUMN_CHUNK));
-    columns.enumerate().for_each(|(chunk, (dweight, dbias))| {
-        simd::vectorize(
-            #[inline(always)]
-            || {
-                let columns = chunk * COLUMN_CHUNK..chunk * COLUMN_CHUNK + dweight.len();
-                let mut sums = [[E::Wide::ZERO; COLUMN_CHUNK]; 2];
-                let rows = dy.chunks_exact(width).zip(x.chunks_exact(width));
-                for ((dy, x), &[mean, inverse]) in rows.zip(stats) {
-                    let (dy, x) = (&dy[columns.clone()], &x[columns.clone()]);
-                    let [weights, biases] = &mut sums;
-                    let sums = weights.iter_mut().zip(biases);
-                    for ((weight, bias), (&dy, &x)) in sums.zip(dy.iter().zip(x)) {
-                        *weight += dy.widen() * (x.widen() - mean) * inverse;
-                        *bias += dy.widen();
-                    }
-                }
-                for (total, &sum) in dweight.iter_mut().zip(&sums[0]) {
-                    *total += sum;
-                }
-                for (total, &sum) in dbias.iter_mut().zip(&sums[1]) {
-                    *total += sum;
-                }
-            },
-        );
-    });
+    #[inline(always)]
+    fn run<const N: usize>(
+        &mut self,
+        start: usize,
+        [mean, inverse]: [E::Wide; 2],
+        [mean_g, mean_gh]: [E::Wide; 2],
+    ) {
+        let next_row = start + self.x.len();
+        for row in [&*self.dx, self.dy, self.x] {
+            simd::prefetch(row.as_ptr().wrapping_add(next_row), N);
+        }
+        let mut dx: [E; N] = simd::values(self.dx, start);
+        let mut dweight: [E::Wide; N] = simd::values(self.dweight, start);
+        let mut dbias: [E::Wide; N] = simd::values(self.dbias, start);
+        let (dy, x): ([E; N], [E; N]) = (simd::values(self.dy, start), simd::values(self.x, start));
+        let weight: [E; N] = simd::values(self.weight, start);
+        for lane in 0..N {
+            let (dy, h) = (dy[lane].widen(), (x[lane].widen() - mean) * inverse);
+            let g = dy * weight[lane].widen();
+            dx[lane] = E::narrow(dx[lane].widen() + inverse * (g - mean_g - h * mean_gh));
+            dweight[lane] += dy * h;
+            dbias[lane] += dy;
+        }
+        self.dx[start..start + N].copy_from_slice(&dx);
+        self.dweight[start..start + N].copy_from_slice(&dweight);
+        self.dbias[start..start + N].copy_from_slice(&dbias);
+    }
 }
 
 fn check<E: Element>(y: &[E], stats: &[[E::Wide; 2]], x: &[E], norm: Parameters<'_, E>) -> usize {
@@ -169,9 +183,10 @@ fn check<E: Element>(y: &[E], stats: &[[E::Wide; 2]], x: &[E], norm: Parameters<
 #[cfg(test)]
 mod tests {
     use super::{Gradients, Parameters, apply, backward, forward};
+    use crate::ops::row_sums::{GROUP_ROWS, RowSums};
     use crate::ops::testing::{check_gradient, inner, uniform};
 
-    const ROWS: usize = 19;
+    const ROWS: usize = GROUP_ROWS + 3;
     const WIDTH: usize = 70;
 
     fn run(x: &[f64], weight: &[f64], bias: &[f64]) -> (Vec<f64>, Vec<[f64; 2]>) {
@@ -210,7 +225,8 @@ mod tests {
         let mut dx = vec![0.5; x.len()];
         let (mut dweight, mut dbias) = (vec![0.25; WIDTH], vec![0.125; WIDTH]);
         let gradients = Gradients { weight: &mut dweight, bias: &mut dbias };
-        backward(&mut dx, gradients, &dy, &stats, &x, &weight);
+        let sums = &mut RowSums::new(ROWS, 2 * WIDTH);
+        backward(&mut dx, gradients, &dy, (&stats, &x), &weight, sums);
         dx.iter_mut().for_each(|d| *d -= 0.5);
         dweight.iter_mut().for_each(|d| *d -= 0.25);
         dbias.iter_mut().for_each(|d| *d -= 0.125);

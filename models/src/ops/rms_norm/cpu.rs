@@ -1,8 +1,10 @@
-//! Rows in parallel for everything per row; columns in parallel for the sum over rows.
+//! Rows in parallel; groups of rows where there is a sum over them.
 
 use rayon::prelude::*;
 
-use crate::ops::{COLUMN_CHUNK, Element, Float, ROW_CHUNK, simd};
+use crate::ops::row_sums::{GROUP_ROWS, RowSums, add_places};
+use crate::ops::simd::{self, RUN};
+use crate::ops::{Element, Float, ROW_CHUNK};
 
 /// Writes `y` (N, C) and, per row, 1 / root mean square to `inverses` (N).
 ///
@@ -64,68 +66,82 @@ fn normalise<E: Element>(y: &mut [E], x: &[E], inverse: E::Wide, weight: &[E]) {
 /// Adds to `dx` (N, C) and `dweight` (C) from `dy` (N, C) and what forward saw.
 ///
 /// # Panics
-/// When lengths do not fit together.
+/// When lengths do not fit together, or `sums` are not for N rows of C numbers.
 pub fn backward<E: Element>(
     dx: &mut [E],
     dweight: &mut [E::Wide],
     dy: &[E],
-    inverses: &[E::Wide],
-    x: &[E],
+    (inverses, x): (&[E::Wide], &[E]),
     weight: &[E],
+    sums: &mut RowSums<E::Wide>,
 ) {
     let width = check(dx, inverses, x, weight);
     assert_eq!(dy.len(), x.len(), "dy (N, C)");
     assert_eq!(dweight.len(), width, "dw (C)");
-    sum_rows(dweight, dy, inverses, x);
-    let inputs = x.par_chunks(ROW_CHUNK * width).zip(inverses.par_chunks(ROW_CHUNK));
-    let rows = dx.par_chunks_mut(ROW_CHUNK * width).zip(dy.par_chunks(ROW_CHUNK * width));
-    rows.zip(inputs).for_each(|((dx, dy), (x, inverses))| {
+    let places = sums.places(inverses.len(), width);
+    let inputs = x.par_chunks(GROUP_ROWS * width).zip(inverses.par_chunks(GROUP_ROWS));
+    let inputs = inputs.zip(dy.par_chunks(GROUP_ROWS * width));
+    let outputs = dx.par_chunks_mut(GROUP_ROWS * width).zip(places.par_chunks_mut(width));
+    outputs.zip(inputs).for_each(|((dx, dweight), ((x, inverses), dy))| {
         simd::vectorize(
             #[inline(always)]
             || {
+                dweight.fill(E::Wide::ZERO);
                 let rows = dx.chunks_exact_mut(width).zip(dy.chunks_exact(width));
                 for (((dx, dy), x), &inverse) in rows.zip(x.chunks_exact(width)).zip(inverses) {
-                    row(dx, dy, x, inverse, weight);
+                    Row { dx, dweight: &mut *dweight, dy, x, weight }.backward(inverse);
                 }
             },
         );
     });
+    add_places(dweight, places, width, 0);
 }
 
-/// One row of dx.
-#[inline(always)]
-fn row<E: Element>(dx: &mut [E], dy: &[E], x: &[E], inverse: E::Wide, weight: &[E]) {
-    let count = E::Wide::from_f64(x.len() as f64);
-    let mean_gx = simd::sum_of_three(dy, weight, x, |dy, w, x| dy * w * x) / count;
-    let slope = inverse * inverse * mean_gx;
-    for ((dx, &dy), (&x, &weight)) in dx.iter_mut().zip(dy).zip(x.iter().zip(weight)) {
-        let g = dy.widen() * weight.widen();
-        *dx = E::narrow(dx.widen() + inverse * (g - x.widen() * slope));
+/// One row of a backward.
+struct Row<'a, E: Element> {
+    dx: &'a mut [E],
+    /// The sums that its part of dw is added to.
+    dweight: &'a mut [E::Wide],
+    dy: &'a [E],
+    x: &'a [E],
+    weight: &'a [E],
+}
+
+impl<E: Element> Row<'_, E> {
+    /// With g = dy w and h = x / root mean square.
+    #[inline(always)]
+    fn backward(mut self, inverse: E::Wide) {
+        let width = self.x.len();
+        let [sum_gx] = simd::sums_of_three(self.dy, self.weight, self.x, |dy, w, x| [dy * w * x]);
+        let mean_gh = sum_gx * inverse / E::Wide::from_f64(width as f64);
+        let whole = width / RUN * RUN;
+        for start in (0..whole).step_by(RUN) {
+            self.run::<RUN>(start, inverse, mean_gh);
+        }
+        for start in whole..width {
+            self.run::<1>(start, inverse, mean_gh);
+        }
     }
-}
 
-/// The weight's gradient: each column by one task in the order of the rows.
-fn sum_rows<E: Element>(dweight: &mut [E::Wide], dy: &[E], inverses: &[E::Wide], x: &[E]) {
-    let width = dweight.len();
-    dweight.par_chunks_mut(COLUMN_CHUNK).enumerate().for_each(|(chunk, dweight)| {
-        simd::vectorize(
-            #[inline(always)]
-            || {
-                let columns = chunk * COLUMN_CHUNK..chunk * COLUMN_CHUNK + dweight.len();
-                let mut sums = [E::Wide::ZERO; COLUMN_CHUNK];
-                let rows = dy.chunks_exact(width).zip(x.chunks_exact(width));
-                for ((dy, x), &inverse) in rows.zip(inverses) {
-                    let (dy, x) = (&dy[columns.clone()], &x[columns.clone()]);
-                    for (sum, (&dy, &x)) in sums.iter_mut().zip(dy.iter().zip(x)) {
-                        *sum += dy.widen() * x.widen() * inverse;
-                    }
-                }
-                for (total, &sum) in dweight.iter_mut().zip(&sums) {
-                    *total += sum;
-                }
-            },
-        );
-    });
+    #[inline(always)]
+    fn run<const N: usize>(&mut self, start: usize, inverse: E::Wide, mean_gh: E::Wide) {
+        let next_row = start + self.x.len();
+        for row in [&*self.dx, self.dy, self.x] {
+            simd::prefetch(row.as_ptr().wrapping_add(next_row), N);
+        }
+        let mut dx: [E; N] = simd::values(self.dx, start);
+        let mut dweight: [E::Wide; N] = simd::values(self.dweight, start);
+        let (dy, x): ([E; N], [E; N]) = (simd::values(self.dy, start), simd::values(self.x, start));
+        let weight: [E; N] = simd::values(self.weight, start);
+        for lane in 0..N {
+            let (dy, h) = (dy[lane].widen(), x[lane].widen() * inverse);
+            let g = dy * weight[lane].widen();
+            dx[lane] = E::narrow(dx[lane].widen() + inverse * (g - h * mean_gh));
+            dweight[lane] += dy * h;
+        }
+        self.dx[start..start + N].copy_from_slice(&dx);
+        self.dweight[start..start + N].copy_from_slice(&dweight);
+    }
 }
 
 fn check<E: Element>(y: &[E], inverses: &[E::Wide], x: &[E], weight: &[E]) -> usize {
@@ -140,11 +156,12 @@ mod tests {
 
     use super::{apply, backward, forward};
     use crate::ops::Element;
+    use crate::ops::row_sums::{GROUP_ROWS, RowSums};
     use crate::ops::testing::{
         check_gradient, inner, narrowed, on_threads, relative_error, uniform, widened,
     };
 
-    const ROWS: usize = 19;
+    const ROWS: usize = GROUP_ROWS + 3;
     const WIDTH: usize = 70;
     const EPSILON: f64 = 1e-3;
 
@@ -156,7 +173,8 @@ mod tests {
         let (mut y, mut dx) = (vec![E::ZERO; x.len()], vec![E::ZERO; x.len()]);
         let mut dweight = vec![E::Wide::ZERO; WIDTH];
         forward(&mut y, &mut inverses, x, weight, EPSILON);
-        backward(&mut dx, &mut dweight, dy, &inverses, x, weight);
+        let sums = &mut RowSums::new(ROWS, WIDTH);
+        backward(&mut dx, &mut dweight, dy, (&inverses, x), weight, sums);
         (y, inverses, dx, dweight)
     }
 
@@ -185,7 +203,8 @@ mod tests {
         let (_, inverses, ..) = run(&x, &weight, &dy);
         // Gradients are added to what is there.
         let (mut dx, mut dweight) = (vec![0.5; x.len()], vec![0.25; WIDTH]);
-        backward(&mut dx, &mut dweight, &dy, &inverses, &x, &weight);
+        let sums = &mut RowSums::new(ROWS, WIDTH);
+        backward(&mut dx, &mut dweight, &dy, (&inverses, &x), &weight, sums);
         dx.iter_mut().for_each(|d| *d -= 0.5);
         dweight.iter_mut().for_each(|d| *d -= 0.25);
         check_gradient("x", &x, &dx, |x| inner(&run(x, &weight, &dy).0, &dy));
