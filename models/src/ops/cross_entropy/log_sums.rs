@@ -52,31 +52,24 @@ fn part<E: Element>(logits: &[E], maxima: &mut [E::Wide], sums: &mut [E::Wide]) 
     for ids in logits.chunks(ROWS * tokens) {
         let tiles = maxima.chunks_mut(COLUMNS).zip(sums.chunks_mut(COLUMNS));
         for (index, (maxima, sums)) in tiles.enumerate() {
-            let of = |row, width| tile_row(row, index * COLUMNS, width);
+            let first = index * COLUMNS;
             // A length that the compiler knows makes loops without ends.
             if maxima.len() == COLUMNS {
-                let rows = || ids.chunks_exact(tokens).map(|row| of(row, COLUMNS));
-                tile(rows, &mut maxima[..COLUMNS], &mut sums[..COLUMNS]);
+                let rows = || ids.chunks_exact(tokens).map(|row| &row[first..first + COLUMNS]);
+                tile((rows, tokens), &mut maxima[..COLUMNS], &mut sums[..COLUMNS]);
             } else {
-                let width = maxima.len();
-                tile(|| ids.chunks_exact(tokens).map(|row| of(row, width)), maxima, sums);
+                let end = first + maxima.len();
+                let rows = || ids.chunks_exact(tokens).map(|row| &row[first..end]);
+                tile((rows, tokens), maxima, sums);
             }
         }
     }
 }
 
-/// A row of a tile; asks for that of the tile below, which is far from it in memory.
-#[inline(always)]
-fn tile_row<E: Element>(row: &[E], first: usize, width: usize) -> &[E] {
-    let below = row.as_ptr().wrapping_add(ROWS * row.len() + first);
-    simd::prefetch(below, width);
-    &row[first..first + width]
-}
-
 /// Takes a tile into the maxima and sums of its tokens.
 #[inline(always)]
 fn tile<'a, E: Element, Rows: Iterator<Item = &'a [E]>>(
-    rows: impl Fn() -> Rows,
+    (rows, tokens): (impl Fn() -> Rows, usize),
     maxima: &mut [E::Wide],
     sums: &mut [E::Wide],
 ) {
@@ -102,6 +95,7 @@ fn tile<'a, E: Element, Rows: Iterator<Item = &'a [E]>>(
         }
     }
     for row in rows() {
+        simd::prefetch(row.as_ptr().wrapping_add(ROWS * tokens), row.len());
         for ((sum, &maximum), logit) in sums.iter_mut().zip(&*higher).zip(row) {
             *sum += (logit.widen() - maximum).exp();
         }
