@@ -117,12 +117,21 @@ impl<E: Element> Output<E> {
             }
     }
 
-    /// Asks for the places of a tile that will be written soon, in the first matrix of two.
-    pub(super) fn prefetch(self, (rows, width): (usize, usize)) {
+    /// Asks for what finishing a tile will read, and unless it writes past the caches for its place
+    /// in the first matrix of two.
+    pub(super) fn prefetch(self, (rows, width): (usize, usize), past: bool) {
         for row in 0..rows {
             match self.offset(row, 0) {
-                Self::Wide { start, .. } => simd::prefetch(start, width),
-                Self::Narrow(narrow) => simd::prefetch(narrow.start, width),
+                Self::Wide { start, .. } if !past => simd::prefetch(start, width),
+                Self::Wide { .. } => {}
+                Self::Narrow(Narrow { start, then, .. }) => {
+                    if !past {
+                        simd::prefetch(start, width);
+                    }
+                    if let Then::Add(other) | Then::Multiply(other) = then {
+                        simd::prefetch(other, width);
+                    }
+                }
             }
         }
     }

@@ -253,9 +253,7 @@ impl<E: Element> Product<E> {
             // Sums that do not wait come here once, but for wide ones at an edge.
             let output = if block.waits || first { output } else { output.adding() };
             let past = block.goes_past && output.takes_whole_lines(width);
-            if !past {
-                output.prefetch((rows.len(), width));
-            }
+            output.prefetch((rows.len(), width), past);
             multiply(tile, kernel.panel(), block.waits && !first);
             // SAFETY: a tile of C, whose operands are readable; past the caches as it may go.
             unsafe { output.finish((tile, kernel.panel()), (rows.len(), width), past) };
