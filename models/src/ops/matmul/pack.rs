@@ -10,6 +10,8 @@
 use std::any::TypeId;
 
 use super::kernel::{Kernel, Left};
+use super::output::HALF_PANEL;
+use super::product::PANEL;
 #[cfg(target_arch = "x86_64")]
 use super::stepwise::Packing;
 use super::strided::Strided;
@@ -111,8 +113,8 @@ pub(in crate::ops) unsafe fn right_filled<E: Element>(
                 // SAFETY: within the operand, by the caller's contract.
                 unsafe {
                     match (kernel.group, source.column) {
-                        (1, 1) => copy_rows::<E, false>(room, source, depth, width, stride),
-                        (_, 1) => copy_rows::<E, true>(room, source, depth, width, stride),
+                        (1, 1) => copy_panel::<E, false>(room, source, depth, width, stride),
+                        (_, 1) => copy_panel::<E, true>(room, source, depth, width, stride),
                         (1, _) => copy_transposed::<E, false>(room, source, depth, width, stride),
                         (_, _) => copy_transposed::<E, true>(room, source, depth, width, stride),
                     }
@@ -161,6 +163,29 @@ unsafe fn rows_of_step<'a, E: Element, const PAIRS: bool>(
         (row(2 * step), (2 * step + 1 < depth).then(|| row(2 * step + 1)))
     } else {
         (row(step), None)
+    }
+}
+
+/// # Safety
+/// As [`copy_rows`].
+#[inline(always)]
+unsafe fn copy_panel<E: Element, const PAIRS: bool>(
+    room: &mut [E::Wide],
+    source: Strided<E>,
+    depth: usize,
+    width: usize,
+    stride: usize,
+) {
+    // SAFETY: as this function.
+    unsafe {
+        // A length that the compiler knows makes loops without ends.
+        match (width, stride) {
+            (PANEL, PANEL) => copy_rows::<E, PAIRS>(room, source, depth, PANEL, PANEL),
+            (HALF_PANEL, HALF_PANEL) => {
+                copy_rows::<E, PAIRS>(room, source, depth, HALF_PANEL, HALF_PANEL);
+            }
+            _ => copy_rows::<E, PAIRS>(room, source, depth, width, stride),
+        }
     }
 }
 
@@ -359,7 +384,14 @@ unsafe fn gather_rows<E: Element>(
         let here = source.offset(0, 2 * first);
         let depth = (depth - 2 * first).min(2 * BLOCK);
         // SAFETY: as this function.
-        unsafe { gather::<E, true>(block.as_flattened_mut(), here, rows, depth) };
+        unsafe {
+            let cells = block.as_flattened_mut();
+            // A length that the compiler knows makes loops without ends.
+            match rows {
+                WIDEST => gather::<E, true>(cells, here, WIDEST, depth),
+                _ => gather::<E, true>(cells, here, rows, depth),
+            }
+        }
         for row in (0..rows).step_by(BLOCK) {
             let from = block.as_flattened()[row..].as_ptr();
             let to = room[row * stride + first..].as_mut_ptr();
