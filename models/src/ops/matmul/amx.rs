@@ -139,19 +139,37 @@ pub(super) unsafe fn multiply(
     right: *const f32,
 ) {
     debug_assert_eq!(left.step_bytes, CELL_BYTES, "cells of a row are contiguous");
-    let tile = if vectors == 1 { tile::<1> } else { tile::<2> };
+    // SAFETY: as this function.
+    unsafe {
+        match vectors {
+            1 => tiles::<1>(target, (rows, depth), left, right),
+            _ => tiles::<2>(target, (rows, depth), left, right),
+        }
+    }
+}
+
+/// # Safety
+/// As [`multiply`].
+#[inline(always)]
+unsafe fn tiles<const VECTORS: usize>(
+    target: Target<f32>,
+    (rows, depth): (usize, usize),
+    left: Left<f32>,
+    right: *const f32,
+) {
     let (rounds, rest) = (depth / SIDE, depth % SIDE);
     // SAFETY: whole registers of each row's cells, then the others; their shapes are theirs.
     unsafe {
         if rounds > 0 {
             shape(rows, SIDE);
-            tile(target, (rows, rounds), left, right);
+            tile::<VECTORS>(target, (rows, rounds), left, right);
         }
         if rest > 0 {
             shape(rows, rest);
             let target = Target { accumulate: target.accumulate || rounds > 0, ..target };
             let left = Left { start: left.start.wrapping_add(rounds * SIDE), ..left };
-            tile(target, (rows, 1), left, right.wrapping_add(rounds * SIDE * vectors * LANES));
+            let right = right.wrapping_add(rounds * SIDE * VECTORS * LANES);
+            tile::<VECTORS>(target, (rows, 1), left, right);
         }
     }
 }
@@ -160,8 +178,12 @@ pub(super) unsafe fn multiply(
 /// vector, it does the same twice: only at edges. Each round asks for the vectors of the one after
 /// the next: loads of registers wait for the second cache more than others do.
 ///
+/// Inlined: a copy of `left` for it would be read before what wrote it, and the sums of the tile
+/// before, have reached the cache.
+///
 /// # Safety
 /// As [`multiply`].
+#[inline(always)]
 unsafe fn tile<const VECTORS: usize>(
     target: Target<f32>,
     (rows, rounds): (usize, usize),
