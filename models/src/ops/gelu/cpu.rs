@@ -12,15 +12,15 @@ const CUBIC: f64 = 0.044715;
 /// s = 1 / (1 + e^(-2u)).
 #[inline(always)]
 pub(in crate::ops) fn gate<T: Float>(x: T) -> T {
-    let twice_u = T::from_f64(SLOPE) * (x + T::from_f64(CUBIC) * x * x * x);
-    T::ONE / (T::ONE + (-twice_u).exp())
+    let minus_twice_u = x * (x * x).mul_add(T::from_f64(-SLOPE * CUBIC), T::from_f64(-SLOPE));
+    T::ONE / (T::ONE + minus_twice_u.exp())
 }
 
-/// dy/dx where the gate is s.
+/// dy/dx where the gate is s and y = x s.
 #[inline(always)]
-fn derivative<T: Float>(x: T, s: T) -> T {
-    let slope = T::from_f64(SLOPE) * (T::ONE + T::from_f64(3.0 * CUBIC) * x * x);
-    s + x * s * (T::ONE - s) * slope
+fn derivative<T: Float>(x: T, s: T, y: T) -> T {
+    let slope = (x * x).mul_add(T::from_f64(3.0 * SLOPE * CUBIC), T::from_f64(SLOPE));
+    y.mul_add(-s, y).mul_add(slope, s)
 }
 
 /// For backward: writes y = gelu(x) again, and puts dy/dx in the place of x.
@@ -60,7 +60,7 @@ fn run<E: Element, const N: usize>(y: &mut [E; N], place: &mut [E; N]) {
         let x = place[lane].widen();
         let s = gate(x);
         values[lane] = E::narrow(x * s);
-        slopes[lane] = E::narrow(derivative(x, s));
+        slopes[lane] = E::narrow(derivative(x, s, x * s));
     }
     (*y, *place) = (values, slopes);
 }
