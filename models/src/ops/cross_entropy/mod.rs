@@ -26,7 +26,7 @@ use super::matmul::weight::{Form, Panels};
 use log_sums::PARTS;
 
 /// Most bytes of logits in one chunk.
-const LOGITS_BYTES: usize = 128 << 20;
+const LOGITS_BYTES: usize = 256 << 20;
 /// Tokens of a chunk come in multiples of this where there are enough.
 const TOKENS_MULTIPLE: usize = 64;
 
