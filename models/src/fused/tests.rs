@@ -339,7 +339,9 @@ fn the_plan_names_every_byte_of_gpt2_124m() {
     let kept: u64 = plan[..4].iter().map(|(_, bytes)| bytes).sum();
     // 10 C + 4 + H per token and block, and the last stream and norm.
     assert_eq!(kept, 4 * 1024 * (12 * (10 * 768 + 4 + 12) + 768 + 2));
-    assert_eq!(plan[5].1, 4 * 512 * (50257 + 130));
+    // Normed, branch, gradient, hidden and wide; a norm's sums of 32 groups of rows.
+    assert_eq!(plan[4].1, 4 * (1024 * (3 * 768 + 2 * 3072) + 32 * 2 * 768));
+    assert_eq!(plan[5].1, 4 * 1024 * (50257 + 130));
 }
 
 /// Hands out segments, notes which, and fails at one.

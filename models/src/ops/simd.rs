@@ -142,8 +142,8 @@ fn cache_lines(start: *const i8, bytes: usize) -> impl Iterator<Item = *const i8
 /// register of f32, two of f64.
 pub(crate) const LANES: usize = 16;
 
-/// Some elements from `start` on as values: where slices are written, the compiler does not know that
-/// they lie apart, and would read each again.
+/// Some elements from `start` on as values: where slices are written, the compiler does not know
+/// that they lie apart, and would read each again.
 #[inline(always)]
 pub(crate) fn values<T: Copy, const N: usize>(slice: &[T], start: usize) -> [T; N] {
     *slice[start..].first_chunk().unwrap_or_else(|| unreachable!("a run that is whole"))

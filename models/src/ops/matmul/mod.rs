@@ -20,6 +20,7 @@ mod beside;
 mod cpu;
 mod cut;
 pub(in crate::ops) mod detect;
+mod gather;
 pub mod kernel;
 pub(crate) mod output;
 #[cfg(target_arch = "x86_64")]
