@@ -226,6 +226,8 @@ mod tests {
         let (mut dweight, mut dbias) = (vec![0.25; WIDTH], vec![0.125; WIDTH]);
         let gradients = Gradients { weight: &mut dweight, bias: &mut dbias };
         let sums = &mut RowSums::new(ROWS, 2 * WIDTH);
+        // What an earlier use left is not added.
+        sums.places(ROWS, 2 * WIDTH).fill(7.5);
         backward(&mut dx, gradients, &dy, (&stats, &x), &weight, sums);
         dx.iter_mut().for_each(|d| *d -= 0.5);
         dweight.iter_mut().for_each(|d| *d -= 0.25);
