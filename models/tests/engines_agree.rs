@@ -25,7 +25,7 @@ const SHAPES: [([usize; 6], (usize, usize)); 8] = [
 ];
 
 /// The head takes the tokens of this batch in several chunks, not cut where sequences are.
-const CHUNKED: ([usize; 6], (usize, usize)) = ([1, 8, 2, 20, 50257, 240], (3, 230));
+const CHUNKED: ([usize; 6], (usize, usize)) = ([1, 8, 2, 20, 50257, 450], (3, 446));
 
 /// Llama over two and three blocks of keys (64 each), the last cut short: grouped queries, untied;
 /// and one head of keys, tied, RoPE stretched.
