@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use half::bf16;
 use yardstick_models::Meter;
 use yardstick_models::ops::matmul::{self, Epilogue, PackedWeight, Shape, Sums, Weight};
-use yardstick_models::ops::{Element, Float, attention, cross_entropy, gelu, swiglu};
+use yardstick_models::ops::{Element, Float, attention, cross_entropy, swiglu};
 
 /// As in the program.
 #[global_allocator]
@@ -192,20 +192,12 @@ fn activations<E: Element>(budget: Duration) {
         |count: usize, seconds: f64| (count * ROWS * WIDTH * size_of::<E>()) as f64 / seconds / 1e9;
     let mut rows = (numbers::<E>(ROWS * WIDTH), gate_up.clone());
     let forward = best_of(budget, || swiglu::forward(&mut rows.0, &gate_up, WIDTH));
-    // Both put other numbers in the place of what they read.
+    // It puts other numbers in the place of what it reads.
     let refill = |rows: &mut (Vec<E>, Vec<E>)| rows.1.copy_from_slice(&gate_up);
     let again = best_of_changed(budget, &mut rows, refill, |(hidden, gate_up)| {
         swiglu::recompute(hidden, gate_up, WIDTH);
     });
-    let gelu = best_of_changed(budget, &mut rows, refill, |(y, x)| {
-        gelu::recompute(y, &mut x[..ROWS * WIDTH]);
-    });
-    println!(
-        "  GB/s: SwiGLU {:.1} (again {:.1}), GELU again {:.1}",
-        rate(3, forward),
-        rate(5, again),
-        rate(3, gelu)
-    );
+    println!("  GB/s: SwiGLU {:.1} (again {:.1})", rate(3, forward), rate(5, again));
 }
 
 fn all<E: Element>(name: &str, threads: usize) {

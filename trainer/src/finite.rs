@@ -2,7 +2,6 @@
 
 use models::Layout;
 use models::ops::norm::first_non_finite;
-use rayon::prelude::*;
 
 use crate::failure::{ExitCode, Failure, Outcome};
 use crate::shard::Place;
@@ -50,32 +49,4 @@ impl Trainer<'_> {
 /// The tensor that holds this element of the flat buffer.
 pub(crate) fn tensor_at(layout: &Layout, element: usize) -> Option<usize> {
     layout.tensors().iter().position(|tensor| tensor.range.contains(&element))
-}
-
-/// Whether every value is finite: one pass, without branches, so that it runs at memory speed.
-pub(crate) fn all_finite(values: &[f32]) -> bool {
-    const EXPONENT: u32 = 0x7f80_0000;
-    values.par_chunks(1 << 16).all(|chunk| {
-        let bad = chunk
-            .iter()
-            .fold(0_u32, |bad, value| bad | u32::from(value.to_bits() & EXPONENT == EXPONENT));
-        bad == 0
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sees_one_bad_value_anywhere() {
-        let mut values = vec![1.0_f32; 10_000];
-        assert!(all_finite(&values));
-        for (index, bad) in [(0, f32::NAN), (4095, f32::INFINITY), (9999, f32::NEG_INFINITY)] {
-            values[index] = bad;
-            assert!(!all_finite(&values), "{bad} at {index}");
-            values[index] = f32::MAX;
-        }
-        assert!(all_finite(&values));
-    }
 }

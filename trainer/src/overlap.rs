@@ -7,11 +7,11 @@
 use std::time::Instant;
 
 use collectives::{BucketPlan, Operation, Pending, Scope};
-use models::ops::norm::first_non_finite;
+use models::ops::norm::{first_non_finite, sum_of_squares};
 use models::{Layout, Pass, StepSink};
 
 use crate::communication::{Communication, Tally};
-use crate::finite::{all_finite, tensor_at};
+use crate::finite::tensor_at;
 use crate::phase::{Phase, PhaseClock};
 
 /// The sink of one step: hands segments to the engine and complete buckets to the network.
@@ -65,7 +65,7 @@ impl Overlap<'_, '_, '_> {
     fn inspect(&mut self, bucket: usize) {
         let (base, range) = (self.base(), self.plan.buckets[bucket].range.clone());
         let gradients = &self.remaining[range.start - base..range.end - base];
-        if self.non_finite.is_none() && !all_finite(gradients) {
+        if self.non_finite.is_none() && !sum_of_squares(gradients).is_finite() {
             let first = first_non_finite(gradients);
             self.non_finite = first.and_then(|offset| tensor_at(self.layout, range.start + offset));
         }

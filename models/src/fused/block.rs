@@ -7,7 +7,7 @@ use super::places::{Affine, BlockPlaces};
 use super::size::{Activation, Linear, Size};
 use crate::meter::{Kind, Role};
 use crate::ops::matmul::{self, Epilogue, Sums, Weight};
-use crate::ops::{Element, attention, gelu, rope, swiglu, work};
+use crate::ops::{Element, attention, rope, swiglu, work};
 
 /// The weights of a block.
 pub(super) struct BlockWeights<'a, E: Element> {
@@ -129,6 +129,14 @@ pub(super) fn backward<E: Element>(
     half.attention(&kept, scratch);
 }
 
+/// What a linear layer read in forward.
+enum Saw<'a, E> {
+    /// As it was kept, or made again.
+    Input(&'a [E]),
+    /// What it was GELU of; GELU takes its place with the gradient of the layer's input.
+    BeforeGelu(&'a mut [E]),
+}
+
 /// What both halves of a block's backward need.
 struct Half<'a, E: Element> {
     size: &'a Size,
@@ -153,11 +161,7 @@ impl<E: Element> Half<'_, E> {
         // The derivatives take the place of what they were made from.
         let dexpanded: &[E] = match size.activation {
             Activation::Gelu => {
-                let op = activation(Kind::Again);
-                tools.meter.time(op, || moved(3), || gelu::recompute(hidden, expanded));
-                let derivative = Some(&*expanded);
-                let dx = (&mut *dhidden, derivative);
-                self.linear(Linear::Contract, dx, gradient, hidden, tools);
+                self.linear(Linear::Contract, dhidden, gradient, Saw::BeforeGelu(expanded), tools);
                 dhidden
             }
             Activation::SwiGlu => {
@@ -168,8 +172,7 @@ impl<E: Element> Half<'_, E> {
                         swiglu::recompute(hidden, expanded, size.feed_forward);
                     },
                 );
-                let dx = (&mut *dhidden, None);
-                self.linear(Linear::Contract, dx, gradient, hidden, tools);
+                self.linear(Linear::Contract, dhidden, gradient, Saw::Input(hidden), tools);
                 tools.meter.time(
                     activation(Kind::Backward),
                     || moved(5),
@@ -181,7 +184,7 @@ impl<E: Element> Half<'_, E> {
             }
         };
         self.norm_again(place, normed, (stats, input), tools);
-        self.linear(Linear::Expand, (branch, None), dexpanded, normed, tools);
+        self.linear(Linear::Expand, branch, dexpanded, Saw::Input(normed), tools);
         self.norm(place, gradient, branch, (stats, input), tools);
     }
 
@@ -189,8 +192,7 @@ impl<E: Element> Half<'_, E> {
         let (size, place) = (self.size, &self.weights.places.norm1);
         let Scratch { normed, branch, gradient, wide, tools, .. } = scratch;
         let dqkv = &mut wide[..size.rows * size.qkv()];
-        let dx = (&mut branch[..], None);
-        self.linear(Linear::AttentionOut, dx, gradient, kept.attention, tools);
+        self.linear(Linear::AttentionOut, branch, gradient, Saw::Input(kept.attention), tools);
         let forward = (&*kept.attention, &*kept.log_sums);
         let blocks = &mut scratch.attention;
         let work = || work::attention_backward::<E>(&size.attention);
@@ -204,20 +206,34 @@ impl<E: Element> Half<'_, E> {
         }
         let saw = (&*kept.stats1, kept.input);
         self.norm_again(place, normed, saw, tools);
-        self.linear(Linear::AttentionIn, (branch, None), dqkv, normed, tools);
+        self.linear(Linear::AttentionIn, branch, dqkv, Saw::Input(normed), tools);
         self.norm(place, gradient, branch, saw, tools);
     }
 
-    /// All gradients of a linear layer; that of its input times a factor, where there is one.
+    /// All gradients of a linear layer. That of its input comes first: it may make the input again.
     fn linear(
         &mut self,
         linear: Linear,
-        (dx, factor): (&mut [E], Option<&[E]>),
+        dx: &mut [E],
         dy: &[E],
-        x: &[E],
+        mut saw: Saw<'_, E>,
         Tools { packs, meter, .. }: &mut Tools<E>,
     ) {
         let (shape, role, sums) = (self.size.linear(linear), linear.role(), self.sums);
+        let (weight, _) = self.weights.linear(linear);
+        let before = match &mut saw {
+            Saw::Input(_) => None,
+            Saw::BeforeGelu(before) => Some(&mut **before),
+        };
+        let more = if before.is_some() { 2 } else { 0 };
+        let work = || work::linear_input::<E>(shape, more);
+        meter.time((role, Kind::Input), work, || {
+            matmul::backward_input(dx, dy, weight, before, shape, packs);
+        });
+        let x = match saw {
+            Saw::Input(x) => x,
+            Saw::BeforeGelu(x) => x,
+        };
         let (dweight, dbias) = self.weights.places.linear(linear).of_mut(self.gradients);
         let work = || work::linear_weight::<E>(shape, sums);
         meter.time((role, Kind::Weight), work, || {
@@ -227,11 +243,6 @@ impl<E: Element> Half<'_, E> {
             let work = || work::linear_bias::<E>(shape);
             meter.time((role, Kind::Bias), work, || matmul::backward_bias(dbias, dy, sums));
         }
-        let (weight, _) = self.weights.linear(linear);
-        let work = || work::linear_input::<E>(shape, usize::from(factor.is_some()));
-        meter.time((role, Kind::Input), work, || {
-            matmul::backward_input(dx, dy, weight, factor, shape, packs);
-        });
     }
 
     /// A norm's output again, from what it kept and read.

@@ -52,10 +52,10 @@ pub fn linear<E: Element>(shape: matmul::Shape, more: usize) -> Work {
     product::<E>(rows * inputs * outputs, elements, 0)
 }
 
-/// dX = dY W, times `factors` matrices (N, I).
-pub fn linear_input<E: Element>(shape: matmul::Shape, factors: usize) -> Work {
+/// dX = dY W, where the epilogue reads or writes `more` other matrices (N, I).
+pub fn linear_input<E: Element>(shape: matmul::Shape, more: usize) -> Work {
     let matmul::Shape { rows, inputs, outputs } = shape;
-    let elements = rows * outputs + outputs * inputs + (1 + factors) * rows * inputs;
+    let elements = rows * outputs + outputs * inputs + (1 + more) * rows * inputs;
     product::<E>(rows * inputs * outputs, elements, 0)
 }
 

@@ -4,9 +4,8 @@
 //! (1 + tanh u) / 2 = 1 / (1 + e^(-2u)) =: s, it is computed as y = x s, which loses no digits
 //! where tanh is near -1. Its derivative is s + x s (1 - s) 2 du/dx.
 //!
-//! Forward, and the product with the derivative, are epilogues of matrix products.
+//! Forward and backward are epilogues of matrix products.
 
 mod cpu;
 
-pub(in crate::ops) use cpu::gate;
-pub use cpu::recompute;
+pub(in crate::ops) use cpu::{gate, with_slope};

@@ -69,8 +69,10 @@ pub fn forward<'a, E: Element>(
     unsafe { product.run_parallel(&mut workspace.packs) };
 }
 
-/// dX = dY W, times `factor` (N, I) element by element where there is one: writes `dx` (N, I) from
-/// `dy` (N, O) and `weight` (O, I).
+/// dX = dY W: writes `dx` (N, I) from `dy` (N, O) and `weight` (O, I).
+///
+/// Where the layer's input was gelu(U), `before` is U (N, I): dX is that of U then, and gelu(U), as
+/// forward wrote it, takes U's place. One exponential gives both, so that forward need not keep it.
 ///
 /// # Panics
 /// When a slice is shorter or longer than its shape.
@@ -78,21 +80,21 @@ pub fn backward_input<'a, E: Element>(
     dx: &mut [E],
     dy: &[E],
     weight: impl Into<Weight<'a, E>>,
-    factor: Option<&[E]>,
+    before: Option<&mut [E]>,
     shape: Shape,
     workspace: &mut Workspace<E>,
 ) {
     let Shape { rows, inputs, outputs } = shape;
     check(shape, dy.len(), dx.len());
-    assert!(factor.is_none_or(|factor| factor.len() == dx.len()), "factor (N, I) of {shape:?}");
-    let then = factor.map_or(Then::Store, |factor| Then::Multiply(factor.as_ptr()));
+    assert!(before.as_ref().is_none_or(|u| u.len() == dx.len()), "U (N, I) of {shape:?}");
+    let then = before.map_or(Then::Store, |before| Then::GeluBackward(before.as_mut_ptr()));
     let product = Product {
         shape: (rows, inputs, outputs),
         left: Strided::dense(dy, outputs),
         right: weight.into().right(Form::Backward, (outputs, inputs), workspace.packs[0].kernel),
         output: Output::Narrow(Narrow { start: dx.as_mut_ptr(), row: inputs, bias: None, then }),
     };
-    // SAFETY: the lengths were checked; `dx` is borrowed mutably, so it overlaps nothing.
+    // SAFETY: the lengths were checked; outputs are borrowed mutably, so they overlap nothing.
     unsafe { product.run_parallel(&mut workspace.packs) };
 }
 

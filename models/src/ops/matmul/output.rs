@@ -50,8 +50,9 @@ pub(crate) enum Then<E> {
     Store,
     /// Adds a matrix.
     Add(*const E),
-    /// Multiplies with a matrix, element by element.
-    Multiply(*const E),
+    /// Multiplies with GELU's derivative at a matrix, element by element, and writes GELU of it in
+    /// its place.
+    GeluBackward(*mut E),
     /// Writes GELU of what is stored to a second matrix.
     Gelu(*mut E),
 }
@@ -128,8 +129,10 @@ impl<E: Element> Output<E> {
                     if !past {
                         simd::prefetch(start, width);
                     }
-                    if let Then::Add(other) | Then::Multiply(other) = then {
-                        simd::prefetch(other, width);
+                    match then {
+                        Then::Add(other) => simd::prefetch(other, width),
+                        Then::GeluBackward(other) => simd::prefetch(other, width),
+                        Then::Store | Then::Gelu(_) => {}
                     }
                 }
             }
@@ -201,7 +204,7 @@ impl<E: Element> Narrow<E> {
         let then = match self.then {
             Then::Store => Then::Store,
             Then::Add(other) => Then::Add(other.wrapping_add(distance)),
-            Then::Multiply(other) => Then::Multiply(other.wrapping_add(distance)),
+            Then::GeluBackward(other) => Then::GeluBackward(other.wrapping_add(distance)),
             Then::Gelu(activation) => Then::Gelu(activation.wrapping_add(distance)),
         };
         let bias = self.bias.map(|bias| bias.wrapping_add(column));
@@ -288,11 +291,16 @@ impl<E: Element> Narrow<E> {
                     sums[lane] += other[lane].widen();
                 }
             }
-            Then::Multiply(other) => {
-                let other = read(other);
+            Then::GeluBackward(other) => {
+                let mut values = read(other);
                 for lane in 0..N {
-                    sums[lane] *= other[lane].widen();
+                    let (value, slope) = gelu::with_slope(values[lane].widen());
+                    sums[lane] *= slope;
+                    values[lane] = E::narrow(value);
                 }
+                // Not past the caches: it was read just now.
+                // SAFETY: as this function.
+                unsafe { other.cast::<[E; N]>().write_unaligned(values) };
             }
             Then::Store | Then::Gelu(_) => {}
         }

@@ -57,7 +57,7 @@ fn finished<E: Element>(output: impl Fn(*mut E, *mut E) -> Output<E>, past: bool
 fn tiles_are_the_same<E: Element>() {
     let bias = elements::<E>(WIDTH, 4);
     let then: [fn(*mut E) -> Then<E>; 4] =
-        [|_| Then::Store, |other| Then::Add(other), |other| Then::Multiply(other), Then::Gelu];
+        [|_| Then::Store, |other| Then::Add(other), Then::GeluBackward, Then::Gelu];
     for then in then {
         let output = |start, other| {
             let bias = Some(bias.as_ptr());
@@ -92,8 +92,9 @@ fn layer<E: Element>(
     forward(y.elements(), &x, &weight[..], epilogue, shape, &mut workspace);
     let epilogue = (None, Epilogue::Residual(&dy));
     forward(sum.elements(), &x, &weight[..], epilogue, shape, &mut workspace);
-    let mut dx = matrix(rows * inputs);
-    backward_input(dx.elements(), &dy, &weight[..], Some(&x), shape, &mut workspace);
+    let [mut dx, mut before] = [rows * inputs; 2].map(matrix);
+    let gelu_of = Some(before.elements());
+    backward_input(dx.elements(), &dy, &weight[..], gelu_of, shape, &mut workspace);
     let zeros = vec![E::Wide::ZERO; outputs * inputs];
     let mut dweight = Matrix::new(&zeros, is_aligned);
     backward_weight(dweight.elements(), &dy, &x, Sums::Write, shape, &mut workspace);
@@ -101,7 +102,7 @@ fn layer<E: Element>(
     backward_weight(dweight.elements(), &dy, &x, Sums::Add, shape, &mut workspace);
     let wide = |sums: &[E::Wide]| sums.iter().map(|sum| sum.to_f64().to_bits()).collect();
     let [written, added] = [wide(&written), wide(dweight.elements())];
-    let mut stored: Vec<Vec<u64>> = [y, gelu, sum, dx].iter_mut().map(bits).collect();
+    let mut stored: Vec<Vec<u64>> = [y, gelu, sum, dx, before].iter_mut().map(bits).collect();
     stored.extend([written, added]);
     stored
 }

@@ -219,10 +219,9 @@ fn epilogues<E: Element>(kernel: &'static Kernel<E::Wide>, bound: f64) {
         let before = wide(&y);
         forward(&mut y, x, weight, (bias, gelu), shape, &mut workspace);
         assert!(wide(&y) == before, "GELU changes what is before it");
-        let exact_gelu = |&x: &f64| {
-            let u = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
-            0.5 * x * (1.0 + u.tanh())
-        };
+        let root = (2.0 / std::f64::consts::PI).sqrt();
+        let tanh = |x: f64| (root * (x + 0.044715 * x * x * x)).tanh();
+        let exact_gelu = |&x: &f64| 0.5 * x * (1.0 + tanh(x));
         agrees("GELU", &activation, &before.iter().map(exact_gelu).collect::<Vec<_>>(), bound);
 
         let sums = Epilogue::Residual(&residual);
@@ -230,10 +229,16 @@ fn epilogues<E: Element>(kernel: &'static Kernel<E::Wide>, bound: f64) {
         exact.iter_mut().zip(wide(&residual)).for_each(|(y, residual)| *y += residual);
         agrees("residual", &y, &exact, bound);
 
-        let (mut dx, factor) = (stored::<E>(x.len()), elements::<E>(x.len(), 7));
-        backward_input(&mut dx, &layer.dy, weight, Some(&factor), shape, &mut workspace);
-        let products = layer.dx().into_iter().zip(wide(&factor)).map(|(dx, factor)| dx * factor);
-        agrees("factor", &dx, &products.collect::<Vec<_>>(), bound);
+        let (mut dx, mut before) = (stored::<E>(x.len()), elements::<E>(x.len(), 7));
+        let u = wide(&before);
+        backward_input(&mut dx, &layer.dy, weight, Some(&mut before), shape, &mut workspace);
+        let slope = |x: f64| {
+            let slope_of_u = root * (1.0 + 3.0 * 0.044715 * x * x);
+            0.5 * (1.0 + tanh(x)) + 0.5 * x * (1.0 - tanh(x).powi(2)) * slope_of_u
+        };
+        let products = layer.dx().into_iter().zip(&u).map(|(dx, &x)| dx * slope(x));
+        agrees("GELU's derivative", &dx, &products.collect::<Vec<_>>(), bound);
+        agrees("GELU again", &before, &u.iter().map(exact_gelu).collect::<Vec<_>>(), bound);
     }
 }
 
