@@ -19,12 +19,12 @@ pub struct RowSums<T> {
 impl<T: Float> RowSums<T> {
     /// For up to so many rows, each with so many numbers to sum.
     pub fn new(rows: usize, numbers: usize) -> Self {
-        Self { places: vec![T::ZERO; rows.div_ceil(GROUP_ROWS) * numbers] }
+        Self { places: vec![T::ZERO; elements(rows, numbers)] }
     }
 
     /// Bytes of [`new`](Self::new).
     pub fn planned_bytes(rows: usize, numbers: usize) -> usize {
-        rows.div_ceil(GROUP_ROWS) * numbers * size_of::<T>()
+        elements(rows, numbers) * size_of::<T>()
     }
 
     /// The places of so many rows, one after the other: what is in them is of an earlier use.
@@ -32,8 +32,15 @@ impl<T: Float> RowSums<T> {
     /// # Panics
     /// When it was made for less.
     pub(super) fn places(&mut self, rows: usize, numbers: usize) -> &mut [T] {
-        &mut self.places[..rows.div_ceil(GROUP_ROWS) * numbers]
+        let (needed, made) = (elements(rows, numbers), self.places.len());
+        assert!(needed <= made, "places for {needed} sums, made for {made}");
+        &mut self.places[..needed]
     }
+}
+
+/// All places together.
+fn elements(rows: usize, numbers: usize) -> usize {
+    rows.div_ceil(GROUP_ROWS) * numbers
 }
 
 /// Adds what every place holds from `first` on, a place being so many numbers, to `totals`.

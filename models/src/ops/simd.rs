@@ -107,7 +107,7 @@ pub(crate) fn fence() {
     }
 }
 
-/// Elements between two calls of [`prefetch_ahead`]: a cache line of bf16, the smallest.
+/// Elements that a pass over memory takes at once: a cache line of bf16, the smallest.
 pub(crate) const RUN: usize = LINE_BYTES / 2;
 /// Bytes that [`prefetch_ahead`] looks ahead.
 const AHEAD_BYTES: usize = 2048;

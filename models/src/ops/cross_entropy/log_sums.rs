@@ -66,7 +66,8 @@ fn part<E: Element>(logits: &[E], maxima: &mut [E::Wide], sums: &mut [E::Wide]) 
     }
 }
 
-/// Takes a tile into the maxima and sums of its tokens.
+/// Takes a tile into the maxima and sums of its tokens, and asks for the tile below, which is far
+/// from it in memory: rows of logits have so many tokens.
 #[inline(always)]
 fn tile<'a, E: Element, Rows: Iterator<Item = &'a [E]>>(
     (rows, tokens): (impl Fn() -> Rows, usize),

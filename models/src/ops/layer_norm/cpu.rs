@@ -79,7 +79,7 @@ fn normalise<E: Element>(
 /// Adds to `dx` (N, C) and to the parameters' gradients from `dy` (N, C) and what forward saw.
 ///
 /// # Panics
-/// When lengths do not fit together, or `sums` are not for N rows of 2 C numbers.
+/// When lengths do not fit together, or `sums` are for less than N rows of 2 C numbers.
 pub fn backward<E: Element>(
     dx: &mut [E],
     gradients: Gradients<'_, E::Wide>,
@@ -150,6 +150,7 @@ impl<E: Element> Row<'_, E> {
         [mean, inverse]: [E::Wide; 2],
         [mean_g, mean_gh]: [E::Wide; 2],
     ) {
+        // A row before it is read: the sums over this one leave that much time.
         let next_row = start + self.x.len();
         for row in [&*self.dx, self.dy, self.x] {
             simd::prefetch(row.as_ptr().wrapping_add(next_row), N);
@@ -182,9 +183,14 @@ fn check<E: Element>(y: &[E], stats: &[[E::Wide; 2]], x: &[E], norm: Parameters<
 
 #[cfg(test)]
 mod tests {
+    use half::bf16;
+
     use super::{Gradients, Parameters, apply, backward, forward};
     use crate::ops::row_sums::{GROUP_ROWS, RowSums};
-    use crate::ops::testing::{check_gradient, inner, uniform};
+    use crate::ops::testing::{
+        check_gradient, inner, narrowed, on_threads, relative_error, uniform, widened,
+    };
+    use crate::ops::{Element, Float};
 
     const ROWS: usize = GROUP_ROWS + 3;
     const WIDTH: usize = 70;
@@ -235,5 +241,49 @@ mod tests {
         check_gradient("x", &x, &dx, |x| inner(&run(x, &weight, &bias).0, &dy));
         check_gradient("weight", &weight, &dweight, |w| inner(&run(&x, w, &bias).0, &dy));
         check_gradient("bias", &bias, &dbias, |b| inner(&run(&x, &weight, b).0, &dy));
+    }
+
+    /// y, dx, dw and db, starting from 0.
+    type All<E> = (Vec<E>, Vec<E>, Vec<<E as Element>::Wide>, Vec<<E as Element>::Wide>);
+
+    /// With places for more rows, which were used before.
+    fn all<E: Element>([x, weight, bias, dy]: &[Vec<E>; 4]) -> All<E> {
+        let mut stats = vec![[E::Wide::ZERO; 2]; ROWS];
+        let (mut y, mut dx) = (vec![E::ZERO; x.len()], vec![E::ZERO; x.len()]);
+        let [mut dweight, mut dbias] = [0, 1].map(|_| vec![E::Wide::ZERO; WIDTH]);
+        forward(&mut y, &mut stats, x, Parameters { weight, bias });
+        let gradients = Gradients { weight: &mut dweight, bias: &mut dbias };
+        let sums = &mut RowSums::new(3 * ROWS, 2 * WIDTH);
+        sums.places(3 * ROWS, 2 * WIDTH).fill(E::Wide::from_f64(7.5));
+        backward(&mut dx, gradients, dy, (&stats, x), weight, sums);
+        (y, dx, dweight, dbias)
+    }
+
+    fn inputs<E: Element>() -> [Vec<E>; 4] {
+        [(ROWS * WIDTH, 1), (WIDTH, 2), (WIDTH, 3), (ROWS * WIDTH, 4)]
+            .map(|(len, seed)| narrowed(&uniform(len, seed)))
+    }
+
+    #[test]
+    fn any_number_of_threads_gives_the_same_bits() {
+        let inputs = inputs::<f32>();
+        let alone = on_threads(1, || all(&inputs));
+        assert_eq!(on_threads(3, || all(&inputs)), alone);
+    }
+
+    /// One rounding to bf16 of each element, 2^-9 of it at most; sums and what is kept are f32.
+    #[test]
+    fn bf16_rounds_once() {
+        let inputs = inputs::<bf16>();
+        let (y, dx, dweight, dbias) = all(&inputs);
+        let exact = all(&inputs.map(|values| widened(&values)));
+        for (name, error, bound) in [
+            ("y", relative_error(&widened(&y), &exact.0), 1.0 / 512.0),
+            ("dx", relative_error(&widened(&dx), &exact.1), 1.0 / 512.0),
+            ("dw", relative_error(&dweight, &exact.2), 1e-6),
+            ("db", relative_error(&dbias, &exact.3), 1e-6),
+        ] {
+            assert!(error < bound, "{name}: relative error {error:e}");
+        }
     }
 }

@@ -3,8 +3,9 @@
 
 use std::ops::Range;
 
+use super::gather::{WIDEST, room_steps};
 use super::kernel::Kernel;
-use super::pack::{WIDEST, room_len, room_steps};
+use super::pack::room_len;
 use crate::ops::Element;
 
 /// Longest run of k, in cells, of rows that are gathered.

@@ -2,11 +2,21 @@
 
 #![allow(unsafe_code)]
 
-use super::pack::{WIDEST, fill, room_steps, rows_of_step};
+use super::step::{fill, rows_of_step};
 use super::strided::Strided;
 use super::transpose::{self, SIDE as BLOCK};
 use crate::ops::Element;
 
+/// Most rows of the left operand that are gathered at once.
+pub(super) const WIDEST: usize = 96;
+
+/// Cells from one gathered row to the next: whole blocks, as the transpose writes them.
+pub(super) fn room_steps(steps: usize) -> usize {
+    steps.next_multiple_of(BLOCK)
+}
+
+/// Copies rows so that the cells of each step follow each other.
+///
 /// # Safety
 /// `source` must be readable over `rows` contiguous rows and `depth` columns.
 #[inline(always)]
@@ -25,7 +35,7 @@ pub(super) unsafe fn gather<E: Element, const PAIRS: bool>(
     }
 }
 
-/// The same in rows of pairs, each with room for whole blocks.
+/// Copies rows of pairs so that those of each row follow each other, with room for whole blocks.
 ///
 /// # Safety
 /// As [`gather`].

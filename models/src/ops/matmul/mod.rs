@@ -30,6 +30,7 @@ pub(crate) mod product;
 pub(in crate::ops) mod small;
 #[cfg(target_arch = "x86_64")]
 mod split;
+mod step;
 #[cfg(target_arch = "x86_64")]
 mod stepwise;
 pub(crate) mod strided;

@@ -3,12 +3,9 @@
 #![allow(unsafe_code)]
 
 use super::kernel::Target;
-use super::product::PANEL;
+use super::product::{HALF_PANEL, PANEL};
 use crate::ops::simd::{self, LANES, LINE_BYTES};
 use crate::ops::{Element, Float, gelu};
-
-/// Columns of the tiles of AMX.
-pub(super) const HALF_PANEL: usize = PANEL / 2;
 
 /// Least size of a thread's part of a matrix that is written past the caches: little of it would
 /// still be in the second one when it is read. Measured with two threads.

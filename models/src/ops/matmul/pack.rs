@@ -9,26 +9,16 @@
 #[cfg(target_arch = "x86_64")]
 use std::any::TypeId;
 
-use super::gather::{gather, gather_rows};
+use super::gather::{WIDEST, gather, gather_rows, room_steps};
 use super::kernel::{Kernel, Left};
-use super::output::HALF_PANEL;
-use super::product::PANEL;
+use super::product::{HALF_PANEL, PANEL};
+use super::step::{fill, rows_of_step};
 #[cfg(target_arch = "x86_64")]
 use super::stepwise::Packing;
 use super::strided::Strided;
 use super::transpose::{self, SIDE as BLOCK};
 use crate::ops::simd::{self, LINE_BYTES};
 use crate::ops::{Element, Float};
-
-/// Rows that are asked for before they are read: they are far apart.
-const AHEAD: usize = 16;
-/// Most rows of the left operand that are gathered at once.
-pub(super) const WIDEST: usize = 96;
-
-/// Cells from one gathered row to the next: whole blocks, as the transpose writes them.
-pub(super) fn room_steps(steps: usize) -> usize {
-    steps.next_multiple_of(BLOCK)
-}
 
 /// Elements from the start of a room to its first cache line, where packed panels start: a vector
 /// load across two lines costs two.
@@ -122,48 +112,6 @@ pub(in crate::ops) unsafe fn right_filled<E: Element>(
                 }
             },
         );
-    }
-}
-
-/// The rows that make up one step's cells: two where cells are pairs, except behind an odd k.
-pub(super) type Rows<'a, E> = (&'a [E], Option<&'a [E]>);
-
-/// One step's cells.
-#[inline(always)]
-pub(super) fn fill<E: Element, const PAIRS: bool>(cells: &mut [E::Wide], rows: Rows<'_, E>) {
-    match rows {
-        (first, Some(second)) => E::pair_all(first, second, cells),
-        (first, None) if PAIRS => {
-            for (cell, &first) in cells.iter_mut().zip(first) {
-                *cell = E::pair(first, E::ZERO);
-            }
-        }
-        (first, None) => {
-            for (cell, &value) in cells.iter_mut().zip(first) {
-                *cell = value.widen();
-            }
-        }
-    }
-}
-
-/// # Safety
-/// `source` must be readable over `depth` rows and `width` contiguous columns.
-#[inline(always)]
-pub(super) unsafe fn rows_of_step<'a, E: Element, const PAIRS: bool>(
-    source: Strided<E>,
-    step: usize,
-    depth: usize,
-    width: usize,
-) -> Rows<'a, E> {
-    let row = |index| {
-        simd::prefetch(source.at(index + AHEAD, 0), width);
-        // SAFETY: a row of the operand, by the caller's contract.
-        unsafe { std::slice::from_raw_parts(source.at(index, 0), width) }
-    };
-    if PAIRS {
-        (row(2 * step), (2 * step + 1 < depth).then(|| row(2 * step + 1)))
-    } else {
-        (row(step), None)
     }
 }
 

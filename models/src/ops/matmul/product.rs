@@ -13,9 +13,10 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use super::cut::{Cut, Extent};
+use super::gather::WIDEST;
 use super::kernel::{Kernel, Left, Target};
 use super::output::Output;
-use super::pack::{self, WIDEST};
+use super::pack;
 use super::strided::Strided;
 use super::workspace::{Packs, Rooms};
 use crate::ops::{Element, simd};
@@ -53,6 +54,8 @@ struct Tile<W>(MaybeUninit<[W; TILE]>);
 
 /// Columns of the widest tile.
 pub(super) const PANEL: usize = 64;
+/// Columns of the tiles of AMX.
+pub(super) const HALF_PANEL: usize = PANEL / 2;
 /// Elements of the largest tile, that of AMX.
 pub(super) const TILE: usize = 1024;
 

@@ -66,7 +66,7 @@ fn normalise<E: Element>(y: &mut [E], x: &[E], inverse: E::Wide, weight: &[E]) {
 /// Adds to `dx` (N, C) and `dweight` (C) from `dy` (N, C) and what forward saw.
 ///
 /// # Panics
-/// When lengths do not fit together, or `sums` are not for N rows of C numbers.
+/// When lengths do not fit together, or `sums` are for less than N rows of C numbers.
 pub fn backward<E: Element>(
     dx: &mut [E],
     dweight: &mut [E::Wide],
@@ -125,6 +125,7 @@ impl<E: Element> Row<'_, E> {
 
     #[inline(always)]
     fn run<const N: usize>(&mut self, start: usize, inverse: E::Wide, mean_gh: E::Wide) {
+        // A row before it is read: the sums over this one leave that much time.
         let next_row = start + self.x.len();
         for row in [&*self.dx, self.dy, self.x] {
             simd::prefetch(row.as_ptr().wrapping_add(next_row), N);
