@@ -186,11 +186,11 @@ mod tests {
     use half::bf16;
 
     use super::{Gradients, Parameters, apply, backward, forward};
+    use crate::ops::Element;
     use crate::ops::row_sums::{GROUP_ROWS, RowSums};
     use crate::ops::testing::{
         check_gradient, inner, narrowed, on_threads, relative_error, uniform, widened,
     };
-    use crate::ops::{Element, Float};
 
     const ROWS: usize = GROUP_ROWS + 3;
     const WIDTH: usize = 70;
@@ -231,9 +231,9 @@ mod tests {
         let mut dx = vec![0.5; x.len()];
         let (mut dweight, mut dbias) = (vec![0.25; WIDTH], vec![0.125; WIDTH]);
         let gradients = Gradients { weight: &mut dweight, bias: &mut dbias };
-        let sums = &mut RowSums::new(ROWS, 2 * WIDTH);
-        // What an earlier use left is not added.
-        sums.places(ROWS, 2 * WIDTH).fill(7.5);
+        let sums = &mut RowSums::new(3 * ROWS, 2 * WIDTH);
+        // What an earlier use of more rows left is not added.
+        sums.places(3 * ROWS, 2 * WIDTH).fill(7.5);
         backward(&mut dx, gradients, &dy, (&stats, &x), &weight, sums);
         dx.iter_mut().for_each(|d| *d -= 0.5);
         dweight.iter_mut().for_each(|d| *d -= 0.25);
@@ -246,15 +246,13 @@ mod tests {
     /// y, dx, dw and db, starting from 0.
     type All<E> = (Vec<E>, Vec<E>, Vec<<E as Element>::Wide>, Vec<<E as Element>::Wide>);
 
-    /// With places for more rows, which were used before.
     fn all<E: Element>([x, weight, bias, dy]: &[Vec<E>; 4]) -> All<E> {
         let mut stats = vec![[E::Wide::ZERO; 2]; ROWS];
         let (mut y, mut dx) = (vec![E::ZERO; x.len()], vec![E::ZERO; x.len()]);
         let [mut dweight, mut dbias] = [0, 1].map(|_| vec![E::Wide::ZERO; WIDTH]);
         forward(&mut y, &mut stats, x, Parameters { weight, bias });
         let gradients = Gradients { weight: &mut dweight, bias: &mut dbias };
-        let sums = &mut RowSums::new(3 * ROWS, 2 * WIDTH);
-        sums.places(3 * ROWS, 2 * WIDTH).fill(E::Wide::from_f64(7.5));
+        let sums = &mut RowSums::new(ROWS, 2 * WIDTH);
         backward(&mut dx, gradients, dy, (&stats, x), weight, sums);
         (y, dx, dweight, dbias)
     }

@@ -204,9 +204,9 @@ mod tests {
         let (_, inverses, ..) = run(&x, &weight, &dy);
         // Gradients are added to what is there.
         let (mut dx, mut dweight) = (vec![0.5; x.len()], vec![0.25; WIDTH]);
-        let sums = &mut RowSums::new(ROWS, WIDTH);
-        // What an earlier use left is not added.
-        sums.places(ROWS, WIDTH).fill(7.5);
+        let sums = &mut RowSums::new(3 * ROWS, WIDTH);
+        // What an earlier use of more rows left is not added.
+        sums.places(3 * ROWS, WIDTH).fill(7.5);
         backward(&mut dx, &mut dweight, &dy, (&inverses, &x), &weight, sums);
         dx.iter_mut().for_each(|d| *d -= 0.5);
         dweight.iter_mut().for_each(|d| *d -= 0.25);
