@@ -21,9 +21,11 @@ pub(super) const VECTORS: usize = 2;
 /// Sums in a vector.
 pub(super) const LANES: usize = SIDE;
 
-/// Longest run of k in cells that is multiplied at once: 32 rows of so many take as much as the
-/// first cache has.
-pub(super) const DEPTH: usize = 384;
+/// Longest run of k in cells that is multiplied at once. 32 rows of so many stay in the first cache
+/// of 48 KiB while panels and sums, as much again and a quarter more, come and go.
+pub(super) const RUN: usize = 128;
+/// Longest run of k in cells that is packed at once.
+pub(super) const DEPTH: usize = 3 * RUN;
 
 /// Rows of a register, and cells of a row.
 pub(super) const SIDE: usize = 16;
@@ -261,10 +263,10 @@ pub(super) fn is_released() -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{CELL_BYTES, DEPTH, LANES, ROWS, SIDE, Shapes, VECTORS};
+    use super::{CELL_BYTES, LANES, ROWS, RUN, SIDE, Shapes, VECTORS};
     use crate::ops::matmul::product::TILE;
 
-    const _: () = assert!(ROWS * VECTORS * LANES <= TILE && DEPTH.is_multiple_of(SIDE));
+    const _: () = assert!(ROWS * VECTORS * LANES <= TILE && RUN.is_multiple_of(SIDE));
 
     #[test]
     fn registers_of_a_product_fit_each_other() {

@@ -46,6 +46,17 @@ impl Extent {
     }
 }
 
+/// Where sums over a part of k wait for the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Waiting {
+    /// Nowhere: there are none, or C takes what is added.
+    Nowhere,
+    /// Where one strip of rows has room: a block has all of k.
+    InStrip,
+    /// Where all rows of a block have room: other blocks along k follow.
+    InBlock,
+}
+
 /// How one cell of C is cut into blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Cut {
@@ -53,6 +64,9 @@ pub(super) struct Cut {
     pub(super) depth: usize,
     pub(super) columns: usize,
     pub(super) rows: usize,
+    /// The run of k that is multiplied at once.
+    pub(super) run: usize,
+    pub(super) waiting: Waiting,
     /// What its blocks take.
     pub(super) cells: RoomCells,
 }
@@ -106,16 +120,27 @@ impl Cut {
         // Whole registers: only the last block shapes them anew.
         let steps = steps.div_ceil(steps.div_ceil(most)).next_multiple_of(kernel.row_cells);
         let depth = steps * kernel.group;
+        let run = steps.div_ceil(steps.div_ceil(kernel.run)).next_multiple_of(kernel.row_cells);
+        let run = run * kernel.group;
         let steps = kernel.steps(depth);
         let most = if kernel.takes_parts() { SQUARE } else { RIGHT / steps };
         let width = even(columns, most, kernel.panel());
-        let waits = k > depth && (extent.is_narrow || kernel.sums_wait);
-        let most = match waits {
-            true if kernel.takes_parts() => SQUARE,
-            true => SUMS / width,
-            false => rows.next_multiple_of(kernel.rows),
+        let waiting = match extent.is_narrow || kernel.sums_wait {
+            true if k > depth => Waiting::InBlock,
+            true if k > run => Waiting::InStrip,
+            _ => Waiting::Nowhere,
+        };
+        let most = match waiting {
+            Waiting::InBlock if kernel.takes_parts() => SQUARE,
+            Waiting::InBlock => SUMS / width,
+            Waiting::InStrip | Waiting::Nowhere => rows.next_multiple_of(kernel.rows),
         };
         let height = even(rows, most, kernel.rows);
+        let waiting_rows = match waiting {
+            Waiting::InBlock => height,
+            Waiting::InStrip => kernel.rows,
+            Waiting::Nowhere => 0,
+        };
         let width_here = width.min(columns);
         let unless = |is: bool, cells| if is { 0 } else { cells };
         // Where packing overlaps products, the next strip and block are packed meanwhile.
@@ -128,9 +153,9 @@ impl Cut {
         let cells = RoomCells {
             left: unless(!gathers, gathered),
             right: unless(extent.right_is_packed, right),
-            sums: unless(!waits, height * width_here.next_multiple_of(kernel.panel())),
+            sums: waiting_rows * width_here.next_multiple_of(kernel.panel()),
         };
-        Self { depth, columns: width, rows: height, cells }
+        Self { depth, columns: width, rows: height, run, waiting, cells }
     }
 }
 
@@ -252,12 +277,14 @@ mod tests {
             };
             for extent in [extent(true), extent(false)] {
                 let cut = |cell| Cut::new::<E>(&extent, cell, kernel);
-                let Cut { depth, columns, cells, .. } = cut((300, 300));
+                let Cut { depth, run, columns, cells, .. } = cut((300, 300));
                 let what = format!("{kernel:?}, k = {k}");
                 assert!(depth.is_multiple_of(kernel.group * kernel.row_cells), "{what}");
                 assert!(depth <= kernel.depth * kernel.group && columns > 0, "{what}");
-                assert_eq!(cut((1, 7)).depth, depth, "{what}");
-                let waits = k > depth && (is_narrow || kernel.sums_wait);
+                assert_eq!((cut((1, 7)).depth, cut((1, 7)).run), (depth, run), "{what}");
+                assert!(run.is_multiple_of(kernel.group * kernel.row_cells), "{what}");
+                assert!(run <= kernel.run * kernel.group && run <= depth, "{what}");
+                let waits = k > run && (is_narrow || kernel.sums_wait);
                 assert_eq!(cells.sums > 0, waits, "{what}");
             }
         }

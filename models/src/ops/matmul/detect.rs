@@ -37,6 +37,7 @@ fn plain<W>(
         group,
         parts: 1,
         row_cells: 1,
+        run: depth,
         depth,
         sums_wait: false,
         functions,
@@ -100,7 +101,12 @@ fn own(name: &'static str, group: usize) -> Kernel<f32> {
 
 /// Kernels in AMX for pairs of bf16, or of so many parts of f32.
 #[cfg(target_arch = "x86_64")]
-fn tiles(name: &'static str, parts: usize, depth: usize, functions: Functions<f32>) -> Kernel<f32> {
+fn tiles(
+    name: &'static str,
+    parts: usize,
+    (run, depth): (usize, usize),
+    functions: Functions<f32>,
+) -> Kernel<f32> {
     Kernel {
         name,
         lanes: amx::LANES,
@@ -109,6 +115,7 @@ fn tiles(name: &'static str, parts: usize, depth: usize, functions: Functions<f3
         group: 2,
         parts,
         row_cells: amx::SIDE,
+        run,
         depth,
         sums_wait: true,
         functions,
@@ -118,7 +125,8 @@ fn tiles(name: &'static str, parts: usize, depth: usize, functions: Functions<f3
 #[cfg(target_arch = "x86_64")]
 fn detect_parts() -> Vec<Kernel<f32>> {
     let functions = Functions::Parts(amx_parts::multiply);
-    let kernel = || tiles("amx_bf16x3", split::PARTS, amx_parts::DEPTH, functions);
+    let depth = amx_parts::DEPTH;
+    let kernel = || tiles("amx_bf16x3", split::PARTS, (depth, depth), functions);
     (amx::is_available() && split::is_available()).then(kernel).into_iter().collect()
 }
 
@@ -126,7 +134,8 @@ fn detect_parts() -> Vec<Kernel<f32>> {
 fn detect_pairs() -> Vec<Kernel<f32>> {
     let mut kernels = Vec::new();
     if amx::is_available() {
-        kernels.push(tiles("amx_bf16", 1, amx::DEPTH, Functions::AnyShape(amx::multiply)));
+        let functions = Functions::AnyShape(amx::multiply);
+        kernels.push(tiles("amx_bf16", 1, (amx::RUN, amx::DEPTH), functions));
     }
     if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bf16") {
         kernels.push(own("avx512bf16", 2));
@@ -219,7 +228,8 @@ mod tests {
     fn every_tile_fits_its_room() {
         fn fits<W: crate::ops::Float>(kernel: &Kernel<W>) {
             assert!(kernel.rows * kernel.panel() <= TILE && kernel.panel() <= PANEL, "{kernel:?}");
-            assert!(kernel.depth.is_multiple_of(kernel.row_cells), "{kernel:?}");
+            assert!(kernel.run.is_multiple_of(kernel.row_cells), "{kernel:?}");
+            assert!(kernel.depth.is_multiple_of(kernel.run), "{kernel:?}");
             assert!(kernel.row_cells == 1 || kernel.group == 2, "{kernel:?}: rows of pairs");
         }
         parts().iter().chain(pairs()).chain(singles()).for_each(fits);

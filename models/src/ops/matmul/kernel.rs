@@ -66,8 +66,10 @@ pub struct Kernel<W: 'static> {
     /// Cells of a row of the left operand that are read at once. Where they are several, those of a
     /// row must be contiguous; else those of a step may be.
     pub(super) row_cells: usize,
-    /// Longest run of k that is multiplied at once, in cells of a part: longer ones leave the
-    /// caches.
+    /// Longest run of k that is multiplied at once, in cells of a part: rows of longer ones leave
+    /// the first cache before the next panel needs them.
+    pub(super) run: usize,
+    /// Longest run of k that is packed at once, in cells of a part: as long, or several of those.
     pub(super) depth: usize,
     /// Whether sums are better kept in tiles of their own until all of k is added, than added to C
     /// for every part of k: rows of C lie pages apart.

@@ -72,7 +72,7 @@ impl<E: Element> Product<E> {
                 // that are made meanwhile are others.
                 unsafe {
                     self.strip(rows, &block, panels, sums, kernel, |_, target, shape, panel| {
-                        if block.waits {
+                        if block.waits() {
                             beside.next_sums(target.start.cast());
                         }
                         kernel.multiply_beside(target, shape, left_here, panel, &mut beside);

@@ -12,7 +12,7 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::cut::{Cut, Extent};
+use super::cut::{Cut, Extent, Waiting};
 use super::gather::WIDEST;
 use super::kernel::{Kernel, Left, Target};
 use super::output::Output;
@@ -75,10 +75,27 @@ pub(super) struct Block {
     pub(super) rows: Range<usize>,
     pub(super) columns: Range<usize>,
     pub(super) depth: Range<usize>,
-    /// Whether sums wait in a room of theirs until all of k is added.
-    pub(super) waits: bool,
+    /// The run of k that is multiplied at once.
+    run: usize,
+    /// Where sums wait until all of k is added.
+    waiting: Waiting,
     /// Whether finished results are written past the caches, where they are whole lines.
     goes_past: bool,
+}
+
+impl Block {
+    /// Whether sums wait in a room of theirs until all of k is added.
+    pub(super) fn waits(&self) -> bool {
+        self.waiting != Waiting::Nowhere
+    }
+
+    /// Its runs of k, one after the other.
+    fn runs(&self) -> impl Iterator<Item = Self> {
+        let Range { start, end } = self.depth;
+        (start..end)
+            .step_by(self.run)
+            .map(move |first| Self { depth: first..end.min(first + self.run), ..self.clone() })
+    }
 }
 
 /// The blocks of a cell of C, those along k one after the other.
@@ -88,7 +105,7 @@ fn blocks(
     cut: Cut,
     goes_past: bool,
 ) -> impl Iterator<Item = Block> {
-    let Cut { depth, columns: width, rows: height, cells } = cut;
+    let Cut { depth, columns: width, rows: height, run, waiting, .. } = cut;
     let part = |of: &Range<usize>, first: usize, most: usize| first..(first + most).min(of.end);
     columns.clone().step_by(width).flat_map(move |column| {
         let (rows, columns) = (rows.clone(), part(&columns, column, width));
@@ -98,7 +115,8 @@ fn blocks(
                 rows: rows.clone(),
                 columns: columns.clone(),
                 depth: first..(first + depth).min(k),
-                waits: cells.sums > 0,
+                run,
+                waiting,
                 goes_past,
             })
         })
@@ -169,20 +187,25 @@ impl<E: Element> Product<E> {
             for first in (0..height).step_by(kernel.rows) {
                 let start = left.start.wrapping_byte_add(first / kernel.rows * strip);
                 let rows = row + first..row + height.min(first + kernel.rows);
-                let left = Left { start, ..left };
-                // What the processor does not foresee: short runs of rows.
-                let next = in_place.then(|| start.wrapping_byte_add(strip));
-                // SAFETY: as this function; the packed copies stand for the operands.
-                unsafe {
-                    self.strip(rows, block, panels, sums, kernel, |index, target, shape, panel| {
+                for run in block.runs() {
+                    let skip = kernel.steps(run.depth.start - block.depth.start);
+                    let start = start.wrapping_byte_add(skip * left.step_bytes);
+                    let left = Left { start, ..left };
+                    let panels = Panels { skip: panels.skip + skip, ..panels };
+                    // What the processor does not foresee: short runs of rows.
+                    let next = in_place.then(|| start.wrapping_byte_add(strip));
+                    let multiply = |index: usize, target, shape: (usize, usize, usize), panel| {
                         if let Some(next) = next {
                             for row in (index..kernel.rows).step_by(count) {
                                 let next = next.wrapping_byte_add(row * left.row_bytes);
                                 kernel.prefetch(next, shape.2);
                             }
                         }
-                        kernel.multiply(target, shape, left, panel);
-                    });
+                        // SAFETY: as this function; the packed copies stand for the operands.
+                        unsafe { kernel.multiply(target, shape, left, panel) };
+                    };
+                    // SAFETY: as this function.
+                    unsafe { self.strip(rows.clone(), &run, panels, sums, kernel, multiply) };
                 }
             }
         }
@@ -236,28 +259,31 @@ impl<E: Element> Product<E> {
                 multiply(index, Target { start, row, accumulate }, shape, panel);
             };
             let output = self.output.offset(rows.start, column);
-            if let (Output::Wide { start, row, accumulate }, false) = (output, block.waits)
+            if let (Output::Wide { start, row, accumulate }, false) = (output, block.waits())
                 && width == vectors * kernel.lanes
             {
                 multiply(start, row, accumulate || !first);
                 continue;
             }
             let mut here = Tile::<E::Wide>(MaybeUninit::uninit());
-            let tile = if block.waits {
-                let strip = (rows.start - block.rows.start) / kernel.rows;
+            let tile = if block.waits() {
+                let strip = match block.waiting {
+                    Waiting::InBlock => (rows.start - block.rows.start) / kernel.rows,
+                    Waiting::InStrip | Waiting::Nowhere => 0,
+                };
                 sums[(strip * count + index) * kernel.rows * kernel.panel()..].as_mut_ptr()
             } else {
                 here.0.as_mut_ptr().cast::<E::Wide>()
             };
-            if !last && block.waits {
+            if !last && block.waits() {
                 multiply(tile, kernel.panel(), !first);
                 continue;
             }
             // Sums that do not wait come here once, but for wide ones at an edge.
-            let output = if block.waits || first { output } else { output.adding() };
+            let output = if block.waits() || first { output } else { output.adding() };
             let past = block.goes_past && output.takes_whole_lines(width);
             output.prefetch((rows.len(), width), past);
-            multiply(tile, kernel.panel(), block.waits && !first);
+            multiply(tile, kernel.panel(), block.waits() && !first);
             // SAFETY: a tile of C, whose operands are readable; past the caches as it may go.
             unsafe { output.finish((tile, kernel.panel()), (rows.len(), width), past) };
         }
