@@ -47,7 +47,6 @@ fn a_profiled_step_shows_every_op_and_all_flops_and_changes_no_loss() {
         "norm backward",
         "attention forward",
         "attention backward",
-        "activation again",
         "cross-entropy forward",
         "cross-entropy backward",
         "attn_qkv db",
