@@ -133,7 +133,7 @@ pub(super) fn backward<E: Element>(
 enum Saw<'a, E> {
     /// As it was kept, or made again.
     Input(&'a [E]),
-    /// What it was GELU of; GELU takes its place with the gradient of the layer's input.
+    /// What it was GELU of: the product that makes the input's gradient puts GELU in its place.
     BeforeGelu(&'a mut [E]),
 }
 
@@ -158,7 +158,6 @@ impl<E: Element> Half<'_, E> {
         let dhidden = &mut wide[..size.rows * size.feed_forward];
         let moved = |matrices| work::elementwise::<E>(matrices, size.rows * size.feed_forward);
         let activation = |kind| (Role::Activation, kind);
-        // The derivatives take the place of what they were made from.
         let dexpanded: &[E] = match size.activation {
             Activation::Gelu => {
                 self.linear(Linear::Contract, dhidden, gradient, Saw::BeforeGelu(expanded), tools);

@@ -60,7 +60,7 @@ pub(super) enum Waiting {
 /// How one cell of C is cut into blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Cut {
-    /// The run of k, the columns and the rows of a block.
+    /// The elements of k, the columns and the rows of a block.
     pub(super) depth: usize,
     pub(super) columns: usize,
     pub(super) rows: usize,
@@ -78,7 +78,7 @@ pub(super) struct RoomCells {
     pub(super) left: usize,
     /// For panels of B.
     pub(super) right: usize,
-    /// For sums that wait for the next block of k.
+    /// For sums that wait for more of k.
     pub(super) sums: usize,
 }
 
@@ -288,7 +288,7 @@ mod tests {
                 assert_eq!(cells.sums > 0, waits, "{what}");
             }
         }
-        for k in [1, 31, 769, 777, 1541, 17665] {
+        for k in [1, 31, 385, 700, 769, 777, 1541, 17665] {
             for kernel in detect::pairs() {
                 holds::<bf16>(kernel, k, true);
                 holds::<bf16>(kernel, k, false);

@@ -96,8 +96,8 @@ impl<E: Element> Output<E> {
         elements * cell >= LARGE_BYTES
     }
 
-    /// Whether a tile of `width` columns is whole cache lines, of each matrix that is written, to
-    /// which nothing is added.
+    /// Whether a tile of `width` columns is whole cache lines, of each matrix that would be
+    /// written past the caches, to which nothing is added.
     pub(super) fn takes_whole_lines(self, width: usize) -> bool {
         let is_whole = |start: usize, row: usize, cell: usize| {
             [start, row * cell, width * cell].iter().all(|of| of.is_multiple_of(LINE_BYTES))
@@ -139,7 +139,8 @@ impl<E: Element> Output<E> {
     /// Finishes a tile of `width` columns: sums from `sums` on, rows `stride` apart.
     ///
     /// # Safety
-    /// The sums must be readable, as the epilogue's operands, and this output the caller's alone.
+    /// The sums must be readable, as the epilogue's operands; this output, with every matrix that
+    /// the epilogue writes, must be the caller's alone.
     /// Where `past` says that results go past the caches, they must be [`Self::takes_whole_lines`],
     /// and [`simd::fence`] must follow before they are read.
     pub(super) unsafe fn finish(

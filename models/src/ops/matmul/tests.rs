@@ -200,7 +200,7 @@ fn f64_agrees_with_plain_loops() {
 /// Each epilogue on one block of k and on several, with edges.
 fn epilogues<E: Element>(kernel: &'static Kernel<E::Wide>, bound: f64) {
     let mut workspace = Workspace::<E>::with_kernel(2, kernel);
-    for shape in [(13, 24, 37), (9, 1700, 70)] {
+    for shape in [(13, 24, 37), (9, 1700, 70), (9, 70, 1700), (40, 500, 500)] {
         let layer = Layer::<E>::new(shape);
         let (x, weight, shape) = (&layer.x, &layer.weight, layer.shape);
         let bias: Vec<E> = elements(shape.outputs, 5);

@@ -125,7 +125,7 @@ impl<E: Element> Row<'_, E> {
 
     #[inline(always)]
     fn run<const N: usize>(&mut self, start: usize, inverse: E::Wide, mean_gh: E::Wide) {
-        // A row before it is read: the sums over this one leave that much time.
+        // A row before it is read, by the sums over the next one.
         let next_row = start + self.x.len();
         for row in [&*self.dx, self.dy, self.x] {
             simd::prefetch(row.as_ptr().wrapping_add(next_row), N);
@@ -221,7 +221,7 @@ mod tests {
         assert_eq!(on_threads(3, || run(&x, &weight, &dy)), alone);
     }
 
-    /// One rounding to bf16 of each element, 2^-9 of it at most; sums and what is kept are f32.
+    /// One rounding to bf16 of each element, less than 2^-9 of all in the norm; sums are f32.
     #[test]
     fn bf16_rounds_once() {
         let [x, weight, dy] = inputs().map(|values| narrowed::<bf16>(&values));
