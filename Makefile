@@ -1,10 +1,11 @@
-# What a newcomer types. `make help` lists it; README.md shows what it prints.
+# The commands of this repository; `make help` lists them.
 
-# The profile of all tests and checks (Cargo.toml), so that they compile nothing twice. What is
-# shipped is tested by `make test PROFILE=release`.
+# The profile of all tests and checks (Cargo.toml): one for all, so that nothing is compiled twice.
+# `make test PROFILE=release` tests what is shipped.
 export PROFILE := testing
 
-# Budgets in seconds: a group that takes longer is stopped and fails. On two cores, from nothing.
+# Time limits in seconds: a group that takes longer is stopped and fails. They hold for two cores
+# and empty caches.
 TEST_BUILD_SECONDS := 700
 TEST_UNIT_SECONDS := 150
 TEST_MPI_SECONDS := 150
@@ -25,8 +26,8 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 
-# Open MPI in a container: root may start ranks, more ranks than cores are fine, ranks are not
-# bound (yardstick divides the cores), and no ptrace rights are needed for shared memory.
+# Open MPI in a container: root may start ranks, more ranks than cores are allowed, ranks are not
+# bound to cores (yardstick divides the cores), and shared memory needs no ptrace permission.
 export OMPI_ALLOW_RUN_AS_ROOT := 1
 export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 export OMPI_MCA_rmaps_base_oversubscribe := 1
@@ -34,13 +35,13 @@ export OMPI_MCA_hwloc_base_binding_policy := none
 export OMPI_MCA_btl_vader_single_copy_mechanism := none
 export PRTE_MCA_rmaps_default_mapping_policy := :oversubscribe
 
-# Always the whole workspace: cargo would compile dependencies again with the fewer features of one
-# crate.
+# Always the whole workspace: for a single crate cargo would select fewer features of dependencies
+# and compile them again.
 CARGO_OPTIONS := --profile $(PROFILE) --workspace
 CARGO_TEST := cargo test $(CARGO_OPTIONS) --no-fail-fast
 BUDGET := scripts/budget.sh
 
-# Integration tests are grouped by name: mpi* and contract* run backends, the others yardstick.
+# Integration tests are grouped by name: mpi* and contract* test backends, the others run yardstick.
 TEST_TARGETS := $(sort $(basename $(notdir $(wildcard */tests/*.rs))) \
 	$(notdir $(patsubst %/main.rs,%,$(wildcard */tests/*/main.rs))) \
 	$(shell sed -n '/^\[\[test\]\]/{n;s/^name = "\(.*\)"/\1/p}' */Cargo.toml))
@@ -51,12 +52,12 @@ TEST_GROUPS := test-unit test-mpi test-end-to-end test-doc test-without-mpi test
 	test-openmpi5
 
 .PHONY: help build demo test test-build $(TEST_GROUPS) lint format clippy docs deny shellcheck \
-	bench clean $(SETUPS)
+	style bench clean $(SETUPS)
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand --tabs=18
 
-# A static pattern: make looks up no implicit rule for a phony target.
+# A static pattern rule: make ignores implicit rules for phony targets.
 $(SETUPS): setup-%:
 	@scripts/setup.sh $*
 
@@ -69,7 +70,7 @@ demo: build ## train, kill, resume, compare, report: under two minutes after the
 test: setup-test ## run every test there is
 	@$(MAKE) --no-print-directory --keep-going $(TEST_GROUPS)
 
-# Without examples, which clippy checks and bench/ builds.
+# Without the examples: clippy checks them, and the scripts in bench/ build them.
 test-build:
 	@$(BUDGET) test-build $(TEST_BUILD_SECONDS) $(CARGO_TEST) --tests --no-run
 
@@ -80,13 +81,13 @@ test-mpi: test-build ## run the tests of the backends under mpirun
 	@$(if $(MPI_TESTS),$(BUDGET) $@ $(TEST_MPI_SECONDS) $(CARGO_TEST) $(MPI_TESTS),\
 		echo "== $@: no such tests")
 
-test-end-to-end: test-build ## run the tests that start yardstick, and the tidy test
+test-end-to-end: test-build ## run the tests that start yardstick, and tidy
 	@$(BUDGET) $@ $(TEST_END_TO_END_SECONDS) $(CARGO_TEST) $(END_TO_END_TESTS)
 
 test-doc: test-build ## run the examples in the documentation
 	@$(BUDGET) $@ $(TEST_DOC_SECONDS) $(CARGO_TEST) --doc
 
-# `models` and `checkpoint` have no feature `mpi`: nothing in them is different without it.
+# `models` and `checkpoint` have no feature `mpi`, so nothing in them changes without it.
 test-without-mpi: ## run the tests of a build without MPI
 	@MPICC=false $(BUDGET) $@ $(TEST_WITHOUT_MPI_SECONDS) $(CARGO_TEST) --no-default-features \
 		--exclude yardstick-models --exclude yardstick-checkpoint
@@ -118,6 +119,9 @@ deny: setup-lint ## check licences, sources and bans of all dependencies
 
 shellcheck:
 	.venv-lint/bin/shellcheck --external-sources .ci/run $(wildcard */*.sh)
+
+style: setup-build ## print the longest files and functions, packed lets, tuple parameters
+	@cargo test $(CARGO_OPTIONS) --quiet --test tidy -- --exact style::print --nocapture
 
 bench: setup-build ## run every benchmark against its peers
 	@status=0; for script in $(wildcard bench/*.sh); do $$script || status=1; done; exit $$status

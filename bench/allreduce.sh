@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # All-reduce of 124 MB of f32 on two ranks of this machine: in buffers that the ranks of the node
-# share, as the trainer's gradients are, and through slots, which serve any other memory, against
+# share, as the trainer's gradients are, and in private memory by messages of MPI (`plain`), against
 # Open MPI's own MPI_Allreduce in each of its modes, in turn for several rounds. The figure is the
-# ratio of Open MPI's best median to that of the buffers. The goal holds too where what must at
-# least be moved (every buffer read once and written once) goes at 80 % of the memory bandwidth
+# ratio of Open MPI's best median to that of the shared buffers. The goal holds too where the bytes
+# that must be moved (every buffer read once and written once) move at 80 % of the memory bandwidth
 # that both ranks reach in the same run.
 #
-# Nothing else is on: no training, no telemetry. Open MPI's call is blocking, on its main thread;
-# ours goes through the backend: submitted, carried out by the communication thread, waited for.
+# Nothing else runs: no training, no telemetry. Open MPI's call is blocking, on its main thread;
+# ours is submitted to the backend, executed by the communication thread, and waited for.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/bench.sh
@@ -25,7 +25,7 @@ unset OMPI_MCA_btl_vader_single_copy_mechanism OMPI_MCA_hwloc_base_binding_polic
 cargo build --release --quiet --workspace --example allreduce
 allreduce=target/release/examples/allreduce
 
-# measure NAME ROLE [MPIRUN ARGUMENTS...]: appends one median to a file of that name.
+# measure NAME ROLE [MPIRUN ARGUMENTS...]: adds a median to the measurements of that name.
 measure() {
     local name=$1 role=$2
     shift 2
@@ -33,7 +33,7 @@ measure() {
         >>"$folder/$name"
 }
 
-# Open MPI's modes: how bytes cross between processes, and the algorithm of its module `tuned`.
+# Open MPI's modes: how bytes are copied between processes, and the algorithm of its module `tuned`.
 declare -A modes=(
     [default]=""
     [cma]="--mca btl_vader_single_copy_mechanism cma"
@@ -55,7 +55,7 @@ for round in $(seq "$rounds"); do
         read -ra arguments <<<"$(tr '\n' ' ' <<<"${modes[$name]}")"
         measure "$name" mpi "${arguments[@]}"
     done
-    measure slots slots
+    measure plain plain
     measure buffers buffer
 done
 
@@ -71,19 +71,19 @@ for name in $(printf '%s\n' "${!modes[@]}" | sort); do
     row "Open MPI, $name" "$seconds"
     best=$(awk -v a="$seconds" -v b="${best:-1e9}" 'BEGIN { print (a < b ? a : b) }')
 done
-row "yardstick, slots" "$(median_of slots)"
+row "yardstick, messages of MPI" "$(median_of plain)"
 ours=$(median_of buffers)
 row "yardstick, shared buffers" "$ours"
 bandwidth=$(median_of memory)
 share=$(awk -v s="$ours" -v n="$elements" -v b="$bandwidth" \
     'BEGIN { printf "%.0f", 100 * 2 * 2 * 4 * n / s / b }')
-awk -v b="$bandwidth" 'BEGIN { printf "memory, both ranks update in place: %.1f GB/s\n", b / 1e9 }'
-echo "bytes that each rank must read and write: $((elements * 8 / 1000000)) MB;" \
-    "both together move them at $share % of the memory bandwidth (goal $goal_share)"
+awk -v b="$bandwidth" 'BEGIN { printf "memory bandwidth, both ranks: %.1f GB/s\n", b / 1e9 }'
+echo "minimum traffic of each rank: $((elements * 8 / 1000000)) MB; of both ranks together" \
+    "$share % of the memory bandwidth (goal $goal_share)"
 ratio=$(ratio "$best" "$ours")
 if is_number "$share" && awk -v ratio="$ratio" -v goal="$goal" -v share="$share" \
     -v goal_share="$goal_share" 'BEGIN { exit !(ratio < goal && share >= goal_share) }'; then
-    printf 'allreduce: %.2f (goal %s, or %s %% of the memory bandwidth, which holds: %s %%)\n' \
+    printf 'allreduce: %.2f (goal %s, or %s %% of the memory bandwidth, which is met: %s %%)\n' \
         "$ratio" "$goal" "$goal_share" "$share"
 else
     at_least allreduce "$ratio" "$goal"

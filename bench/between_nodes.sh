@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# How fast two nodes reduce over the link between them, which moves LINK_RATE each way: all-reduce
-# and reduce-scatter of 260 MB of f32 by two ranks (one on each node) and by four, these with the
-# memory of their nodes (`buffer`) and as if each were on its own (`plain`). The figure is the share
-# of the link's rate that the reduce-scatter of two ranks reaches.
+# Reductions between two nodes over a link of LINK_RATE in each direction: all-reduce and
+# reduce-scatter of 260 MB of f32 by two ranks (one per node) and by four, which use the shared
+# memory of their nodes (`buffer`) or do not (`plain`). The figure is the share of the link's rate
+# that the reduce-scatter of two ranks reaches.
 #
-# OTHER names another build's example `allreduce`, which then runs in turn with this one's. One that
-# ignores what it does not know would all-reduce in the rows of reduce-scatter: it is refused.
-# Nothing else is on: no training, no telemetry.
+# OTHER is the path of the example `allreduce` of another build, which then runs in turn with this
+# build. A build that ignores unknown arguments is refused, because it would run an all-reduce
+# instead of the reduce-scatter. Nothing else runs: no training, no telemetry.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/bench.sh
@@ -14,7 +14,7 @@ cd "$(dirname "$0")/.."
 # shellcheck source=scripts/nodes.sh
 . scripts/nodes.sh
 
-nodes_needed between_nodes
+require_nodes between_nodes
 begin 3
 trap 'nodes_down; rm -rf "$folder"' EXIT
 repeats=${REPEATS:-2}
@@ -26,13 +26,13 @@ declare -A builds=([this]=$PWD/target/release/examples/allreduce)
 [ -z "${OTHER:-}" ] || builds[other]=$(realpath "$OTHER")
 for build in "${builds[@]}"; do
     if mpirun -np 1 "$build" plain 1 1 unknown >/dev/null 2>&1; then
-        echo "between_nodes: $build knows no reduce-scatter: it takes any word for it" >&2
+        echo "between_nodes: $build does not support reduce-scatter" >&2
         exit 1
     fi
 done
 nodes_up
 
-# measure BUILD RANKS ROLE OPERATION: appends seconds to a file of these names.
+# measure BUILD RANKS ROLE OPERATION: adds a measurement in seconds.
 measure() {
     local scatter=()
     [ "$4" = scatter ] && scatter=(scatter)
@@ -53,7 +53,7 @@ for round in $(seq "$rounds"); do
 done
 
 echo "260 MB, link $link_rate, $(nproc) cores; commit $commit"
-printf '%-6s %-8s %-8s' ranks memory sum
+printf '%-6s %-8s %-8s' ranks memory operation
 printf ' %12s' "${!builds[@]}"
 echo ' (s)'
 for case in "${cases[@]}"; do
@@ -64,7 +64,7 @@ for case in "${cases[@]}"; do
     done
     echo
 done
-# Half of the buffer crosses each way.
+# Half of the buffer is sent in each direction.
 rate=$(numfmt --from=si "$(sed 's/bit$//; s/[kmg]$/\U&/' <<<"$link_rate")")
 share=$(awk -v s="$(median_of this-1-plain-scatter)" -v n="$elements" -v rate="$rate" \
     'BEGIN { printf "%.3f", 4 * n / 2 * 8 / rate / s }')

@@ -1,11 +1,12 @@
 """Training steps of yardstick and of PyTorch in one run on the same cores.
 
-Both train the same GPT-2 shapes: forward, backward, clipping and AdamW, random tokens on PyTorch's
-side and the synthetic stream on ours, no checkpoint, telemetry on. bf16 is autocast in PyTorch: f32
-master weights, as ours. Rounds take turns; the figure is the ratio of the median tokens/s to the
-better of PyTorch's two (with --all, the smallest share of a row's goal). Peak memory is the
-resident maximum of the process. Memory and the share of the matmul rate have goals as well: a row
-that misses one of the three says so, and the script ends with 1.
+Both train the same GPT-2 shapes: forward, backward, clipping and AdamW. PyTorch trains on random
+tokens, yardstick on its synthetic stream, without checkpoints, with telemetry. In bf16 PyTorch uses
+autocast, so both have f32 master weights. They run in turn for several rounds; the figure is the
+ratio of median tokens/s to the better of eager and compiled PyTorch (with --all, the smallest ratio
+relative to the goal of its row). Peak memory is the maximum resident set size of the process.
+Memory and the share of the matmul rate have goals too: the script prints which goals a row misses,
+and then exits with 1.
 
     bench/cpu_vs_torch.sh [--all] [--row N]
 """
@@ -24,7 +25,7 @@ TOP = pathlib.Path(__file__).resolve().parent.parent
 YARDSTICK = TOP / "target" / "release" / "yardstick"
 SMALL = {"layers": 12, "width": 768, "heads": 12, "vocabulary": 50257}
 TINY = {"layers": 6, "width": 384, "heads": 6, "vocabulary": 50304}
-# Shape, B, T, precision, the goal against the better of PyTorch's two.
+# Shape, B, T, precision, goal of the ratio.
 ROWS = [
     (SMALL, 4, 256, "bf16", 1.3),
     (SMALL, 4, 256, "f32", 1.8),
@@ -33,12 +34,14 @@ ROWS = [
     (SMALL, 1, 1024, "bf16", 1.3),
     (SMALL, 1, 1024, "f32", 1.8),
 ]
-MEMORY_GOAL, SHARE_GOAL = 0.8, 0.65  # of PyTorch's peak; of the matmul rate, for 124M
-WARM_UP, STEPS, ROUNDS = 3, 10, int(os.environ.get("ROUNDS", "2"))
+MEMORY_GOAL = 0.8  # of PyTorch's peak memory
+SHARE_GOAL = 0.65  # of the matmul rate, for 124M
+WARM_UP, STEPS = 3, 10
+ROUNDS = int(os.environ.get("ROUNDS", "2"))
 
 
 def peer(shape, sequences, tokens, precision, compiled):
-    """Trains with PyTorch and prints milliseconds of every measured step and peak memory."""
+    """Trains with PyTorch, and prints the time of every measured step and the peak memory."""
     import resource
 
     import torch
@@ -64,11 +67,12 @@ def peer(shape, sequences, tokens, precision, compiled):
             return x + self.down(F.gelu(self.up(self.norm2(x)), approximate="tanh"))
 
     class Gpt(nn.Module):
-        """GPT-2 with its head tied to the token table."""
+        """GPT-2 with a head tied to the token embedding."""
 
         def __init__(self, layers, width, heads, vocabulary):
             super().__init__()
-            self.tokens, self.places = nn.Embedding(vocabulary, width), nn.Embedding(1024, width)
+            self.tokens = nn.Embedding(vocabulary, width)
+            self.positions = nn.Embedding(1024, width)
             self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
             self.norm = nn.LayerNorm(width)
             for parameter in self.parameters():
@@ -76,7 +80,7 @@ def peer(shape, sequences, tokens, precision, compiled):
                     nn.init.normal_(parameter, std=0.02)
 
         def forward(self, inputs, targets):
-            x = self.tokens(inputs) + self.places.weight[: inputs.shape[1]]
+            x = self.tokens(inputs) + self.positions.weight[: inputs.shape[1]]
             for block in self.blocks:
                 x = block(x)
             logits = self.norm(x) @ self.tokens.weight.T
@@ -106,7 +110,7 @@ def peer(shape, sequences, tokens, precision, compiled):
 
 
 def torch_round(row, compiled):
-    """One process of PyTorch: its measured steps and peak memory."""
+    """Runs one process of PyTorch; returns the times of its measured steps and its peak memory."""
     arguments = [sys.executable, __file__, "--peer", json.dumps([*row[:4], compiled])]
     done = subprocess.run(arguments, text=True, capture_output=True)
     if done.returncode != 0:
@@ -116,7 +120,7 @@ def torch_round(row, compiled):
 
 
 def our_round(row):
-    """One run of yardstick: its measured steps, peak memory, and FLOPs per token."""
+    """Runs yardstick; returns times, peak memory, FLOPs per token and share of the matmul rate."""
     shape, sequences, tokens, precision, _ = row
     values = {
         **{f"model.{key}": value for key, value in shape.items()},
@@ -127,7 +131,7 @@ def our_round(row):
         "batch.sequence_tokens": tokens,
         "checkpoint.at_end": "false",
     }
-    sets = [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
+    sets = [flag for key, value in values.items() for flag in ("--set", f"{key}={value}")]
     with tempfile.TemporaryDirectory() as folder:
         out = pathlib.Path(folder) / "run"
         arguments = ["train", "--workload", "gpt2-124m", "--steps", str(WARM_UP + STEPS)]
@@ -147,7 +151,7 @@ def our_round(row):
 
 
 def measure(row):
-    """All rounds of one row; prints its table and returns ratio, goal, and if all were met."""
+    """Runs a row and prints its table; returns ratio, goal, and whether all goals are met."""
     shape, sequences, tokens, precision, goal = row
     print(f"\n{shape['layers']} layers, {shape['width']} wide, V {shape['vocabulary']}, "
           f"{sequences} x {tokens}, {precision}")
@@ -193,8 +197,8 @@ def main():
         return peer(*json.loads(options.peer))
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=TOP, text=True,
                             capture_output=True).stdout.strip()
-    print(f"{len(os.sched_getaffinity(0))} cores, {STEPS} steps a round after {WARM_UP}, {ROUNDS} "
-          f"rounds in turn; checkpoints off, telemetry on; commit {commit}")
+    print(f"{len(os.sched_getaffinity(0))} cores, {STEPS} steps per round after {WARM_UP}, "
+          f"{ROUNDS} rounds in turn; checkpoints off, telemetry on; commit {commit}")
     if options.all:
         found = [measure(row) for row in ROWS]
         figure, goal = min(ratio / goal for ratio, goal, _ in found), 1

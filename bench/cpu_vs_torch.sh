@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# yardstick against PyTorch, eager and compiled, on the CPU: see bench/cpu_vs_torch.py. The default
-# is the first row of its table; --all is every row. PyTorch lives in .venv-torch, made here.
+# yardstick compared with PyTorch, eager and compiled, on the CPU: see bench/cpu_vs_torch.py. Runs
+# the first row of its table, or all rows with --all. PyTorch is installed into .venv-torch.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

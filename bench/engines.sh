@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The fused engine against the candle engine: GPT-2 124M, B=4, T=256, f32, all cores, one process.
-# Both train the same workload in turn for several rounds, no checkpoint, telemetry on; the figure
-# is the ratio of median tokens/s.
+# The fused engine compared with the candle engine: GPT-2 124M, B=4, T=256, f32, all cores, one
+# process. Both train the same workload in turn for several rounds, without checkpoints, with
+# telemetry; the figure is the ratio of median tokens/s.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/bench.sh
@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 begin 3
 steps=${STEPS:-6}
 
-# train ENGINE ROUND: trains, then reads the rate out of the record.
+# train ENGINE ROUND: trains, and prints its tokens/s.
 train() {
     rate_of "$folder/$1-$2.run" "$yardstick" train --workload gpt2-124m --engine "$1" \
         --steps "$steps" --set batch.micro_sequences=4 --set batch.sequence_tokens=256 \
@@ -19,7 +19,7 @@ train() {
 fused() { train fused "$1"; }
 candle() { train candle "$1"; }
 
-echo "gpt2-124m, B=4, T=256, f32, $(nproc) threads, $steps steps a round; checkpoints off," \
+echo "gpt2-124m, B=4, T=256, f32, $(nproc) threads, $steps steps per round; checkpoints off," \
     "telemetry on; commit $commit"
-versus fused candle '    fused tokens/s    candle tokens/s' %18.1f
-at_least engines "$against" 1.5
+compare fused candle '    fused tokens/s    candle tokens/s' %18.1f
+at_least engines "$median_ratio" 1.5

@@ -1,17 +1,16 @@
 #!/usr/bin/env python3
-"""Losses, gradients and AdamW steps of both families against Hugging Face transformers.
+"""Compares losses, gradients and AdamW steps of both families with Hugging Face transformers.
 
-For each tiny model: yardstick trains a few steps and exports; transformers loads the export and
+For each tiny model, yardstick trains a few steps and exports. transformers loads the export and
 computes, on the same tokens and in f32, the loss, every gradient, and the losses of twenty AdamW
-steps. What transformers saves itself, in several files, comes back with the same bits by
---init-from. The engines, in f32 and in bf16, are then held to those numbers by the test
-`hugging_face::parity`, which states the bounds of both formats. The figure is the worst error of
-both as a share of what is allowed; that of each format stands above it.
+steps. It also saves the model in several files, which yardstick must import by --init-from with the
+same bits. The test `hugging_face::parity` then compares the engines, in f32 and in bf16, with these
+numbers; it defines the bounds of both formats. The figure is the worst error relative to its bound.
 
-    bench/parity.py                make everything anew in a temporary folder, and compare
+    bench/parity.py                generate everything in a temporary folder, and compare
     bench/parity.py --write        the same, and replace tests/golden/parity by it
 
-PyTorch and transformers live in .venv-parity, in the versions below.
+PyTorch and transformers are installed into .venv-parity, in the versions below.
 """
 
 import json
@@ -29,19 +28,19 @@ TOP = pathlib.Path(__file__).resolve().parent.parent
 VENV = TOP / ".venv-parity"
 GOLDEN = TOP / "tests" / "golden" / "parity"
 YARDSTICK = TOP / "target" / "release" / "yardstick"
-# What the committed numbers were made with.
+# Versions that the committed numbers were generated with.
 PACKAGES = ["numpy==2.4.6", "safetensors==0.8.0", "torch==2.15.0", "transformers==5.23.0"]
 STEPS = 20
-# Few, so that the loss falls: that of random tokens which are new in every step stays at ln V,
-# whatever the updates do.
+# Few, so that the loss falls: on random tokens that are new in every step it stays at ln V.
 BATCHES = 2
-# Gentle: where weights went far in a few steps, a rounding of them moves the gradient by half.
-STIRRING_STEPS = 5
-STIRRING_RATE = 1e-3
+# Training before the export. The rate is low, because after large updates the gradient is very
+# sensitive to rounding of the weights.
+INITIAL_STEPS = 5
+INITIAL_RATE = 1e-3
 SEQUENCES, TOKENS = 2, 17
 ENGINES = 3  # candle and fused in f32, fused in bf16
 
-# Odd widths, grouped-query ratios 3, 4 and 1, tied and untied, RoPE plain and stretched.
+# Odd widths, grouped-query ratios 3, 4 and 1, tied and untied heads, RoPE with and without scaling.
 CASES = {
     "gpt2": """
 family = "gpt"
@@ -113,9 +112,9 @@ learning_rate_min = 3e-3
 
 
 def in_own_environment():
-    """Starts again inside of the virtual environment, which is made if it is not there.
+    """Restarts this script in the virtual environment, which is created if it does not exist.
 
-    Its packages get their versions every time: one that has them needs no network.
+    pip checks the versions every time; if they are installed, this needs no network.
     """
     python = VENV / "bin" / "python"
     if pathlib.Path(sys.prefix) == VENV:
@@ -127,7 +126,7 @@ def in_own_environment():
 
 
 def yardstick(*arguments):
-    """Runs the program; what it says is shown only if it fails."""
+    """Runs the program; its stderr is shown only if it fails."""
     command = [str(argument) for argument in (YARDSTICK, *arguments)]
     done = subprocess.run(command, text=True, capture_output=True)
     if done.returncode != 0:
@@ -135,7 +134,7 @@ def yardstick(*arguments):
 
 
 def train(workload, out, *flags):
-    """Trains with the engine that knows both families; returns the run's record."""
+    """Trains with the candle engine; returns the run's record."""
     yardstick("train", "--workload", workload, "--engine", "candle", "--out", out, *flags)
     return json.loads((out / "record.json").read_text())
 
@@ -150,9 +149,9 @@ def export(folder, model):
     workload.write_text(f"[model]{model}{REST}")
     with tempfile.TemporaryDirectory() as scratch:
         run, out = pathlib.Path(scratch) / "run", pathlib.Path(scratch) / "export"
-        flags = ["--steps", STIRRING_STEPS]
+        flags = ["--steps", INITIAL_STEPS]
         for key in ("learning_rate", "learning_rate_min"):
-            flags += ["--set", f"schedule.{key}={STIRRING_RATE}"]
+            flags += ["--set", f"schedule.{key}={INITIAL_RATE}"]
         record = train(workload, run, *flags)
         yardstick("export", run, "--out", out)
         for path in out.iterdir():
@@ -160,19 +159,19 @@ def export(folder, model):
     return record["fingerprint"]["weights"]
 
 
-def bring_back(folder, digest):
-    """Saves the model by transformers, in several files, and starts a run with it."""
+def import_saved(folder, digest):
+    """Saves the model with transformers, in several files, and starts a run with it."""
     with tempfile.TemporaryDirectory() as scratch:
-        theirs, run = pathlib.Path(scratch) / "theirs", pathlib.Path(scratch) / "run"
-        load(folder).save_pretrained(theirs, max_shard_size="20KB")
-        assert (theirs / "model.safetensors.index.json").exists(), "several files"
-        flags = ["--steps", 1, "--init-from", theirs]
+        saved, run = pathlib.Path(scratch) / "saved", pathlib.Path(scratch) / "run"
+        load(folder).save_pretrained(saved, max_shard_size="20KB")
+        assert (saved / "model.safetensors.index.json").exists(), "several files"
+        flags = ["--steps", 1, "--init-from", saved]
         record = train(folder / "workload.toml", run, *flags)
     assert record["run"]["initial_weights"]["digest"] == digest, f"{folder.name}: other weights"
 
 
 def load(folder):
-    """The export as transformers reads it: every tensor found, none left over."""
+    """Loads an export with transformers, and checks that no tensor is missing or unexpected."""
     import torch
     import transformers
 
@@ -180,13 +179,13 @@ def load(folder):
     model, info = transformers.AutoModelForCausalLM.from_pretrained(
         folder, output_loading_info=True, attn_implementation="eager", dtype=torch.float32
     )
-    left = {kind: found for kind, found in info.items() if found}
-    assert not left, f"{folder.name}: {left}"
+    problems = {kind: found for kind, found in info.items() if found}
+    assert not problems, f"{folder.name}: {problems}"
     return model.eval()
 
 
 def groups(model, decay):
-    """Matrices and embeddings decay, norms and biases do not."""
+    """Parameter groups: weight decay for matrices and embeddings, none for norms and biases."""
     parameters = list(model.parameters())
     return [
         {"params": [p for p in parameters if p.dim() == 2], "weight_decay": decay},
@@ -195,7 +194,7 @@ def groups(model, decay):
 
 
 def golden(folder):
-    """What PyTorch computes: the first step's gradients, and the loss of every step."""
+    """Writes PyTorch's results: the gradients of the first step, and the loss of every step."""
     import safetensors.torch
     import torch
     import transformers
@@ -239,9 +238,9 @@ def golden(folder):
 
 
 def worst(folder):
-    """Runs the engines against a folder of golden numbers.
+    """Compares the engines with a folder of golden numbers.
 
-    Returns the worst share of what is allowed by format.
+    Returns by format the worst error relative to its bound.
     """
     command = ["cargo", "test", "--release", "--workspace", "--lib", "hugging_face::parity"]
     environment = os.environ | {"YARDSTICK_PARITY": str(folder)}
@@ -254,34 +253,34 @@ def worst(folder):
     for line in lines:
         shares[line.split(":")[0].rsplit(" ", 1)[1]].append(float(line.rsplit(" ", 1)[1]))
     shares = {compute: worse(found) for compute, found in shares.items() if found}
-    # It fails where a share is too large, which is told below; any other failure is told here.
-    is_told = any(not share <= 1 for share in shares.values())
-    if len(lines) != ENGINES * len(CASES) or (done.returncode != 0 and not is_told):
-        sys.exit(f"the test failed, or left cases out:\n{done.stdout}\n{done.stderr}")
+    # The test fails if an error is above its bound, which is reported below; report other failures.
+    is_above = any(not share <= 1 for share in shares.values())
+    if len(lines) != ENGINES * len(CASES) or (done.returncode != 0 and not is_above):
+        sys.exit(f"the test failed, or skipped cases:\n{done.stdout}\n{done.stderr}")
     return shares
 
 
 def worse(shares):
-    """The largest; a NaN is the largest."""
+    """The largest share; NaN counts as the largest."""
     return max(shares, key=lambda share: (math.isnan(share), share))
 
 
 def main():
-    """Makes the golden numbers and compares."""
+    """Generates golden numbers and compares."""
     in_own_environment()
     subprocess.run(["cargo", "build", "--release", "--quiet", "--workspace"], cwd=TOP, check=True)
     with tempfile.TemporaryDirectory() as scratch:
         folder = pathlib.Path(scratch) / "parity"
         for name, model in CASES.items():
             digest = export(folder / name, model)
-            bring_back(folder / name, digest)
+            import_saved(folder / name, digest)
             golden(folder / name)
         if "--write" in sys.argv[1:]:
             shutil.rmtree(GOLDEN, ignore_errors=True)
             shutil.copytree(folder, GOLDEN)
         shares = worst(folder)
     for compute, share in shares.items():
-        print(f"worst in {compute}: {share:.4f} of what is allowed")
+        print(f"worst in {compute}: {share:.4f} of the bound")
     share = worse(shares.values())
     print(f"parity: {share:.4f} (goal 1)")
     sys.exit(0 if share <= 1 else 1)

@@ -1,7 +1,7 @@
 //! Compiles the constants of mpi.h that bindgen cannot translate, with the MPI that mpi-sys found.
 
 fn main() {
-    println!("cargo:rerun-if-changed=src/mpi/constants.c");
+    println!("cargo:rerun-if-changed=src/backends/mpi/library/constants.c");
     println!("cargo:rerun-if-env-changed=MPICC");
     #[cfg(feature = "mpi")]
     constants();
@@ -17,7 +17,7 @@ fn constants() {
         ),
     };
     let mut build = cc::Build::new();
-    build.file("src/mpi/constants.c");
+    build.file("src/backends/mpi/library/constants.c");
     match &library.mpicc {
         Some(mpicc) => build.compiler(mpicc),
         None => build.includes(&library.include_paths),

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Runs one group of work within a budget of time, and says how much of it was used.
+# Runs a command with a time limit, and prints how much of it was used.
 #
 #   scripts/budget.sh NAME SECONDS COMMAND...
 #
-# Past the budget the command and its children are stopped, and the exit status is 124.
+# After the limit the command and its children are killed, and the exit status is 124.
 set -uo pipefail
 
 name=$1
@@ -11,8 +11,8 @@ budget_seconds=$2
 shift 2
 
 printf '== %s: at most %s s\n' "$name" "$budget_seconds"
-# `timeout` runs the command in a process group of its own, out of the terminal's reach: an
-# interrupt is handed on by hand.
+# `timeout` runs the command in its own process group, which gets no signal from the terminal, so
+# interrupts are forwarded.
 timeout --kill-after=10 "$budget_seconds" "$@" </dev/null &
 child=$!
 trap 'kill -TERM "$child" 2>/dev/null' INT TERM

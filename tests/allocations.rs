@@ -1,4 +1,5 @@
-//! Steady state allocates nothing: after step 3 the training thread never calls the allocator.
+//! Training allocates nothing in the steady state: after step 3 the training thread never calls the
+//! allocator.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -8,25 +9,25 @@ mod support;
 
 use collectives::{Collective, Single, Threads};
 use counting::own_calls;
-use support::{Kind, SEVERAL_BUCKETS};
+use support::{SEVERAL_BUCKETS, Variant};
 use trainer::config::Config;
 use trainer::data::Source;
-use trainer::inject::Injector;
-use trainer::step::{Trainer, Wish};
+use trainer::fault_injection::Injector;
+use trainer::step::{Requests, Trainer};
 
-/// Trains on a pool of `threads`, and counts from step 4 to step 12.
-fn allocations_of_training(collective: &dyn Collective, threads: usize, kind: Kind) -> u64 {
+/// Trains on a pool of `threads`, and counts the allocations of steps 4 to 12.
+fn allocations_of_training(collective: &dyn Collective, threads: usize, variant: Variant) -> u64 {
     let small = [SEVERAL_BUCKETS, "batch.global_sequences=4", "batch.micro_sequences=1"];
     let overrides: Vec<String> =
-        kind.settings().into_iter().chain(small).map(str::to_owned).collect();
-    let config = Config::load(kind.workload, &overrides).unwrap();
+        variant.settings().into_iter().chain(small).map(str::to_owned).collect();
+    let config = Config::load(variant.workload, &overrides).unwrap();
     let vocabulary = config.workload.model.vocabulary;
     let source = Source::open(&config.workload.data, vocabulary, &config.base).unwrap();
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
     pool.install(|| {
         let mut trainer = Trainer::new(&config, &source, collective, Injector::default()).unwrap();
         let mut step = || {
-            trainer.time_step(|trainer| trainer.step(Wish::default())).unwrap();
+            trainer.time_step(|trainer| trainer.step(Requests::default())).unwrap();
         };
         (0..3).for_each(|_| step());
         own_calls(|| (3..12).for_each(|_| step()))
@@ -34,52 +35,52 @@ fn allocations_of_training(collective: &dyn Collective, threads: usize, kind: Ki
 }
 
 #[test]
-fn the_counter_counts() {
+fn the_counter_counts_allocations() {
     let counted = own_calls(|| drop(std::hint::black_box(vec![1_u8; 100])));
     assert_eq!(counted, 1);
 }
 
 #[test]
-fn alone_on_one_and_two_threads() {
-    for kind in Kind::all() {
+fn one_rank_on_one_and_two_threads_allocates_nothing() {
+    for variant in Variant::all() {
         for threads in [1, 2] {
-            let count = allocations_of_training(&Single::new(), threads, kind);
-            assert_eq!(count, 0, "{kind:?} on {threads} threads");
+            let count = allocations_of_training(&Single::new(), threads, variant);
+            assert_eq!(count, 0, "{variant:?} on {threads} threads");
         }
     }
 }
 
 #[test]
-fn on_two_ranks_with_several_buckets() {
-    for kind in Kind::all() {
+fn two_ranks_with_several_buckets_allocate_nothing() {
+    for variant in Variant::all() {
         let counts: Vec<u64> = std::thread::scope(|scope| {
             let ranks: Vec<_> = Threads::group(2)
                 .into_iter()
-                .map(|rank| scope.spawn(move || allocations_of_training(&rank, 1, kind)))
+                .map(|rank| scope.spawn(move || allocations_of_training(&rank, 1, variant)))
                 .collect();
             ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
         });
-        assert_eq!(counts, [0, 0], "{kind:?}");
+        assert_eq!(counts, [0, 0], "{variant:?}");
     }
 }
 
-/// Set for the ranks that the test below starts: what is no rank must not start more.
+/// Set for the ranks that the test below starts, which must not start more ranks.
 #[cfg(feature = "mpi")]
 const RANK: &str = "YARDSTICK_TEST_RANK";
 
 #[cfg(feature = "mpi")]
 #[test]
-fn on_two_ranks_of_mpi() {
+fn two_ranks_of_mpi_allocate_nothing() {
     if std::env::var_os(RANK).is_some() {
         let mpi = collectives::Mpi::open(collectives::MpiOptions::default()).unwrap();
         assert_eq!(mpi.world(), 2);
-        for kind in Kind::all() {
-            let counted = allocations_of_training(&mpi, 1, kind);
-            assert_eq!(counted, 0, "rank {}, {kind:?}", mpi.rank());
+        for variant in Variant::all() {
+            let counted = allocations_of_training(&mpi, 1, variant);
+            assert_eq!(counted, 0, "rank {}, {variant:?}", mpi.rank());
         }
         return;
     }
-    let mut command = support::mpirun_test(2, "on_two_ranks_of_mpi");
+    let mut command = support::mpirun_test(2, "two_ranks_of_mpi_allocate_nothing");
     command.env(RANK, "1");
     support::finish(command).expect_test_passed();
 }

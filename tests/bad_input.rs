@@ -1,4 +1,4 @@
-//! Bad input gets a clear error that names it, the promised exit code, and loses nothing.
+//! Bad input gives an error that names it, with the documented exit code, and changes no file.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -8,20 +8,20 @@ mod workload_file;
 
 use std::path::Path;
 
-use support::{Folder, run};
+use support::{Folder, finish, run, yardstick};
 
-/// A wrong command line, the exit code it must get, and what the message must name.
+/// A bad command line, its exit code, and parts of the error message.
 struct Case {
     arguments: &'static [&'static str],
     code: i32,
-    says: &'static [&'static str],
+    message: &'static [&'static str],
 }
 
-const fn usage(arguments: &'static [&'static str], says: &'static [&'static str]) -> Case {
-    Case { arguments, code: 2, says }
+const fn usage(arguments: &'static [&'static str], message: &'static [&'static str]) -> Case {
+    Case { arguments, code: 2, message }
 }
 
-/// Wrong flags and values. `train` and `plan` read the same configuration.
+/// Bad flags and values. `train` and `plan` read the same configuration.
 const COMMAND_LINES: &[Case] = &[
     usage(&["trian"], &["trian"]),
     usage(&[], &["Usage"]),
@@ -103,12 +103,20 @@ const COMMAND_LINES: &[Case] = &[
     usage(&["train", "--set", "schedule.decay=step"], &["step", "cosine"]),
     usage(&["train", "--set", "schedule.decay_steps=5"], &["decay_steps", "warmup-stable-decay"]),
     usage(&["train", "--set", "checkpoint.every=5"], &["5", "50steps"]),
-    usage(&["train", "--set", "checkpoint.deadline_s=0.0"], &["checkpoint.deadline_s", "year"]),
+    usage(&["train", "--set", "checkpoint.deadline=0s"], &["checkpoint.deadline", "above 0"]),
     usage(&["train", "--set", "checkpoint.keep=0"], &["checkpoint.keep"]),
     usage(&["train", "--set", "collectives.bucket_bytes=0"], &["collectives.bucket_bytes"]),
-    usage(&["train", "--set", "collectives.deadline_s=0.0"], &["collectives.deadline_s"]),
-    usage(&["train", "--deadline", "1e300s"], &["1e300s", "120s"]),
-    usage(&["train", "--set", "collectives.deadline_s=1e300"], &["deadline_s", "year"]),
+    usage(&["train", "--set", "collectives.deadline=0s"], &["collectives.deadline", "above 0"]),
+    usage(
+        &["train", "--set", "collectives.deadline=120"],
+        &["collectives.deadline", "`120`", "5m"],
+    ),
+    usage(&["train", "--set", "collectives.deadline=soon"], &["deadline", "soon", "90s, 5m"]),
+    usage(&["train", "--set", "collectives.deadline=9000h"], &["deadline", "9000h", "year"]),
+    usage(&["train", "--set", "collectives.deadline_s=120"], &["unknown field `deadline_s`"]),
+    usage(&["train", "--set", "telemetry.matmul_probe=-1s"], &["matmul_probe", "-1s", "90s, 5m"]),
+    usage(&["train", "--deadline", "1e300s"], &["--deadline", "1e300s", "90s, 5m"]),
+    usage(&["train", "--deadline", "0s"], &["collectives.deadline", "0s", "above 0"]),
     usage(&["train", "--set", "run.engine=torch"], &["torch", "fused", "candle"]),
     usage(&["train", "--device", "tpu"], &["tpu", "cpu", "cuda"]),
     usage(&["train", "--engine", "torch"], &["torch", "fused"]),
@@ -131,7 +139,7 @@ const COMMAND_LINES: &[Case] = &[
     usage(&["train", "--steps", "many"], &["many"]),
     usage(&["train", "--checkpoint-every", "soon"], &["soon", "50steps"]),
     usage(&["train", "--eval-every", "0"], &["--eval-every"]),
-    usage(&["train", "--deadline", "5steps"], &["5steps", "120s"]),
+    usage(&["train", "--deadline", "5steps"], &["5steps", "90s, 5m"]),
     usage(&["train", "--log-format", "xml"], &["xml", "json"]),
     usage(&["train", "--inject", "melt@step=1"], &["melt", "kill"]),
     usage(&["train", "--inject", "kill@step=1,rank=5"], &["--inject", "rank=5", "world size 1"]),
@@ -155,31 +163,31 @@ const COMMAND_LINES: &[Case] = &[
     usage(&["ckpt", "ls", "no-such-folder"], &["no-such-folder"]),
     usage(&["data", "inspect", "no-such-file.bin"], &["no-such-file.bin"]),
     usage(&["data", "tokenize", "a.JSONL", "--out", "a.bin"], &["a.JSONL", "--jsonl text"]),
-    Case { arguments: &["train", "--device", "cuda"], code: 3, says: &["cuda"] },
+    Case { arguments: &["train", "--device", "cuda"], code: 3, message: &["cuda"] },
     Case {
         arguments: &["train", "--workload", "gpt3-175b"],
         code: 3,
-        says: &["GiB", "available", "hint"],
+        message: &["GiB", "available", "hint"],
     },
 ];
 
 #[test]
-fn a_wrong_command_line_is_named() {
+fn a_bad_command_line_is_explained() {
     let folder = tempfile::tempdir().unwrap();
-    let mut wrong = Vec::new();
+    let mut failed = Vec::new();
     for case in COMMAND_LINES {
-        let mut command = support::yardstick(case.arguments);
+        let mut command = yardstick(case.arguments);
         command.current_dir(folder.path());
-        let finished = support::finish(command);
-        let missing = case.says.iter().find(|word| !finished.stderr.contains(**word));
+        let finished = finish(command);
+        let missing = case.message.iter().find(|part| !finished.stderr.contains(**part));
         if finished.code != case.code || missing.is_some() {
-            wrong.push(format!("{:?}: {missing:?}\n{finished:?}", case.arguments));
+            failed.push(format!("{:?}: {missing:?}\n{finished:?}", case.arguments));
         }
     }
     assert!(COMMAND_LINES.len() >= 30);
-    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+    assert!(failed.is_empty(), "{}", failed.join("\n\n"));
     let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().collect();
-    assert!(left.is_empty(), "a refused command leaves nothing behind: {left:?}");
+    assert!(left.is_empty(), "a refused command creates no file: {left:?}");
 }
 
 fn write(path: &Path, bytes: &[u8]) -> String {
@@ -187,7 +195,7 @@ fn write(path: &Path, bytes: &[u8]) -> String {
     path.to_string_lossy().into_owned()
 }
 
-/// An llm.c header that promises `tokens` tokens.
+/// An llm.c file whose header counts `tokens` tokens.
 fn llmc(magic: i32, version: i32, tokens: i32, data: &[u16]) -> Vec<u8> {
     let mut bytes: Vec<u8> =
         [magic, version, tokens].iter().flat_map(|v| v.to_le_bytes()).collect();
@@ -197,7 +205,7 @@ fn llmc(magic: i32, version: i32, tokens: i32, data: &[u16]) -> Vec<u8> {
 }
 
 #[test]
-fn a_wrong_data_file_is_named_with_its_offset() {
+fn a_bad_data_file_is_named_with_the_offset() {
     let folder = tempfile::tempdir().unwrap();
     let magic = 20_240_520;
     let long = vec![1_u16; 4096];
@@ -213,104 +221,88 @@ fn a_wrong_data_file_is_named_with_its_offset() {
         ("odd.bin", vec![0; 8193], &["odd.bin", "8193"]),
         ("empty.bin", Vec::new(), &["empty.bin"]),
     ];
-    for (name, bytes, says) in cases {
+    for (name, bytes, message) in cases {
         let path = write(&folder.path().join(name), &bytes);
         let out = folder.path().join("out");
-        let finished = run(&[
-            "train",
-            "--set",
-            "data.source=files",
-            "--set",
-            &format!("data.files=[\"{path}\"]"),
-            "--out",
-            &out.to_string_lossy(),
-        ])
-        .expect(2);
-        for word in says {
-            assert!(finished.stderr.contains(word), "{name}: no {word:?} in {}", finished.stderr);
-        }
-        assert!(!out.exists(), "{name}: refused before the folder is made");
+        let files = format!("data.files=[\"{path}\"]");
+        let data = ["--set", "data.source=files", "--set", &files];
+        let train = ["train", "--out", &out.to_string_lossy()];
+        run(&[&train[..], &data].concat()).expect(2).expect_stderr(message);
+        assert!(!out.exists(), "{name}: refused before the folder is created");
     }
 }
 
 #[test]
-fn a_folder_with_something_else_in_it_is_refused_and_left_alone() {
+fn a_folder_that_is_not_a_run_is_refused_and_unchanged() {
     let folder = Folder::new();
     std::fs::create_dir(folder.path()).unwrap();
-    let precious = folder.path().join("thesis.txt");
-    std::fs::write(&precious, "do not touch").unwrap();
-    let finished = run(&["train", "--out", &folder.text()]).expect(2);
-    assert!(finished.stderr.contains("not the folder of a run"), "{}", finished.stderr);
-    let finished = run(&["train", "--fresh", "--out", &folder.text()]).expect(2);
-    assert!(finished.stderr.contains("--fresh"), "{}", finished.stderr);
-    assert_eq!(std::fs::read_to_string(precious).unwrap(), "do not touch");
+    let file = folder.path().join("thesis.txt");
+    std::fs::write(&file, "unrelated").unwrap();
+    folder.train(&[]).expect(2).expect_stderr(&["not the folder of a run"]);
+    folder.train(&["--fresh"]).expect(2).expect_stderr(&["--fresh"]);
+    assert_eq!(std::fs::read_to_string(file).unwrap(), "unrelated");
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
 }
 
 #[test]
 fn a_folder_that_another_run_writes_to_is_refused() {
     let folder = Folder::new();
-    run(&["train", "--steps", "2", "--out", &folder.text()]).expect(0);
+    folder.train(&["--steps", "2"]).expect(0);
     let lock = std::fs::File::create(folder.path().join("lock")).unwrap();
     lock.lock().unwrap();
-    let again = ["train", "--steps", "4", "--out", &folder.text()];
-    let finished = run(&again).expect(2);
-    assert!(finished.stderr.contains("another run"), "{}", finished.stderr);
+    folder.train(&["--steps", "4"]).expect(2).expect_stderr(&["another run"]);
     drop(lock);
-    run(&again).expect(0);
+    folder.train(&["--steps", "4"]).expect(0);
 }
 
-/// Its steps and record would be replaced by those of a run that starts again at step 1.
+/// A restart at step 1 would overwrite its steps and record.
 #[test]
-fn a_run_whose_checkpoints_are_gone_is_refused_and_left_alone() {
+fn a_run_whose_checkpoints_are_gone_is_refused_and_unchanged() {
     let folder = Folder::new();
-    let out = folder.text();
-    let train = |extra: &[&str]| run(&[&["train", "--out", &out, "--set"][..], extra].concat());
-    // It was killed after a save, so that no end of it tells of one.
-    let saves = ["checkpoint.every=2steps", "--inject", "kill@step=3"];
-    assert_eq!(train(&saves).code, -1);
+    // Killed after a save, so that the record does not mention the checkpoint.
+    let killed = folder.train(&["--checkpoint-every", "2steps", "--inject", "kill@step=3"]);
+    assert_eq!(killed.code, -1);
     let checkpoints = folder.path().join("checkpoints");
-    let aside = folder.path().with_extension("aside");
-    std::fs::rename(&checkpoints, &aside).unwrap();
-    let left = || {
+    let moved = folder.sibling("moved");
+    std::fs::rename(&checkpoints, &moved).unwrap();
+    let contents = || {
         let files = ["record.json", "config.toml", "attempts/001.json", "steps/r000000.jsonl"];
         files.map(|file| std::fs::read(folder.path().join(file)).unwrap())
     };
-    let before = left();
-    let refused = |what: &str| {
-        let finished = train(&["checkpoint.every=3steps", "--steps", "4"]).expect(6);
-        let says = [&*checkpoints.to_string_lossy(), "step 2", "found none", "mount", "--fresh"];
-        let missing = says.iter().find(|word| !finished.stderr.contains(**word));
-        assert!(missing.is_none(), "{what}: no {missing:?} in {}", finished.stderr);
-        assert!(before == left(), "{what}: something changed");
+    let before = contents();
+    let resume = ["--checkpoint-every", "3steps", "--steps", "4"];
+    let assert_refused = |case: &str| {
+        let message = [&*checkpoints.to_string_lossy(), "step 2", "found none", "mount", "--fresh"];
+        folder.train(&resume).expect(6).expect_stderr(&message);
+        assert!(before == contents(), "{case}: a file has changed");
     };
-    refused("the whole folder");
+    assert_refused("no folder of checkpoints");
     std::fs::create_dir(&checkpoints).unwrap();
-    std::fs::copy(aside.join("RUN.json"), checkpoints.join("RUN.json")).unwrap();
-    std::fs::create_dir(checkpoints.join("s000000004-e0001-00000001")).unwrap();
-    refused("all but a save that was never committed");
+    std::fs::copy(moved.join("RUN.json"), checkpoints.join("RUN.json")).unwrap();
+    std::fs::create_dir(checkpoints.join("s000000004-a0001-00000001")).unwrap();
+    assert_refused("only a checkpoint that was not committed");
     std::fs::remove_dir_all(&checkpoints).unwrap();
-    std::fs::rename(&aside, &checkpoints).unwrap();
-    train(&["checkpoint.every=3steps", "--steps", "4"]).expect(0);
+    std::fs::rename(&moved, &checkpoints).unwrap();
+    folder.train(&resume).expect(0);
     assert_eq!(folder.record()["attempts"][1]["resumed_after_step"], 2);
 }
 
-/// There never was a checkpoint, so nothing is lost that could be brought back.
+/// There never was a checkpoint, so a restart loses nothing.
 #[test]
-fn a_run_that_never_committed_starts_over() {
+fn a_run_without_a_committed_checkpoint_restarts_at_step_1() {
     let folder = Folder::new();
     let out = folder.text();
     let train = ["train", "--checkpoint-every", "2steps", "--out", &out];
-    for point in ["before-shard", "mid-shard", "index-before-vote", "mid-manifest"] {
-        let fault = format!("kill@step=2,point={point}");
+    for failpoint in ["before-shard", "mid-shard", "index-before-vote", "mid-manifest"] {
+        let fault = format!("kill@step=2,failpoint={failpoint}");
         assert_eq!(run(&[&train[..], &["--inject", &fault]].concat()).code, -1, "{fault}");
     }
-    // Every save fails: no file may become as long as a shard.
+    // All saves fail, because a shard exceeds the limit of the file size.
     let mut command = std::process::Command::new("sh");
     command.args(["-c", "trap '' XFSZ; ulimit -f 1000; exec \"$@\"", "sh"]);
     command.arg(env!("CARGO_BIN_EXE_yardstick")).args(train).args(["--inject", "kill@step=5"]);
-    let finished = support::finish(command).expect(-1);
-    assert_eq!(finished.stderr.matches("not saved, training goes on").count(), 2, "{finished:?}");
+    let finished = finish(command).expect(-1);
+    assert_eq!(finished.stderr.matches("not saved, training continues").count(), 2, "{finished:?}");
     run(&[&train[..], &["--steps", "3"]].concat()).expect(0);
     let attempts = folder.record()["attempts"].clone();
     assert_eq!(attempts.as_array().unwrap().len(), 6);
@@ -318,11 +310,9 @@ fn a_run_that_never_committed_starts_over() {
 }
 
 #[test]
-fn another_workload_in_the_folder_is_refused() {
+fn a_folder_of_another_workload_is_refused() {
     let folder = Folder::new();
-    run(&["train", "--steps", "2", "--out", &folder.text()]).expect(0);
-    let other = ["train", "--set", "schedule.seed=1", "--out", &folder.text()];
-    let finished = run(&other).expect(2);
-    assert!(finished.stderr.contains("workload"), "{}", finished.stderr);
+    folder.train(&["--steps", "2"]).expect(0);
+    folder.train(&["--set", "schedule.seed=1"]).expect(2).expect_stderr(&["workload"]);
     assert_eq!(folder.record()["status"], "complete");
 }

@@ -1,4 +1,5 @@
-//! Same workload, same world: same bits. Other world: same to rounding.
+//! Runs of one workload at one world size are bit-identical; at another world size losses agree to
+//! rounding.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 #![cfg(feature = "mpi")]
@@ -8,143 +9,124 @@ mod support;
 use std::sync::OnceLock;
 
 use serde_json::Value;
-use support::{Folder, KINDS, Kind, Line, SEVERAL_BUCKETS, finish, mpirun};
+use support::{Folder, LossBits, RunResult, SEVERAL_BUCKETS, StepLine, VARIANTS, Variant};
 
 /// Trains 20 steps on some ranks with one compute thread each.
-fn train(ranks: usize, extra: &[&str]) -> Folder {
-    train_for("20", ranks, extra)
+fn train(ranks: usize, flags: &[&str]) -> Folder {
+    train_for("20", ranks, flags)
 }
 
-fn train_for(steps: &str, ranks: usize, extra: &[&str]) -> Folder {
+fn train_for(steps: &str, ranks: usize, flags: &[&str]) -> Folder {
     let folder = Folder::new();
-    let out = folder.text();
-    let mut arguments = vec!["train", "--steps", steps, "--threads", "1", "--out", &out];
-    arguments.extend(extra);
-    finish(mpirun(ranks, &arguments)).expect(0);
+    folder.train_on(ranks, &[&["--steps", steps, "--threads", "1"], flags].concat()).expect(0);
     folder
 }
 
-/// What a run came to.
-#[derive(Debug, PartialEq)]
-struct End {
-    /// Bits of the loss at each step.
-    losses: Vec<(u64, u64)>,
-    fingerprint: Value,
+/// Trains a variant for 20 steps.
+fn train_variant(ranks: usize, variant: Variant, flags: &[&str]) -> Folder {
+    let folder = train(ranks, &[&variant.flags(), flags].concat());
+    let record = folder.record();
+    assert_eq!(record["ranks"].as_array().unwrap().len(), ranks);
+    assert_eq!(folder.losses().len(), 20, "{variant:?}");
+    assert!(record["fingerprint"]["weights"].is_string(), "{variant:?}");
+    folder
 }
 
-impl End {
-    fn of(ranks: usize, kind: Kind, extra: &[&str]) -> Self {
-        Self::and_folder(ranks, kind, extra).0
-    }
-
-    fn and_folder(ranks: usize, kind: Kind, extra: &[&str]) -> (Self, Folder) {
-        let folder = train(ranks, &[&kind.flags(), extra].concat());
-        let record = folder.record();
-        assert_eq!(record["ranks"].as_array().unwrap().len(), ranks);
-        let end = Self { losses: folder.losses(), fingerprint: record["fingerprint"].clone() };
-        assert_eq!(end.losses.len(), 20, "{kind:?}");
-        assert!(end.fingerprint["weights"].is_string(), "{kind:?}");
-        (end, folder)
-    }
-
-    fn loss(&self, step: usize) -> f64 {
-        f64::from_bits(self.losses[step].1)
-    }
-
-    /// The largest relative difference of a loss that the others have, and its step.
-    fn difference(&self, others: &[(u64, u64)]) -> (f64, u64) {
-        let at =
-            |(ours, &(step, bits)): (f64, &_)| ((ours - f64::from_bits(bits)).abs() / ours, step);
-        let ours = (0..others.len()).map(|index| self.loss(index));
-        ours.zip(others).map(at).max_by(|a, b| a.0.total_cmp(&b.0)).unwrap()
-    }
-}
-
-/// On two ranks, doing nothing but train; made once for all tests.
-fn on_two_ranks(kind: Kind) -> &'static End {
-    static ENDS: [OnceLock<End>; KINDS] = [const { OnceLock::new() }; KINDS];
-    ENDS[kind.index()].get_or_init(|| {
-        let (end, folder) = End::and_folder(2, kind, &["--set", "checkpoint.at_end=false"]);
+/// The result on two ranks without checkpoints and evaluation; made once for all tests.
+fn on_two_ranks(variant: Variant) -> &'static RunResult {
+    static RESULTS: [OnceLock<RunResult>; VARIANTS] = [const { OnceLock::new() }; VARIANTS];
+    RESULTS[variant.index()].get_or_init(|| {
+        let folder = train_variant(2, variant, &["--set", "checkpoint.at_end=false"]);
         assert_eq!(folder.record()["checkpoints"], Value::Null);
-        end
+        folder.result()
     })
 }
 
-/// The second run of each kind does what the first does not, so that one comparison shows both.
+/// The largest relative difference between losses at the same step.
+fn largest_difference(ours: &[LossBits], theirs: &[LossBits]) -> f64 {
+    let pairs = ours.iter().zip(theirs);
+    let differences = pairs.map(|(ours, theirs)| ours.relative_difference(*theirs));
+    differences.max_by(f64::total_cmp).unwrap()
+}
+
 #[test]
 fn a_second_run_that_saves_and_evaluates_is_bit_identical() {
-    for kind in Kind::all() {
+    for variant in Variant::all() {
         let both = ["--checkpoint-every", "4steps", "--eval-every", "5"];
-        let (second, folder) = End::and_folder(2, kind, &both);
-        assert_eq!(folder.record()["checkpoints"]["count"], 5, "{kind:?}");
+        let folder = train_variant(2, variant, &both);
+        assert_eq!(folder.record()["checkpoints"]["count"], 5, "{variant:?}");
         let steps = folder.steps(0);
         let evaluated = steps.iter().filter(|line| line.0["evaluation_loss"].is_number());
-        assert!(evaluated.map(Line::step).eq([5, 10, 15, 20]), "{kind:?}");
-        assert_eq!(*on_two_ranks(kind), second, "{kind:?}");
+        assert!(evaluated.map(StepLine::step).eq([5, 10, 15, 20]), "{variant:?}");
+        assert_eq!(*on_two_ranks(variant), folder.result(), "{variant:?}");
     }
 }
 
 #[test]
-fn neither_sharding_nor_recomputation_changes_a_bit() {
-    for kind in Kind::all() {
-        assert_eq!(on_two_ranks(kind), on_two_ranks(kind.plain()), "{kind:?}");
+fn sharding_and_recomputation_do_not_change_a_bit() {
+    for variant in Variant::all() {
+        assert_eq!(on_two_ranks(variant), on_two_ranks(variant.plain()), "{variant:?}");
     }
 }
 
 #[test]
-fn families_and_formats_differ() {
-    let ends: Vec<_> = Kind::all().iter().step_by(4).map(|&kind| on_two_ranks(kind)).collect();
-    for (index, end) in ends.iter().enumerate() {
-        assert!(!ends[..index].contains(end), "{end:?}");
+fn families_and_formats_have_different_results() {
+    let variants = Variant::all().into_iter().step_by(4);
+    let results: Vec<_> = variants.map(on_two_ranks).collect();
+    for (index, result) in results.iter().enumerate() {
+        assert!(!results[..index].contains(result), "{result:?}");
     }
 }
 
 #[test]
 fn the_record_names_the_mpi_library() {
-    let first = train(2, &[]);
-    let library = first.record()["environment"]["mpi_library"].as_str().unwrap().to_owned();
+    let run = train(2, &[]);
+    let library = run.record()["environment"]["mpi_library"].as_str().unwrap().to_owned();
     let expected = std::env::var("YARDSTICK_MPI_LIBRARY").unwrap_or_else(|_| "MPI".into());
     assert!(library.contains(&expected), "{library}: expected {expected}");
 }
 
-/// `null` with one warning, to people and in the record; not one from each rank.
+/// Figures that do not apply on a CPU are null without a warning; a figure that is missing is
+/// listed in one warning, in the log and in the record, and not once per rank.
 #[test]
-fn what_could_not_be_known_is_told_once() {
+fn missing_figures_are_listed_in_one_warning() {
     let folder = Folder::new();
-    let arguments = ["train", "--steps", "2", "--out", &folder.text()];
-    let stderr = finish(mpirun(2, &arguments)).expect(0).stderr;
-    let start = "null, because not known: ";
-    let (_, told) = stderr.split_once(start).unwrap_or_else(|| panic!("not told: {stderr}"));
+    let no_probe = ["--steps", "2", "--set", "telemetry.matmul_probe=0s"];
+    let stderr = folder.train_on(2, &no_probe).expect(0).stderr;
+    let start = "null in the record: ";
+    let (_, list) = stderr.split_once(start).unwrap_or_else(|| panic!("no warning: {stderr}"));
     assert_eq!(stderr.matches(start).count(), 1, "{stderr}");
-    assert!(!stderr.contains('\u{1b}'), "colours are for terminals: {stderr:?}");
-    let told = format!("{start}{}", told.lines().next().unwrap());
+    assert!(!stderr.contains('\u{1b}'), "colours are only for terminals: {stderr:?}");
+    let warning = format!("{start}{}", list.lines().next().unwrap());
     let record = folder.record();
+    assert_eq!(record["mfu_measured"], Value::Null);
+    assert!(warning.contains("mfu_measured"), "{warning}");
     for figure in ["mfu_causal", "mfu_full", "transports"] {
         assert_eq!(record[figure], Value::Null);
-        assert!(told.contains(figure), "{figure}: {told}");
+        assert!(!warning.contains(figure), "{figure}: {warning}");
     }
     let anomalies = record["anomalies"].as_array().unwrap();
-    assert!(anomalies.iter().any(|anomaly| anomaly["text"] == told), "{told} {anomalies:?}");
+    assert!(anomalies.iter().any(|anomaly| anomaly["text"] == warning), "{warning} {anomalies:?}");
 }
 
 #[test]
 fn another_seed_gives_other_losses() {
-    let kind = Kind::all()[0];
-    let other = End::of(2, kind, &["--set", "schedule.seed=1"]);
-    assert_ne!(on_two_ranks(kind).losses, other.losses);
-    assert_ne!(on_two_ranks(kind).fingerprint, other.fingerprint);
+    let variant = Variant::all()[0];
+    let other = train_variant(2, variant, &["--set", "schedule.seed=1"]).result();
+    assert_ne!(on_two_ranks(variant).losses, other.losses);
+    assert_ne!(on_two_ranks(variant).fingerprint, other.fingerprint);
 }
 
 #[test]
-fn overlap_on_and_off_are_bit_identical() {
-    for kind in Kind::all() {
-        let off = End::of(2, kind, &["--set", "collectives.overlap=false"]);
-        assert_eq!(*on_two_ranks(kind), off, "{kind:?}");
+fn overlap_does_not_change_a_bit() {
+    for variant in Variant::all() {
+        let off = train_variant(2, variant, &["--set", "collectives.overlap=false"]);
+        assert_eq!(*on_two_ranks(variant), off.result(), "{variant:?}");
     }
 }
 
 #[test]
-fn the_first_bucket_starts_before_backward_ends() {
+fn with_overlap_the_first_reduction_starts_before_backward_ends() {
     let on = train(2, &["--set", SEVERAL_BUCKETS]);
     let leads = |folder: &Folder, rank| -> Vec<u64> {
         let lines = folder.steps(rank);
@@ -156,35 +138,46 @@ fn the_first_bucket_starts_before_backward_ends() {
         assert!(leads.iter().any(|&lead| lead > 0), "rank {rank}: {leads:?}");
     }
     let off = train(2, &["--set", SEVERAL_BUCKETS, "--set", "collectives.overlap=false"]);
-    assert!(leads(&off, 0).iter().all(|&lead| lead == 0), "without overlap nothing starts early");
+    assert!(leads(&off, 0).iter().all(|&lead| lead == 0), "without overlap none starts early");
     let hidden = |folder: &Folder| folder.record()["collectives"]["hidden_share"].as_f64().unwrap();
     assert_eq!(hidden(&off), 0.0);
     assert!(hidden(&on) > 0.0);
 }
 
 #[test]
-fn one_two_and_four_ranks_agree_at_one_global_batch() {
-    for family_and_format in Kind::all().chunks(4) {
-        let one = End::of(1, family_and_format[0], &[]);
-        for &kind in family_and_format {
-            for (ranks, other) in [(2, on_two_ranks(kind)), (4, &End::of(4, kind, &[]))] {
-                let (relative, step) = one.difference(&other.losses);
-                let told = format!("{kind:?}, {ranks} ranks, step {step}: {relative:e}");
-                assert!(relative <= kind.rounding(), "{told}");
+fn losses_at_any_world_size_agree_to_rounding() {
+    for family_and_format in Variant::all().chunks(4) {
+        let one = train_variant(1, family_and_format[0], &[]).result();
+        for &variant in family_and_format {
+            let two = on_two_ranks(variant);
+            let four = train_variant(4, variant, &[]).result();
+            for (ranks, other) in [(2, two), (4, &four)] {
+                let difference = largest_difference(&one.losses, &other.losses);
+                let case = format!("{variant:?}, {ranks} ranks: {difference:e}");
+                assert!(difference <= variant.rounding(), "{case}");
             }
         }
     }
 }
 
 #[test]
-fn the_candle_engine_trains_to_the_same_losses() {
-    for kind in [Kind::all()[0], Kind::all()[8]] {
-        let flags = [&kind.flags()[..], &["--engine", "candle"]].concat();
-        let candle = train_for("5", 2, &flags); // it takes its time
+fn the_candle_engine_has_the_same_losses() {
+    for variant in [Variant::all()[0], Variant::all()[8]] {
+        let flags = [&variant.flags()[..], &["--engine", "candle"]].concat();
+        let candle = train_for("5", 2, &flags); // slow
         assert_eq!(candle.record()["ranks"].as_array().unwrap().len(), 2);
         let candle = candle.losses();
         assert_eq!(candle.len(), 5);
-        let (relative, step) = on_two_ranks(kind).difference(&candle);
-        assert!(relative <= 1e-4, "{kind:?}, step {step}: {relative:e}");
+        let difference = largest_difference(&on_two_ranks(variant).losses, &candle);
+        assert!(difference <= 1e-4, "{variant:?}: {difference:e}");
     }
+}
+
+/// A share of a rate that is the best of several moments.
+#[test]
+fn measured_utilisation_is_a_share() {
+    let folder = Folder::new();
+    folder.train_on(2, &["--steps", "20"]).expect(0);
+    let causal = folder.record()["mfu_measured"]["causal"].as_f64().unwrap();
+    assert!(causal > 0.0 && causal <= 1.0, "{causal}");
 }

@@ -1,4 +1,4 @@
-//! Weights go out as a Hugging Face folder and come back with the same bits.
+//! `yardstick export` and `--init-from`: weights in model folders of Hugging Face.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde_json::{Value, json};
-use support::{Finished, Folder, Running, finish, record, run, yardstick};
+use support::{Finished, Folder, Running, finish, record, run, text, yardstick};
 
 const GPT: &[&str] = &["--workload", "smoke"];
-/// Small enough for autograd to be quick.
+/// Small enough for autograd to be fast.
 const LLAMA: &[&str] = &[
     "--workload",
     "llama-smoke",
@@ -24,96 +24,96 @@ const LLAMA: &[&str] = &[
     "batch.global_sequences=4",
 ];
 
+#[track_caller]
 fn train(out: &Path, family: &[&str], extra: &[&str]) -> Finished {
-    run(&[&["train", "--out", &out.to_string_lossy()], family, extra].concat())
+    run(&[&["train", "--out", &text(out)], family, extra].concat())
 }
 
-/// A run of three steps and its export.
-fn trained(folder: &Folder, family: &[&str]) -> PathBuf {
+/// The digest of the imported weights of a run.
+fn initial_digest(run: &Path) -> Value {
+    record(run)["run"]["initial_weights"]["digest"].clone()
+}
+
+/// Trains for three steps in `folder`, and exports to a folder next to it.
+fn train_and_export(folder: &Folder, family: &[&str]) -> PathBuf {
     train(&folder.path(), family, &["--steps", "3"]).expect(0);
-    let exported = folder.path().with_file_name("exported");
-    let out = exported.to_string_lossy().into_owned();
-    let told = run(&["export", &folder.text(), "--out", &out]).expect(0).stdout;
-    assert!(told.contains(&format!(" bytes, of {} after step 3\n", family[1])), "{told}");
+    let exported = folder.sibling("exported");
+    let stdout = run(&["export", &folder.text(), "--out", &text(&exported)]).expect(0).stdout;
+    assert!(stdout.contains(&format!(" bytes, of {} after step 3\n", family[1])), "{stdout}");
     exported
 }
 
-fn text(path: &Path) -> String {
-    path.to_string_lossy().into_owned()
-}
-
 #[test]
-fn both_families_come_back_bit_for_bit() {
+fn an_import_of_an_export_has_the_same_bits() {
     for (family, tensors) in [(GPT, 2 * 12 + 4), (LLAMA, 2 * 9 + 3)] {
         let folder = Folder::new();
-        let exported = trained(&folder, family);
+        let exported = train_and_export(&folder, family);
         let bytes = std::fs::read(exported.join("model.safetensors")).unwrap();
         assert_eq!(SafeTensors::deserialize(&bytes).unwrap().len(), tensors);
-        let again = folder.path().with_file_name("again");
-        train(&again, family, &["--steps", "1", "--init-from", &text(&exported)]).expect(0);
-        let (first, second) = (folder.record(), record(&again));
-        let start = &second["run"]["initial_weights"];
-        assert_eq!(start["digest"], first["fingerprint"]["weights"], "{family:?}");
-        assert_eq!(start["folder"], text(&exported));
-        assert_eq!(first["run"]["initial_weights"], Value::Null, "made from the seed");
+        let second = folder.sibling("second");
+        train(&second, family, &["--steps", "1", "--init-from", &text(&exported)]).expect(0);
+        let first = folder.record();
+        assert_eq!(first["run"]["initial_weights"], Value::Null, "initialised from the seed");
+        let imported = &record(&second)["run"]["initial_weights"];
+        assert_eq!(imported["digest"], first["fingerprint"]["weights"], "{family:?}");
+        assert_eq!(imported["folder"], text(&exported));
     }
 }
 
 #[test]
 fn a_run_that_resumes_does_not_read_the_folder_again() {
     let folder = Folder::new();
-    let exported = trained(&folder, GPT);
-    let again = folder.path().with_file_name("again");
-    let init = text(&exported);
-    train(&again, GPT, &["--steps", "2", "--init-from", &init]).expect(0);
-    let digest = record(&again)["run"]["initial_weights"]["digest"].clone();
+    let init_from = text(&train_and_export(&folder, GPT));
+    let resumed = folder.sibling("resumed");
+    train(&resumed, GPT, &["--steps", "2", "--init-from", &init_from]).expect(0);
+    let digest = initial_digest(&resumed);
     assert!(digest.is_string());
-    let resumed = train(&again, GPT, &["--steps", "4", "--init-from", &init]).expect(0);
-    assert!(resumed.stderr.contains("--init-from is not read again"), "{}", resumed.stderr);
-    assert_eq!(record(&again)["run"]["initial_weights"]["digest"], digest);
-    let plain = folder.path().with_file_name("plain");
-    train(&plain, GPT, &["--steps", "4", "--init-from", &init]).expect(0);
+    let note = "--init-from is not read again";
+    let four_steps = ["--steps", "4", "--init-from", &init_from];
+    train(&resumed, GPT, &four_steps).expect(0).expect_stderr(&[note]);
+    assert_eq!(initial_digest(&resumed), digest);
+    let uninterrupted = folder.sibling("uninterrupted");
+    train(&uninterrupted, GPT, &four_steps).expect(0);
     let fingerprint = |folder: &Path| record(folder)["fingerprint"].clone();
-    assert_eq!(fingerprint(&again), fingerprint(&plain));
+    assert_eq!(fingerprint(&resumed), fingerprint(&uninterrupted));
 }
 
-/// As data is: a workload file means the same from wherever it is started.
+/// Like data files; on the command line, the folder is relative to the working directory.
 #[test]
-fn a_workload_file_names_weights_relative_to_itself() {
+fn weights_in_a_workload_file_are_relative_to_the_file() {
     let folder = Folder::new();
-    trained(&folder, GPT);
+    train_and_export(&folder, GPT);
     let shown = run(&["workloads", "show", "smoke"]).expect(0).stdout;
-    let place = folder.path().with_file_name("workloads");
-    std::fs::create_dir(&place).unwrap();
-    let file = place.join("mine.toml");
+    let workloads = folder.sibling("workloads");
+    std::fs::create_dir(&workloads).unwrap();
+    let file = workloads.join("mine.toml");
     let shown = shown.replace("[run]\n", "[run]\ninit_from = \"../exported\"\n");
     std::fs::write(&file, shown).unwrap();
-    let digest = |out: &str, from: &Path, extra: &[&str]| {
-        let out = folder.path().with_file_name(out);
-        let (out_text, file) = (text(&out), text(&file));
-        let train = ["train", "--steps", "1", "--out", &out_text, "--workload", &file];
+    let digest = |out: &str, directory: &Path, extra: &[&str]| {
+        let out = folder.sibling(out);
+        let train = ["train", "--steps", "1", "--out", &text(&out), "--workload", &text(&file)];
         let mut command = yardstick(&[&train, extra].concat());
-        command.current_dir(from);
+        command.current_dir(directory);
         finish(command).expect(0);
-        record(&out)["run"]["initial_weights"]["digest"].clone()
+        initial_digest(&out)
     };
     let expected = folder.record()["fingerprint"]["weights"].clone();
     let elsewhere = tempfile::tempdir().unwrap();
     assert_eq!(digest("by-file", elsewhere.path(), &[]), expected);
-    let beside = folder.path().parent().unwrap().to_owned();
-    assert_eq!(digest("by-flag", &beside, &["--init-from", "exported"]), expected);
+    let parent = folder.path().parent().unwrap().to_owned();
+    assert_eq!(digest("by-flag", &parent, &["--init-from", "exported"]), expected);
 }
 
-/// What others save: no prefix, masks beside the weights, two files with an index.
+/// Names without prefix, masks in addition to weights, two files with an index.
 #[test]
-fn shards_of_others_are_read() {
+fn folders_written_by_other_programs_are_read() {
     let folder = Folder::new();
-    let exported = trained(&folder, GPT);
+    let exported = train_and_export(&folder, GPT);
     let bytes = std::fs::read(exported.join("model.safetensors")).unwrap();
     let ours = SafeTensors::deserialize(&bytes).unwrap();
-    let others = folder.path().with_file_name("others");
-    std::fs::create_dir(&others).unwrap();
-    std::fs::copy(exported.join("config.json"), others.join("config.json")).unwrap();
+    let other = folder.sibling("other");
+    std::fs::create_dir(&other).unwrap();
+    std::fs::copy(exported.join("config.json"), other.join("config.json")).unwrap();
     let mask = [1_u8; 4];
     let mut shards = [BTreeMap::new(), BTreeMap::new()];
     let mask = TensorView::new(Dtype::F32, vec![1], &mask).unwrap();
@@ -125,71 +125,69 @@ fn shards_of_others_are_read() {
     for (number, shard) in shards.iter().enumerate() {
         let file = format!("model-0000{number}.safetensors");
         map.extend(shard.keys().map(|name| (name.clone(), file.clone())));
-        safetensors::serialize_to_file(shard, None, &others.join(&file)).unwrap();
+        safetensors::serialize_to_file(shard, None, &other.join(&file)).unwrap();
     }
     let index = json!({ "metadata": {}, "weight_map": map }).to_string();
-    std::fs::write(others.join("model.safetensors.index.json"), index).unwrap();
-    let again = folder.path().with_file_name("again");
-    train(&again, GPT, &["--steps", "1", "--init-from", &text(&others)]).expect(0);
-    let digest = &record(&again)["run"]["initial_weights"]["digest"];
-    assert_eq!(*digest, folder.record()["fingerprint"]["weights"]);
+    std::fs::write(other.join("model.safetensors.index.json"), index).unwrap();
+    let second = folder.sibling("second");
+    train(&second, GPT, &["--steps", "1", "--init-from", &text(&other)]).expect(0);
+    assert_eq!(initial_digest(&second), folder.record()["fingerprint"]["weights"]);
 }
 
 #[test]
-fn a_folder_that_does_not_fit_is_refused_and_says_where() {
+fn a_folder_of_another_model_is_refused_with_the_difference() {
     let folder = Folder::new();
-    let exported = trained(&folder, GPT);
-    let out = folder.path().with_file_name("never");
-    let refused = |set: &[&str], says: &str| {
-        let init = text(&exported);
-        let finished = train(&out, GPT, &[set, &["--init-from", &init]].concat()).expect(2);
-        assert!(finished.stderr.contains(says), "no {says:?} in {}", finished.stderr);
-        assert!(!out.exists(), "refused before the folder is made");
+    let exported = train_and_export(&folder, GPT);
+    let out = folder.sibling("never");
+    let assert_refused = |set: &[&str], message: &str| {
+        let init_from = ["--init-from", &text(&exported)];
+        train(&out, GPT, &[set, &init_from].concat()).expect(2).expect_stderr(&[message]);
+        assert!(!out.exists(), "refused before the folder is created");
     };
-    refused(&["--set", "model.layers=3"], "n_layer: expected 3");
-    refused(&["--set", "model.feed_forward=256"], "n_inner: expected 256");
-    refused(&["--set", "model.heads=8"], "n_head: expected 8");
-    refused(&["--set", "model.family=llama", "--engine", "candle"], "model_type");
+    assert_refused(&["--set", "model.layers=3"], "n_layer: expected 3");
+    assert_refused(&["--set", "model.feed_forward=256"], "n_inner: expected 256");
+    assert_refused(&["--set", "model.heads=8"], "n_head: expected 8");
+    assert_refused(&["--set", "model.family=llama", "--engine", "candle"], "model_type");
     let config = exported.join("config.json");
     let correct = std::fs::read_to_string(&config).unwrap();
     std::fs::write(&config, correct.replace("\"n_layer\": 2", "\"n_layer\": 3")).unwrap();
-    refused(&["--set", "model.layers=3"], "no tensor transformer.h.2");
+    assert_refused(&["--set", "model.layers=3"], "no tensor transformer.h.2");
     std::fs::write(&config, correct.replace("\"vocab_size\": 256", "\"vocab_size\": 250")).unwrap();
-    refused(
+    assert_refused(
         &["--set", "model.vocabulary=250"],
         "transformer.wte.weight: expected shape [250, 128]",
     );
     std::fs::write(&config, correct.replace("\"n_layer\": 2", "\"n_layer\": 1")).unwrap();
-    refused(&["--set", "model.layers=1"], "no such tensor");
-    let (weights, init) = (exported.join("model.safetensors"), "error: --init-from: ");
+    assert_refused(&["--set", "model.layers=1"], "no such tensor");
+    let weights = exported.join("model.safetensors");
     let whole = std::fs::read(&weights).unwrap();
     for cut in [4, whole.len() / 2] {
         std::fs::write(&weights, &whole[..cut]).unwrap();
-        refused(&["--set", "model.layers=1"], init);
+        assert_refused(&["--set", "model.layers=1"], "error: --init-from: ");
     }
     std::fs::write(&weights, [255; 64]).unwrap();
-    refused(&["--set", "model.layers=1"], "not a safetensors file");
+    assert_refused(&["--set", "model.layers=1"], "not a safetensors file");
     std::fs::remove_file(&config).unwrap();
-    refused(&[], "config.json");
+    assert_refused(&[], "config.json");
 }
 
 #[test]
-fn an_export_is_whole_or_not_there() {
+fn an_export_is_complete_or_not_written() {
     let folder = Folder::new();
-    let exported = trained(&folder, GPT);
-    let again = run(&["export", &folder.text(), "--out", &text(&exported)]).expect(2);
-    assert!(again.stderr.contains("not an empty folder"), "{}", again.stderr);
+    let exported = train_and_export(&folder, GPT);
+    let repeated = run(&["export", &folder.text(), "--out", &text(&exported)]);
+    repeated.expect(2).expect_stderr(&["not an empty folder"]);
     let checkpoints = folder.path().join("checkpoints");
     let names: Vec<PathBuf> = std::fs::read_dir(&checkpoints)
         .unwrap()
         .map(|entry| entry.unwrap().path())
         .filter(|path| path.join("MANIFEST.json").exists())
         .collect();
-    let of_one = folder.path().with_file_name("of-one");
-    run(&["export", &text(&names[0]), "--out", &text(&of_one)]).expect(0);
+    let of_checkpoint = folder.sibling("of-checkpoint");
+    run(&["export", &text(&names[0]), "--out", &text(&of_checkpoint)]).expect(0);
     let weights = |folder: &Path| std::fs::read(folder.join("model.safetensors")).unwrap();
-    assert_eq!(weights(&of_one), weights(&exported));
-    let never = folder.path().with_file_name("never");
+    assert_eq!(weights(&of_checkpoint), weights(&exported));
+    let never = folder.sibling("never");
     let none = ["export", &folder.text(), "--checkpoint", "s1-e1-0", "--out", &text(&never)];
     run(&none).expect(6);
     let shard = names[0].join("d00/r00000-000.safetensors");
@@ -199,64 +197,63 @@ fn an_export_is_whole_or_not_there() {
     std::fs::write(&shard, bytes).unwrap();
     run(&["export", &folder.text(), "--out", &text(&never)]).expect(6);
     assert!(!never.exists());
-    let left = std::fs::read_dir(folder.path().parent().unwrap()).unwrap();
-    let partial = left
-        .filter(|entry| entry.as_ref().unwrap().file_name().to_string_lossy().contains("partial"));
-    assert_eq!(partial.count(), 0, "nothing half-written stays");
+    let entries = std::fs::read_dir(folder.path().parent().unwrap()).unwrap();
+    let mut names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    assert!(!names.any(|name| name.contains("partial")), "the staging folder is removed");
 }
 
 #[test]
-fn what_a_killed_export_left_is_replaced_and_what_a_living_one_has_is_not() {
+fn an_export_replaces_the_leftovers_of_a_killed_one_but_not_of_a_running_one() {
     let folder = Folder::new();
     train(&folder.path(), GPT, &["--steps", "1"]).expect(0);
-    let out = text(&folder.path().with_file_name("exported"));
-    let partial = folder.path().with_file_name(".exported.export-partial");
-    std::fs::create_dir(&partial).unwrap();
-    std::fs::write(partial.join("model.safetensors"), "half of it").unwrap();
-    let living = std::fs::File::open(&partial).unwrap();
-    living.lock().unwrap();
-    let refused = run(&["export", &folder.text(), "--out", &out]).expect(2);
-    assert!(refused.stderr.contains("just being exported to"), "{}", refused.stderr);
-    assert!(partial.join("model.safetensors").exists());
-    drop(living);
-    run(&["export", &folder.text(), "--out", &out]).expect(0);
-    assert!(!partial.exists());
-    let again = folder.path().with_file_name("again");
-    train(&again, GPT, &["--steps", "1", "--init-from", &out]).expect(0);
+    let out = text(&folder.sibling("exported"));
+    let staging = folder.sibling(".exported.export-partial");
+    std::fs::create_dir(&staging).unwrap();
+    std::fs::write(staging.join("model.safetensors"), "half of it").unwrap();
+    let running = std::fs::File::open(&staging).unwrap();
+    running.lock().unwrap();
+    let export = ["export", &folder.text(), "--out", &out];
+    run(&export).expect(2).expect_stderr(&["another export is writing to it"]);
+    assert!(staging.join("model.safetensors").exists());
+    drop(running);
+    run(&export).expect(0);
+    assert!(!staging.exists());
+    let second = folder.sibling("second");
+    train(&second, GPT, &["--steps", "1", "--init-from", &out]).expect(0);
 }
 
 #[test]
-fn an_out_that_cannot_be_replaced_is_told_before_anything_is_written() {
+fn an_out_that_cannot_be_replaced_is_refused_before_anything_is_written() {
     let folder = Folder::new();
     train(&folder.path(), GPT, &["--steps", "1"]).expect(0);
-    let place = tempfile::tempdir().unwrap();
-    let (here, link) = (place.path().join("here"), place.path().join("link"));
-    std::fs::create_dir(&here).unwrap();
-    std::os::unix::fs::symlink(&here, &link).unwrap();
+    let parent = tempfile::tempdir().unwrap();
+    let directory = parent.path().join("directory");
+    let link = parent.path().join("link");
+    std::fs::create_dir(&directory).unwrap();
+    std::os::unix::fs::symlink(&directory, &link).unwrap();
     for out in [".", &text(&link), &format!("{}/", text(&link))] {
         let mut command = yardstick(&["export", &folder.text(), "--out", out]);
-        command.current_dir(&here);
-        let told = finish(command).expect(2).stderr;
-        assert!(told.contains("name a folder that is not there"), "{out}: {told}");
-        assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 2, "{out}");
-        assert_eq!(std::fs::read_dir(&here).unwrap().count(), 0, "{out}");
+        command.current_dir(&directory);
+        finish(command).expect(2).expect_stderr(&["name a folder that does not exist"]);
+        assert_eq!(std::fs::read_dir(parent.path()).unwrap().count(), 2, "{out}");
+        assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0, "{out}");
     }
 }
 
-/// The run removes each checkpoint as soon as the next is there.
+/// The run removes each checkpoint after the next save.
 #[test]
-fn a_run_that_goes_on_is_exported() {
+fn a_running_run_can_be_exported() {
     let folder = Folder::new();
-    let words = ["train", "--out", &folder.text(), "--steps", "100000"];
+    let train = ["train", "--out", &folder.text(), "--steps", "100000"];
     let saves = ["--checkpoint-every", "20steps", "--set", "checkpoint.keep=1"];
     let small = ["--set", "batch.sequence_tokens=8", "--set", "schedule.steps=100000"];
-    let mut running = Running::start(yardstick(&[&words[..], &saves, &small].concat()));
+    let mut running = Running::start(yardstick(&[&train[..], &saves, &small].concat()));
     let latest = folder.path().join("checkpoints/LATEST");
     let mut exports = 0;
-    running.watch_while(|| {
+    running.poll_while(|| {
         if latest.exists() {
             exports += 1;
-            let out = text(&folder.path().with_file_name(format!("exported-{exports}")));
+            let out = text(&folder.sibling(&format!("exported-{exports}")));
             run(&["export", &folder.text(), "--out", &out]).expect(0);
         }
         exports < 12

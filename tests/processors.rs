@@ -1,4 +1,5 @@
-//! Lesser processors than the best: other instructions, the same training, told in the record.
+//! Processors with fewer instruction sets: other kernels, the same training, an anomaly in the
+//! record.
 //!
 //! QEMU runs the binary under test in user mode as a processor without AVX2 and, from QEMU 7.2 on,
 //! as one with it.
@@ -10,12 +11,19 @@ mod support;
 
 use std::process::Command;
 
-use support::{Folder, Kind, finish, yardstick};
+use support::{Folder, Variant, finish, yardstick};
 
-/// What QEMU calls a processor, and the micro-kernels that it is to get.
-fn processors() -> impl Iterator<Item = (&'static str, &'static str)> {
-    let haswell = emulates_avx2().then_some(("Haswell", "fma"));
-    haswell.into_iter().chain([("Nehalem", "scalar")])
+/// An emulated processor.
+struct Processor {
+    /// QEMU's name of it.
+    name: &'static str,
+    /// The micro-kernels that are expected to be chosen.
+    kernel: &'static str,
+}
+
+fn processors() -> impl Iterator<Item = Processor> {
+    let haswell = emulates_avx2().then_some(Processor { name: "Haswell", kernel: "fma" });
+    haswell.into_iter().chain([Processor { name: "Nehalem", kernel: "scalar" }])
 }
 
 /// Whether this QEMU is version 7.2 or newer.
@@ -28,23 +36,23 @@ fn emulates_avx2() -> bool {
     [7_u32, 2].into_iter().le(numbers.take(2))
 }
 
-/// Emulated floating-point numbers are slow: one sequence of more than a block of attention.
+/// Emulated floating-point arithmetic is slow: one sequence of more than a block of attention.
 const SMALL: [&str; 4] = [
     "model.layers=1",
     "batch.micro_sequences=1",
     "batch.global_sequences=1",
     "batch.sequence_tokens=72",
 ];
-/// The second step's loss is of updated weights.
+/// The second step uses updated weights.
 const STEPS: &str = "2";
 
-/// The first steps of a kind, by a command that gets the arguments of `yardstick`.
-fn train(kind: Kind, launch: impl Fn(&[&str]) -> Command) -> Folder {
+/// Trains the first steps of a variant, with the command that `launch` makes of the arguments.
+fn train(variant: Variant, launch: impl Fn(&[&str]) -> Command) -> Folder {
     let folder = Folder::new();
     let out = folder.text();
     let small = SMALL.map(|setting| ["--set", setting]);
-    let first = ["train", "--steps", STEPS, "--threads", "2", "--out", &out];
-    finish(launch(&[&first[..], &kind.flags(), small.as_flattened()].concat())).expect(0);
+    let train = ["train", "--steps", STEPS, "--threads", "2", "--out", &out];
+    finish(launch(&[&train[..], &variant.flags(), small.as_flattened()].concat())).expect(0);
     folder
 }
 
@@ -55,26 +63,24 @@ fn emulated(processor: &str, arguments: &[&str]) -> Command {
 }
 
 #[test]
-fn lesser_processors_train_alike() {
-    for kind in Kind::all().into_iter().filter(|&kind| kind == kind.plain()) {
-        let native = train(kind, yardstick);
-        for (processor, kernel) in processors() {
-            let run = train(kind, |arguments| emulated(processor, arguments));
+fn other_processors_train_to_the_same_losses() {
+    for variant in Variant::all().into_iter().filter(|&variant| variant == variant.plain()) {
+        let native = train(variant, yardstick);
+        for Processor { name, kernel } in processors() {
+            let run = train(variant, |arguments| emulated(name, arguments));
             let record = run.record();
-            assert_eq!(record["environment"]["matmul_kernel"], kernel, "{kind:?}");
-            assert_eq!(record["ranks"][0]["matmul_kernel"], kernel, "{kind:?}");
-            let format = if kind.is_bf16 { "bf16" } else { "f32" };
-            let told = format!("matmul in {format} falls back to {kernel} on rank 0, ");
+            assert_eq!(record["environment"]["matmul_kernel"], kernel, "{variant:?}");
+            assert_eq!(record["ranks"][0]["matmul_kernel"], kernel, "{variant:?}");
+            let format = if variant.is_bf16 { "bf16" } else { "f32" };
+            let fallback = format!("matmul in {format} falls back to {kernel} on rank 0; ");
             let anomalies = record["anomalies"].as_array().unwrap().iter();
             let mut texts = anomalies.map(|anomaly| anomaly["text"].as_str().unwrap());
-            assert!(texts.any(|text| text.starts_with(&told)), "{record}");
-            let losses = native.steps(0).into_iter().zip(run.steps(0));
-            for (native, emulated) in losses {
-                let (native, emulated) = (native.loss(), emulated.loss());
-                let error = (native - emulated).abs() / native;
-                assert!(error < kind.rounding(), "{kind:?} on {processor}: {error:e}");
+            assert!(texts.any(|text| text.starts_with(&fallback)), "{record}");
+            for (native, emulated) in native.losses().into_iter().zip(run.losses()) {
+                let error = native.relative_difference(emulated);
+                assert!(error < variant.rounding(), "{variant:?} on {name}: {error:e}");
             }
-            assert_eq!(run.steps(0).len().to_string(), STEPS);
+            assert_eq!(run.losses().len().to_string(), STEPS);
         }
     }
 }

@@ -1,13 +1,13 @@
-//! `--profile-step` tells where a step's time goes, and changes nothing else.
+//! `--profile-step` prints the time of each op of a step, and does not change the run.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod support;
 
 use serde_json::Value;
-use support::{Folder, run};
+use support::{Finished, Folder, run};
 
-/// Cells of the row with this name: calls, ms, share, GFLOP, and the rates.
+/// Cells of the row with this name: calls, ms, share, GFLOP, rates.
 fn row(table: &str, name: &str) -> Vec<String> {
     let line = table.lines().find(|line| line.trim_start().starts_with(&format!("{name} ")));
     let line = line.unwrap_or_else(|| panic!("no row {name:?} in\n{table}"));
@@ -19,15 +19,15 @@ fn number(cell: &str) -> f64 {
     if cell == "-" { 0.0 } else { cell.trim_end_matches('%').parse().unwrap() }
 }
 
-fn train(folder: &Folder, extra: &[&str]) -> support::Finished {
-    let out = folder.text();
-    run(&[&["train", "--steps", "4", "--out", &out], extra].concat())
+fn train(folder: &Folder, flags: &[&str]) -> Finished {
+    folder.train(&[&["--steps", "4"], flags].concat())
 }
 
 #[test]
-fn a_profiled_step_shows_every_op_and_all_flops_and_changes_no_loss() {
-    let (plain, profiled) = (Folder::new(), Folder::new());
-    assert_eq!(train(&plain, &[]).expect(0).stdout, "", "only a profile goes to stdout");
+fn a_profile_has_every_op_and_all_flops_and_changes_no_loss() {
+    let plain = Folder::new();
+    let profiled = Folder::new();
+    assert_eq!(train(&plain, &[]).expect(0).stdout, "", "only a profile is printed to stdout");
     let table = train(&profiled, &["--profile-step", "3"]).expect(0).stdout;
     assert_eq!(plain.losses(), profiled.losses());
 
@@ -43,7 +43,7 @@ fn a_profiled_step_shows_every_op_and_all_flops_and_changes_no_loss() {
         "embedding forward",
         "embedding backward",
         "norm forward",
-        "norm again",
+        "norm recompute",
         "norm backward",
         "attention forward",
         "attention backward",
@@ -60,28 +60,28 @@ fn a_profiled_step_shows_every_op_and_all_flops_and_changes_no_loss() {
     let plan: Value = serde_json::from_str(&plan).unwrap();
     let flops = |key: &str| plan[key].as_f64().unwrap();
     let tokens = profiled.steps(0)[2].0["tokens"].as_f64().unwrap();
-    // Without attention: twice the causal count less the full one.
+    // FLOPs without attention: twice the causal count minus the full one.
     let expected = 2.0 * flops("flops_per_token_causal") - flops("flops_per_token_full");
     let expected = expected * tokens / 1e9;
     assert!((matrices / expected - 1.0).abs() < 1e-3, "{matrices} of {expected}\n{table}");
-    let (ops, rest) = (row(&table, "all ops"), row(&table, "everything else"));
+    let ops = row(&table, "all ops");
+    let rest = row(&table, "everything else");
     let shares = number(&ops[2]) + number(&rest[2]);
     assert!((shares - 100.0).abs() < 0.2, "{shares} %\n{table}");
 }
 
 #[cfg(feature = "mpi")]
 #[test]
-fn a_profile_of_two_ranks_is_told_by_one() {
-    let folder = Folder::new();
-    let arguments = ["train", "--steps", "2", "--profile-step", "2", "--out", &folder.text()];
-    let told = support::finish(support::mpirun(2, &arguments)).expect(0).stdout;
-    assert_eq!(told.matches("step 2 on rank 0: ").count(), 1, "{told}");
-    assert_eq!(told.matches("all ops ").count(), 1, "{told}");
+fn a_profile_on_two_ranks_is_printed_once() {
+    let flags = ["--steps", "2", "--profile-step", "2"];
+    let stdout = Folder::new().train_on(2, &flags).expect(0).stdout;
+    assert_eq!(stdout.matches("step 2 on rank 0: ").count(), 1, "{stdout}");
+    assert_eq!(stdout.matches("all ops ").count(), 1, "{stdout}");
 }
 
-/// The request comes in step 2, so that step 3 is the last: it is saved first.
+/// The stop is requested in step 2, so that step 3 is the last, and its save is before the profile.
 #[test]
-fn a_profiled_step_that_a_stop_ends_is_told_as_well() {
+fn the_profile_of_the_last_step_before_a_stop_is_printed() {
     let folder = Folder::new();
     let stop = ["--profile-step", "3", "--inject", "stop@step=2,rank=0"];
     let stopped = train(&folder, &stop).expect(75);
@@ -95,14 +95,14 @@ fn a_profiled_step_that_a_stop_ends_is_told_as_well() {
 }
 
 #[test]
-fn a_profiled_step_that_never_came_is_missed_in_one_warning() {
-    let missed = ["--profile-step", "4", "--log-format", "json"];
+fn a_profiled_step_that_is_not_reached_is_one_warning() {
+    let profile = ["--profile-step", "4", "--log-format", "json"];
     let ends = [
         (&["--inject", "stop@step=2,rank=0"][..], 75, 3),
         (&["--target-loss", "100"], 0, 1), // any loss is below it
     ];
     for (end, code, last) in ends {
-        let finished = train(&Folder::new(), &[&missed[..], end].concat()).expect(code);
+        let finished = train(&Folder::new(), &[&profile[..], end].concat()).expect(code);
         assert_eq!(finished.stdout, "");
         let warnings = finished.stderr.lines().filter(|line| line.contains("no profile"));
         let [warning] = warnings.collect::<Vec<_>>()[..] else { panic!("{}", finished.stderr) };
@@ -116,26 +116,24 @@ fn a_profiled_step_that_never_came_is_missed_in_one_warning() {
 }
 
 #[test]
-fn a_profiled_step_of_a_complete_run_is_noted() {
+fn a_profile_of_a_complete_run_is_a_note() {
     let folder = Folder::new();
     train(&folder, &[]).expect(0);
-    let again = train(&folder, &["--profile-step", "2"]).expect(0);
-    let said = "step 2 was done before: there is no profile";
-    assert!(again.stderr.contains(said), "{}", again.stderr);
+    let note = "--profile-step: no effect, step 2 was completed before";
+    train(&folder, &["--profile-step", "2"]).expect(0).expect_stderr(&[note]);
 }
 
 #[test]
-fn a_profile_that_cannot_be_is_refused_by_name() {
+fn a_profile_that_is_not_possible_is_refused() {
     let folder = Folder::new();
-    let refused = train(&folder, &["--profile-step", "1", "--engine", "candle"]).expect(2);
-    assert!(refused.stderr.contains("--profile-step with run.engine = candle"));
-    assert!(refused.stderr.contains("--engine fused"), "{}", refused.stderr);
+    let candle = ["--profile-step", "1", "--engine", "candle"];
+    let message = ["--profile-step with run.engine = candle", "--engine fused"];
+    train(&folder, &candle).expect(2).expect_stderr(&message);
     for step in ["0", "5"] {
-        let refused = train(&folder, &["--profile-step", step]).expect(2);
-        assert!(refused.stderr.contains(&format!("--profile-step {step}")), "{}", refused.stderr);
+        let message = format!("--profile-step {step}");
+        train(&folder, &["--profile-step", step]).expect(2).expect_stderr(&[&message]);
     }
-    let both = ["--set", "run.recompute=true", "--engine", "candle"];
-    let refused = train(&folder, &both).expect(2);
-    assert!(refused.stderr.contains("run.recompute"), "{}", refused.stderr);
-    assert!(!folder.path().exists(), "refused before the folder is made");
+    let recompute = ["--set", "run.recompute=true", "--engine", "candle"];
+    train(&folder, &recompute).expect(2).expect_stderr(&["run.recompute"]);
+    assert!(!folder.path().exists(), "refused before the folder is created");
 }

@@ -1,15 +1,18 @@
 //! The one error type of this crate.
 
 use std::fmt;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::PeersError;
+use crate::durable::IoError;
+use crate::peers::PeersError;
 
-/// What one rank ran into.
+pub(crate) type Result<T> = std::result::Result<T, Error>;
+
+/// The error of one rank.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RankFailure {
     /// The rank.
@@ -24,7 +27,7 @@ impl fmt::Display for RankFailure {
     }
 }
 
-/// A checkpoint that was committed once and could not be used.
+/// A committed checkpoint that could not be restored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rejected {
     /// Name of its folder.
@@ -39,7 +42,7 @@ impl fmt::Display for Rejected {
     }
 }
 
-/// What went wrong, by what the caller can do about it.
+/// What failed, by what the caller can do about it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -60,7 +63,7 @@ pub enum Error {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// Where in it the damaged piece starts.
+        /// Where the damaged part of it starts.
         offset: u64,
         /// What should be there.
         expected: String,
@@ -79,17 +82,17 @@ pub enum Error {
         /// What the file has.
         found: String,
     },
-    /// Written by a newer version: use that one.
-    #[error("{}: format {found} is newer than {supported}; use a newer yardstick", path.display())]
-    UnknownFormat {
+    /// Written by another version: use that one, or start in another folder.
+    #[error("{}: {}", path.display(), describe_format(*found, *supported))]
+    UnsupportedFormat {
         /// The file.
         path: PathBuf,
         /// Its format.
         found: u64,
-        /// The newest format that this version reads.
+        /// The format that this version reads.
         supported: u32,
     },
-    /// The checkpoint is intact but lacks what was asked for.
+    /// The checkpoint is intact but lacks a requested tensor or a part of it.
     #[error("{checkpoint}: {tensor}: nothing covers offset {offset:?} extent {extent:?}")]
     Uncovered {
         /// Name of the checkpoint.
@@ -101,31 +104,31 @@ pub enum Error {
         /// Size of the missing box in each dimension.
         extent: Vec<usize>,
     },
-    /// The save was given up on every rank and its files removed. The state in memory is
-    /// untouched: go on training, and try again later.
-    #[error("save of step {step} given up: {}", join(failures))]
+    /// The save was aborted on all ranks and its files were removed. The state in memory is
+    /// untouched: continue training, and try again later.
+    #[error("save of step {step} aborted: {}", join(failures))]
     SaveFailed {
         /// The step.
         step: u64,
         /// Which ranks failed, and why.
         failures: Vec<RankFailure>,
     },
-    /// Other ranks cannot read this checkpoint although this one could.
-    #[error("{checkpoint} cannot be restored: {}", join(failures))]
-    RestoreFailed {
-        /// Name of the checkpoint.
-        checkpoint: String,
+    /// Other ranks failed where this one did not.
+    #[error("{path}: failed on other ranks: {}", join(failures), path = path.display())]
+    OtherRanksFailed {
+        /// The checkpoint, or the folder of all.
+        path: PathBuf,
         /// Which ranks failed, and why.
         failures: Vec<RankFailure>,
     },
     /// A newer attempt of the same run writes here: this process must stop.
-    #[error("{}: fenced: expected no newer attempt than {expected}, found {found}", path.display())]
+    #[error("{}: fenced: expected no attempt after {attempt}, found {found}", path.display())]
     Fenced {
         /// What the newer attempt has written.
         path: PathBuf,
-        /// This process.
-        expected: String,
-        /// The newer one.
+        /// Number of this attempt.
+        attempt: u64,
+        /// Name of what the newer one has written.
         found: String,
     },
     /// The ranks called the same operation with different arguments.
@@ -141,21 +144,14 @@ pub enum Error {
         other: String,
     },
     /// The file system refused.
-    #[error("{}: {operation}: {source}", path.display())]
-    Io {
-        /// File or folder.
-        path: PathBuf,
-        /// What was tried, as in `rename`.
-        operation: &'static str,
-        /// The system's answer.
-        source: std::io::Error,
-    },
+    #[error(transparent)]
+    Io(#[from] IoError),
     /// The other ranks could not be reached. A save may have been committed or not.
-    #[error("talking to the other ranks: {0}")]
+    #[error("communication with the other ranks failed: {0}")]
     Peers(#[from] PeersError),
-    /// No point of a save has this name.
+    /// No failpoint has this name.
     #[error("{found}: expected one of {expected}")]
-    UnknownPoint {
+    UnknownFailpoint {
         /// The text.
         found: String,
         /// All names.
@@ -164,12 +160,10 @@ pub enum Error {
 }
 
 impl Error {
-    /// Turns a system error at a path into [`Error::Io`].
-    pub(crate) fn io<E: Into<std::io::Error>>(
-        path: &Path,
-        operation: &'static str,
-    ) -> impl FnOnce(E) -> Self {
-        move |source| Self::Io { path: path.to_owned(), operation, source: source.into() }
+    /// For `map_err`: a failed operation on a path.
+    pub(crate) fn io(path: &Path, operation: &'static str) -> impl FnOnce(io::Error) -> Self {
+        let at = IoError::at(path, operation);
+        move |source| Self::Io(at(source))
     }
 
     pub(crate) fn damaged(
@@ -178,17 +172,26 @@ impl Error {
         expected: impl ToString,
         found: impl ToString,
     ) -> Self {
-        let (expected, found) = (expected.to_string(), found.to_string());
-        Self::Damaged { path: path.to_owned(), offset, expected, found }
+        Self::Damaged {
+            path: path.to_owned(),
+            offset,
+            expected: expected.to_string(),
+            found: found.to_string(),
+        }
     }
 
-    /// Whether an older checkpoint may do where this one does not: bytes are wrong, gone or
-    /// unreadable for good. What the system refuses for now (no permission, too many open files, a
-    /// server that does not answer) says nothing of the bytes, and starting again may help.
+    /// A file of the wrong size.
+    pub(crate) fn damaged_size(path: &Path, expected: u64, found: u64) -> Self {
+        Self::damaged(path, found.min(expected), format!("{expected} bytes"), found)
+    }
+
+    /// Whether an older checkpoint may be usable where this one is not: bytes are wrong, missing or
+    /// permanently unreadable. Failures that may pass (no permission, too many open files, a server
+    /// that does not answer) say nothing about the bytes, and starting again may help.
     pub(crate) fn is_damage(&self) -> bool {
         match self {
             Self::Damaged { .. } => true,
-            Self::Io { source, .. } => {
+            Self::Io(IoError { source, .. }) => {
                 matches!(source.kind(), ErrorKind::NotFound | ErrorKind::UnexpectedEof)
                     || source.raw_os_error() == Some(Errno::IO.raw_os_error())
             }
@@ -196,22 +199,31 @@ impl Error {
         }
     }
 
-    /// The first rank that failed, where ranks told each other.
+    /// The first rank that failed, where ranks exchanged their failures.
     pub fn rank(&self) -> Option<usize> {
         let failures = match self {
-            Self::SaveFailed { failures, .. } | Self::RestoreFailed { failures, .. } => failures,
+            Self::SaveFailed { failures, .. } | Self::OtherRanksFailed { failures, .. } => failures,
             Self::NoCheckpoint { rejected, .. } => &rejected.first()?.failures,
             _ => return None,
         };
         failures.first().map(|failure| failure.rank)
     }
 
-    /// Whether a file is not there, which on a shared file system may mean: not yet.
+    /// Whether a file does not exist, which on a shared file system may mean: not yet.
     pub(crate) fn is_absence(&self) -> bool {
-        let Self::Io { source, .. } = self else { return false };
+        let Self::Io(IoError { source, .. }) = self else { return false };
         source.kind() == ErrorKind::NotFound
             || source.raw_os_error() == Some(Errno::STALE.raw_os_error())
     }
+}
+
+fn describe_format(found: u64, supported: u32) -> String {
+    let (relation, remedy) = if found < u64::from(supported) {
+        ("older", "resume with the version of yardstick that wrote it, or name a new folder")
+    } else {
+        ("newer", "use a newer yardstick")
+    };
+    format!("checkpoint format {found} is {relation} than format {supported}; {remedy}")
 }
 
 fn describe(rejected: &[Rejected]) -> String {
@@ -227,9 +239,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_stays_broken_is_damage() {
-        let is_damage =
-            |source: std::io::Error| Error::io(Path::new("x"), "read")(source).is_damage();
+    fn only_permanent_failures_are_damage() {
+        let is_damage = |source: io::Error| Error::io(Path::new("x"), "read")(source).is_damage();
         for errno in [Errno::NOENT, Errno::IO] {
             assert!(is_damage(errno.into()), "{errno:?}");
         }

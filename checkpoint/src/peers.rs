@@ -1,9 +1,6 @@
-//! How this crate talks to the other ranks.
+//! How this crate communicates with the other ranks.
 
 use std::error::Error as StdError;
-
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 
 /// The other ranks could not be reached, or not in time.
 #[derive(Debug, thiserror::Error)]
@@ -23,18 +20,18 @@ pub trait Peers {
     fn rank(&self) -> usize;
     /// Number of ranks.
     fn world(&self) -> usize;
-    /// Gives one payload, and returns those of all ranks, by rank. Lengths may differ.
+    /// Sends one payload to all ranks, and returns those of all ranks, by rank. Lengths may differ.
     ///
     /// # Errors
     /// When a rank is lost or the implementation's deadline passes.
     fn all_gather(&self, payload: &[u8]) -> Result<Vec<Vec<u8>>, PeersError>;
 }
 
-/// One process without peers.
+/// A world of one rank.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Alone;
+pub struct SingleRank;
 
-impl Peers for Alone {
+impl Peers for SingleRank {
     fn rank(&self) -> usize {
         0
     }
@@ -46,16 +43,4 @@ impl Peers for Alone {
     fn all_gather(&self, payload: &[u8]) -> Result<Vec<Vec<u8>>, PeersError> {
         Ok(vec![payload.to_vec()])
     }
-}
-
-/// Gathers values as JSON.
-pub(crate) fn gather<T: Serialize + DeserializeOwned>(
-    peers: &dyn Peers,
-    own: &T,
-) -> Result<Vec<T>, PeersError> {
-    let payload = serde_json::to_vec(own).map_err(PeersError::new)?;
-    let payloads = peers.all_gather(&payload)?;
-    assert_eq!(payloads.len(), peers.world(), "all_gather must return one payload per rank");
-    let parse = |bytes: &Vec<u8>| serde_json::from_slice(bytes).map_err(PeersError::new);
-    payloads.iter().map(parse).collect()
 }

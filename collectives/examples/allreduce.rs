@@ -1,22 +1,23 @@
 //! How fast two or more ranks of one machine all-reduce; `bench/allreduce.sh` calls it.
 //!
 //! ```text
-//! mpirun -np 2 allreduce mpi|buffer|slots|plain|memory [ELEMENTS [ROUNDS [scatter]]]
+//! mpirun -np 2 allreduce mpi|buffer|plain|memory [ELEMENTS [ROUNDS [scatter|gather]]]
 //! ```
-//! - `mpi`: the MPI library's own blocking, in-place MPI_Allreduce and nothing of ours
-//! - `buffer`: this crate's backend, in buffers that it made: every rank reaches every rank's
-//! - `slots`: the same, in memory that it knows nothing of: through the node's slots
+//! - `mpi`: the MPI library's own blocking, in-place MPI_Allreduce, without this crate
+//! - `buffer`: this crate's backend, in buffers that it made, which ranks of a node share
 //! - `plain`: this crate's backend without shared memory
-//! - `memory`: what main memory gives to all ranks at once
+//! - `memory`: the bandwidth of main memory when all ranks use it
 //!
-//! With `scatter` the backend's roles reduce-scatter instead. Rank 0 prints the median of the
-//! rounds: seconds per call, or bytes read and written per second by all ranks together.
+//! With `scatter` or `gather` the backend's roles reduce-scatter or all-gather instead. Rank 0
+//! prints the median of the rounds: seconds per call, or bytes read and written per second by all
+//! ranks together.
 #![allow(unsafe_code, reason = "the MPI library's own call")]
 #![allow(clippy::print_stdout, reason = "a program")]
 
 use std::ffi::{c_int, c_void};
 use std::time::{Duration, Instant};
 
+use device::Allocator;
 use mpi::ffi;
 use yardstick_collectives::{Channel, Collective, Mpi, MpiOptions, Operation};
 
@@ -32,11 +33,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         Some(text) => text.parse::<usize>(),
         None => Ok(default),
     };
-    let (elements, rounds) = (number(1, 31_000_000)?, number(2, 9)?);
+    let elements = number(1, 31_000_000)?;
+    let rounds = number(2, 9)?;
     let operation = match arguments.get(3).map(String::as_str) {
         None => Operation::AllReduceSum,
         Some("scatter") => Operation::ReduceScatterSum,
-        Some(other) => return Err(format!("expected scatter, found {other:?}").into()),
+        Some("gather") => Operation::AllGather,
+        Some(other) => return Err(format!("expected scatter or gather, found {other:?}").into()),
     };
     let mut own = vec![0f32; elements];
     fill(&mut own);
@@ -45,15 +48,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         library(&mut own, rounds);
         return Ok(());
     }
-    let node_shared = role != Some("plain");
-    let mpi = Mpi::open(MpiOptions { node_shared, ..MpiOptions::default() })?;
+    let shared_memory = role != Some("plain");
+    let mpi = Mpi::open(MpiOptions { shared_memory, ..MpiOptions::default() })?;
     match role {
-        Some("plain" | "slots") => backend(&mpi, operation, &mut own, rounds)?,
+        Some("plain") => backend(&mpi, operation, &mut own, rounds)?,
         Some("buffer") => {
             let group: &dyn Collective = &mpi;
-            let mut buffer = group.buffer(elements, Instant::now() + DEADLINE)?;
-            fill(&mut buffer);
-            backend(&mpi, operation, &mut buffer, rounds)?;
+            let mut buffer =
+                group.buffer(&Allocator::host(), elements, Instant::now() + DEADLINE)?;
+            fill(buffer.host_mut());
+            backend(&mpi, operation, buffer.host_mut(), rounds)?;
         }
         Some("memory") => memory(&mpi, &mut own, rounds)?,
         other => return Err(format!("expected one of the roles above, found {other:?}").into()),
@@ -85,8 +89,8 @@ fn backend(
     Ok(())
 }
 
-/// Every rank updates its buffer in place: as many bytes read as written, and no more. That is the
-/// least that an all-reduce can do, in the proportion in which it does it.
+/// Every rank updates its buffer in place, so that as many bytes are read as written: the least
+/// that an all-reduce must do, in the same proportion.
 fn memory(
     group: &dyn Collective,
     buffer: &mut [f32],
@@ -110,7 +114,7 @@ fn memory(
     Ok(())
 }
 
-/// The library on the main thread, without anything of ours.
+/// The library on the main thread, without this crate's backend.
 fn library(buffer: &mut [f32], rounds: usize) {
     let check = |code: c_int| assert_eq!(code, ffi::MPI_SUCCESS as c_int, "MPI's code");
     let mut seconds = Vec::new();
@@ -120,13 +124,15 @@ fn library(buffer: &mut [f32], rounds: usize) {
         check(ffi::MPI_Init(std::ptr::null_mut(), std::ptr::null_mut()));
         let world = ffi::RSMPI_COMM_WORLD;
         check(ffi::MPI_Comm_rank(world, &mut rank));
-        let (pointer, count) = (buffer.as_mut_ptr().cast::<c_void>(), buffer.len() as c_int);
-        let (kind, sum) = (ffi::RSMPI_FLOAT, ffi::RSMPI_SUM);
+        let start = buffer.as_mut_ptr().cast::<c_void>();
+        let count = buffer.len() as c_int;
+        let kind = ffi::RSMPI_FLOAT;
+        let sum = ffi::RSMPI_SUM;
         for _ in 0..=rounds {
             check(ffi::MPI_Barrier(world));
-            let start = Instant::now();
-            check(ffi::MPI_Allreduce(yardstick_mpi_in_place, pointer, count, kind, sum, world));
-            seconds.push(start.elapsed().as_secs_f64());
+            let called = Instant::now();
+            check(ffi::MPI_Allreduce(yardstick_mpi_in_place, start, count, kind, sum, world));
+            seconds.push(called.elapsed().as_secs_f64());
         }
         check(ffi::MPI_Finalize());
     }

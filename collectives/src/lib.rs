@@ -1,43 +1,34 @@
 //! How ranks talk: one trait, several backends, one contract suite.
 //!
 //! Every operation works in place on one contiguous buffer, is started without blocking and waited
-//! for with a deadline. Two ways to start operations that overlap computation are safe: [`scope`]
-//! holds the borrow of every buffer until its operation is over; [`Incoming`] owns a buffer, of
-//! which ranges may be under way from one call to another. The methods of `dyn Collective`
-//! (`all_reduce_sum`, `barrier`, ...) are the blocking ones, for control messages.
+//! for with a deadline. Two ways to start operations that overlap computation are safe:
+//! [`scope`] holds the borrow of every buffer until its operation is over; [`Incoming`] owns a
+//! buffer of which some ranges may be in flight from one call to another. The methods of
+//! `dyn Collective` (`all_reduce_sum`, `barrier`, ...) are the blocking ones, for control messages.
+//!
+//! Buffers that the backend reaches best are made by `buffer`, a method of `dyn Collective` too.
 //!
 //! Backends: [`Single`] (one rank), [`Threads`] (several ranks in one process, for tests) and,
-//! with feature `mpi`, `Mpi`. [`contract`] holds what they all promise, as functions that check it.
+//! with feature `mpi`, `Mpi`. [`contract`] holds what they all promise, as functions
+//! that check it.
 
-mod blocking;
-mod bucket;
-mod buffer;
-mod collective;
+mod backends;
 pub mod contract;
-mod error;
-mod footprint;
-mod incoming;
-mod memory;
+mod core;
 #[cfg(feature = "mpi")]
-mod mpi;
-#[cfg(feature = "mpi")]
-mod node;
-mod operation;
-mod scope;
-mod single;
-mod slots;
-mod threads;
+mod shm;
+mod stages;
 
-pub use bucket::{Bucket, BucketPlan};
-pub use buffer::{Buffer, Shared};
-pub use collective::{Collective, OUTSTANDING_MAX, Ticket};
-pub use error::Error;
-pub use footprint::Footprint;
-pub use incoming::Incoming;
-pub use memory::{Element, Memory};
+pub use backends::footprint::Footprint;
 #[cfg(feature = "mpi")]
-pub use mpi::{Mpi, MpiOptions};
-pub use operation::{Channel, Dtype, Operation, Timing};
-pub use scope::{Pending, Scope, scope};
-pub use single::Single;
-pub use threads::Threads;
+pub use backends::mpi::{Mpi, MpiOptions};
+pub use backends::single::Single;
+pub use backends::threads::Threads;
+pub use core::bucket::{Bucket, BucketPlan};
+pub use core::collective::{BackendMemory, Collective, OUTSTANDING_MAX, Ticket};
+pub use core::dtype::{Dtype, Element};
+pub use core::error::Error;
+pub use core::incoming::Incoming;
+pub use core::operation::{Channel, Operation, Timing};
+pub use core::raw_buffer::RawBuffer;
+pub use core::scope::{Pending, Scope, scope};

@@ -12,7 +12,7 @@ use yardstick_collectives::contract::{self, Terms, failures};
 use yardstick_collectives::{Collective, Error, Operation, Single, Threads, scope};
 
 const TERMS: Terms =
-    Terms { chunk_elements_max: 1000, patience: Duration::from_secs(20), nodes: &[] };
+    Terms { message_elements_max: 1000, timeout: Duration::from_secs(20), nodes: &[] };
 
 /// Runs the same on every rank of a group of threads.
 fn on_threads(world: usize, body: impl Fn(&dyn Collective) + Sync) {
@@ -45,19 +45,19 @@ fn steady_state_allocates_nothing() {
 }
 
 #[test]
-fn a_thread_that_stays_away_is_named() {
-    let patience = Duration::from_millis(200);
+fn an_absent_thread_is_named() {
+    let timeout = Duration::from_millis(200);
     on_threads(3, |rank| {
-        let named = failures::staying_away_is_a_deadline(rank, patience);
+        let named = failures::an_absent_rank_is_a_deadline(rank, timeout);
         if rank.rank() < 2 {
-            assert!(named.contains(&2), "{named:?}"); // and who gave up before, perhaps
+            assert!(named.contains(&2), "{named:?}"); // and a rank that gave up before, perhaps
         } else {
             std::thread::sleep(Duration::from_millis(500));
         }
     });
     on_threads(2, |rank| {
         if rank.rank() == 0 {
-            let error = rank.barrier(Instant::now() + patience).unwrap_err();
+            let error = rank.barrier(Instant::now() + timeout).unwrap_err();
             let Error::Deadline { peers, .. } = error else { panic!("{error}") };
             assert_eq!(peers, [1]);
         }
@@ -65,20 +65,20 @@ fn a_thread_that_stays_away_is_named() {
 }
 
 #[test]
-fn threads_notice_what_does_not_match() {
-    for lens in [(3, 2), (3, 4)] {
+fn threads_detect_mismatches() {
+    for receiver_len in [2, 4] {
         on_threads(2, |rank| {
-            failures::a_message_of_wrong_length_is_an_error(rank, lens, &TERMS);
+            failures::a_message_of_wrong_length_is_an_error(rank, &TERMS, 3, receiver_len);
         });
     }
     on_threads(2, |rank| {
         let mut buffer = vec![0f32; 4 + rank.rank()];
-        let error = rank.all_reduce_sum(&mut buffer, Instant::now() + TERMS.patience);
+        let error = rank.all_reduce_sum(&mut buffer, Instant::now() + TERMS.timeout);
         assert!(matches!(error, Err(Error::Mismatch { .. })), "{error:?}");
     });
 }
 
-/// A scope whose body panics must not wait for peers, and must not leave the buffer lent.
+/// A scope whose body panics must not wait for peers, and must not leave its buffers in flight.
 #[test]
 fn a_panic_in_a_scope_abandons_the_group() {
     on_threads(2, |rank| {
@@ -95,7 +95,7 @@ fn a_panic_in_a_scope_abandons_the_group() {
         }));
         assert!(outcome.is_err());
         assert!(start.elapsed() < Duration::from_secs(5));
-        let result = rank.barrier(start + TERMS.patience);
+        let result = rank.barrier(start + TERMS.timeout);
         assert!(matches!(result, Err(Error::Dead { .. })), "{result:?}");
     });
 }

@@ -1,13 +1,13 @@
-//! What can go wrong between the start of a process and the first collective.
+//! Errors between the start of a process and the first collective.
 
-use crate::environment::{Launcher, LauncherKind};
+use crate::bootstrap::launcher::{Launcher, LauncherKind};
 
 /// Errors of this crate; each says what was expected, what was found, and what to do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A launcher's variable is missing beside its sibling or is not a number in range: the
-    /// environment is not fit.
+    /// A launcher's variable is missing although another one is set, or is not a number in range:
+    /// the environment is not fit.
     #[error(
         "expected {variable} to be {expected}, found {found:?}: \
          the environment of a launcher is incomplete (start through it, or unset its variables)"
@@ -20,27 +20,23 @@ pub enum Error {
         /// What it was; empty when absent.
         found: String,
     },
-    /// MPI is needed, but this binary cannot talk it: use another build.
+    /// MPI is needed, but this binary was built without it: use another build.
     #[error(
         "{} needs MPI, but this binary was built without it: build it with the feature `mpi` (it \
          is on by default), or start one process alone", describe(launcher.as_ref())
     )]
     WithoutMpi {
-        /// Who started this process; `None` where the backend was asked for by name.
+        /// Who started this process; `None` where the backend was requested by name.
         launcher: Option<Launcher>,
     },
-    /// The single backend was asked for where a launcher started several ranks.
+    /// The single backend was requested where a launcher started several ranks.
     #[error(
-        "collectives.backend is single, but {kind} started this process as rank {rank} of {world}: \
-         start it without the launcher, or choose the backend mpi"
+        "collectives.backend is single, but this process is {launcher}: start it without the \
+         launcher, or choose the backend mpi"
     )]
-    SingleOfMany {
+    SingleBackendUnderLauncher {
         /// Who started it.
-        kind: LauncherKind,
-        /// Rank from the environment.
-        rank: usize,
-        /// World from the environment, as text: it may be unknown.
-        world: String,
+        launcher: Launcher,
     },
     /// The launcher and the MPI library disagree: use the `mpirun` of the library in the binary.
     #[error(
@@ -60,18 +56,18 @@ pub enum Error {
         /// World from MPI.
         world: usize,
     },
-    /// A collective failed while ranks were meeting.
-    #[error("rank {rank}: ranks could not agree on their placement")]
-    Meet {
+    /// The rendezvous of the ranks failed.
+    #[error("rank {rank}: the rendezvous of the ranks failed")]
+    Rendezvous {
         /// This rank.
         rank: usize,
-        /// What the backend said.
+        /// The backend's error.
         source: collectives::Error,
     },
-    /// MPI could not be initialised, or not all ranks came to it in time.
+    /// MPI could not be initialised, or not all ranks arrived in time.
     #[error("MPI could not be initialised")]
     Open {
-        /// What the backend said.
+        /// The backend's error.
         source: collectives::Error,
     },
     /// The operating system refused.
@@ -79,7 +75,7 @@ pub enum Error {
     System {
         /// What was tried, as in `bind a thread to cores [0, 1]`.
         action: String,
-        /// What the system said.
+        /// The system's answer.
         source: std::io::Error,
     },
 }
@@ -88,16 +84,12 @@ impl Error {
     /// Whether the cause may be another rank: the process then ends with exit code 5.
     pub fn is_peer_failure(&self) -> bool {
         match self {
-            Self::Meet { source, .. } | Self::Open { source } => source.is_peer_failure(),
+            Self::Rendezvous { source, .. } | Self::Open { source } => source.is_peer_failure(),
             _ => false,
         }
     }
 }
 
 fn describe(launcher: Option<&Launcher>) -> String {
-    let Some(Launcher { kind, rank, world, .. }) = launcher else {
-        return "collectives.backend = \"mpi\"".to_owned();
-    };
-    let world = world.map_or("an unknown number".to_owned(), |world| world.to_string());
-    format!("rank {rank} of {world}, started by {kind},")
+    launcher.map_or("collectives.backend = \"mpi\"".to_owned(), |launcher| format!("{launcher},"))
 }

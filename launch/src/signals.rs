@@ -1,4 +1,4 @@
-//! SIGTERM and SIGUSR1 as flags that the step loop looks at.
+//! SIGTERM, SIGINT and SIGUSR1 as flags that the step loop polls.
 //!
 //! A handler only sets a flag: ranks vote on flags between steps, so that all of them stop, or
 //! save, at the same step.
@@ -8,16 +8,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 
-use crate::Error;
+use crate::error::Error;
 
-/// Requests that arrived by signal; clones share their state.
+/// Signals that have arrived; clones share their state.
 #[derive(Debug, Clone, Default)]
-pub struct StopFlag {
+pub struct SignalFlags {
     stop: Arc<AtomicBool>,
     checkpoint: Arc<AtomicBool>,
 }
 
-impl StopFlag {
+impl SignalFlags {
     /// Handles SIGTERM and the first SIGINT as a request to stop and SIGUSR1 as a request for a
     /// checkpoint, from now on and for the whole process. A second SIGINT ends it.
     ///
@@ -25,8 +25,9 @@ impl StopFlag {
     /// [`Error::System`] when a handler cannot be installed.
     pub fn install() -> Result<Self, Error> {
         let flags = Self::default();
-        // Ends the process at the second Ctrl-C: registered first, it sees the first one's flag.
-        // The flag is its own: a Ctrl-C after a SIGTERM is the first, and the last save goes on.
+        // Ends the process at the second Ctrl-C: registered first, it reads the flag before the
+        // first one sets it. The flag is not that of SIGTERM: a Ctrl-C after a SIGTERM is the
+        // first, and must not interrupt the last save.
         let interrupted = Arc::new(AtomicBool::new(false));
         signal_hook::flag::register_conditional_shutdown(SIGINT, 130, Arc::clone(&interrupted))
             .map_err(|source| Error::System { action: "handle SIGINT".to_owned(), source })?;
@@ -44,31 +45,31 @@ impl StopFlag {
         Ok(flags)
     }
 
-    /// Whether this rank was asked to stop. It stays so.
+    /// Whether SIGTERM or SIGINT has arrived. It stays so.
     pub fn stop_requested(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Whether a checkpoint was asked for since the last call.
+    /// Whether SIGUSR1 has arrived since the last call.
     pub fn take_checkpoint_request(&self) -> bool {
         self.checkpoint.swap(false, Ordering::Relaxed)
     }
 }
 
-/// Sends this process the SIGTERM of a scheduler that wants its machine back; handled on return.
+/// Sends SIGTERM to this process, as a scheduler does that preempts it; handled on return.
 ///
 /// # Errors
 /// [`Error::System`] when the operating system refuses.
-pub fn request_stop() -> Result<(), Error> {
+pub fn raise_sigterm() -> Result<(), Error> {
     signal_hook::low_level::raise(SIGTERM).map_err(|source| {
         let action = "send SIGTERM to this process".to_owned();
         Error::System { action, source }
     })
 }
 
-/// Ends the process without any clean-up: the exit handlers of an MPI library may wait for a thread
-/// that is broken.
-pub fn exit_at_once(code: i32) -> ! {
+/// Ends the process by `_exit(2)`, without exit handlers: those of an MPI library may wait for a
+/// thread that is stuck.
+pub fn exit_immediately(code: i32) -> ! {
     signal_hook::low_level::exit(code)
 }
 
@@ -93,7 +94,7 @@ mod tests {
 
     #[test]
     fn real_signals_set_their_flag_and_no_other() {
-        let flags = StopFlag::install().unwrap();
+        let flags = SignalFlags::install().unwrap();
         assert!(!flags.stop_requested() && !flags.take_checkpoint_request());
         kill_process(getpid(), Signal::USR1).unwrap();
         assert!(eventually(|| flags.checkpoint.load(Ordering::Relaxed)), "no SIGUSR1");
@@ -101,7 +102,7 @@ mod tests {
         assert!(!flags.take_checkpoint_request(), "one signal, one checkpoint");
         assert!(!flags.stop_requested());
         let clone = flags.clone();
-        request_stop().unwrap();
+        raise_sigterm().unwrap();
         assert!(clone.stop_requested(), "no SIGTERM");
         assert!(flags.stop_requested(), "the request stays");
     }

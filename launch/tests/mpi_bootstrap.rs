@@ -1,26 +1,27 @@
-//! Ranks meet under a real `mpirun`. Each test starts itself again: what a launcher has started
-//! plays the rank.
+//! The rendezvous of ranks under a real `mpirun`. Each test starts its own binary again under a
+//! launcher, and the processes that the launcher starts run as ranks.
 #![cfg(feature = "mpi")]
-#![allow(clippy::print_stdout, reason = "how a rank tells the test what it saw")]
+#![allow(clippy::print_stdout, reason = "how a rank reports to the test")]
 
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use yardstick_launch::{Backend, Error, Options, World, bootstrap, environment};
+use yardstick_launch::Error;
+use yardstick_launch::bootstrap::{self, Backend, Options, World, detect_launcher};
 
 const OPTIONS: Options = Options {
     backend: Backend::Auto,
-    deadline: Duration::from_secs(60),
-    closing: Duration::from_secs(10),
+    timeout: Duration::from_secs(60),
+    close_timeout: Duration::from_secs(10),
     threads: None,
 };
 
-/// Set for what a test starts, so that a rank that is not recognised as one fails, rather than
+/// Set for processes that a test starts: one that does not recognise its launcher fails, instead of
 /// starting itself again without end.
 const STARTED_BY_TEST: &str = "YARDSTICK_TEST_RANK";
 
 fn is_rank() -> bool {
-    let launcher = environment::detect(|name| std::env::var(name).ok());
+    let launcher = detect_launcher(|name| std::env::var(name).ok());
     let is_rank = launcher.expect("a sound environment").is_some();
     assert!(is_rank || std::env::var_os(STARTED_BY_TEST).is_none(), "no launcher recognised");
     is_rank
@@ -33,7 +34,7 @@ fn mpirun() -> String {
 
 /// Runs one test of this binary as `program arguments`, with some variables set. Each library's
 /// launcher reads its own for root in a container and more ranks than cores.
-fn again(test: &str, program: &[&str], variables: &[(&str, &str)]) -> Output {
+fn start_self(test: &str, program: &[&str], variables: &[(&str, &str)]) -> Output {
     let executable = std::env::current_exe().expect("this binary");
     let executable = executable.to_str().expect("a plain path");
     let line = [program, &[executable, test, "--exact", "--nocapture"]].concat();
@@ -50,44 +51,44 @@ fn again(test: &str, program: &[&str], variables: &[(&str, &str)]) -> Output {
 }
 
 #[test]
-fn ranks_meet_and_know_their_places() {
+fn ranks_arrive_and_know_their_placement() {
     if is_rank() {
-        let world = bootstrap::open(&OPTIONS).expect("the ranks meet");
+        let world = bootstrap::open(&OPTIONS).expect("a rendezvous");
         let World { collective, placement, hosts, threads, .. } = &world;
         assert_eq!(collective.backend(), "mpi");
         assert_eq!((placement.local_rank, placement.local_world), (placement.rank, 3));
         assert_eq!((placement.nodes, hosts.len()), (1, 3));
         assert!(threads.threads >= 1);
-        println!("met {} of {}", placement.rank, placement.world);
+        println!("arrived {} of {}", placement.rank, placement.world);
         return;
     }
-    let output = again("ranks_meet_and_know_their_places", &[&mpirun(), "-np", "3"], &[]);
+    let output = start_self("ranks_arrive_and_know_their_placement", &[&mpirun(), "-np", "3"], &[]);
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{output:?}");
     for rank in 0..3 {
-        assert!(text.contains(&format!("met {rank} of 3")), "no rank {rank} in {text}");
+        assert!(text.contains(&format!("arrived {rank} of 3")), "no rank {rank} in {text}");
     }
 }
 
 #[test]
-fn variables_of_another_launcher_are_noticed() {
+fn variables_of_another_launcher_are_detected() {
     if is_rank() {
         let Err(error) = bootstrap::open(&OPTIONS) else { panic!("MPI knows one rank only") };
         assert!(matches!(error, Error::WorldMismatch { world: 1, .. }), "{error}");
-        println!("noticed: {error}");
+        println!("detected: {error}");
         return;
     }
     let variables = [("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "2")];
-    let output = again("variables_of_another_launcher_are_noticed", &["env"], &variables);
+    let output = start_self("variables_of_another_launcher_are_detected", &["env"], &variables);
     let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && text.contains("noticed: "), "{output:?}");
+    assert!(output.status.success() && text.contains("detected: "), "{output:?}");
 }
 
 #[test]
 fn without_a_launcher_mpi_is_not_touched() {
     let world = bootstrap::open(&OPTIONS).expect("one rank");
     assert_eq!((world.collective.backend(), world.placement.world), ("single", 1));
-    // Whoever opens MPI starts this thread for it, and no other test does in this process.
+    // Opening MPI starts this thread, and no other test does so in this process.
     let threads = std::fs::read_dir("/proc/self/task").expect("Linux lists threads");
     let names: Vec<_> = threads
         .map(|thread| std::fs::read_to_string(thread.expect("a thread").path().join("comm")))

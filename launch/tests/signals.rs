@@ -1,22 +1,22 @@
-//! What SIGINT does to a process: a child is needed, because the second one ends it.
+//! SIGINT and SIGTERM in a process of its own, because the second SIGINT ends it.
 #![allow(clippy::unwrap_used, clippy::exit, reason = "a test, and a process that ends itself")]
-#![allow(clippy::print_stdout, reason = "how the child tells the test what it saw")]
+#![allow(clippy::print_stdout, reason = "how the child reports to the test")]
 
 use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, getpid, kill_process};
-use yardstick_launch::StopFlag;
+use yardstick_launch::signals::SignalFlags;
 
-/// Set for the child: the signals that it sends itself. Without it a test starts a child, with it
-/// never, so that a test cannot start itself without end.
+/// Set for the child: the signals that it sends to itself. Where it is set a test starts no child,
+/// so that it cannot start itself without end.
 const SIGNALS: &str = "YARDSTICK_TEST_SIGNALS";
 
 /// Not a test by itself: what the child does.
 #[test]
 fn child() {
     let Ok(signals) = std::env::var(SIGNALS) else { return };
-    let flags = StopFlag::install().unwrap();
+    let flags = SignalFlags::install().unwrap();
     for name in signals.split(' ') {
         let signal = if name == "INT" { Signal::INT } else { Signal::TERM };
         kill_process(getpid(), signal).unwrap();
@@ -30,8 +30,8 @@ fn child() {
     std::process::exit(75);
 }
 
-/// Runs the child; its exit status, and the signals after which it lived and had heard them.
-fn after(signals: &str) -> (ExitStatus, usize) {
+/// Runs the child; returns its exit status, and how many signals it survived with its flag set.
+fn send(signals: &str) -> (ExitStatus, usize) {
     assert!(std::env::var_os(SIGNALS).is_none(), "the child starts no child");
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["child", "--exact", "--nocapture"]).env(SIGNALS, signals);
@@ -42,15 +42,15 @@ fn after(signals: &str) -> (ExitStatus, usize) {
 
 #[test]
 fn the_second_interrupt_ends_the_process_and_not_the_first() {
-    let (status, heard) = after("INT INT");
-    assert_eq!((status.code(), heard), (Some(130), 1));
+    let (status, survived) = send("INT INT");
+    assert_eq!((status.code(), survived), (Some(130), 1));
 }
 
-/// A user who presses Ctrl-C while the launcher's SIGTERM is being obeyed must not lose the save.
+/// Ctrl-C after the launcher's SIGTERM must not interrupt the last save.
 #[test]
-fn an_interrupt_after_a_request_to_terminate_is_the_first() {
-    let (status, heard) = after("TERM INT");
-    assert_eq!((status.code(), heard), (Some(75), 2));
-    let (status, heard) = after("TERM INT INT");
-    assert_eq!((status.code(), heard), (Some(130), 2));
+fn the_first_interrupt_after_a_sigterm_does_not_end_the_process() {
+    let (status, survived) = send("TERM INT");
+    assert_eq!((status.code(), survived), (Some(75), 2));
+    let (status, survived) = send("TERM INT INT");
+    assert_eq!((status.code(), survived), (Some(130), 2));
 }

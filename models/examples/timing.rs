@@ -1,23 +1,19 @@
 //! How fast the ops with products, and activations, are on this machine: GPT-2 124M, B=4, T=256.
 //!
-//! `timing 2` (the default) measures two threads by the clock on the wall, which needs a machine
-//! without other work. `timing 1` measures one thread by the time that it had a core: what that
-//! takes of the clock does not matter, what it does to the caches does. The best of many short
-//! rounds is shown: whatever else runs only makes them slower.
+//! `timing 2` (the default) measures two threads in wall time, which needs an otherwise idle
+//! machine. `timing 1` measures one thread in CPU time, which other processes disturb only through
+//! the caches. The best of many short rounds is shown: whatever else runs only makes them slower.
 
 #![allow(clippy::print_stdout, reason = "a program for people")]
 #![allow(unsafe_code)]
 
 use std::time::{Duration, Instant};
 
+use device::Allocator;
 use half::bf16;
 use yardstick_models::Meter;
 use yardstick_models::ops::matmul::{self, Epilogue, PackedWeight, Shape, Sums, Weight};
 use yardstick_models::ops::{Element, Float, attention, cross_entropy, swiglu};
-
-/// As in the program.
-#[global_allocator]
-static HEAP: yardstick_models::heap::Heap = yardstick_models::heap::Heap;
 
 const ROWS: usize = 1024;
 /// Inputs and outputs of the linear layers, and a square for comparison with other libraries.
@@ -29,14 +25,16 @@ fn best_of(budget: Duration, mut work: impl FnMut()) -> f64 {
     best_of_changed(budget, &mut (), |()| (), |()| work())
 }
 
-/// The same of calls that change what they are given, which is prepared before each.
+/// The same of calls that modify `data`, which is prepared before each.
 fn best_of_changed<T>(
     budget: Duration,
     data: &mut T,
     prepare: impl Fn(&mut T),
     mut work: impl FnMut(&mut T),
 ) -> f64 {
-    let (start, mut best, mut rounds) = (Instant::now(), f64::INFINITY, 0);
+    let start = Instant::now();
+    let mut best = f64::INFINITY;
+    let mut rounds = 0;
     while rounds < 3 || start.elapsed() < budget {
         prepare(data);
         let before = seconds(start);
@@ -47,7 +45,7 @@ fn best_of_changed<T>(
     best
 }
 
-/// Seconds that this thread had a core where it is the only one, or else since `start`.
+/// CPU time of this thread where it is the only one, else wall time since `start`, in seconds.
 fn seconds(start: Instant) -> f64 {
     const THREAD_CPU_TIME: i32 = 3; // of Linux
     unsafe extern "C" {
@@ -56,9 +54,9 @@ fn seconds(start: Instant) -> f64 {
     let alone = rayon::current_num_threads() == 1;
     if alone && cfg!(all(target_os = "linux", target_pointer_width = "64")) {
         let mut time = [0; 2];
-        // SAFETY: on 64-bit Linux a time is two numbers of 64 bits, seconds and nanoseconds.
+        // SAFETY: on 64-bit Linux a timespec is two numbers of 64 bits, seconds and nanoseconds.
         let status = unsafe { clock_gettime(THREAD_CPU_TIME, &mut time) };
-        assert_eq!(status, 0, "a clock for the time of a thread");
+        assert_eq!(status, 0, "the clock of CPU time");
         return time[0] as f64 + time[1] as f64 * 1e-9;
     }
     start.elapsed().as_secs_f64()
@@ -71,14 +69,18 @@ fn numbers<E: Element>(len: usize) -> Vec<E> {
 }
 
 fn products<E: Element>(threads: usize, budget: Duration) {
-    let mut workspace = matmul::Workspace::<E>::new(threads);
+    let mut workspace = matmul::Workspace::<E>::new(&Allocator::host(), threads);
     for (inputs, outputs) in LAYERS {
         let shape = Shape { rows: ROWS, inputs, outputs };
-        let (x, dy) = (numbers::<E>(ROWS * inputs), numbers::<E>(ROWS * outputs));
-        let (weight, bias) = (numbers::<E>(inputs * outputs), numbers::<E>(outputs));
-        let (mut y, mut activation, mut dx) = (dy.clone(), dy.clone(), x.clone());
+        let x = numbers::<E>(ROWS * inputs);
+        let dy = numbers::<E>(ROWS * outputs);
+        let weight = numbers::<E>(inputs * outputs);
+        let bias = numbers::<E>(outputs);
+        let mut y = dy.clone();
+        let mut activation = dy.clone();
+        let mut dx = x.clone();
         let mut dweight = numbers::<E::Wide>(inputs * outputs);
-        let mut packed = PackedWeight::new(outputs, inputs);
+        let mut packed = PackedWeight::new(&Allocator::host(), outputs, inputs);
         let workspace = &mut workspace;
         let rate = |work: &mut dyn FnMut()| {
             (2 * ROWS * inputs * outputs) as f64 / best_of(budget, work) / 1e9
@@ -122,9 +124,10 @@ fn attentions<E: Element>(threads: usize, budget: Duration) {
         let rows = sequences * tokens;
         let qkv = numbers::<E>(rows * shape.qkv_width());
         let doutput = numbers::<E>(rows * shape.width());
-        let (mut output, mut dqkv) = (doutput.clone(), qkv.clone());
+        let mut output = doutput.clone();
+        let mut dqkv = qkv.clone();
         let mut log_sums = numbers::<E::Wide>(rows * heads);
-        let mut workspace = attention::Workspace::new(threads, &shape);
+        let mut workspace = attention::Workspace::new(&Allocator::host(), threads, &shape);
         // Causal: half of T x T.
         let products = |count: usize| (count * rows * tokens * heads * 64) as f64 / 1e9;
         let forward = best_of(budget, || {
@@ -146,15 +149,18 @@ fn attentions<E: Element>(threads: usize, budget: Duration) {
 }
 
 fn head<E: Element>(threads: usize) {
-    let (width, vocabulary) = (768, 50257);
+    let width = 768;
+    let vocabulary = 50257;
     let tokens = cross_entropy::chunk_tokens::<E>(ROWS, vocabulary);
-    let (hidden, table) = (numbers::<E>(tokens * width), numbers::<E>(vocabulary * width));
+    let hidden = numbers::<E>(tokens * width);
+    let table = numbers::<E>(vocabulary * width);
     let targets: Vec<u32> = (0..tokens).map(|i| (i * 97 % vocabulary) as u32).collect();
     let inputs = cross_entropy::Inputs { hidden: &hidden, table: &table, targets: &targets, width };
-    let mut workspace = cross_entropy::Workspace::<E>::new(tokens, vocabulary);
-    let mut packs = matmul::Workspace::<E>::new(threads);
+    let mut workspace = cross_entropy::Workspace::<E>::new(&Allocator::host(), tokens, vocabulary);
+    let mut packs = matmul::Workspace::<E>::new(&Allocator::host(), threads);
     let mut meter = Meter::default();
-    let (mut dhidden, mut dtable) = (hidden.clone(), vec![E::Wide::ZERO; table.len()]);
+    let mut dhidden = hidden.clone();
+    let mut dtable = vec![E::Wide::ZERO; table.len()];
     let rate =
         |count: usize, seconds| (2 * count * tokens * width * vocabulary) as f64 / seconds / 1e9;
     let budget = Duration::from_secs(1);
@@ -163,7 +169,7 @@ fn head<E: Element>(threads: usize) {
     });
     let scale = E::Wide::from_f64(1e-3);
     let backward = best_of(budget, || {
-        // A step of its own: backward leaves no logits behind.
+        // Backward overwrites the logits, so each round computes them first.
         cross_entropy::forward(inputs, &mut workspace, &mut packs, &mut meter);
         let dtable = (dtable.as_mut_slice(), Sums::Add);
         cross_entropy::backward(
@@ -184,7 +190,7 @@ fn head<E: Element>(threads: usize) {
     );
 }
 
-/// What has no products of its own, in GB/s of what it must read and write.
+/// Ops without products, in GB/s of what they must read and write.
 fn activations<E: Element>(budget: Duration) {
     const WIDTH: usize = 3072;
     let gate_up = numbers::<E>(2 * ROWS * WIDTH);
@@ -192,12 +198,12 @@ fn activations<E: Element>(budget: Duration) {
         |count: usize, seconds: f64| (count * ROWS * WIDTH * size_of::<E>()) as f64 / seconds / 1e9;
     let mut rows = (numbers::<E>(ROWS * WIDTH), gate_up.clone());
     let forward = best_of(budget, || swiglu::forward(&mut rows.0, &gate_up, WIDTH));
-    // It puts other numbers in the place of what it reads.
+    // It overwrites its input.
     let refill = |rows: &mut (Vec<E>, Vec<E>)| rows.1.copy_from_slice(&gate_up);
-    let again = best_of_changed(budget, &mut rows, refill, |(hidden, gate_up)| {
+    let recomputed = best_of_changed(budget, &mut rows, refill, |(hidden, gate_up)| {
         swiglu::recompute(hidden, gate_up, WIDTH);
     });
-    println!("  GB/s: SwiGLU {:.1} (again {:.1})", rate(3, forward), rate(5, again));
+    println!("  GB/s: SwiGLU {:.1} (recomputed {:.1})", rate(3, forward), rate(5, recomputed));
 }
 
 fn all<E: Element>(name: &str, threads: usize) {

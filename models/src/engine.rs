@@ -1,7 +1,8 @@
-//! What every engine offers the trainer: one forward and backward over flat buffers.
+//! The interface between engines and the trainer: one forward and backward over flat buffers.
 
 use std::ops::Range;
 
+use device::{View, ViewMut};
 use half::bf16;
 
 use crate::{Error, Layout, Meter, Sums};
@@ -10,9 +11,9 @@ use crate::{Error, Layout, Meter, Sums};
 #[derive(Debug, Clone, Copy)]
 pub enum Weights<'a> {
     /// The master weights themselves.
-    F32(&'a [f32]),
+    F32(View<'a, f32>),
     /// The master weights, rounded.
-    Bf16(&'a [bf16]),
+    Bf16(View<'a, bf16>),
 }
 
 impl<'a> Weights<'a> {
@@ -33,7 +34,7 @@ impl<'a> Weights<'a> {
     ///
     /// # Panics
     /// When they are in another format.
-    pub fn f32(self) -> &'a [f32] {
+    pub fn f32(self) -> View<'a, f32> {
         match self {
             Self::F32(weights) => weights,
             Self::Bf16(_) => panic!("an engine in f32 was given weights in bf16"),
@@ -44,7 +45,7 @@ impl<'a> Weights<'a> {
     ///
     /// # Panics
     /// When they are in another format.
-    pub fn bf16(self) -> &'a [bf16] {
+    pub fn bf16(self) -> View<'a, bf16> {
         match self {
             Self::Bf16(weights) => weights,
             Self::F32(_) => panic!("an engine in bf16 was given weights in f32"),
@@ -52,20 +53,32 @@ impl<'a> Weights<'a> {
     }
 }
 
-/// Where an engine finds weights, segment by segment: some may still be on their way to it.
+impl<'a> From<&'a [f32]> for Weights<'a> {
+    fn from(weights: &'a [f32]) -> Self {
+        Self::F32(weights.into())
+    }
+}
+
+impl<'a> From<&'a [bf16]> for Weights<'a> {
+    fn from(weights: &'a [bf16]) -> Self {
+        Self::Bf16(weights.into())
+    }
+}
+
+/// Where an engine finds weights, segment by segment: some may still be in flight.
 ///
-/// In forward an engine asks for the segments of [`Layout::segments`] from the last to the first,
-/// each when it needs it, and for all of them before it declares a gradient complete. A segment may
-/// be asked for again.
+/// In forward an engine requests the segments of [`Layout::segments`] from the last to the first,
+/// each when it needs it, and all of them before it declares a gradient complete. A segment may be
+/// requested more than once.
 pub trait WeightSource {
     /// Length of the flat weights in elements, padding included.
     fn flat_len(&self) -> usize;
 
-    /// The weights of one segment, given by its range in the flat weights; waits until they are
-    /// there.
+    /// The weights of one segment, given by its range in the flat weights; waits until they have
+    /// arrived.
     ///
     /// # Errors
-    /// [`Error::Weights`] when they do not come.
+    /// [`Error::Weights`] when they do not arrive.
     fn segment(&mut self, range: &Range<usize>) -> Result<Weights<'_>, Error>;
 }
 
@@ -76,8 +89,8 @@ impl WeightSource for Weights<'_> {
 
     fn segment(&mut self, range: &Range<usize>) -> Result<Weights<'_>, Error> {
         Ok(match self {
-            Self::F32(weights) => Weights::F32(&weights[range.clone()]),
-            Self::Bf16(weights) => Weights::Bf16(&weights[range.clone()]),
+            Self::F32(weights) => Weights::F32(weights.slice(range.clone())),
+            Self::Bf16(weights) => Weights::Bf16(weights.slice(range.clone())),
         })
     }
 }
@@ -91,7 +104,7 @@ pub struct Batch<'a> {
     pub targets: &'a [u32],
 }
 
-/// Which half of the work the engine is in; the trainer's phase clock follows it.
+/// What the engine is computing; the trainer's phase clock follows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pass {
     /// Activations and loss.
@@ -100,7 +113,7 @@ pub enum Pass {
     Backward,
 }
 
-/// Where an engine puts gradients, and whom it tells that they are complete.
+/// Where an engine writes gradients, and reports that they are complete.
 ///
 /// Segments are those of [`Layout::segments`], and become complete in that order.
 pub trait StepSink {
@@ -108,10 +121,10 @@ pub trait StepSink {
     ///
     /// # Panics
     /// When the segment was declared complete before.
-    fn gradient(&mut self, segment: usize) -> &mut [f32];
+    fn gradient(&mut self, segment: usize) -> ViewMut<'_, f32>;
     /// The gradient of this segment is final for this micro-batch.
     fn complete(&mut self, segment: usize);
-    /// The engine goes over to this pass.
+    /// The engine enters this pass.
     fn enter(&mut self, pass: Pass);
 }
 
@@ -120,8 +133,8 @@ pub trait Model: Send + std::fmt::Debug {
     /// The layout of the weights and gradients it works on.
     fn layout(&self) -> &Layout;
 
-    /// The weights that later calls are given differ from those of earlier ones: whatever the
-    /// engine made of them is made again. To be called after every update.
+    /// Invalidates everything that the engine has derived from the weights, such as packed copies.
+    /// To be called after every update.
     fn weights_changed(&mut self);
 
     /// The meter of this engine's ops, where it has one.
@@ -135,7 +148,7 @@ pub trait Model: Send + std::fmt::Debug {
     /// stays as it is.
     ///
     /// # Errors
-    /// When weights do not come or the engine's library fails; the gradients are then unspecified.
+    /// When weights do not arrive or the engine's library fails; gradients are then unspecified.
     fn train(
         &mut self,
         weights: &mut dyn WeightSource,
@@ -148,6 +161,6 @@ pub trait Model: Send + std::fmt::Debug {
     /// Returns the sum over all B x T targets of the cross-entropy in nats, without gradients.
     ///
     /// # Errors
-    /// When weights do not come or the engine's library fails.
+    /// When weights do not arrive or the engine's library fails.
     fn evaluate(&mut self, weights: &mut dyn WeightSource, batch: Batch<'_>) -> Result<f64, Error>;
 }

@@ -17,9 +17,9 @@ pub enum Error {
     /// A combination that no engine computes yet; the hint says what does.
     #[error("{what} is not supported\n  hint: {hint}")]
     Unsupported {
-        /// The keys and values that do not go together.
+        /// The keys and values that cannot be combined.
         what: String,
-        /// What does.
+        /// What is supported instead.
         hint: String,
     },
     /// A configuration text does not parse or has an unknown key.
@@ -30,7 +30,7 @@ pub enum Error {
         /// The parser's message, naming the key or line.
         message: String,
     },
-    /// Weights did not come; the source of the error is that of the weights.
+    /// Weights did not arrive; the error is that of their source.
     #[error(transparent)]
     Weights(Box<dyn std::error::Error + Send + Sync>),
     /// The candle engine failed.

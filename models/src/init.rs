@@ -12,7 +12,7 @@ const CHUNK: usize = 1 << 15;
 /// Fills a flat buffer with the initial weights, and with zeros between the tensors.
 ///
 /// Values depend on the tensor's name and the element's index in it, not on where the layout puts
-/// the tensor, so every engine, world size and placement starts from the same model.
+/// the tensor, so every engine, world size and layout starts from the same model.
 ///
 /// # Panics
 /// When the buffer is not as long as the layout.
@@ -33,7 +33,7 @@ pub fn init_weights(layout: &Layout, seed: u64, weights: &mut [f32]) {
     weights[end..].fill(0.0);
 }
 
-/// A number of its own for every name.
+/// A distinct number for every name.
 fn key(name: &str) -> u64 {
     let mut bytes = [0; 8];
     bytes.copy_from_slice(&blake3::hash(name.as_bytes()).as_bytes()[..8]);
@@ -66,12 +66,13 @@ mod tests {
     }
 
     #[test]
-    fn values_do_not_depend_on_placement_and_padding_is_zero() {
+    fn values_do_not_depend_on_the_layout_and_padding_is_zero() {
         let tight = smoke();
         let starts: Vec<usize> =
             tight.segments().iter().enumerate().map(|(i, s)| s.range.start + 384 * i).collect();
-        let placed = tight.place(&starts, tight.len() + 384 * starts.len());
-        let (expected, mut found) = (filled(&tight, 7), filled(&placed, 7));
+        let placed = tight.with_starts(&starts, tight.len() + 384 * starts.len());
+        let expected = filled(&tight, 7);
+        let mut found = filled(&placed, 7);
         for (from, to) in tight.tensors().iter().zip(placed.tensors()) {
             assert_eq!(expected[from.range.clone()], found[to.range.clone()], "{}", to.name);
             found[to.range.clone()].fill(0.0);
@@ -92,7 +93,8 @@ mod tests {
                 Init::Zeros => assert!(values.iter().all(|v| *v == 0.0)),
                 Init::Ones => assert!(values.iter().all(|v| *v == 1.0)),
                 Init::Normal(deviation) => {
-                    let (deviation, name) = (f64::from(deviation), &tensor.name);
+                    let deviation = f64::from(deviation);
+                    let name = &tensor.name;
                     assert!(mean.abs() < 5.0 * deviation / count.sqrt(), "{name}: mean {mean}");
                     let spread = (square / deviation.powi(2) - 1.0).abs();
                     assert!(spread < 5.0 * (2.0 / count).sqrt(), "{name}: spread {spread}");
@@ -104,9 +106,11 @@ mod tests {
     #[test]
     fn tensors_and_seeds_differ() {
         let layout = smoke();
-        let (first, other) = (filled(&layout, 7), filled(&layout, 8));
+        let first = filled(&layout, 7);
+        let other = filled(&layout, 8);
         let at = |weights: &[f32], name: &str| weights[layout.tensor(name).unwrap().range.start];
-        let (one, two) = ("h.0.attn.c_attn.weight", "h.1.attn.c_attn.weight");
+        let one = "h.0.attn.c_attn.weight";
+        let two = "h.1.attn.c_attn.weight";
         assert_ne!(at(&first, one), at(&first, two));
         assert_ne!(at(&first, one), at(&other, one));
     }

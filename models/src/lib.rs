@@ -4,14 +4,12 @@
 //! B sequences per rank and micro-batch, T tokens, C width, H heads, D head width, F feed-forward
 //! width, V vocabulary, L layers, N parameters.
 
-mod bounds;
 pub mod candle;
 pub mod config;
 pub mod engine;
 mod error;
 pub mod flops;
 pub mod fused;
-pub mod heap;
 pub mod init;
 pub mod layout;
 pub mod memory;
@@ -22,7 +20,7 @@ pub mod rng;
 pub mod workload;
 
 pub use candle::Candle;
-pub use config::ModelConfig;
+pub use config::{MicroBatch, ModelConfig};
 pub use engine::{Batch, Model, Pass, StepSink, WeightSource, Weights};
 pub use error::Error;
 pub use init::init_weights;

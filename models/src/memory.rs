@@ -1,63 +1,41 @@
-//! The memory plan of one rank, made before anything is allocated.
+//! The memory plan of one rank: what constructors record with a counting allocator, by purpose.
 
-use serde::Serialize;
+use device::{Allocator, Item};
+use serde::{Serialize, Serializer};
 
-use crate::workload::Compute;
-
-/// One planned allocation.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct MemoryItem {
-    /// What it holds.
-    pub name: String,
-    /// Its size.
-    pub bytes: u64,
-}
-
-/// The item of an engine that keeps weights packed.
+/// Master weights that the engine computes with, flat.
+pub const WEIGHTS: &str = "weights";
+/// Master weights of an engine that computes with [`WORKING_WEIGHTS`].
+pub const MASTER_WEIGHTS: &str = "master weights";
+/// Master weights rounded to the format of the engine, flat.
+pub const WORKING_WEIGHTS: &str = "working weights";
+/// Gradients, flat.
+pub const GRADIENTS: &str = "gradients";
+/// First moments of Adam.
+pub const FIRST_MOMENT: &str = "Adam first moment";
+/// Second moments of Adam.
+pub const SECOND_MOMENT: &str = "Adam second moment";
+/// Weights that an engine keeps packed for its products.
 pub const PACKED_WEIGHTS: &str = "packed weights";
 
-/// What one rank holds at its peak. Memory that several ranks see counts for one of them.
+/// Purposes of flat buffers, whose size follows from the number of parameters.
+pub const FLAT_BUFFERS: [&str; 6] =
+    [WEIGHTS, MASTER_WEIGHTS, WORKING_WEIGHTS, GRADIENTS, FIRST_MOMENT, SECOND_MOMENT];
+/// Purposes of flat buffers that a sharded optimizer divides among ranks.
+pub const SHARDED: [&str; 3] = [MASTER_WEIGHTS, FIRST_MOMENT, SECOND_MOMENT];
+
+/// What one rank holds at its peak. Memory that several ranks share counts for one of them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct MemoryPlan {
-    /// The flat buffers first, then the engine's, then the others'.
-    pub items: Vec<MemoryItem>,
-    /// How many of the items are flat buffers.
-    flat_buffers: usize,
-    parameters: u64,
+    /// By purpose.
+    #[serde(serialize_with = "with_names")]
+    pub items: Vec<Item>,
 }
 
 impl MemoryPlan {
-    /// The plan for flat buffers of `buffer_elements` (padding included) holding `parameters`, with
-    /// working weights beside the master weights unless they are the same. Of the moments, and of
-    /// master weights that the engine does not compute with, a rank has `held_elements`: fewer than
-    /// all under a sharded optimizer.
-    ///
-    /// `others` is what the engine (activations, workspace), communication and checkpoints hold.
-    pub fn new(
-        parameters: usize,
-        buffer_elements: usize,
-        held_elements: usize,
-        compute: Compute,
-        others: impl IntoIterator<Item = (String, u64)>,
-    ) -> Self {
-        let (buffer, held) = (4 * buffer_elements as u64, 4 * held_elements as u64);
-        let buffers = [
-            ("weights", if compute == Compute::F32 { buffer } else { held }),
-            ("gradients", buffer),
-            ("Adam first moment", held),
-            ("Adam second moment", held),
-        ];
-        let working = (compute.bytes() * buffer_elements) as u64;
-        let working = (compute != Compute::F32).then_some(("working weights", working));
-        let buffers = buffers.into_iter().chain(working);
-        let flat_buffers = buffers.clone().count();
-        let buffers = buffers.map(|(name, bytes)| (name.to_owned(), bytes));
-        let items = buffers.chain(others);
-        Self {
-            flat_buffers,
-            items: items.map(|(name, bytes)| MemoryItem { name, bytes }).collect(),
-            parameters: parameters as u64,
-        }
+    /// The items that have any of these purposes, together.
+    pub fn bytes_of(&self, purposes: &[&str]) -> u64 {
+        sum(self.items.iter().filter(|item| purposes.contains(&item.purpose)))
     }
 
     /// All items together.
@@ -65,88 +43,69 @@ impl MemoryPlan {
         sum(&self.items)
     }
 
-    /// A checkpoint's tensors over all ranks: master weights and both moments, f32, no padding.
-    pub fn checkpoint_bytes(&self) -> u64 {
-        3 * 4 * self.parameters
-    }
-
-    /// Bytes of the master weights on this rank.
-    pub fn weight_bytes(&self) -> u64 {
-        self.items[0].bytes
-    }
-
-    /// Bytes of both Adam moments on this rank.
-    pub fn optimizer_bytes(&self) -> u64 {
-        self.items[2].bytes + self.items[3].bytes
-    }
-
-    /// Bytes of what a sharded optimizer divides: both moments, and master weights that the engine
-    /// does not compute with.
-    pub fn sharded_bytes(&self) -> u64 {
-        let has_working_weights = self.flat_buffers > 4;
-        self.optimizer_bytes() + if has_working_weights { self.weight_bytes() } else { 0 }
-    }
-
-    /// Bytes that grow with the micro-batch or serve communication: all but the flat buffers.
+    /// All but the flat buffers: what grows with the micro-batch or serves communication.
     pub fn working_bytes(&self) -> u64 {
-        sum(&self.items[self.flat_buffers..])
+        sum(self.items.iter().filter(|item| !FLAT_BUFFERS.contains(&item.purpose)))
     }
 }
 
+impl From<&Allocator> for MemoryPlan {
+    fn from(allocator: &Allocator) -> Self {
+        Self { items: allocator.items() }
+    }
+}
+
+fn with_names<S: Serializer>(items: &[Item], serializer: S) -> Result<S::Ok, S::Error> {
+    #[derive(Serialize)]
+    struct Named {
+        name: &'static str,
+        bytes: u64,
+    }
+    let named = |item: &Item| Named { name: item.purpose, bytes: item.bytes };
+    serializer.collect_seq(items.iter().map(named))
+}
+
 /// What exceeds 64 bits fits nowhere, and stays so.
-fn sum(items: &[MemoryItem]) -> u64 {
-    items.iter().fold(0, |sum: u64, item| sum.saturating_add(item.bytes))
+fn sum<'a>(items: impl IntoIterator<Item = &'a Item>) -> u64 {
+    items.into_iter().fold(0, |sum: u64, item| sum.saturating_add(item.bytes))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const GIB: u64 = 1 << 30;
-
-    fn plan() -> MemoryPlan {
-        let activations = ("activations".to_owned(), 2 * GIB);
-        MemoryPlan::new((1 << 28) - 100, 1 << 28, 1 << 28, Compute::F32, [activations])
+    fn plan(items: &[(&'static str, u64)]) -> MemoryPlan {
+        let allocator = Allocator::counting();
+        items.iter().for_each(|&(purpose, bytes)| allocator.for_purpose(purpose).record(bytes));
+        MemoryPlan::from(&allocator)
     }
 
     #[test]
-    fn working_weights_of_their_own_count_as_a_flat_buffer() {
-        let activations = ("activations".to_owned(), 2 * GIB);
-        let plan = MemoryPlan::new(1 << 28, 1 << 28, 1 << 28, Compute::Bf16, [activations]);
-        assert_eq!(plan.total_bytes(), 6 * GIB + GIB / 2);
-        assert_eq!((plan.working_bytes(), plan.optimizer_bytes()), (2 * GIB, 2 * GIB));
-    }
-
-    #[test]
-    fn a_sharded_optimizer_holds_its_parts_of_the_moments_and_of_master_weights_of_their_own() {
-        let plan = |compute| MemoryPlan::new(1 << 28, 1 << 28, 1 << 26, compute, []);
-        assert_eq!(plan(Compute::F32).total_bytes(), 2 * GIB + GIB / 2);
-        assert_eq!(plan(Compute::Bf16).total_bytes(), GIB + GIB / 2 + 3 * GIB / 4);
-        assert_eq!(plan(Compute::Bf16).weight_bytes(), GIB / 4);
-        let sharded = [Compute::F32, Compute::Bf16].map(|compute| plan(compute).sharded_bytes());
-        assert_eq!(sharded, [GIB / 2, 3 * GIB / 4]);
-        assert_eq!(plan(Compute::F32).checkpoint_bytes(), 3 * GIB, "over all ranks");
-    }
-
-    #[test]
-    fn adds_up() {
-        let plan = plan();
-        assert_eq!(plan.total_bytes(), 6 * GIB);
-        assert_eq!(plan.optimizer_bytes(), 2 * GIB);
-        assert_eq!(plan.working_bytes(), 2 * GIB);
-        assert_eq!(plan.checkpoint_bytes(), 12 * ((1 << 28) - 100), "padding is not saved");
+    fn flat_buffers_and_what_is_sharded_of_them_are_known_by_purpose() {
+        let f32 = plan(&[(WEIGHTS, 1), (GRADIENTS, 2), (FIRST_MOMENT, 4), (SECOND_MOMENT, 8)]);
+        let both = [WEIGHTS, MASTER_WEIGHTS];
+        assert_eq!((f32.bytes_of(&both), f32.bytes_of(&SHARDED), f32.working_bytes()), (1, 12, 0));
+        let bf16 = plan(&[
+            (MASTER_WEIGHTS, 1),
+            (WORKING_WEIGHTS, 2),
+            (FIRST_MOMENT, 4),
+            ("logits", 8),
+            (PACKED_WEIGHTS, 16),
+            ("logits", 32),
+        ]);
+        assert_eq!((bf16.bytes_of(&both), bf16.bytes_of(&SHARDED)), (1, 5));
+        assert_eq!((bf16.working_bytes(), bf16.total_bytes()), (56, 63));
     }
 
     #[test]
     fn a_plan_beyond_64_bits_does_not_wrap() {
-        let item = |bytes| ("scores".to_owned(), bytes);
-        let plan = MemoryPlan::new(
-            1 << 10,
-            1 << 10,
-            1 << 10,
-            Compute::F32,
-            [item(u64::MAX - 5), item(u64::MAX - 5)],
-        );
+        let plan = plan(&[("scores", u64::MAX - 5), ("logits", u64::MAX - 5)]);
         assert_eq!((plan.total_bytes(), plan.working_bytes()), (u64::MAX, u64::MAX));
+    }
+
+    #[test]
+    fn json_lists_names_and_bytes() {
+        let json = serde_json::json!(plan(&[("logits", 7)]));
+        assert_eq!(json, serde_json::json!({"items": [{"name": "logits", "bytes": 7}]}));
     }
 }

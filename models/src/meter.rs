@@ -1,7 +1,7 @@
-//! Where a step's time goes: calls, time and useful work of each op, counted while asked for.
+//! Where a step's time goes: calls, time and useful work of each op, counted on request.
 //!
 //! Switched off, a meter costs one branch per op. Switched on, it reads the clock around each call
-//! and changes nothing that is computed. Counters have a fixed place: nothing is allocated.
+//! and changes nothing that is computed. Counters are a fixed array: nothing is allocated.
 
 use std::time::{Duration, Instant};
 
@@ -14,9 +14,9 @@ pub enum Role {
     Embedding,
     /// LayerNorm or RMSNorm.
     Norm,
-    /// The product that makes queries, keys and values.
+    /// The product that computes queries, keys and values.
     AttentionIn,
-    /// Turning queries and keys by their positions.
+    /// The rotation of queries and keys by their positions.
     Rope,
     /// Scores, softmax and the mixing of values.
     Attention,
@@ -28,7 +28,7 @@ pub enum Role {
     Activation,
     /// The product out of the feed-forward layer.
     Contract,
-    /// The product that makes logits.
+    /// The product that computes logits.
     Head,
     /// Softmax and loss of the logits.
     CrossEntropy,
@@ -61,14 +61,14 @@ impl Role {
     }
 }
 
-/// Which of the calls of a role.
+/// Which calls of a role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Of the forward pass.
     Forward,
-    /// What forward did and did not keep, done again in the backward pass.
-    Again,
-    /// The gradient of what was read.
+    /// What forward computed and did not save, computed again in the backward pass.
+    Recompute,
+    /// The gradient of an input.
     Input,
     /// The gradient of a weight.
     Weight,
@@ -83,7 +83,7 @@ pub enum Kind {
 impl Kind {
     const ALL: [(Self, &'static str); 7] = [
         (Self::Forward, "forward"),
-        (Self::Again, "again"),
+        (Self::Recompute, "recompute"),
         (Self::Input, "dX"),
         (Self::Weight, "dW"),
         (Self::Bias, "db"),
@@ -97,17 +97,17 @@ impl Kind {
     }
 }
 
-/// Which calls are counted together.
+/// Calls that are counted together.
 pub type Op = (Role, Kind);
 
-/// What the calls of one op were, together.
+/// Totals of one op's calls.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Count {
     /// How many.
     pub calls: u64,
     /// How long they took.
     pub time: Duration,
-    /// What they had to do.
+    /// Their FLOPs and bytes.
     pub work: Work,
 }
 
@@ -119,7 +119,7 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// Begins to count, from nothing.
+    /// Starts counting from zero.
     pub fn start(&mut self) {
         *self = Self { on: true, ..Self::default() };
     }
@@ -129,7 +129,7 @@ impl Meter {
         self.on = false;
     }
 
-    /// Runs an op, and counts it when the meter is on. `work` is only asked for then.
+    /// Runs an op, and counts it when the meter is on. `work` is only called then.
     #[inline]
     pub fn time<R>(
         &mut self,
@@ -150,7 +150,7 @@ impl Meter {
         result
     }
 
-    /// What was called at all, role by role.
+    /// The ops that were called at all, role by role.
     pub fn counts(&self) -> impl Iterator<Item = (Op, Count)> + '_ {
         let ops = Role::ALL
             .iter()
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn work_is_not_asked_for_while_it_is_off() {
+    fn work_is_not_computed_while_it_is_off() {
         let mut meter = Meter::default();
         assert_eq!(meter.time((Role::Head, Kind::Input), || unreachable!(), || 7), 7);
     }

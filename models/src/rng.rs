@@ -40,7 +40,7 @@ impl Stream {
         Self { key: mix(mix(seed.wrapping_add(GOLDEN)) ^ (purpose as u64).wrapping_mul(GOLDEN)) }
     }
 
-    /// A stream of its own below this one.
+    /// An independent stream that is derived from this one.
     pub fn child(self, index: u64) -> Self {
         Self { key: mix(self.bits(index) ^ GOLDEN) }
     }
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn normal_quantiles_are_the_tables() {
-        // Both sides of the seams at 0.425 and 0.5 - exp(-25), that is at 0.5 - 2^-36.07.
+        // Both sides of the boundaries at 0.425 and 0.5 - exp(-25), that is at 0.5 - 2^-36.07.
         for (centred, expected) in [
             (0.0625, 0.157_310_684_610_171),
             (0.425, 1.439_531_470_938_456),

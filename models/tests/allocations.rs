@@ -1,5 +1,5 @@
-//! The fused engine allocates what its plan says, and nothing after the first steps: both families,
-//! in both formats, with recomputation and without.
+//! The fused engine allocates what its plan counts, and nothing after the first steps: both
+//! families, in both formats, with recomputation and without.
 //!
 //! One test: the counters are of the whole process.
 
@@ -9,15 +9,18 @@ mod counting;
 
 use common::Flat;
 use counting::calls_and_bytes;
+use device::Allocator;
 use half::bf16;
 use yardstick_models::config::{Family, Llama};
-use yardstick_models::fused::{Fused, Options, activation_bytes};
+use yardstick_models::fused::{Fused, Options};
 use yardstick_models::ops::{adamw, norm};
 use yardstick_models::workload::Compute;
-use yardstick_models::{Batch, Layout, Model, ModelConfig, Sums, Weights, init_weights};
+use yardstick_models::{
+    Batch, Layout, MicroBatch, Model, ModelConfig, Sums, Weights, init_weights,
+};
 
-const SEQUENCES: usize = 2;
-const TOKENS: usize = 70;
+const MICRO_BATCH: MicroBatch = MicroBatch { sequences: 2, tokens: 70 };
+const THREADS: usize = 2;
 
 /// GPT, and Llama with an untied head and with a tied one.
 fn families() -> [Family; 3] {
@@ -54,7 +57,7 @@ impl Training {
         let layout = engine.layout().clone();
         let len = layout.len();
         let ids = |offset: usize| {
-            (offset..offset + SEQUENCES * TOKENS).map(|i| (i * 13 % 301) as u32).collect()
+            (offset..offset + MICRO_BATCH.rows()).map(|i| (i * 13 % 301) as u32).collect()
         };
         let mut weights = vec![0.0; len];
         init_weights(&layout, 0, &mut weights);
@@ -99,18 +102,19 @@ impl Training {
 
 fn of<'a>(compute: Compute, weights: &'a [f32], working: &'a [bf16]) -> Weights<'a> {
     match compute {
-        Compute::F32 => Weights::F32(weights),
-        Compute::Bf16 => Weights::Bf16(working),
+        Compute::F32 => Weights::from(weights),
+        Compute::Bf16 => Weights::from(working),
     }
 }
 
 #[test]
 fn the_plan_is_kept_and_steady_state_allocates_nothing() {
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().expect("a thread pool");
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(THREADS).build().expect("a thread pool");
     for family in families() {
         for compute in [Compute::F32, Compute::Bf16] {
             for (recompute, pack_weights) in [(false, false), (true, false), (false, true)] {
-                let options = Options { compute, recompute, pack_weights };
+                let threads = THREADS;
+                let options = Options { compute, recompute, pack_weights, threads };
                 pool.install(|| plan_and_steady_state(&config(family), options));
             }
         }
@@ -118,14 +122,19 @@ fn the_plan_is_kept_and_steady_state_allocates_nothing() {
 }
 
 fn plan_and_steady_state(config: &ModelConfig, options: Options) {
-    let told = format!("{:?}, {options:?}", config.family);
-    let planned = activation_bytes(config, (SEQUENCES, TOKENS), options, 2);
-    let planned: u64 = planned.iter().map(|(_, bytes)| bytes).sum();
-    let layout = Layout::new(config);
-    let make = || Fused::new(config, layout, SEQUENCES, TOKENS, options).expect("an engine");
-    let (engine, _, taken) = calls_and_bytes(make);
-    // Names and places of tensors come on top.
-    assert!((planned..planned + 64 * 1024).contains(&taken), "{told}: {taken} of {planned} bytes");
+    let case = format!("{:?}, {options:?}", config.family);
+    let build = |allocator: &Allocator| {
+        Fused::new(config, Layout::new(config), MICRO_BATCH, options, allocator).expect("an engine")
+    };
+    let (counting, host) = (Allocator::counting(), Allocator::host());
+    let (_, _, small) = calls_and_bytes(|| build(&counting));
+    let (engine, _, taken) = calls_and_bytes(|| build(&host));
+    assert_eq!(host.items(), counting.items(), "{case}");
+    // Names and ranges of tensors, and the ledger, are not in the plan.
+    let rest_max = 64 * 1024;
+    assert!(small < rest_max, "{case}: {small} bytes for a plan");
+    let planned = counting.total_bytes();
+    assert!((planned..planned + rest_max).contains(&taken), "{case}: {taken} of {planned} bytes");
 
     let mut training = Training::new(engine, options.compute);
     let first = training.step();
@@ -133,6 +142,6 @@ fn plan_and_steady_state(config: &ModelConfig, options: Options) {
     training.step();
     let go_on = || (0..20).fold(first, |_, _| training.step());
     let (last, calls, _) = calls_and_bytes(go_on);
-    assert_eq!(calls, 0, "{told}: allocations after step 3");
-    assert!(last < 0.9 * first, "{told}: the loss falls: {first} to {last}");
+    assert_eq!(calls, 0, "{case}: allocations after step 3");
+    assert!(last < 0.9 * first, "{case}: the loss falls: {first} to {last}");
 }

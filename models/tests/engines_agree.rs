@@ -3,13 +3,14 @@
 mod common;
 
 use common::Flat;
+use device::Allocator;
 use yardstick_models::config::{Family, Llama, RopeScaling};
 use yardstick_models::fused::Fused;
 use yardstick_models::init::init_weights;
 use yardstick_models::ops::cross_entropy::chunk_tokens;
 use yardstick_models::rng::{Purpose, Stream};
 use yardstick_models::workload::Compute;
-use yardstick_models::{Batch, Candle, Layout, Model, ModelConfig, Sums, Weights};
+use yardstick_models::{Batch, Candle, Layout, MicroBatch, Model, ModelConfig, Sums, Weights};
 
 /// Odd shapes: no dimension a multiple of a vector, blocks and chunks cut short, one head, one
 /// token, the context not used up; and [`CHUNKED`].
@@ -60,7 +61,7 @@ fn placed(config: &ModelConfig) -> Layout {
     let tight = Layout::new(config);
     let starts: Vec<usize> =
         tight.segments().iter().enumerate().map(|(i, s)| s.range.start + 256 * i).collect();
-    tight.place(&starts, tight.len() + 256 * starts.len())
+    tight.with_starts(&starts, tight.len() + 256 * starts.len())
 }
 
 /// Fresh weights, stirred so that norms and biases matter as well.
@@ -85,9 +86,9 @@ fn relative_error(found: &[f32], exact: &[f32]) -> f64 {
 fn run(engine: &mut dyn Model, weights: &[f32], batch: Batch<'_>, scale: f32) -> (f64, Vec<f32>) {
     let mut flat = Flat::new(engine.layout());
     let loss = engine
-        .train(&mut Weights::F32(weights), batch, scale, Sums::Write, &mut flat)
+        .train(&mut Weights::from(weights), batch, scale, Sums::Write, &mut flat)
         .expect("training");
-    let evaluated = engine.evaluate(&mut Weights::F32(weights), batch).expect("evaluation");
+    let evaluated = engine.evaluate(&mut Weights::from(weights), batch).expect("evaluation");
     assert_eq!(loss.to_bits(), evaluated.to_bits(), "train and evaluate give one loss");
     (loss, flat.values)
 }
@@ -104,9 +105,11 @@ fn loss_and_every_gradient_agree() {
             .collect();
         let batch = Batch { inputs: &ids[..sequences * tokens], targets: &ids[1..] };
         let scale = 1.0 / (sequences * tokens) as f32;
-        let mut oracle = Candle::new_f64(&config, layout.clone(), sequences, tokens).unwrap();
+        let micro_batch = MicroBatch { sequences, tokens };
+        let mut oracle = Candle::new_f64(&config, layout.clone(), micro_batch).unwrap();
+        let allocator = &Allocator::host();
         let mut fused =
-            Fused::new(&config, layout.clone(), sequences, tokens, Compute::F32).unwrap();
+            Fused::new(&config, layout.clone(), micro_batch, Compute::F32, allocator).unwrap();
         let (exact_loss, exact) = run(&mut oracle, &weights, batch, scale);
         let (loss, found) = run(&mut fused, &weights, batch, scale);
         let error = (loss / exact_loss - 1.0).abs();

@@ -1,4 +1,4 @@
-//! The system's allocator with counters. Tests include this file and make it theirs.
+//! The system allocator with counters. A test binary that includes this file uses it.
 #![allow(unsafe_code)]
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses its own part")]
 
@@ -26,14 +26,15 @@ pub fn own_calls(body: impl FnOnce()) -> u64 {
     OWN_CALLS.get() - before
 }
 
-/// Allocations of all threads, and their bytes, while `body` runs.
+/// The result of `body`, and the number and bytes of the allocations of all threads during it.
 pub fn calls_and_bytes<T>(body: impl FnOnce() -> T) -> (T, u64, u64) {
-    let (calls, bytes) = (CALLS.load(Relaxed), BYTES.load(Relaxed));
+    let calls = CALLS.load(Relaxed);
+    let bytes = BYTES.load(Relaxed);
     let result = body();
     (result, CALLS.load(Relaxed) - calls, BYTES.load(Relaxed) - bytes)
 }
 
-/// The most bytes that were allocated at one time while `body` ran, above those before it.
+/// Peak of the allocated bytes during `body`, relative to its start.
 pub fn peak_bytes(body: impl FnOnce()) -> u64 {
     let before = LIVE.load(Relaxed);
     PEAK.store(before, Relaxed);
@@ -42,7 +43,7 @@ pub fn peak_bytes(body: impl FnOnce()) -> u64 {
 }
 
 fn count(bytes: usize) {
-    // A thread that is ending has no counter any more, and is not the one we look at.
+    // A thread that is ending has no counter any more; it is not the one that is tested.
     let _ = OWN_CALLS.try_with(|calls| calls.set(calls.get() + 1));
     CALLS.fetch_add(1, Relaxed);
     BYTES.fetch_add(bytes as u64, Relaxed);
@@ -50,30 +51,30 @@ fn count(bytes: usize) {
     PEAK.fetch_max(live, Relaxed);
 }
 
-// SAFETY: every call goes on to the system's allocator unchanged; counting does not allocate.
+// SAFETY: every call is forwarded to the system allocator unchanged; counting does not allocate.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size());
-        // SAFETY: the caller's contract is passed on.
+        // SAFETY: the caller upholds the contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         count(layout.size());
-        // SAFETY: the caller's contract is passed on.
+        // SAFETY: the caller upholds the contract.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, start: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count(size); // both at one time: it may have to move
+        count(size); // it may move, so that both blocks exist at the same time
         LIVE.fetch_sub(layout.size() as u64, Relaxed);
-        // SAFETY: the caller's contract is passed on.
+        // SAFETY: the caller upholds the contract.
         unsafe { System.realloc(start, layout, size) }
     }
 
     unsafe fn dealloc(&self, start: *mut u8, layout: Layout) {
         LIVE.fetch_sub(layout.size() as u64, Relaxed);
-        // SAFETY: the caller's contract is passed on.
+        // SAFETY: the caller upholds the contract.
         unsafe { System.dealloc(start, layout) }
     }
 }

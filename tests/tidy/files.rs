@@ -13,7 +13,7 @@ pub(crate) struct File {
 }
 
 impl File {
-    /// A sample for a rule's own test.
+    /// A sample for a test of a rule.
     #[cfg(test)]
     pub(crate) fn sample(path: &str, text: &str) -> Self {
         Self { path: path.to_owned(), text: text.to_owned() }
@@ -24,19 +24,19 @@ impl File {
         Path::new(&self.path).extension().and_then(|text| text.to_str()).unwrap_or("")
     }
 
-    /// Whether it is source: held to sizes.
+    /// Whether it is source code.
     pub(crate) fn is_source(&self) -> bool {
         ["rs", "cu", "sh", "py"].contains(&self.extension()) || self.path == ".ci/run"
     }
 
-    /// A violation at a line, counted from 1.
-    pub(crate) fn violation(&self, line: usize, text: impl std::fmt::Display) -> String {
+    /// A message about a line, counted from 1.
+    pub(crate) fn at(&self, line: usize, text: impl std::fmt::Display) -> String {
         format!("{}:{line}: {text}", self.path)
     }
 }
 
-/// All text files below the top folder but those that git ignores (see `.gitignore`).
-pub(crate) fn of_the_project() -> Vec<File> {
+/// All text files of the repository except those that git ignores (see `.gitignore`).
+pub(crate) fn of_project() -> Vec<File> {
     let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut paths = Vec::new();
     walk(&top, &mut paths);

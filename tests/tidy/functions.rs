@@ -1,10 +1,10 @@
-//! Functions fit a screen. Rust is parsed; elsewhere the layout of a formatted file decides.
+//! The functions of a source file. Rust is parsed; other languages are read by their layout, as a
+//! formatter leaves it.
 
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 
 use crate::files::File;
-use crate::{FUNCTION_LINES_MAX, STEP_BUDGET};
 
 /// One function with a body.
 #[derive(Debug)]
@@ -15,28 +15,14 @@ pub(crate) struct Function {
     pub(crate) line: usize,
     /// Lines from there to its last.
     pub(crate) lines: usize,
-    /// Whether it is a test that does not run by itself.
+    /// Whether it has `#[ignore]`.
     pub(crate) is_ignored: bool,
 }
 
-pub(crate) fn violations(file: &File) -> Vec<String> {
-    let functions = match of(file) {
-        Ok(functions) => functions,
-        Err(violation) => return vec![violation],
-    };
-    let mut found: Vec<_> = functions
-        .iter()
-        .filter(|function| function.lines > FUNCTION_LINES_MAX)
-        .map(|f| {
-            let text = format!("{} has {} lines, at most {FUNCTION_LINES_MAX}", f.name, f.lines);
-            file.violation(f.line, text)
-        })
-        .collect();
-    found.extend(step_budget(file, &functions));
-    found
-}
-
 /// All functions of a source file.
+///
+/// # Errors
+/// A violation, where Rust cannot be parsed.
 pub(crate) fn of(file: &File) -> Result<Vec<Function>, String> {
     match file.extension() {
         "rs" => in_rust(file),
@@ -46,30 +32,20 @@ pub(crate) fn of(file: &File) -> Result<Vec<Function>, String> {
     }
 }
 
-/// The step reads top to bottom on one screen.
-fn step_budget(file: &File, functions: &[Function]) -> Vec<String> {
-    let (path, file_lines_max, name, lines_max) = STEP_BUDGET;
-    let mut found = Vec::new();
-    if file.path != path {
-        return found;
-    }
-    let file_lines = file.text.lines().count();
-    if file_lines > file_lines_max {
-        found.push(file.violation(1, format!("{file_lines} lines, at most {file_lines_max}")));
-    }
-    for f in functions.iter().filter(|f| f.name == name && f.lines > lines_max) {
-        found.push(file.violation(f.line, format!("{name} has {} lines, {lines_max}", f.lines)));
-    }
-    found
-}
-
 fn in_rust(file: &File) -> Result<Vec<Function>, String> {
-    let parsed = syn::parse_file(&file.text).map_err(|error| {
-        file.violation(error.span().start().line, format!("cannot be parsed: {error}"))
-    })?;
+    let parsed = parse(file)?;
     let mut collector = Collector::default();
     collector.visit_file(&parsed);
     Ok(collector.functions)
+}
+
+/// The syntax tree of a Rust file.
+///
+/// # Errors
+/// A violation, where it cannot be parsed.
+pub(crate) fn parse(file: &File) -> Result<syn::File, String> {
+    syn::parse_file(&file.text)
+        .map_err(|error| file.at(error.span().start().line, format!("cannot be parsed: {error}")))
 }
 
 #[derive(Debug, Default)]
@@ -154,60 +130,49 @@ fn in_python(text: &str) -> Vec<Function> {
 mod tests {
     use super::*;
 
-    fn function(name: &str, lines: usize) -> String {
-        format!("fn {name}() {{\n{}}}\n", "    a();\n".repeat(lines - 2))
+    /// Name, first line and number of lines of each function.
+    fn found(path: &str, text: &str) -> Vec<(String, usize, usize)> {
+        let functions = of(&File::sample(path, text)).unwrap();
+        functions.into_iter().map(|f| (f.name, f.line, f.lines)).collect()
     }
 
     #[test]
-    fn long_functions_are_found_wherever_they_hide() {
-        let long = function("long", FUNCTION_LINES_MAX + 1);
-        for text in [
-            long.clone(),
-            format!("impl A {{\n{long}}}\n"),
-            format!("trait A {{\n{long}}}\n"),
-            format!("mod a {{ mod b {{\n{long}}} }}\n"),
+    fn functions_are_found_wherever_they_hide() {
+        let function = "fn a() {\n    b();\n}\n";
+        for (text, line) in [
+            (function.to_owned(), 1),
+            (format!("/// Doc.\n#[test]\n{function}"), 3),
+            (format!("impl A {{\n{function}}}\n"), 2),
+            (format!("trait A {{\nfn c();\n{function}}}\n"), 3),
+            (format!("mod a {{ mod b {{\n{function}}} }}\n"), 2),
         ] {
-            assert_eq!(violations(&File::sample("a.rs", &text)).len(), 1, "{text}");
+            assert_eq!(found("a.rs", &text), [("a".to_owned(), line, 3)], "{text}");
         }
-        let doc = "/// a\n".repeat(80);
-        let fits = format!("{doc}{}", function("fits", FUNCTION_LINES_MAX));
-        assert_eq!(violations(&File::sample("a.rs", &fits)).len(), 0);
     }
 
     #[test]
-    fn what_cannot_be_parsed_is_a_violation() {
-        assert_eq!(violations(&File::sample("a.rs", "fn a( {")).len(), 1);
+    fn ignored_tests_are_marked() {
+        let text = "#[test]\n#[ignore = \"slow\"]\nfn a() {}\n#[test]\nfn b() {}\n";
+        let functions = of(&File::sample("a.rs", text)).unwrap();
+        assert_eq!(functions.iter().map(|f| f.is_ignored).collect::<Vec<_>>(), [true, false]);
     }
 
     #[test]
-    fn long_functions_of_other_languages_are_found() {
-        let body = "    a b\n".repeat(FUNCTION_LINES_MAX);
-        let samples = [
-            ("a.sh", format!("install() {{\n{body}}}\n")),
-            ("a.cu", format!("extern \"C\" __global__ void add(int a) {{\n{body}}}\n")),
-            (
-                "a.py",
-                format!(
-                    "class A:\n    def a(\n        b,\n    ):\n{}",
-                    body.replace("    ", "        ")
-                ),
-            ),
-        ];
-        for (path, text) in samples {
-            let found = violations(&File::sample(path, &text));
-            assert_eq!(found.len(), 1, "{path}: {found:?}");
-        }
+    fn a_file_that_cannot_be_parsed_is_a_violation() {
+        let violation = of(&File::sample("a.rs", "fn a( {")).unwrap_err();
+        assert!(violation.starts_with("a.rs:1: cannot be parsed"), "{violation}");
+    }
+
+    #[test]
+    fn functions_of_other_languages_are_found() {
+        let function = |name: &str, line, lines| (name.to_owned(), line, lines);
         let two = "a() {\n  b\n}\nc() {\n  d\n}\n";
-        assert_eq!(in_braces(two).iter().map(|f| f.lines).collect::<Vec<_>>(), [3, 3]);
+        assert_eq!(found("a.sh", two), [function("a", 1, 3), function("c", 4, 3)]);
         let two = "def a():\n    b\n\n\ndef c():\n    d\n";
-        assert_eq!(in_python(two).iter().map(|f| f.lines).collect::<Vec<_>>(), [2, 2]);
-    }
-
-    #[test]
-    fn the_step_has_a_budget_of_its_own() {
-        let (path, file_lines_max, name, lines_max) = STEP_BUDGET;
-        let text = function(name, lines_max + 1) + &"// a\n".repeat(file_lines_max);
-        assert_eq!(violations(&File::sample(path, &text)).len(), 2);
-        assert_eq!(violations(&File::sample("trainer/src/other.rs", &text)).len(), 0);
+        assert_eq!(found("a.py", two), [function("a", 1, 2), function("c", 5, 2)]);
+        let method = "class A:\n    def a(\n        b,\n    ):\n        c\n        d\n";
+        assert_eq!(found("a.py", method), [function("a", 2, 5)]);
+        let kernel = "extern \"C\" __global__ void add(int a) {\n    b;\n}\n";
+        assert_eq!(found("a.cu", kernel), [function("add", 1, 3)]);
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::files::File;
-use crate::{ARCHITECTURE_LINES_MAX, functions};
+use crate::functions;
 
 const ARCHITECTURE: &str = "ARCHITECTURE.md";
 const SKIPS: &str = "tests/skips.toml";
@@ -11,6 +11,7 @@ const SKIPS: &str = "tests/skips.toml";
 pub(crate) fn violations(files: &[File]) -> Vec<String> {
     let mut found = architecture(files);
     found.extend(files.iter().flat_map(dependency_reasons));
+    found.extend(files.iter().filter_map(|file| functions::of(file).err()));
     found.extend(skips(files));
     found
 }
@@ -19,25 +20,18 @@ fn named<'a>(files: &'a [File], path: &str) -> Option<&'a File> {
     files.iter().find(|file| file.path == path)
 }
 
-/// The map is short, and has every top-level folder (crates are among them).
+/// The map has every top-level folder (crates are among them).
 fn architecture(files: &[File]) -> Vec<String> {
     let Some(map) = named(files, ARCHITECTURE) else {
         return vec![format!("{ARCHITECTURE}:1: is missing")];
     };
-    let mut found = Vec::new();
-    let lines = map.text.lines().count();
-    if lines > ARCHITECTURE_LINES_MAX {
-        let text = format!("{lines} lines, at most {ARCHITECTURE_LINES_MAX}");
-        found.push(map.violation(lines, text));
-    }
     let folders: BTreeSet<_> =
         files.iter().filter_map(|file| Some(file.path.split_once('/')?.0)).collect();
-    for folder in folders {
-        if !names_folder(&map.text, folder) {
-            found.push(map.violation(1, format!("does not name the folder `{folder}/`")));
-        }
-    }
-    found
+    folders
+        .into_iter()
+        .filter(|folder| !names_folder(&map.text, folder))
+        .map(|folder| map.at(1, format!("does not name the folder `{folder}/`")))
+        .collect()
 }
 
 fn names_folder(text: &str, folder: &str) -> bool {
@@ -46,7 +40,7 @@ fn names_folder(text: &str, folder: &str) -> bool {
         .any(|(start, _)| !text[..start].chars().next_back().is_some_and(is_word))
 }
 
-/// Every dependency of the workspace says in its line why it is there.
+/// Every dependency of the workspace has a comment on its line that says why it is there.
 fn dependency_reasons(file: &File) -> Vec<String> {
     if file.path != "Cargo.toml" {
         return Vec::new();
@@ -63,13 +57,13 @@ fn dependency_reasons(file: &File) -> Vec<String> {
             && !line.contains("path = ");
         if is_dependency && !line.contains(" # ") {
             let name = line.split_whitespace().next().unwrap_or("");
-            found.push(file.violation(i + 1, format!("{name} has no reason behind a #")));
+            found.push(file.at(i + 1, format!("{name} has no reason after a #")));
         }
     }
     found
 }
 
-/// Tests that do not run by themselves are listed with a reason, and the list is not stale.
+/// Ignored tests are listed with a reason, and the list has no stale entry.
 fn skips(files: &[File]) -> Vec<String> {
     let listed = match named(files, SKIPS).map(listed_skips) {
         Some(Ok(listed)) => listed,
@@ -79,11 +73,11 @@ fn skips(files: &[File]) -> Vec<String> {
     let mut found = Vec::new();
     let mut ignored = BTreeSet::new();
     for file in files.iter().filter(|file| file.extension() == "rs") {
-        let functions = functions::of(file).unwrap_or_default(); // reported by its own rule
+        let functions = functions::of(file).unwrap_or_default(); // the error is its own violation
         for function in functions.into_iter().filter(|function| function.is_ignored) {
             if !listed.contains(&function.name) {
                 let text = format!("#[ignore] on {}, not in {SKIPS}", function.name);
-                found.push(file.violation(function.line, text));
+                found.push(file.at(function.line, text));
             }
             ignored.insert(function.name);
         }
@@ -96,14 +90,15 @@ fn skips(files: &[File]) -> Vec<String> {
 
 /// Last parts of the names of the listed tests.
 fn listed_skips(file: &File) -> Result<BTreeSet<String>, String> {
-    let table: toml::Table = file.text.parse().map_err(|error| file.violation(1, error))?;
+    let table: toml::Table = file.text.parse().map_err(|error| file.at(1, error))?;
     let entries = table.get("skip").and_then(toml::Value::as_array).cloned().unwrap_or_default();
     let mut names = BTreeSet::new();
     for entry in entries {
         let text = |key| entry.get(key).and_then(toml::Value::as_str).unwrap_or("").trim();
-        let (test, reason) = (text("test"), text("reason"));
+        let test = text("test");
+        let reason = text("reason");
         if test.is_empty() || reason.is_empty() {
-            return Err(file.violation(1, format!("an entry lacks test or reason: {entry}")));
+            return Err(file.at(1, format!("an entry lacks test or reason: {entry}")));
         }
         names.insert(test.rsplit("::").next().unwrap_or(test).to_owned());
     }
@@ -115,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_incomplete_or_long_map_is_found() {
+    fn an_incomplete_map_is_found() {
         let folder = File::sample("models/src/lib.rs", "");
         let map = |text: &str| File::sample(ARCHITECTURE, text);
         assert_eq!(architecture(&[File::sample("a.md", "")]).len(), 1);
@@ -123,7 +118,6 @@ mod tests {
         assert_eq!(architecture(&missing).len(), 1);
         let folder = File::sample("models/src/lib.rs", "");
         assert_eq!(architecture(&[map("`models/` computes\n"), folder]).len(), 0);
-        assert_eq!(architecture(&[map(&"a\n".repeat(ARCHITECTURE_LINES_MAX + 1))]).len(), 1);
     }
 
     #[test]
@@ -131,7 +125,7 @@ mod tests {
         let text = "[workspace.dependencies]\n# The house.\nhouse = { path = \"h\" }\n\
                     good = \"1\" # errors\nbad = \"1\"\n\n[profile.release]\ndebug = \"x\"\n";
         let found = dependency_reasons(&File::sample("Cargo.toml", text));
-        assert_eq!(found, ["Cargo.toml:5: bad has no reason behind a #"]);
+        assert_eq!(found, ["Cargo.toml:5: bad has no reason after a #"]);
         assert_eq!(dependency_reasons(&File::sample("a/Cargo.toml", text)).len(), 0);
     }
 

@@ -1,4 +1,4 @@
-//! The scripts that judge test runs must themselves be able to say no.
+//! The scripts that judge tests and benchmarks fail when they should.
 
 use std::io::Write;
 use std::path::Path;
@@ -16,7 +16,8 @@ fn summary(log: &str, skips: &str) -> (Option<i32>, String) {
         file.write_all(text.as_bytes()).expect("it can be written");
         file
     };
-    let (log, skips) = (file(log), file(skips));
+    let log = file(log);
+    let skips = file(skips);
     let path = |file: &tempfile::NamedTempFile| file.path().display().to_string();
     let output = script("summarize-tests.sh", &[&path(&log), &path(&skips)]);
     let text = String::from_utf8_lossy(&output.stdout);
@@ -27,13 +28,13 @@ const PASSED: &str = "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured
                       test result: ok. 4 passed; 0 failed; 0 ignored; 0 measured\n";
 
 #[test]
-fn results_of_all_binaries_are_summed_up() {
+fn results_of_all_test_binaries_are_added_up() {
     let line = "7 passed, 0 failed, 1 skipped".to_owned();
     assert_eq!(summary(PASSED, ""), (Some(0), line));
 }
 
 #[test]
-fn a_failure_a_listed_and_an_unlisted_skip_are_told_apart() {
+fn failures_and_unlisted_skips_fail_and_listed_skips_do_not() {
     let failed = format!("{PASSED}test result: FAILED. 1 passed; 2 failed; 0 ignored; x\n");
     assert_eq!(summary(&failed, ""), (Some(1), "8 passed, 2 failed, 1 skipped".to_owned()));
     for skipped in ["test a::slow ... ignored\n", "test a::slow ... ignored, needs a GPU\n"] {
@@ -50,7 +51,7 @@ fn a_log_without_tests_fails() {
 }
 
 #[test]
-fn a_group_keeps_its_status_and_its_budget() {
+fn a_group_returns_its_status_and_is_stopped_after_its_budget() {
     assert_eq!(script("budget.sh", &["group", "60", "true"]).status.code(), Some(0));
     assert_eq!(
         script("budget.sh", &["group", "60", "bash", "-c", "exit 3"]).status.code(),
@@ -87,11 +88,11 @@ fn targets_install_what_they_need_before_anything_else() {
     }
 }
 
-/// Status and answer of what the scripts in bench/ share, with measurements 3, 10, 4 and 1.
+/// Exit status and output of a function of scripts/bench.sh, with measurements 3, 10, 4 and 1.
 fn judged(call: &str) -> (Option<i32>, String) {
     let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/bench.sh");
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let keep = "for figure in 3 10 4 1; do keep name \"$figure\"; done";
+    let keep = "for figure in 3 10 4 1; do add name \"$figure\"; done";
     let mut command = Command::new("bash");
     command.args(["-euc", &format!(". \"$1\"; folder=$2; {keep}; {call}"), "bash"]);
     let output = command.arg(scripts).arg(folder.path()).output().expect("bash runs");
@@ -99,7 +100,7 @@ fn judged(call: &str) -> (Option<i32>, String) {
 }
 
 #[test]
-fn a_benchmark_is_judged_by_its_figure_and_not_by_what_is_shown_of_it() {
+fn a_benchmark_is_judged_by_its_figure_before_rounding() {
     let shown = "bench: 1.10 (goal 1.1)".to_owned();
     assert_eq!(judged("at_least bench 1.1004 1.1"), (Some(0), shown.clone()));
     assert_eq!(judged("at_least bench 1.0996 1.1"), (Some(1), shown));
@@ -107,8 +108,7 @@ fn a_benchmark_is_judged_by_its_figure_and_not_by_what_is_shown_of_it() {
         let line = format!("bench: {seconds} (goal 1)");
         assert_eq!(judged(&format!("at_most bench {seconds} 1")), (Some(code), line));
     }
-    for (call, answer) in
-        [("median_of name", "3.5"), ("least_of name", "1"), ("ratio 1 3", "0.3333")]
+    for (call, answer) in [("median_of name", "3.5"), ("min_of name", "1"), ("ratio 1 3", "0.3333")]
     {
         assert_eq!(judged(call), (Some(0), answer.to_owned()), "{call}");
     }

@@ -1,28 +1,22 @@
-//! Rules about lines: sizes, characters, headers, and what must not be written.
+//! Rules about text: width, characters, headers, and what must not be written.
 
 use crate::files::File;
-use crate::{COLUMNS_MAX, FILE_LINES_MAX};
+
+/// Longest line of source in columns: rustfmt leaves comments and strings alone.
+const COLUMNS_MAX: usize = 100;
 
 type Rule = fn(&File) -> Vec<String>;
 
-const RULES: [Rule; 7] = [length, columns, tabs, non_ascii, header, machine_paths, unfinished];
+const RULES: [Rule; 6] = [columns, tabs, non_ascii, header, machine_paths, unfinished];
 
 pub(crate) fn violations(file: &File) -> Vec<String> {
     RULES.iter().flat_map(|rule| rule(file)).collect()
 }
 
-/// One violation per line for which `wrong` has something to say.
+/// One violation for each line for which `wrong` returns a text.
 fn per_line(file: &File, wrong: impl Fn(&str) -> Option<String>) -> Vec<String> {
     let lines = file.text.lines().enumerate();
-    lines.filter_map(|(i, line)| Some(file.violation(i + 1, wrong(line)?))).collect()
-}
-
-fn length(file: &File) -> Vec<String> {
-    let lines = file.text.lines().count();
-    if !file.is_source() || lines <= FILE_LINES_MAX {
-        return Vec::new();
-    }
-    vec![file.violation(lines, format!("{lines} lines, at most {FILE_LINES_MAX}"))]
+    lines.filter_map(|(i, line)| Some(file.at(i + 1, wrong(line)?))).collect()
 }
 
 fn columns(file: &File) -> Vec<String> {
@@ -68,11 +62,11 @@ fn header(file: &File) -> Vec<String> {
     if marks.iter().any(|mark| first.starts_with(mark)) {
         return Vec::new();
     }
-    vec![file.violation(1, format!("no header: expected {} and what the file is for", marks[0]))]
+    vec![file.at(1, format!("no header: expected {} and what the file is for", marks[0]))]
 }
 
-/// Paths that exist on somebody's machine only. Containers in `k8s/` have
-/// a folder for temporary files of their own.
+/// Paths that exist on one developer's machine only. Containers in `k8s/` may use the folder for
+/// temporary files: it is their own.
 fn machine_paths(file: &File) -> Vec<String> {
     let mut names = vec!["work", "root", "home", "Users", "mnt"];
     if !file.path.starts_with("k8s/") {
@@ -84,7 +78,7 @@ fn machine_paths(file: &File) -> Vec<String> {
     })
 }
 
-/// Whether a line has the absolute path `/name`, alone or with more behind it.
+/// Whether a line has the absolute path `/name` or a path below it.
 fn names_path(line: &str, name: &str) -> bool {
     let is_word = |c: char| c.is_alphanumeric() || "_-.".contains(c);
     line.match_indices(&format!("/{name}")).any(|(start, found)| {
@@ -117,15 +111,11 @@ mod tests {
     }
 
     #[test]
-    fn long_files_and_lines_are_found() {
-        assert_eq!(length(&rust(&"//! x\n".repeat(FILE_LINES_MAX + 1))).len(), 1);
-        assert_eq!(length(&rust(&"//! x\n".repeat(FILE_LINES_MAX))).len(), 0);
-        assert_eq!(length(&File::sample("a.md", &"x\n".repeat(500))).len(), 0);
+    fn long_lines_are_found() {
         let line = "x".repeat(COLUMNS_MAX);
         assert_eq!(
             columns(&rust(&format!("{line}\n{line}y\n"))),
-            ["a/src/b.rs:2: 101 columns, \
-             at most 100"]
+            ["a/src/b.rs:2: 101 columns, at most 100"]
         );
     }
 

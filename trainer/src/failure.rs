@@ -1,89 +1,95 @@
-//! How a run ends badly: an error with the exit code that its reader is promised.
+//! Errors that end a process, with their exit codes.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::data::DataError;
+use crate::record;
+
 /// The exit codes of one process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum ExitCode {
-    /// Done.
+    /// Success.
     Done = 0,
-    /// A bug or an unforeseen failure.
+    /// An internal error.
     Internal = 1,
     /// Bad usage, configuration or data file.
     Usage = 2,
-    /// The environment is not fit: device, library or memory missing.
+    /// A device, a library or memory is missing.
     Environment = 3,
     /// A loss or gradient is not finite.
     Numerical = 4,
-    /// A peer was lost or an operation passed its deadline.
+    /// A peer was lost, or an operation exceeded its deadline.
     PeerLost = 5,
-    /// No usable checkpoint where one was required.
+    /// No usable checkpoint where one is required, or a required save failed.
     Checkpoint = 6,
-    /// Stopped on request after a committed checkpoint: start again to go on.
+    /// Stopped on request after a committed checkpoint; the same command resumes.
     Stopped = 75,
 }
 
-/// An error with its exit code and, where it happened in training, the step and phase.
+/// An error with its exit code and, if it happened in training, the step and rank.
 #[derive(Debug)]
 pub struct Failure {
-    /// What the process returns.
+    /// Exit code of the process.
     pub code: ExitCode,
-    /// What is told.
+    /// The error.
     pub error: anyhow::Error,
-    /// Step at which it happened.
+    /// Step in which it happened.
     pub step: Option<u64>,
-    /// Rank that caused it, where that is known.
+    /// Rank that caused it, if known.
     pub rank: Option<usize>,
-    /// Rank that tells it; `None` before ranks have met.
-    pub told_by: Option<usize>,
+    /// Rank that reports it; `None` before the rendezvous.
+    pub reported_by: Option<usize>,
 }
 
-/// Result of what can end a run.
+/// Result of a function whose error ends the process.
 pub type Outcome<T> = Result<T, Failure>;
 
 impl Failure {
     /// An error with this exit code.
     pub fn new(code: ExitCode, error: impl Into<anyhow::Error>) -> Self {
-        Self { code, error: error.into(), step: None, rank: None, told_by: None }
+        Self { code, error: error.into(), step: None, rank: None, reported_by: None }
     }
 
-    /// Bad usage, told in a sentence.
+    /// A usage error with this message.
     pub fn usage(message: impl fmt::Display) -> Self {
         Self::new(ExitCode::Usage, anyhow::anyhow!("{message}"))
     }
 
-    /// Rank that caused it, told by one of them: what is no other rank's doing is its own.
-    pub(crate) fn culprit(&self, own: usize) -> Option<usize> {
+    /// Rank that caused it, as far as rank `own` knows: if no other rank can have caused it, `own`.
+    pub(crate) fn failed_rank(&self, own: usize) -> Option<usize> {
         let shared = [ExitCode::PeerLost, ExitCode::Numerical, ExitCode::Checkpoint];
         let is_own = !shared.contains(&self.code) || self.is_of_own_files();
         self.rank.or(is_own.then_some(own))
     }
 
-    /// Whether files failed on this rank itself, and not on another that told of it.
+    /// Whether files failed on this rank, and not on another one that reported it.
     fn is_of_own_files(&self) -> bool {
-        use checkpoint::Error::{Damaged, Io, Mismatch, UnknownFormat};
+        use checkpoint::Error::{Damaged, Io, Mismatch, UnsupportedFormat};
         let cause = self.error.downcast_ref();
-        matches!(cause, Some(Io { .. } | Damaged { .. } | Mismatch { .. } | UnknownFormat { .. }))
+        matches!(
+            cause,
+            Some(Io { .. } | Damaged { .. } | Mismatch { .. } | UnsupportedFormat { .. })
+        )
     }
 
-    /// The same failure at a step.
+    /// Adds the step, unless there is one.
     #[must_use]
     pub fn at_step(mut self, step: u64) -> Self {
         self.step = self.step.or(Some(step));
         self
     }
 
-    /// The same failure with the rank that caused it.
+    /// Sets the rank that caused it.
     #[must_use]
     pub(crate) fn caused_by(mut self, rank: usize) -> Self {
         self.rank = Some(rank);
         self
     }
 
-    /// The same failure with an outer sentence.
+    /// Adds an outer message.
     #[must_use]
     pub fn context(mut self, message: impl fmt::Display + Send + Sync + 'static) -> Self {
         self.error = self.error.context(message);
@@ -93,21 +99,21 @@ impl Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Some errors tell their cause themselves: it is not told twice.
-        let mut told = String::new();
+        // Some errors already include their cause.
+        let mut text = String::new();
         for cause in self.error.chain().map(ToString::to_string) {
-            if told.is_empty() {
-                told = cause;
-            } else if !told.ends_with(&cause) {
-                told = format!("{told}: {cause}");
+            if text.is_empty() {
+                text = cause;
+            } else if !text.ends_with(&cause) {
+                text = format!("{text}: {cause}");
             }
         }
-        formatter.write_str(&told)
+        formatter.write_str(&text)
     }
 }
 
 impl From<models::Error> for Failure {
-    /// Weights that did not come are a failed operation between ranks.
+    /// Weights that were not gathered are a failed collective operation.
     fn from(error: models::Error) -> Self {
         let error = match error {
             models::Error::Weights(cause) => match cause.downcast::<collectives::Error>() {
@@ -127,7 +133,7 @@ impl From<models::Error> for Failure {
 }
 
 impl From<collectives::Error> for Failure {
-    /// A failed operation between ranks.
+    /// A failed collective operation.
     fn from(error: collectives::Error) -> Self {
         let rank = error.missing_rank();
         Self { rank, ..Self::new(ExitCode::PeerLost, error) }
@@ -137,5 +143,31 @@ impl From<collectives::Error> for Failure {
 impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Self {
         Self::new(ExitCode::Internal, error)
+    }
+}
+
+impl From<DataError> for Failure {
+    /// Data files are an input of the user.
+    fn from(error: DataError) -> Self {
+        Self::new(ExitCode::Usage, error)
+    }
+}
+
+impl From<record::Error> for Failure {
+    /// The record or steps could not be written or read.
+    fn from(error: record::Error) -> Self {
+        Self::new(ExitCode::Internal, error)
+    }
+}
+
+impl From<checkpoint::Error> for Failure {
+    /// A checkpoint could not be read or written, or a peer was lost meanwhile.
+    fn from(error: checkpoint::Error) -> Self {
+        let code = match &error {
+            checkpoint::Error::Peers { .. } => ExitCode::PeerLost,
+            _ => ExitCode::Checkpoint,
+        };
+        let rank = error.rank();
+        Self { rank, ..Self::new(code, error) }
     }
 }

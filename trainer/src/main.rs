@@ -2,9 +2,6 @@
 
 use std::process::ExitCode;
 
-#[global_allocator]
-static HEAP: models::heap::Heap = models::heap::Heap;
-
 fn main() -> ExitCode {
     trainer::cli::end_on_panic();
     ExitCode::from(trainer::cli::main() as u8)

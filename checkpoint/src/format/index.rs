@@ -1,8 +1,9 @@
-//! `rRRRRR.idx.json`: what one rank wrote, and the digest of every byte of it.
+//! `rRRRRR.idx.json`: what one rank wrote, with the digest of every byte of it.
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Crc64, Digest, TensorBox};
+use super::digest::Crc64;
+use crate::tensor::TensorBox;
 
 /// The index of one rank.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -14,19 +15,18 @@ pub(crate) struct Index {
     pub(crate) checkpoint: String,
     pub(crate) rank: usize,
     pub(crate) files: Vec<ShardEntry>,
-    pub(crate) state: StateEntry,
 }
 
 /// One shard file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct ShardEntry {
-    /// File name beside the index.
+    /// File name, in the folder of the index.
     pub(crate) file: String,
     /// Size of the file.
     pub(crate) bytes: u64,
     /// Where the data starts: 8 bytes, the header and its padding come before.
     pub(crate) header_bytes: u64,
-    /// Of everything before the data.
+    /// Digest of everything before the data.
     pub(crate) header_crc64: Crc64,
     /// Size of a chunk; chunks count from the start of the data, the last one may be shorter.
     pub(crate) chunk_bytes: u64,
@@ -34,7 +34,7 @@ pub(crate) struct ShardEntry {
     pub(crate) boxes: Vec<BoxEntry>,
 }
 
-/// A box and where its elements lie, in bytes from the start of the data.
+/// A box and where its elements are, in bytes from the start of the data.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct BoxEntry {
     #[serde(flatten)]
@@ -42,32 +42,9 @@ pub(crate) struct BoxEntry {
     pub(crate) range: [u64; 2],
 }
 
-/// The file of the rank's own state.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct StateEntry {
-    pub(crate) file: String,
-    /// Digest inside of the file.
-    pub(crate) digest: Digest,
-}
-
-/// `rRRRRR.state.json`: what belongs to one rank alone.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct RankState {
-    pub(crate) format: u32,
-    /// Name of the checkpoint's folder.
-    pub(crate) checkpoint: String,
-    pub(crate) rank: usize,
-    pub(crate) state: serde_json::Value,
-}
-
 /// File name of a rank's index.
 pub(crate) fn index_file(rank: usize) -> String {
     format!("r{rank:05}.idx.json")
-}
-
-/// File name of a rank's state.
-pub(crate) fn state_file(rank: usize) -> String {
-    format!("r{rank:05}.state.json")
 }
 
 /// File name of a rank's n-th shard.
@@ -81,7 +58,7 @@ impl ShardEntry {
         self.bytes.saturating_sub(self.header_bytes)
     }
 
-    /// Whether sizes, ranges and digests fit together, so that a reader can rely on them.
+    /// Whether sizes, ranges and digests are consistent, so that a reader can rely on them.
     pub(crate) fn is_consistent(&self) -> bool {
         let data = self.data_bytes();
         self.chunk_bytes > 0

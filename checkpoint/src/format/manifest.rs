@@ -3,59 +3,55 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::Digest;
+use super::digest::Digest;
 
-/// File name inside of a checkpoint's folder.
+/// Name of the manifest of a committed checkpoint.
 pub(crate) const MANIFEST: &str = "MANIFEST.json";
-/// Name of the manifest of a checkpoint that was found damaged and passed over. Renaming it back
-/// makes it count again.
+/// Name of the manifest of a checkpoint that a restore found damaged. Renaming it back makes the
+/// checkpoint count again.
 pub(crate) const REJECTED: &str = "MANIFEST.rejected";
 /// Name of the manifest of a checkpoint that is being removed.
 pub(crate) const TOMBSTONE: &str = "MANIFEST.deleted";
 
-/// What a committed checkpoint is. On disk its own digest comes before these fields.
+/// Content of a committed checkpoint. On disk the manifest's own digest precedes these fields.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct Manifest {
+pub(crate) struct Manifest {
     /// Version of the on-disk format.
-    pub format: u32,
+    pub(crate) format: u32,
     /// Run id.
-    pub run: String,
+    pub(crate) run: String,
     /// Workload id.
-    pub workload: String,
+    pub(crate) workload: String,
     /// Name of the checkpoint's folder.
-    pub checkpoint: String,
+    pub(crate) checkpoint: String,
     /// Steps done.
-    pub step: u64,
-    /// Number of the run's attempt that wrote it.
-    pub epoch: u64,
+    pub(crate) step: u64,
+    /// Attempt of the run that wrote it.
+    pub(crate) attempt: u64,
     /// Name of the checkpoint that its state descends from; `None` for a run's first one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub parent: Option<String>,
+    pub(crate) parent: Option<String>,
     /// Version of this crate that wrote it.
-    pub software: String,
+    pub(crate) software: String,
     /// Number of ranks that wrote it.
-    pub world: usize,
+    pub(crate) world: usize,
     /// Ranks that share one `dNN` folder.
-    pub ranks_per_folder: usize,
+    pub(crate) ranks_per_folder: usize,
     /// Bytes of tensor data of all ranks.
-    pub bytes: u64,
-    /// Root of the Merkle tree over the ranks' index digests.
-    pub root: Digest,
+    pub(crate) bytes: u64,
     /// By rank.
-    pub ranks: Vec<RankEntry>,
+    pub(crate) ranks: Vec<RankEntry>,
     /// The caller's state that does not depend on the world.
-    pub state: Value,
+    pub(crate) state: Value,
 }
 
 /// One rank in a manifest.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct RankEntry {
+pub(crate) struct RankEntry {
     /// Digest inside of the rank's `idx.json`.
-    pub index: Digest,
+    pub(crate) index: Digest,
     /// Bytes of tensor data.
-    pub bytes: u64,
+    pub(crate) bytes: u64,
 }
 
 /// The sub-folder of a rank.

@@ -1,6 +1,11 @@
-//! The files of a checkpoint, format v1: how each is laid out, without any input or output.
+//! The files of a checkpoint: how each is laid out, without any input or output.
 
+pub(crate) mod digest;
 pub(crate) mod index;
 pub(crate) mod manifest;
+pub(crate) mod name;
 pub(crate) mod sealed;
 pub(crate) mod shard;
+
+/// Version of the on-disk format that is written, and the only one that is read.
+pub(crate) const FORMAT: u32 = 2;

@@ -2,16 +2,18 @@
 //!
 //! The text starts with `{"digest":"<64 hexadecimal digits>",`; the digest is the BLAKE3 of the
 //! whole file with those digits replaced by zeros. So every byte is covered, no canonical form of
-//! JSON is needed, and there is no second file that could be out of step. Every format, also a
-//! later one, keeps this seal and a field `format`: that is how a newer file is told from a torn
-//! one.
+//! JSON is needed, and there is no second file that could be out of date. Every format, earlier
+//! and later ones too, has this digest and a field `format`, which distinguishes a file of another
+//! format from a torn one.
 
 use std::path::Path;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::{Digest, Error, FORMAT, Result};
+use super::FORMAT;
+use super::digest::Digest;
+use crate::error::{Error, Result};
 
 const OPENING: &[u8] = b"{\"digest\":\"";
 const DIGITS: std::ops::Range<usize> = OPENING.len()..OPENING.len() + 64;
@@ -32,12 +34,12 @@ pub(crate) fn seal<T: Serialize>(value: &T) -> (Vec<u8>, Digest) {
 
 /// Checks the digest and the format, and returns the value.
 pub(crate) fn unseal<T: DeserializeOwned>(path: &Path, bytes: &[u8]) -> Result<(T, Digest)> {
-    let digest = check(path, bytes)?;
+    let digest = verify_digest(path, bytes)?;
     let parsed = |error: serde_json::Error| Error::damaged(path, 0, "JSON of this format", error);
     let found: Version = serde_json::from_slice(bytes).map_err(parsed)?;
-    if found.format > u64::from(FORMAT) {
+    if found.format != u64::from(FORMAT) {
         let path = path.to_owned();
-        return Err(Error::UnknownFormat { path, found: found.format, supported: FORMAT });
+        return Err(Error::UnsupportedFormat { path, found: found.format, supported: FORMAT });
     }
     let value = serde_json::from_slice(bytes).map_err(parsed)?;
     Ok((value, digest))
@@ -48,9 +50,9 @@ struct Version {
     format: u64,
 }
 
-fn check(path: &Path, bytes: &[u8]) -> Result<Digest> {
+fn verify_digest(path: &Path, bytes: &[u8]) -> Result<Digest> {
     if !bytes.starts_with(OPENING) || bytes.len() < DIGITS.end {
-        let found = format!("{} bytes that start otherwise", bytes.len());
+        let found = format!("{} bytes that start differently", bytes.len());
         return Err(Error::damaged(path, 0, "JSON that starts with its digest", found));
     }
     let mut text = bytes.to_vec();
@@ -80,7 +82,7 @@ mod tests {
 
     #[test]
     fn round_trip_is_plain_json() {
-        let (bytes, digest) = note(1);
+        let (bytes, digest) = note(FORMAT);
         let (value, found) = unseal::<Note>(Path::new("x"), &bytes).unwrap();
         assert_eq!((value.text.as_str(), found), ("state", digest.clone()));
         let json: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
@@ -89,7 +91,7 @@ mod tests {
 
     #[test]
     fn every_flipped_bit_and_every_cut_is_found() {
-        let (bytes, _) = note(1);
+        let (bytes, _) = note(FORMAT);
         for at in 0..bytes.len() {
             for bit in 0..8 {
                 let mut torn = bytes.clone();
@@ -103,9 +105,13 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_format_is_not_damage() {
-        let (bytes, _) = note(FORMAT + 1);
-        let result = unseal::<Note>(Path::new("x"), &bytes);
-        assert!(matches!(result, Err(Error::UnknownFormat { found: 2, .. })), "{result:?}");
+    fn another_format_is_not_damage() {
+        for other in [FORMAT - 1, FORMAT + 1] {
+            let (bytes, _) = note(other);
+            match unseal::<Note>(Path::new("x"), &bytes) {
+                Err(Error::UnsupportedFormat { found, .. }) => assert_eq!(found, u64::from(other)),
+                result => panic!("{result:?}"),
+            }
+        }
     }
 }

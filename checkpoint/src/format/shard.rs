@@ -1,14 +1,14 @@
-//! `rRRRRR-NNN.safetensors`: the header, emitted here and readable by everybody.
+//! `rRRRRR-NNN.safetensors`: the header of a shard, which any safetensors reader can parse.
 //!
 //! 8 bytes little-endian header length, JSON, spaces up to a multiple of [`ALIGN_BYTES`], data
-//! without holes. A box that is not the whole tensor gets a key like `h.0.weight[12:24,0:768]`.
+//! without gaps. A box that is not the whole tensor gets a key like `h.0.weight[12:24,0:768]`.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::TensorBox;
-use crate::format::index::BoxEntry;
+use super::index::BoxEntry;
+use crate::tensor::{Dtype, TensorBox};
 
 /// The data starts at a multiple of this, for O_DIRECT and GPUDirect Storage.
 pub(crate) const ALIGN_BYTES: usize = 4096;
@@ -18,7 +18,7 @@ const HEADER_BYTES_MAX: usize = 100_000_000;
 /// One tensor in a header.
 #[derive(Serialize)]
 struct Entry<'a> {
-    dtype: crate::Dtype,
+    dtype: Dtype,
     shape: &'a [usize],
     data_offsets: [u64; 2],
 }
@@ -26,14 +26,14 @@ struct Entry<'a> {
 /// Everything before the data.
 ///
 /// # Panics
-/// When there are so many boxes that the format's limit is passed, or two have one key.
+/// When there are so many boxes that the format's limit is exceeded, or two have the same key.
 pub(crate) fn header(metadata: &BTreeMap<&str, String>, boxes: &[BoxEntry]) -> Vec<u8> {
     let mut entries = BTreeMap::new();
     for entry in boxes {
         let TensorBox { dtype, extent, .. } = &entry.tensor;
         let value = Entry { dtype: *dtype, shape: extent, data_offsets: entry.range };
-        let twice = entries.insert(key(&entry.tensor), value);
-        assert!(twice.is_none(), "{} given twice", key(&entry.tensor));
+        let duplicate = entries.insert(key(&entry.tensor), value);
+        assert!(duplicate.is_none(), "{} given twice", key(&entry.tensor));
     }
     let metadata = serde_json::to_string(metadata).expect("strings serialize");
     let entries = serde_json::to_string(&entries).expect("plain structs serialize");

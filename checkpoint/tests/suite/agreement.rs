@@ -1,11 +1,10 @@
-//! Ranks that differ, are lost, or are replaced while they save.
+//! Ranks that disagree, are lost, or are fenced while they save.
 
 use std::cell::Cell;
 use std::fs;
 use std::path::PathBuf;
 
-use checkpoint::{Error, Observer, Peers, PeersError, Point, Save, Silent, Store};
-use serde_json::Value;
+use checkpoint::{Error, Failpoint, Failpoints, NoFailpoints, Peers, PeersError, Save, Store};
 
 use crate::support::*;
 
@@ -42,7 +41,7 @@ fn a_lost_rank_is_an_error_and_never_damage() {
         let results = on_ranks(2, |peers| {
             let left = if peers.rank() == 1 { gathers } else { usize::MAX };
             let peers = Mortal { peers, left: Cell::new(left) };
-            save_rank(&store, (20, 1, 1), &peers, &Silent)
+            save_rank(&store, Plan { step: 20, attempt: 1, keep: 1 }, &peers, &NoFailpoints)
         });
         for result in results {
             assert!(matches!(result, Err(Error::Peers(_))), "{gathers}: {result:?}");
@@ -53,12 +52,12 @@ fn a_lost_rank_is_an_error_and_never_damage() {
 }
 
 #[test]
-fn ranks_that_save_different_things_are_told() {
+fn ranks_that_save_different_steps_get_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
     let results = on_ranks(3, |peers| {
         let step = if peers.rank() == 2 { 11 } else { 10 };
-        save_rank(&store, (step, 1, 1), peers, &Silent)
+        save_rank(&store, Plan { step, attempt: 1, keep: 1 }, peers, &NoFailpoints)
     });
     for result in results {
         match result.unwrap_err() {
@@ -74,33 +73,34 @@ fn ranks_that_save_different_things_are_told() {
 /// Starts a newer attempt while this one writes.
 struct Successor(PathBuf);
 
-impl Observer for Successor {
-    fn reached(&self, point: Point) {
-        if point == Point::VoteBeforeManifest {
+impl Failpoints for Successor {
+    fn hit(&self, failpoint: Failpoint) {
+        if failpoint == Failpoint::VoteBeforeManifest {
             fs::create_dir(&self.0).unwrap();
         }
     }
 }
 
 #[test]
-fn an_attempt_that_is_overtaken_does_not_commit() {
+fn an_attempt_that_is_fenced_while_it_writes_does_not_commit() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
-    let newer = folder.path().join("s000000005-e0002-00000000");
-    let results =
-        on_ranks(2, |peers| save_rank(&store, (10, 1, 1), peers, &Successor(newer.clone())));
+    let newer = folder.path().join("s000000005-a0002-00000000");
+    let results = on_ranks(2, |peers| {
+        save_rank(&store, Plan { step: 10, attempt: 1, keep: 1 }, peers, &Successor(newer.clone()))
+    });
     for result in results {
         assert!(matches!(result, Err(Error::Fenced { .. })), "{result:?}");
     }
-    assert_eq!(names(&store), ["s000000005-e0002-00000000"]);
+    assert_eq!(names(&store), ["s000000005-a0002-00000000"]);
 }
 
-/// Puts something in the way of the manifest.
-struct Obstacle(PathBuf);
+/// Removes the folder of the checkpoint, so that its manifest cannot be written.
+struct FolderRemover(PathBuf);
 
-impl Observer for Obstacle {
-    fn reached(&self, point: Point) {
-        if point == Point::VoteBeforeManifest {
+impl Failpoints for FolderRemover {
+    fn hit(&self, failpoint: Failpoint) {
+        if failpoint == Failpoint::VoteBeforeManifest {
             for entry in fs::read_dir(&self.0).unwrap() {
                 let path = entry.unwrap().path();
                 if path.is_dir() {
@@ -116,7 +116,12 @@ fn a_manifest_that_cannot_be_written_fails_the_save_on_all_ranks() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
     let results = on_ranks(2, |peers| {
-        save_rank(&store, (10, 1, 1), peers, &Obstacle(folder.path().to_owned()))
+        save_rank(
+            &store,
+            Plan { step: 10, attempt: 1, keep: 1 },
+            peers,
+            &FolderRemover(folder.path().to_owned()),
+        )
     });
     for result in results {
         match result.unwrap_err() {
@@ -131,12 +136,12 @@ fn a_manifest_that_cannot_be_written_fails_the_save_on_all_ranks() {
 }
 
 #[test]
-fn a_save_that_was_cut_short_is_swept_by_the_next_one_of_the_process() {
+fn an_interrupted_save_is_removed_by_the_next_one_of_the_process() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
     for result in on_ranks(2, |peers| {
         let peers = Mortal { peers, left: Cell::new(1) };
-        save_rank(&store, (10, 1, 1), &peers, &Silent)
+        save_rank(&store, Plan { step: 10, attempt: 1, keep: 1 }, &peers, &NoFailpoints)
     }) {
         assert!(matches!(result, Err(Error::Peers(_))), "{result:?}");
     }
@@ -145,32 +150,25 @@ fn a_save_that_was_cut_short_is_swept_by_the_next_one_of_the_process() {
     assert_eq!(names(&store), [new]);
 }
 
-/// A save of step 10 by two ranks of the first attempt, of which one must not.
-fn save_but_for(store: &Store, unable: usize) -> Vec<checkpoint::Error> {
+/// The errors of a save of step 10 by two ranks of the first attempt, of which one has a veto.
+fn save_with_veto(store: &Store, veto_rank: usize) -> Vec<checkpoint::Error> {
     let save = |peers: &Thread| {
         let model = model(10);
-        let save = Save {
-            step: 10,
-            epoch: 1,
-            parts: &parts(&model, 2, peers.rank()),
-            state: &state(10),
-            rank_state: &Value::Null,
-            parent: None,
-            unable: (peers.rank() == unable).then_some("its steps are not on the disk"),
-        };
-        store.save(&save, peers, &Silent)
+        let parts = parts(&model, 2, peers.rank());
+        let veto = (peers.rank() == veto_rank).then_some("its steps are not on the disk");
+        store.save(&Save { veto, ..request(10, 1, &parts, &state(10)) }, peers, &NoFailpoints)
     };
     on_ranks(2, save).into_iter().map(Result::unwrap_err).collect()
 }
 
 #[test]
-fn a_rank_that_must_not_save_says_why_to_all() {
+fn a_veto_of_one_rank_is_reported_on_all() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
-    for unable in [0, 1] {
-        for error in save_but_for(&store, unable) {
+    for veto_rank in [0, 1] {
+        for error in save_with_veto(&store, veto_rank) {
             let Error::SaveFailed { failures, .. } = error else { panic!("{error}") };
-            assert_eq!((failures.len(), failures[0].rank), (1, unable));
+            assert_eq!((failures.len(), failures[0].rank), (1, veto_rank));
             assert_eq!(failures[0].reason, "its steps are not on the disk");
         }
         assert!(names(&store).is_empty(), "nothing is left of it");
@@ -178,13 +176,13 @@ fn a_rank_that_must_not_save_says_why_to_all() {
 }
 
 #[test]
-fn an_attempt_that_is_overtaken_learns_it_also_when_it_must_not_save() {
+fn a_fenced_attempt_is_reported_as_such_despite_a_veto() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
-    fs::create_dir(folder.path().join("s000000005-e0002-00000000")).unwrap();
-    for unable in [0, 1] {
-        for error in save_but_for(&store, unable) {
-            assert!(matches!(error, Error::Fenced { .. }), "{unable}: {error}");
+    fs::create_dir(folder.path().join("s000000005-a0002-00000000")).unwrap();
+    for veto_rank in [0, 1] {
+        for error in save_with_veto(&store, veto_rank) {
+            assert!(matches!(error, Error::Fenced { .. }), "{veto_rank}: {error}");
         }
     }
 }

@@ -1,10 +1,10 @@
 //! A full disk, or a limit on file sizes: a clean failure on all ranks, the space is free again,
-//! and training goes on.
+//! and training continues.
 
 use std::path::Path;
 use std::process::Output;
 
-use checkpoint::{Alone, Error, Part, Peers, Save, Silent, Store, TensorBox};
+use checkpoint::{Error, NoFailpoints, Part, Peers, SingleRank, Store, TensorBox};
 use serde_json::Value;
 
 use crate::support::*;
@@ -15,14 +15,12 @@ fn save_bytes(store: &Store, step: u64, bytes: usize, peers: &dyn Peers) -> Resu
     let data = vec![step as u8; bytes];
     let tensor = TensorBox::whole(&name, checkpoint::Dtype::U8, &[bytes]);
     let parts = [Part { tensor, data: &data }];
-    let (state, rank_state) = (&Value::Null, &Value::Null);
-    let request =
-        Save { step, epoch: 1, parts: &parts, state, rank_state, parent: None, unable: None };
-    store.save(&request, peers, &Silent).map(|report| report.checkpoint)
+    let request = request(step, 1, &parts, &Value::Null);
+    store.save(&request, peers, &NoFailpoints).map(|report| report.checkpoint)
 }
 
-/// Fails over and over on rank 1 alone; the good one before stays, a later save works.
-fn fail_and_go_on(root: &Path, small: usize, large: usize, reason: &str) {
+/// Fails several times on rank 1 alone; the good one before stays, a later save works.
+fn fail_and_continue(root: &Path, small: usize, large: usize, reason: &str) {
     let store = open(root).with_options(checkpoint::Options::default());
     let good = on_ranks(2, |peers| save_bytes(&store, 10, small, peers).unwrap());
     for step in [20, 21, 22] {
@@ -35,7 +33,7 @@ fn fail_and_go_on(root: &Path, small: usize, large: usize, reason: &str) {
                     // Rank 0 may find the same disk full.
                     let failure = failures.last().expect("at least one");
                     assert_eq!(failure.rank, 1, "{failures:?}");
-                    let file = "r00001-000.safetensors.tmp: write";
+                    let file = "r00001-000.safetensors.tmp: cannot write";
                     assert!(failure.reason.contains(file), "{failures:?}");
                     assert!(failures.iter().all(|failure| failure.reason.contains(reason)));
                 }
@@ -46,15 +44,15 @@ fn fail_and_go_on(root: &Path, small: usize, large: usize, reason: &str) {
         assert!(store.verify(&good[0]).unwrap().problems.is_empty());
     }
     let next = on_ranks(2, |peers| save_bytes(&store, 30, small, peers).unwrap());
-    assert_eq!(store.tidy(1, 1, &Silent).removed, good[..1]);
+    assert_eq!(store.apply_retention(1, 1, &NoFailpoints).removed, good[..1]);
     assert_eq!(names(&store), next[..1]);
-    assert!(store.resume(&mut [], &Alone).unwrap().is_some_and(|found| found.step == 30));
+    assert!(store.resume(&mut [], &SingleRank).unwrap().is_some_and(|found| found.step == 30));
 }
 
 #[test]
 fn a_limit_on_file_sizes() {
     if let Some(root) = child_argument() {
-        return fail_and_go_on(Path::new(&root), 10_000, 200_000, "File too large");
+        return fail_and_continue(Path::new(&root), 10_000, 200_000, "File too large");
     }
     let folder = tempfile::tempdir().unwrap();
     let script = r#"trap '' XFSZ; ulimit -f 200; exec "$0" "$@""#; // 200 blocks of 512 bytes
@@ -72,7 +70,7 @@ fn assert_passed(output: &Output) {
 #[test]
 fn no_space_left_on_the_device() {
     if let Some(root) = child_argument() {
-        return fail_and_go_on(Path::new(&root), 100_000, 3_000_000, "No space left");
+        return fail_and_continue(Path::new(&root), 100_000, 3_000_000, "No space left");
     }
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().to_str().unwrap();

@@ -1,8 +1,8 @@
-//! Whose checkpoints these are, and of which format.
+//! Which run and workload checkpoints belong to, and which format they have.
 
 use std::fs;
 
-use checkpoint::{Alone, Dtype, Error, Identity, PartMut, Status, Store, TensorBox};
+use checkpoint::{Dtype, Error, Identity, PartMut, SingleRank, Status, Store, TensorBox};
 
 use crate::support::*;
 
@@ -31,13 +31,14 @@ fn a_folder_of_another_run_or_workload_is_refused() {
     }
     let empty = tempfile::tempdir().unwrap();
     assert!(matches!(Store::find(empty.path()), Err(Error::NoCheckpoint { .. })));
-    fs::write(folder.path().join("RUN.json"), "{\"format\":1}").unwrap();
+    fs::write(folder.path().join("RUN.json"), "{\"format\":2}").unwrap();
     assert!(matches!(Store::find(folder.path()), Err(Error::Damaged { .. })));
 }
 
 #[test]
 fn a_checkpoint_of_another_workload_is_refused_and_not_skipped() {
-    let (folder, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let folder = tempfile::tempdir().unwrap();
+    let other = tempfile::tempdir().unwrap();
     let store = open(folder.path());
     save(&store, 1, 10, 1, 0);
     let foreign = Store::open(other.path(), &Identity::new("run-1", "workload-2")).unwrap();
@@ -49,22 +50,45 @@ fn a_checkpoint_of_another_workload_is_refused_and_not_skipped() {
 }
 
 #[test]
-fn a_newer_format_is_refused_and_not_skipped() {
+fn a_checkpoint_of_a_newer_format_is_refused_and_not_skipped() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
     save(&store, 1, 10, 1, 0);
     let name = save(&store, 1, 20, 1, 0);
     let path = folder.path().join(&name).join("MANIFEST.json");
-    let zeros = "0".repeat(64);
-    let text = format!("{{\"digest\":\"{zeros}\",\"format\":2,\"new\":[]}}");
-    let digest = blake3::hash(text.as_bytes()).to_hex();
-    fs::write(&path, text.replace(&zeros, &digest)).unwrap();
-    match resume_rank(&store, &Alone).unwrap_err() {
-        Error::UnknownFormat { path: found, found: 2, .. } => assert_eq!(found, path),
+    fs::write(&path, sealed(r#""format":3,"new":[]"#)).unwrap();
+    match resume_rank(&store, &SingleRank).unwrap_err() {
+        Error::UnsupportedFormat { path: found, found: 3, .. } => assert_eq!(found, path),
         other => panic!("{other}"),
     }
     save(&store, 1, 30, 1, 1);
-    assert!(path.exists(), "retention leaves alone what it does not understand");
+    assert!(path.exists(), "retention does not touch what it cannot read");
+}
+
+/// What was saved by the first format has other names: it must not be taken for an empty folder.
+#[test]
+fn a_folder_of_an_older_format_is_refused_in_one_sentence() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("RUN.json");
+    fs::write(&path, sealed(r#""format":1,"run":"run-1","workload":"workload-1""#)).unwrap();
+    fs::create_dir(folder.path().join("s000000010-e0001-00000000")).unwrap();
+    let expected = format!(
+        "{}: checkpoint format 1 is older than format 2; resume with the version of yardstick that \
+         wrote it, or name a new folder",
+        path.display()
+    );
+    let identity = Identity::new("run-1", "workload-1");
+    assert_eq!(Store::open(folder.path(), &identity).unwrap_err().to_string(), expected);
+    assert_eq!(Store::find(folder.path()).unwrap_err().to_string(), expected);
+    assert_eq!(checkpoint::holds_any(folder.path()).unwrap_err().to_string(), expected);
+}
+
+/// JSON of these fields with its own digest.
+fn sealed(fields: &str) -> String {
+    let zeros = "0".repeat(64);
+    let text = format!("{{\"digest\":\"{zeros}\",{fields}}}");
+    let digest = blake3::hash(text.as_bytes()).to_hex();
+    text.replace(&zeros, &digest)
 }
 
 #[test]
@@ -74,7 +98,7 @@ fn what_the_checkpoint_lacks_is_named() {
     save(&store, 2, 10, 1, 0);
     let attempt = |tensor: TensorBox| {
         let mut data = vec![0; tensor.size_bytes()];
-        store.resume(&mut [PartMut { tensor, data: &mut data }], &Alone).unwrap_err()
+        store.resume(&mut [PartMut { tensor, data: &mut data }], &SingleRank).unwrap_err()
     };
     match attempt(TensorBox::whole("exp_avg.wte", Dtype::F32, &[57, 12])) {
         Error::Uncovered { tensor, offset, extent, .. } => {
@@ -88,8 +112,8 @@ fn what_the_checkpoint_lacks_is_named() {
             other => panic!("{other}"),
         }
     }
-    let missing = store.restore("s000000011-e0001-00000000", &mut [], &Alone);
+    let missing = store.restore("s000000011-a0001-00000000", &mut [], &SingleRank);
     assert!(matches!(missing, Err(Error::Io { .. })));
-    let missing = store.verify("s000000011-e0001-00000000");
+    let missing = store.verify("s000000011-a0001-00000000");
     assert!(matches!(missing, Err(Error::NoCheckpoint { .. })));
 }

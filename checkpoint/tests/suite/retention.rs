@@ -3,11 +3,11 @@
 use std::fs;
 use std::path::Path;
 
-use checkpoint::{Error, Silent, Status};
+use checkpoint::{Error, NoFailpoints, Status, Store};
 
 use crate::support::*;
 
-fn steps(store: &checkpoint::Store) -> Vec<u64> {
+fn steps(store: &Store) -> Vec<u64> {
     store.list().unwrap().iter().map(|listed| listed.step).collect()
 }
 
@@ -27,27 +27,29 @@ fn the_newest_committed_stay() {
     assert!(store.holds(&held).unwrap() && store.holds("5").is_err());
     save(&store, 2, 6, 1, 0);
     assert_eq!(steps(&store), [6, 5, 4], "0 keeps all");
-    let removed =
-        on_ranks(2, |peers| save_rank(&store, (7, 1, 1), peers, &Silent).unwrap().1.removed);
-    assert_eq!((removed[0].len(), removed[1].len()), (3, 0));
+    let plan = Plan { step: 7, attempt: 1, keep: 1 };
+    let saved = on_ranks(2, |peers| save_rank(&store, plan, peers, &NoFailpoints).unwrap());
+    let removed = saved.iter().map(|saved| saved.retention.removed.len());
+    assert_eq!(removed.collect::<Vec<_>>(), [3, 0]);
     assert_eq!(steps(&store), [7]);
     assert!(!store.holds(&held).unwrap(), "it was removed");
 }
 
 #[test]
-fn damaged_ones_do_not_push_out_a_good_one() {
+fn damaged_ones_do_not_count_as_kept() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
     let saved: Vec<String> = (1..=4).map(|step| save(&store, 2, step, 1, 0)).collect();
     remove_a_shard(folder.path(), &saved[3]);
     fs::write(folder.path().join(&saved[2]).join("MANIFEST.json"), "{").unwrap();
-    let reports = on_ranks(2, |peers| save_rank(&store, (5, 1, 2), peers, &Silent).unwrap());
-    let (_, tidied) = &reports[0];
-    assert_eq!(tidied.removed, saved[..1], "5 and 2 are sound, 4 and 3 do not count");
-    assert!(tidied.warnings[0].contains("r00001-000.safetensors"), "{tidied:?}");
+    let plan = Plan { step: 5, attempt: 1, keep: 2 };
+    let reports = on_ranks(2, |peers| save_rank(&store, plan, peers, &NoFailpoints).unwrap());
+    let report = &reports[0].retention;
+    assert_eq!(report.removed, saved[..1], "5 and 2 are intact, 4 and 3 do not count");
+    assert!(report.warnings[0].contains("r00001-000.safetensors"), "{report:?}");
     assert_eq!(steps(&store), [5, 4, 3, 2]);
     save(&store, 2, 6, 1, 2);
-    assert_eq!(steps(&store), [6, 5], "damaged ones go when they are old");
+    assert_eq!(steps(&store), [6, 5], "damaged ones are removed when they are old");
 }
 
 #[test]
@@ -55,46 +57,46 @@ fn what_is_not_ours_is_never_touched() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
     let foreign =
-        [".s000000001-e0001-00000000", "s000000001-e0001-0000000g", "12500", "lost+found"];
+        [".s000000001-a0001-00000000", "s000000001-a0001-0000000g", "12500", "lost+found"];
     for name in foreign {
         fs::create_dir(folder.path().join(name)).unwrap();
         fs::write(folder.path().join(name).join("MANIFEST.json"), "{").unwrap();
     }
-    fs::write(folder.path().join("s000000001-e0001-00000000"), "a file").unwrap();
+    fs::write(folder.path().join("s000000001-a0001-00000000"), "a file").unwrap();
     let outside = tempfile::tempdir().unwrap();
     fs::write(outside.path().join("precious"), "x").unwrap();
-    let link = folder.path().join("s000000001-e0001-00000001");
+    let link = folder.path().join("s000000001-a0001-00000001");
     std::os::unix::fs::symlink(outside.path(), &link).unwrap();
     for step in 1..=3 {
         save(&store, 2, step, 2, 1);
     }
     assert_eq!(steps(&store), [3]);
     assert!(foreign.iter().all(|name| folder.path().join(name).join("MANIFEST.json").exists()));
-    assert!(folder.path().join("s000000001-e0001-00000000").exists());
+    assert!(folder.path().join("s000000001-a0001-00000000").exists());
     assert!(link.exists() && outside.path().join("precious").exists());
 }
 
 #[test]
-fn remains_of_earlier_epochs_are_swept() {
+fn leftovers_of_earlier_attempts_are_removed() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
     let good = save(&store, 2, 10, 1, 0);
-    let dead = ["s000000020-e0001-00000001", "s000000030-e0002-00000002"];
+    let dead = ["s000000020-a0001-00000001", "s000000030-a0002-00000002"];
     for name in dead {
         fs::create_dir_all(folder.path().join(name).join("d00")).unwrap();
         fs::write(folder.path().join(name).join("d00/r00000-000.safetensors.tmp"), "x").unwrap();
     }
-    let half_removed = folder.path().join("s000000005-e0001-00000003");
+    let half_removed = folder.path().join("s000000005-a0001-00000003");
     fs::create_dir(&half_removed).unwrap();
     fs::write(half_removed.join("MANIFEST.deleted"), "x").unwrap();
     assert!(store.list().unwrap().iter().any(|listed| listed.status == Status::Deleted));
     let new = save(&store, 2, 40, 2, 0);
     let expected = [new, dead[1].to_owned(), good];
-    assert_eq!(names(&store), expected, "an attempt of this epoch may still be alive");
+    assert_eq!(names(&store), expected, "a save of this attempt may be in flight");
 }
 
 #[test]
-fn a_later_epoch_is_newer_than_a_later_step() {
+fn a_later_attempt_is_newer_than_a_later_step() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
     save(&store, 1, 20, 1, 0);
@@ -108,35 +110,45 @@ fn a_zombie_is_fenced() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
     let name = save(&store, 2, 20, 2, 0);
-    for result in on_ranks(2, |peers| save_rank(&store, (90, 1, 1), peers, &Silent)) {
+    for result in on_ranks(2, |peers| {
+        save_rank(&store, Plan { step: 90, attempt: 1, keep: 1 }, peers, &NoFailpoints)
+    }) {
         assert!(matches!(result, Err(Error::Fenced { .. })), "{result:?}");
     }
     assert_eq!(names(&store), [name]);
 }
 
-/// A good step 100 and a step 200 with a wrong byte, which a resume goes past.
-fn walk_back(root: &Path) -> (checkpoint::Store, String, String) {
+/// Two checkpoints, of which a resume has rejected the newer one.
+struct Fallback {
+    store: Store,
+    good: String,
+    bad: String,
+}
+
+/// A good step 100 and a step 200 with a wrong byte, which a resume passes over.
+fn fall_back(root: &Path) -> Fallback {
     let store = open(root);
-    let (good, bad) = (save(&store, 2, 100, 1, 2), save(&store, 2, 200, 1, 2));
+    let good = save(&store, 2, 100, 1, 2);
+    let bad = save(&store, 2, 200, 1, 2);
     let shard = root.join(&bad).join("d00/r00001-000.safetensors");
     let mut bytes = fs::read(&shard).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
     fs::write(&shard, bytes).unwrap();
     let resumed = resume(&store, 2);
     assert_eq!((&resumed.checkpoint, resumed.rejected.len()), (&good, 1));
-    (store, good, bad)
+    Fallback { store, good, bad }
 }
 
 #[test]
-fn what_a_resume_rejected_does_not_push_out_a_good_one() {
+fn what_a_resume_rejected_does_not_count_as_kept() {
     let folder = tempfile::tempdir().unwrap();
-    let (store, good, bad) = walk_back(folder.path());
+    let Fallback { store, good, bad } = fall_back(folder.path());
     let new = save(&store, 2, 150, 2, 2);
     assert_eq!(names(&store), [new.clone(), bad, good]);
     let is_rejected = |listed: &checkpoint::Listed| listed.status == Status::Rejected;
     assert!(is_rejected(&store.list().unwrap()[1]));
     let newer = save(&store, 2, 160, 2, 2);
-    assert_eq!(names(&store), [newer, new], "it goes when it is old");
+    assert_eq!(names(&store), [newer, new], "it is removed when it is old");
 }
 
 #[test]
@@ -144,10 +156,10 @@ fn a_folder_holds_what_was_committed_and_not_removed() {
     let folder = tempfile::tempdir().unwrap();
     let holds_any = || checkpoint::holds_any(folder.path()).unwrap();
     assert!(!checkpoint::holds_any(&folder.path().join("none")).unwrap());
-    let (_, good, bad) = walk_back(folder.path());
+    let Fallback { good, bad, .. } = fall_back(folder.path());
     assert!(holds_any());
     fs::remove_dir_all(folder.path().join(&good)).unwrap();
-    assert!(holds_any(), "to pass over what was rejected would hide that it was there");
+    assert!(holds_any(), "what was rejected is not ignored");
     fs::write(folder.path().join(&bad).join("MANIFEST.deleted"), "").unwrap();
     assert!(!holds_any(), "its removal has begun");
 }
@@ -155,26 +167,26 @@ fn a_folder_holds_what_was_committed_and_not_removed() {
 #[test]
 fn what_a_resume_rejected_is_not_tried_again() {
     let folder = tempfile::tempdir().unwrap();
-    let (store, good, bad) = walk_back(folder.path());
+    let Fallback { store, good, bad } = fall_back(folder.path());
     assert_eq!(store.newest().unwrap().unwrap().name, good);
     let resumed = resume(&store, 2);
     assert_eq!((&resumed.checkpoint, resumed.rejected.len()), (&good, 0));
     fs::remove_dir_all(folder.path().join(&good)).unwrap();
-    let lost = resume_rank(&store, &checkpoint::Alone);
-    assert!(matches!(lost, Err(Error::NoCheckpoint { .. })), "never afresh: {lost:?}");
+    let lost = resume_rank(&store, &checkpoint::SingleRank);
+    assert!(matches!(lost, Err(Error::NoCheckpoint { .. })), "it never starts over: {lost:?}");
     save(&store, 2, 100, 1, 0);
     let manifest = |name| folder.path().join(&bad).join(name);
     fs::rename(manifest("MANIFEST.rejected"), manifest("MANIFEST.json")).unwrap();
-    assert_eq!(resume(&store, 2).rejected[0].checkpoint, bad, "to undo it is to rename it back");
+    assert_eq!(resume(&store, 2).rejected[0].checkpoint, bad, "renamed back, it counts again");
 }
 
 #[test]
-fn temporary_files_in_the_root_are_swept() {
+fn temporary_files_in_the_root_are_removed() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
     let foreign = ["LATEST.bak", "notes.tmp"];
-    let dead = ["LATEST.0a0a0a0a", "LATEST.0a0a0a0a.tmp", "RUN.0a0a0a0a.tmp"];
-    for name in foreign.iter().chain(&dead).chain(&["EPOCH-0001.0a0a0a0a.tmp", "EPOCH-0001"]) {
+    let stale = ["LATEST.tmp", "RUN.0a0a0a0a.tmp", "ATTEMPT-0001.0a0a0a0a.tmp", "ATTEMPT-0001"];
+    for name in foreign.iter().chain(&stale) {
         fs::write(folder.path().join(name), "x").unwrap();
     }
     save(&store, 2, 10, 2, 1);

@@ -1,9 +1,10 @@
-//! What is saved comes back to the bit, in any world, and other people's readers read it.
+//! What is saved is restored bit for bit, in any world, and other safetensors readers read it.
 
 use std::sync::Mutex;
 
 use checkpoint::{
-    Alone, Dtype, Observer, Options, Part, PartMut, Peers, Point, Save, Silent, TensorBox,
+    Dtype, Failpoint, Failpoints, NoFailpoints, Options, Part, PartMut, Peers, SingleRank,
+    TensorBox,
 };
 use safetensors::SafeTensors;
 use serde_json::Value;
@@ -18,9 +19,8 @@ fn every_world_reads_every_other() {
         let name = save(&store, saved, 7, 1, 0);
         for restored in 1..=5 {
             let result = resume(&store, restored);
-            assert_eq!((result.checkpoint.as_str(), result.step, result.epoch), (&*name, 7, 1));
-            let expected = (saved == restored).then(|| rank_state(0, 7));
-            assert_eq!(result.rank_state, expected, "{saved} ranks to {restored}");
+            let found = (result.checkpoint.as_str(), result.step, result.attempt);
+            assert_eq!(found, (&*name, 7, 1), "{saved} ranks to {restored}");
         }
         assert!(store.verify(&name).unwrap().problems.is_empty());
     }
@@ -44,7 +44,7 @@ fn a_rank_reads_only_the_chunks_it_needs() {
             let restored = store.resume(&mut wanted, peers).unwrap().unwrap();
             let bytes: usize = data.iter().map(Vec::len).sum();
             assert!(expected.iter().zip(&data).all(|(part, data)| part.data == data));
-            // At most the two chunks at the ends of each box come on top.
+            // And at most the two chunks at the ends of each box.
             let most = bytes + data.len() * 2 * SMALL.chunk_bytes as usize;
             assert!(restored.bytes_read <= most as u64, "{} of {bytes}", restored.bytes_read);
         });
@@ -55,7 +55,7 @@ fn a_rank_reads_only_the_chunks_it_needs() {
 fn column_boxes_and_replicas_are_put_together() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
-    let whole: Vec<u8> = (0..6 * 10 * 8).map(|place| (place % 251) as u8).collect();
+    let whole: Vec<u8> = (0..6 * 10 * 8).map(|offset| (offset % 251) as u8).collect();
     let column = |rank: usize| TensorBox {
         offset: vec![0, rank * 4],
         extent: vec![6, [4, 4, 2][rank]],
@@ -70,24 +70,15 @@ fn column_boxes_and_replicas_are_put_together() {
         let own: Vec<u8> = (0..6).flat_map(row).collect();
         let replica = Part { tensor: TensorBox::whole("b", Dtype::U8, &[5]), data: b"bytes" };
         let parts = [replica, Part { tensor, data: &own }];
-        let (state, rank_state) = (&Value::Null, &Value::Null);
-        let request = Save {
-            step: 1,
-            epoch: 1,
-            parts: &parts,
-            state,
-            rank_state,
-            parent: None,
-            unable: None,
-        };
-        store.save(&request, peers, &Silent).unwrap();
+        store.save(&request(1, 1, &parts, &Value::Null), peers, &NoFailpoints).unwrap();
     });
-    let (mut data, mut bytes) = (vec![0; whole.len()], [0; 5]);
+    let mut data = vec![0; whole.len()];
+    let mut bytes = [0; 5];
     let mut parts = [
         PartMut { tensor: TensorBox::whole("w", Dtype::F64, &[6, 10]), data: &mut data },
         PartMut { tensor: TensorBox::whole("b", Dtype::U8, &[5]), data: &mut bytes },
     ];
-    store.resume(&mut parts, &Alone).unwrap().unwrap();
+    store.resume(&mut parts, &SingleRank).unwrap().unwrap();
     assert_eq!((data, &bytes), (whole, b"bytes"));
 }
 
@@ -96,8 +87,10 @@ fn the_safetensors_crate_reads_every_shard() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
     let name = save(&store, 3, 7, 1, 0);
-    let (model, shapes) = (model(7), shapes());
-    let (mut shards, mut bytes) = (0, 0);
+    let model = model(7);
+    let shapes = shapes();
+    let mut shards = 0;
+    let mut bytes = 0;
     for path in files(&folder.path().join(&name)) {
         if path.extension().is_none_or(|extension| extension != "safetensors") {
             continue;
@@ -113,8 +106,8 @@ fn the_safetensors_crate_reads_every_shard() {
             let (_, shape) = &shapes[tensor];
             let starts = key.split_once('[').map_or("", |(_, slices)| slices).split(',');
             let start = |slice: &str| slice.split(':').next().unwrap().parse().unwrap_or(0);
-            let place = |place: usize, (slice, size): (&str, &usize)| place * size + start(slice);
-            let first = 4 * starts.zip(shape).fold(0, place); // rows of boxes are contiguous
+            let row_major = |number, (slice, size): (&str, &usize)| number * size + start(slice);
+            let first = 4 * starts.zip(shape).fold(0, row_major); // rows of boxes are contiguous
             assert_eq!(view.data(), &model[tensor][first..first + view.data().len()], "{key}");
             bytes += view.data().len();
         }
@@ -129,40 +122,38 @@ fn large_parts_cross_pieces_and_default_chunks() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path()).with_options(Options::default());
     let bytes = (16 << 20) + (5 << 20) + 12;
-    let data: Vec<u8> = (0..bytes).map(|place: usize| (place / 7 % 253) as u8).collect();
+    let data: Vec<u8> = (0..bytes).map(|offset: usize| (offset / 7 % 253) as u8).collect();
     let tensor = TensorBox::whole("w", Dtype::F32, &[bytes / 4]);
     let parts = [Part { tensor: tensor.clone(), data: &data }];
-    let (state, rank_state) = (&Value::Null, &Value::Null);
-    let request =
-        Save { step: 1, epoch: 1, parts: &parts, state, rank_state, parent: None, unable: None };
-    let report = store.save(&request, &Alone, &Silent).unwrap();
+    let request = request(1, 1, &parts, &Value::Null);
+    let report = store.save(&request, &SingleRank, &NoFailpoints).unwrap();
     assert_eq!((report.bytes, report.bytes_total), (bytes as u64, bytes as u64));
     let verified = store.verify(&report.checkpoint).unwrap();
     assert_eq!((verified.files, verified.chunks, verified.bytes), (1, 2, bytes as u64));
     let mut found = vec![0; bytes];
-    store.resume(&mut [PartMut { tensor, data: &mut found }], &Alone).unwrap().unwrap();
+    store.resume(&mut [PartMut { tensor, data: &mut found }], &SingleRank).unwrap().unwrap();
     assert!(found == data);
 }
 
-/// Writes down the points of one rank.
+/// Records the failpoints of one rank.
 #[derive(Default)]
-struct Diary(Mutex<Vec<Point>>);
+struct Recorder(Mutex<Vec<Failpoint>>);
 
-impl Observer for Diary {
-    fn reached(&self, point: Point) {
-        self.0.lock().unwrap().push(point);
+impl Failpoints for Recorder {
+    fn hit(&self, failpoint: Failpoint) {
+        self.0.lock().unwrap().push(failpoint);
     }
 }
 
 #[test]
-fn points_are_reached_in_their_order() {
+fn failpoints_are_hit_in_their_order() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
     save(&store, 2, 10, 1, 1);
-    let diaries = on_ranks(2, |peers| {
-        let diary = Diary::default();
-        save_rank(&store, (20, 1, 1), peers, &diary).unwrap();
-        diary.0.into_inner().unwrap()
+    let hits = on_ranks(2, |peers| {
+        let recorder = Recorder::default();
+        save_rank(&store, Plan { step: 20, attempt: 1, keep: 1 }, peers, &recorder).unwrap();
+        recorder.0.into_inner().unwrap()
     });
-    assert_eq!(diaries, [Point::ALL.to_vec(), Point::ALL[..4].to_vec()]);
+    assert_eq!(hits, [Failpoint::ALL.to_vec(), Failpoint::ALL[..4].to_vec()]);
 }

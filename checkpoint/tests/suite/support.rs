@@ -6,8 +6,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use checkpoint::{
-    Dtype, Error, Identity, Observer, Options, Part, PartMut, Peers, PeersError, Restored, Save,
-    SaveReport, Silent, Store, TensorBox, Tidied, cut,
+    Dtype, Error, Failpoints, Identity, NoFailpoints, Options, Part, PartMut, Peers, PeersError,
+    Restored, RetentionReport, Save, SaveReport, Store, TensorBox,
 };
 use serde_json::{Value, json};
 
@@ -66,7 +66,7 @@ pub(crate) const SMALL: Options = Options {
     chunk_bytes: 100,
     file_bytes_max: 2000,
     ranks_per_folder: 2,
-    patience: Duration::from_millis(100),
+    visibility_timeout: Duration::from_millis(100),
 };
 
 pub(crate) fn open(root: &Path) -> Store {
@@ -74,7 +74,7 @@ pub(crate) fn open(root: &Path) -> Store {
     store.with_options(SMALL)
 }
 
-/// Names and shapes of a model with everything that is awkward: a scalar, one row, an odd width.
+/// Names and shapes of a model with all special cases: a scalar, one row, an odd width.
 pub(crate) fn shapes() -> Vec<(String, Vec<usize>)> {
     let shapes: [(&str, &[usize]); 6] = [
         ("ln_f.weight", &[13]),
@@ -87,9 +87,9 @@ pub(crate) fn shapes() -> Vec<(String, Vec<usize>)> {
     shapes.map(|(name, shape)| (name.to_owned(), shape.to_vec())).to_vec()
 }
 
-/// A byte of a tensor: SplitMix64's finalizer of seed, tensor and place.
-fn byte(seed: u64, tensor: usize, place: usize) -> u8 {
-    let mut z = seed << 48 ^ (tensor as u64) << 32 ^ place as u64;
+/// A byte of a tensor: SplitMix64's finalizer of seed, tensor and offset.
+fn byte(seed: u64, tensor: usize, offset: usize) -> u8 {
+    let mut z = seed << 48 ^ (tensor as u64) << 32 ^ offset as u64;
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     (z ^ (z >> 31)) as u8
@@ -99,7 +99,7 @@ fn byte(seed: u64, tensor: usize, place: usize) -> u8 {
 pub(crate) fn model(seed: u64) -> Vec<Vec<u8>> {
     let tensor = |(tensor, (_, shape)): (usize, &(String, Vec<usize>))| {
         let bytes = shape.iter().product::<usize>() * 4;
-        (0..bytes).map(|place| byte(seed, tensor, place)).collect()
+        (0..bytes).map(|offset| byte(seed, tensor, offset)).collect()
     };
     shapes().iter().enumerate().map(tensor).collect()
 }
@@ -109,60 +109,87 @@ pub(crate) fn state(seed: u64) -> Value {
     json!({"cursor": seed, "sum": 0.1 + 0.2 + seed as f64, "tiny": 4.9e-324, "third": 1.0 / 3.0})
 }
 
-pub(crate) fn rank_state(rank: usize, seed: u64) -> Value {
-    json!({"rank": rank, "seed": seed})
-}
-
 /// This rank's share of a model as parts: of all tensors, as one sequence of elements, an equal
 /// piece.
 pub(crate) fn parts<'a>(model: &'a [Vec<u8>], world: usize, rank: usize) -> Vec<Part<'a>> {
     let shapes = shapes();
     let total: usize = model.iter().map(|data| data.len() / 4).sum();
-    let (start, end) = (total * rank / world, total * (rank + 1) / world);
-    let (mut parts, mut first) = (Vec::new(), 0);
+    let start = total * rank / world;
+    let end = total * (rank + 1) / world;
+    let mut parts = Vec::new();
+    let mut first = 0; // number of the tensor's first element
     for ((name, shape), data) in shapes.iter().zip(model) {
-        let inside = |place: usize| place.clamp(first, first + data.len() / 4) - first;
-        for share in cut(name, Dtype::F32, shape, inside(start)..inside(end)) {
-            let bytes = share.elements.start * 4..share.elements.end * 4;
-            parts.push(Part { tensor: share.tensor, data: &data[bytes] });
+        let inside = |element: usize| element.clamp(first, first + data.len() / 4) - first;
+        let elements = inside(start)..inside(end);
+        let mut rest = &data[elements.start * 4..elements.end * 4];
+        for tensor in TensorBox::covering(name, Dtype::F32, shape, elements) {
+            let (own, tail) = rest.split_at(tensor.size_bytes());
+            parts.push(Part { tensor, data: own });
+            rest = tail;
         }
         first += data.len() / 4;
     }
     parts
 }
 
-/// Saves the model of seed `step` from one rank; rank 0 then removes what is old.
+/// What to save and how many checkpoints to keep.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Plan {
+    pub(crate) step: u64,
+    pub(crate) attempt: u64,
+    pub(crate) keep: usize,
+}
+
+/// What a save and the retention after it report.
+#[derive(Debug)]
+pub(crate) struct Saved {
+    pub(crate) save: SaveReport,
+    pub(crate) retention: RetentionReport,
+}
+
+/// A request without parent and veto.
+pub(crate) fn request<'a>(
+    step: u64,
+    attempt: u64,
+    parts: &'a [Part<'a>],
+    state: &'a Value,
+) -> Save<'a> {
+    Save { step, attempt, parts, state, parent: None, veto: None }
+}
+
+/// Saves the model of seed `step` from one rank; rank 0 then applies retention.
 pub(crate) fn save_rank(
     store: &Store,
-    (step, epoch, keep): (u64, u64, usize),
+    Plan { step, attempt, keep }: Plan,
     peers: &dyn Peers,
-    observer: &dyn Observer,
-) -> Result<(SaveReport, Tidied), Error> {
+    failpoints: &dyn Failpoints,
+) -> Result<Saved, Error> {
     let model = model(step);
     let parts = parts(&model, peers.world(), peers.rank());
-    let (state, rank_state) = (&state(step), &rank_state(peers.rank(), step));
-    let save = Save { step, epoch, parts: &parts, state, rank_state, parent: None, unable: None };
-    let report = store.save(&save, peers, observer)?;
-    let is_lead = peers.rank() == 0;
-    let tidied = if is_lead { store.tidy(epoch, keep, observer) } else { Tidied::default() };
-    Ok((report, tidied))
+    let save = store.save(&request(step, attempt, &parts, &state(step)), peers, failpoints)?;
+    let mut retention = RetentionReport::default();
+    if peers.rank() == 0 {
+        retention = store.apply_retention(attempt, keep, failpoints);
+    }
+    Ok(Saved { save, retention })
 }
 
 /// Saves from a world of threads, and returns the checkpoint's name.
-pub(crate) fn save(store: &Store, world: usize, step: u64, epoch: u64, keep: usize) -> String {
-    let save = |peers: &Thread| save_rank(store, (step, epoch, keep), peers, &Silent);
-    let mut names = on_ranks(world, save).into_iter().map(|report| {
-        let (report, tidied) = report.expect("save succeeds");
-        assert_eq!(report.warnings, [""; 0]);
-        assert_eq!(tidied.warnings, [""; 0]);
-        report.checkpoint
+pub(crate) fn save(store: &Store, world: usize, step: u64, attempt: u64, keep: usize) -> String {
+    let plan = Plan { step, attempt, keep };
+    let save = |peers: &Thread| save_rank(store, plan, peers, &NoFailpoints);
+    let mut names = on_ranks(world, save).into_iter().map(|saved| {
+        let saved = saved.expect("save succeeds");
+        assert_eq!(saved.save.warnings, [""; 0]);
+        assert_eq!(saved.retention.warnings, [""; 0]);
+        saved.save.checkpoint
     });
     let name = names.next().expect("at least one rank");
     assert!(names.all(|other| other == name));
     name
 }
 
-/// Room for the whole model, and what was restored into it.
+/// Resumes the whole model on one rank, all of the bytes checked.
 pub(crate) fn resume_rank(store: &Store, peers: &dyn Peers) -> Result<Option<Restored>, Error> {
     let mut data: Vec<Vec<u8>> = model(0).iter().map(|bytes| vec![0xAA; bytes.len()]).collect();
     let restored = store.resume(&mut whole_parts(&mut data), peers)?;
@@ -213,7 +240,7 @@ pub(crate) fn files(folder: &Path) -> Vec<PathBuf> {
 /// The environment variable that turns a test into the child that it starts.
 const CHILD: &str = "CHECKPOINT_TEST_CHILD";
 
-/// What a test is told when it runs as a child.
+/// The argument of a test that runs as a child.
 pub(crate) fn child_argument() -> Option<String> {
     std::env::var(CHILD).ok()
 }
@@ -221,9 +248,9 @@ pub(crate) fn child_argument() -> Option<String> {
 /// This test program, to run one test as a child, with a command in front.
 pub(crate) fn child(wrapper: &[&str], test: &str, argument: &str) -> Command {
     let program = std::env::current_exe().expect("own path");
-    let mut words = wrapper.iter().map(Into::into).collect::<Vec<std::ffi::OsString>>();
-    words.push(program.into());
-    let mut command = Command::new(&words[0]);
-    command.args(&words[1..]).args([test, "--exact", "--nocapture"]).env(CHILD, argument);
+    let mut command_line = wrapper.iter().map(Into::into).collect::<Vec<std::ffi::OsString>>();
+    command_line.push(program.into());
+    let mut command = Command::new(&command_line[0]);
+    command.args(&command_line[1..]).args([test, "--exact", "--nocapture"]).env(CHILD, argument);
     command
 }

@@ -1,95 +1,103 @@
-//! Buffers that the backend made are like any others.
+//! Operations on buffers that the backend made, and on ranges of them.
 
-use super::{Terms, filled, good, value};
+use device::Allocator;
+
+use super::terms::{Terms, expect_ok, filled, value};
 use crate::{Channel, Collective, Incoming, Operation, scope};
 
-/// Operations on buffers of `dyn Collective`'s `buffer`, on slices of them, and on them
-/// on one rank and other memory on the others, give what they give anywhere.
+/// Operations on a buffer of `dyn Collective`'s `buffer` and on ranges of it have the same results
+/// as on other memory.
 ///
 /// # Panics
 /// When they do not.
-pub fn are_like_any_memory(collective: &dyn Collective, terms: &Terms) {
-    let (rank, world) = (collective.rank(), collective.world());
-    let len = world * (3 * terms.chunk_elements_max + 17);
-    let mut empty = good(collective, "buffer", collective.buffer::<f64>(0, terms.deadline()));
-    good(collective, "all-reduce", collective.all_reduce_sum(&mut empty, terms.deadline()));
-    let mut buffer = good(collective, "buffer", collective.buffer::<f32>(len, terms.deadline()));
+pub fn operations_on_backend_buffers(collective: &dyn Collective, terms: &Terms) {
+    let rank = collective.rank();
+    let world = collective.world();
+    let len = world * (3 * terms.message_elements_max + 17);
+    let allocator = Allocator::host();
+    let empty = collective.buffer::<f64>(&allocator, 0, terms.deadline());
+    let mut empty = expect_ok(collective, "buffer", empty);
+    let summed = collective.all_reduce_sum(empty.host_mut(), terms.deadline());
+    expect_ok(collective, "all-reduce", summed);
+    let buffer = collective.buffer::<f32>(&allocator, len, terms.deadline());
+    let mut buffer = expect_ok(collective, "buffer", buffer);
+    assert_eq!(allocator.total_bytes(), (len * size_of::<f32>()) as u64, "recorded");
+    let buffer = buffer.host_mut();
     assert!(buffer.iter().all(|&element| element == 0.0), "zeros at first");
 
     let run = |operation, buffer: &mut [f32]| {
         buffer.copy_from_slice(&filled(rank, buffer.len()));
         let result = collective.run(Channel::Data, operation, buffer, terms.deadline());
-        good(collective, "an operation on a buffer", result);
+        expect_ok(collective, "an operation on a buffer", result);
     };
-    for slice in [0..len, world..len - world] {
-        let slice = &mut buffer[slice];
-        let part = slice.len() / world;
-        run(Operation::AllReduceSum, slice);
-        assert_sums(world, slice, 0, "all-reduce");
-        run(Operation::ReduceScatterSum, slice);
+    for range in [0..len, world..len - world] {
+        let elements = &mut buffer[range];
+        let part = elements.len() / world;
+        run(Operation::AllReduceSum, elements);
+        assert_sums(world, elements, 0, "all-reduce");
+        run(Operation::ReduceScatterSum, elements);
         let own = rank * part..(rank + 1) * part;
-        assert_sums(world, &slice[own.clone()], own.start, "reduce-scatter");
-        run(Operation::AllGather, slice);
-        for (index, found) in slice.iter().enumerate() {
+        assert_sums(world, &elements[own.clone()], own.start, "reduce-scatter");
+        run(Operation::AllGather, elements);
+        for (index, found) in elements.iter().enumerate() {
             assert_eq!(*found, f32::from(value(index / part, index)), "all-gather, {index}");
         }
-        run(Operation::Broadcast { root: world - 1 }, slice);
-        assert!(slice[..] == filled::<f32>(world - 1, slice.len()), "broadcast");
+        run(Operation::Broadcast { root: world - 1 }, elements);
+        assert!(elements[..] == filled::<f32>(world - 1, elements.len()), "broadcast");
     }
-    let mut other = vec![0.0; len];
-    let mixed = if rank == 0 { &mut buffer[..] } else { &mut other[..] };
-    run(Operation::AllReduceSum, mixed);
-    assert_sums(world, mixed, 0, "all-reduce of different memory");
-    halves_overlap(collective, terms, &mut buffer);
+    halves_overlap(collective, terms, buffer);
 }
 
-/// Parts of an [`Incoming`] buffer come one after another, and each is used while those after it
-/// are still under way.
+/// Ranges of an [`Incoming`] buffer complete one after another, and each is used while those after
+/// it are still in flight.
 ///
 /// # Panics
 /// When they hold other values.
-pub fn parts_come_one_after_another(collective: &dyn Collective, terms: &Terms) {
-    let (rank, world) = (collective.rank(), collective.world());
-    let part = world * (terms.chunk_elements_max + 3);
-    let ranges = [0, 1, 2].map(|index| index * part..(index + 1) * part);
-    let buffer = good(collective, "buffer", collective.buffer(3 * part, terms.deadline()));
-    let mut buffer = Incoming::new(collective, buffer);
-    buffer.get_mut(0..3 * part).copy_from_slice(&filled::<f32>(rank, 3 * part));
+pub fn ranges_complete_one_after_another(collective: &dyn Collective, terms: &Terms) {
+    let rank = collective.rank();
+    let world = collective.world();
+    let range_len = world * (terms.message_elements_max + 3);
+    let part = range_len / world;
+    let len = 3 * range_len;
+    let ranges = [0, 1, 2].map(|index| index * range_len..(index + 1) * range_len);
+    let buffer = collective.buffer(&Allocator::host(), len, terms.deadline());
+    let mut buffer = Incoming::new(collective, expect_ok(collective, "buffer", buffer));
+    buffer.get_mut(0..len).copy_from_slice(&filled::<f32>(rank, len));
     for round in 0..2 {
         for range in ranges.iter().rev() {
-            good(collective, "start", buffer.start(Operation::AllGather, range.clone()));
+            let started = buffer.start(Operation::AllGather, range.clone());
+            expect_ok(collective, "start", started);
         }
-        let mut came = 0;
+        let mut completed_bytes = 0;
         for range in ranges.iter().rev() {
-            let waited = buffer.wait(range, terms.deadline(), |timing| came += timing.bytes);
-            good(collective, "wait", waited);
+            let report = |timing: crate::Timing| completed_bytes += timing.bytes;
+            expect_ok(collective, "wait", buffer.wait(range, terms.deadline(), report));
             for (index, found) in buffer.get(range.clone()).iter().enumerate() {
-                let owner = index / (part / world);
-                let expected = value(owner, range.start + index);
+                let expected = value(index / part, range.start + index);
                 assert_eq!(*found, f32::from(expected), "round {round}, element {index}");
             }
         }
-        assert_eq!(came, 3 * part * size_of::<f32>());
-        // From here on nobody reads this rank's parts, although others may still be waiting.
+        assert_eq!(completed_bytes, len * size_of::<f32>());
+        // From here on no rank reads this one's parts, although others may still be waiting.
         for range in &ranges {
-            let own = range.start + rank * (part / world)..range.start + (rank + 1) * part / world;
-            let elements = filled::<f32>(rank, 3 * part);
+            let own = range.start + rank * part..range.start + (rank + 1) * part;
+            let elements = filled::<f32>(rank, len);
             buffer.get_mut(range.clone()).fill(-1.0);
             buffer.get_mut(own.clone()).copy_from_slice(&elements[own]);
         }
     }
 }
 
-/// Two slices of one buffer under way together.
+/// Two ranges of one buffer in flight together.
 fn halves_overlap(collective: &dyn Collective, terms: &Terms, buffer: &mut [f32]) {
     buffer.copy_from_slice(&filled(collective.rank(), buffer.len()));
     let middle = buffer.len() / 2;
     let (first, second) = buffer.split_at_mut(middle);
     scope(collective, |scope| {
         let pending = [first, second]
-            .map(|half| good(collective, "start", scope.start(Operation::AllReduceSum, half)));
+            .map(|half| expect_ok(collective, "start", scope.start(Operation::AllReduceSum, half)));
         for pending in pending {
-            good(collective, "wait", pending.wait(terms.deadline()));
+            expect_ok(collective, "wait", pending.wait(terms.deadline()));
         }
     });
     assert_sums(collective.world(), buffer, 0, "two halves");

@@ -1,20 +1,21 @@
-//! What goes wrong comes back as an error, in time.
+//! Failures are reported as errors, in time.
 
 use std::time::{Duration, Instant};
 
-use super::{Terms, good};
+use super::terms::{Terms, expect_ok};
 use crate::{Channel, Collective, Element, Error, Operation};
 
-/// Arguments that one rank alone can know to be wrong are errors, and harm nobody.
+/// Arguments that one rank alone can know to be wrong are errors, and leave the backend usable.
 ///
 /// # Panics
 /// When one of them is accepted, or fails otherwise.
 pub fn wrong_arguments_are_errors(collective: &dyn Collective, terms: &Terms) {
-    let (rank, world) = (collective.rank(), collective.world());
+    let rank = collective.rank();
+    let world = collective.world();
     let refused = |operation, result: Result<_, Error>| {
         let error = result.err();
-        let known = matches!(error, Some(Error::Mismatch { .. } | Error::Unsupported { .. }));
-        assert!(known, "{operation} with wrong arguments: {error:?}");
+        let is_expected = matches!(error, Some(Error::Mismatch { .. } | Error::Unsupported { .. }));
+        assert!(is_expected, "{operation} with wrong arguments: {error:?}");
     };
     let try_bytes = |operation, len| {
         let result = run::<u8>(collective, terms, operation, len);
@@ -29,7 +30,8 @@ pub fn wrong_arguments_are_errors(collective: &dyn Collective, terms: &Terms) {
         try_bytes(Operation::Receive { from: peer, tag: 0 }, 1);
     }
     if world > 1 {
-        let (peer, tag) = ((rank + 1) % world, Operation::TAG_MAX + 1);
+        let peer = (rank + 1) % world;
+        let tag = Operation::TAG_MAX + 1;
         try_bytes(Operation::Send { to: peer, tag }, 1);
         try_bytes(Operation::Receive { from: peer, tag }, 1);
         for operation in [Operation::AllGather, Operation::ReduceScatterSum] {
@@ -48,23 +50,23 @@ fn run<E: Element>(
     collective.run(Channel::Control, operation, &mut buffer, terms.deadline())
 }
 
-/// The highest rank does not come to an all-reduce and a barrier: everybody else gets
-/// [`Error::Deadline`] at the deadline and finds the backend dead after it. The one who stays
-/// away just returns, and must keep its process or its handle for `patience` and a second more.
-/// Returns the ranks that the error named, if any: a backend may know more than it must.
+/// The highest rank does not enter an all-reduce: all others get [`Error::Deadline`] at the
+/// deadline and find the backend dead after it. The highest rank just returns, and must keep its
+/// process or its handle for the timeout and a second more. Returns the ranks that the error names,
+/// if any: a backend may know more than it must.
 ///
 /// Kills the backend. Needs two ranks.
 ///
 /// # Panics
-/// When somebody waits longer, or gets anything else.
-pub fn staying_away_is_a_deadline(collective: &dyn Collective, patience: Duration) -> Vec<usize> {
+/// When a rank waits longer, or gets anything else.
+pub fn an_absent_rank_is_a_deadline(collective: &dyn Collective, timeout: Duration) -> Vec<usize> {
     if collective.rank() + 1 == collective.world() {
         return Vec::new();
     }
     let start = Instant::now();
     let mut buffer = [1f32; 100];
     let operation = Operation::AllReduceSum;
-    let result = collective.run(Channel::Data, operation, &mut buffer, start + patience);
+    let result = collective.run(Channel::Data, operation, &mut buffer, start + timeout);
     let waited = start.elapsed();
     let Err(error) = result else { panic!("{operation} without one rank: {result:?}") };
     let Error::Deadline { bytes, backend, peers, .. } = error else {
@@ -73,16 +75,16 @@ pub fn staying_away_is_a_deadline(collective: &dyn Collective, patience: Duratio
     assert_eq!((bytes, backend), (400, collective.backend()));
     let missing = collective.world() - 1;
     assert!(peers.is_empty() || peers.contains(&missing), "{peers:?} does not name {missing}");
-    assert!(waited >= patience, "the deadline came early: {waited:?}");
-    assert!(waited < patience + Duration::from_secs(2), "the deadline came late: {waited:?}");
-    assert_dead(collective, patience);
+    assert!(waited >= timeout, "the deadline came early: {waited:?}");
+    assert!(waited < timeout + Duration::from_secs(2), "the deadline came late: {waited:?}");
+    assert_dead(collective, timeout);
     peers
 }
 
-/// Nothing is taken any more, at once.
-fn assert_dead(collective: &dyn Collective, patience: Duration) {
+/// Every operation is refused, at once.
+fn assert_dead(collective: &dyn Collective, timeout: Duration) {
     let start = Instant::now();
-    let result = collective.barrier(start + patience);
+    let result = collective.barrier(start + timeout);
     assert!(matches!(result, Err(Error::Dead { .. })), "after a failure: {result:?}");
     assert!(start.elapsed() < Duration::from_millis(500), "a dead backend answers at once");
 }
@@ -96,33 +98,37 @@ fn assert_dead(collective: &dyn Collective, patience: Duration) {
 /// When it is accepted.
 pub fn a_message_of_wrong_length_is_an_error(
     collective: &dyn Collective,
-    (sender_len, receiver_len): (usize, usize),
     terms: &Terms,
+    sender_len: usize,
+    receiver_len: usize,
 ) {
     let tag = 5;
     match collective.rank() {
         0 => {
             let mut buffer = vec![0u8; receiver_len];
-            let result = collective.receive(1, tag, &mut buffer, terms.deadline());
-            let known = matches!(result, Err(Error::Mpi { .. } | Error::Mismatch { .. }));
-            assert!(known, "{sender_len} bytes into {receiver_len}: {result:?}");
+            let operation = Operation::Receive { from: 1, tag };
+            let result = collective.run(Channel::Control, operation, &mut buffer, terms.deadline());
+            let is_error = matches!(result, Err(Error::Mpi { .. } | Error::Mismatch { .. }));
+            assert!(is_error, "{sender_len} bytes into {receiver_len}: {result:?}");
         }
         1 => {
-            // The sender may or may not learn of it.
-            let _ = collective.send(0, tag, &mut vec![0u8; sender_len], terms.deadline());
+            // The sender may or may not get an error.
+            let mut buffer = vec![0u8; sender_len];
+            let operation = Operation::Send { to: 0, tag };
+            let _ = collective.run(Channel::Control, operation, &mut buffer, terms.deadline());
         }
         _ => {}
     }
 }
 
-/// A rank that abandons the group finds its own backend dead, and its drop waits for nobody.
+/// A rank that abandons the group finds its own backend dead, and dropping that waits for nobody.
 ///
 /// Kills the backend.
 ///
 /// # Panics
 /// When it is not dead.
 pub fn abandoning_is_final(collective: &dyn Collective, terms: &Terms) {
-    good(collective, "barrier", collective.barrier(terms.deadline()));
+    expect_ok(collective, "barrier", collective.barrier(terms.deadline()));
     collective.abandon("a failure of its own");
-    assert_dead(collective, terms.patience);
+    assert_dead(collective, terms.timeout);
 }

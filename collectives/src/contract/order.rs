@@ -1,14 +1,15 @@
-//! Several operations at a time.
+//! Several operations at the same time.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::{Terms, filled, good, value};
-use crate::{Channel, Collective, Error, Memory, OUTSTANDING_MAX, Operation, scope};
+use super::terms::{Terms, expect_ok, filled, value};
+use crate::{Channel, Collective, Error, OUTSTANDING_MAX, Operation, RawBuffer, scope};
 
-/// Nobody passes a barrier before everybody came. Compares wall clocks: for ranks of one machine.
+/// No rank leaves a barrier before all have entered. Compares wall clocks: for ranks of one
+/// machine.
 ///
 /// # Panics
-/// When somebody does.
+/// When one does.
 pub fn barrier_separates(collective: &dyn Collective, terms: &Terms) {
     let rank = collective.rank();
     let now = || {
@@ -16,31 +17,32 @@ pub fn barrier_separates(collective: &dyn Collective, terms: &Terms) {
         since.unwrap_or_default().as_secs_f64()
     };
     std::thread::sleep(Duration::from_millis(20 * rank as u64));
-    let came = now();
-    good(collective, "barrier", collective.barrier(terms.deadline()));
+    let entered = now();
+    expect_ok(collective, "barrier", collective.barrier(terms.deadline()));
     let mut times = vec![0.0; 2 * collective.world()];
-    times[2 * rank..2 * rank + 2].copy_from_slice(&[came, now()]);
-    good(collective, "all-gather", collective.all_gather(&mut times, terms.deadline()));
-    let last_came = times.iter().step_by(2).copied().fold(f64::MIN, f64::max);
-    let first_passed = times.iter().skip(1).step_by(2).copied().fold(f64::MAX, f64::min);
-    assert!(first_passed >= last_came, "a rank passed the barrier too early: {times:?}");
+    times[2 * rank..2 * rank + 2].copy_from_slice(&[entered, now()]);
+    expect_ok(collective, "all-gather", collective.all_gather(&mut times, terms.deadline()));
+    let last_entered = times.iter().step_by(2).copied().fold(f64::MIN, f64::max);
+    let first_left = times.iter().skip(1).step_by(2).copied().fold(f64::MAX, f64::min);
+    assert!(first_left >= last_entered, "a rank left the barrier too early: {times:?}");
 }
 
-/// Operations of many lengths are under way together, and may be waited for in any order.
+/// Operations of many lengths are in flight together, and may be waited for in any order.
 ///
 /// # Panics
 /// When one of them gives other values.
 pub fn outstanding_operations_overlap(collective: &dyn Collective, terms: &Terms) {
-    let (rank, world) = (collective.rank(), collective.world());
-    let chunk = terms.chunk_elements_max;
-    let lens = [2 * chunk + 1, 3, chunk, 0, 5 * chunk, 1, 64, 999];
+    let rank = collective.rank();
+    let world = collective.world();
+    let message = terms.message_elements_max;
+    let lens = [2 * message + 1, 3, message, 0, 5 * message, 1, 64, 999];
     let mut buffers = lens.map(|len| filled::<f32>(rank, len));
     scope(collective, |scope| {
         let start =
-            |buffer| good(collective, "start", scope.start(Operation::AllReduceSum, buffer));
+            |buffer| expect_ok(collective, "start", scope.start(Operation::AllReduceSum, buffer));
         let pending = buffers.each_mut().map(|buffer| start(buffer));
         for pending in pending.into_iter().rev() {
-            good(collective, "wait", pending.wait(terms.deadline()));
+            expect_ok(collective, "wait", pending.wait(terms.deadline()));
         }
     });
     assert_sums(world, &buffers);
@@ -51,14 +53,15 @@ pub fn outstanding_operations_overlap(collective: &dyn Collective, terms: &Terms
 /// # Panics
 /// When it does not, or when one of them gives other values.
 pub fn forgotten_operations_are_waited_for(collective: &dyn Collective, terms: &Terms) {
-    let len = 4 * terms.chunk_elements_max;
+    let len = 4 * terms.message_elements_max;
     let mut buffers = [0; 3].map(|_: usize| filled::<f32>(collective.rank(), len));
     let [first, second, third] = &mut buffers;
     scope(collective, |scope| {
         let start =
-            |buffer| good(collective, "start", scope.start(Operation::AllReduceSum, buffer));
-        let _ = (start(first), start(second)); // a handle has no drop of its own to run
-        good(collective, "wait", start(third).wait(terms.deadline()));
+            |buffer| expect_ok(collective, "start", scope.start(Operation::AllReduceSum, buffer));
+        let _ = start(first); // a handle has no drop of its own to run
+        let _ = start(second);
+        expect_ok(collective, "wait", start(third).wait(terms.deadline()));
     });
     assert_sums(collective.world(), &buffers);
 }
@@ -72,29 +75,31 @@ fn assert_sums(world: usize, buffers: &[Vec<f32>]) {
     }
 }
 
-/// A control operation completes while data operations are under way, also when ranks start the
+/// A control operation completes while data operations are in flight, also when ranks start the
 /// two in different orders.
 ///
 /// # Panics
 /// When it does not.
 pub fn channels_are_independent(collective: &dyn Collective, terms: &Terms) {
-    let (rank, world) = (collective.rank(), collective.world());
+    let rank = collective.rank();
+    let world = collective.world();
     for round in 0..6 {
-        let mut data = [filled::<f32>(rank, 2 * terms.chunk_elements_max + round)];
+        let mut data = [filled::<f32>(rank, 2 * terms.message_elements_max + round)];
         let mut flags = [1.0, rank as f64];
         let vote = |flags: &mut [f64]| {
-            good(collective, "vote", collective.all_reduce_sum(flags, terms.deadline()));
+            expect_ok(collective, "vote", collective.all_reduce_sum(flags, terms.deadline()));
         };
-        if (rank + round) % 2 == 1 {
+        let votes_first = (rank + round) % 2 == 1;
+        if votes_first {
             vote(&mut flags);
         }
         scope(collective, |scope| {
             let pending = scope.start(Operation::AllReduceSum, &mut data[0]);
-            let pending = good(collective, "start", pending);
-            if (rank + round) % 2 == 0 {
+            let pending = expect_ok(collective, "start", pending);
+            if !votes_first {
                 vote(&mut flags);
             }
-            good(collective, "wait", pending.wait(terms.deadline()));
+            expect_ok(collective, "wait", pending.wait(terms.deadline()));
         });
         let expected = [world as f64, (world * (world - 1) / 2) as f64];
         assert_eq!(flags, expected, "votes of round {round}");
@@ -107,23 +112,26 @@ pub fn channels_are_independent(collective: &dyn Collective, terms: &Terms) {
 /// # Panics
 /// When they do not, or one more does.
 #[allow(unsafe_code)]
-pub fn the_table_has_its_size(collective: &dyn Collective, terms: &Terms) {
+pub fn the_table_of_outstanding_operations_is_full_at_its_size(
+    collective: &dyn Collective,
+    terms: &Terms,
+) {
     let mut tickets = Vec::new();
     for _ in 0..OUTSTANDING_MAX {
-        // SAFETY: no memory.
+        // SAFETY: an empty buffer.
         let ticket = unsafe { barrier(collective) };
-        tickets.push(good(collective, "submit", ticket));
+        tickets.push(expect_ok(collective, "submit", ticket));
     }
-    // SAFETY: no memory.
+    // SAFETY: an empty buffer.
     let more = unsafe { barrier(collective) };
     assert!(matches!(more, Err(Error::Full { .. })), "one more operation: {more:?}");
     for ticket in tickets {
-        good(collective, "wait", collective.wait(ticket, terms.deadline()));
+        expect_ok(collective, "wait", collective.wait(ticket, terms.deadline()));
     }
 }
 
 #[allow(unsafe_code)]
 unsafe fn barrier(collective: &dyn Collective) -> Result<crate::Ticket, Error> {
-    // SAFETY: no memory.
-    unsafe { collective.submit(Channel::Data, Operation::Barrier, Memory::empty()) }
+    // SAFETY: an empty buffer.
+    unsafe { collective.submit(Channel::Data, Operation::Barrier, RawBuffer::empty()) }
 }

@@ -1,18 +1,14 @@
-//! Every operation gives the values it should.
+//! Every operation gives the right values.
 
 use std::fmt::Debug;
 
+use device::Allocator;
 use half::bf16;
 
-use super::{Terms, filled, good, value};
+use super::terms::{Terms, exact_sum, expect_ok, filled};
 use crate::{Channel, Collective, Element, Operation};
 
-/// The exact sum over all ranks at an index.
-fn total(world: usize, index: usize) -> f64 {
-    (0..world).map(|rank| f64::from(value(rank, index))).sum()
-}
-
-/// All-reduce gives the exact sum everywhere.
+/// All-reduce gives the exact sum to all ranks.
 ///
 /// # Panics
 /// When it does not.
@@ -25,45 +21,46 @@ fn all_reduce_as<E: Element + From<u8> + Into<f64>>(collective: &dyn Collective,
     for len in terms.lens() {
         let mut buffer: Vec<E> = filled(collective.rank(), len);
         let result = collective.all_reduce_sum(&mut buffer, terms.deadline());
-        let timing = good(collective, "all-reduce", result);
+        let timing = expect_ok(collective, "all-reduce", result);
         assert_eq!(timing.bytes, len * size_of::<E>(), "bytes of the timing");
         assert!(timing.ended >= timing.started, "the timing goes forward");
         for (index, found) in buffer.iter().enumerate() {
-            let expected = total(collective.world(), index);
+            let expected = exact_sum(collective.world(), index);
             assert_eq!((*found).into(), expected, "all-reduce of {len}, element {index}");
         }
     }
 }
 
-/// Reduce-scatter gives the exact sum in the rank's own part, and nothing where all have nothing.
+/// Reduce-scatter gives the exact sum in the rank's own part, and zeros where all ranks have zeros.
 ///
 /// # Panics
 /// When it does not.
 pub fn reduce_scatter(collective: &dyn Collective, terms: &Terms) {
-    let (rank, world) = (collective.rank(), collective.world());
+    let rank = collective.rank();
+    let world = collective.world();
     for part in terms.lens() {
         let len = part * world;
         let mut buffer: Vec<f32> = filled(rank, len);
-        let is_nothing = |index: usize| index % 5 == 3;
-        (0..len).filter(|&index| is_nothing(index)).for_each(|index| buffer[index] = 0.0);
-        let result = collective.reduce_scatter_sum(&mut buffer, terms.deadline());
-        good(collective, "reduce-scatter", result);
-        let nothing = (0..len).filter(|&index| is_nothing(index));
-        for index in nothing {
-            assert_eq!(buffer[index], 0.0, "reduce-scatter of {len}, rank {rank}, nothing {index}");
+        let is_zero = |index: usize| index % 5 == 3;
+        (0..len).filter(|&index| is_zero(index)).for_each(|index| buffer[index] = 0.0);
+        let operation = Operation::ReduceScatterSum;
+        let result = collective.run(Channel::Control, operation, &mut buffer, terms.deadline());
+        expect_ok(collective, "reduce-scatter", result);
+        for index in (0..len).filter(|&index| is_zero(index)) {
+            assert_eq!(buffer[index], 0.0, "reduce-scatter of {len}, rank {rank}, zero {index}");
         }
         for (offset, found) in buffer[rank * part..(rank + 1) * part].iter().enumerate() {
             let index = rank * part + offset;
             assert_eq!(
                 f64::from(*found),
-                if is_nothing(index) { 0.0 } else { total(world, index) },
+                if is_zero(index) { 0.0 } else { exact_sum(world, index) },
                 "reduce-scatter of {len}, rank {rank}, element {index}"
             );
         }
     }
 }
 
-/// All-gather gives every rank's part to everybody.
+/// All-gather gives every rank's part to all ranks.
 ///
 /// # Panics
 /// When it does not.
@@ -78,12 +75,13 @@ fn all_gather_as<E>(collective: &dyn Collective, terms: &Terms)
 where
     E: Element + From<u8> + PartialEq + Debug,
 {
-    let (rank, world) = (collective.rank(), collective.world());
+    let rank = collective.rank();
+    let world = collective.world();
     for part in terms.lens() {
         let mut buffer = vec![E::default(); part * world];
         buffer[rank * part..(rank + 1) * part].copy_from_slice(&filled(rank, part));
         let result = collective.all_gather(&mut buffer, terms.deadline());
-        good(collective, "all-gather", result);
+        expect_ok(collective, "all-gather", result);
         for owner in 0..world {
             let found = &buffer[owner * part..(owner + 1) * part];
             assert!(found == filled::<E>(owner, part), "all-gather: part of rank {owner}");
@@ -91,7 +89,7 @@ where
     }
 }
 
-/// Broadcast gives the root's values to everybody, from every root.
+/// Broadcast gives the root's values to all ranks, from every root.
 ///
 /// # Panics
 /// When it does not.
@@ -109,8 +107,9 @@ where
 {
     for len in terms.lens() {
         let mut buffer: Vec<E> = filled(collective.rank(), len);
-        let result = collective.broadcast(root, &mut buffer, terms.deadline());
-        good(collective, "broadcast", result);
+        let operation = Operation::Broadcast { root };
+        let result = collective.run(Channel::Control, operation, &mut buffer, terms.deadline());
+        expect_ok(collective, "broadcast", result);
         assert!(buffer == filled::<E>(root, len), "broadcast of {len} from {root}");
     }
 }
@@ -125,47 +124,72 @@ pub fn sums_are_reproducible(collective: &dyn Collective, terms: &Terms) {
         let once = || -> Vec<u32> {
             let mut buffer = rounded(collective.rank(), len);
             let result = collective.all_reduce_sum(&mut buffer, terms.deadline());
-            good(collective, "all-reduce", result);
+            expect_ok(collective, "all-reduce", result);
             buffer.iter().map(|sum| sum.to_bits()).collect()
         };
-        let (first, second) = (once(), once());
-        assert!(first == second, "the same sum of {len} differs the second time");
+        let first = once();
+        assert!(first == once(), "the same sum of {len} differs the second time");
         let mut bytes: Vec<u8> = first.iter().flat_map(|bits| bits.to_le_bytes()).collect();
         let own = bytes.clone();
-        good(collective, "broadcast", collective.broadcast(0, &mut bytes, terms.deadline()));
+        let operation = Operation::Broadcast { root: 0 };
+        let result = collective.run(Channel::Control, operation, &mut bytes, terms.deadline());
+        expect_ok(collective, "broadcast", result);
         assert!(bytes == own, "the sum of {len} differs from rank 0's");
     }
 }
 
-/// All-reduce and reduce-scatter add up the same: the ranks of each node in their order, then the
-/// nodes' sums in the order of the nodes' first ranks. On the control channel all ranks are as if
-/// on one node.
+/// All-reduce and reduce-scatter give the same sums: of the ranks in ascending order; but on the
+/// data channel, in a buffer of the backend's, of each node's ranks in ascending order, then of the
+/// nodes' sums in the order of the nodes' first ranks.
 ///
 /// # Panics
 /// When a sum has other bits.
 pub fn sums_have_the_order_of_ranks(collective: &dyn Collective, terms: &Terms) {
-    let (rank, world) = (collective.rank(), collective.world());
-    for (channel, nodes) in [(Channel::Data, terms.nodes), (Channel::Control, &[][..])] {
-        let many = 20 * terms.chunk_elements_max + 3;
-        for len in terms.lens().into_iter().chain([many]) {
-            for operation in [Operation::AllReduceSum, Operation::ReduceScatterSum] {
-                let is_whole = operation == Operation::AllReduceSum;
-                let len = if is_whole { len } else { world * len };
-                let mut buffer = rounded(rank, len);
-                let result = collective.run(channel, operation, &mut buffer, terms.deadline());
-                good(collective, "a sum", result);
-                let (part, expected) = (len / world, ordered_sums(world, len, nodes));
-                let range = if is_whole { 0..len } else { rank * part..(rank + 1) * part };
-                for index in range {
-                    let (found, expected) = (buffer[index].to_bits(), expected[index].to_bits());
-                    assert_eq!(found, expected, "{operation} of {len}, {channel:?}, {index}");
-                }
-            }
+    let many = 20 * terms.message_elements_max + 3;
+    let most = many * collective.world();
+    let of_backend = collective.buffer(&Allocator::host(), most, terms.deadline());
+    let mut of_backend = expect_ok(collective, "buffer", of_backend);
+    let mut other = vec![0.0; most];
+    for len in terms.lens().into_iter().chain([many]) {
+        for operation in [Operation::AllReduceSum, Operation::ReduceScatterSum] {
+            let check = |channel, nodes, buffer: &mut [f32]| {
+                check_order(collective, terms, channel, operation, nodes, buffer);
+            };
+            let len =
+                if operation == Operation::AllReduceSum { len } else { len * collective.world() };
+            check(Channel::Data, terms.nodes, &mut of_backend.host_mut()[..len]);
+            check(Channel::Data, &[], &mut other[..len]);
+            check(Channel::Control, &[], &mut other[..len]);
         }
     }
 }
 
-/// The sums of [`rounded`] numbers in the order that is promised.
+/// Sums that are rounded must have the bits of the order by nodes.
+fn check_order(
+    collective: &dyn Collective,
+    terms: &Terms,
+    channel: Channel,
+    operation: Operation,
+    nodes: &[usize],
+    buffer: &mut [f32],
+) {
+    let rank = collective.rank();
+    let world = collective.world();
+    let len = buffer.len();
+    buffer.copy_from_slice(&rounded(rank, len));
+    expect_ok(collective, "a sum", collective.run(channel, operation, buffer, terms.deadline()));
+    let part = len / world;
+    let is_whole = operation == Operation::AllReduceSum;
+    let range = if is_whole { 0..len } else { rank * part..(rank + 1) * part };
+    let expected = ordered_sums(world, len, nodes);
+    for index in range {
+        let found = buffer[index].to_bits();
+        let expected = expected[index].to_bits();
+        assert_eq!(found, expected, "{operation} of {len}, {channel:?} {nodes:?}, {index}");
+    }
+}
+
+/// The sums of [`rounded`] numbers, node by node; no nodes are one.
 fn ordered_sums(world: usize, len: usize, nodes: &[usize]) -> Vec<f32> {
     let node = |rank: usize| nodes.get(rank).copied().unwrap_or(0);
     let is_first = |rank: &usize| (0..*rank).all(|before| node(before) != node(*rank));

@@ -1,4 +1,4 @@
-//! What must not allocate.
+//! Steady state must not allocate.
 
 use std::time::{Duration, Instant};
 

@@ -27,22 +27,22 @@ impl Job {
         Self::run_on(world, role, Sharing::On)
     }
 
-    /// The same on nodes that share memory in another way.
+    /// The same with another kind of sharing.
     pub(crate) fn run_on(world: usize, role: Role, sharing: Sharing) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("log");
         let mut command = launcher(role);
         command.args(["-np", &world.to_string()]);
         if role == Role::Survive && !is_open_mpi() {
-            // MPICH's mpirun kills everybody when a process that it started itself is killed (and
-            // sends SIGUSR1 otherwise): a shell stands between.
+            // MPICH's mpirun kills all ranks when a process that it started itself is killed (and
+            // sends SIGUSR1 otherwise): a shell in between.
             command.args(["sh", "-c", "trap : USR1; \"$0\" \"$@\"; exit $?"]);
         }
         command.arg(std::env::current_exe().unwrap());
         command.args(["--exact", "rank_of_a_job", "--nocapture"]);
         command.env("YARDSTICK_TEST_ROLE", role.name());
         command.env("YARDSTICK_TEST_FOLDER", folder.path());
-        sharing.tell(&mut command);
+        sharing.set_in(&mut command);
         let file = std::fs::File::create(&log).unwrap();
         command.stdout(file.try_clone().unwrap()).stderr(file);
         let child = command.spawn().unwrap_or_else(|error| {

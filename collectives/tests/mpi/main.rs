@@ -10,16 +10,16 @@ mod allocations;
 #[path = "../../../tests/support/counting.rs"]
 mod counting;
 mod job;
-#[path = "../../../tests/support/refuse.rs"]
-mod refuse;
 mod roles;
+#[path = "../../../tests/support/seccomp.rs"]
+mod seccomp;
 
 use std::time::{Duration, Instant};
 
 use job::Job;
 use roles::{Role, Sharing};
 
-/// Not a test by itself: what a rank under mpirun does, told by the environment.
+/// Not a test by itself: what a rank under mpirun does, as the environment says.
 #[test]
 fn rank_of_a_job() {
     if let Some(role) = Role::from_environment() {
@@ -38,7 +38,7 @@ fn mpi_keeps_the_contract() {
     (1..=4).for_each(|world| keeps_the_contract(world, Sharing::Off));
 }
 
-/// With nothing that cuts them shorter, pieces are as large as there is room for them.
+/// Without a smaller limit, the chunks of an exchange have their largest size.
 #[test]
 fn sums_of_large_buffers_have_the_order_of_ranks() {
     for world in [2, 3] {
@@ -63,11 +63,11 @@ fn several_nodes_keep_the_contract() {
     }
 }
 
-/// A rank that cannot make or find the memory, as in a container that forbids it: all ranks do
-/// without, all say why, and keep the contract.
+/// A rank that cannot create or map shared memory, as in a container that forbids it: all ranks
+/// fall back to MPI, report the reason, and keep the contract.
 #[test]
-fn what_one_rank_is_refused_no_rank_uses() {
-    for role in [Role::NoMaker, Role::NoBuffers, Role::NoFinder] {
+fn all_ranks_fall_back_where_one_cannot_share_memory() {
+    for role in [Role::NoCreation, Role::NoLaterCreation, Role::NoMapping] {
         let job = Job::run(2, role);
         assert_eq!(job.outcomes, ["ok", "ok"], "{role:?}: {job}");
     }
@@ -80,9 +80,9 @@ fn memory_is_shared_only_if_all_ranks_want_it() {
 }
 
 #[test]
-fn a_rank_that_stays_away_is_a_deadline_for_the_others() {
+fn an_absent_rank_is_a_deadline_for_the_others() {
     for sharing in [Sharing::On, Sharing::Off] {
-        let job = Job::run_on(3, Role::StayAway, sharing);
+        let job = Job::run_on(3, Role::Absent, sharing);
         assert_eq!(job.outcomes[..2], ["ok", "ok"], "{sharing:?}: {job}");
         assert!(!job.success, "ranks that exit with 5 make mpirun fail: {job}");
     }
@@ -104,7 +104,7 @@ fn a_rank_that_never_opens_is_a_lost_peer_for_the_others() {
 
 #[test]
 fn messages_of_wrong_length_are_errors() {
-    for role in [Role::MessageTooLong, Role::MessageTooShort, Role::ChunkTooMany, Role::ChunkTooFew]
+    for role in [Role::MessageTooLong, Role::MessageTooShort, Role::ManyTooLong, Role::ManyTooShort]
     {
         let job = Job::run(2, role);
         assert_eq!(job.outcomes[0], "ok", "{job}");
@@ -118,12 +118,12 @@ fn abandoning_ends_at_once() {
 }
 
 #[test]
-fn closing_waits_for_nobody_for_good() {
+fn closing_alone_ends_at_its_deadline() {
     let job = Job::run(2, Role::CloseAlone);
     assert_eq!(job.outcomes[0], "ok", "{job}");
 }
 
-/// The usual launcher ends the job when a rank is killed; nothing may be left over.
+/// Launchers end the job when a rank is killed, by default; no process or file may be left over.
 #[test]
 fn a_killed_rank_ends_the_job() {
     let start = Instant::now();
@@ -140,7 +140,7 @@ fn a_killed_rank_ends_the_job() {
     }
 }
 
-/// A launcher that leaves the survivors alone: they find out for themselves.
+/// With a launcher that does not end the job, survivors find out for themselves.
 #[test]
 fn survivors_of_a_killed_rank_get_an_error() {
     let job = Job::run(2, Role::Survive);

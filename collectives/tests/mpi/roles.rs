@@ -5,38 +5,39 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::allocations::steady_state_allocates_nothing;
-use crate::refuse;
+use crate::seccomp;
 use yardstick_collectives::contract::{self, Terms, failures, values};
 use yardstick_collectives::{Channel, Collective, Error, Mpi, MpiOptions, Operation};
 
 const TERMS: Terms =
-    Terms { chunk_elements_max: CHUNK, patience: Duration::from_secs(60), nodes: &[] };
+    Terms { message_elements_max: MESSAGE, timeout: Duration::from_secs(60), nodes: &[] };
 
-const CHUNK: usize = 1000;
+/// Elements of the longest message.
+const MESSAGE: usize = 1000;
 
-/// Patience with a rank that will not come.
+/// Timeout where a rank is absent.
 const SHORT: Duration = Duration::from_secs(1);
 
 /// A kind of job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// Everybody keeps the contract.
+    /// All ranks keep the contract.
     Contract,
-    /// Everybody adds up buffers that take several pieces of the exchange's own size.
+    /// All ranks sum buffers of several chunks of the largest size.
     LargeSums,
-    /// The last rank stays away.
-    StayAway,
+    /// The last rank does not enter an operation.
+    Absent,
     /// Rank 0 has a buffer too short for the message.
     MessageTooLong,
     /// Rank 0 has a buffer too long for the message.
     MessageTooShort,
-    /// The message is too long for rank 0's buffer by a whole chunk.
-    ChunkTooMany,
-    /// The message is too short for rank 0's buffer by a whole chunk.
-    ChunkTooFew,
+    /// Rank 0 receives one message, rank 1 sends several.
+    ManyTooLong,
+    /// Rank 0 receives several messages, rank 1 sends one.
+    ManyTooShort,
     /// Rank 1 never opens the backend.
     NeverOpen,
-    /// Everybody leaves at once.
+    /// All ranks abandon the group.
     Abandon,
     /// Rank 0 closes, rank 1 does not.
     CloseAlone,
@@ -46,32 +47,32 @@ pub(crate) enum Role {
     Survive,
     /// Rank 1 is stopped in the middle of its work.
     Hang,
-    /// Rank 1 does not want shared memory.
+    /// Rank 1 has shared memory switched off.
     Disagree,
-    /// Rank 0, which is to make the node's memory, may not.
-    NoMaker,
-    /// Rank 1 may not make memory, but find it.
-    NoBuffers,
-    /// Rank 1 may not open what rank 0 has made.
-    NoFinder,
+    /// Rank 1 may not create shared memory.
+    NoCreation,
+    /// Rank 1 may not create shared memory any more when the backend is open.
+    NoLaterCreation,
+    /// Rank 1 may not open the memory of others.
+    NoMapping,
 }
 
-/// What the ranks of a node do together.
+/// Whether ranks share memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sharing {
-    /// They share memory.
+    /// All do.
     On,
-    /// MPI carries everything.
+    /// MPI moves all data.
     Off,
-    /// They share memory, and each is on a node.
+    /// Those of each of these simulated nodes do.
     Nodes(&'static [usize]),
 }
 
 impl Sharing {
     const VARIABLE: &str = "YARDSTICK_TEST_NODES";
 
-    /// The same in the environment of a rank.
-    pub(crate) fn tell(self, command: &mut Command) {
+    /// Sets it in the environment of ranks.
+    pub(crate) fn set_in(self, command: &mut Command) {
         match self {
             Self::On => command.env_remove(Self::VARIABLE),
             Self::Off => command.env(Self::VARIABLE, ""),
@@ -82,7 +83,7 @@ impl Sharing {
         };
     }
 
-    /// Each rank's; empty where they are of no interest.
+    /// By rank; empty where they do not matter.
     fn nodes(self) -> &'static [usize] {
         match self {
             Self::Nodes(nodes) => nodes,
@@ -105,11 +106,11 @@ impl Sharing {
 const ALL: [Role; 17] = [
     Role::Contract,
     Role::LargeSums,
-    Role::StayAway,
+    Role::Absent,
     Role::MessageTooLong,
     Role::MessageTooShort,
-    Role::ChunkTooMany,
-    Role::ChunkTooFew,
+    Role::ManyTooLong,
+    Role::ManyTooShort,
     Role::NeverOpen,
     Role::Abandon,
     Role::CloseAlone,
@@ -117,9 +118,9 @@ const ALL: [Role; 17] = [
     Role::Survive,
     Role::Hang,
     Role::Disagree,
-    Role::NoMaker,
-    Role::NoBuffers,
-    Role::NoFinder,
+    Role::NoCreation,
+    Role::NoLaterCreation,
+    Role::NoMapping,
 ];
 
 impl Role {
@@ -134,11 +135,11 @@ impl Role {
         format!("{self:?}")
     }
 
-    /// Pieces have the size that the exchange gives them only where no limit cuts them shorter.
-    fn chunk_elements_max(self) -> usize {
+    /// Chunks have their largest size only where messages have.
+    fn message_elements_max(self) -> usize {
         match self {
-            Self::LargeSums => MpiOptions::default().chunk_elements_max,
-            _ => TERMS.chunk_elements_max,
+            Self::LargeSums => MpiOptions::default().message_elements_max,
+            _ => TERMS.message_elements_max,
         }
     }
 
@@ -151,42 +152,50 @@ impl Role {
     pub(crate) fn play(self) {
         let sharing = Sharing::from_environment();
         let options = MpiOptions {
-            chunk_elements_max: self.chunk_elements_max(),
+            message_elements_max: self.message_elements_max(),
             close_timeout: SHORT,
-            node_shared: sharing != Sharing::Off && !(self == Self::Disagree && is_rank("1")),
-            pretended_nodes: sharing.nodes().to_vec(),
+            shared_memory: sharing != Sharing::Off && !(self == Self::Disagree && is_rank("1")),
+            simulated_nodes: sharing.nodes().to_vec(),
             ..MpiOptions::default()
         };
         if self == Self::NeverOpen {
             return open_alone(options);
         }
         match self {
-            Self::NoMaker if is_rank("0") => refuse::making_memory(),
-            Self::NoBuffers if is_rank("1") => refuse::making_memory(),
-            Self::NoFinder if is_rank("1") => refuse::opening_to_write(),
+            Self::NoCreation if is_rank("0") => seccomp::deny_memfd_create(),
+            Self::NoMapping if is_rank("1") => seccomp::deny_opening_to_write(),
             _ => {}
         }
         let mpi = Mpi::open(options.clone()).unwrap();
-        let again = Mpi::open(options);
-        assert!(matches!(again, Err(Error::Start { .. })), "opened twice: {again:?}");
+        let second = Mpi::open(options);
+        assert!(matches!(second, Err(Error::Start { .. })), "opened twice: {second:?}");
+        if self == Self::NoLaterCreation && mpi.rank() == 1 {
+            seccomp::deny_memfd_create();
+        }
         match self {
             Self::Contract => {
                 let shares = mpi.world() > 1 && sharing != Sharing::Off;
                 keep_the_contract(mpi, shares, sharing.nodes(), None);
             }
-            Self::LargeSums => add_up_large_buffers(mpi),
+            Self::LargeSums => sum_large_buffers(mpi),
             Self::Disagree => keep_the_contract(mpi, false, &[], None),
-            Self::NoMaker => keep_the_contract(mpi, false, &[], Some("rank 0 could not map it: ")),
-            Self::NoBuffers => keep_the_contract(mpi, true, &[], Some("rank 1 could not share ")),
-            Self::NoFinder => keep_the_contract(mpi, false, &[], Some("rank 1 could not map it: ")),
-            Self::StayAway => stay_away(mpi, sharing == Sharing::On),
-            Self::MessageTooLong => wrong_length(mpi, (3, 2)),
-            Self::MessageTooShort => wrong_length(mpi, (3, 4)),
-            Self::ChunkTooMany => wrong_length(mpi, (2 * CHUNK, CHUNK)),
-            Self::ChunkTooFew => wrong_length(mpi, (CHUNK, 2 * CHUNK)),
+            Self::NoCreation => {
+                keep_the_contract(mpi, false, &[], Some("rank 0 could not create shared memory: "));
+            }
+            Self::NoLaterCreation => {
+                keep_the_contract(mpi, true, &[], Some("rank 1 could not create shared memory: "));
+            }
+            Self::NoMapping => {
+                keep_the_contract(mpi, false, &[], Some("rank 1 could not map the shared memory"));
+            }
+            Self::Absent => be_absent(mpi, sharing == Sharing::On),
+            Self::MessageTooLong => wrong_length(mpi, 3, 2),
+            Self::MessageTooShort => wrong_length(mpi, 3, 4),
+            Self::ManyTooLong => wrong_length(mpi, 2 * MESSAGE, MESSAGE),
+            Self::ManyTooShort => wrong_length(mpi, MESSAGE, 2 * MESSAGE),
             Self::Abandon => {
                 failures::abandoning_is_final(&mpi, &TERMS);
-                assert!(!mpi.memory_at_risk(), "nothing was under way");
+                assert!(!mpi.memory_at_risk(), "nothing was in flight");
                 finish(mpi, 2);
             }
             Self::CloseAlone => close_alone(mpi),
@@ -196,7 +205,7 @@ impl Role {
     }
 }
 
-/// What a launcher told; MPI is not open yet.
+/// By the launcher, as MPI is not open yet.
 fn is_rank(wanted: &str) -> bool {
     let names = ["OMPI_COMM_WORLD_RANK", "PMI_RANK"];
     names.iter().any(|name| std::env::var(name).is_ok_and(|rank| rank == wanted))
@@ -208,49 +217,51 @@ fn keep_the_contract(mpi: Mpi, shares: bool, nodes: &'static [usize], warning: O
     assert_eq!(library.ends_with("; node: shared memory"), shares, "{library}");
     assert_eq!(mpi.shares_memory(), shares);
     contract::run_all(&mpi, &Terms { nodes, ..TERMS });
-    let (told, refused) = (mpi.warning().unwrap_or_default(), refuse::told());
+    let found = mpi.warning().unwrap_or_default();
     match warning {
-        Some(named) => assert!(told.contains(named) && told.contains(&refused), "{told}"),
-        None => assert_eq!(told, ""),
+        Some(text) => {
+            assert!(found.contains(text) && found.contains(&seccomp::denied_message()), "{found}")
+        }
+        None => assert_eq!(found, ""),
     }
     steady_state_allocates_nothing(&mpi);
     let rank = mpi.rank();
-    mpi.close(Instant::now() + TERMS.patience).unwrap();
+    mpi.close(Instant::now() + TERMS.timeout).unwrap();
     write(rank, "ok");
 }
 
-/// The longest are 20 times as long: a rank's part has more than 5 MiB on two ranks, and on three
-/// more than 6 of the shorter pieces there, so that every place is taken again.
-fn add_up_large_buffers(mpi: Mpi) {
-    values::sums_have_the_order_of_ranks(&mpi, &Terms { chunk_elements_max: 1 << 17, ..TERMS });
+/// The longest buffers are 20 times as long, so that a rank's part has more chunks than the
+/// pipeline has entries: more than 5 of 1 MiB on two ranks, more than 6 of half a MiB on three.
+fn sum_large_buffers(mpi: Mpi) {
+    values::sums_have_the_order_of_ranks(&mpi, &Terms { message_elements_max: 1 << 17, ..TERMS });
     let rank = mpi.rank();
-    mpi.close(Instant::now() + TERMS.patience).unwrap();
+    mpi.close(Instant::now() + TERMS.timeout).unwrap();
     write(rank, "ok");
 }
 
-fn stay_away(mpi: Mpi, shares: bool) {
+fn be_absent(mpi: Mpi, shares: bool) {
     let world = mpi.world();
     let before = cpu_time();
-    let named = failures::staying_away_is_a_deadline(&mpi, SHORT);
+    let named = failures::an_absent_rank_is_a_deadline(&mpi, SHORT);
     if mpi.rank() + 1 == world {
         std::thread::sleep(2 * SHORT + Duration::from_secs(2));
     } else {
         let used = cpu_time() - before;
         assert!(used < SHORT / 2, "waiting took {used:?} of CPU time in {SHORT:?}");
         let missing = if shares { vec![world - 1] } else { Vec::new() };
-        assert_eq!(named, missing, "shared memory tells who did not come");
-        assert_eq!(mpi.memory_at_risk(), !shares, "MPI gives nothing back, our own thread does");
+        assert_eq!(named, missing, "counters in shared memory show who is absent");
+        assert!(mpi.memory_at_risk(), "MPI cannot cancel what it has received");
         finish(mpi, world - 1);
     }
 }
 
-fn wrong_length(mpi: Mpi, lens: (usize, usize)) {
-    failures::a_message_of_wrong_length_is_an_error(&mpi, lens, &TERMS);
+fn wrong_length(mpi: Mpi, sender_len: usize, receiver_len: usize) {
+    failures::a_message_of_wrong_length_is_an_error(&mpi, &TERMS, sender_len, receiver_len);
     finish(mpi, 1);
 }
 
-/// Whoever comes first waits, and learns that the other did not come: the test names the ranks,
-/// because the launcher's variables are different everywhere.
+/// The first process waits, and gets an error because the other does not open the backend. They
+/// number themselves, because launchers' variables differ.
 fn open_alone(options: MpiOptions) {
     let folder = PathBuf::from(std::env::var("YARDSTICK_TEST_FOLDER").unwrap());
     if std::fs::File::create_new(folder.join("first")).is_err() {
@@ -278,35 +289,37 @@ fn close_alone(mpi: Mpi) {
     write(0, "ok");
 }
 
-/// Rank 1 dies or stops in the middle of a run of all-reduces; rank 0 goes on until it notices.
+/// Rank 1 dies or stops in the middle of a series of operations; rank 0 goes on until it notices.
+///
+/// In a shared buffer peers write to other ranks' buffers in an all-reduce alone.
 fn be_lost(role: Role, mpi: Mpi) {
     let rank = mpi.rank();
-    assert_eq!(mpi.world(), 2, "one to be lost, one to notice");
-    let (memory, shares) = (shared_memory(), mpi.shares_memory());
+    assert_eq!(mpi.world(), 2, "one is lost, one notices");
+    let memory = shared_memory();
+    let shares = mpi.shares_memory();
     assert_eq!(memory.ends_with("(deleted)"), shares, "it has no name: {memory}");
     write(rank, &format!("pid {}", std::process::id()));
     let group: &dyn Collective = &mpi;
-    group.barrier(Instant::now() + TERMS.patience).unwrap();
-    let patience = if role == Role::Killed { TERMS.patience } else { SHORT };
-    let (mut reached, mut own) =
-        (group.buffer(5000, Instant::now() + TERMS.patience).unwrap(), vec![0f32; 5000]);
-    let is_reached = role == Role::Hang;
-    let buffer = if is_reached { &mut reached[..] } else { &mut own[..] };
+    group.barrier(Instant::now() + TERMS.timeout).unwrap();
+    let timeout = if role == Role::Killed { TERMS.timeout } else { SHORT };
+    let allocator = device::Allocator::host();
+    let mut buffer = group.buffer::<f32>(&allocator, 5000, Instant::now() + TERMS.timeout).unwrap();
+    let is_exposed = role == Role::Hang;
+    let operation = if is_exposed { Operation::AllReduceSum } else { Operation::AllGather };
     for round in 0.. {
         if rank == 1 && round == 5 {
-            let (pid, signal) = (std::process::id().to_string(), role.signal());
-            Command::new("kill").args([signal, &pid]).status().unwrap();
+            let pid = std::process::id().to_string();
+            Command::new("kill").args([role.signal(), &pid]).status().unwrap();
         }
         let start = Instant::now();
-        let operation = Operation::AllReduceSum;
-        let result = group.run(Channel::Data, operation, buffer, start + patience);
+        let result = group.run(Channel::Data, operation, buffer.host_mut(), start + timeout);
         if let Err(error) = result {
             assert!(round >= 5, "too early: {error}");
             let Error::Deadline { peers, .. } = &error else { panic!("a lost peer: {error}") };
             assert_eq!(*peers, if shares { vec![1] } else { Vec::new() }, "it is named");
-            assert!(start.elapsed() < patience + Duration::from_secs(2));
-            let at_risk = is_reached || !shares;
-            assert_eq!(mpi.memory_at_risk(), at_risk, "slots never put it at risk, MPI does");
+            assert!(start.elapsed() < timeout + Duration::from_secs(2));
+            let at_risk = is_exposed || !shares;
+            assert_eq!(mpi.memory_at_risk(), at_risk, "{operation}, shared memory: {shares}");
             break;
         }
     }
@@ -316,31 +329,33 @@ fn be_lost(role: Role, mpi: Mpi) {
 /// What the system calls the memory that this process shares with its node.
 fn shared_memory() -> String {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-    maps.lines().find(|line| line.contains("yardstick-node")).unwrap_or_default().to_owned()
+    maps.lines().find(|line| line.contains("yardstick-shm")).unwrap_or_default().to_owned()
 }
 
 /// The end of a rank that failed: the drop does not hang, and the process ends by itself with the
 /// exit code of a lost peer, once `ranks` of them have written what the test wants to read (an
 /// mpirun ends all others as soon as one exits so).
 fn finish(mpi: Mpi, ranks: usize) {
-    let (rank, start) = (mpi.rank(), Instant::now());
+    let rank = mpi.rank();
+    let start = Instant::now();
     drop(mpi);
     let took = start.elapsed();
     assert!(took < SHORT + Duration::from_secs(2), "the drop took {took:?}");
     write(rank, "ok");
-    let is_ok = |rank: &usize| std::fs::read_to_string(place(*rank)).is_ok_and(|text| text == "ok");
+    let is_ok =
+        |rank: &usize| std::fs::read_to_string(outcome_path(*rank)).is_ok_and(|text| text == "ok");
     while (0..ranks).filter(is_ok).count() < ranks && start.elapsed() < 3 * SHORT {
         std::thread::sleep(Duration::from_millis(10));
     }
     std::process::exit(5);
 }
 
-fn place(rank: usize) -> PathBuf {
+fn outcome_path(rank: usize) -> PathBuf {
     PathBuf::from(std::env::var("YARDSTICK_TEST_FOLDER").unwrap()).join(rank.to_string())
 }
 
 fn write(rank: usize, text: &str) {
-    std::fs::write(place(rank), text).unwrap();
+    std::fs::write(outcome_path(rank), text).unwrap();
 }
 
 /// What this process has computed, in ticks of 10 ms.

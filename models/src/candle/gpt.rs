@@ -7,8 +7,7 @@ use candle_core::{D, Module, Result, Tensor};
 use candle_nn::ops::sigmoid;
 use candle_nn::{Embedding, Linear};
 
-use super::Parameters;
-use super::parts::{attend, cross_entropy};
+use super::parts::{Parameters, attend, cross_entropy};
 use crate::ModelConfig;
 
 /// Added to the variance by layer norm, as in GPT-2.
@@ -58,11 +57,10 @@ impl Gpt<'_> {
     /// Causal attention of all heads: (B, T, 3 C) to (B, T, C).
     pub(super) fn attention(&self, qkv: &Tensor) -> Result<Tensor> {
         let (sequences, tokens, _) = qkv.dims3()?;
-        let (heads, head_width) = (self.config.heads, self.config.head_width());
-        let qkv = qkv.reshape((sequences, tokens, 3, heads, head_width))?;
+        let heads = self.config.heads;
+        let qkv = qkv.reshape((sequences, tokens, 3, heads, self.config.head_width()))?;
         let part = |index| qkv.narrow(2, index, 1)?.squeeze(2)?.transpose(1, 2)?.contiguous();
-        let (query, key, value) = (part(0)?, part(1)?, part(2)?); // (B, H, T, D)
-        attend(&query, &key, &value, self.mask)
+        attend(&part(0)?, &part(1)?, &part(2)?, self.mask) // of (B, H, T, D) each
     }
 
     pub(super) fn linear(&self, name: &str, x: &Tensor) -> Result<Tensor> {

@@ -2,14 +2,13 @@
 //!
 //! Touvron et al. 2023 (arXiv 2302.13971, section 2.2) on Zhang, Sennrich 2019 (RMSNorm), Su et al.
 //! 2021 (RoPE), Shazeer 2020 (SwiGLU) and Ainslie et al. 2023 (grouped queries). Pairs that RoPE
-//! turns are the elements i and i + D / 2 of a head, as in Hugging Face's weights.
+//! rotates are the elements i and i + D / 2 of a head, as in Hugging Face's weights.
 
 use candle_core::{D, DType, Device, Module, Result, Tensor};
 use candle_nn::ops::sigmoid;
 use candle_nn::{Embedding, Linear};
 
-use super::Parameters;
-use super::parts::{attend, cross_entropy};
+use super::parts::{Parameters, attend, cross_entropy};
 use crate::ModelConfig;
 use crate::config;
 
@@ -35,14 +34,16 @@ impl Rotation {
         Ok(Self { cosine: angles.cos()?.to_dtype(dtype)?, sine: angles.sin()?.to_dtype(dtype)? })
     }
 
-    /// Turns each pair of (B, heads, T, D) by its position's angle.
-    pub(super) fn turn(&self, x: &Tensor) -> Result<Tensor> {
+    /// Rotates each pair of (B, heads, T, D) by its position's angle.
+    pub(super) fn apply(&self, x: &Tensor) -> Result<Tensor> {
         let half = x.dim(D::Minus1)? / 2;
-        let (first, second) = (x.narrow(3, 0, half)?, x.narrow(3, half, half)?);
-        let turned_first = first.broadcast_mul(&self.cosine)? - second.broadcast_mul(&self.sine)?;
-        let turned_second =
+        let first = x.narrow(3, 0, half)?;
+        let second = x.narrow(3, half, half)?;
+        let rotated_first =
+            first.broadcast_mul(&self.cosine)? - second.broadcast_mul(&self.sine)?;
+        let rotated_second =
             second.broadcast_mul(&self.cosine)? + first.broadcast_mul(&self.sine)?;
-        Tensor::cat(&[turned_first?, turned_second?], 3)
+        Tensor::cat(&[rotated_first?, rotated_second?], 3)
     }
 }
 
@@ -81,12 +82,13 @@ impl Llama<'_> {
     /// Causal attention, H / K query heads to each head of keys: (B, T, (H + 2 K) D) to (B, T, C).
     pub(super) fn attention(&self, qkv: &Tensor) -> Result<Tensor> {
         let (sequences, tokens, _) = qkv.dims3()?;
-        let (heads, groups) = (self.config.heads, self.llama.key_value_heads);
+        let heads = self.config.heads;
+        let groups = self.llama.key_value_heads;
         let head_width = self.config.head_width();
         let rows = qkv.reshape((sequences, tokens, heads + 2 * groups, head_width))?;
         let rows = rows.transpose(1, 2)?.contiguous()?; // (B, H + 2 K, T, D)
-        let query = self.rotation.turn(&rows.narrow(1, 0, heads)?)?;
-        let key = self.rotation.turn(&rows.narrow(1, heads, groups)?)?;
+        let query = self.rotation.apply(&rows.narrow(1, 0, heads)?)?;
+        let key = self.rotation.apply(&rows.narrow(1, heads, groups)?)?;
         let value = rows.narrow(1, heads + groups, groups)?;
         let shared = |x: &Tensor| {
             x.unsqueeze(2)?

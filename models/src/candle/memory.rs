@@ -1,4 +1,4 @@
-//! What the candle engine holds at its peak.
+//! Peak memory of the candle engine.
 //!
 //! Counted from the operations of `gpt.rs`, in elements of four bytes, with M = B T. Autograd keeps
 //! every forward intermediate until backward ends:
@@ -8,7 +8,7 @@
 //!   feed-forward up 2 M F, GELU's square, factor, argument, sigmoid and result 5 M F; down and
 //!   added 3 M C. In all 28 M C + 7 M F + 5 B H T^2;
 //! - the same of `llama.rs`, with Q = (H + 2 K) D and G = K D: norms 2 x 3 M C (squared, divided,
-//!   scaled); query, key and value once and by heads 2 M Q, turned 4 M C + 4 M G (four products of
+//!   scaled); query, key and value once and by heads 2 M Q, rotated 4 M C + 4 M G (four products of
 //!   halves, two sums, joined), shared by groups 2 M C, scaled query M C; scores as above; mixed,
 //!   transposed, projected, added 4 M C; gate and up 2 M F, SwiGLU's 3 M F; down and added 2 M C.
 //!   In all 19 M C + 2 M Q + 4 M G + 5 M F + 5 B H T^2;
@@ -18,23 +18,25 @@
 //! block). What is in flight at once was measured: 7 M V behind the logits, and ten times a block's
 //! largest intermediate later on; the two do not meet.
 
-use crate::config::Family;
-use crate::{Layout, ModelConfig};
+use device::Allocator;
 
-/// How far the sum of [`activation_bytes`] may be from what the engine allocates, as a share of it.
+use crate::config::Family;
+use crate::{Layout, MicroBatch, ModelConfig};
+
+/// How far the sum of the recorded bytes may be from what the engine allocates, as a share of it.
 pub const ACTIVATION_TOLERANCE: f64 = 0.2;
 
-/// Bytes the candle engine (f32) needs besides the flat buffers at micro-batch shape (B, T), by
-/// item. An estimate from the operations' shapes: a test holds it to [`ACTIVATION_TOLERANCE`].
-pub fn activation_bytes(
+/// Records the bytes that the candle engine (f32) needs besides the flat buffers, by purpose. An
+/// estimate from the operations' shapes: a test holds it to [`ACTIVATION_TOLERANCE`].
+pub(super) fn record_activations(
     config: &ModelConfig,
-    micro_sequences: usize,
-    sequence_tokens: usize,
-) -> Vec<(String, u64)> {
-    let rows = micro_sequences * sequence_tokens;
-    let bytes = |columns: usize| 4 * rows as u128 * columns as u128; // B L H T^2 may exceed 64 bits
+    micro_batch: MicroBatch,
+    allocator: &Allocator,
+) {
+    // In 128 bits: B L H T^2 may exceed 64.
+    let bytes = |columns: usize| 4 * micro_batch.rows() as u128 * columns as u128;
     let [width, feed_forward, logits, scores] =
-        [config.width, config.feed_forward, config.vocabulary, config.heads * sequence_tokens]
+        [config.width, config.feed_forward, config.vocabulary, config.heads * micro_batch.tokens]
             .map(bytes);
     let layers = config.layers as u128;
     let block = match config.family {
@@ -47,13 +49,13 @@ pub fn activation_bytes(
     };
     let in_flight = layers * scores + 10 * feed_forward.max(scores).max(width);
     let parameters = 4 * Layout::new(config).parameters() as u128;
-    [
+    for (purpose, bytes) in [
         ("block activations", layers * (block + 5 * scores)),
         ("logits", 4 * logits),
         ("gradients in flight", in_flight.max(7 * logits)),
         ("copy of weights", parameters),
         ("parameter gradients", parameters),
-    ]
-    .map(|(name, bytes)| (name.to_owned(), u64::try_from(bytes).unwrap_or(u64::MAX)))
-    .into()
+    ] {
+        allocator.for_purpose(purpose).record(u64::try_from(bytes).unwrap_or(u64::MAX));
+    }
 }

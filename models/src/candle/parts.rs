@@ -1,8 +1,13 @@
-//! What both families' forward passes share, in differentiable candle operations.
+//! What the forward passes of both families share, in differentiable candle operations.
+
+use std::collections::HashMap;
 
 use candle_core::{D, DType, Device, Module, Result, Tensor};
 use candle_nn::Linear;
 use candle_nn::ops::{log_softmax, softmax};
+
+/// Tensors of a model by name.
+pub(super) type Parameters = HashMap<String, Tensor>;
 
 /// The causal mask (T, T).
 pub(super) fn causal_mask(tokens: usize, dtype: DType) -> Result<Tensor> {

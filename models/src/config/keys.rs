@@ -1,4 +1,4 @@
-//! The `[model]` section as it is written: one flat table, with keys that only one family has.
+//! The `[model]` section in TOML: one flat table, with keys that only one family has.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,8 +13,8 @@ enum Name {
     Llama,
 }
 
-/// Every key. Those of another family are absent, also in the hashed form: a new key changes no
-/// workload that does not have it.
+/// Every key. Those of another family are absent, also in the hashed form, so that a new key does
+/// not change the ids of workloads without it.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Keys {
@@ -38,7 +38,7 @@ pub(super) struct Keys {
 }
 
 impl Keys {
-    /// Fills what is absent, so that writing out a default changes nothing.
+    /// Absent keys get their defaults, so that stating a default changes nothing.
     fn llama(&self) -> Llama {
         let plain = Llama::plain(self.heads);
         Llama {

@@ -1,4 +1,4 @@
-//! What a Llama model has besides the dimensions that all families share.
+//! Hyperparameters of the Llama family, besides the dimensions that all families share.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +9,7 @@ const NORM_EPSILON: f64 = 1e-5;
 /// The base of RoPE's wavelengths where a model does not say otherwise (Su et al.).
 const ROPE_THETA: f64 = 10_000.0;
 
-/// The Llama family's own values (Touvron et al., arXiv 2302.13971 and 2307.09288).
+/// Hyperparameters of the Llama family alone (Touvron et al., arXiv 2302.13971 and 2307.09288).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Llama {
     /// K, heads of keys and values; each serves H / K heads of queries (Ainslie et al.,
@@ -25,7 +25,7 @@ pub struct Llama {
     pub tied: bool,
 }
 
-/// Llama 3.1's stretching of RoPE's wavelengths.
+/// Llama 3.1's scaling of RoPE's wavelengths.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RopeScaling {
@@ -72,7 +72,7 @@ impl Llama {
         self.rope_scaling.map_or(Ok(()), RopeScaling::validate)
     }
 
-    /// The angle in radians by which RoPE turns each of a head's D / 2 pairs per token.
+    /// The angle in radians by which RoPE rotates each of a head's D / 2 pairs per token.
     ///
     /// theta^(-2 i / D) for pair i (Su et al., arXiv 2104.09864), stretched as in Llama 3.1.
     pub fn angles_per_token(&self, head_width: usize) -> Vec<f64> {
@@ -139,7 +139,8 @@ mod tests {
         };
         let plain = Llama { rope_theta: 5e5, ..Llama::plain(32) };
         let scaled = Llama { rope_scaling: Some(scaling), ..plain };
-        let (plain, scaled) = (plain.angles_per_token(128), scaled.angles_per_token(128));
+        let plain = plain.angles_per_token(128);
+        let scaled = scaled.angles_per_token(128);
         let waves = |angle: f64| 8192.0 * angle / std::f64::consts::TAU;
         let mut between = 0;
         for (plain, scaled) in plain.iter().zip(&scaled) {

@@ -1,62 +1,44 @@
-//! The engine of the workload itself: explicit forward and backward over preplanned buffers.
+//! The engine of the workload itself: explicit forward and backward over buffers that are allocated
+//! once.
 //!
-//! There is no tape. Every block keeps what its backward needs ([`activation_bytes`]), weight
-//! gradients are written or accumulated in place, and a segment is declared complete as soon as its
-//! last gradient is in, so that its reduction can start while backward goes on. After construction
+//! There is no tape. Every block saves what its backward needs (`activations.rs`), weight gradients
+//! are written or accumulated in place, and a segment is declared complete as soon as its last
+//! gradient is written, so that its reduction can start while backward goes on. After construction
 //! nothing is allocated. Results have the same bits for any number of threads.
 
 mod activations;
 mod block;
-#[cfg(test)]
-mod meter_agrees;
+mod linear;
 mod network;
 mod norm;
-#[cfg(test)]
-mod options_agree;
+mod options;
 mod packed;
-mod places;
+mod parameter_ranges;
+mod probe;
+mod scratch;
 mod size;
-mod square;
 #[cfg(test)]
 mod tests;
 
 #[cfg(test)]
-pub(crate) use block::block_alone;
+pub(crate) use tests::single_block::single_block;
 
-pub use activations::activation_bytes;
-pub use packed::packing_pays;
-pub use square::SquareProduct;
+pub use options::{Options, packing_pays};
+pub use probe::{ProbeProduct, probe_shapes};
 
 use std::ops::Range;
 
+use device::Allocator;
 use half::bf16;
 use network::{Network, Sink, Source};
-use places::Places;
+use parameter_ranges::ParameterRanges;
 use size::Size;
 
 use crate::ops::matmul;
 use crate::workload::Compute;
-use crate::{Batch, Error, Layout, Meter, Model, ModelConfig, Pass, StepSink, Sums, WeightSource};
-
-/// What the engine computes in, and what it keeps. Results of all ways of keeping have the same
-/// bits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Options {
-    /// The format of weights and activations.
-    pub compute: Compute,
-    /// Keep only each block's input, and run its forward again before its backward.
-    pub recompute: bool,
-    /// Keep weights packed from one micro-batch to the next, until [`Model::weights_changed`]: in
-    /// both of the forms in which products read them, and the head's table in its only one.
-    pub pack_weights: bool,
-}
-
-impl From<Compute> for Options {
-    /// All activations are kept, and no packed weights.
-    fn from(compute: Compute) -> Self {
-        Self { compute, recompute: false, pack_weights: false }
-    }
-}
+use crate::{
+    Batch, Error, Layout, Meter, MicroBatch, Model, ModelConfig, Pass, StepSink, Sums, WeightSource,
+};
 
 /// The fused engine, in f32 or bf16.
 pub struct Fused {
@@ -71,41 +53,41 @@ enum Precise {
 }
 
 impl Fused {
-    /// Plans every buffer for micro-batches of B = `micro_sequences` and T = `sequence_tokens`.
+    /// Allocates every buffer. With a counting allocator the engine cannot compute: the allocator's
+    /// items are its memory plan.
     ///
-    /// Work is divided for the number of threads of the rayon pool that this is called in; train
-    /// inside the same pool.
+    /// Call the engine inside a rayon pool of as many threads as the options say.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when the configuration is, B is 0, or T is not in 1 to the context;
+    /// [`Error::Invalid`] when the configuration is, B is 0, or T is not in 1 to the context.
     ///
     /// # Panics
     /// When `layout` is not one of `config`.
     pub fn new(
         config: &ModelConfig,
         layout: Layout,
-        micro_sequences: usize,
-        sequence_tokens: usize,
+        micro_batch: MicroBatch,
         options: impl Into<Options>,
+        allocator: &Allocator,
     ) -> Result<Self, Error> {
         config.validate()?;
-        config.check_batch(micro_sequences, sequence_tokens)?;
-        Ok(Self::with_options(config, layout, (micro_sequences, sequence_tokens), options.into()))
+        config.check_micro_batch(micro_batch)?;
+        Ok(Self::with_options(config, layout, micro_batch, options.into(), allocator))
     }
 
-    /// Not generic: the network's code is made here, and not again in each crate that trains.
+    /// Not generic, so that the network's code is compiled in this crate alone.
     fn with_options(
         config: &ModelConfig,
         layout: Layout,
-        (sequences, tokens): (usize, usize),
+        micro_batch: MicroBatch,
         options: Options,
+        allocator: &Allocator,
     ) -> Self {
-        let threads = rayon::current_num_threads();
-        let size = Size::new(config, (sequences, tokens), options, threads);
-        let places = Places::new(&layout, config);
+        let size = Size::new(config, micro_batch, options);
+        let ranges = ParameterRanges::new(&layout, config);
         let network = match options.compute {
-            Compute::F32 => Precise::F32(Network::new(config, size, places)),
-            Compute::Bf16 => Precise::Bf16(Network::new(config, size, places)),
+            Compute::F32 => Precise::F32(Network::new(allocator, config, size, ranges)),
+            Compute::Bf16 => Precise::Bf16(Network::new(allocator, config, size, ranges)),
         };
         Self { layout, network }
     }
@@ -169,10 +151,11 @@ impl Model for Fused {
         sums: Sums,
         sink: &mut dyn StepSink,
     ) -> Result<f64, Error> {
-        let (mut weights, sink) = (self.source(weights), &mut EngineSink(sink));
+        let mut weights = self.source(weights);
+        let sink = &mut EngineSink(sink);
         match &mut self.network {
-            Precise::F32(network) => network.train(&mut weights, batch, (scale, sums), sink),
-            Precise::Bf16(network) => network.train(&mut weights, batch, (scale, sums), sink),
+            Precise::F32(network) => network.train(&mut weights, batch, scale, sums, sink),
+            Precise::Bf16(network) => network.train(&mut weights, batch, scale, sums, sink),
         }
     }
 
@@ -190,13 +173,13 @@ struct EngineSource<'a>(&'a mut dyn WeightSource);
 
 impl Source<f32> for EngineSource<'_> {
     fn segment(&mut self, range: &Range<usize>) -> Result<&[f32], Error> {
-        Ok(self.0.segment(range)?.f32())
+        Ok(self.0.segment(range)?.f32().host())
     }
 }
 
 impl Source<bf16> for EngineSource<'_> {
     fn segment(&mut self, range: &Range<usize>) -> Result<&[bf16], Error> {
-        Ok(self.0.segment(range)?.bf16())
+        Ok(self.0.segment(range)?.bf16().host())
     }
 }
 
@@ -205,7 +188,7 @@ struct EngineSink<'a>(&'a mut dyn StepSink);
 
 impl Sink<f32> for EngineSink<'_> {
     fn gradient(&mut self, segment: usize) -> &mut [f32] {
-        self.0.gradient(segment)
+        self.0.gradient(segment).host()
     }
 
     fn complete(&mut self, segment: usize) {

@@ -1,27 +1,30 @@
-//! A family's norm, and what it keeps of each row for backward.
+//! A family's norm, and what it saves of each row for backward.
 
+use super::parameter_ranges::{Affine, AffineMut};
 use crate::ModelConfig;
 use crate::config::Family;
-use crate::ops::matmul::Sums;
-use crate::ops::{Element, Float, RowSums, layer_norm, rms_norm};
+use crate::ops::{Element, RowSums, layer_norm, rms_norm};
 
 /// LayerNorm with bias, or RMSNorm without.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Norm {
-    /// Keeps mean and 1 / standard deviation.
+    /// Saves mean and 1 / standard deviation.
     Layer,
-    /// Keeps 1 / root mean square.
+    /// Saves 1 / root mean square.
     RootMeanSquare {
         /// Added to the mean square.
         epsilon: f64,
     },
 }
 
-/// Weight (C) and, in LayerNorm, bias (C).
-pub(super) type Parameters<'a, T> = (&'a [T], Option<&'a [T]>);
-
-/// Where the gradients of both go.
-pub(super) type Gradients<'a, T> = (&'a mut [T], Option<&'a mut [T]>);
+/// What backward needs of a norm's forward.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct NormActivations<'a, E: Element> {
+    /// (N, C).
+    pub(super) input: &'a [E],
+    /// Statistics (N, 1 or 2).
+    pub(super) stats: &'a [E::Wide],
+}
 
 impl Norm {
     pub(super) fn new(config: &ModelConfig) -> Self {
@@ -31,8 +34,8 @@ impl Norm {
         }
     }
 
-    /// Numbers that it keeps of each row.
-    pub(super) fn numbers(self) -> usize {
+    /// Statistics that it saves of each row.
+    pub(super) fn stats_per_row(self) -> usize {
         match self {
             Self::Layer => 2,
             Self::RootMeanSquare { .. } => 1,
@@ -47,77 +50,66 @@ impl Norm {
         }
     }
 
-    /// Writes `y` (N, C) and, per row, what backward needs to `stats`.
+    /// Writes `y` (N, C) and the statistics of each row.
     pub(super) fn forward<E: Element>(
         self,
         y: &mut [E],
         stats: &mut [E::Wide],
         x: &[E],
-        parameters: Parameters<'_, E>,
+        parameters: Affine<'_, E>,
     ) {
         match self {
             Self::Layer => {
                 let stats = stats.as_chunks_mut().0;
-                layer_norm::forward(y, stats, x, layer(parameters));
+                layer_norm::forward(y, stats, x, with_bias(parameters));
             }
             Self::RootMeanSquare { epsilon } => {
-                rms_norm::forward(y, stats, x, parameters.0, epsilon);
+                rms_norm::forward(y, stats, x, parameters.weight, epsilon);
             }
         }
     }
 
-    /// Writes `y` (N, C) again.
-    pub(super) fn apply<E: Element>(
+    /// Recomputes `y` (N, C) from saved statistics.
+    pub(super) fn recompute<E: Element>(
         self,
         y: &mut [E],
-        stats: &[E::Wide],
-        x: &[E],
-        parameters: Parameters<'_, E>,
+        saved: NormActivations<'_, E>,
+        parameters: Affine<'_, E>,
     ) {
+        let NormActivations { input, stats } = saved;
         match self {
-            Self::Layer => layer_norm::apply(y, stats.as_chunks().0, x, layer(parameters)),
-            Self::RootMeanSquare { .. } => rms_norm::apply(y, stats, x, parameters.0),
+            Self::Layer => layer_norm::apply(y, stats.as_chunks().0, input, with_bias(parameters)),
+            Self::RootMeanSquare { .. } => rms_norm::apply(y, stats, input, parameters.weight),
         }
     }
 
-    /// Adds to `dx` (N, C), and writes or adds to the parameters' gradients.
+    /// Adds to `dx` (N, C) and to the parameters' gradients.
     pub(super) fn backward<E: Element>(
         self,
         dx: &mut [E],
-        (gradients, sums): (Gradients<'_, E::Wide>, Sums),
+        gradients: AffineMut<'_, E::Wide>,
         dy: &[E],
-        (stats, x): (&[E::Wide], &[E]),
+        saved: NormActivations<'_, E>,
         weight: &[E],
         row_sums: &mut RowSums<E::Wide>,
     ) {
-        let (dweight, dbias) = match sums {
-            Sums::Write => cleared(gradients),
-            Sums::Add => gradients,
-        };
+        let AffineMut { weight: dweight, bias: dbias } = gradients;
+        let NormActivations { input, stats } = saved;
         match self {
             Self::Layer => {
                 let bias = dbias.unwrap_or_else(|| unreachable!("LayerNorm has a bias"));
                 let gradients = layer_norm::Gradients { weight: dweight, bias };
-                let saw = (stats.as_chunks().0, x);
-                layer_norm::backward(dx, gradients, dy, saw, weight, row_sums);
+                let saved = (stats.as_chunks().0, input);
+                layer_norm::backward(dx, gradients, dy, saved, weight, row_sums);
             }
             Self::RootMeanSquare { .. } => {
-                rms_norm::backward(dx, dweight, dy, (stats, x), weight, row_sums);
+                rms_norm::backward(dx, dweight, dy, (stats, input), weight, row_sums);
             }
         }
     }
 }
 
-/// Vectors of C elements each: clearing them is not worth an op that writes.
-fn cleared<T: Float>((weight, mut bias): Gradients<'_, T>) -> Gradients<'_, T> {
-    weight.fill(T::ZERO);
-    if let Some(bias) = &mut bias {
-        bias.fill(T::ZERO);
-    }
-    (weight, bias)
-}
-
-fn layer<T>((weight, bias): Parameters<'_, T>) -> layer_norm::Parameters<'_, T> {
-    let bias = bias.unwrap_or_else(|| unreachable!("LayerNorm has a bias"));
-    layer_norm::Parameters { weight, bias }
+fn with_bias<T>(parameters: Affine<'_, T>) -> layer_norm::Parameters<'_, T> {
+    let bias = parameters.bias.unwrap_or_else(|| unreachable!("LayerNorm has a bias"));
+    layer_norm::Parameters { weight: parameters.weight, bias }
 }

@@ -1,48 +1,20 @@
-//! Every dimension that the engine's buffers depend on, and which ops a family takes.
+//! Every dimension that the engine's buffers depend on, and which ops a family uses.
 
-use super::Options;
+use super::linear::Linear;
 use super::norm::Norm;
-use crate::ModelConfig;
+use super::options::Options;
 use crate::config::Family;
-use crate::meter::Role;
 use crate::ops::matmul::{self, Shape};
 use crate::ops::{Element, Work, attention, cross_entropy, rope, work};
+use crate::{MicroBatch, ModelConfig};
 
-/// What stands between the two matrices of a feed-forward layer.
+/// What is between the linear layers of a feed-forward layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Activation {
     /// gelu(x), from (N, F).
     Gelu,
     /// silu(gate) up, from (N, 2 F).
     SwiGlu,
-}
-
-/// The products of a block with a weight.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Linear {
-    /// Makes queries, keys and values.
-    AttentionIn,
-    /// Follows attention.
-    AttentionOut,
-    /// Into the feed-forward layer.
-    Expand,
-    /// Out of it.
-    Contract,
-}
-
-impl Linear {
-    pub(super) const ALL: [Self; 4] =
-        [Self::AttentionIn, Self::AttentionOut, Self::Expand, Self::Contract];
-
-    /// What it is called where ops are counted.
-    pub(super) fn role(self) -> Role {
-        match self {
-            Self::AttentionIn => Role::AttentionIn,
-            Self::AttentionOut => Role::AttentionOut,
-            Self::Expand => Role::Expand,
-            Self::Contract => Role::Contract,
-        }
-    }
 }
 
 /// Dimensions and kinds.
@@ -62,7 +34,7 @@ pub(super) struct Size {
     pub(super) layers: usize,
     pub(super) norm: Norm,
     pub(super) activation: Activation,
-    /// Whether blocks keep only their inputs and run forward again in backward.
+    /// Whether blocks save only their inputs and recompute the rest in backward.
     pub(super) recompute: bool,
     /// Whether weights stay packed until they change.
     pub(super) pack_weights: bool,
@@ -71,16 +43,11 @@ pub(super) struct Size {
 }
 
 impl Size {
-    pub(super) fn new(
-        config: &ModelConfig,
-        (sequences, tokens): (usize, usize),
-        options: Options,
-        threads: usize,
-    ) -> Self {
-        let Options { recompute, pack_weights, .. } = options;
+    pub(super) fn new(config: &ModelConfig, micro_batch: MicroBatch, options: Options) -> Self {
+        let Options { recompute, pack_weights, threads, .. } = options;
         let attention = attention::Shape {
-            sequences,
-            tokens,
+            sequences: micro_batch.sequences,
+            tokens: micro_batch.tokens,
             heads: config.heads,
             key_value_heads: config.key_value_heads(),
             head_width: config.head_width(),
@@ -90,7 +57,7 @@ impl Size {
             Family::Llama(_) => Activation::SwiGlu,
         };
         Self {
-            rows: sequences * tokens,
+            rows: micro_batch.rows(),
             attention,
             width: config.width,
             feed_forward: config.feed_forward,
@@ -104,8 +71,8 @@ impl Size {
         }
     }
 
-    /// Blocks whose activations exist at one time, their inputs apart.
-    pub(super) fn kept_blocks(&self) -> usize {
+    /// Blocks whose activations exist at one time; inputs of all blocks do.
+    pub(super) fn saved_blocks(&self) -> usize {
         if self.recompute { 1 } else { self.layers }
     }
 
@@ -122,7 +89,7 @@ impl Size {
         }
     }
 
-    /// Columns of the widest gradient that a block keeps nowhere else.
+    /// Columns of the widest gradient within a block.
     pub(super) fn wide(&self) -> usize {
         self.feed_forward.max(self.qkv())
     }
@@ -138,18 +105,18 @@ impl Size {
         Shape { rows: self.rows, inputs, outputs }
     }
 
-    /// The heads that positions turn: those of queries and keys.
+    /// The heads that RoPE rotates: those of queries and keys.
     pub(super) fn rope(&self) -> rope::Shape {
         let heads = self.attention.heads + self.attention.key_value_heads;
         rope::Shape { columns: self.qkv(), heads }
     }
 
-    /// Numbers that one norm keeps.
+    /// Statistics that one norm saves.
     pub(super) fn stats(&self) -> usize {
-        self.rows * self.norm.numbers()
+        self.rows * self.norm.stats_per_row()
     }
 
-    /// Numbers that a norm's backward sums over rows: one for each of its parameters.
+    /// Values that a norm's backward sums over rows: one for each of its parameters.
     pub(super) fn norm_sums(&self) -> usize {
         self.width * self.norm.parameters()
     }
@@ -159,7 +126,7 @@ impl Size {
         work::norm::<E>(self.rows * self.width, self.stats(), is_backward)
     }
 
-    /// One turn of all queries and keys.
+    /// RoPE on all queries and keys.
     pub(super) fn rope_work<E: Element>(&self) -> Work {
         work::rope::<E>(self.rows, self.rope(), self.attention.head_width)
     }

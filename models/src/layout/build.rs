@@ -4,29 +4,35 @@ use super::{ALIGN, Init, Layout, Segment, Tensor};
 use crate::ModelConfig;
 use crate::config::Family;
 
-/// Standard deviation of initial weights: GPT-2's. The papers on Llama do not print theirs; it is
-/// the default of Megatron-LM and Hugging Face transformers for both families.
+/// Standard deviation of initial weights: that of GPT-2. The Llama papers do not give theirs; this
+/// is the default of Megatron-LM and Hugging Face transformers for both families.
 const DEVIATION: f32 = 0.02;
 
-/// The tight layout of a model.
-pub(super) fn layout(config: &ModelConfig) -> Layout {
-    let mut builder = Builder::default();
-    if !config.is_tied() {
-        builder.segment("head", |b| {
-            b.matrix("lm_head.weight", config.vocabulary, config.width, DEVIATION);
-        });
-    }
-    builder.segment("final_norm", |b| b.norm(config, "ln_f"));
-    for layer in (0..config.layers).rev() {
-        builder.segment(&format!("h.{layer}"), |b| b.block(config, layer));
-    }
-    builder.segment("embeddings", |b| {
-        if config.family == Family::Gpt {
-            b.matrix("wpe.weight", config.context, config.width, DEVIATION);
+impl Layout {
+    /// The tight layout of a model: segments follow each other without padding for buckets.
+    ///
+    /// A Llama block has one matrix for queries, keys and values (`attn.c_attn.weight`, rows of all
+    /// query heads, then of the key heads, then of the value heads) and one for gate and up
+    /// (`mlp.gate_up.weight`, rows of the gate first); its norms have GPT's names.
+    pub fn new(config: &ModelConfig) -> Self {
+        let mut builder = Builder::default();
+        if !config.is_tied() {
+            builder.segment("head", |b| {
+                b.matrix("lm_head.weight", config.vocabulary, config.width, DEVIATION);
+            });
         }
-        b.matrix("wte.weight", config.vocabulary, config.width, DEVIATION);
-    });
-    builder.layout
+        builder.segment("final_norm", |b| b.norm(config, "ln_f"));
+        for layer in (0..config.layers).rev() {
+            builder.segment(&format!("h.{layer}"), |b| b.block(config, layer));
+        }
+        builder.segment("embeddings", |b| {
+            if config.family == Family::Gpt {
+                b.matrix("wpe.weight", config.context, config.width, DEVIATION);
+            }
+            b.matrix("wte.weight", config.vocabulary, config.width, DEVIATION);
+        });
+        builder.layout
+    }
 }
 
 #[derive(Debug)]
@@ -42,7 +48,8 @@ impl Default for Builder {
 
 impl Builder {
     fn segment(&mut self, name: &str, fill: impl FnOnce(&mut Self)) {
-        let (start, first) = (self.layout.len, self.layout.tensors.len());
+        let start = self.layout.len;
+        let first = self.layout.tensors.len();
         fill(self);
         self.layout.segments.push(Segment {
             name: name.to_owned(),
@@ -53,8 +60,8 @@ impl Builder {
 
     /// In the order of backward: feed-forward, second norm, attention, first norm.
     fn block(&mut self, config: &ModelConfig, layer: usize) {
-        let (width, feed_forward) = (config.width, config.feed_forward);
-        // GPT-2's 1 / sqrt(residual additions), in Megatron-LM for Llama as well.
+        let ModelConfig { width, feed_forward, .. } = *config;
+        // GPT-2's 1 / sqrt(residual additions), which Megatron-LM uses for Llama as well.
         let residual = DEVIATION / ((2 * config.layers) as f32).sqrt();
         let (expand, expanded) = match config.family {
             Family::Gpt => ("mlp.c_fc", feed_forward),
@@ -133,7 +140,8 @@ mod tests {
 
     #[test]
     fn a_tied_head_is_the_token_table() {
-        let (tied, untied) = (Layout::new(&odd(true)), Layout::new(&odd(false)));
+        let tied = Layout::new(&odd(true));
+        let untied = Layout::new(&odd(false));
         assert_eq!(names(&tied, 0), ["ln_f.weight"]);
         assert_eq!(untied.parameters() - tied.parameters(), 101 * 24);
     }

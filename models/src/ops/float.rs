@@ -1,25 +1,13 @@
 //! The element types of the ops: f32 and bf16 train, f64 checks gradients by finite differences.
 
-use std::fmt::Debug;
 use std::ops::{Add, AddAssign, Div, Mul, MulAssign, Neg, Sub, SubAssign};
 
 use half::bf16;
 
-use super::matmul::kernel::Kernel;
-#[cfg(target_arch = "x86_64")]
-use super::pairs;
-
-mod sealed {
-    pub trait Sealed {}
-    impl Sealed for f32 {}
-    impl Sealed for f64 {}
-    impl Sealed for half::bf16 {}
-}
-
-/// What weights and activations are stored in; every sum is taken in [`Element::Wide`].
+/// What weights and activations are stored in; every sum is accumulated in [`Element::Wide`].
 ///
 /// f32 and f64 are their own wide type, so an op over elements is the same code in all formats.
-pub trait Element: sealed::Sealed + Copy + Debug + Default + Send + Sync + 'static {
+pub trait Element: device::Element {
     /// What is computed in: f32 for bf16 and f32, f64 for f64.
     type Wide: Float;
     /// 0.
@@ -29,24 +17,17 @@ pub trait Element: sealed::Sealed + Copy + Debug + Default + Send + Sync + 'stat
     fn widen(self) -> Self::Wide;
     /// The nearest element, ties to even.
     fn narrow(value: Self::Wide) -> Self;
-    /// Two elements in the place of a wide one, the first in the lower half: what instructions
-    /// for products of pairs take.
+    /// Two elements in one wide element, the first in the lower half: the operand of instructions
+    /// for dot products of pairs.
     ///
     /// # Panics
     /// For an element that is its own wide type.
     fn pair(first: Self, second: Self) -> Self::Wide;
-    /// The same of whole runs.
-    ///
-    /// # Panics
-    /// As [`Self::pair`], and when the lengths differ.
-    fn pair_all(first: &[Self], second: &[Self], pairs: &mut [Self::Wide]);
-    /// Matmul micro-kernels for this element and the instruction set of this machine.
-    fn kernel() -> &'static Kernel<Self::Wide>;
 }
 
-/// An element that is its own wide type, with its kernels.
+/// An element that is its own wide type.
 macro_rules! own_wide {
-    ($float:ident, $kernel:ident) => {
+    ($float:ident) => {
         impl Element for $float {
             type Wide = Self;
             const ZERO: Self = 0.0;
@@ -64,20 +45,12 @@ macro_rules! own_wide {
             fn pair(_first: Self, _second: Self) -> Self {
                 unreachable!("no kernel takes pairs of {}", stringify!($float))
             }
-
-            fn pair_all(_first: &[Self], _second: &[Self], _pairs: &mut [Self]) {
-                unreachable!("no kernel takes pairs of {}", stringify!($float))
-            }
-
-            fn kernel() -> &'static Kernel<Self> {
-                super::matmul::detect::$kernel()
-            }
         }
     };
 }
 
-own_wide!(f32, best_single);
-own_wide!(f64, double);
+own_wide!(f32);
+own_wide!(f64);
 
 impl Element for bf16 {
     type Wide = f32;
@@ -101,28 +74,11 @@ impl Element for bf16 {
     fn pair(first: Self, second: Self) -> f32 {
         f32::from_bits(u32::from(second.to_bits()) << 16 | u32::from(first.to_bits()))
     }
-
-    #[inline(always)]
-    fn pair_all(first: &[Self], second: &[Self], cells: &mut [f32]) {
-        assert!(first.len() == cells.len() && second.len() == cells.len(), "runs of one length");
-        #[cfg(target_arch = "x86_64")]
-        let done = pairs::fill(first, second, cells);
-        #[cfg(not(target_arch = "x86_64"))]
-        let done = 0;
-        let rest = first[done..].iter().zip(&second[done..]);
-        for (cell, (&first, &second)) in cells[done..].iter_mut().zip(rest) {
-            *cell = Self::pair(first, second);
-        }
-    }
-
-    fn kernel() -> &'static Kernel<f32> {
-        super::matmul::detect::brain()
-    }
 }
 
 /// A floating-point element: f32 or f64.
 ///
-/// Sums and products are never contracted into fused multiply-adds outside the matmul kernels, but
+/// Outside of the matmul kernels sums and products are contracted into fused multiply-adds only
 /// where the code says so: element-wise ops give the same bits at every vector width.
 pub trait Float:
     Element<Wide = Self>
@@ -149,7 +105,8 @@ pub trait Float:
     fn sqrt(self) -> Self;
     /// This times `factor` plus `addend`, rounded once.
     fn mul_add(self, factor: Self, addend: Self) -> Self;
-    /// e to the power of this, made to be vectorised; NaN stays NaN, minus infinity gives 0.
+    /// e to the power of this, without branches so that it vectorises; NaN stays NaN, minus
+    /// infinity gives 0.
     ///
     /// In f32 the relative error is below 3e-7 from -87 to 88; results that would be subnormal are
     /// 0 and arguments above 88 are taken as 88.
@@ -249,22 +206,10 @@ mod tests {
         for high in (0..=u16::MAX).step_by(7) {
             for low in [0, 1, 0x7fff, 0x8000, 0x8001, 0xffff] {
                 let value = f32::from_bits(u32::from(high) << 16 | low);
-                let (found, exact) = (bf16::narrow(value), bf16::from_f32(value));
+                let found = bf16::narrow(value);
+                let exact = bf16::from_f32(value);
                 assert_eq!(found.to_bits(), exact.to_bits(), "{value:e}");
                 assert_eq!(found.widen().to_bits(), exact.to_f32().to_bits());
-            }
-        }
-    }
-
-    #[test]
-    fn runs_are_paired_as_their_elements() {
-        for len in 0..140_u16 {
-            let first: Vec<bf16> = (0..len).map(bf16::from_bits).collect();
-            let second: Vec<bf16> = (0..len).map(|bits| bf16::from_bits(!bits)).collect();
-            let mut pairs = vec![0_f32; usize::from(len)];
-            bf16::pair_all(&first, &second, &mut pairs);
-            for (pair, (&first, &second)) in pairs.iter().zip(first.iter().zip(&second)) {
-                assert_eq!(pair.to_bits(), bf16::pair(first, second).to_bits());
             }
         }
     }

@@ -1,11 +1,12 @@
 //! Ops: functions over slices, one op per folder; `mod.rs` has the formula, `cpu.rs` the code.
 //!
-//! Outputs and workspaces are given by the caller. No op allocates, locks or synchronises. Work is
-//! divided over the rayon pool that the caller is in, in pieces that do not depend on the number
-//! of threads, and every sum has a fixed order: results are the same bits on any pool.
+//! The caller provides outputs and workspaces. No op allocates, locks or synchronises. Work is
+//! divided over the rayon pool that the caller is in, and every sum has a fixed order, whatever the
+//! number of threads: results have the same bits on any pool.
 //!
-//! Ops are generic over [`Float`]: f32 trains, f64 checks gradients by finite differences. The
-//! sums of squares and AdamW that the trainer calls are not, so that they are compiled here alone.
+//! Ops are generic over [`Element`]: f32 and bf16 train, f64 checks gradients by finite
+//! differences. The sums of squares and AdamW, which the trainer calls, are not, so that they are
+//! compiled once, with this crate.
 
 pub mod adamw;
 pub mod attention;
@@ -16,8 +17,6 @@ pub mod gelu;
 pub mod layer_norm;
 pub mod matmul;
 pub mod norm;
-#[cfg(target_arch = "x86_64")]
-mod pairs;
 pub mod rms_norm;
 pub mod rope;
 mod row_sums;

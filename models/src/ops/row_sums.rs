@@ -1,8 +1,9 @@
-//! Sums over rows, made beside other work on them, so that every row is read once.
+//! Sums over rows, computed together with other work on them, so that every row is read once.
 //!
-//! Each group of rows sums into a place of its own, and the places are added in their order: the
-//! bits depend on the number of rows and not on that of threads.
+//! Each group of rows has partial sums of its own, which are added in their order: the bits depend
+//! on the number of rows and not on that of threads.
 
+use device::{Allocator, DeviceBuffer};
 use rayon::prelude::*;
 
 use super::{COLUMN_CHUNK, Float, simd};
@@ -10,50 +11,46 @@ use super::{COLUMN_CHUNK, Float, simd};
 /// Rows that one task sums.
 pub(super) const GROUP_ROWS: usize = 32;
 
-/// A place for every group of rows.
+/// Partial sums of every group of rows.
 #[derive(Debug)]
-pub struct RowSums<T> {
-    places: Vec<T>,
+pub struct RowSums<T: Float> {
+    partial: DeviceBuffer<T>,
 }
 
 impl<T: Float> RowSums<T> {
-    /// For up to so many rows, each with so many numbers to sum.
-    pub fn new(rows: usize, numbers: usize) -> Self {
-        Self { places: vec![T::ZERO; elements(rows, numbers)] }
+    /// For up to `rows` rows, each with `numbers` numbers to sum.
+    pub fn new(allocator: &Allocator, rows: usize, numbers: usize) -> Self {
+        Self { partial: allocator.zeros(elements(rows, numbers)) }
     }
 
-    /// Bytes of [`new`](Self::new).
-    pub fn planned_bytes(rows: usize, numbers: usize) -> usize {
-        elements(rows, numbers) * size_of::<T>()
-    }
-
-    /// The places of so many rows, one after the other: what is in them is of an earlier use.
+    /// The partial sums of `rows` rows, group by group; they hold values of an earlier use.
     ///
     /// # Panics
-    /// When it was made for less.
-    pub(super) fn places(&mut self, rows: usize, numbers: usize) -> &mut [T] {
-        let (needed, made) = (elements(rows, numbers), self.places.len());
-        assert!(needed <= made, "places for {needed} sums, made for {made}");
-        &mut self.places[..needed]
+    /// When it was made for fewer.
+    pub(super) fn partial(&mut self, rows: usize, numbers: usize) -> &mut [T] {
+        let needed = elements(rows, numbers);
+        let len = self.partial.len();
+        assert!(needed <= len, "{needed} partial sums, made for {len}");
+        &mut self.partial.host_mut()[..needed]
     }
 }
 
-/// All places together.
+/// Elements of all groups.
 fn elements(rows: usize, numbers: usize) -> usize {
     rows.div_ceil(GROUP_ROWS) * numbers
 }
 
-/// Adds what every place holds from `first` on, a place being so many numbers, to `totals`.
-pub(super) fn add_places<T: Float>(totals: &mut [T], places: &[T], numbers: usize, first: usize) {
+/// Adds the groups' partial sums, `numbers` each, from the `first` number on to `totals`.
+pub(super) fn add_partial<T: Float>(totals: &mut [T], partial: &[T], numbers: usize, first: usize) {
     totals.par_chunks_mut(COLUMN_CHUNK).enumerate().for_each(|(chunk, totals)| {
         simd::vectorize(
             #[inline(always)]
             || {
                 let mut sums = [T::ZERO; COLUMN_CHUNK];
                 let start = first + chunk * COLUMN_CHUNK;
-                for place in places.chunks_exact(numbers) {
-                    let place = &place[start..][..totals.len()];
-                    for (sum, &value) in sums.iter_mut().zip(place) {
+                for group in partial.chunks_exact(numbers) {
+                    let group = &group[start..][..totals.len()];
+                    for (sum, &value) in sums.iter_mut().zip(group) {
                         *sum += value;
                     }
                 }

@@ -52,83 +52,32 @@ pub(crate) fn vectorize<R>(work: impl FnOnce() -> R) -> R {
 /// Bytes of a cache line.
 pub(crate) const LINE_BYTES: usize = 64;
 
-/// Asks for every cache line of a run of elements that will be used soon; it need not exist.
+/// Prefetches every cache line of some elements, which need not exist.
 #[inline(always)]
 pub(crate) fn prefetch<T>(start: *const T, len: usize) {
     #[cfg(target_arch = "x86_64")]
-    ask::<{ std::arch::x86_64::_MM_HINT_T0 }, T>(start, len);
+    for line in cache_lines(start.cast(), len * size_of::<T>()) {
+        // SAFETY: SSE is a part of x86-64, and a prefetch accesses nothing.
+        unsafe { std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(line) };
+    }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = (start, len);
 }
 
-/// The same of a run that will be used later: no nearer than in the second cache.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-pub(crate) fn prefetch_far<T>(start: *const T, len: usize) {
-    ask::<{ std::arch::x86_64::_MM_HINT_T1 }, T>(start, len);
-}
-
-/// Copies `from` past the caches: no line is read before it is written, nor takes the place of
-/// another. Worth it for whole lines, written at once or part by part.
-///
-/// # Safety
-/// `to` must be writable over as many elements and the caller's alone until [`fence`] follows, and
-/// be aligned to 16 bytes, as must be their length. An element must be without padding.
-#[inline(always)]
-pub(crate) unsafe fn write_past<T: Copy>(to: *mut T, from: &[T]) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        use std::arch::x86_64::{__m128, _mm_stream_ps};
-        let pieces = size_of_val(from) / size_of::<__m128>();
-        debug_assert!(to.cast::<__m128>().is_aligned() && pieces > 0, "{to:?}, {pieces}");
-        let (to, from) = (to.cast::<__m128>(), from.as_ptr().cast::<__m128>());
-        for piece in 0..pieces {
-            // SAFETY: a part of both, aligned where it is written; SSE is a part of x86-64.
-            unsafe {
-                let value = from.wrapping_add(piece).read_unaligned();
-                _mm_stream_ps(to.wrapping_add(piece).cast(), value);
-            }
-        }
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    // SAFETY: as this function; the caller has `to` alone.
-    unsafe {
-        to.copy_from_nonoverlapping(from.as_ptr(), from.len());
-    }
-}
-
-/// Lets what this thread wrote past the caches be read.
-#[inline(always)]
-pub(crate) fn fence() {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: SSE is a part of x86-64.
-    unsafe {
-        std::arch::x86_64::_mm_sfence();
-    }
-}
-
-/// Elements that a pass over memory takes at once: a cache line of bf16, the smallest.
+/// Elements that a pass over memory processes at once: a cache line of bf16, the smallest element.
 pub(crate) const RUN: usize = LINE_BYTES / 2;
-/// Bytes that [`prefetch_ahead`] looks ahead.
+/// Distance of [`prefetch_ahead`].
 const AHEAD_BYTES: usize = 2048;
 
-/// Asks for as much as a run, 2 KiB further on: a pass over memory with many instructions for each
-/// line has too few loads under way, and not every processor foresees enough.
+/// Prefetches as many elements as the run has, 2 KiB further on: a pass over memory with many
+/// instructions for each line has too few loads in flight, and not every hardware prefetcher looks
+/// far enough ahead.
 #[inline(always)]
 pub(crate) fn prefetch_ahead<T>(run: &[T]) {
     prefetch(run.as_ptr().wrapping_byte_add(AHEAD_BYTES), run.len());
 }
 
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-fn ask<const HINT: i32, T>(start: *const T, len: usize) {
-    for line in cache_lines(start.cast(), len * size_of::<T>()) {
-        // SAFETY: SSE is a part of x86-64, and a prefetch accesses nothing.
-        unsafe { std::arch::x86_64::_mm_prefetch::<HINT>(line) };
-    }
-}
-
-/// The addresses of the cache lines that a run of bytes lies in, which need not start at one.
+/// The addresses of the cache lines that a range of bytes overlaps.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn cache_lines(start: *const i8, bytes: usize) -> impl Iterator<Item = *const i8> {
@@ -138,15 +87,15 @@ fn cache_lines(start: *const i8, bytes: usize) -> impl Iterator<Item = *const i8
         .map(move |offset| start.wrapping_sub(before).wrapping_add(offset))
 }
 
-/// What is computed at once in registers, as the partial sums of [`sum`] and [`dot`]: one AVX-512
-/// register of f32, two of f64.
+/// Elements that are computed at once in registers, as the partial sums of [`sum`] and [`dot`]: one
+/// AVX-512 register of f32, two of f64.
 pub(crate) const LANES: usize = 16;
 
-/// Some elements from `start` on as values: where slices are written, the compiler does not know
-/// that they lie apart, and would read each again.
+/// N elements from `start` on as values: where slices are written, the compiler does not know that
+/// they do not overlap, and would read each element again.
 #[inline(always)]
 pub(crate) fn values<T: Copy, const N: usize>(slice: &[T], start: usize) -> [T; N] {
-    *slice[start..].first_chunk().unwrap_or_else(|| unreachable!("a run that is whole"))
+    *slice[start..].first_chunk().unwrap_or_else(|| unreachable!("a whole run"))
 }
 
 /// Sum of products of both slices in a fixed order that vectorises.
@@ -240,7 +189,7 @@ mod tests {
 
     #[cfg(target_arch = "x86_64")]
     #[test]
-    fn every_line_of_a_run_is_named_once() {
+    fn every_line_of_a_range_is_prefetched_once() {
         let lines = |start: usize, bytes| -> Vec<usize> {
             let start = std::ptr::without_provenance(start);
             super::cache_lines(start, bytes).map(|line| line.addr()).collect()

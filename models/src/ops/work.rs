@@ -26,18 +26,18 @@ impl AddAssign for Work {
     }
 }
 
-/// No product, and traffic of so many elements and wide elements.
+/// No product, and traffic of `elements` elements and `wide` wide ones.
 fn traffic<E: Element>(elements: usize, wide: usize) -> Work {
     let bytes = elements as f64 * size_of::<E>() as f64;
     Work { flops: 0.0, bytes: bytes + wide as f64 * size_of::<E::Wide>() as f64 }
 }
 
-/// A product over so many multiplications.
+/// A product of `multiplications`, with the traffic of its operands and result.
 fn product<E: Element>(multiplications: usize, elements: usize, wide: usize) -> Work {
     Work { flops: 2.0 * multiplications as f64, ..traffic::<E>(elements, wide) }
 }
 
-/// How often the results of sums move.
+/// How often the results of sums move: those that are added to are read as well.
 fn moves(sums: Sums) -> usize {
     match sums {
         Sums::Write => 1,
@@ -45,14 +45,14 @@ fn moves(sums: Sums) -> usize {
     }
 }
 
-/// Y = X W^T, with an epilogue that moves `more` matrices (N, O).
+/// Y = X W^T, with an epilogue that moves `more` further matrices (N, O).
 pub fn linear<E: Element>(shape: matmul::Shape, more: usize) -> Work {
     let matmul::Shape { rows, inputs, outputs } = shape;
     let elements = rows * inputs + outputs * inputs + (1 + more) * rows * outputs;
     product::<E>(rows * inputs * outputs, elements, 0)
 }
 
-/// dX = dY W, where the epilogue reads or writes `more` other matrices (N, I).
+/// dX = dY W, with an epilogue that moves `more` further matrices (N, I).
 pub fn linear_input<E: Element>(shape: matmul::Shape, more: usize) -> Work {
     let matmul::Shape { rows, inputs, outputs } = shape;
     let elements = rows * outputs + outputs * inputs + (1 + more) * rows * inputs;
@@ -78,14 +78,14 @@ pub fn attention<E: Element>(shape: &attention::Shape) -> Work {
     product::<E>(2 * shape.pairs() * shape.head_width, elements, rows * shape.heads)
 }
 
-/// Five products per pair: scores again, and the gradients of probabilities, q, k and v.
+/// Five products per pair: scores, recomputed, and the gradients of probabilities, q, k and v.
 pub fn attention_backward<E: Element>(shape: &attention::Shape) -> Work {
     let rows = shape.sequences * shape.tokens;
     let elements = 2 * rows * (shape.qkv_width() + shape.width());
     product::<E>(5 * shape.pairs() * shape.head_width, elements, rows * shape.heads)
 }
 
-/// Turns queries and keys in place, forward or back.
+/// Rotates queries and keys in place, forward or backward.
 pub fn rope<E: Element>(rows: usize, shape: rope::Shape, head_width: usize) -> Work {
     traffic::<E>(2 * rows * shape.heads * head_width, 0)
 }
@@ -96,7 +96,7 @@ pub fn norm<E: Element>(elements: usize, stats: usize, is_backward: bool) -> Wor
     traffic::<E>(if is_backward { 4 } else { 2 } * elements, stats)
 }
 
-/// An op that moves `matrices` of so many elements.
+/// An op that moves `matrices` matrices of `elements` elements each.
 pub fn elementwise<E: Element>(matrices: usize, elements: usize) -> Work {
     traffic::<E>(matrices * elements, 0)
 }
@@ -111,33 +111,41 @@ pub fn embedding_backward<E: Element>(elements: usize, tables: usize) -> Work {
     traffic::<E>(elements, 2 * tables * elements)
 }
 
-/// The dimensions of one chunk of the head: tokens, C and V.
-pub(super) type Chunk = (usize, usize, usize);
+/// The dimensions of one chunk of the head.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct HeadChunk {
+    pub(super) tokens: usize,
+    /// C.
+    pub(super) width: usize,
+    /// V.
+    pub(super) vocabulary: usize,
+}
 
 /// Logits = H W^T, and dH = dlogits W: both move and multiply the same.
-pub(super) fn head<E: Element>((tokens, width, vocabulary): Chunk) -> Work {
+pub(super) fn head<E: Element>(chunk: HeadChunk) -> Work {
+    let HeadChunk { tokens, width, vocabulary } = chunk;
     let elements = tokens * vocabulary + (vocabulary + tokens) * width;
     product::<E>(tokens * width * vocabulary, elements, 0)
 }
 
 /// Reads the logits.
-pub(super) fn loss<E: Element>((tokens, _, vocabulary): Chunk) -> Work {
-    traffic::<E>(tokens * vocabulary, 0)
+pub(super) fn loss<E: Element>(chunk: HeadChunk) -> Work {
+    traffic::<E>(chunk.tokens * chunk.vocabulary, 0)
 }
 
 /// From the logits to their gradient.
-pub(super) fn loss_backward<E: Element>((tokens, _, vocabulary): Chunk) -> Work {
-    traffic::<E>(2 * tokens * vocabulary, 0)
+pub(super) fn loss_backward<E: Element>(chunk: HeadChunk) -> Work {
+    traffic::<E>(2 * chunk.tokens * chunk.vocabulary, 0)
 }
 
 /// dW = or += dlogits^T H.
-pub(super) fn head_weight<E: Element>(chunk: Chunk, sums: Sums) -> Work {
-    let (tokens, width, vocabulary) = chunk;
+pub(super) fn head_weight<E: Element>(chunk: HeadChunk, sums: Sums) -> Work {
+    let HeadChunk { tokens, width, vocabulary } = chunk;
     let wide = moves(sums) * vocabulary * width;
     product::<E>(tokens * width * vocabulary, tokens * (vocabulary + width), wide)
 }
 
-/// The sum of squares of so many f32 gradients.
+/// The sum of squares of `elements` f32 gradients.
 pub fn gradient_norm(elements: usize) -> Work {
     traffic::<f32>(elements, 0)
 }
@@ -195,8 +203,8 @@ mod tests {
             assert_eq!(work.flops, 0.0);
             work.bytes as usize
         };
-        let turned = rope::Shape { columns: 32, heads: 3 };
-        assert_eq!(bytes(rope::<bf16>(5, turned, 4)), 2 * 2 * 5 * 3 * 4);
+        let rotated = rope::Shape { columns: 32, heads: 3 };
+        assert_eq!(bytes(rope::<bf16>(5, rotated, 4)), 2 * 2 * 5 * 3 * 4);
         assert_eq!(bytes(norm::<bf16>(10, 4, false)), 2 * 20 + 16);
         assert_eq!(bytes(norm::<f32>(10, 4, true)), 4 * 40 + 16);
         assert_eq!(bytes(elementwise::<bf16>(3, 10)), 60);
@@ -209,8 +217,7 @@ mod tests {
 
     #[test]
     fn the_head_by_hand() {
-        // Three tokens, C = 5, V = 7.
-        let chunk = (3, 5, 7);
+        let chunk = HeadChunk { tokens: 3, width: 5, vocabulary: 7 };
         let work = |flops: usize, bytes: usize| Work { flops: flops as f64, bytes: bytes as f64 };
         assert_eq!(head::<bf16>(chunk), work(210, 2 * (21 + 35 + 15)));
         assert_eq!(loss::<bf16>(chunk), work(0, 42));

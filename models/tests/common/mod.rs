@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use device::ViewMut;
 use yardstick_models::{Layout, Pass, StepSink};
 
 /// A flat gradient that insists on the order of segments.
@@ -27,9 +28,9 @@ impl Flat {
 }
 
 impl StepSink for Flat {
-    fn gradient(&mut self, segment: usize) -> &mut [f32] {
+    fn gradient(&mut self, segment: usize) -> ViewMut<'_, f32> {
         assert!(segment >= self.complete, "segment {segment} was complete");
-        &mut self.values[self.segments[segment].clone()]
+        (&mut self.values[self.segments[segment].clone()]).into()
     }
 
     fn complete(&mut self, segment: usize) {

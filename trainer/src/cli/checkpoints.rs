@@ -19,24 +19,26 @@ pub(super) struct Ckpt {
 
 #[derive(Debug, Subcommand)]
 enum CkptCommand {
-    /// List what is there, newest first, and in which state.
+    /// List the checkpoints and their state, newest first.
     Ls(Ls),
-    /// Read every byte of a checkpoint and check its digests.
+    /// Read a checkpoint and check every byte against its digests.
     Verify(Verify),
 }
 
 #[derive(Debug, Args)]
 struct Ls {
-    /// The run's folder.
+    /// Folder of the run.
+    #[arg(value_name = "RUN")]
     folder: PathBuf,
-    /// As JSON.
+    /// Print JSON.
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Debug, Args)]
 struct Verify {
-    /// The run's folder.
+    /// Folder of the run.
+    #[arg(value_name = "RUN")]
     folder: PathBuf,
     /// Name of the checkpoint [default: the newest committed one].
     #[arg(long, value_name = "NAME")]
@@ -52,9 +54,9 @@ impl Ckpt {
     }
 }
 
-/// The store of a run's folder. A folder that is not there is bad usage.
+/// The checkpoints of a run. A missing folder is bad usage.
 pub(super) fn store(folder: &Path) -> Outcome<Store> {
-    let path = crate::folder::Folder::new(folder).checkpoints();
+    let path = crate::run::Folder::new(folder).checkpoints();
     if !path.is_dir() {
         let message =
             format!("{}: expected a run's folder with checkpoints/ in it", folder.display());
@@ -63,7 +65,7 @@ pub(super) fn store(folder: &Path) -> Outcome<Store> {
     Store::find(&path).map_err(unusable)
 }
 
-/// The name of the newest committed checkpoint of a run's folder.
+/// Name of the newest committed checkpoint of a run.
 pub(super) fn newest(store: &Store, folder: &Path) -> Outcome<String> {
     let newest = store.newest().map_err(unusable)?;
     newest.map(|newest| newest.name).ok_or_else(|| {
@@ -117,7 +119,7 @@ fn row(listed: &Listed) -> Value {
     json!({
         "name": listed.name,
         "step": listed.step,
-        "epoch": listed.epoch,
+        "attempt": listed.attempt,
         "state": state,
         "ranks": ranks,
         "bytes": bytes,
@@ -133,8 +135,10 @@ impl Verify {
         };
         let report = store.verify(&name).map_err(unusable)?;
         if report.problems.is_empty() {
-            let (files, chunks, bytes) = (report.files, report.chunks, report.bytes);
-            return print(format!("{name}: ok, {files} files, {chunks} chunks, {bytes} bytes"));
+            return print(format!(
+                "{name}: ok, {} files, {} chunks, {} bytes",
+                report.files, report.chunks, report.bytes
+            ));
         }
         for problem in &report.problems {
             print(format!("{name}: {problem}"))?;

@@ -5,11 +5,10 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 
 use super::{print, print_json};
-use crate::assemble::data_failure;
 use crate::data::{self, Format, InputFormat, TokenizePlan, Vocabulary};
 use crate::failure::{ExitCode, Failure, Outcome};
 
-/// Make token files of text, or say what a file is.
+/// Make token files from text, or describe one.
 #[derive(Debug, Args)]
 pub(super) struct Data {
     #[command(subcommand)]
@@ -22,35 +21,36 @@ enum DataCommand {
     Inspect(Inspect),
 }
 
-/// Turn text or JSON lines into one token file.
+/// Tokenize text or JSON lines into one token file.
 #[derive(Debug, Args)]
 struct Tokenize {
-    /// Text files, in this order.
-    #[arg(required = true)]
+    /// Text files, tokenized in this order.
+    #[arg(required = true, value_name = "INPUT")]
     inputs: Vec<PathBuf>,
-    /// The token file to make; it is replaced only when all went well.
+    /// The token file to write; an existing one is replaced only on success.
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
-    /// What turns text into token ids.
-    #[arg(long, value_enum, default_value = "gpt2")]
+    /// Tokenizer.
+    #[arg(long, value_enum, value_name = "NAME", default_value = "gpt2")]
     vocabulary: Vocabulary,
-    /// Inputs are JSON lines, with each document's text in this field.
+    /// The inputs are JSON lines; this field of each line holds a document's text.
     #[arg(long, value_name = "FIELD")]
     jsonl: Option<String>,
-    /// Family of the token file.
+    /// Format of the token file.
     #[arg(long, value_enum, default_value = "llmc")]
     format: Format,
-    /// As JSON.
+    /// Print JSON.
     #[arg(long)]
     json: bool,
 }
 
-/// Say what a token file is.
+/// Describe a token file: its format, tokens and documents.
 #[derive(Debug, Args)]
 struct Inspect {
-    /// The file.
+    /// The token file.
+    #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// As JSON.
+    /// Print JSON.
     #[arg(long)]
     json: bool,
 }
@@ -77,7 +77,7 @@ impl Tokenize {
             out: self.out,
             output_format: self.format,
         };
-        let report = data::tokenize(&plan).map_err(data_failure)?;
+        let report = data::tokenize(&plan)?;
         if self.json {
             return print_json(&report);
         }
@@ -90,7 +90,7 @@ impl Tokenize {
         ))
     }
 
-    /// Refuses what is called JSON lines and would be taken as one text, braces and all.
+    /// Refuses JSON lines without --jsonl: they would be tokenized as plain text, braces included.
     fn check(&self) -> Outcome<()> {
         let is_json = |path: &&PathBuf| {
             let is = |name| path.extension().is_some_and(|found| found.eq_ignore_ascii_case(name));
@@ -109,7 +109,7 @@ impl Tokenize {
 
 impl Inspect {
     fn run(self) -> Outcome<ExitCode> {
-        let inspection = data::inspect(&self.file).map_err(data_failure)?;
+        let inspection = data::inspect(&self.file)?;
         if self.json { print_json(&inspection) } else { print(inspection) }
     }
 }

@@ -11,18 +11,20 @@ use crate::failure::{ExitCode, Failure, Outcome};
 use crate::hugging_face;
 use crate::record::Record;
 
-/// How often the newest checkpoint is looked for again when the run removes it meanwhile.
+/// Attempts to read the newest checkpoint, which a run in progress may remove meanwhile.
 const TRIES: usize = 10;
 
-/// Write a run's weights as a Hugging Face folder: `config.json` and `model.safetensors`, in f32.
+/// Export the weights of a run to a Hugging Face folder.
 ///
-/// `GPT2LMHeadModel` and `LlamaForCausalLM` load it, and so does `yardstick train --init-from`.
+/// The folder has `config.json` and `model.safetensors`, in f32. `GPT2LMHeadModel` and
+/// `LlamaForCausalLM` load it, and so does `yardstick train --init-from`.
 #[derive(Debug, Args)]
 pub(super) struct Export {
-    /// The run's folder, or that of one of its checkpoints.
+    /// Folder of the run, or of one of its checkpoints.
+    #[arg(value_name = "RUN")]
     folder: PathBuf,
-    /// The folder to write; it must be empty or not there.
-    #[arg(long, value_name = "FOLDER")]
+    /// Folder to write; it must be empty or not exist.
+    #[arg(long, value_name = "DIR")]
     out: PathBuf,
     /// Name of the checkpoint [default: the newest committed one].
     #[arg(long, value_name = "NAME")]
@@ -35,7 +37,7 @@ impl Export {
         let store = store(run)?;
         let config = Config::load(&run.join("config.toml").to_string_lossy(), &[])?;
         let model = &config.workload.model;
-        let exported = from_a_living_run(
+        let exported = from_active_run(
             named,
             || newest(&store, run),
             |checkpoint| store.holds(checkpoint).unwrap_or(false),
@@ -52,7 +54,7 @@ impl Export {
         ))
     }
 
-    /// The run's folder and the checkpoint that was named, in whichever way.
+    /// The folder of the run, and the name of the checkpoint if the path or --checkpoint has one.
     fn source(&self) -> Outcome<(&Path, Option<String>)> {
         let is_run = self.folder.join("checkpoints").is_dir();
         let parent = self.folder.parent().filter(|parent| parent.ends_with("checkpoints"));
@@ -69,9 +71,9 @@ impl Export {
     }
 }
 
-/// Reads a checkpoint that the run may remove meanwhile, as it does with old ones: the newest is
-/// then another, and one that was named is gone.
-fn from_a_living_run<T>(
+/// Reads a checkpoint of a run that may still be training and remove it meanwhile. Then it reads
+/// the newest one of that time; a checkpoint that was named is an error.
+fn from_active_run<T>(
     named: Option<String>,
     newest: impl Fn() -> Outcome<String>,
     holds: impl Fn(&str) -> bool,
@@ -81,10 +83,10 @@ fn from_a_living_run<T>(
     let mut last = None;
     for _ in 0..tries {
         let checkpoint = named.clone().map_or_else(&newest, Ok)?;
-        // The newest was there when it was found, which may have been a while ago.
-        let was_there = named.is_none() || holds(&checkpoint);
+        // The newest existed when it was found.
+        let existed = named.is_none() || holds(&checkpoint);
         let removed = |failure: &Failure| {
-            failure.code == ExitCode::Checkpoint && was_there && !holds(&checkpoint)
+            failure.code == ExitCode::Checkpoint && existed && !holds(&checkpoint)
         };
         match read(&checkpoint) {
             Err(failure) if removed(&failure) => last = Some((checkpoint, failure)),
@@ -92,7 +94,8 @@ fn from_a_living_run<T>(
         }
     }
     let (checkpoint, failure) = last.expect("tried at least once");
-    let tries = if tries > 1 { format!(", as {} before it", tries - 1) } else { String::new() };
+    let tries =
+        if tries > 1 { format!(", as it did with {} others", tries - 1) } else { String::new() };
     Err(failure.context(format!(
         "{checkpoint}: the run removed it while it was read{tries}\n  \
          hint: export the newest, or train with a larger checkpoint.keep"
@@ -105,7 +108,7 @@ mod tests {
 
     use super::*;
 
-    /// Reads checkpoint after checkpoint, of which all but one vanish meanwhile.
+    /// Reads checkpoints that are removed meanwhile, except the one of read number `sound`.
     fn read(named: Option<&str>, sound: usize) -> (Outcome<String>, usize) {
         read_failing(ExitCode::Checkpoint, named, sound)
     }
@@ -113,7 +116,7 @@ mod tests {
     fn read_failing(code: ExitCode, named: Option<&str>, sound: usize) -> (Outcome<String>, usize) {
         let there = RefCell::new("s1".to_owned());
         let reads = Cell::new(0);
-        let outcome = from_a_living_run(
+        let outcome = from_active_run(
             named.map(str::to_owned),
             || Ok(there.borrow().clone()),
             |name| *there.borrow() == name,
@@ -130,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_may_be_gone_before_it_is_read() {
+    fn the_newest_may_be_removed_before_it_is_read() {
         let reads = Cell::new(0);
         let read = |name: &str| {
             reads.set(reads.get() + 1);
@@ -138,31 +141,31 @@ mod tests {
             if reads.get() > 1 { Ok(name.to_owned()) } else { Err(gone()) }
         };
         let newest = || Ok("s1".to_owned());
-        assert_eq!(from_a_living_run(None, newest, |_| false, read).unwrap(), "s1");
+        assert_eq!(from_active_run(None, newest, |_| false, read).unwrap(), "s1");
     }
 
     #[test]
-    fn a_failure_of_another_kind_is_told_as_it_is() {
+    fn a_failure_of_another_kind_is_returned_unchanged() {
         let (outcome, reads) = read_failing(ExitCode::Usage, None, 2);
         assert_eq!((outcome.unwrap_err().to_string().as_str(), reads), ("No such file", 1));
     }
 
     #[test]
-    fn the_newest_is_read_again_when_the_run_removes_it_meanwhile() {
+    fn the_next_newest_is_read_when_the_run_removes_the_newest() {
         assert_eq!(read(None, 3).0.unwrap(), "s3");
         let (outcome, reads) = read(None, TRIES + 1);
         let failure = outcome.unwrap_err();
         assert_eq!((failure.code, reads), (ExitCode::Checkpoint, TRIES));
-        let told = failure.to_string();
-        assert!(told.starts_with(&format!("s{TRIES}: the run removed it")), "{told}");
+        let message = failure.to_string();
+        assert!(message.starts_with(&format!("s{TRIES}: the run removed it")), "{message}");
     }
 
     #[test]
-    fn one_that_was_named_is_said_to_be_removed() {
+    fn a_named_checkpoint_that_was_removed_is_an_error() {
         let (outcome, reads) = read(Some("s1"), 2);
-        let told = outcome.unwrap_err().to_string();
-        assert!(told.starts_with("s1: the run removed it while it was read\n"), "{told}");
-        assert!(told.ends_with("No such file"), "{told}");
+        let message = outcome.unwrap_err().to_string();
+        assert!(message.starts_with("s1: the run removed it while it was read\n"), "{message}");
+        assert!(message.ends_with("No such file"), "{message}");
         assert_eq!(reads, 1);
         let never = read(Some("s9"), 2).0.unwrap_err().to_string();
         assert_eq!(never, "No such file", "it was not there before either");

@@ -1,8 +1,10 @@
-//! The command line: one subcommand a file.
+//! The command line: each subcommand in a file of its own.
 
 mod checkpoints;
+mod completions;
 mod data;
 mod export;
+mod man;
 mod plan;
 mod report;
 mod train;
@@ -12,21 +14,40 @@ use std::io::Write;
 
 use clap::{Parser, Subcommand};
 
-use crate::announce::tell_failure;
 use crate::failure::{ExitCode, Failure, Outcome};
-use crate::run::Over;
+use crate::run::Exit;
+use crate::run::console::report_failure;
 use crate::telemetry::LogFormat;
 
 /// A fixed, self-instrumented GPT and Llama training workload for AI clusters.
 ///
-/// Says how fast a machine or cluster trains, where each step's time goes, and whether checkpoints
-/// and restarts work. Start with `yardstick train`; under `mpirun` the same command uses all ranks.
+/// Measures how fast a machine or cluster trains, where the time of each step goes, and whether
+/// checkpoints and restarts work. Start with `yardstick train`; under `mpirun`, the same command
+/// trains on all ranks.
 #[derive(Debug, Parser)]
-#[command(name = "yardstick", version, propagate_version = true, max_term_width = 100)]
+#[command(
+    name = "yardstick",
+    version = env!("YARDSTICK_VERSION"),
+    propagate_version = true,
+    after_long_help = EXIT_CODES,
+    max_term_width = 100
+)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
 }
+
+/// Shown by `--help` and in the man page.
+const EXIT_CODES: &str = "\
+Exit codes of a process:
+   0  done
+   1  internal error
+   2  bad usage, configuration or data file
+   3  environment not fit: a device, a library or memory is missing
+   4  a loss or gradient is not finite; training stopped before the update
+   5  a peer was lost, or an operation exceeded its deadline
+   6  no usable checkpoint where one is required, or a required save failed
+  75  stopped on request after a committed checkpoint; the same command continues the run";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -37,9 +58,11 @@ enum Command {
     Data(data::Data),
     Ckpt(checkpoints::Ckpt),
     Export(export::Export),
+    Completions(completions::Completions),
+    Man(man::Man),
 }
 
-/// Runs one command line and returns its exit code. Errors are told on stderr.
+/// Runs the command line of this process and returns its exit code. Errors go to stderr.
 pub fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
@@ -59,38 +82,40 @@ pub fn main() -> ExitCode {
         Command::Data(data) => data.run(),
         Command::Ckpt(ckpt) => ckpt.run(),
         Command::Export(export) => export.run(),
+        Command::Completions(completions) => completions.run(),
+        Command::Man(man) => man.run(),
     };
-    outcome.unwrap_or_else(|failure| tell(LogFormat::Text, &failure))
+    outcome.unwrap_or_else(|failure| report(LogFormat::Text, &failure))
 }
 
-fn tell(format: LogFormat, failure: &Failure) -> ExitCode {
-    tell_failure(format, failure);
+fn report(format: LogFormat, failure: &Failure) -> ExitCode {
+    report_failure(format, failure);
     failure.code
 }
 
-/// A rank that failed, also to part from the others, ends at once: its communication thread may be
-/// stuck in an MPI library, whose exit handlers would then wait for it or fail.
-fn end_training(format: LogFormat, outcome: Outcome<Over>) -> ExitCode {
+/// Ends the process without exit handlers if training or MPI_Finalize failed: the communication
+/// thread may be stuck in the MPI library, whose exit handlers would then wait for it or fail.
+fn end_training(format: LogFormat, outcome: Outcome<Exit>) -> ExitCode {
     let code = match outcome {
-        Ok(Over { code, has_parted: true }) => return code,
-        Ok(Over { code, .. }) => code,
-        Err(failure) => tell(format, &failure),
+        Ok(Exit { code, is_orderly: true }) => return code,
+        Ok(Exit { code, .. }) => code,
+        Err(failure) => report(format, &failure),
     };
     let _ = std::io::stdout().flush();
-    launch::signals::exit_at_once(code as i32)
+    launch::signals::exit_immediately(code as i32)
 }
 
-/// Makes a panic on any thread the end of the process, with exit code 1: a rank that is half dead
-/// would let the others hang.
+/// Makes a panic on any thread end the process, with exit code 1: the other ranks would wait for a
+/// rank that lost one of its threads.
 pub fn end_on_panic() {
-    let tell = std::panic::take_hook();
+    let default_hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        tell(panic);
-        launch::signals::exit_at_once(ExitCode::Internal as i32);
+        default_hook(panic);
+        launch::signals::exit_immediately(ExitCode::Internal as i32);
     }));
 }
 
-/// Writes an answer to stdout. A reader that went away early is not an error.
+/// Writes a line to stdout. A closed pipe is not an error.
 fn print(text: impl std::fmt::Display) -> Outcome<ExitCode> {
     match writeln!(std::io::stdout(), "{text}") {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
@@ -100,7 +125,7 @@ fn print(text: impl std::fmt::Display) -> Outcome<ExitCode> {
     }
 }
 
-/// Writes an answer to stdout as JSON.
+/// Writes a value to stdout as JSON.
 fn print_json(value: &impl serde::Serialize) -> Outcome<ExitCode> {
     let text = serde_json::to_string_pretty(value)
         .map_err(|error| Failure::new(ExitCode::Internal, error))?;

@@ -7,12 +7,13 @@ use clap::Args;
 use super::{print, print_json};
 use crate::failure::{ExitCode, Failure, Outcome};
 
-/// Say what a run's folder tells: speed, phases, loss, checkpoints.
+/// Summarize a run: speed, time per phase, loss, checkpoints.
 #[derive(Debug, Args)]
 pub(super) struct Report {
-    /// The run's folder.
+    /// Folder of the run.
+    #[arg(value_name = "RUN")]
     folder: PathBuf,
-    /// As JSON.
+    /// Print JSON.
     #[arg(long)]
     json: bool,
 }

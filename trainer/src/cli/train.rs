@@ -2,70 +2,76 @@
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 use tracing_subscriber::EnvFilter;
 
-use crate::config::{Config, Every};
+use crate::config::{Config, Interval, duration};
 use crate::failure::Outcome;
-use crate::inject::Injection;
-use crate::run::{self, Over, RunOptions};
+use crate::fault_injection::Injection;
+use crate::run::{self, Exit, RunOptions};
 use crate::telemetry::LogFormat;
 
 /// Train a workload: alone, or as one rank of `mpirun`.
 ///
-/// The same --out resumes from the newest checkpoint in it.
+/// With the --out of an earlier run, training resumes from its newest committed checkpoint. Flags
+/// override the workload file.
 #[derive(Debug, Args)]
 pub(super) struct Train {
     /// A preset (see `yardstick workloads`) or a TOML file.
     #[arg(long, value_name = "NAME|FILE", default_value = "smoke")]
     workload: String,
-    /// Changes one value, as in `--set batch.micro_sequences=2`; may be repeated.
+    /// Set one value of the configuration, as in `--set batch.micro_sequences=2`; may be repeated.
     #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
     overrides: Vec<String>,
-    /// Where to compute.
+    /// Device to compute on [default: cpu].
     #[arg(long, value_parser = ["cpu", "cuda"])]
     device: Option<String>,
-    /// Which implementation: the workload itself, or candle's autograd to check it against.
+    /// Implementation of the model: `fused` is the workload; `candle`, on autograd, is the
+    /// reference to check it against [default: fused].
     #[arg(long, value_parser = ["fused", "candle"])]
     engine: Option<String>,
-    /// Compute threads of each rank [default: the cores it may run on, divided among ranks that
+    /// Compute threads of each rank [default: the available cores, divided among the ranks that
     /// share them].
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
-    /// Stop after this many steps, before the schedule ends.
+    /// Stop after step N, before the schedule ends.
     #[arg(long, value_name = "N")]
     steps: Option<u64>,
-    /// The run's folder [default: a new one under runs/].
+    /// Folder of the run [default: a new one under runs/].
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Refuse a folder that is not empty, rather than resume.
+    /// Fail if the folder of the run is not empty, instead of resuming.
     #[arg(long)]
     fresh: bool,
-    /// Start with the weights of a Hugging Face folder (ours, or any GPT-2 or Llama of the same
-    /// dimensions); a run that resumes does not read them again.
-    #[arg(long, value_name = "FOLDER")]
+    /// Load the initial weights from a Hugging Face folder: an export, or any GPT-2 or Llama of the
+    /// same dimensions. Ignored when resuming.
+    #[arg(long, value_name = "DIR")]
     init_from: Option<String>,
-    /// Save every 50steps or 100s (`never`: only at the end).
+    /// Interval between checkpoints: steps, as in 50steps, a duration, as in 90s or 5m, or `never`
+    /// (only at the end) [default: never].
     #[arg(long, value_name = "INTERVAL")]
-    checkpoint_every: Option<Every>,
-    /// Measure the held-out loss every N steps.
+    checkpoint_every: Option<Interval>,
+    /// Evaluate the held-out loss every N steps.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     eval_every: Option<u64>,
-    /// Stop once the loss is this low (held-out loss with --eval-every, else the step's loss).
+    /// Stop when the loss is at most this: the held-out loss with --eval-every, else the training
+    /// loss.
     #[arg(long, value_name = "NATS", value_parser = finite)]
     target_loss: Option<f64>,
-    /// Every operation between ranks ends within this time, or the run does, as in `120s`.
-    #[arg(long, value_name = "TIME", value_parser = seconds)]
-    deadline: Option<f64>,
-    /// What is told on stderr, for people or as JSON lines for programs.
-    #[arg(long, value_enum, default_value = "text")]
+    /// Timeout of every operation between ranks, as in 90s or 5m; the run ends with exit code 5
+    /// after it [default: 2m].
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    deadline: Option<Duration>,
+    /// Format of what is logged on stderr.
+    #[arg(long, value_enum, value_name = "FORMAT", default_value = "text")]
     pub(super) log_format: LogFormat,
-    /// Print what each op of this step took (calls, time, FLOP/s, bytes/s, shares of what the
-    /// machine can do) to stdout.
+    /// Print a profile of step N on stdout: the calls, time, FLOP/s and bytes/s of each op, also as
+    /// shares of the rates measured on this machine.
     #[arg(long, value_name = "N")]
     profile_step: Option<u64>,
-    /// Injects a fault for a drill or a test: kill|nan|hang|slow|stop@step=S,rank=R[,point=P].
+    /// Inject a fault, for a drill or a test: kill|nan|hang|slow|stop@step=S,rank=R[,failpoint=P].
     #[arg(long, value_name = "FAULT")]
     inject: Vec<Injection>,
 }
@@ -75,21 +81,14 @@ fn finite(text: &str) -> Result<f64, String> {
     number.ok_or_else(|| format!("{text:?}: expected a number"))
 }
 
-fn seconds(text: &str) -> Result<f64, String> {
-    match text.parse() {
-        Ok(Every::Seconds(seconds)) => Ok(seconds),
-        _ => Err(format!("{text:?}: expected a time such as 120s")),
-    }
-}
-
-/// Warnings by default; `RUST_LOG` asks for more or less. A stderr that is gone ends no run.
+/// Warnings by default; `RUST_LOG` selects more or less. A closed stderr does not end the run.
 fn log_to_stderr(format: LogFormat) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
     let is_plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
-        .log_internal_errors(false) // they would be printed to that stderr, and panic
+        .log_internal_errors(false) // printed to that closed stderr, they would panic
         .with_ansi(std::io::stderr().is_terminal() && !is_plain);
     match format {
         LogFormat::Text => log.with_target(false).init(),
@@ -98,7 +97,7 @@ fn log_to_stderr(format: LogFormat) {
 }
 
 impl Train {
-    pub(super) fn run(self) -> Outcome<Over> {
+    pub(super) fn run(self) -> Outcome<Exit> {
         log_to_stderr(self.log_format);
         let config = Config::load(&self.workload, &self.overrides())?;
         run::run(&RunOptions {
@@ -114,7 +113,7 @@ impl Train {
         })
     }
 
-    /// Everyday flags are short for settings.
+    /// The `--set` values, and the flags that are short for one.
     fn overrides(&self) -> Vec<String> {
         let mut all = self.overrides.clone();
         let mut set = |key: &str, value: Option<String>| {
@@ -125,8 +124,8 @@ impl Train {
         let quoted = |text: String| toml::Value::String(text).to_string();
         set("run.init_from", self.init_from.clone().map(quoted));
         set("run.threads", self.threads.map(|n| n.to_string()));
-        set("checkpoint.every", self.checkpoint_every.map(|every| every.to_string()));
-        set("collectives.deadline_s", self.deadline.map(|seconds| seconds.to_string()));
+        set("checkpoint.every", self.checkpoint_every.map(|interval| interval.to_string()));
+        set("collectives.deadline", self.deadline.map(duration::format));
         all
     }
 }

@@ -7,21 +7,21 @@ use serde::Serialize;
 use super::{print, print_json};
 use crate::config::Config;
 use crate::failure::{ExitCode, Outcome};
-use crate::sizing::{Shape, Sizing, compute_threads};
+use crate::plan::{Plan, Shape, compute_threads};
 
-/// List the workloads, or show one as TOML that `--workload FILE` accepts back.
+/// List the preset workloads and their sizes, or show one as TOML.
 #[derive(Debug, Args)]
 pub(super) struct Workloads {
     #[command(subcommand)]
     command: Option<WorkloadsCommand>,
-    /// As JSON.
+    /// Print JSON.
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Debug, Subcommand)]
 enum WorkloadsCommand {
-    /// Print one workload's configuration as TOML.
+    /// Print a workload's configuration as TOML, which `--workload` accepts as a file.
     Show {
         /// A preset or a TOML file.
         name: String,
@@ -33,7 +33,7 @@ struct Row {
     name: &'static str,
     id: String,
     #[serde(flatten)]
-    sizing: Sizing,
+    plan: Plan,
 }
 
 impl Workloads {
@@ -46,8 +46,8 @@ impl Workloads {
             let id = config.workload.id(None);
             let threads = compute_threads(&config, 1);
             let shape = Shape { world: 1, local: 1, threads, shares_memory: false };
-            let sizing = Sizing::new(&config, shape, 0)?;
-            Ok(Row { name, id, sizing })
+            let plan = Plan::new(&config, shape, None)?;
+            Ok(Row { name, id, plan })
         });
         let rows: Vec<Row> = rows.collect::<Outcome<_>>()?;
         if self.json { print_json(&rows) } else { print(table(&rows)) }
@@ -68,18 +68,18 @@ fn table(rows: &[Row]) -> String {
         "here",
     ]);
     for row in rows {
-        let sizing = &row.sizing;
+        let plan = &row.plan;
         let gibibytes = |bytes: u64| format!("{:.2}", bytes as f64 / f64::from(1 << 30));
         table.add_row([
             row.name.to_owned(),
-            sizing.parameters.to_string(),
-            format!("{:.1}", sizing.flops_per_token_causal / 1e6),
-            format!("{:.1}", sizing.flops_per_token_full / 1e6),
-            gibibytes(sizing.weight_bytes),
-            gibibytes(sizing.optimizer_bytes),
-            gibibytes(sizing.activation_bytes),
-            gibibytes(sizing.checkpoint_bytes),
-            if sizing.fits { "runs" } else { "plan-only" }.to_owned(),
+            plan.parameters.to_string(),
+            format!("{:.1}", plan.flops_per_token_causal / 1e6),
+            format!("{:.1}", plan.flops_per_token_full / 1e6),
+            gibibytes(plan.weight_bytes),
+            gibibytes(plan.optimizer_bytes),
+            gibibytes(plan.activation_bytes),
+            gibibytes(plan.checkpoint_bytes),
+            if plan.fits { "runs" } else { "plan-only" }.to_owned(),
         ]);
     }
     for column in table.column_iter_mut().skip(1) {

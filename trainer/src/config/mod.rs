@@ -3,13 +3,15 @@
 //! Values come from a preset or a TOML file, then from `--set key=value`, last wins. An unknown key
 //! or an impossible value is an error that names it.
 
-mod every;
+pub(crate) mod duration;
+mod interval;
 mod origin;
 mod overrides;
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use launch::Backend;
+use launch::bootstrap::Backend;
 use models::Workload;
 use models::workload::Compute;
 use serde::{Deserialize, Serialize};
@@ -17,18 +19,15 @@ use toml::{Table, Value};
 
 use crate::failure::{Failure, Outcome};
 
-pub use every::Every;
+pub use interval::Interval;
 use origin::Origin;
 
 /// Sections that decide what is computed, and so the workload id.
 const WORKLOAD_SECTIONS: [&str; 6] =
     ["model", "data", "batch", "precision", "optimizer", "schedule"];
 
-/// Longest time in a configuration: a year. Clocks overflow far above it.
-const SECONDS_MAX: f64 = 366.0 * 86_400.0;
-
-/// Most compute threads of one rank: what a binding can name.
-const THREADS_MAX: usize = launch::threads::CORES_MAX;
+/// Most compute threads of one rank: as many cores as a CPU mask has.
+const THREADS_MAX: usize = launch::CORES_MAX;
 
 /// A resolved configuration.
 #[derive(Debug, Clone, PartialEq)]
@@ -37,9 +36,9 @@ pub struct Config {
     pub name: String,
     /// Folder that relative data files start from.
     pub base: PathBuf,
-    /// The hashed half.
+    /// The half that is hashed into the workload id.
     pub workload: Workload,
-    /// The unhashed half.
+    /// The half that is not.
     pub settings: Settings,
 }
 
@@ -49,11 +48,11 @@ pub struct Config {
 pub struct Settings {
     /// How it is computed.
     pub run: RunConfig,
-    /// How ranks talk.
+    /// How ranks communicate.
     pub collectives: CollectivesConfig,
-    /// How state survives.
+    /// When and how checkpoints are saved.
     pub checkpoint: CheckpointConfig,
-    /// What is told.
+    /// What is logged and measured.
     pub telemetry: TelemetryConfig,
 }
 
@@ -64,7 +63,7 @@ pub enum Engine {
     /// Explicit forward and backward: the workload itself.
     #[default]
     Fused,
-    /// candle's modules and autograd: the oracle.
+    /// candle's modules and autograd: the reference.
     Candle,
 }
 
@@ -87,21 +86,20 @@ pub struct RunConfig {
     pub engine: Engine,
     /// Which device.
     pub device: Device,
-    /// Same workload, world and machine: same bits. False would allow faster choices that cannot
-    /// promise this; no engine of this build has any.
+    /// Same workload, world and machine: same bits. `false` would allow faster algorithms that do
+    /// not guarantee this; no engine of this build has any.
     pub deterministic: bool,
-    /// Compute threads of each rank; 0 divides the cores that it may run on among the ranks that
-    /// share them.
+    /// Compute threads of each rank; 0 divides the available cores among the ranks that share them.
     pub threads: usize,
-    /// Each rank holds and updates the optimizer state of its parts alone (ZeRO-1).
+    /// Each rank holds and updates the optimizer state of its own parts only (ZeRO-1).
     pub shard_optimizer: bool,
     /// Keep only each block's input in forward and run the block again in backward: less memory
     /// for about a third more work, and the same bits.
     pub recompute: bool,
     /// Keep weights packed from one micro-batch of a step to the next, where micro-batches are so
     /// small that packing takes time ([`models::fused::packing_pays`]): the memory of each weight
-    /// of a product twice again (four times for bf16 on processors without its products, three
-    /// times for f32 on those with AMX), half of that for the head's table. The bits are the same.
+    /// of a product twice again (four times for bf16 on processors without its products),
+    /// half of that for the head's table. The bits are the same.
     pub pack_weights: bool,
     /// Hugging Face folder with the weights of step 0; they are made from the seed without. In a
     /// workload file it is relative to the file, as data is; on the command line it is not.
@@ -132,16 +130,22 @@ pub struct CollectivesConfig {
     pub backend: Backend,
     /// Smallest size of a gradient bucket in bytes (the last one may be smaller).
     pub bucket_bytes: usize,
-    /// Let computing go on while buckets are under way: reductions during backward, and gathers of
-    /// a sharded optimizer's weights during the next forward.
+    /// Overlap communication with computation: reductions with backward, and the all-gather of a
+    /// sharded optimizer's weights with the next forward.
     pub overlap: bool,
-    /// Every operation ends within this many seconds, or the run does.
-    pub deadline_s: f64,
+    /// Longest time that an operation between ranks may take; the run ends with an error after it.
+    #[serde(with = "duration")]
+    pub deadline: Duration,
 }
 
 impl Default for CollectivesConfig {
     fn default() -> Self {
-        Self { backend: Backend::Auto, bucket_bytes: 32 << 20, overlap: true, deadline_s: 120.0 }
+        Self {
+            backend: Backend::Auto,
+            bucket_bytes: 32 << 20,
+            overlap: true,
+            deadline: Duration::from_secs(120),
+        }
     }
 }
 
@@ -149,19 +153,21 @@ impl Default for CollectivesConfig {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CheckpointConfig {
-    /// When to save: `50steps`, `100s` or `never`.
-    pub every: Every,
+    /// When to save: `50steps`, `5m` or `never`.
+    pub every: Interval,
     /// Save after the last step as well.
     pub at_end: bool,
-    /// How many committed checkpoints stay.
+    /// How many committed checkpoints to keep.
     pub keep: usize,
-    /// Ranks wait this many seconds for the slowest writer or reader before the run ends.
-    pub deadline_s: f64,
+    /// Longest time that ranks wait for the slowest writer or reader; the run ends with an error
+    /// after it.
+    #[serde(with = "duration")]
+    pub deadline: Duration,
 }
 
 impl Default for CheckpointConfig {
     fn default() -> Self {
-        Self { every: Every::Never, at_end: true, keep: 2, deadline_s: 600.0 }
+        Self { every: Interval::Never, at_end: true, keep: 2, deadline: Duration::from_secs(600) }
     }
 }
 
@@ -169,21 +175,27 @@ impl Default for CheckpointConfig {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TelemetryConfig {
-    /// Steps between lines for people.
+    /// Steps between lines of the console.
     pub log_every_steps: u64,
-    /// Seconds of measuring the matmul rate after the first step; 0 leaves `mfu_measured` null.
-    pub matmul_probe_s: f64,
+    /// How long to measure the matmul rate, at all of its moments together; `0s` leaves
+    /// `mfu_measured` null.
+    #[serde(with = "duration")]
+    pub matmul_probe: Duration,
 }
 
 impl Default for TelemetryConfig {
     fn default() -> Self {
-        Self { log_every_steps: 10, matmul_probe_s: 0.25 }
+        Self { log_every_steps: 10, matmul_probe: Duration::from_millis(250) }
     }
 }
 
 impl Config {
-    /// What the fused engine computes in and keeps on each of `world` ranks.
-    pub(crate) fn fused_options(&self, world: usize) -> Outcome<models::fused::Options> {
+    /// What the fused engine computes in and keeps, on so many threads of each of `world` ranks.
+    pub(crate) fn fused_options(
+        &self,
+        world: usize,
+        threads: usize,
+    ) -> Outcome<models::fused::Options> {
         let (batch, run) = (&self.workload.batch, &self.settings.run);
         let tokens = batch.micro_sequences * batch.sequence_tokens;
         let pays = models::fused::packing_pays(batch.accumulation(world)?, tokens);
@@ -191,6 +203,7 @@ impl Config {
             compute: self.workload.precision.compute,
             recompute: run.recompute,
             pack_weights: run.pack_weights && pays,
+            threads,
         })
     }
 
@@ -219,15 +232,16 @@ impl Config {
     }
 }
 
-/// What decides what is computed, and all else.
+/// Parses both halves, with the overrides applied.
 fn halves(origin: &Origin<'_>, overrides: &[String]) -> Outcome<(Workload, Settings)> {
     let mut table: Table = origin.text.parse().map_err(|error| origin.not_toml(&error))?;
-    start_from(&origin.base, &mut table);
+    resolve_init_from(&origin.base, &mut table);
     for item in overrides {
         overrides::apply(&mut table, item)?;
     }
     let is_hashed = |key: &str| WORKLOAD_SECTIONS.contains(&key);
-    let (mut hashed, mut settings) = (Table::new(), Table::new());
+    let mut hashed = Table::new();
+    let mut settings = Table::new();
     for (key, value) in table {
         let half = if is_hashed(&key) { &mut hashed } else { &mut settings };
         half.insert(key, value);
@@ -241,18 +255,18 @@ fn halves(origin: &Origin<'_>, overrides: &[String]) -> Outcome<(Workload, Setti
     Ok((workload, settings))
 }
 
-/// A folder of weights that a file names starts from the file's own folder.
-fn start_from(base: &Path, table: &mut Table) {
+/// A relative `run.init_from` in a workload file is relative to the folder of that file.
+fn resolve_init_from(base: &Path, table: &mut Table) {
     let run = table.get_mut("run").and_then(Value::as_table_mut);
     if let Some(Value::String(folder)) = run.and_then(|run| run.get_mut("init_from")) {
         *folder = base.join(&*folder).to_string_lossy().into_owned();
     }
 }
 
-/// Checks every value that can be checked without knowing the world.
+/// Checks every value that can be checked without knowing the world size.
 fn validate(workload: &Workload, settings: &Settings) -> Outcome<()> {
     workload.validate()?;
-    workload.batch.accumulation(1)?; // what one rank cannot divide no world can
+    workload.batch.accumulation(1)?; // what one rank cannot divide, no world can
     settings.validate()?;
     let compute = workload.precision.compute;
     if settings.run.engine == Engine::Candle && compute != Compute::F32 {
@@ -263,12 +277,12 @@ fn validate(workload: &Workload, settings: &Settings) -> Outcome<()> {
 
 impl Settings {
     fn validate(&self) -> Outcome<()> {
-        for (key, deadline_s) in [
-            ("collectives.deadline_s", self.collectives.deadline_s),
-            ("checkpoint.deadline_s", self.checkpoint.deadline_s),
+        for (key, deadline) in [
+            ("collectives.deadline", self.collectives.deadline),
+            ("checkpoint.deadline", self.checkpoint.deadline),
         ] {
-            if !(deadline_s > 0.0 && deadline_s <= SECONDS_MAX) {
-                return Err(invalid(key, deadline_s, "above 0, at most a year"));
+            if deadline.is_zero() {
+                return Err(invalid(key, duration::format(deadline), "a duration above 0"));
             }
         }
         if self.run.threads > THREADS_MAX {
@@ -278,7 +292,7 @@ impl Settings {
             return Err(invalid(
                 "run.deterministic",
                 false,
-                "true: nothing here is faster without",
+                "true: no engine of this build is faster without",
             ));
         }
         if self.run.recompute && self.run.engine == Engine::Candle {
@@ -292,10 +306,6 @@ impl Settings {
         }
         if self.telemetry.log_every_steps == 0 {
             return Err(invalid("telemetry.log_every_steps", 0, "at least 1"));
-        }
-        let probe_s = self.telemetry.matmul_probe_s;
-        if !(0.0..=SECONDS_MAX).contains(&probe_s) {
-            return Err(invalid("telemetry.matmul_probe_s", probe_s, "0 to a year"));
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! The text that a configuration starts from, and where in it a mistake lies.
+//! The preset or file that a configuration starts from, and the line of an error in it.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -9,9 +9,9 @@ use toml::de::{DeTable, Deserializer, Error};
 
 use crate::failure::{Failure, Outcome};
 
-/// A preset or a file, and what the command line changes of it.
+/// A preset or a file, and the overrides of the command line.
 pub(super) struct Origin<'a> {
-    /// As the user named it.
+    /// What the user wrote after --workload.
     named: &'a str,
     overrides: &'a [String],
     /// Name for people.
@@ -26,8 +26,9 @@ impl<'a> Origin<'a> {
     /// Reads a preset or a file.
     pub(super) fn read(named: &'a str, overrides: &'a [String]) -> Outcome<Self> {
         if let Some(text) = models::presets::text(named) {
-            let (name, base, text) = (named.to_owned(), PathBuf::from("."), text.to_owned());
-            return Ok(Self { named, overrides, name, base, text });
+            let name = named.to_owned();
+            let base = PathBuf::from(".");
+            return Ok(Self { named, overrides, name, base, text: text.to_owned() });
         }
         let path = Path::new(named);
         let text = std::fs::read_to_string(path).map_err(|error| {
@@ -42,31 +43,31 @@ impl<'a> Origin<'a> {
         Ok(Self { named, overrides, name: name.into_owned(), base, text })
     }
 
-    /// Text that is no TOML at all.
+    /// An error for text that is not TOML.
     pub(super) fn not_toml(&self, error: &Error) -> Failure {
-        let place = self.place(error.span().map(|span| span.start));
-        Failure::usage(format!("{place}: not valid TOML: {}", error.message()))
+        let location = self.location(error.span().map(|span| span.start));
+        Failure::usage(format!("{location}: not valid TOML: {}", error.message()))
     }
 
-    /// An unknown or missing key, or a value of another type: the file's mistake if the file alone
-    /// has it as well; one of the command line if the file alone has none; of both if it has
-    /// another one.
+    /// An error for an unknown or missing key, or a value of the wrong type. It names the file if
+    /// the file without overrides has the same error, `--set` if the file has none, and both if the
+    /// file has a different one.
     pub(super) fn misfit<T>(&self, error: &Error, is_of_half: impl Fn(&str) -> bool) -> Failure
     where
         T: for<'de> Deserialize<'de>,
     {
-        let place = match self.misfit_alone::<T>(is_of_half) {
+        let location = match self.misfit_alone::<T>(is_of_half) {
             Some((message, span)) if message == error.message() => {
-                self.place(span.map(|span| span.start))
+                self.location(span.map(|span| span.start))
             }
             _ if self.overrides.is_empty() => self.named.to_owned(),
             None => "--set".to_owned(),
             Some(_) => format!("{} with --set", self.named),
         };
-        Failure::usage(format!("{place}: {}", error.to_string().trim_end().replace('\n', " ")))
+        Failure::usage(format!("{location}: {}", error.to_string().trim_end().replace('\n', " ")))
     }
 
-    /// What is wrong with the text alone, and where if that is not the whole of it.
+    /// The error of the text without overrides, and its range if that is not the whole text.
     fn misfit_alone<T>(
         &self,
         is_of_half: impl Fn(&str) -> bool,
@@ -83,8 +84,9 @@ impl<'a> Origin<'a> {
         Some((error.message().to_owned(), error.span().filter(|span| *span != whole)))
     }
 
-    /// An impossible value: the file's mistake if the file `alone` has it as well. Where that fails
-    /// of another mistake, one of both if the file has the key and the command line does not.
+    /// Adds where an impossible value comes from. It is the file, if that has the same error
+    /// `alone`, without overrides. It is the file with `--set`, if the file has a different error
+    /// alone, and the key is in the file and not overridden.
     pub(super) fn blame(&self, failure: Failure, alone: Option<&Failure>) -> Failure {
         let (Some(models::Error::Invalid { key, .. }), Some(alone)) =
             (failure.error.downcast_ref(), alone)
@@ -97,7 +99,7 @@ impl<'a> Origin<'a> {
             return failure;
         }
         let with = if is_same { "" } else { ", with --set" };
-        failure.context(format!("{}{with}", self.place(offset)))
+        failure.context(format!("{}{with}", self.location(offset)))
     }
 
     fn is_overridden(&self, key: &str) -> bool {
@@ -107,18 +109,20 @@ impl<'a> Origin<'a> {
         })
     }
 
-    /// Where a dotted key is.
+    /// Offset of a dotted key in the text.
     fn offset_of(&self, key: &str) -> Option<usize> {
         let document = DeTable::parse(&self.text).ok()?;
-        let (mut table, mut offset) = (Some(document.get_ref()), None);
+        let mut table = Some(document.get_ref());
+        let mut offset = None;
         for part in key.split('.') {
             let (found, value) = table?.iter().find(|(key, _)| key.get_ref() == part)?;
-            (table, offset) = (value.get_ref().as_table(), Some(found.span().start));
+            table = value.get_ref().as_table();
+            offset = Some(found.span().start);
         }
         offset
     }
 
-    fn place(&self, offset: Option<usize>) -> String {
+    fn location(&self, offset: Option<usize>) -> String {
         let line = |offset: usize| self.text[..offset].matches('\n').count() + 1;
         let named = self.named;
         offset.map_or(named.to_owned(), |offset| format!("{named}, line {}", line(offset)))

@@ -4,7 +4,7 @@ use toml::{Table, Value};
 
 use crate::failure::{Failure, Outcome};
 
-/// Puts one override into the table. A value that is not TOML is taken as a string.
+/// Sets one value in the table. A value that is not TOML is taken as a string.
 pub(super) fn apply(table: &mut Table, item: &str) -> Outcome<()> {
     let usage = |what: &str| Failure::usage(format!("--set {item}: {what}"));
     let (path, text) = item.split_once('=').ok_or_else(|| usage("expected section.key=value"))?;
@@ -21,7 +21,7 @@ pub(super) fn apply(table: &mut Table, item: &str) -> Outcome<()> {
         table = value.as_table_mut().ok_or_else(|| usage(&format!("{shown} is not a table")))?;
     }
     let value = parse(text.trim());
-    // The two ways to size a batch exclude each other: naming one takes back the other.
+    // The two sizes of a batch exclude each other: setting one removes the other.
     match (tables, *key) {
         (["batch"], "global_sequences") => drop(table.remove("sequences_per_rank")),
         (["batch"], "sequences_per_rank") => drop(table.remove("global_sequences")),
@@ -59,13 +59,13 @@ mod tests {
     }
 
     #[test]
-    fn naming_one_batch_size_takes_back_the_other() {
+    fn setting_one_batch_size_removes_the_other() {
         let table = set("[batch]\nglobal_sequences = 8", &["batch.sequences_per_rank=2"]).unwrap();
         assert_eq!(table["batch"].as_table().unwrap().len(), 1);
     }
 
     #[test]
-    fn a_value_that_is_a_table_has_keys_of_its_own() {
+    fn keys_of_a_nested_table_can_be_set() {
         let text = "[a]\nn = 1\n[a.b]\nc = 1\nd = 2";
         let table = set(text, &["a.b.c=3", "a.new.e=4"]).unwrap();
         let found = |path: [&str; 2]| table["a"][path[0]][path[1]].as_integer();
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_no_assignment() {
+    fn what_is_not_an_assignment_is_refused() {
         for item in ["a.b", "ab=1", ".b=1", "a.=1", "=1", "a..b=1", "a.b.=1"] {
             let failure = set("", &[item]).unwrap_err();
             assert!(failure.to_string().contains("section.key"), "{item}: {failure}");

@@ -1,8 +1,8 @@
-//! Micro-batches made ahead of time on a thread of their own.
+//! Micro-batches read ahead of time on a background thread.
 //!
 //! The order does not depend on the number of ranks: a step that begins with global sequence c
-//! takes the G sequences `c .. c + G`; rank r of R takes the r-th share of G / R, B at a time. The
-//! cursor c is in every checkpoint.
+//! takes the G sequences `c .. c + G`; rank r of R takes the r-th share of G / R, B at a time.
+//! Every checkpoint holds the cursor c.
 
 use std::{
     collections::VecDeque,
@@ -10,12 +10,14 @@ use std::{
     thread::JoinHandle,
 };
 
-use super::Sequences;
+use device::{Allocator, DeviceBuffer};
 
-/// Micro-batches that exist at a time: one in use, the others ready or being filled.
-pub const PREFETCH_DEPTH: usize = 4;
+use super::sequences::Sequences;
 
-/// How one rank's micro-batches are cut from the global order.
+/// Number of micro-batch buffers: one in use, the others filled or being filled.
+const PREFETCH_DEPTH: usize = 4;
+
+/// How one rank's micro-batches are taken from the global order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BatchPlan {
     /// This rank, r.
@@ -49,30 +51,40 @@ impl BatchPlan {
     }
 }
 
+/// Memory for one micro-batch.
 #[derive(Debug)]
-struct Buffers {
-    inputs: Vec<u32>,  // (B, T)
-    targets: Vec<u32>, // (B, T)
+pub struct Buffers {
+    inputs: DeviceBuffer<u32>,  // (B, T)
+    targets: DeviceBuffer<u32>, // (B, T)
 }
 
-/// One micro-batch, borrowed until the next is asked for.
+impl Buffers {
+    /// Allocates the buffers of one prefetcher.
+    pub fn allocate(plan: &BatchPlan, allocator: &Allocator) -> Vec<Self> {
+        let allocator = allocator.for_purpose("prefetched tokens");
+        let tokens = || allocator.zeros(plan.micro_sequences * plan.sequence_tokens);
+        (0..PREFETCH_DEPTH).map(|_| Self { inputs: tokens(), targets: tokens() }).collect()
+    }
+}
+
+/// One micro-batch, borrowed until the next one.
 #[derive(Debug, Clone, Copy)]
 pub struct MicroBatch<'a>(&'a Buffers);
 
 impl<'a> MicroBatch<'a> {
     /// Input tokens (B, T), row by row.
     pub fn inputs(&self) -> &'a [u32] {
-        &self.0.inputs
+        self.0.inputs.host()
     }
 
-    /// Target tokens (B, T): the inputs one position further on.
+    /// Target tokens (B, T): the inputs one position later.
     pub fn targets(&self) -> &'a [u32] {
-        &self.0.targets
+        self.0.targets.host()
     }
 }
 
-/// Buffers on their way between the two threads. A channel would do, but those of the standard
-/// library allocate the first time that they have to wait, which may be at any step.
+/// Buffers passed between the two threads. The standard library's channels would also work, but
+/// they allocate the first time that they block, which can be in any step.
 #[derive(Debug)]
 struct Exchange {
     state: Mutex<State>,
@@ -83,7 +95,7 @@ struct Exchange {
 struct State {
     filled: VecDeque<Buffers>, // in order
     free: VecDeque<Buffers>,
-    open: bool, // until either side is gone
+    open: bool, // until either thread ends
 }
 
 impl Exchange {
@@ -91,7 +103,7 @@ impl Exchange {
         self.state.lock().unwrap_or_else(PoisonError::into_inner) // no code panics under the lock
     }
 
-    /// Waits for buffers in one of the queues; `None` when the other side is gone.
+    /// Waits for buffers in one of the queues; `None` when the other thread has ended.
     fn take(&self, queue: fn(&mut State) -> &mut VecDeque<Buffers>) -> Option<Buffers> {
         let must_wait = |state: &mut State| state.open && queue(state).is_empty();
         let waited = self.changed.wait_while(self.lock(), must_wait);
@@ -100,7 +112,7 @@ impl Exchange {
     }
 
     fn give(&self, queue: fn(&mut State) -> &mut VecDeque<Buffers>, buffers: Buffers) {
-        queue(&mut self.lock()).push_back(buffers); // there is room for all buffers
+        queue(&mut self.lock()).push_back(buffers); // has capacity for all buffers
         self.changed.notify_all();
     }
 
@@ -110,19 +122,19 @@ impl Exchange {
     }
 }
 
-/// Tells the other side that this one is gone, also after a panic.
+/// Closes the exchange when its thread ends, also after a panic.
 #[derive(Debug)]
-struct Side(Arc<Exchange>);
+struct CloseOnDrop(Arc<Exchange>);
 
-impl Drop for Side {
+impl Drop for CloseOnDrop {
     fn drop(&mut self) {
         self.0.close();
     }
 }
 
-/// A background thread that stays up to [`PREFETCH_DEPTH`] - 1 micro-batches ahead.
+/// A background thread that reads up to three micro-batches ahead.
 ///
-/// Buffers go round between the thread and the caller, so [`Prefetcher::next`] allocates nothing;
+/// Buffers circulate between the thread and the caller, so [`Prefetcher::next`] allocates nothing;
 /// the time it takes is the wait for data.
 #[derive(Debug)]
 pub struct Prefetcher {
@@ -135,26 +147,29 @@ impl Prefetcher {
     /// Starts the thread at the first micro-batch of a step that begins with sequence `cursor`.
     ///
     /// # Panics
-    /// When the plan does not divide, or the system has no thread left.
-    pub fn start(sequences: Arc<dyn Sequences>, plan: BatchPlan, cursor: u64) -> Self {
+    /// When the batch does not divide among ranks, or the thread cannot be started.
+    pub fn start(
+        sequences: Arc<dyn Sequences>,
+        plan: BatchPlan,
+        cursor: u64,
+        buffers: Vec<Buffers>,
+    ) -> Self {
         plan.check();
-        let length = plan.micro_sequences * plan.sequence_tokens;
-        let buffers = || Buffers { inputs: vec![0; length], targets: vec![0; length] };
         let state = State {
             filled: VecDeque::with_capacity(PREFETCH_DEPTH),
-            free: (0..PREFETCH_DEPTH).map(|_| buffers()).collect(),
+            free: buffers.into(),
             open: true,
         };
         let exchange = Arc::new(Exchange { state: Mutex::new(state), changed: Condvar::new() });
-        let side = Side(Arc::clone(&exchange));
+        let guard = CloseOnDrop(Arc::clone(&exchange));
         let thread = std::thread::Builder::new()
             .name("data".to_owned())
-            .spawn(move || work(&*sequences, plan, cursor, &side.0))
+            .spawn(move || work(&*sequences, plan, cursor, &guard.0))
             .unwrap_or_else(|error| panic!("cannot start the data thread: {error}"));
         Self { current: None, exchange, thread: Some(thread) }
     }
 
-    /// The next micro-batch, in order; waits until it is there.
+    /// The next micro-batch, in order; waits until it has been read.
     ///
     /// # Panics
     /// When the data thread has panicked.
@@ -164,7 +179,7 @@ impl Prefetcher {
             self.exchange.give(|state| &mut state.free, used);
         }
         let Some(buffers) = self.exchange.take(|state| &mut state.filled) else {
-            panic!("the data thread has stopped; its own message is above");
+            panic!("the data thread has stopped; see its panic message above");
         };
         MicroBatch(self.current.insert(buffers))
     }
@@ -174,7 +189,7 @@ impl Drop for Prefetcher {
     fn drop(&mut self) {
         self.exchange.close();
         if let Some(thread) = self.thread.take() {
-            let _ = thread.join(); // a panic there has shown itself in `next`
+            let _ = thread.join(); // `next` has reported a panic
         }
     }
 }
@@ -184,8 +199,8 @@ fn work(sequences: &dyn Sequences, plan: BatchPlan, cursor: u64, exchange: &Exch
         for micro_batch in 0..plan.accumulation {
             let Some(mut buffers) = exchange.take(|state| &mut state.free) else { return };
             let first = plan.first_sequence(cursor, micro_batch);
-            let inputs = buffers.inputs.chunks_exact_mut(plan.sequence_tokens);
-            let targets = buffers.targets.chunks_exact_mut(plan.sequence_tokens);
+            let inputs = buffers.inputs.host_mut().chunks_exact_mut(plan.sequence_tokens);
+            let targets = buffers.targets.host_mut().chunks_exact_mut(plan.sequence_tokens);
             for (index, (inputs, targets)) in (first..).zip(inputs.zip(targets)) {
                 sequences.fill(index, inputs, targets);
             }

@@ -1,17 +1,17 @@
-//! The data of a workload: what is opened once, and the sequences that come of it.
+//! The data source of a workload: opens it once and provides training and evaluation sequences.
 
 use std::{path::Path, sync::Arc};
 
 use models::workload::{DataConfig, DataSource};
 
-use super::{
-    DataError, Sequences,
-    synthetic::Synthetic,
-    windows::{TokenStream, Windows},
-};
+use super::error::DataError;
+use super::sequences::Sequences;
+use super::synthetic::Synthetic;
+use super::token_files::TokenStream;
+use super::windows::Windows;
 
-/// The `[data]` section, opened and checked. Opening reads every token file once, for the digest
-/// and the largest token; making sequences of it costs nothing.
+/// The `[data]` section, opened and checked. Opening reads every token file once, for its digest
+/// and largest token; creating sequences is then cheap.
 #[derive(Debug)]
 pub struct Source {
     config: DataConfig,
@@ -27,11 +27,11 @@ struct Files {
 }
 
 impl Source {
-    /// Opens the files of a configuration; relative names are below `base`. Reads them with the
-    /// threads of the current rayon pool (outside of one, of the global pool).
+    /// Opens the files of a configuration; relative names are relative to `base`. Reads
+    /// them on the threads of the current rayon pool.
     ///
     /// # Errors
-    /// A file that is missing, damaged, or has a token id that is not below `vocabulary`.
+    /// A file is missing or damaged, or has a token id that is not below `vocabulary`.
     pub fn open(config: &DataConfig, vocabulary: usize, base: &Path) -> Result<Self, DataError> {
         let files = match config.source {
             DataSource::Synthetic => None,
@@ -49,7 +49,7 @@ impl Source {
     /// Training sequences of `sequence_tokens` tokens.
     ///
     /// # Errors
-    /// [`DataError::TooFewTokens`] when there is not one sequence beside the held-out ones.
+    /// [`DataError::TooFewTokens`] without at least one sequence in addition to the held-out ones.
     ///
     /// # Panics
     /// When `sequence_tokens` is 0.
@@ -72,7 +72,6 @@ impl Source {
             count: files.training.windows(sequence_tokens) - held_out,
             sequence_tokens,
             seed: Some(self.config.seed),
-            digest: files.digest.clone(),
         }))
     }
 
@@ -80,7 +79,7 @@ impl Source {
     /// of `evaluation_files`, or the last ones of `files`, in the order of the files.
     ///
     /// # Errors
-    /// [`DataError::TooFewTokens`] when there are not that many.
+    /// [`DataError::TooFewTokens`] when there are fewer.
     ///
     /// # Panics
     /// When `sequence_tokens` is 0.
@@ -92,7 +91,7 @@ impl Source {
             return Ok(Arc::new(Synthetic::evaluation(seed, self.vocabulary, count)));
         };
         let stream = files.evaluation.as_ref().unwrap_or(&files.training);
-        let needed = count + u64::from(files.evaluation.is_none()); // leave one to train on
+        let needed = count + u64::from(files.evaluation.is_none()); // one is left for training
         let reason = format!("{needed} sequences of {sequence_tokens} tokens, and a target");
         stream.check_windows(needed, sequence_tokens, reason)?;
         let first = match files.evaluation {
@@ -105,7 +104,6 @@ impl Source {
             count,
             sequence_tokens,
             seed: None,
-            digest: files.digest.clone(),
         }))
     }
 }

@@ -1,4 +1,4 @@
-//! Writing a checkpoint's weights as a folder that transformers loads.
+//! Writing a checkpoint's weights as a model folder that transformers loads.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -6,34 +6,36 @@ use std::io::{BufWriter, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use checkpoint::{Alone, Dtype, PartMut, Store, TensorBox};
-use models::layout::Segment;
+use checkpoint::{Dtype, PartMut, SingleRank, Store, TensorBox};
+use models::layout::Tensor;
 use models::{Layout, ModelConfig};
 
-use super::header::{self, Entry};
-use super::partial::Partial;
-use super::pieces::{Piece, pieces, transpose};
-use super::{CONFIG, WEIGHTS, description};
+use super::config_json;
+use super::errors::{NEW_FOLDER, export_error};
+use super::file_names::{CONFIG, WEIGHTS};
+use super::safetensors_header::{self, Entry};
+use super::staging_folder::StagingFolder;
+use super::tensor_mapping::{HfTensor, hf_tensors, transpose};
+use crate::checkpoints::state_map::weight_in_checkpoint;
 use crate::failure::{ExitCode, Failure, Outcome};
-use crate::persist::weight_in_checkpoint;
-use crate::record::atomic;
+use checkpoint::durable;
 
 /// What was written.
 #[derive(Debug)]
 pub(crate) struct Exported {
-    /// Steps that the weights have seen.
+    /// Number of steps that the weights were trained for.
     pub(crate) step: u64,
     pub(crate) tensors: usize,
     pub(crate) bytes: u64,
 }
 
-/// Writes the weights of one committed checkpoint to a new folder: all of it, or nothing.
+/// Writes the weights of one committed checkpoint to a new folder, completely or not at all.
 ///
 /// One block at a time is in memory.
 ///
 /// # Errors
-/// Exit code 2 when the folder is there and not empty, cannot be written, or is just being
-/// exported to; 6 when the checkpoint is not usable.
+/// Exit code 2 when the folder exists and is not empty, cannot be written, or another export is
+/// writing to it; 6 when the checkpoint is not usable.
 pub(crate) fn export(
     store: &Store,
     checkpoint: &str,
@@ -41,37 +43,31 @@ pub(crate) fn export(
     out: &Path,
 ) -> Outcome<Exported> {
     if fs::read_dir(out).is_ok_and(|mut list| list.next().is_some()) || out.is_file() {
-        return Err(refuse(out, format!("is not an empty folder\n  hint: {NEW_FOLDER}")));
+        return Err(export_error(out, format!("is not an empty folder\n  hint: {NEW_FOLDER}")));
     }
-    // A whole folder gets the name at the end: it can be that of an empty folder, but no link's.
+    // The complete folder is renamed to `out`, which works for an empty folder, but not for a link.
     let is_link = fs::symlink_metadata(out.components().as_path()).is_ok_and(|it| it.is_symlink());
-    if out.file_name().is_none() || is_link || is_mounted(out) {
-        return Err(refuse(out, format!("cannot be replaced by an export\n  hint: {NEW_FOLDER}")));
+    if out.file_name().is_none() || is_link || is_mount_point(out) {
+        let error = format!("cannot be replaced by an export\n  hint: {NEW_FOLDER}");
+        return Err(export_error(out, error));
     }
-    let partial = Partial::take(out)?;
-    let exported = Export { store, checkpoint, config, folder: &partial.path }.write();
+    let staging = StagingFolder::claim(out)?;
+    let exported = Export { store, checkpoint, config, folder: staging.path() }.write();
     let published = exported.and_then(|exported| {
-        partial.become_folder(out)?;
+        staging.publish(out)?;
         Ok(exported)
     });
     if published.is_err() {
-        let _ = fs::remove_dir_all(&partial.path); // the first failure is the one to tell
+        let _ = fs::remove_dir_all(staging.path()); // the first error is returned
     }
     published
 }
 
-/// Whether a folder is where another file system begins: nothing can be put in its place.
-pub(super) fn is_mounted(out: &Path) -> bool {
+/// Whether a folder is a mount point, which cannot be replaced by a rename.
+pub(super) fn is_mount_point(out: &Path) -> bool {
     let parent = out.join("..");
     let device = |path: &Path| fs::metadata(path).map(|it| it.dev());
     device(out).is_ok_and(|own| device(&parent).is_ok_and(|parent| own != parent))
-}
-
-/// What can always be written.
-pub(super) const NEW_FOLDER: &str = "name a folder that is not there";
-
-pub(super) fn refuse(path: &Path, error: impl std::fmt::Display) -> Failure {
-    Failure::usage(format!("--out {}: {error}", path.display()))
 }
 
 struct Export<'a> {
@@ -81,81 +77,86 @@ struct Export<'a> {
     folder: &'a Path,
 }
 
+/// The header's entries and the size of the data.
+struct Contents {
+    entries: BTreeMap<String, Entry>,
+    bytes: u64,
+}
+
 impl Export<'_> {
     fn write(&self) -> Outcome<Exported> {
         let layout = Layout::new(self.config);
-        let (entries, bytes) = self.entries(&layout);
+        let contents = self.contents(&layout);
         let metadata = BTreeMap::from([
             ("format", "pt".to_owned()),
             ("checkpoint", self.checkpoint.to_owned()),
         ]);
         let internal = |error| Failure::new(ExitCode::Internal, anyhow::Error::from(error));
-        let header = header::write(&metadata, &entries).map_err(internal)?;
+        let header = safetensors_header::write(&metadata, &contents.entries).map_err(internal)?;
         let path = self.folder.join(WEIGHTS);
-        let told = |error| refuse(&path, error);
-        let mut file = BufWriter::new(File::create(&path).map_err(told)?);
-        file.write_all(&header).map_err(told)?;
+        let unwritable = |error| export_error(&path, error);
+        let mut file = BufWriter::new(File::create(&path).map_err(unwritable)?);
+        file.write_all(&header).map_err(unwritable)?;
         let mut step = 0;
         for segment in layout.segments() {
-            let (weights, restored_step) = self.restore(&layout, segment)?;
-            self.write_segment(&layout, segment, &weights, &mut file).map_err(told)?;
-            step = restored_step;
+            let tensors = &layout.tensors()[segment.tensors.clone()];
+            let restored = self.restore(tensors)?;
+            self.write_tensors(tensors, &restored.weights, &mut file).map_err(unwritable)?;
+            step = restored.step;
         }
-        file.into_inner().map_err(|error| told(error.into_error()))?.sync_all().map_err(told)?;
-        let text = serde_json::to_string_pretty(&description::describe(self.config));
+        let file = file.into_inner().map_err(|error| unwritable(error.into_error()))?;
+        file.sync_all().map_err(unwritable)?;
+        let text = serde_json::to_string_pretty(&config_json::write(self.config));
         let text = text.map_err(internal)? + "\n";
-        // Makes the names of both files durable as well.
-        atomic::write(&self.folder.join(CONFIG), text.as_bytes())
-            .map_err(|error| refuse(self.folder, error))?;
-        Ok(Exported { step, tensors: entries.len(), bytes })
+        // Also makes the names of both files durable.
+        durable::replace(&self.folder.join(CONFIG), text.as_bytes())
+            .map_err(|error| export_error(self.folder, error))?;
+        Ok(Exported { step, tensors: contents.entries.len(), bytes: contents.bytes })
     }
 
-    /// Every tensor's place in the file, in the order of our layout, and the bytes of all.
-    fn entries(&self, layout: &Layout) -> (BTreeMap<String, Entry>, u64) {
+    /// The position of every tensor in the file, in the order of our layout.
+    fn contents(&self, layout: &Layout) -> Contents {
         let mut entries = BTreeMap::new();
-        let mut end = 0;
-        for piece in layout.tensors().iter().flat_map(|tensor| pieces(self.config, tensor)) {
-            let start = end;
-            end += (size_of::<f32>() * piece.elements().len()) as u64;
-            let Piece { name, shape, .. } = piece;
-            let (dtype, data_offsets) = ("F32".to_owned(), [start, end]);
-            entries.insert(name, Entry { dtype, shape, data_offsets });
+        let mut bytes = 0;
+        for tensor in layout.tensors().iter().flat_map(|tensor| hf_tensors(self.config, tensor)) {
+            let start = bytes;
+            bytes += (size_of::<f32>() * tensor.elements().len()) as u64;
+            let HfTensor { name, shape, .. } = tensor;
+            let entry = Entry { dtype: "F32".to_owned(), shape, data_offsets: [start, bytes] };
+            entries.insert(name, entry);
         }
-        (entries, end)
+        Contents { entries, bytes }
     }
 
-    /// The weights of one segment, verified by the checkpoint's digests, and their step.
-    fn restore(&self, layout: &Layout, segment: &Segment) -> Outcome<(Vec<Vec<f32>>, u64)> {
-        let tensors = &layout.tensors()[segment.tensors.clone()];
+    /// Reads some tensors from the checkpoint, which verifies its digests.
+    fn restore(&self, tensors: &[Tensor]) -> Outcome<Restored> {
         let mut weights: Vec<_> = tensors.iter().map(|t| vec![0.0_f32; t.range.len()]).collect();
-        let part = |(tensor, data): (&models::layout::Tensor, _)| {
+        let part = |(tensor, weights): (&Tensor, _)| {
             let name = weight_in_checkpoint(&tensor.name);
             let tensor = TensorBox::whole(&name, Dtype::F32, &tensor.shape);
-            PartMut { tensor, data: bytemuck::cast_slice_mut::<f32, u8>(data) }
+            PartMut { tensor, data: bytemuck::cast_slice_mut::<f32, u8>(weights) }
         };
         let data = weights.iter_mut().map(Vec::as_mut_slice);
         let mut parts: Vec<_> = tensors.iter().zip(data).map(part).collect();
-        let restored = self.store.restore(self.checkpoint, &mut parts, &Alone);
+        let restored = self.store.restore(self.checkpoint, &mut parts, &SingleRank);
         let restored = restored.map_err(|error| Failure::new(ExitCode::Checkpoint, error))?;
         drop(parts);
-        Ok((weights, restored.step))
+        Ok(Restored { weights, step: restored.step })
     }
 
-    fn write_segment(
+    fn write_tensors(
         &self,
-        layout: &Layout,
-        segment: &Segment,
+        tensors: &[Tensor],
         weights: &[Vec<f32>],
         file: &mut impl Write,
     ) -> std::io::Result<()> {
-        let tensors = &layout.tensors()[segment.tensors.clone()];
         for (tensor, weights) in tensors.iter().zip(weights) {
-            for piece in pieces(self.config, tensor) {
-                let ours = &weights[piece.elements()];
-                if piece.is_transposed {
-                    let mut theirs = vec![0.0; ours.len()];
-                    transpose(&mut theirs, ours, piece.columns);
-                    file.write_all(bytemuck::cast_slice(&theirs))?;
+            for tensor in hf_tensors(self.config, tensor) {
+                let ours = &weights[tensor.elements()];
+                if tensor.is_transposed {
+                    let mut transposed = vec![0.0; ours.len()];
+                    transpose(&mut transposed, ours, tensor.columns);
+                    file.write_all(bytemuck::cast_slice(&transposed))?;
                 } else {
                     file.write_all(bytemuck::cast_slice(ours))?;
                 }
@@ -163,4 +164,12 @@ impl Export<'_> {
         }
         Ok(())
     }
+}
+
+/// Tensors of a checkpoint.
+struct Restored {
+    /// The elements of each tensor.
+    weights: Vec<Vec<f32>>,
+    /// The checkpoint's step.
+    step: u64,
 }

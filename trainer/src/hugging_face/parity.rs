@@ -1,44 +1,47 @@
-//! Both families against numbers of Hugging Face transformers that `bench/parity.py` made: from the
-//! same weights and tokens the same loss, gradients, and losses of twenty AdamW steps.
+//! Parity of both families with Hugging Face transformers: from the same weights and tokens the
+//! same loss, gradients, and losses of twenty AdamW steps. `bench/parity.py` writes the golden
+//! numbers.
 
-#![allow(clippy::print_stdout, reason = "the script reads what the test found")]
+#![allow(clippy::print_stdout, reason = "bench/parity.py parses the output")]
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::Duration;
 
 use collectives::{Bucket, BucketPlan, Single};
+use device::{Allocator, ViewMut};
 use models::candle::Candle;
 use models::fused::Fused;
 use models::workload::Compute;
-use models::{Batch, Layout, Model, Pass, StepSink, Sums};
+use models::{Batch, Layout, MicroBatch, Model, Pass, StepSink, Sums};
 use safetensors::SafeTensors;
 use serde::Deserialize;
 
 use super::Import;
-use super::pieces::{pieces, transpose};
+use super::tensor_mapping::{hf_tensors, transpose};
 use crate::config::Config;
-use crate::optimizer::{Optimizer, own_squares};
-use crate::schedule::learning_rate;
-use crate::shard::Shard;
-use crate::state::State;
+use crate::ranks::Ranks;
+use crate::step::gradients::squares_of_parts;
+use crate::step::optimizer::Optimizer;
+use crate::step::shard::Shard;
+use crate::step::state::State;
 
-/// In f32: ten times what was found, as other processors sum in other orders.
+/// In f32: ten times the measured errors, because other processors sum in another order.
 const F32_BOUNDS: Errors =
     Errors { loss: 5e-7, tensor: 5e-6, scale: 2e-6, whole: 3e-6, steps: 2e-6 };
-/// In bf16, against PyTorch's f32: two to four times what was found.
+/// In bf16, against PyTorch's f32: two to four times the measured errors.
 const BF16_BOUNDS: Errors =
     Errors { loss: 8e-5, tensor: 0.025, scale: 0.01, whole: 0.015, steps: 2e-3 };
 
-/// Largest errors of an engine.
+/// The largest errors of an engine.
 #[derive(Clone, Copy, Default)]
 struct Errors {
     /// Relative, of the first loss.
     loss: f64,
     /// Relative L2, of any tensor's first gradient.
     tensor: f64,
-    /// Of any tensor's first gradient along PyTorch's: how far its length there is from 1. Rounding
-    /// goes all ways, so this tells a wrong factor where `tensor` cannot.
+    /// Of any tensor's first gradient: its projection onto PyTorch's gradient, relative to that,
+    /// minus 1. Rounding errors cancel in it, so it shows a wrong factor where `tensor` cannot.
     scale: f64,
     /// Relative L2, of the whole first gradient.
     whole: f64,
@@ -47,14 +50,14 @@ struct Errors {
 }
 
 impl Errors {
-    /// The largest, each as a share of what is allowed.
-    fn share_of(self, most: Self) -> f64 {
+    /// The largest error relative to its bound.
+    fn share_of(self, bounds: Self) -> f64 {
         let shares = [
-            self.loss / most.loss,
-            self.tensor / most.tensor,
-            self.scale / most.scale,
-            self.whole / most.whole,
-            self.steps / most.steps,
+            self.loss / bounds.loss,
+            self.tensor / bounds.tensor,
+            self.scale / bounds.scale,
+            self.whole / bounds.whole,
+            self.steps / bounds.steps,
         ];
         shares.into_iter().fold(0.0, worse)
     }
@@ -65,34 +68,39 @@ fn worse(one: f64, other: f64) -> f64 {
     if one.is_nan() || one >= other { one } else { other }
 }
 
-/// What PyTorch found.
+/// PyTorch's results.
 #[derive(Deserialize)]
 struct Numbers {
     sequences: usize,
     sequence_tokens: usize,
     losses: Vec<f64>,
-    /// By batch: (B, T + 1). Steps take them in turn.
+    /// Batches of (B, T + 1), which steps use in turn.
     tokens: Vec<Vec<u32>>,
 }
 
 impl Numbers {
-    /// Inputs and targets of one step.
-    fn batch(&self, step: usize) -> (Vec<u32>, Vec<u32>) {
-        let rows = || self.tokens[step % self.tokens.len()].chunks_exact(self.sequence_tokens + 1);
-        let inputs = rows().flat_map(|row| row[..self.sequence_tokens].to_vec()).collect();
-        (inputs, rows().flat_map(|row| row[1..].to_vec()).collect())
+    fn inputs(&self, step: usize) -> Vec<u32> {
+        self.rows(step).flat_map(|row| row[..self.sequence_tokens].to_vec()).collect()
+    }
+
+    fn targets(&self, step: usize) -> Vec<u32> {
+        self.rows(step).flat_map(|row| row[1..].to_vec()).collect()
+    }
+
+    fn rows(&self, step: usize) -> impl Iterator<Item = &[u32]> {
+        self.tokens[step % self.tokens.len()].chunks_exact(self.sequence_tokens + 1)
     }
 }
 
-/// A flat gradient.
-struct Flat<'a> {
+/// Collects the gradients of one micro-batch.
+struct FlatGradient<'a> {
     layout: &'a Layout,
     values: Vec<f32>,
 }
 
-impl StepSink for Flat<'_> {
-    fn gradient(&mut self, segment: usize) -> &mut [f32] {
-        &mut self.values[self.layout.segments()[segment].range.clone()]
+impl StepSink for FlatGradient<'_> {
+    fn gradient(&mut self, segment: usize) -> ViewMut<'_, f32> {
+        (&mut self.values[self.layout.segments()[segment].range.clone()]).into()
     }
 
     fn complete(&mut self, _segment: usize) {}
@@ -100,7 +108,7 @@ impl StepSink for Flat<'_> {
     fn enter(&mut self, _pass: Pass) {}
 }
 
-/// One golden folder.
+/// One folder of golden numbers.
 struct Case {
     folder: PathBuf,
     config: Config,
@@ -117,63 +125,68 @@ impl Case {
         Self { folder, config, layout, numbers }
     }
 
-    /// What an engine computes from the same weights and tokens, against what PyTorch did.
+    /// Trains with an engine from the same weights and tokens, and compares.
     fn errors(&self, engine: &mut dyn Model, compute: Compute) -> Errors {
         let workload = &self.config.workload;
         let segments = self.layout.segments();
         let all = Bucket { range: 0..self.layout.len(), segments: 0..segments.len() };
         let starts = segments.iter().map(|segment| segment.range.start).collect();
         let plan = BucketPlan { starts, len: self.layout.len(), buckets: vec![all] };
-        let shard = Shard::new((&self.layout, &plan), (0, 1), false);
+        let shard = || Shard::new(&self.layout, &plan, 0, 1, false);
         let single = Single::new();
-        let mut state = State::new(&shard, compute, &single, Instant::now()).unwrap();
+        let ranks = Ranks::new(&single, Duration::from_secs(10));
+        let allocator = Allocator::host();
+        let layout = self.layout.clone();
+        let mut state = State::new(layout, shard(), compute, ranks, &allocator).unwrap();
         let mut weights = vec![0.0; self.layout.len()];
         let import = Import::open(&self.folder, &workload.model).unwrap();
         import.load(&workload.model, &self.layout, &mut weights).unwrap();
-        state.set_weights(&shard, &weights);
+        state.set_weights(&weights);
         let optimizer = Optimizer::new(workload.optimizer, workload.schedule.clone(), &self.layout);
         let targets = (self.numbers.sequences * self.numbers.sequence_tokens) as f64;
         let mut errors = Errors::default();
         let losses = &self.numbers.losses;
-        assert!(losses[losses.len() - 1] < 0.9 * losses[0], "the loss falls: {losses:?}");
+        assert!(losses[losses.len() - 1] < 0.9 * losses[0], "the loss must fall: {losses:?}");
         for (step, expected) in losses.iter().enumerate() {
-            let (inputs, outputs) = self.numbers.batch(step);
-            let batch = Batch { inputs: &inputs, targets: &outputs };
-            let mut flat = Flat { layout: &self.layout, values: vec![0.0; self.layout.len()] };
+            let batch =
+                Batch { inputs: &self.numbers.inputs(step), targets: &self.numbers.targets(step) };
+            let values = vec![0.0; self.layout.len()];
+            let mut gradient = FlatGradient { layout: &self.layout, values };
             let scale = (1.0 / targets) as f32;
             let loss =
-                engine.train(&mut state.engine_weights(), batch, scale, Sums::Write, &mut flat);
+                engine.train(&mut state.engine_weights(), batch, scale, Sums::Write, &mut gradient);
             let loss = loss.unwrap() / targets;
             let error = (loss / expected - 1.0).abs();
             if step == 0 {
-                errors = Errors { loss: error, ..self.gradient_errors(&flat.values) };
+                errors = Errors { loss: error, ..self.gradient_errors(&gradient.values) };
             }
             errors.steps = worse(errors.steps, error);
-            let rate = learning_rate(&workload.schedule, step as u64);
-            let update =
-                optimizer.update(step as u64, own_squares(&shard, &flat.values).sqrt(), rate);
-            update.apply(&shard, &mut state, &flat.values).unwrap();
+            let norm = squares_of_parts(&shard(), &gradient.values).sqrt();
+            let update = optimizer.update(step as u64, norm);
+            state.update(&update, &gradient.values).unwrap();
             engine.weights_changed();
         }
         errors
     }
 
-    /// Of a gradient: the worst of all of their tensors, and that of all elements together.
+    /// Errors of a gradient: the worst tensor, and all elements together.
     fn gradient_errors(&self, gradient: &[f32]) -> Errors {
         let bytes = fs::read(self.folder.join("gradients.safetensors")).unwrap();
-        let theirs = SafeTensors::deserialize(&bytes).unwrap();
-        let (mut worst, mut compared) = (Errors::default(), 0);
-        let (mut all_found, mut all_exact) = (Vec::new(), Vec::new());
+        let golden = SafeTensors::deserialize(&bytes).unwrap();
+        let mut worst = Errors::default();
+        let mut compared = 0;
+        let mut all_found = Vec::new();
+        let mut all_exact = Vec::new();
         for tensor in self.layout.tensors() {
-            for piece in pieces(&self.config.workload.model, tensor) {
-                let exact = theirs.tensor(&piece.name).unwrap();
-                assert_eq!(exact.shape(), piece.shape, "{}", piece.name);
+            for theirs in hf_tensors(&self.config.workload.model, tensor) {
+                let exact = golden.tensor(&theirs.name).unwrap();
+                assert_eq!(exact.shape(), theirs.shape, "{}", theirs.name);
                 let exact = exact.data().as_chunks::<4>().0.iter();
                 let exact: Vec<f32> = exact.map(|&bytes| f32::from_le_bytes(bytes)).collect();
-                let mut found = gradient[tensor.range.clone()][piece.elements()].to_vec();
-                if piece.is_transposed {
+                let mut found = gradient[tensor.range.clone()][theirs.elements()].to_vec();
+                if theirs.is_transposed {
                     let ours = found.clone();
-                    transpose(&mut found, &ours, piece.columns);
+                    transpose(&mut found, &ours, theirs.columns);
                 }
                 worst.tensor = worse(worst.tensor, relative_error(&found, &exact));
                 worst.scale = worse(worst.scale, scale_error(&found, &exact));
@@ -182,7 +195,7 @@ impl Case {
                 compared += 1;
             }
         }
-        assert_eq!(compared, theirs.len(), "every tensor of theirs is one of ours");
+        assert_eq!(compared, golden.len(), "every golden tensor was compared");
         Errors { whole: relative_error(&all_found, &all_exact), ..worst }
     }
 }
@@ -190,8 +203,12 @@ impl Case {
 /// |found - exact| / |exact| in the Euclidean norm.
 fn relative_error(found: &[f32], exact: &[f32]) -> f64 {
     let pairs = found.iter().zip(exact).map(|(f, e)| (f64::from(*f), f64::from(*e)));
-    let (error, size) =
-        pairs.fold((0.0, 0.0), |(d, s), (f, e)| (d + (f - e).powi(2), s + e.powi(2)));
+    let mut error = 0.0;
+    let mut size = 0.0;
+    for (found, exact) in pairs {
+        error += (found - exact).powi(2);
+        size += exact.powi(2);
+    }
     (error / size).sqrt()
 }
 
@@ -203,20 +220,34 @@ fn scale_error(found: &[f32], exact: &[f32]) -> f64 {
     (product(found) / product(exact) - 1.0).abs()
 }
 
-/// Every engine that computes the model, in every format.
-fn engines(case: &Case) -> Vec<(&'static str, Compute, Box<dyn Model>)> {
-    let (model, numbers) = (&case.config.workload.model, &case.numbers);
-    let (sequences, tokens) = (numbers.sequences, numbers.sequence_tokens);
-    let candle = Candle::new(model, case.layout.clone(), sequences, tokens).unwrap();
+/// An engine and the format that it computes in.
+struct Engine {
+    name: &'static str,
+    compute: Compute,
+    model: Box<dyn Model>,
+}
+
+/// Every engine in every format.
+fn engines(case: &Case) -> [Engine; 3] {
+    let model = &case.config.workload.model;
+    let numbers = &case.numbers;
+    let batch = MicroBatch { sequences: numbers.sequences, tokens: numbers.sequence_tokens };
+    let layout = || case.layout.clone();
+    let allocator = Allocator::host();
+    let candle = Candle::new(model, layout(), batch, &allocator).unwrap();
     let fused = |compute| {
-        let engine = Fused::new(model, case.layout.clone(), sequences, tokens, compute).unwrap();
-        ("fused", compute, Box::new(engine) as Box<dyn Model>)
+        let engine = Fused::new(model, layout(), batch, compute, &allocator).unwrap();
+        Engine { name: "fused", compute, model: Box::new(engine) }
     };
-    vec![("candle", Compute::F32, Box::new(candle)), fused(Compute::F32), fused(Compute::Bf16)]
+    [
+        Engine { name: "candle", compute: Compute::F32, model: Box::new(candle) },
+        fused(Compute::F32),
+        fused(Compute::Bf16),
+    ]
 }
 
 #[test]
-fn engines_compute_what_transformers_computes() {
+fn engines_agree_with_transformers() {
     let committed = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/parity");
     let root = std::env::var_os("YARDSTICK_PARITY").map_or(committed, PathBuf::from);
     let mut folders: Vec<_> = fs::read_dir(root).unwrap().map(|e| e.unwrap().path()).collect();
@@ -225,7 +256,7 @@ fn engines_compute_what_transformers_computes() {
     let mut shares = Vec::new();
     for case in folders.into_iter().map(Case::open) {
         let name = case.folder.file_name().unwrap().to_string_lossy().into_owned();
-        for (engine, compute, mut model) in engines(&case) {
+        for Engine { name: engine, compute, mut model } in engines(&case) {
             let found = case.errors(&mut *model, compute);
             let share = found.share_of(match compute {
                 Compute::F32 => F32_BOUNDS,
@@ -233,13 +264,14 @@ fn engines_compute_what_transformers_computes() {
             });
             let Errors { loss, tensor, scale, whole, steps } = found;
             println!(
-                "parity {name} {engine} {compute}: loss {loss:.1e}, gradient {tensor:.1e} of a \
-                 tensor, {scale:.1e} along it and {whole:.1e} as a whole, steps {steps:.1e}, share \
-                 of what is allowed {share:.4}"
+                "parity {name} {engine} {compute}: errors: loss {loss:.1e}, gradient {tensor:.1e} \
+                 of a tensor, {scale:.1e} of its scale and {whole:.1e} as a whole, steps \
+                 {steps:.1e}; share of the bound {share:.4}"
             );
             shares.push((share, format!("{name} with {engine} in {compute}")));
         }
     }
-    let wrong: Vec<_> = shares.iter().filter(|(share, _)| share.is_nan() || *share > 1.0).collect();
-    assert!(wrong.is_empty(), "{wrong:?}");
+    let failed: Vec<_> =
+        shares.iter().filter(|(share, _)| share.is_nan() || *share > 1.0).collect();
+    assert!(failed.is_empty(), "{failed:?}");
 }

@@ -1,4 +1,4 @@
-//! The correspondence of names and values, element types, and spellings of a description.
+//! The mapping of tensors, element types, and versions of `config.json`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,11 +9,12 @@ use models::config::{Family, Llama, RopeScaling};
 use models::{Layout, ModelConfig};
 use serde_json::{Value, json};
 
-use super::description::{check, describe};
-use super::export::is_mounted;
-use super::header::{self, Entry};
-use super::pieces::{pieces, transpose};
-use super::{CONFIG, Import, PART_BYTES, WEIGHTS};
+use super::config_json;
+use super::export::is_mount_point;
+use super::file_names::{CONFIG, WEIGHTS};
+use super::safetensors_header::{self, Entry};
+use super::tensor_mapping::{hf_tensors, transpose};
+use super::{BUFFER_BYTES, Import};
 
 /// H = 6, K = 2, D = 4.
 fn llama() -> ModelConfig {
@@ -39,26 +40,36 @@ fn gpt() -> ModelConfig {
     ModelConfig { family: Family::Gpt, ..llama() }
 }
 
-/// Their tensors by name: which of ours, which elements, which shape.
-fn correspondence(config: &ModelConfig) -> BTreeMap<String, (String, usize, Vec<usize>)> {
+/// Rows of one of our tensors.
+#[derive(Debug, PartialEq)]
+struct Rows {
+    tensor: String,
+    start: usize,
+    /// Shape of the tensor of transformers.
+    shape: Vec<usize>,
+}
+
+/// Our rows by the name of the tensor of transformers.
+fn mapping(config: &ModelConfig) -> BTreeMap<String, Rows> {
     let mut all = BTreeMap::new();
     for tensor in Layout::new(config).tensors() {
         let mut end = 0;
-        for piece in pieces(config, tensor) {
-            assert_eq!(piece.elements().start, end, "{}: no gap and no overlap", tensor.name);
-            end = piece.elements().end;
-            assert_eq!(piece.shape.iter().product::<usize>(), piece.elements().len());
-            let place = (tensor.name.clone(), piece.rows.start, piece.shape);
-            assert_eq!(all.insert(piece.name, place), None);
+        for theirs in hf_tensors(config, tensor) {
+            assert_eq!(theirs.elements().start, end, "{}: no gap and no overlap", tensor.name);
+            end = theirs.elements().end;
+            assert_eq!(theirs.shape.iter().product::<usize>(), theirs.elements().len());
+            let start = theirs.rows.start;
+            let rows = Rows { tensor: tensor.name.clone(), start, shape: theirs.shape };
+            assert_eq!(all.insert(theirs.name, rows), None);
         }
-        assert_eq!(end, tensor.range.len(), "{} is there in full", tensor.name);
+        assert_eq!(end, tensor.range.len(), "{} is complete", tensor.name);
     }
     all
 }
 
 #[test]
-fn llama_names_are_theirs() {
-    let all = correspondence(&llama());
+fn llama_tensors_have_the_names_of_transformers() {
+    let all = mapping(&llama());
     assert_eq!(all.len(), 3 + 2 * 9);
     for (theirs, ours, row, shape) in [
         ("model.embed_tokens.weight", "wte.weight", 0, [101, 24]),
@@ -71,25 +82,27 @@ fn llama_names_are_theirs() {
         ("model.layers.0.mlp.up_proj.weight", "h.0.mlp.gate_up.weight", 33, [33, 24]),
         ("model.layers.0.mlp.down_proj.weight", "h.0.mlp.c_proj.weight", 0, [24, 33]),
     ] {
-        assert_eq!(all[theirs], (ours.to_owned(), row, shape.to_vec()), "{theirs}");
+        let expected = Rows { tensor: ours.to_owned(), start: row, shape: shape.to_vec() };
+        assert_eq!(all[theirs], expected, "{theirs}");
     }
     for (theirs, ours) in [
         ("model.norm.weight", "ln_f.weight"),
         ("model.layers.0.input_layernorm.weight", "h.0.ln_1.weight"),
         ("model.layers.0.post_attention_layernorm.weight", "h.0.ln_2.weight"),
     ] {
-        assert_eq!(all[theirs], (ours.to_owned(), 0, vec![24]), "{theirs}");
+        let expected = Rows { tensor: ours.to_owned(), start: 0, shape: vec![24] };
+        assert_eq!(all[theirs], expected, "{theirs}");
     }
 }
 
 #[test]
-fn gpt_weights_are_in_by_out() {
-    let all = correspondence(&gpt());
+fn gpt_weights_are_transposed() {
+    let all = mapping(&gpt());
     assert_eq!(all.len(), 4 + 2 * 12);
-    assert_eq!(all["transformer.h.0.attn.c_attn.weight"].2, [24, 72]);
-    assert_eq!(all["transformer.h.0.attn.c_attn.bias"].2, [72]);
-    assert_eq!(all["transformer.h.0.mlp.c_proj.weight"].2, [33, 24]);
-    assert_eq!(all["transformer.wpe.weight"].2, [19, 24]);
+    assert_eq!(all["transformer.h.0.attn.c_attn.weight"].shape, [24, 72]);
+    assert_eq!(all["transformer.h.0.attn.c_attn.bias"].shape, [72]);
+    assert_eq!(all["transformer.h.0.mlp.c_proj.weight"].shape, [33, 24]);
+    assert_eq!(all["transformer.wpe.weight"].shape, [19, 24]);
     let mut to = [0.0; 6];
     transpose(&mut to, &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], 3);
     assert_eq!(to, [1.0, 4.0, 2.0, 5.0, 3.0, 6.0]);
@@ -97,18 +110,21 @@ fn gpt_weights_are_in_by_out() {
 
 /// A GPT folder whose every element is its index modulo 251, in one element type.
 fn folder_of(dtype: &str, element: impl Fn(usize) -> Vec<u8>) -> tempfile::TempDir {
-    let (folder, config) = (tempfile::tempdir().unwrap(), gpt());
-    let (mut entries, mut data) = (BTreeMap::new(), Vec::new());
-    for piece in Layout::new(&config).tensors().iter().flat_map(|tensor| pieces(&config, tensor)) {
+    let folder = tempfile::tempdir().unwrap();
+    let config = gpt();
+    let layout = Layout::new(&config);
+    let mut entries = BTreeMap::new();
+    let mut data = Vec::new();
+    for theirs in layout.tensors().iter().flat_map(|tensor| hf_tensors(&config, tensor)) {
         let start = data.len() as u64;
-        data.extend((0..piece.elements().len()).flat_map(|index| element(index % 251)));
+        data.extend((0..theirs.elements().len()).flat_map(|index| element(index % 251)));
         let data_offsets = [start, data.len() as u64];
-        let entry = Entry { dtype: dtype.to_owned(), shape: piece.shape, data_offsets };
-        entries.insert(piece.name, entry);
+        let entry = Entry { dtype: dtype.to_owned(), shape: theirs.shape, data_offsets };
+        entries.insert(theirs.name, entry);
     }
-    let header = header::write(&BTreeMap::new(), &entries).unwrap();
+    let header = safetensors_header::write(&BTreeMap::new(), &entries).unwrap();
     fs::write(folder.path().join(WEIGHTS), [header, data].concat()).unwrap();
-    fs::write(folder.path().join(CONFIG), describe(&config).to_string()).unwrap();
+    fs::write(folder.path().join(CONFIG), config_json::write(&config).to_string()).unwrap();
     folder
 }
 
@@ -120,7 +136,7 @@ fn import(folder: &Path) -> (Layout, Vec<f32>) {
 }
 
 #[test]
-fn every_element_type_is_read_and_lands_in_its_place() {
+fn every_element_type_is_read() {
     let single = folder_of("F32", |index| (index as f32).to_le_bytes().to_vec());
     let brain = folder_of("BF16", |index| bf16::from_f32(index as f32).to_le_bytes().to_vec());
     let half = folder_of("F16", |index| f16::from_f32(index as f32).to_le_bytes().to_vec());
@@ -128,7 +144,8 @@ fn every_element_type_is_read_and_lands_in_its_place() {
     assert_eq!(import(brain.path()).1, weights, "integers below 256 are exact in bf16");
     assert_eq!(import(half.path()).1, weights);
     let tensor = layout.tensor("h.0.attn.c_attn.weight").unwrap();
-    let (row, column) = (5, 7);
+    let row = 5;
+    let column = 7;
     let found = weights[tensor.range.start + row * 24 + column];
     assert_eq!(found, ((column * 72 + row) % 251) as f32, "(out, in) from (in, out)");
     let foreign = folder_of("I32", |index| (index as i32).to_le_bytes().to_vec());
@@ -136,17 +153,18 @@ fn every_element_type_is_read_and_lands_in_its_place() {
     assert!(error.contains("I32"), "{error}");
 }
 
-/// The elements of a folder of ours whose every element is its index modulo 251.
+/// Our weights when every element of [`folder_of`] is its index modulo 251.
 fn expected(layout: &Layout) -> Vec<f32> {
     let mut all = vec![-1.0; layout.len()];
     for tensor in layout.tensors() {
-        for piece in pieces(&gpt(), tensor) {
-            let (rows, columns) = (piece.rows.len(), piece.columns);
-            let index = |row, column| match piece.is_transposed {
+        for theirs in hf_tensors(&gpt(), tensor) {
+            let rows = theirs.rows.len();
+            let columns = theirs.columns;
+            let index = |row, column| match theirs.is_transposed {
                 true => column * rows + row,
                 false => row * columns + column,
             };
-            let ours = &mut all[tensor.range.clone()][piece.elements()];
+            let ours = &mut all[tensor.range.clone()][theirs.elements()];
             for (at, ours) in ours.iter_mut().enumerate() {
                 *ours = (index(at / columns, at % columns) % 251) as f32;
             }
@@ -155,11 +173,12 @@ fn expected(layout: &Layout) -> Vec<f32> {
     all
 }
 
-/// Rows of theirs have 24 to 101 elements, tensors up to 2,424.
+/// Rows in the file have 24 to 101 elements, tensors up to 2,424.
 #[test]
-fn a_file_is_read_in_parts_of_any_size() {
+fn a_file_is_read_through_a_buffer_of_any_size() {
     let layout = Layout::new(&gpt());
-    let (config, expected) = (gpt(), expected(&layout));
+    let config = gpt();
+    let expected = expected(&layout);
     for folder in [
         folder_of("F32", |index| (index as f32).to_le_bytes().to_vec()),
         folder_of("BF16", |index| bf16::from_f32(index as f32).to_le_bytes().to_vec()),
@@ -167,49 +186,50 @@ fn a_file_is_read_in_parts_of_any_size() {
     ] {
         let import = Import::open(folder.path(), &config).unwrap();
         // One element; less than a row; rows and some of the next; whole rows; all of a tensor.
-        for part_bytes in [1, 4, 92, 100, 280, 1000, 3 * 72 * 4, 7 * 33 * 2, 9999, PART_BYTES] {
+        for bytes in [1, 4, 92, 100, 280, 1000, 3 * 72 * 4, 7 * 33 * 2, 9999, BUFFER_BYTES] {
             let mut weights = vec![-1.0; layout.len()];
-            import.load_by(part_bytes, &config, &layout, &mut weights).unwrap();
-            assert!(weights == expected, "{part_bytes} bytes at a time");
+            import.load_buffered(bytes, &config, &layout, &mut weights).unwrap();
+            assert!(weights == expected, "{bytes} bytes at a time");
         }
     }
 }
 
 #[test]
-fn a_file_that_was_cut_after_it_was_checked_is_named() {
+fn a_file_that_is_truncated_after_the_check_is_named() {
     let folder = folder_of("F32", |index| (index as f32).to_le_bytes().to_vec());
     let import = Import::open(folder.path(), &gpt()).unwrap();
     let path = folder.path().join(WEIGHTS);
     let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
     file.set_len(file.metadata().unwrap().len() - 1).unwrap();
     let layout = Layout::new(&gpt());
-    let error = import.load_by(100, &gpt(), &layout, &mut vec![0.0; layout.len()]).unwrap_err();
+    let mut weights = vec![0.0; layout.len()];
+    let error = import.load_buffered(100, &gpt(), &layout, &mut weights).unwrap_err();
     assert!(error.to_string().contains(&path.display().to_string()), "{error}");
 }
 
 #[test]
-fn both_spellings_of_rope_are_understood() {
-    let ours = describe(&llama());
-    assert_eq!(check(&llama(), ours.clone()), Ok(()));
+fn rope_values_of_all_versions_are_read() {
+    let ours = config_json::write(&llama());
+    assert_eq!(config_json::check(&llama(), ours.clone()), Ok(()));
     let mut early = ours.clone();
     let kind = early["rope_scaling"].as_object_mut().unwrap().remove("rope_type").unwrap();
     early["rope_scaling"]["type"] = kind;
-    assert_eq!(check(&llama(), early), Ok(()));
+    assert_eq!(config_json::check(&llama(), early), Ok(()));
     let mut late = ours.clone();
     late["rope_parameters"] = late["rope_scaling"].take();
     late["rope_parameters"]["rope_theta"] = late["rope_theta"].take();
-    assert_eq!(check(&llama(), late.clone()), Ok(()));
+    assert_eq!(config_json::check(&llama(), late.clone()), Ok(()));
     late["rope_parameters"]["rope_theta"] = json!(5e5);
-    assert!(check(&llama(), late).unwrap_err().contains("rope_theta: expected 10000"));
+    assert!(config_json::check(&llama(), late).unwrap_err().contains("rope_theta: expected 10000"));
 }
 
 #[test]
-fn another_model_is_named_by_its_key() {
+fn a_value_of_another_model_is_named() {
     for (key, value) in [
         ("model_type", json!("mistral")),
         ("hidden_size", json!(48)),
         ("num_attention_heads", json!(12)),
-        ("num_key_value_heads", Value::Null), // transformers then takes as many as heads
+        ("num_key_value_heads", Value::Null), // the default of transformers is the number of heads
         ("head_dim", json!(8)),
         ("rms_norm_eps", json!(1e-6)),
         ("rope_scaling", Value::Null),
@@ -217,22 +237,25 @@ fn another_model_is_named_by_its_key() {
         ("tie_word_embeddings", json!(true)),
         ("hidden_act", json!("gelu")),
     ] {
-        let mut description = describe(&llama());
-        description[key] = value;
-        let error = check(&llama(), description).unwrap_err();
+        let mut other = config_json::write(&llama());
+        other[key] = value;
+        let error = config_json::check(&llama(), other).unwrap_err();
         assert!(error.starts_with(key), "{key}: {error}");
     }
-    let mut plain = describe(&gpt());
+    let mut plain = config_json::write(&gpt());
     plain.as_object_mut().unwrap().remove("n_inner");
-    assert!(check(&gpt(), plain).unwrap_err().contains("n_inner: expected 33"), "it is 4 C");
+    assert!(
+        config_json::check(&gpt(), plain).unwrap_err().contains("n_inner: expected 33"),
+        "it is 4 C"
+    );
 }
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_mounted_folder_cannot_be_replaced() {
-    assert!(is_mounted(Path::new("/proc")));
-    assert!(!is_mounted(Path::new("/proc/sys")), "inside of one");
+fn mount_points_are_recognised() {
+    assert!(is_mount_point(Path::new("/proc")));
+    assert!(!is_mount_point(Path::new("/proc/sys")), "inside a mount");
     let folder = tempfile::tempdir().unwrap();
-    assert!(!is_mounted(folder.path()));
-    assert!(!is_mounted(&folder.path().join("not-there")));
+    assert!(!is_mount_point(folder.path()));
+    assert!(!is_mount_point(&folder.path().join("not-there")));
 }

@@ -2,11 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What rank 0 can say of its surroundings; `null` where it cannot.
+/// The environment of rank 0; `null` for what is unknown.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Environment {
     /// Version of this program.
     pub version: String,
+    /// Commit that it was built from, with `-dirty` if its sources differed from that.
+    pub commit: Option<String>,
     /// The MPI library, as it names itself.
     pub mpi_library: Option<String>,
     /// Instruction set of our matmul in the precision of the run on rank 0, as chosen at run time;
@@ -14,13 +16,19 @@ pub struct Environment {
     pub matmul_kernel: Option<String>,
     /// The machine under rank 0.
     #[serde(flatten)]
-    pub machine: launch::Environment,
+    pub machine: launch::Machine,
 }
 
 impl Environment {
-    /// Looks around.
+    /// Reads it on this machine.
     pub fn read(mpi_library: Option<String>, matmul_kernel: Option<String>) -> Self {
-        let version = env!("CARGO_PKG_VERSION").to_owned();
-        Self { version, mpi_library, matmul_kernel, machine: launch::Environment::read() }
+        let commit = env!("YARDSTICK_COMMIT"); // from build.rs, empty where it is unknown
+        Self {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            commit: (!commit.is_empty()).then(|| commit.to_owned()),
+            mpi_library,
+            matmul_kernel,
+            machine: launch::Machine::read(),
+        }
     }
 }

@@ -1,28 +1,23 @@
-//! What can go wrong with the files that tell of a run.
+//! The error type of a run's record and steps.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+
+use checkpoint::durable::IoError;
 
 /// A failure to write or to read a run's record or steps.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The file system refused; check space and permissions.
-    #[error("{}: cannot {action}: {source}", path.display())]
-    Io {
-        /// What was tried, as in `create`.
-        action: &'static str,
-        /// The file or folder.
-        path: PathBuf,
-        /// What the system said.
-        source: std::io::Error,
-    },
-    /// The folder has no record: it is not, or not yet, the folder of a run.
+    /// A file could not be read or written.
+    #[error(transparent)]
+    Io(#[from] IoError),
+    /// The folder has no record: it is not the folder of a run, or the run has not started yet.
     #[error(
         "{}: expected the record of a run, found no such file\n  hint: name the folder of --out",
         path.display()
     )]
     NoRecord {
-        /// Where the record should be.
+        /// Path of the missing record.
         path: PathBuf,
     },
     /// The content is not what this program writes; the file was damaged or edited.
@@ -32,12 +27,12 @@ pub enum Error {
         path: PathBuf,
         /// Line, from 1.
         line: usize,
-        /// What should be there.
+        /// What the file should hold.
         expected: &'static str,
-        /// What the parser said.
+        /// The parser's error.
         source: serde_json::Error,
     },
-    /// The run's own losses are not all there; the file was cut, replaced or removed.
+    /// Steps of the run are missing; the file was truncated, replaced or removed.
     #[error(
         "{}: expected the {expected} steps of the checkpoint, found {found} without a gap",
         path.display()
@@ -47,13 +42,13 @@ pub enum Error {
         path: PathBuf,
         /// Steps that were durable when the checkpoint was committed.
         expected: u64,
-        /// Steps that are there.
+        /// Steps in the file before the first gap.
         found: u64,
     },
-    /// The record has a schema that this program does not know; use the program that wrote it.
+    /// The record has a schema that this program does not support.
     #[error(
-        "{}: expected a record of schema {supported} or older, found schema {found}\n  \
-         hint: read it with the version of yardstick that wrote it, or a newer one",
+        "{}: expected a record of schema {supported}, found schema {found}\n  \
+         hint: read it with the version of yardstick that wrote it",
         path.display()
     )]
     Schema {
@@ -61,15 +56,7 @@ pub enum Error {
         path: PathBuf,
         /// Schema of the file.
         found: u64,
-        /// Newest schema that is understood.
+        /// The supported schema.
         supported: u32,
     },
-}
-
-impl Error {
-    /// For `map_err`: an I/O failure at a path.
-    pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Self {
-        let path = path.to_owned();
-        move |source| Self::Io { action, path, source }
-    }
 }

@@ -1,28 +1,29 @@
-//! From the steps of a run to the numbers of its record.
+//! Calculates the figures of a record from the steps of the run.
 
-use super::{
+use super::Record;
+use super::sections::{
     Anomaly, CheckpointSaved, Checkpoints, Clocks, Collectives, Fingerprint, FlopsPerToken,
-    Goodput, MfuMeasured, PhaseSummary, Rate, Record, StepsSummary,
+    Goodput, MfuMeasured, PhaseSummary, Rate, StepsSummary,
 };
-use crate::phase::{ByPhase, Phase};
-use crate::statistics::Distribution;
-use crate::telemetry::{StepSample, StepSeries};
+use super::steps::{StepSample, StepSeries};
+use crate::timing::phase::{ByPhase, Phase};
+use crate::timing::statistics::Distribution;
 
-/// What measurements are held against; what is not known is `None`.
+/// Reference values for measurements; `None` where unknown.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Reference {
     /// FLOPs of training on one token.
     pub flops_per_token: Option<FlopsPerToken>,
-    /// FLOP/s of the matmul measured on one rank's device in this run.
+    /// Matmul rate measured on one rank's device in this run, FLOP/s.
     pub matmul_flops_per_second: Option<f64>,
-    /// Published peak of one rank's device in FLOP/s; never a guess.
+    /// Published peak of one rank's device, FLOP/s; never an estimate.
     pub peak_flops_per_second: Option<f64>,
-    /// The loss that no model can go below, nats per token.
+    /// Smallest mean loss that any model can reach, nats per token.
     pub entropy_floor: Option<f64>,
 }
 
 impl Record {
-    /// Fills in everything that follows from the steps: `steps`, `phases`, `tokens_per_second`,
+    /// Fills in what can be calculated from the steps: `steps`, `phases`, `tokens_per_second`,
     /// `mfu_*`, `goodput` and `fingerprint`. Without steps they stay `null`; `goodput` also needs
     /// the last attempt to have ended.
     ///
@@ -40,7 +41,7 @@ impl Record {
         let attempt = series.measured().next().map_or(0, |sample| sample.attempt);
         let measured = self.attempts.iter().find(|other| other.number == attempt);
         let rates = Clocks::of(series, measured.map_or(series.world, |attempt| attempt.world));
-        // The matmul rate is of this attempt: another one may have had other machines.
+        // The matmul rate was measured in this attempt; others may have run on other machines.
         let is_last = self.attempts.last().is_none_or(|last| last.number == attempt);
         let mfu = |flops_per_token: f64, available: f64| {
             rates.step.per_rank * flops_per_token / available
@@ -61,8 +62,7 @@ impl Record {
         self.goodput = Goodput::of(self, series);
         if series.delayed_steps > 0 {
             let delayed = series.delayed_steps;
-            let text =
-                format!("{delayed} steps waited: the run's folder took its lines too slowly");
+            let text = format!("{delayed} steps were delayed by slow writes to the run's folder");
             self.anomalies.push(Anomaly { step: None, rank: None, text });
         }
         self.fingerprint = Some(Fingerprint::of(series, weights));
@@ -71,7 +71,8 @@ impl Record {
 
 impl StepsSummary {
     fn of(series: &StepSeries, reference: &Reference) -> Option<Self> {
-        let (first, last) = (series.samples.first()?, series.samples.last()?);
+        let first = series.samples.first()?;
+        let last = series.samples.last()?;
         let finite = |value: f64| Some(value).filter(|value| value.is_finite());
         let mut evaluations = series.samples.iter().filter_map(|sample| sample.evaluation_loss);
         Some(Self {
@@ -118,7 +119,7 @@ fn phases(series: &StepSeries) -> ByPhase<PhaseSummary> {
 }
 
 impl Clocks {
-    /// Sums over sums, so that slow steps weigh as much as they took.
+    /// Total tokens over total time, so that slow steps are weighted by their time.
     fn of(series: &StepSeries, world: usize) -> Self {
         let tokens: u64 = series.measured().map(|sample| sample.tokens).sum();
         let rate = |seconds: f64| {
@@ -133,7 +134,7 @@ impl Clocks {
 }
 
 impl Collectives {
-    /// What the network did in the measured steps; `None` without steps.
+    /// Communication in the measured steps; `None` without steps.
     pub fn of(
         series: &StepSeries,
         backend: &str,
@@ -158,7 +159,7 @@ impl Collectives {
 }
 
 impl Checkpoints {
-    /// What saving cost; `None` when nothing was saved.
+    /// Size and time of the saved checkpoints; `None` without any.
     pub fn of(saved: &[CheckpointSaved]) -> Option<Self> {
         let last = saved.last()?;
         let bytes: u64 = saved.iter().map(|save| save.bytes).sum();
@@ -180,13 +181,13 @@ impl Goodput {
         let end = record.attempts.last()?.ended_unix_ms?;
         let elapsed = end.checked_sub(start).filter(|&elapsed| elapsed > 0)? as f64 / 1e3;
         let training = seconds(series.samples.iter(), |sample| sample.phases.step_ns());
-        // An attempt that never came to its checkpoint made no steps and lost none.
-        let began =
-            record.attempts.iter().filter_map(|a| Some((a.resumed_after_step?, a.last_step)));
-        let lost = began
-            .clone()
-            .zip(began.skip(1))
-            .map(|((_, last), (resumed, _))| last.saturating_sub(resumed));
+        // An attempt that ended before it had restored a checkpoint made no steps and lost none.
+        let started = record.attempts.iter().filter(|attempt| attempt.resumed_after_step.is_some());
+        let started: Vec<_> = started.collect();
+        let lost = started.windows(2).map(|pair| {
+            let resumed = pair[1].resumed_after_step.unwrap_or(0);
+            pair[0].last_step.saturating_sub(resumed)
+        });
         Some(Self {
             elapsed_seconds: elapsed,
             training_seconds: training,

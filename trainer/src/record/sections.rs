@@ -2,22 +2,22 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::phase::{Phase, PhaseTimes};
-use crate::statistics::Distribution;
+use crate::timing::phase::{Phase, PhaseTimes};
+use crate::timing::statistics::Distribution;
 
-/// How far a run or an attempt came.
+/// State of a run or an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
-    /// It goes on, or it was killed without being able to say so.
+    /// It is running, or it was killed before it could record its end.
     Running,
-    /// Every step was made.
+    /// All steps are done.
     Complete,
-    /// It was asked to stop, and can go on from a committed checkpoint.
+    /// It was stopped on request, and can be resumed from a committed checkpoint.
     Stopped,
-    /// It ended early.
+    /// It ended with an error.
     Failed,
-    /// It ran, but its numbers must not be used.
+    /// Its figures must not be used.
     Void,
 }
 
@@ -43,20 +43,20 @@ pub struct Reason {
     pub host: Option<String>,
     /// Step in which it happened, from 1.
     pub step: Option<u64>,
-    /// What that rank was doing.
+    /// What that rank was doing at that time.
     pub phase: Option<Phase>,
-    /// The whole sentence.
+    /// The error message.
     pub text: String,
 }
 
 /// What was computed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct WorkloadRecord {
-    /// Hash of everything that decides what is computed.
+    /// Hash of everything that determines what is computed.
     pub id: String,
     /// Name of the preset or file.
     pub name: String,
-    /// The hashed half of the configuration.
+    /// The half of the configuration that is hashed into the id.
     pub config: serde_json::Value,
 }
 
@@ -67,36 +67,33 @@ pub struct RankRecord {
     pub rank: usize,
     /// Name of its host.
     pub host: String,
-    /// Its process on that host.
+    /// Id of its process on that host.
     pub pid: u32,
     /// Cores it is bound to; `null` when it is not bound.
     pub cores: Option<Vec<usize>>,
     /// Compute threads.
     pub threads: usize,
-    /// Logical processors that the launcher may run on and no rank of the machine is bound to: the
-    /// same number on every rank of a machine; 0 in records that were made before it was told.
-    #[serde(default)]
+    /// Logical processors that are available to the launcher and that no rank of the machine is
+    /// bound to: the same number on every rank of a machine.
     pub unused_cores: usize,
     /// Instruction set of our matmul in the precision of the run, as chosen at run time; `null`
-    /// where the engine has a matmul of its own, and in records that were made before it was told.
-    #[serde(default)]
+    /// where the engine has a matmul of its own.
     pub matmul_kernel: Option<String>,
-    /// Peak of its memory by the plan, as the ranks of its node turned out to share memory or not;
-    /// `null` in records that were made before it was told.
-    #[serde(default)]
-    pub planned_bytes: Option<u64>,
-    /// Nanoseconds in each phase over all its steps; `null` before it ends.
+    /// Planned peak memory, given whether the ranks of its node share memory.
+    pub planned_bytes: u64,
+    /// Nanoseconds in each phase over all its steps; `null` until the attempt ends.
     pub phases_ns: Option<PhaseTimes>,
 }
 
-/// Steps of a run on rank 0, without those that a resumed attempt made again.
+/// Steps of a run on rank 0, without those that a later attempt repeated.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StepsSummary {
     /// Number of the last step.
     pub completed: u64,
-    /// Steps on file; fewer than `completed` only if a machine lost what it wrote.
+    /// Steps in the file; fewer than `completed` only if a machine lost what it wrote.
     pub recorded: u64,
-    /// Steps that the times are made from: of the last attempt, without its first 2 of more than 4.
+    /// Number of measured steps: those of the last attempt, without the first 2 if there are more
+    /// than 4.
     pub measured: u64,
     /// Tokens of all recorded steps.
     pub tokens: u64,
@@ -106,17 +103,17 @@ pub struct StepsSummary {
     pub loss_last: Option<f64>,
     /// Last held-out loss, nats per token.
     pub evaluation_loss_last: Option<f64>,
-    /// The loss that no model can go below, nats per token; `null` for data of people.
+    /// Smallest mean loss that any model can reach, nats per token; `null` for real text.
     pub entropy_floor: Option<f64>,
     /// FLOPs of training on one token.
     pub flops_per_token: Option<FlopsPerToken>,
     /// Milliseconds per step without checkpoints and evaluation.
     pub step_ms: Distribution,
-    /// Milliseconds per step with everything.
+    /// Milliseconds per step with checkpoints and evaluation.
     pub wall_ms: Distribution,
 }
 
-/// FLOPs of forward and backward per token: matmuls only, logits in, embedding lookup out.
+/// FLOPs of forward and backward per token: matmuls only, with logits, without embedding lookup.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct FlopsPerToken {
     /// Attention counted over the lower triangle.
@@ -136,56 +133,57 @@ pub struct PhaseSummary {
     pub median_ms: f64,
 }
 
-/// A rate by two clocks, both over the measured steps.
+/// Rates over the measured steps.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Clocks {
-    /// Against time without checkpoints and evaluation.
+    /// Over the time without checkpoints and evaluation.
     pub step: Rate,
-    /// Against all time.
+    /// Over all time.
     pub wall: Rate,
 }
 
 /// Tokens per second.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Rate {
-    /// Of all ranks together.
+    /// All ranks together.
     pub total: f64,
-    /// Of one rank.
+    /// One rank.
     pub per_rank: f64,
 }
 
-/// Model FLOPs utilisation against a rate measured in the run, by the `step` clock.
+/// Model FLOPs utilisation relative to the matmul rate measured in the run, without the time of
+/// checkpoints and evaluation.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct MfuMeasured {
     /// Attention counted causal.
     pub causal: f64,
     /// Attention counted full.
     pub full: f64,
-    /// FLOP/s of the device's matmul, for one rank.
+    /// Matmul rate of one rank's device, FLOP/s.
     pub matmul_flops_per_second: f64,
 }
 
-/// What the network did in the measured steps.
+/// Communication in the measured steps.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Collectives {
     /// Backend, as in `mpi`.
     pub backend: String,
-    /// What the library says it is.
+    /// The library's own name and version.
     pub library: Option<String>,
-    /// Smallest size of a gradient bucket: it closes with the segment that reaches it.
+    /// Smallest size of a gradient bucket: the segment that reaches it is the bucket's last.
     pub bucket_bytes: u64,
     /// Bytes of the buffers communicated per step, median.
     pub bytes_per_step: f64,
-    /// Time per step in which gradients, or weights of a sharded optimizer, were under way, hidden
+    /// Time per step in which gradients, or weights of a sharded optimizer, were in flight, hidden
     /// or not.
     pub total_ms: Distribution,
     /// Communication per step that compute waited for.
     pub exposed_ms: Distribution,
-    /// Part of that time that computing covered; 0 without communication.
+    /// Share of the total that was hidden behind computation; 0 without communication.
     pub hidden_share: f64,
 }
 
-/// What one pair of ranks talks over.
+/// Transport between two ranks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Transport {
     /// One rank.
@@ -199,13 +197,13 @@ pub struct Transport {
 /// One committed checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckpointSaved {
-    /// Steps that it holds.
+    /// Number of steps that it holds.
     pub step: u64,
     /// Bytes over all ranks.
     pub bytes: u64,
     /// From the trigger to the commit.
     pub save_ns: u64,
-    /// Time that training stood still for it.
+    /// Time for which training was stopped.
     pub stall_ns: u64,
 }
 
@@ -214,7 +212,7 @@ pub struct CheckpointSaved {
 pub struct Checkpoints {
     /// How many.
     pub count: usize,
-    /// Steps that the last one holds.
+    /// Number of steps that the last one holds.
     pub last_step: u64,
     /// Bytes of the last one over all ranks.
     pub bytes: u64,
@@ -222,20 +220,20 @@ pub struct Checkpoints {
     pub bytes_per_second: f64,
     /// From trigger to commit.
     pub save_ms: Distribution,
-    /// Time that training stood still for one.
+    /// Time for which training was stopped by one.
     pub stall_ms: Distribution,
 }
 
-/// How much of the time since the first start became training that counts.
+/// Share of the time since the first start that was spent in steps that were kept.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Goodput {
     /// From the start of the first attempt to the end of the last.
     pub elapsed_seconds: f64,
-    /// Time in steps that count, without checkpoints and evaluation.
+    /// Time in steps that were kept, without checkpoints and evaluation.
     pub training_seconds: f64,
-    /// The second of these over the first.
+    /// `training_seconds` over `elapsed_seconds`.
     pub share: f64,
-    /// Steps that were made and lost, because no checkpoint held them.
+    /// Steps that had to be repeated because no checkpoint held them.
     pub lost_steps: u64,
 }
 
@@ -244,17 +242,17 @@ pub struct Goodput {
 pub struct Fingerprint {
     /// Over the bits of every loss, as little-endian binary64, in the order of steps.
     pub losses: String,
-    /// Over the final weights; `null` when the run did not get there.
+    /// Over the final weights; `null` when the run did not complete.
     pub weights: Option<String>,
 }
 
-/// Something odd, or something that could not be known.
+/// An unusual event, or a value that could not be determined.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Anomaly {
-    /// Where that is known, the step.
+    /// The step, if known.
     pub step: Option<u64>,
-    /// Where that is known, the rank.
+    /// The rank, if known.
     pub rank: Option<usize>,
-    /// The whole sentence.
+    /// The message.
     pub text: String,
 }

@@ -1,10 +1,10 @@
-//! The record from end to end: its keys, its numbers, and what survives failures.
+//! The record as a whole: its keys, its figures, and what a failed write leaves.
 
 use super::*;
-use crate::telemetry::StepSeries;
-use crate::telemetry::tests::{sample, write_steps};
+use crate::record::steps::file::tests::write_steps;
+use crate::record::steps::sample::tests::sample;
 
-/// A finished run of 12 steps on two ranks, resumed once after step 6, in numbers easy to check.
+/// A finished run of 12 steps on two ranks that resumed once after step 6, with round numbers.
 pub(crate) fn finished() -> Record {
     let ranks = [(0, "node-a"), (1, "node-b")].map(|(rank, host)| RankRecord {
         rank,
@@ -14,7 +14,7 @@ pub(crate) fn finished() -> Record {
         threads: 1,
         unused_cores: 0,
         matmul_kernel: Some("avx512f".to_owned()),
-        planned_bytes: Some(1 << 30),
+        planned_bytes: 1 << 30,
         phases_ns: None,
     });
     let workload = WorkloadRecord {
@@ -22,7 +22,7 @@ pub(crate) fn finished() -> Record {
         name: "smoke".to_owned(),
         config: serde_json::json!({"model": {"layers": 4}}),
     };
-    let machine = launch::Environment {
+    let machine = launch::Machine {
         host: "node-a".to_owned(),
         operating_system: Some("Debian GNU/Linux 13 (trixie)".to_owned()),
         kernel: "6.12".to_owned(),
@@ -35,6 +35,7 @@ pub(crate) fn finished() -> Record {
     };
     let environment = Environment {
         version: "0.1.0".to_owned(),
+        commit: Some("1a2b3c4d5e6f".to_owned()),
         mpi_library: None,
         matmul_kernel: Some("avx512f".to_owned()),
         machine,
@@ -42,7 +43,8 @@ pub(crate) fn finished() -> Record {
     let attempts = vec![attempt(1, Status::Failed, 0, 8), attempt(2, Status::Complete, 6, 12)];
     let run = serde_json::json!({"run": {"engine": "fused"}});
     let mut record = Record::running(workload, run, environment, ranks.to_vec(), attempts);
-    (record.status, record.exit_code) = (Status::Complete, Some(0));
+    record.status = Status::Complete;
+    record.exit_code = Some(0);
     let series = series();
     record.measure(&series, &reference(), Some(blake3::hash(b"weights")));
     record.collectives = Collectives::of(&series, "mpi", None, 1 << 20);
@@ -53,7 +55,7 @@ pub(crate) fn finished() -> Record {
         stall_ns: 20_000_000,
     });
     record.checkpoints = Checkpoints::of(&saved);
-    record.note_unknown();
+    record.note_missing();
     record
 }
 
@@ -81,7 +83,7 @@ fn reference() -> Reference {
     }
 }
 
-/// Steps of 100 ms; step 10 also saves for 100 ms and step 12 evaluates for 200 ms.
+/// Steps of 100 ms; step 10 also saves a checkpoint for 100 ms and step 12 evaluates for 200 ms.
 pub(crate) fn series() -> StepSeries {
     let samples = (1..=12_u64).map(|step| {
         let mut sample = sample(if step <= 6 { 1 } else { 2 }, step);
@@ -94,14 +96,14 @@ pub(crate) fn series() -> StepSeries {
 }
 
 #[test]
-fn the_record_has_exactly_the_promised_keys_in_their_order() {
+fn the_record_has_exactly_the_documented_keys_in_order() {
     let folder = tempfile::tempdir().unwrap();
     finished().write(folder.path()).unwrap();
     let text = fs::read_to_string(Record::path(folder.path())).unwrap();
     let top_level = |line: &&str| line.starts_with("  \"");
     let keys: Vec<&str> =
         text.lines().filter(top_level).filter_map(|line| line.split('"').nth(1)).collect();
-    let promised = [
+    let documented = [
         "schema",
         "status",
         "exit_code",
@@ -124,11 +126,11 @@ fn the_record_has_exactly_the_promised_keys_in_their_order() {
         "fingerprint",
         "anomalies",
     ];
-    assert_eq!(keys, promised);
+    assert_eq!(keys, documented);
 }
 
 #[test]
-fn what_is_not_known_is_null_and_not_left_out() {
+fn unknown_values_are_null_and_not_omitted() {
     let record = Record { steps: None, phases: None, ..finished() };
     let json = serde_json::to_value(&record).unwrap();
     for key in ["reason", "steps", "phases", "mfu_causal", "mfu_full", "transports"] {
@@ -137,14 +139,14 @@ fn what_is_not_known_is_null_and_not_left_out() {
 }
 
 #[test]
-fn reads_back_what_was_written() {
+fn a_record_is_read_back_unchanged() {
     let folder = tempfile::tempdir().unwrap();
     let mut record = finished();
     record.reason = Some(Reason {
         rank: Some(1),
         host: Some("node-b".to_owned()),
         step: Some(7),
-        phase: Some(crate::phase::Phase::CommExposed),
+        phase: Some(crate::timing::phase::Phase::CommExposed),
         text: "rank 1 did not answer".to_owned(),
     });
     record.write(folder.path()).unwrap();
@@ -152,7 +154,7 @@ fn reads_back_what_was_written() {
 }
 
 #[test]
-fn the_numbers_follow_from_the_steps() {
+fn figures_are_calculated_from_the_steps() {
     let record = finished();
     let steps = record.steps.unwrap();
     assert_eq!((steps.completed, steps.recorded, steps.measured), (12, 12, 4));
@@ -178,7 +180,7 @@ fn the_numbers_follow_from_the_steps() {
 }
 
 #[test]
-fn rates_are_those_of_the_attempt_that_made_the_steps() {
+fn rates_belong_to_the_attempt_that_made_the_steps() {
     let mut record = finished();
     let measured = record.attempts.len() as u32;
     let idle = Attempt { number: measured + 1, world: 8, ..record.attempts[0].clone() };
@@ -189,29 +191,32 @@ fn rates_are_those_of_the_attempt_that_made_the_steps() {
     record.measure(&series, &reference, None);
     let rate = record.tokens_per_second.unwrap().step;
     assert!((rate.total / rate.per_rank - 2.0).abs() < 1e-12, "two ranks, not eight: {rate:?}");
-    assert_eq!(record.mfu_measured, None, "the matmul rate is of other ranks");
+    assert_eq!(record.mfu_measured, None, "the matmul rate was measured on other ranks");
 }
 
 #[test]
-fn the_phases_add_up_to_the_wall_time() {
+fn phases_add_up_to_wall_time() {
     let record = finished();
     let phases = record.phases.unwrap();
-    let shares: f64 = crate::phase::Phase::ALL.iter().map(|&phase| phases.get(phase).share).sum();
+    let shares: f64 =
+        crate::timing::phase::Phase::ALL.iter().map(|&phase| phases.get(phase).share).sum();
     assert!((shares - 1.0).abs() < 1e-12, "{shares}");
 }
 
 #[test]
-fn a_published_peak_gives_both_conventions() {
+fn a_published_peak_gives_causal_and_full_mfu() {
     let mut record = finished();
     let reference = Reference { peak_flops_per_second: Some(2e11), ..reference() };
     record.measure(&series(), &reference, None);
-    let (causal, full) = (record.mfu_causal.unwrap(), record.mfu_full.unwrap());
+    let causal = record.mfu_causal.unwrap();
+    let full = record.mfu_full.unwrap();
     assert!((causal - 0.3072).abs() < 1e-9 && (full - 0.4096).abs() < 1e-9, "{causal} {full}");
 }
 
 #[test]
 fn one_bit_of_one_loss_changes_the_fingerprint() {
-    let (mut record, mut series) = (finished(), series());
+    let mut record = finished();
+    let mut series = series();
     let before = record.fingerprint.clone().unwrap();
     let loss = &mut series.samples[3].loss;
     *loss = f64::from_bits(loss.to_bits() ^ 1);
@@ -222,7 +227,7 @@ fn one_bit_of_one_loss_changes_the_fingerprint() {
 }
 
 #[test]
-fn a_run_without_steps_measures_nothing() {
+fn a_run_without_steps_has_no_figures() {
     let mut record = Record { steps: None, fingerprint: None, ..finished() };
     let series = StepSeries { samples: Vec::new(), ..series() };
     record.measure(&series, &reference(), None);
@@ -230,7 +235,7 @@ fn a_run_without_steps_measures_nothing() {
 }
 
 #[test]
-fn a_failed_write_leaves_the_old_record() {
+fn a_failed_write_keeps_the_old_record() {
     let folder = tempfile::tempdir().unwrap();
     let old = finished();
     old.write(folder.path()).unwrap();
@@ -242,70 +247,63 @@ fn a_failed_write_leaves_the_old_record() {
 }
 
 #[test]
-fn bad_records_are_named() {
+fn unreadable_records_are_described() {
     let folder = tempfile::tempdir().unwrap();
-    let said = || Record::read(folder.path()).unwrap_err().to_string();
-    assert!(said().contains("found no such file"), "{}", said());
+    let error = || Record::read(folder.path()).unwrap_err().to_string();
+    assert!(error().contains("found no such file"), "{}", error());
     finished().write(folder.path()).unwrap();
     let good = fs::read_to_string(Record::path(folder.path())).unwrap();
-    let put = |text: &str| fs::write(Record::path(folder.path()), text).unwrap();
-    put(&good.replacen("\"schema\": 1", "\"schema\": 7", 1));
-    assert!(
-        said().contains("expected a record of schema 1 or older, found schema 7"),
-        "{}",
-        said()
-    );
-    put(&good[..good.len() / 2]);
-    assert!(said().contains("record.json, line "), "{}", said());
-    put(&good.replacen("\"complete\"", "\"perfect\"", 1));
-    assert!(said().contains("line 3") && said().contains("perfect"), "{}", said());
+    let write = |text: &str| fs::write(Record::path(folder.path()), text).unwrap();
+    for other in [1, 7] {
+        write(&good.replacen("\"schema\": 2", &format!("\"schema\": {other}"), 1));
+        let expected = format!("expected a record of schema 2, found schema {other}");
+        assert!(error().contains(&expected), "{}", error());
+    }
+    write(&good[..good.len() / 2]);
+    assert!(error().contains("record.json, line "), "{}", error());
+    write(&good.replacen("\"complete\"", "\"perfect\"", 1));
+    assert!(error().contains("line 3") && error().contains("perfect"), "{}", error());
 }
 
 #[test]
-fn an_attempt_that_was_killed_is_noted_by_the_next() {
+fn the_next_attempt_records_that_the_last_was_killed() {
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path();
     assert_eq!(Attempt::begin(dir, 1, 2).unwrap().len(), 1);
     write_steps(dir, 1, 1..=8);
     let mut attempts = Attempt::begin(dir, 2, 2).unwrap();
     attempts[1].resumed(dir, 6).unwrap();
-    assert_eq!(Attempt::read_all(dir).unwrap()[1].resumed_after_step, Some(6), "said at once");
+    assert_eq!(Attempt::read_all(dir).unwrap()[1].resumed_after_step, Some(6), "recorded at once");
     let killed = &attempts[0];
     assert_eq!((killed.status, killed.exit_code, killed.last_step), (Status::Failed, None, 8));
     assert!(killed.ended_unix_ms.is_some_and(|ended| ended >= killed.started_unix_ms));
     assert!(killed.reason.as_ref().is_some_and(|reason| reason.text.contains("killed")));
     let mut record = Record { attempts, ..finished() };
-    record.end(dir, Status::Stopped, 75, None, 12).unwrap();
+    let end = AttemptEnd { status: Status::Stopped, exit_code: 75, reason: None, last_step: 12 };
+    record.end(dir, end).unwrap();
     assert_eq!((record.status, record.exit_code), (Status::Stopped, Some(75)));
     assert_eq!(record.attempts[1].last_step, 12);
     assert_eq!(Attempt::read_all(dir).unwrap(), record.attempts);
     assert!(dir.join("attempts/002.json").is_file());
 }
 
-/// One sentence for all of them, and silence about what has nothing to say.
+/// What does not apply is not missing.
 #[test]
-fn what_could_not_be_known_is_told_once_with_its_reason() {
-    fn told(mut record: Record) -> Vec<String> {
-        record.note_unknown();
+fn missing_figures_are_listed_in_one_anomaly_with_reasons() {
+    fn anomalies(mut record: Record) -> Vec<String> {
+        record.note_missing();
         record.anomalies.into_iter().map(|anomaly| anomaly.text).collect()
     }
     let mut record = finished();
-    let texts = [
-        "null, because not known: mfu_causal and mfu_full (this processor has no published peak); \
-         transports (this version does not look); \
-         environment.cpu_model (the system does not say)",
-    ];
-    assert_eq!(told(record.clone()), texts);
-    record.environment.machine.cpu_model = Some("a processor".to_owned());
+    assert_eq!((record.mfu_causal, &record.transports), (None, &None), "on a CPU");
+    let cpu_model = "environment.cpu_model (not reported by the operating system)";
+    let texts = [format!("null in the record: {cpu_model}")];
+    assert_eq!(anomalies(record.clone()), texts);
     record.mfu_measured = None;
-    let texts = told(record.clone());
-    assert!(texts.len() == 1 && texts[0].contains("; mfu_measured ("), "{texts:?}");
-    assert!(!texts[0].contains("environment"), "{texts:?}");
-    (record.steps, record.transports) = (None, Some(Vec::new()));
-    assert!(told(record).is_empty(), "no step, nothing to know of its speed");
-    let mut alone = finished();
-    alone.environment.machine.cpu_model = Some("a processor".to_owned());
-    (alone.mfu_causal, alone.mfu_full) = (Some(0.4), Some(0.5));
-    alone.ranks.truncate(1);
-    assert!(told(alone).is_empty(), "one rank talks to nobody");
+    let texts = anomalies(record.clone());
+    assert!(texts.len() == 1 && texts[0].contains("record: mfu_measured ("), "{texts:?}");
+    assert!(texts[0].ends_with(&format!("; {cpu_model}")), "{texts:?}");
+    record.environment.machine.cpu_model = Some("a processor".to_owned());
+    record.steps = None;
+    assert!(anomalies(record).is_empty(), "without steps there is no rate");
 }

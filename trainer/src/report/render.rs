@@ -4,9 +4,10 @@ use std::fmt;
 
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 
-use super::{ReportData, format};
-use crate::phase::Phase;
+use super::ReportData;
+use crate::number_format;
 use crate::record::{Record, StepsSummary};
+use crate::timing::phase::Phase;
 
 const COLUMNS: u16 = 80;
 const BAR_COLUMNS: usize = 32;
@@ -46,7 +47,7 @@ fn right(text: impl ToString) -> Cell {
 }
 
 impl ReportData {
-    /// One line for each thing to know about the run.
+    /// Status, loss, efficiency and checkpoints, one line each.
     fn header(&self) -> Table {
         let record = &self.record;
         let mut table = table(presets::NOTHING);
@@ -61,7 +62,7 @@ impl ReportData {
         }
         table.add_row(["attempts".to_owned(), self.attempts()]);
         if let Some(steps) = &record.steps {
-            table.add_row(["steps".to_owned(), steps_made(steps)]);
+            table.add_row(["steps".to_owned(), step_counts(steps)]);
             table.add_row(["loss".to_owned(), loss(steps)]);
         }
         table.add_row(["mfu_measured".to_owned(), mfu(record)]);
@@ -102,12 +103,16 @@ impl ReportData {
     }
 
     fn ranks(&self) -> String {
-        let ranks = format::count(self.world, "rank");
+        let ranks = number_format::count(self.world, "rank");
         match self.hosts.as_slice() {
             [] => ranks,
             hosts if hosts.len() <= 4 => format!("{ranks} on {}", hosts.join(", ")),
             hosts => {
-                format!("{ranks} on {} ({}, ...)", format::count(hosts.len(), "host"), hosts[0])
+                format!(
+                    "{ranks} on {} ({}, ...)",
+                    number_format::count(hosts.len(), "host"),
+                    hosts[0]
+                )
             }
         }
     }
@@ -120,30 +125,29 @@ impl ReportData {
             text += &format!(", last resumed after step {step}");
         }
         if let Some(goodput) = self.record.goodput {
-            let lost = format::count(goodput.lost_steps as usize, "step");
-            let share = format::percent(goodput.share);
-            text += &format!("; {lost} made again; goodput {share}");
+            let lost = number_format::count(goodput.lost_steps as usize, "step");
+            let share = number_format::percent(goodput.share);
+            text += &format!("; {lost} repeated; goodput {share}");
         }
         text
     }
 }
 
-fn steps_made(steps: &StepsSummary) -> String {
+fn step_counts(steps: &StepsSummary) -> String {
     format!(
-        "{}, {} tokens; {} measured, warm-up left out",
-        format::thousands(steps.completed as f64),
-        format::thousands(steps.tokens as f64),
-        format::thousands(steps.measured as f64)
+        "{}, {} tokens; {} measured, without warm-up",
+        number_format::thousands(steps.completed as f64),
+        number_format::thousands(steps.tokens as f64),
+        number_format::thousands(steps.measured as f64)
     )
 }
 
 fn loss(steps: &StepsSummary) -> String {
     let number =
         |value: Option<f64>| value.map_or("null".to_owned(), |value| format!("{value:.4}"));
-    let mut text =
-        format!("{} at first, {} at last", number(steps.loss_first), number(steps.loss_last));
+    let mut text = format!("first {}, last {}", number(steps.loss_first), number(steps.loss_last));
     if steps.evaluation_loss_last.is_some() {
-        text += &format!(", {} held out", number(steps.evaluation_loss_last));
+        text += &format!(", held-out {}", number(steps.evaluation_loss_last));
     }
     if steps.entropy_floor.is_some() {
         text += &format!("; entropy floor {}", number(steps.entropy_floor));
@@ -155,20 +159,20 @@ fn mfu(record: &Record) -> String {
     let Some(measured) = record.mfu_measured else { return "null".to_owned() };
     format!(
         "{} causal, {} full, of {} per rank",
-        format::percent(measured.causal),
-        format::percent(measured.full),
-        format::scaled(measured.matmul_flops_per_second, "FLOP/s")
+        number_format::percent(measured.causal),
+        number_format::percent(measured.full),
+        number_format::scaled(measured.matmul_flops_per_second, "FLOP/s")
     )
 }
 
 fn checkpoints(record: &Record) -> Option<String> {
     let checkpoints = record.checkpoints?;
     Some(format!(
-        "{} of {} at {}, each stalling training for {} ms",
+        "{} of {} at {}, training stopped for {} ms each",
         checkpoints.count,
-        format::scaled(checkpoints.bytes as f64, "B"),
-        format::scaled(checkpoints.bytes_per_second, "B/s"),
-        format::milliseconds(checkpoints.stall_ms.median)
+        number_format::scaled(checkpoints.bytes as f64, "B"),
+        number_format::scaled(checkpoints.bytes_per_second, "B/s"),
+        number_format::milliseconds(checkpoints.stall_ms.median)
     ))
 }
 
@@ -177,12 +181,12 @@ fn communication(record: &Record) -> Option<String> {
     Some(format!(
         "{}, {} per step, {} hidden behind computation",
         collectives.backend,
-        format::scaled(collectives.bytes_per_step, "B"),
-        format::percent(collectives.hidden_share)
+        number_format::scaled(collectives.bytes_per_step, "B"),
+        number_format::percent(collectives.hidden_share)
     ))
 }
 
-/// Both clocks, one line each.
+/// Times and rates without and with checkpoints and evaluation, one line each.
 fn speed(record: &Record, steps: &StepsSummary) -> Table {
     let mut table = table(presets::ASCII_MARKDOWN);
     let names = ["clock", "median ms", "p5", "p95", "tokens/s", "tokens/s per rank"];
@@ -192,18 +196,17 @@ fn speed(record: &Record, steps: &StepsSummary) -> Table {
     for (name, times, rate) in clocks {
         table.add_row([
             right(name),
-            right(format::milliseconds(times.median)),
-            right(format::milliseconds(times.p5)),
-            right(format::milliseconds(times.p95)),
-            right(format::thousands(rate.total)),
-            right(format::thousands(rate.per_rank)),
+            right(number_format::milliseconds(times.median)),
+            right(number_format::milliseconds(times.p5)),
+            right(number_format::milliseconds(times.p95)),
+            right(number_format::thousands(rate.total)),
+            right(number_format::thousands(rate.per_rank)),
         ]);
     }
     table
 }
 
-/// Where the time of the measured steps went, one line for each phase. Means and not medians,
-/// because means add up.
+/// Time of the measured steps by phase. Means and not medians, because means add up.
 fn phases(record: &Record, steps: &StepsSummary) -> Table {
     let mut table = table(presets::ASCII_MARKDOWN);
     let bar_name = format!("{:BAR_COLUMNS$}", "share of wall time");
@@ -213,9 +216,9 @@ fn phases(record: &Record, steps: &StepsSummary) -> Table {
         let summary = phases.get(phase);
         table.add_row([
             right(phase.name()),
-            right(format::milliseconds(1e3 * summary.seconds / steps.measured as f64)),
-            right(format::percent(summary.share)),
-            Cell::new(format::bar(summary.share, BAR_COLUMNS)),
+            right(number_format::milliseconds(1e3 * summary.seconds / steps.measured as f64)),
+            right(number_format::percent(summary.share)),
+            Cell::new(number_format::bar(summary.share, BAR_COLUMNS)),
         ]);
     }
     table

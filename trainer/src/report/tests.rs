@@ -1,8 +1,8 @@
-//! The report of a fixed record, letter by letter, and of folders in every state.
+//! The report of a fixed record, against golden files, and of runs in every state.
 
 use super::*;
+use crate::record::steps::file::tests::write_steps;
 use crate::record::{Anomaly, Reason, tests};
-use crate::telemetry::tests::{sample, write_steps};
 
 /// Rewrite with `YARDSTICK_UPDATE_GOLDEN=1 cargo test --profile testing --workspace report`.
 fn assert_golden(name: &str, text: &str) {
@@ -15,7 +15,7 @@ fn assert_golden(name: &str, text: &str) {
 }
 
 #[test]
-fn a_finished_run() {
+fn the_report_of_a_finished_run() {
     let mut record = tests::finished();
     let text = "kernel 0 was slow".to_owned();
     record.anomalies.push(Anomaly { step: Some(7), rank: Some(1), text });
@@ -23,32 +23,35 @@ fn a_finished_run() {
 }
 
 #[test]
-fn a_failed_run() {
+fn the_report_of_a_failed_run() {
     let mut record = tests::finished();
-    (record.status, record.exit_code) = (Status::Failed, Some(5));
+    record.status = Status::Failed;
+    record.exit_code = Some(5);
     record.reason = Some(Reason {
         rank: Some(1),
         host: Some("node-b".to_owned()),
         step: Some(13),
-        phase: Some(crate::phase::Phase::CommExposed),
+        phase: Some(crate::timing::phase::Phase::CommExposed),
         text: "rank 1 on node-b did not answer within 120 s; expected its part of bucket 3"
             .to_owned(),
     });
-    (record.mfu_measured, record.checkpoints, record.collectives) = (None, None, None);
+    record.mfu_measured = None;
+    record.checkpoints = None;
+    record.collectives = None;
     assert_golden("failed.txt", &ReportData::new(record).to_string());
 }
 
 #[test]
 fn no_line_is_longer_than_a_terminal() {
     let mut record = tests::finished();
-    record.environment.machine.cpu_model = Some("A Processor With A Name That Goes On ".repeat(4));
+    record.environment.machine.cpu_model = Some("A Processor With A Long Name ".repeat(5));
     let text = ReportData::new(record).to_string();
     let longest = text.lines().map(|line| line.chars().count()).max().unwrap();
     assert!(longest <= 80, "{longest} columns:\n{text}");
 }
 
 #[test]
-fn a_run_that_was_killed_is_told_from_its_steps() {
+fn a_killed_run_is_reported_from_its_steps() {
     let folder = tempfile::tempdir().unwrap();
     let done = tests::finished();
     let running = Record::running(
@@ -64,43 +67,37 @@ fn a_run_that_was_killed_is_told_from_its_steps() {
     let found = report(folder.path()).unwrap();
     assert_eq!(found.record.steps.as_ref().unwrap().completed, 30);
     assert_eq!(found.record.tokens_per_second.unwrap().step.per_rank.round(), 20_480.0);
-    assert!(found.warnings[0].contains("killed before it could say so"), "{:?}", found.warnings);
-    let unknown = found.warnings.iter().filter(|warning| warning.contains("mfu_causal"));
-    assert_eq!(unknown.count(), 1, "{:?}", found.warnings);
+    assert!(found.warnings[0].contains("still running, or was killed"), "{:?}", found.warnings);
+    let missing = found.warnings.iter().filter(|warning| warning.contains("mfu_measured"));
+    assert_eq!(missing.count(), 1, "{:?}", found.warnings);
 }
 
-/// It failed before it had read the steps of the attempts before it.
+/// The attempt failed before it had read the steps of earlier attempts.
 #[test]
-fn a_failed_attempt_hides_no_unknown_figure_of_the_steps_on_file() {
+fn missing_figures_of_recorded_steps_are_listed_after_a_failed_attempt() {
     let folder = tempfile::tempdir().unwrap();
     let mut failed = tests::finished();
-    (failed.steps, failed.mfu_measured) = (None, None);
-    (failed.status, failed.exit_code) = (Status::Failed, Some(6));
-    failed.note_unknown();
+    failed.steps = None;
+    failed.mfu_measured = None;
+    failed.status = Status::Failed;
+    failed.exit_code = Some(6);
+    failed.note_missing();
     failed.write(folder.path()).unwrap();
     assert!(!report(folder.path()).unwrap().warnings.join("\n").contains("mfu"));
     write_steps(folder.path(), 1, 1..=30);
     let warnings = report(folder.path()).unwrap().warnings;
-    let unknown: Vec<_> = warnings.iter().filter(|text| text.starts_with("null, ")).collect();
-    assert!(unknown.len() == 1 && unknown[0].contains("mfu_measured ("), "{warnings:?}");
+    let missing: Vec<_> = warnings.iter().filter(|text| text.starts_with("null in")).collect();
+    assert!(missing.len() == 1 && missing[0].contains("mfu_measured ("), "{warnings:?}");
 }
 
 #[test]
-fn losses_have_every_bit() {
-    let folder = tempfile::tempdir().unwrap();
-    write_steps(folder.path(), 1, 1..=5);
-    let expected: Vec<_> = (1..=5).map(|step| (step, sample(1, step).loss)).collect();
-    assert_eq!(losses(folder.path()).unwrap(), expected);
-}
-
-#[test]
-fn missing_steps_and_unexplained_time_are_warned_about() {
+fn missing_steps_and_time_in_no_phase_are_warned_about() {
     let mut record = tests::finished();
     record.steps.as_mut().unwrap().recorded = 11;
     record.phases.as_mut().unwrap().other.share = 0.2;
     let warnings = ReportData::new(record).warnings.join("\n");
-    assert!(warnings.contains("1 step not on file"), "{warnings}");
-    assert!(warnings.contains("20.0% of the time belongs to no phase"), "{warnings}");
+    assert!(warnings.contains("1 step missing in the file"), "{warnings}");
+    assert!(warnings.contains("20.0% of the time is in no phase"), "{warnings}");
 }
 
 #[test]
@@ -114,7 +111,7 @@ fn json_holds_the_whole_record() {
 #[test]
 fn a_folder_without_a_run_is_an_error_with_a_hint() {
     let folder = tempfile::tempdir().unwrap();
-    let said = report(folder.path()).unwrap_err().to_string();
-    assert!(said.contains("record.json: expected the record of a run"), "{said}");
-    assert!(said.contains("hint: name the folder of --out"), "{said}");
+    let error = report(folder.path()).unwrap_err().to_string();
+    assert!(error.contains("record.json: expected the record of a run"), "{error}");
+    assert!(error.contains("hint: name the folder of --out"), "{error}");
 }

@@ -1,26 +1,15 @@
-//! What people and machines see of each step, on standard error of rank 0.
+//! Prints each step to stderr of rank 0, as text or JSON.
 
 use std::fmt::Write as _;
 use std::io::Write;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use serde::{Deserialize, Serialize};
 
-use super::{StepLine, StepSample, TelemetryOptions};
-use crate::phase::Phase;
-use crate::report::format;
-
-/// How steps, events and warnings are told.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum LogFormat {
-    /// Aligned columns, and a progress bar on a terminal.
-    #[default]
-    Text,
-    /// One JSON object per line.
-    Json,
-}
+use super::options::{LogFormat, TelemetryOptions};
+use crate::number_format;
+use crate::record::{StepLine, StepSample};
+use crate::timing::phase::Phase;
 
 /// The heading is repeated after this many lines.
 const LINES_PER_HEADING: u64 = 40;
@@ -42,9 +31,9 @@ impl Console {
     pub(super) fn new(
         options: &TelemetryOptions,
         out: Box<dyn Write + Send>,
-        terminal: bool,
+        is_terminal: bool,
     ) -> Self {
-        let show_bar = terminal && options.log_format == LogFormat::Text;
+        let show_bar = is_terminal && options.log_format == LogFormat::Text;
         Self {
             out,
             format: options.log_format,
@@ -65,7 +54,8 @@ impl Console {
             LogFormat::Text if self.is_shown(sample) => self.line(sample),
             LogFormat::Text => {}
         }
-        let (out, text) = (&mut self.out, self.text.as_bytes());
+        let out = &mut self.out;
+        let text = self.text.as_bytes();
         let Some(bar) = &self.bar else {
             let _ = out.write_all(text);
             return;
@@ -73,7 +63,7 @@ impl Console {
         if !text.is_empty() {
             bar.suspend(|| out.write_all(text)).ok();
         }
-        let rate = format::rate(tokens_per_second(sample));
+        let rate = number_format::rate(tokens_per_second(sample));
         bar.set_message(format!("loss {:.4}  {rate} tokens/s", sample.loss));
         bar.set_position(sample.step);
     }
@@ -97,7 +87,7 @@ impl Console {
         }
         self.lines += 1;
         let step = format!("{}/{}", sample.step, self.total_steps);
-        let rate = format::rate(tokens_per_second(sample));
+        let rate = number_format::rate(tokens_per_second(sample));
         let _ = write!(
             self.text,
             "{step:>width$} {:>8.4} {:>7.3} {:>8.2e} {rate:>8} {:>8.1}",
@@ -128,7 +118,8 @@ impl Drop for Console {
 
 const STEP_HEADING: &str = "step";
 
-/// Column names; the last eight are the phases' percentages of the time, in the order of a step.
+/// Column names; the last eight are the phases' shares of the time in percent, in the order of
+/// [`Phase::ALL`].
 fn heading(text: &mut String, steps_width: usize) {
     let width = steps_width.max(STEP_HEADING.len());
     let _ = write!(
@@ -146,10 +137,10 @@ fn bar(total_steps: u64, completed_steps: u64) -> ProgressBar {
     let target = ProgressDrawTarget::stderr_with_hz(5);
     let bar = ProgressBar::with_draw_target(Some(total_steps), target);
     let template = "[{bar:24}] {pos}/{len}  {elapsed_precise} done, {eta_precise} left  {msg}";
-    let style = ProgressStyle::with_template(template).expect("a template without mistakes");
+    let style = ProgressStyle::with_template(template).expect("a valid template");
     bar.set_style(style.progress_chars("=> "));
     bar.set_position(completed_steps);
-    bar.reset_eta(); // what an earlier attempt did says nothing of this one's speed
+    bar.reset_eta(); // steps of earlier attempts took no time in this one
     bar.enable_steady_tick(Duration::from_secs(1));
     bar
 }

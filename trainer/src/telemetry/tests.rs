@@ -1,19 +1,13 @@
-//! Telemetry from end to end: what lies in the folder and what was printed.
+//! Telemetry as a whole: the files it writes and the lines it prints.
 
-use std::ops::RangeInclusive;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-pub(crate) use super::sample::tests::sample;
 use super::*;
+use crate::record::read_steps;
+use crate::record::steps::sample::tests::sample;
 
-/// Leaves steps of an attempt in a run's folder.
-pub(crate) fn write_steps(dir: &Path, attempt: u32, steps: RangeInclusive<u64>) {
-    let options = TelemetryOptions { completed_steps: steps.start() - 1, ..options(dir) };
-    train(options, attempt, *steps.end());
-}
-
-/// A place to print to that can be looked at.
+/// An output that can be inspected.
 #[derive(Clone, Default)]
 struct Screen(Arc<Mutex<Vec<u8>>>);
 
@@ -58,7 +52,7 @@ fn train(options: TelemetryOptions, attempt: u32, last_step: u64) -> (StepSeries
 }
 
 #[test]
-fn people_see_aligned_columns() {
+fn text_has_aligned_columns() {
     let folder = tempfile::tempdir().unwrap();
     let (_, screen) = train(options(folder.path()), 1, 12);
     let expected = "
@@ -72,7 +66,7 @@ fn people_see_aligned_columns() {
 }
 
 #[test]
-fn a_terminal_gets_the_same_lines_above_its_progress_bar() {
+fn a_terminal_gets_the_same_lines_above_the_progress_bar() {
     let folder = tempfile::tempdir().unwrap();
     let screen = Screen::default();
     let telemetry =
@@ -84,7 +78,7 @@ fn a_terminal_gets_the_same_lines_above_its_progress_bar() {
 }
 
 #[test]
-fn machines_get_every_step_with_every_bit() {
+fn json_has_every_step_with_every_bit() {
     let folder = tempfile::tempdir().unwrap();
     let json = TelemetryOptions { log_format: LogFormat::Json, ..options(folder.path()) };
     let (series, screen) = train(json, 1, 12);
@@ -95,7 +89,7 @@ fn machines_get_every_step_with_every_bit() {
 }
 
 #[test]
-fn other_ranks_write_and_print_nothing() {
+fn other_ranks_write_steps_and_print_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let (_, screen) = train(TelemetryOptions { rank: 1, ..options(folder.path()) }, 1, 3);
     assert!(screen.lines().is_empty());
@@ -103,7 +97,7 @@ fn other_ranks_write_and_print_nothing() {
 }
 
 #[test]
-fn a_resumed_run_has_one_series() {
+fn a_resumed_run_has_one_series_of_steps() {
     let folder = tempfile::tempdir().unwrap();
     train(options(folder.path()), 1, 9);
     let resumed = TelemetryOptions { completed_steps: 6, ..options(folder.path()) };
@@ -116,7 +110,7 @@ fn a_resumed_run_has_one_series() {
 }
 
 #[test]
-fn a_run_that_fails_leaves_the_steps_it_made() {
+fn dropping_telemetry_writes_all_steps() {
     let folder = tempfile::tempdir().unwrap();
     let telemetry =
         Telemetry::start_on(options(folder.path()), Box::new(Screen::default()), false).unwrap();
@@ -126,7 +120,7 @@ fn a_run_that_fails_leaves_the_steps_it_made() {
 }
 
 #[test]
-fn a_queue_overrun_waits_and_loses_nothing() {
+fn a_full_queue_loses_no_step() {
     let folder = tempfile::tempdir().unwrap();
     let steps = 3 * QUEUE_STEPS as u64;
     let (series, _) = train(options(folder.path()), 1, steps);
@@ -134,7 +128,7 @@ fn a_queue_overrun_waits_and_loses_nothing() {
 }
 
 #[test]
-fn steps_that_cannot_be_written_are_an_error_at_the_end() {
+fn finish_returns_a_failed_write() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::create_dir(folder.path().join("steps")).unwrap();
     let path = steps_path(folder.path(), 0);
@@ -149,7 +143,7 @@ fn steps_that_cannot_be_written_are_an_error_at_the_end() {
 
 #[test]
 #[should_panic(expected = "phases do not add up")]
-fn phases_that_do_not_add_up_are_a_mistake() {
+fn phases_that_do_not_add_up_panic() {
     let folder = tempfile::tempdir().unwrap();
     let telemetry =
         Telemetry::start_on(options(folder.path()), Box::new(Screen::default()), false).unwrap();

@@ -77,7 +77,7 @@ fn round<E: Element>(working: &mut [E], weights: &[E::Wide]) {
     }
 }
 
-/// What every element is updated with.
+/// The factors of every element's update.
 struct Factors<T> {
     scale: T,
     beta1: T,
@@ -106,7 +106,7 @@ impl<T: Float> Factors<T> {
     }
 }
 
-/// What one task updates, all of one length.
+/// The elements that one task updates, slices of one length.
 struct Chunk<'a, T> {
     weights: &'a mut [T],
     gradients: &'a [T],
@@ -115,7 +115,7 @@ struct Chunk<'a, T> {
 }
 
 impl<T: Float> Chunk<'_, T> {
-    /// Updates all, and hands on where each run of new weights starts, and the run.
+    /// Updates all, and calls `updated` with the start of each run of new weights, and the run.
     #[inline(always)]
     fn update(&mut self, factors: &Factors<T>, mut updated: impl FnMut(usize, &[T])) {
         let (weights, weights_rest) = self.weights.as_chunks_mut::<RUN>();
@@ -143,7 +143,7 @@ impl<T: Float> Chunk<'_, T> {
     }
 }
 
-/// Some elements as values: the compiler does not know that the slices lie apart.
+/// Updates N elements as values: the compiler does not know that the slices do not overlap.
 #[inline(always)]
 fn run<T: Float, const N: usize>(
     weights: &mut [T; N],
@@ -151,16 +151,21 @@ fn run<T: Float, const N: usize>(
     (first, second): (&mut [T; N], &mut [T; N]),
     factors: &Factors<T>,
 ) {
-    let (mut new, mut means, mut squares) = (*weights, *first, *second);
+    let mut new = *weights;
+    let mut means = *first;
+    let mut squares = *second;
     for lane in 0..N {
         let gradient = gradients[lane] * factors.scale;
         let m = factors.beta1 * means[lane] + factors.rest1 * gradient;
         let v = factors.beta2 * squares[lane] + factors.rest2 * gradient * gradient;
         let root = v.sqrt() * factors.root_correction + factors.epsilon;
         new[lane] = factors.keep * new[lane] - factors.rate * m / root;
-        (means[lane], squares[lane]) = (m, v);
+        means[lane] = m;
+        squares[lane] = v;
     }
-    (*weights, *first, *second) = (new, means, squares);
+    *weights = new;
+    *first = means;
+    *second = squares;
 }
 
 #[cfg(test)]
@@ -188,7 +193,8 @@ mod tests {
         let g = p.gradient_scale * g;
         *m = p.beta1 * *m + (1.0 - p.beta1) * g;
         *v = p.beta2 * *v + (1.0 - p.beta2) * g * g;
-        let (m_hat, v_hat) = (*m / p.correction1, *v / p.correction2);
+        let m_hat = *m / p.correction1;
+        let v_hat = *v / p.correction2;
         *w -= p.learning_rate * (m_hat / (v_hat.sqrt() + p.epsilon) + p.weight_decay * *w);
     }
 
@@ -198,8 +204,10 @@ mod tests {
         let mut weights: Vec<f32> = uniform(len, 1);
         let mut exact: Vec<f64> = weights.iter().map(|&w| f64::from(w)).collect();
         let mut working = vec![bf16::ZERO; len];
-        let (mut m, mut v) = (vec![0.0_f32; len], vec![0.0_f32; len]);
-        let (mut exact_m, mut exact_v) = (vec![0.0; len], vec![0.0; len]);
+        let mut m = vec![0.0_f32; len];
+        let mut v = vec![0.0_f32; len];
+        let mut exact_m = vec![0.0; len];
+        let mut exact_v = vec![0.0; len];
         for number in 1..=3 {
             let gradients: Vec<f32> = uniform(len, 10 + number as u64);
             step_and_narrow(
@@ -211,7 +219,8 @@ mod tests {
                 &parameters(number),
             );
             for i in 0..len {
-                let (m, v) = (&mut exact_m[i], &mut exact_v[i]);
+                let m = &mut exact_m[i];
+                let v = &mut exact_v[i];
                 reference(&mut exact[i], gradients[i].into(), m, v, &parameters(number));
             }
         }

@@ -14,7 +14,7 @@ pub use cpu::narrow;
 pub(crate) use cpu::update;
 use half::bf16;
 
-/// What one AdamW step needs besides the buffers.
+/// The parameters of one AdamW step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AdamW {
     /// lr.
@@ -31,7 +31,7 @@ pub struct AdamW {
     pub correction1: f64,
     /// c2 = 1 - b2^step.
     pub correction2: f64,
-    /// s, what gradients are multiplied by first (1 without clipping).
+    /// s, by which gradients are multiplied first (1 without clipping).
     pub gradient_scale: f64,
 }
 

@@ -5,15 +5,14 @@
 use rayon::prelude::*;
 
 use super::head::{
-    Group, Shared, against_queries, by_key, by_query, panels, part, rows_of_cells, scale,
+    Group, Shared, by_queries, left_rows, pack_blocks, rows_of_keys, rows_of_queries, scale,
+    submatrix,
 };
-use super::softmax::Queries;
+use super::softmax::{KeyBlock, QueryStatistics};
 use super::workspace::Scratch;
 use super::{BLOCK, Shape, Workspace};
-use crate::ops::matmul::kernel::{Kernel, Left, Target};
-use crate::ops::matmul::pack;
-use crate::ops::matmul::small::Small;
-use crate::ops::matmul::strided::Strided;
+use crate::ops::matmul::packing::{pack_right, pack_right_padded};
+use crate::ops::matmul::tile::{Left, PackedProduct, Strided, Target};
 use crate::ops::{Element, simd};
 
 /// Writes `dqkv` (B, T, (H + 2 K) D) from `doutput` (B, T, H D) and what forward saw and wrote.
@@ -32,28 +31,26 @@ pub fn backward<E: Element>(
     assert_eq!(dqkv.len(), qkv.len(), "dqkv (B, T, (H + 2 K) D) of {shape:?}");
     assert_eq!(doutput.len(), output.len(), "doutput (B, T, H D) of {shape:?}");
     let dqkv = Shared::new(dqkv);
-    let parts = workspace.parts.len();
-    workspace.parts.par_iter_mut().enumerate().for_each(|(index, scratch)| {
-        for number in shape.groups_of(index, parts) {
+    let threads = workspace.threads.len();
+    workspace.threads.par_iter_mut().enumerate().for_each(|(thread, buffers)| {
+        let scratch = &mut buffers.scratch();
+        for number in shape.groups_of(thread, threads) {
             let group = Group::new(&shape, number);
-            let of_row = |column| part(qkv, shape.qkv_width(), (group.row, column));
-            let dimensions = (shape.tokens, shape.head_width);
-            let Scratch { kernel, keys, values, panels: room, .. } = &mut *scratch;
+            let from_column = |column| submatrix(qkv, shape.qkv_width(), group.row, column);
+            let Scratch { kernel, keys, values, panels, .. } = &mut *scratch;
             // SAFETY: the lengths were checked.
             let (keys, values) = unsafe {
-                panels(room, of_row(group.key), dimensions, kernel);
-                (
-                    rows_of_cells(keys, of_row(group.key), dimensions, kernel),
-                    rows_of_cells(values, of_row(group.value), dimensions, kernel),
-                )
+                pack_blocks(panels, from_column(group.key), &shape, kernel);
+                let keys = left_rows(keys, from_column(group.key), &shape, kernel);
+                (keys, left_rows(values, from_column(group.value), &shape, kernel))
             };
             let gradient = |column| dqkv.at(group.row * shape.qkv_width() + column);
             for index in 0..shape.group() {
                 let column = group.query + index * shape.head_width;
-                let of_output = |data| part(data, shape.width(), (group.row, column));
+                let of_output = |data| submatrix(data, shape.width(), group.row, column);
                 let head = Head {
                     shape: &shape,
-                    query: of_row(column),
+                    query: from_column(column),
                     keys,
                     values,
                     output: of_output(output),
@@ -67,11 +64,12 @@ pub fn backward<E: Element>(
                     unsafe { head.queries(first, scratch) };
                 }
             }
-            let (stride, rows) = (scratch.stride(), shape.tokens);
+            let stride = scratch.stride();
+            let rows = shape.tokens;
             // SAFETY: no other task writes this group's columns.
             unsafe {
-                narrow(gradient(group.key), &scratch.key_sums, stride, &shape, rows);
-                narrow(gradient(group.value), &scratch.value_sums, stride, &shape, rows);
+                narrow(gradient(group.key), scratch.key_sums, stride, &shape, rows);
+                narrow(gradient(group.value), scratch.value_sums, stride, &shape, rows);
             }
         }
         scratch.kernel.release();
@@ -98,68 +96,82 @@ impl<E: Element> Head<'_, E> {
     ///
     /// # Safety
     /// The operands must be readable, and this head's columns of dq the caller's alone.
-    unsafe fn queries(&self, first: usize, scratch: &mut Scratch<E>) {
+    unsafe fn queries(&self, first: usize, scratch: &mut Scratch<'_, E>) {
         let Shape { tokens, head_width, .. } = *self.shape;
-        let (kernel, stride) = (scratch.kernel, scratch.stride());
+        let kernel = scratch.kernel;
+        let stride = scratch.stride();
         let rows = BLOCK.min(tokens - first);
         // SAFETY: as this function; `rows` queries from `first` on exist.
-        let queries = unsafe {
+        let statistics = unsafe {
             self.pack(first, rows, scratch);
-            self.known(first, rows)
+            self.statistics(first, rows)
         };
         let block = scratch.panels.len() / tokens.div_ceil(BLOCK);
         for key in (0..=first).step_by(BLOCK) {
-            let (keys, diagonal) = (BLOCK.min(first + rows - key), key == first);
+            let keys = BLOCK.min(first + rows - key);
+            let is_diagonal = key == first;
             // SAFETY: as this function.
             unsafe { self.scores(key, keys, scratch) };
-            differentiate(&queries, keys, diagonal, scratch);
+            differentiate(&statistics, keys, is_diagonal, scratch);
             let Scratch {
                 panels,
                 rows: [query, doutput],
                 along_keys,
-                along_queries: [probabilities, differences],
-                left: room,
+                probabilities,
+                score_gradients,
+                by_query,
                 sums: query_sums,
                 key_sums,
                 value_sums,
                 ..
             } = &mut *scratch;
-            let product = |left, right: &[E::Wide], depth, sums: &mut [E::Wide], m, accumulate| {
-                let target = Target { start: sums.as_mut_ptr(), row: stride, accumulate };
-                let shape = (m, head_width, kernel.steps(depth));
-                // SAFETY: the operands and sums are this thread's and hold the shape.
-                unsafe { Small { shape, left, right: right.as_ptr(), target }.run(kernel) };
+            let product = |left, right: &[E::Wide], rows, k, target| PackedProduct {
+                rows,
+                columns: head_width,
+                steps: kernel.steps(k),
+                left,
+                right: right.as_ptr(),
+                target,
             };
-            let add = !(diagonal && self.first_of_group);
-            let values = &mut value_sums[key * stride..];
-            let left = by_key::<E>(probabilities, (keys, rows), room, kernel);
-            product(left, doutput, rows, values, keys, add);
-            let left = by_key::<E>(differences, (keys, rows), room, kernel);
-            product(left, query, rows, &mut key_sums[key * stride..], keys, add);
+            let target = |sums: &mut [E::Wide], accumulate| Target {
+                start: sums.as_mut_ptr(),
+                row_stride: stride,
+                accumulate,
+            };
+            let adds = !(is_diagonal && self.first_of_group);
+            let dvalues = target(&mut value_sums[key * stride..], adds);
+            let dkeys = target(&mut key_sums[key * stride..], adds);
+            let dqueries = target(query_sums, key > 0);
             let panel = &panels[key / BLOCK * block..][..block];
-            let left = by_query::<E>(along_keys, (rows, keys), room, kernel);
-            product(left, panel, keys, query_sums, rows, key > 0);
+            let score_gradients_of_queries = rows_of_queries(along_keys, by_query, kernel);
+            // SAFETY: the operands and sums are this thread's and hold the shapes.
+            unsafe {
+                product(rows_of_keys(probabilities), doutput, keys, rows, dvalues).run(kernel);
+                product(rows_of_keys(score_gradients), query, keys, rows, dkeys).run(kernel);
+                product(score_gradients_of_queries, panel, rows, keys, dqueries).run(kernel);
+            }
         }
         let gradient = self.gradient.wrapping_add(first * self.shape.qkv_width());
         // SAFETY: as this function.
-        unsafe { narrow(gradient, &scratch.sums, stride, self.shape, rows) };
+        unsafe { narrow(gradient, scratch.sums, stride, self.shape, rows) };
     }
 
     /// Packs q and dout of a block in both directions.
     ///
     /// # Safety
     /// The operands must be readable, with `rows` queries from `first` on.
-    unsafe fn pack(&self, first: usize, rows: usize, scratch: &mut Scratch<E>) {
+    unsafe fn pack(&self, first: usize, rows: usize, scratch: &mut Scratch<'_, E>) {
         let head_width = self.shape.head_width;
         for (index, source) in [self.query, self.doutput].into_iter().enumerate() {
             let source = source.offset(first, 0);
-            let (columns, of_rows) = (&mut scratch.columns[index], &mut scratch.rows[index]);
-            let kernel: &Kernel<_> = scratch.kernel;
+            let kernel = scratch.kernel;
+            let columns = &mut scratch.columns[index];
+            let packed_rows = &mut scratch.rows[index];
             // SAFETY: as this function.
             unsafe {
-                let across = (head_width, rows);
-                pack::right_filled(columns, source.transposed(), across, BLOCK, kernel);
-                pack::right(of_rows, source, (rows, head_width), kernel);
+                let transposed = source.transposed();
+                pack_right_padded(columns, transposed, head_width, rows, BLOCK, kernel);
+                pack_right(packed_rows, source, rows, head_width, kernel);
             }
         }
     }
@@ -168,12 +180,15 @@ impl<E: Element> Head<'_, E> {
     ///
     /// # Safety
     /// The operands must be readable, with `keys` keys from `first` on.
-    unsafe fn scores(&self, first: usize, keys: usize, scratch: &mut Scratch<E>) {
-        let Scratch { kernel, columns: [query, doutput], scores, changes, .. } = scratch;
+    unsafe fn scores(&self, first: usize, keys: usize, scratch: &mut Scratch<'_, E>) {
+        let Scratch { kernel, columns: [query, doutput], scores, probability_gradients, .. } =
+            scratch;
+        let scores = &mut scores[..keys];
+        let probability_gradients = &mut probability_gradients[..keys];
         // SAFETY: as this function; the blocks are this thread's.
         unsafe {
-            against_queries::<E>(self.keys, first, query, &mut scores[..keys]).run(kernel);
-            against_queries::<E>(self.values, first, doutput, &mut changes[..keys]).run(kernel);
+            by_queries(self.keys.offset(first, 0), query, scores).run(kernel);
+            by_queries(self.values.offset(first, 0), doutput, probability_gradients).run(kernel);
         }
     }
 
@@ -181,7 +196,7 @@ impl<E: Element> Head<'_, E> {
     ///
     /// # Safety
     /// The operands must be readable, with `rows` queries from `first` on.
-    unsafe fn known(&self, first: usize, rows: usize) -> Queries<E::Wide> {
+    unsafe fn statistics(&self, first: usize, rows: usize) -> QueryStatistics<E::Wide> {
         let mut log_sums = [E::Wide::ZERO; BLOCK];
         log_sums[..rows].copy_from_slice(&self.log_sums[first..first + rows]);
         let mut row_sums = [E::Wide::ZERO; BLOCK];
@@ -198,28 +213,32 @@ impl<E: Element> Head<'_, E> {
                 }
             },
         );
-        Queries { log_sums, row_sums, scale: scale(self.shape) }
+        QueryStatistics { log_sums, row_sums, scale: scale(self.shape) }
     }
 }
 
-/// Scores and changes to P and dS.
+/// P and dS from the scores and the gradients of P.
 fn differentiate<E: Element>(
-    queries: &Queries<E::Wide>,
+    statistics: &QueryStatistics<E::Wide>,
     keys: usize,
-    diagonal: bool,
-    scratch: &mut Scratch<E>,
+    is_diagonal: bool,
+    scratch: &mut Scratch<'_, E>,
 ) {
-    let Scratch { kernel, scores, changes, along_keys, along_queries, .. } = scratch;
-    let scores = (&mut scores[..keys], &changes[..keys]);
-    let [probabilities, differences] = along_queries;
-    let along_queries = [probabilities.as_mut_slice(), differences];
+    let takes_pairs = scratch.kernel.takes_pairs();
+    let block = KeyBlock {
+        scores: &mut scratch.scores[..keys],
+        probability_gradients: &scratch.probability_gradients[..keys],
+        probabilities: scratch.probabilities,
+        score_gradients: scratch.score_gradients,
+        score_gradients_along_keys: scratch.along_keys,
+    };
     simd::vectorize(
         #[inline(always)]
         || {
-            if kernel.takes_pairs() {
-                queries.differentiate::<E, true>(scores, along_keys, along_queries, diagonal);
+            if takes_pairs {
+                statistics.differentiate::<E, true>(block, is_diagonal);
             } else {
-                queries.differentiate::<E, false>(scores, along_keys, along_queries, diagonal);
+                statistics.differentiate::<E, false>(block, is_diagonal);
             }
         },
     );

@@ -4,14 +4,14 @@
 
 use rayon::prelude::*;
 
-use super::head::{Group, Shared, against_queries, by_query, panels, part, rows_of_cells, scale};
+use super::head::{
+    Group, Shared, by_queries, left_rows, pack_blocks, rows_of_queries, scale, submatrix,
+};
 use super::softmax::Softmax;
 use super::workspace::Scratch;
 use super::{BLOCK, Shape, Workspace};
-use crate::ops::matmul::kernel::{Left, Target};
-use crate::ops::matmul::pack;
-use crate::ops::matmul::small::Small;
-use crate::ops::matmul::strided::Strided;
+use crate::ops::matmul::packing::pack_right_padded;
+use crate::ops::matmul::tile::{Left, PackedProduct, Strided, Target};
 use crate::ops::{Element, Float, simd};
 
 /// Writes `output` (B, T, H D) and `log_sums` (B, H, T) from `qkv` (B, T, (H + 2 K) D).
@@ -26,18 +26,19 @@ pub fn forward<E: Element>(
     workspace: &mut Workspace<E>,
 ) {
     shape.check(qkv.len(), output.len(), log_sums.len());
-    let (output, log_sums) = (Shared::new(output), Shared::new(log_sums));
-    let parts = workspace.parts.len();
-    workspace.parts.par_iter_mut().enumerate().for_each(|(index, scratch)| {
-        for number in shape.groups_of(index, parts) {
+    let output = Shared::new(output);
+    let log_sums = Shared::new(log_sums);
+    let threads = workspace.threads.len();
+    workspace.threads.par_iter_mut().enumerate().for_each(|(thread, buffers)| {
+        let scratch = &mut buffers.scratch();
+        for number in shape.groups_of(thread, threads) {
             let group = Group::new(&shape, number);
-            let of_row = |column| part(qkv, shape.qkv_width(), (group.row, column));
-            let dimensions = (shape.tokens, shape.head_width);
-            let Scratch { kernel, keys, panels: room, .. } = &mut *scratch;
+            let from_column = |column| submatrix(qkv, shape.qkv_width(), group.row, column);
+            let Scratch { kernel, keys, panels, .. } = &mut *scratch;
             // SAFETY: the lengths were checked.
             let keys = unsafe {
-                panels(room, of_row(group.value), dimensions, kernel);
-                rows_of_cells(keys, of_row(group.key), dimensions, kernel)
+                pack_blocks(panels, from_column(group.value), &shape, kernel);
+                left_rows(keys, from_column(group.key), &shape, kernel)
             };
             for head in 0..shape.group() {
                 let column = group.query + head * shape.head_width;
@@ -46,9 +47,9 @@ pub fn forward<E: Element>(
                     let start = log_sums.at((group.head + head) * shape.tokens + first);
                     // SAFETY: no other task has this part of the log sums, nor outlives the slice.
                     let log_sums = unsafe { std::slice::from_raw_parts_mut(start, rows) };
-                    let query = of_row(column).offset(first, 0);
+                    let query = from_column(column).offset(first, 0);
                     let output = output.at((group.row + first) * shape.width() + column);
-                    let block = Queries { query, keys, output, first, shape: &shape };
+                    let block = QueryBlock { query, keys, output, first, shape: &shape };
                     // SAFETY: the lengths were checked; no other task writes this part of out.
                     unsafe { block.run(log_sums, scratch) };
                 }
@@ -59,7 +60,7 @@ pub fn forward<E: Element>(
 }
 
 /// One block of queries.
-struct Queries<'a, E: Element> {
+struct QueryBlock<'a, E: Element> {
     query: Strided<E>,
     keys: Left<E::Wide>,
     output: *mut E,
@@ -67,47 +68,54 @@ struct Queries<'a, E: Element> {
     shape: &'a Shape,
 }
 
-impl<E: Element> Queries<'_, E> {
+impl<E: Element> QueryBlock<'_, E> {
     /// Writes the output and the log-sum-exps of the block.
     ///
     /// # Safety
     /// The operands must be readable, and the block's part of the output this caller's alone.
-    unsafe fn run(&self, log_sums: &mut [E::Wide], scratch: &mut Scratch<E>) {
-        let (rows, head_width) = (log_sums.len(), self.shape.head_width);
-        let (kernel, stride) = (scratch.kernel, scratch.stride());
+    unsafe fn run(&self, log_sums: &mut [E::Wide], scratch: &mut Scratch<'_, E>) {
+        let rows = log_sums.len();
+        let head_width = self.shape.head_width;
+        let kernel = scratch.kernel;
+        let stride = scratch.stride();
         let scale = scale(self.shape);
         let block = scratch.panels.len() / self.shape.tokens.div_ceil(BLOCK);
-        let Scratch { panels, columns: [columns, _], scores, along_keys, left: room, sums, .. } =
+        let Scratch { panels, columns: [columns, _], scores, along_keys, by_query, sums, .. } =
             scratch;
         let mut softmax = Softmax::new();
         let query = self.query.transposed();
         // SAFETY: `rows` queries exist.
-        unsafe { pack::right_filled(columns, query, (head_width, rows), BLOCK, kernel) };
+        unsafe { pack_right_padded(columns, query, head_width, rows, BLOCK, kernel) };
         let mut accumulate = false;
         for (key, values) in (0..=self.first).step_by(BLOCK).zip(panels.chunks_exact(block)) {
             let keys = BLOCK.min(self.first + rows - key);
             let scores = &mut scores[..keys];
             // SAFETY: as this function; the scores are this thread's.
-            unsafe { against_queries::<E>(self.keys, key, columns, scores).run(kernel) };
+            unsafe { by_queries(self.keys.offset(key, 0), columns, scores).run(kernel) };
             let diagonal = key == self.first;
             simd::vectorize(
                 #[inline(always)]
                 || {
                     if kernel.takes_pairs() {
-                        softmax.absorb::<E, true>(scores, along_keys, scale, diagonal);
+                        softmax.update::<E, true>(scores, along_keys, scale, diagonal);
                     } else {
-                        softmax.absorb::<E, false>(scores, along_keys, scale, diagonal);
+                        softmax.update::<E, false>(scores, along_keys, scale, diagonal);
                     }
                     if accumulate {
                         scale_rows(sums, stride, &softmax.correction);
                     }
                 },
             );
-            let shape = (rows, head_width, kernel.steps(keys));
-            let target = Target { start: sums.as_mut_ptr(), row: stride, accumulate };
-            let left = by_query::<E>(along_keys, (rows, keys), room, kernel);
+            let product = PackedProduct {
+                rows,
+                columns: head_width,
+                steps: kernel.steps(keys),
+                left: rows_of_queries(along_keys, by_query, kernel),
+                right: values.as_ptr(),
+                target: Target { start: sums.as_mut_ptr(), row_stride: stride, accumulate },
+            };
             // SAFETY: as this function; the sums are this thread's.
-            unsafe { Small { shape, left, right: values.as_ptr(), target }.run(kernel) };
+            unsafe { product.run(kernel) };
             accumulate = true;
         }
         // SAFETY: as this function.

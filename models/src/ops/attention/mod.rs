@@ -2,7 +2,7 @@
 //!
 //! For each sequence and head, with q, k, v (T, D): S = q k^T / sqrt(D) for keys up to the query,
 //! P = softmax(S), out = P v. Only blocks of [`BLOCK`] keys x [`BLOCK`] queries of S exist (Dao et
-//! al., arXiv 2205.14135); each row keeps its log-sum-exp, from which backward makes P again:
+//! al., arXiv 2205.14135); each row keeps its log-sum-exp, from which backward recomputes P:
 //!
 //! - dv = P^T dout
 //! - dS = P (dout v^T - the row sums of dout out)
@@ -16,9 +16,9 @@
 //! Blocks are kept with queries along the vectors, so no sum runs across a vector.
 
 mod backward;
-mod cells;
 mod forward;
 mod head;
+mod pack;
 mod softmax;
 mod workspace;
 
@@ -76,10 +76,10 @@ impl Shape {
         self.heads / self.key_value_heads
     }
 
-    /// The groups, of all B K, that one of `parts` tasks takes.
-    fn groups_of(&self, part: usize, parts: usize) -> std::ops::Range<usize> {
+    /// The groups, of all B K, that one of `threads` threads computes.
+    fn groups_of(&self, thread: usize, threads: usize) -> std::ops::Range<usize> {
         let groups = self.sequences * self.key_value_heads;
-        part * groups / parts..(part + 1) * groups / parts
+        thread * groups / threads..(thread + 1) * groups / threads
     }
 
     fn check(&self, qkv: usize, output: usize, log_sums: usize) {

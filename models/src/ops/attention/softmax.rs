@@ -1,10 +1,10 @@
 //! Scores to probabilities, forward with a running maximum and backward from the log-sum-exps.
 
 use super::BLOCK;
-use super::cells::{across_rows, along_row};
+use super::pack::{pack_across_rows, pack_along_row};
 use crate::ops::{Element, Float};
 
-/// Scores or changes of one key for each query of a block.
+/// Scores of one key, or their gradients, for each query of a block.
 type Row<W> = [W; BLOCK];
 
 /// Maximum and sum of exponentials so far, for each query of a block.
@@ -12,7 +12,7 @@ pub(super) struct Softmax<W> {
     /// Before the division by sqrt(D).
     pub(super) maximum: Row<W>,
     pub(super) sum: Row<W>,
-    /// What earlier sums and outputs are to be multiplied by after the last block.
+    /// What earlier sums and outputs are to be multiplied by after the last update.
     pub(super) correction: Row<W>,
 }
 
@@ -21,13 +21,14 @@ impl<W: Float> Softmax<W> {
         Self { maximum: [W::LOWEST; BLOCK], sum: [W::ZERO; BLOCK], correction: [W::ZERO; BLOCK] }
     }
 
-    /// Turns S^T sqrt(D) into exponentials relative to the maximum so far, in cells along the keys,
-    /// and adds up their sums. The row after the last of an odd number is taken as zeros.
+    /// Converts S^T sqrt(D) of a further block of keys to exponentials relative to the maximum so
+    /// far, packed along the keys, and adds up their sums. Behind an odd number of keys comes a row
+    /// of zeros.
     #[inline(always)]
-    pub(super) fn absorb<E: Element<Wide = W>, const PAIRS: bool>(
+    pub(super) fn update<E: Element<Wide = W>, const PAIRS: bool>(
         &mut self,
         scores: &mut [Row<W>],
-        cells: &mut [Row<W>],
+        packed: &mut [Row<W>],
         scale: W,
         diagonal: bool,
     ) {
@@ -47,28 +48,28 @@ impl<W: Float> Softmax<W> {
         }
         self.maximum = maximum;
         for (index, pair) in scores.chunks(2).enumerate() {
-            let first = self.powers(&pair[0], scale);
+            let first = self.exponentials(&pair[0], scale);
             let second = match pair.get(1) {
-                Some(second) => self.powers(second, scale),
+                Some(second) => self.exponentials(second, scale),
                 None => [E::ZERO; BLOCK],
             };
-            across_rows::<E, PAIRS>(cells, index, &[first, second]);
+            pack_across_rows::<E, PAIRS>(packed, index, &[first, second]);
         }
     }
 
     #[inline(always)]
-    fn powers<E: Element<Wide = W>>(&mut self, scores: &Row<W>, scale: W) -> [E; BLOCK] {
-        let mut powers = [E::ZERO; BLOCK];
+    fn exponentials<E: Element<Wide = W>>(&mut self, scores: &Row<W>, scale: W) -> [E; BLOCK] {
+        let mut exponentials = [E::ZERO; BLOCK];
         for query in 0..BLOCK {
-            let power = ((scores[query] - self.maximum[query]) * scale).exp();
-            self.sum[query] += power;
-            powers[query] = E::narrow(power);
+            let exponential = ((scores[query] - self.maximum[query]) * scale).exp();
+            self.sum[query] += exponential;
+            exponentials[query] = E::narrow(exponential);
         }
-        powers
+        exponentials
     }
 }
 
-/// Takes the queries before each key out of a block on the diagonal.
+/// Masks the queries before each key in a block on the diagonal.
 #[inline(always)]
 fn mask<W: Float>(scores: &mut [Row<W>]) {
     for (key, scores) in scores.iter_mut().enumerate() {
@@ -76,44 +77,58 @@ fn mask<W: Float>(scores: &mut [Row<W>]) {
     }
 }
 
-/// What backward knows of each query of a block.
-pub(super) struct Queries<W> {
+/// What backward needs of each query of a block.
+pub(super) struct QueryStatistics<W> {
+    /// Log-sum-exp of the scores.
     pub(super) log_sums: Row<W>,
-    /// Of dout out.
+    /// Sum over D of dout out.
     pub(super) row_sums: Row<W>,
     /// 1 / sqrt(D).
     pub(super) scale: W,
 }
 
-impl<W: Float> Queries<W> {
-    /// From S^T sqrt(D) and dP^T: P^T and dS^T / sqrt(D) in cells along the queries, and the latter
-    /// also along the keys.
+/// Scores of a block, their gradients and what backward makes of them, a row for each key.
+pub(super) struct KeyBlock<'a, W> {
+    /// S^T sqrt(D).
+    pub(super) scores: &'a mut [Row<W>],
+    /// dP^T.
+    pub(super) probability_gradients: &'a [Row<W>],
+    /// P^T packed along the queries.
+    pub(super) probabilities: &'a mut [Row<W>],
+    /// dS^T / sqrt(D) packed along the queries.
+    pub(super) score_gradients: &'a mut [Row<W>],
+    /// The same packed along the keys.
+    pub(super) score_gradients_along_keys: &'a mut [Row<W>],
+}
+
+impl<W: Float> QueryStatistics<W> {
+    /// P^T and dS^T / sqrt(D) from S^T sqrt(D) and dP^T.
     #[inline(always)]
     pub(super) fn differentiate<E: Element<Wide = W>, const PAIRS: bool>(
         &self,
-        (scores, changes): (&mut [Row<W>], &[Row<W>]),
-        along_keys: &mut [Row<W>],
-        [probabilities, differences]: [&mut [Row<W>]; 2],
+        block: KeyBlock<'_, W>,
         diagonal: bool,
     ) {
         if diagonal {
-            mask(scores);
+            mask(block.scores);
         }
-        let keys = scores.len();
+        let keys = block.scores.len();
         for index in 0..keys.div_ceil(2) {
             let mut rows = [[E::ZERO; BLOCK]; 2];
             for (key, row) in (2 * index..keys).zip(&mut rows) {
-                let mut powers = [E::ZERO; BLOCK];
+                let scores = &block.scores[key];
+                let gradients = &block.probability_gradients[key];
+                let mut probabilities = [E::ZERO; BLOCK];
                 for query in 0..BLOCK {
-                    let power = (scores[key][query] * self.scale - self.log_sums[query]).exp();
-                    powers[query] = E::narrow(power);
-                    let change = changes[key][query] - self.row_sums[query];
-                    row[query] = E::narrow(power * change * self.scale);
+                    let probability = (scores[query] * self.scale - self.log_sums[query]).exp();
+                    probabilities[query] = E::narrow(probability);
+                    let gradient = gradients[query] - self.row_sums[query];
+                    row[query] = E::narrow(probability * gradient * self.scale);
                 }
-                along_row::<E, PAIRS>(&mut probabilities[key], &powers);
-                along_row::<E, PAIRS>(&mut differences[key], row);
+                pack_along_row::<E, PAIRS>(&mut block.probabilities[key], &probabilities);
+                pack_along_row::<E, PAIRS>(&mut block.score_gradients[key], row);
             }
-            across_rows::<E, PAIRS>(along_keys, index, &rows);
+            pack_across_rows::<E, PAIRS>(block.score_gradients_along_keys, index, &rows);
         }
     }
 }

@@ -1,10 +1,11 @@
 //! Against the plain formula, finite differences, causality, and numbers of threads.
 
+use device::Allocator;
 use half::bf16;
 
 use super::{Shape, Workspace, backward, forward};
-use crate::ops::matmul::detect::{pairs, parts, singles};
-use crate::ops::matmul::kernel::Kernel;
+use crate::ops::matmul::kernels::{self, pairs, singles};
+use crate::ops::matmul::tile::Kernel;
 use crate::ops::testing::{check_gradient, inner, on_threads, relative_error, uniform};
 use crate::ops::{Element, Float};
 
@@ -43,7 +44,8 @@ fn naive(qkv: &[f64], shape: Shape) -> Vec<f64> {
             &qkv[start + column * head_width..][..head_width]
         };
         let shared = head / shape.group();
-        let (key_head, value_head) = (heads + shared, heads + shape.key_value_heads + shared);
+        let key_head = heads + shared;
+        let value_head = heads + shape.key_value_heads + shared;
         for query in 0..tokens {
             let scale = (head_width as f64).sqrt();
             let scores = (0..=query).map(|key| inner(row(head, query), row(key_head, key)) / scale);
@@ -99,13 +101,15 @@ fn agrees_with_f64<E: Element>(kernel: &'static Kernel<E::Wide>, bounds: (f64, f
     for shape in SHAPES {
         let input: Vec<E> = rounded(&qkv(shape));
         let exact = wide(&input);
-        let workspace = || Workspace::with_kernel(2, &shape, kernel);
+        let workspace = || Workspace::with_kernel(&Allocator::host(), 2, &shape, kernel);
         let expected = naive(&exact, shape);
         let error = relative_error(&wide(&run(&input, shape, workspace()).0), &expected);
         assert!(error < bounds.0, "out of {shape:?} with {kernel:?}: {error:e}");
 
         let doutput: Vec<E> = rounded(&uniform(shape.rows() * shape.width(), 2));
-        let expected = gradient(&exact, &wide(&doutput), shape, || Workspace::new(1, &shape));
+        let expected = gradient(&exact, &wide(&doutput), shape, || {
+            Workspace::new(&Allocator::host(), 1, &shape)
+        });
         let found = gradient(&input, &doutput, shape, workspace);
         let error = relative_error(&wide(&found), &expected);
         assert!(error < bounds.1, "dqkv of {shape:?} with {kernel:?}: {error:e}");
@@ -114,15 +118,15 @@ fn agrees_with_f64<E: Element>(kernel: &'static Kernel<E::Wide>, bounds: (f64, f
 
 #[test]
 fn f64_and_f32_agree_with_the_formula() {
-    agrees_with_f64::<f64>(f64::kernel(), (1e-13, 1e-13));
-    for kernel in parts().iter().chain(singles()) {
+    agrees_with_f64::<f64>(kernels::double(), (1e-13, 1e-13));
+    for kernel in singles() {
         agrees_with_f64::<f32>(kernel, (3e-6, 3e-6));
     }
 }
 
 /// Outputs are rounded once, probabilities and their gradients once before: by 2^-8 each at most.
 #[test]
-fn bf16_agrees_with_the_formula_also_where_it_must_be_widened() {
+fn bf16_agrees_with_the_formula_as_pairs_and_widened() {
     for kernel in pairs().iter().chain(singles()) {
         agrees_with_f64::<bf16>(kernel, (4e-3, 8e-3));
     }
@@ -138,21 +142,22 @@ fn backward_agrees_with_finite_differences() {
     ] {
         let qkv: Vec<f64> = uniform(shape.rows() * shape.qkv_width(), 1);
         let doutput: Vec<f64> = uniform(shape.rows() * shape.width(), 2);
-        let dqkv = gradient(&qkv, &doutput, shape, || Workspace::new(2, &shape));
-        let output = |qkv: &[f64]| run(qkv, shape, Workspace::new(1, &shape)).0;
+        let dqkv =
+            gradient(&qkv, &doutput, shape, || Workspace::new(&Allocator::host(), 2, &shape));
+        let output = |qkv: &[f64]| run(qkv, shape, Workspace::new(&Allocator::host(), 1, &shape)).0;
         check_gradient("qkv", &qkv, &dqkv, |qkv| inner(&output(qkv), &doutput));
     }
 }
 
-fn future_and_threads<E: Element + PartialEq>(shape: Shape) {
+fn is_causal_and_independent_of_threads<E: Element + PartialEq>(shape: Shape) {
     let before: Vec<E> = rounded(&uniform(shape.rows() * shape.qkv_width(), 1));
     let mut after = before.clone();
-    let cut = 70;
-    after[cut * shape.qkv_width()..].fill(E::narrow(E::Wide::from_f64(1e30)));
-    let on = |threads| Workspace::new(threads, &shape);
+    let first_changed = 70;
+    after[first_changed * shape.qkv_width()..].fill(E::narrow(E::Wide::from_f64(1e30)));
+    let on = |threads| Workspace::new(&Allocator::host(), threads, &shape);
     let (before_out, _) = run(&before, shape, on(1));
     let (after_out, _) = run(&after, shape, on(3));
-    let same = cut * shape.width();
+    let same = first_changed * shape.width();
     assert!(before_out[..same] == after_out[..same]);
     assert!(before_out[same..] != after_out[same..]);
     let doutput: Vec<E> = rounded(&uniform(shape.rows() * shape.width(), 2));
@@ -162,39 +167,29 @@ fn future_and_threads<E: Element + PartialEq>(shape: Shape) {
 }
 
 #[test]
-fn the_future_has_no_influence_and_threads_none_on_bits() {
+fn later_tokens_have_no_influence_and_threads_none_on_bits() {
     for shape in [shape(1, 100, (3, 3), 8), shape(1, 101, (6, 3), 9)] {
-        future_and_threads::<f32>(shape);
-        future_and_threads::<bf16>(shape);
+        is_causal_and_independent_of_threads::<f32>(shape);
+        is_causal_and_independent_of_threads::<bf16>(shape);
     }
 }
 
-fn is_given_back<E: Element>() {
+fn releases_registers<E: Element>() {
     let shape = shape(1, 70, (2, 2), 8);
-    let on_one = || Workspace::new(1, &shape);
+    let on_one = || Workspace::new(&Allocator::host(), 1, &shape);
     let qkv: Vec<E> = rounded(&uniform(shape.rows() * shape.qkv_width(), 1));
     let doutput: Vec<E> = rounded(&uniform(shape.rows() * shape.width(), 2));
     let after = on_threads(1, || {
         run(&qkv, shape, on_one());
-        let forward = Kernel::<f32>::is_released();
+        let forward = kernels::is_released();
         gradient(&qkv, &doutput, shape, on_one);
-        [forward, Kernel::<f32>::is_released()]
+        [forward, kernels::is_released()]
     });
     assert_eq!(after, [true, true], "forward and backward");
 }
 
 #[test]
-fn a_thread_gives_back_what_it_multiplied_with() {
-    is_given_back::<bf16>();
-    is_given_back::<f32>();
-}
-
-#[test]
-fn the_plan_of_the_workspace_is_what_it_takes() {
-    for shape in SHAPES {
-        let planned = Workspace::<bf16>::planned_bytes(3, &shape);
-        assert_eq!(Workspace::<bf16>::new(3, &shape).bytes(), planned, "{shape:?}");
-        let planned = Workspace::<f32>::planned_bytes(3, &shape);
-        assert_eq!(Workspace::<f32>::new(3, &shape).bytes(), planned, "{shape:?}");
-    }
+fn registers_are_released_after_forward_and_backward() {
+    releases_registers::<bf16>();
+    releases_registers::<f32>();
 }

@@ -8,13 +8,13 @@ use super::log_sums::PARTS;
 use super::{Inputs, Workspace};
 use crate::Meter;
 use crate::meter::{Kind, Role};
-use crate::ops::matmul::output::Output;
-use crate::ops::matmul::product::{Product, Right};
-use crate::ops::matmul::strided::Strided;
-use crate::ops::matmul::weight::{self, Form};
-use crate::ops::matmul::{Sums, Workspace as Packs};
+use crate::ops::matmul::blocked::{Output, Product, ProductShape};
+use crate::ops::matmul::packing::{Form, Right, WeightShape, right_operand};
+use crate::ops::matmul::tile::{Strided, Target};
+use crate::ops::matmul::{self, Sums};
 use crate::ops::simd::{self, RUN};
-use crate::ops::{Element, Float, work};
+use crate::ops::work::{self, HeadChunk};
+use crate::ops::{Element, Float};
 
 /// Returns the sum of the losses of a chunk in nats, and keeps what [`backward`] needs.
 ///
@@ -23,23 +23,23 @@ use crate::ops::{Element, Float, work};
 pub fn forward<E: Element>(
     inputs: Inputs<'_, E>,
     workspace: &mut Workspace<E>,
-    packs: &mut Packs<E>,
+    products: &mut matmul::Workspace<E>,
     meter: &mut Meter,
 ) -> f64 {
     let (tokens, vocabulary) = inputs.check();
-    let chunk = (tokens, inputs.width, vocabulary);
-    let logits = &mut workspace.logits[..tokens * vocabulary];
+    let chunk = HeadChunk { tokens, width: inputs.width, vocabulary };
+    let logits = &mut workspace.logits.host_mut()[..tokens * vocabulary];
     let product = Product {
-        shape: (vocabulary, tokens, inputs.width),
+        shape: ProductShape { m: vocabulary, n: tokens, k: inputs.width },
         left: Strided::dense(inputs.table, inputs.width),
-        right: Right::Plain(Strided::dense(inputs.hidden, inputs.width).transposed()),
+        right: Right::Unpacked(Strided::dense(inputs.hidden, inputs.width).transposed()),
         output: Output::plain(logits.as_mut_ptr(), tokens),
     };
     meter.time(
         (Role::Head, Kind::Forward),
         || work::head::<E>(chunk),
         // SAFETY: the lengths were checked; the logits are borrowed mutably.
-        || unsafe { product.run_parallel(&mut packs.packs) },
+        || unsafe { product.run(products) },
     );
     let op = (Role::CrossEntropy, Kind::Forward);
     meter.time(op, || work::loss::<E>(chunk), || loss(inputs.targets, workspace, vocabulary))
@@ -49,8 +49,9 @@ pub fn forward<E: Element>(
 fn loss<E: Element>(targets: &[u32], workspace: &mut Workspace<E>, vocabulary: usize) -> f64 {
     let tokens = targets.len();
     let Workspace { logits, maxima, sums, log_sums, .. } = workspace;
-    let (logits, log_sums) = (&logits[..tokens * vocabulary], &mut log_sums[..tokens]);
-    super::log_sums::log_sums(log_sums, logits, (maxima, sums));
+    let logits = &logits.host()[..tokens * vocabulary];
+    let log_sums = &mut log_sums.host_mut()[..tokens];
+    super::log_sums::log_sums(log_sums, logits, maxima.host_mut(), sums.host_mut());
     let target = |(token, &target): (usize, &u32)| logits[target as usize * tokens + token];
     let targets = targets.iter().enumerate().map(target);
     log_sums.iter().zip(targets).map(|(&log_sum, logit)| (log_sum - logit.widen()).to_f64()).sum()
@@ -67,63 +68,64 @@ pub fn backward<E: Element>(
     scale: E::Wide,
     inputs: Inputs<'_, E>,
     workspace: &mut Workspace<E>,
-    packs: &mut Packs<E>,
+    products: &mut matmul::Workspace<E>,
     meter: &mut Meter,
 ) {
     let (tokens, vocabulary) = inputs.check();
-    let chunk = (tokens, inputs.width, vocabulary);
+    let chunk = HeadChunk { tokens, width: inputs.width, vocabulary };
     assert_eq!(dhidden.len(), inputs.hidden.len(), "dH (tokens, C)");
     assert_eq!(dtable.len(), inputs.table.len(), "dW (V, C)");
     let Workspace { logits, log_sums, hits, table, .. } = workspace;
-    let (logits, log_sums) = (&mut logits[..tokens * vocabulary], &log_sums[..tokens]);
+    let logits = &mut logits.host_mut()[..tokens * vocabulary];
+    let log_sums = &log_sums.host()[..tokens];
     meter.time(
         (Role::CrossEntropy, Kind::Backward),
         || work::loss_backward::<E>(chunk),
-        || to_gradient::<E>(logits, log_sums, inputs.targets, scale, hits),
+        || to_gradient::<E>(logits, log_sums, inputs.targets, scale, hits.host_mut()),
     );
     let dlogits = Strided::dense(logits, tokens);
     meter.time(
         (Role::Head, Kind::Input),
         || work::head::<E>(chunk),
         || {
-            let (kernel, weight) =
-                (packs.packs[0].kernel, (inputs.table, (vocabulary, inputs.width)));
+            let shape = WeightShape { outputs: vocabulary, inputs: inputs.width };
+            let (table, packed, kernel) = (inputs.table, table.as_mut(), products.kernel());
             let product = Product {
-                shape: (tokens, inputs.width, vocabulary),
+                shape: ProductShape { m: tokens, n: inputs.width, k: vocabulary },
                 left: dlogits.transposed(),
-                right: weight::right(Form::Backward, weight, table.as_mut(), kernel),
+                right: right_operand(Form::Backward, table, shape, packed, kernel),
                 output: Output::plain(dhidden.as_mut_ptr(), inputs.width),
             };
             // SAFETY: the lengths were checked; `dhidden` is borrowed mutably.
-            unsafe { product.run_parallel(&mut packs.packs) }
+            unsafe { product.run(products) }
         },
     );
     let product = Product {
-        shape: (vocabulary, inputs.width, tokens),
+        shape: ProductShape { m: vocabulary, n: inputs.width, k: tokens },
         left: dlogits,
-        right: Right::Plain(Strided::dense(inputs.hidden, inputs.width)),
-        output: Output::Wide {
+        right: Right::Unpacked(Strided::dense(inputs.hidden, inputs.width)),
+        output: Output::Wide(Target {
             start: dtable.as_mut_ptr(),
-            row: inputs.width,
+            row_stride: inputs.width,
             accumulate: table_sums == Sums::Add,
-        },
+        }),
     };
     meter.time(
         (Role::Head, Kind::Weight),
         || work::head_weight::<E>(chunk, table_sums),
         // SAFETY: the lengths were checked; `dtable` is borrowed mutably.
-        || unsafe { product.run_parallel(&mut packs.packs) },
+        || unsafe { product.run(products) },
     );
 }
 
-/// That of the logit of an id that is no target.
+/// The gradient of the logit of an id that is not the target.
 #[inline(always)]
 fn gradient<E: Element>(logit: E, log_sum: E::Wide, scale: E::Wide) -> E {
     E::narrow((logit.widen() - log_sum).exp() * scale)
 }
 
-/// Logits (V, tokens) to scale (softmax - onehot), in place. Each token's target has its gradient
-/// computed apart, so that no other has to be asked whether it is one.
+/// Replaces logits (V, tokens) by their gradients, scale (softmax - onehot). Those of the targets
+/// are computed separately, into `hits`, so that the loop over all others has no branch.
 fn to_gradient<E: Element>(
     logits: &mut [E],
     log_sums: &[E::Wide],
@@ -132,10 +134,10 @@ fn to_gradient<E: Element>(
     hits: &mut [E],
 ) {
     let tokens = log_sums.len();
-    let place = |(token, &target): (usize, &u32)| target as usize * tokens + token;
-    let targets = || targets.iter().enumerate().map(place);
-    for ((hit, &log_sum), place) in hits.iter_mut().zip(log_sums).zip(targets()) {
-        *hit = E::narrow((logits[place].widen() - log_sum).exp() * scale - scale);
+    let index = |(token, &target): (usize, &u32)| target as usize * tokens + token;
+    let targets = || targets.iter().enumerate().map(index);
+    for ((hit, &log_sum), index) in hits.iter_mut().zip(log_sums).zip(targets()) {
+        *hit = E::narrow((logits[index].widen() - log_sum).exp() * scale - scale);
     }
     let part_rows = (logits.len() / tokens).div_ceil(PARTS);
     logits.par_chunks_mut(part_rows * tokens).for_each(|logits| {
@@ -158,7 +160,7 @@ fn to_gradient<E: Element>(
             },
         );
     });
-    for (&hit, place) in hits.iter().zip(targets()) {
-        logits[place] = hit;
+    for (&hit, index) in hits.iter().zip(targets()) {
+        logits[index] = hit;
     }
 }

@@ -1,32 +1,34 @@
 //! The log-sum-exp of each token's logits.
 //!
-//! Parts of the vocabulary are summed apart, each relative to the maximum so far, and then in their
-//! order. A part is read once, in tiles: some ids of some tokens, for their maxima and then, from
-//! the first cache, for their exponentials.
+//! Parts of the vocabulary are summed separately, each relative to the maximum so far, and then
+//! joined in their order. A part is read once, in tiles of some ids of some tokens: for their
+//! maxima and then, from the first-level cache, for their exponentials.
 
 use rayon::prelude::*;
 
 use crate::ops::simd::{self, LANES};
 use crate::ops::{Element, Float};
 
-/// Pieces of the vocabulary.
+/// Parts of the vocabulary.
 pub(super) const PARTS: usize = 64;
 /// Tokens of a tile.
 const COLUMNS: usize = 64;
 /// Ids of a tile.
 const ROWS: usize = 8;
 
-/// Writes `log_sums` (tokens) of `logits` (V, tokens); `maxima` and `sums` are room for as many in
-/// each part.
+/// Writes `log_sums` (tokens) of `logits` (V, tokens); `maxima` and `sums` (parts, tokens) are
+/// scratch memory.
 pub(super) fn log_sums<E: Element>(
     log_sums: &mut [E::Wide],
     logits: &[E],
-    (maxima, sums): (&mut [E::Wide], &mut [E::Wide]),
+    maxima: &mut [E::Wide],
+    sums: &mut [E::Wide],
 ) {
     let tokens = log_sums.len();
     let part_len = (logits.len() / tokens).div_ceil(PARTS) * tokens;
     let parts = logits.len().div_ceil(part_len);
-    let (maxima, sums) = (&mut maxima[..parts * tokens], &mut sums[..parts * tokens]);
+    let maxima = &mut maxima[..parts * tokens];
+    let sums = &mut sums[..parts * tokens];
     let partial = maxima.par_chunks_exact_mut(tokens).zip(sums.par_chunks_exact_mut(tokens));
     logits.par_chunks(part_len).zip(partial).for_each(|(logits, (maxima, sums))| {
         simd::vectorize(
@@ -53,24 +55,25 @@ fn part<E: Element>(logits: &[E], maxima: &mut [E::Wide], sums: &mut [E::Wide]) 
         let tiles = maxima.chunks_mut(COLUMNS).zip(sums.chunks_mut(COLUMNS));
         for (index, (maxima, sums)) in tiles.enumerate() {
             let first = index * COLUMNS;
-            // A length that the compiler knows makes loops without ends.
+            // A constant length compiles to loops without remainders.
             if maxima.len() == COLUMNS {
                 let rows = || ids.chunks_exact(tokens).map(|row| &row[first..first + COLUMNS]);
-                tile((rows, tokens), &mut maxima[..COLUMNS], &mut sums[..COLUMNS]);
+                tile(rows, tokens, &mut maxima[..COLUMNS], &mut sums[..COLUMNS]);
             } else {
                 let end = first + maxima.len();
                 let rows = || ids.chunks_exact(tokens).map(|row| &row[first..end]);
-                tile((rows, tokens), maxima, sums);
+                tile(rows, tokens, maxima, sums);
             }
         }
     }
 }
 
-/// Takes a tile into the maxima and sums of its tokens, and asks for the tile below, which is far
-/// from it in memory: rows of logits have so many tokens.
+/// Adds a tile to the maxima and sums of its tokens, and prefetches the tile below, which is far
+/// away in memory: rows of logits are `tokens` long.
 #[inline(always)]
 fn tile<'a, E: Element, Rows: Iterator<Item = &'a [E]>>(
-    (rows, tokens): (impl Fn() -> Rows, usize),
+    rows: impl Fn() -> Rows,
+    tokens: usize,
     maxima: &mut [E::Wide],
     sums: &mut [E::Wide],
 ) {
@@ -87,7 +90,7 @@ fn tile<'a, E: Element, Rows: Iterator<Item = &'a [E]>>(
         }
         higher.copy_from_slice(&lanes[..maxima.len()]);
     }
-    // Maxima seldom rise after the first ids. Without a way out, so that it vectorises.
+    // Maxima seldom rise after the first ids. Without an early exit, so that it vectorises.
     let rose = higher.iter().zip(&*maxima).fold(false, |rose, (a, b)| rose | (a != b));
     if rose {
         for ((sum, maximum), &higher) in sums.iter_mut().zip(&mut *maxima).zip(&*higher) {

@@ -1,7 +1,7 @@
-//! The tied head and its loss: logits = H W^T, loss = the sum of `-ln softmax(logits)[target]`.
+//! The head and its loss: logits = H W^T, loss = the sum of `-ln softmax(logits)[target]`.
 //!
-//! H is (N, C), W the token table (V, C), targets (N). Tokens are taken in chunks, so that only a
-//! chunk of the logits exists ([`chunk_tokens`]); its gradient takes the same memory:
+//! H is (N, C), W the token table (V, C), targets (N). Tokens are processed in chunks, so that only
+//! a chunk of the logits exists ([`chunk_tokens`]); its gradient overwrites it:
 //!
 //! - dlogits = scale (softmax(logits) - onehot(target))
 //! - dH = dlogits W
@@ -20,14 +20,18 @@ mod tests;
 
 pub use cpu::{backward, forward};
 
+use device::{Allocator, DeviceBuffer};
+
 use super::Element;
 use super::matmul::Extent;
-use super::matmul::weight::{Form, Panels};
+use super::matmul::blocked::ProductShape;
+use super::matmul::kernels;
+use super::matmul::packing::{Form, PackedForm, WeightShape};
 use log_sums::PARTS;
 
 /// Most bytes of logits in one chunk.
 const LOGITS_BYTES: usize = 256 << 20;
-/// Tokens of a chunk come in multiples of this where there are enough.
+/// Tokens of a chunk are a multiple of this where there are enough.
 const TOKENS_MULTIPLE: usize = 64;
 
 /// Tokens in one chunk of a batch of `tokens` (the last chunk may be shorter).
@@ -54,7 +58,8 @@ pub struct Inputs<'a, E> {
 impl<E> Inputs<'_, E> {
     /// The numbers of tokens and of token ids.
     fn check(&self) -> (usize, usize) {
-        let (tokens, vocabulary) = (self.targets.len(), self.table.len() / self.width);
+        let tokens = self.targets.len();
+        let vocabulary = self.table.len() / self.width;
         assert_eq!(self.hidden.len(), tokens * self.width, "H (tokens, C)");
         assert_eq!(self.table.len(), vocabulary * self.width, "W (V, C)");
         assert!(self.targets.iter().all(|&t| (t as usize) < vocabulary), "targets below V");
@@ -62,77 +67,73 @@ impl<E> Inputs<'_, E> {
     }
 }
 
-/// The logits of one chunk and what becomes of them.
+/// Scratch memory for one chunk, its logits among it.
 #[derive(Debug)]
 pub struct Workspace<E: Element> {
     /// (V, tokens); then dlogits.
-    logits: Vec<E>,
+    logits: DeviceBuffer<E>,
     /// Per part of the vocabulary and token: maximum, and sum of exponentials relative to it.
-    maxima: Vec<E::Wide>,
-    sums: Vec<E::Wide>,
+    maxima: DeviceBuffer<E::Wide>,
+    sums: DeviceBuffer<E::Wide>,
     /// Per token: log-sum-exp.
-    log_sums: Vec<E::Wide>,
+    log_sums: DeviceBuffer<E::Wide>,
     /// Per token: the gradient of its target's logit.
-    hits: Vec<E>,
+    hits: DeviceBuffer<E>,
     /// W as dH reads it, where it is kept between chunks; forward reads it as it is.
-    table: Option<Panels<E>>,
+    table: Option<PackedForm<E>>,
 }
 
 impl<E: Element> Workspace<E> {
-    /// Room for chunks of up to `tokens` tokens.
-    pub fn new(tokens: usize, vocabulary: usize) -> Self {
+    /// For chunks of up to `tokens` tokens.
+    pub fn new(allocator: &Allocator, tokens: usize, vocabulary: usize) -> Self {
         Self {
-            logits: vec![E::ZERO; tokens * vocabulary],
-            maxima: vec![E::Wide::ZERO; PARTS * tokens],
-            sums: vec![E::Wide::ZERO; PARTS * tokens],
-            log_sums: vec![E::Wide::ZERO; tokens],
-            hits: vec![E::ZERO; tokens],
+            logits: allocator.zeros(tokens * vocabulary),
+            maxima: allocator.zeros(PARTS * tokens),
+            sums: allocator.zeros(PARTS * tokens),
+            log_sums: allocator.zeros(tokens),
+            hits: allocator.zeros(tokens),
             table: None,
         }
     }
 
     /// Keeps the table (V, C) packed from one chunk to the next, until it expires.
-    pub(crate) fn keep_table(&mut self, shape: (usize, usize)) {
-        self.table = Some(Panels::new(Form::Backward, shape, E::kernel()));
+    pub(crate) fn keep_table(
+        &mut self,
+        allocator: &Allocator,
+        (vocabulary, width): (usize, usize),
+    ) {
+        let shape = WeightShape { outputs: vocabulary, inputs: width };
+        let kernel = kernels::best::<E>();
+        self.table = Some(PackedForm::new(allocator, Form::Backward, shape, kernel));
     }
 
     /// The table changes: the next chunk packs it anew.
     pub(crate) fn expire(&mut self) {
-        self.table.iter_mut().for_each(Panels::expire);
+        self.table.iter_mut().for_each(PackedForm::expire);
     }
 
-    /// Bytes of a table that is kept packed.
-    pub(crate) fn planned_table_bytes(shape: (usize, usize)) -> usize {
-        Panels::<E>::planned_bytes(Form::Backward, shape)
-    }
-
-    /// The products over a chunk of so many tokens: logits, dH and dW.
+    /// The products over a chunk of `tokens` tokens: logits, dH and dW.
     pub(crate) fn products(
         tokens: usize,
         (vocabulary, width): (usize, usize),
         is_table_kept: bool,
     ) -> [Extent; 3] {
         // As `Output::plain` stores them.
-        let is_narrow = size_of::<E>() < size_of::<E::Wide>();
+        let output_is_narrow = size_of::<E>() < size_of::<E::Wide>();
         let logits = Extent {
-            shape: (vocabulary, tokens, width),
-            left_is_rows: true,
+            shape: ProductShape { m: vocabulary, n: tokens, k: width },
+            left_has_contiguous_rows: true,
             right_is_packed: false,
-            is_narrow,
+            output_is_narrow,
         };
         let dhidden = Extent {
-            shape: (tokens, width, vocabulary),
-            left_is_rows: false,
+            shape: ProductShape { m: tokens, n: width, k: vocabulary },
+            left_has_contiguous_rows: false,
             right_is_packed: is_table_kept,
-            is_narrow,
+            output_is_narrow,
         };
-        let dtable = Extent { shape: (vocabulary, width, tokens), is_narrow: false, ..logits };
+        let shape = ProductShape { m: vocabulary, n: width, k: tokens };
+        let dtable = Extent { shape, output_is_narrow: false, ..logits };
         [logits, dhidden, dtable]
-    }
-
-    /// Bytes of a workspace, without making one.
-    pub fn planned_bytes(tokens: usize, vocabulary: usize) -> usize {
-        let (narrow, wide) = (tokens * (vocabulary + 1), tokens * (2 * PARTS + 1));
-        narrow * size_of::<E>() + wide * size_of::<E::Wide>()
     }
 }

@@ -1,10 +1,11 @@
 //! Against the formula, finite differences, f64 on rounded inputs, and numbers of threads.
 
+use device::Allocator;
 use half::bf16;
 
 use super::{Inputs, Workspace, backward, chunk_tokens, forward};
 use crate::Meter;
-use crate::ops::matmul::{Sums, Workspace as Packs, detect};
+use crate::ops::matmul::{self, Sums, kernels};
 use crate::ops::testing::{check_gradient, inner, on_threads, relative_error, uniform};
 use crate::ops::{Element, Float};
 
@@ -21,19 +22,19 @@ struct Outcome<E: Element> {
 }
 
 fn run<E: Element>(hidden: &[E], table: &[E], targets: &[u32], scale: f64) -> Outcome<E> {
-    run_in(Packs::new(2), hidden, table, targets, scale)
+    run_in(matmul::Workspace::new(&Allocator::host(), 2), hidden, table, targets, scale)
 }
 
 fn run_in<E: Element>(
-    mut packs: Packs<E>,
+    mut products: matmul::Workspace<E>,
     hidden: &[E],
     table: &[E],
     targets: &[u32],
     scale: f64,
 ) -> Outcome<E> {
-    let mut workspace = Workspace::new(targets.len(), table.len() / WIDTH);
+    let mut workspace = Workspace::new(&Allocator::host(), targets.len(), table.len() / WIDTH);
     let inputs = Inputs { hidden, table, targets, width: WIDTH };
-    let loss = forward(inputs, &mut workspace, &mut packs, &mut Meter::default());
+    let loss = forward(inputs, &mut workspace, &mut products, &mut Meter::default());
     let mut dhidden = hidden.to_vec();
     let mut dtable = vec![E::Wide::from_f64(f64::NAN); table.len()];
     let gradient = (dtable.as_mut_slice(), Sums::Write);
@@ -44,7 +45,7 @@ fn run_in<E: Element>(
         scale,
         inputs,
         &mut workspace,
-        &mut packs,
+        &mut products,
         &mut Meter::default(),
     );
     Outcome { loss, dhidden, dtable }
@@ -97,7 +98,7 @@ fn agrees_with_the_formula_and_finite_differences() {
     }
 }
 
-/// Ids that one task takes in several goes; the largest logit so far changes from go to go.
+/// So many ids that a part has several tiles, in which the largest logit so far changes.
 const MANY: usize = 5000;
 
 #[test]
@@ -112,7 +113,8 @@ fn large_logits_stay_exact(vocabulary: usize) {
     let hidden: Vec<f64> = uniform(tokens * WIDTH, 1);
     let table: Vec<f64> = uniform(vocabulary * WIDTH, 2);
     let large = |x: &[f64]| x.iter().map(|x| (x * 16.0) as f32).collect::<Vec<f32>>();
-    let (hidden, table) = (large(&hidden), large(&table));
+    let hidden = large(&hidden);
+    let table = large(&table);
     let wide = |x: &[f32]| x.iter().map(|&x| f64::from(x)).collect::<Vec<f64>>();
     let targets = targets(tokens, vocabulary);
     let found = run(&hidden, &table, &targets, 1.0);
@@ -130,7 +132,8 @@ fn threads_do_not_change_a_bit() {
     let table: Vec<f32> = uniform(200 * WIDTH, 2);
     let targets = targets(70, 200);
     let run = |threads| on_threads(threads, || run(&hidden, &table, &targets, 1.0));
-    let (one, three) = (run(1), run(3));
+    let one = run(1);
+    let three = run(3);
     assert_eq!(one.loss.to_bits(), three.loss.to_bits());
     assert!(one.dhidden == three.dhidden && one.dtable == three.dtable);
 }
@@ -165,7 +168,7 @@ fn wide<E: Element>(values: &[E]) -> Vec<f64> {
 /// may round a logit the other way than the formula.
 #[test]
 fn bf16_agrees_with_f64_also_where_it_must_be_widened() {
-    let kernels = detect::pairs().iter().chain(detect::singles());
+    let kernels = kernels::pairs().iter().chain(kernels::singles());
     let shapes = [(64, 1700), (33, 130), (7, 37), (9, 41)];
     for (kernel, (tokens, vocabulary)) in kernels.zip(shapes.into_iter().cycle()) {
         let sixteenth = |value: f32| bf16::narrow((value * 16.0).round() / 16.0);
@@ -173,7 +176,13 @@ fn bf16_agrees_with_f64_also_where_it_must_be_widened() {
         let hidden = sixteenths(uniform(tokens * WIDTH, 1));
         let table = sixteenths(uniform(vocabulary * WIDTH, 2));
         let targets = targets(tokens, vocabulary);
-        let found = run_in(Packs::with_kernel(3, kernel), &hidden, &table, &targets, 0.5);
+        let found = run_in(
+            matmul::Workspace::with_kernel(&Allocator::host(), 3, kernel),
+            &hidden,
+            &table,
+            &targets,
+            0.5,
+        );
         let rounded = |logit: f64| f64::from(bf16::narrow(logit as f32).widen());
         let exact = formula((&wide(&hidden), &wide(&table)), &targets, 0.5, rounded);
         assert!((found.loss - exact.loss).abs() < 1e-6 * exact.loss, "{kernel:?}");
@@ -185,14 +194,17 @@ fn bf16_agrees_with_f64_also_where_it_must_be_widened() {
 }
 
 #[test]
-fn the_gradient_of_the_table_is_added_where_it_is_to_be() {
-    let (hidden, table): (Vec<f64>, Vec<f64>) = (uniform(7 * WIDTH, 1), uniform(37 * WIDTH, 2));
+fn the_gradient_of_the_table_accumulates() {
+    let hidden: Vec<f64> = uniform(7 * WIDTH, 1);
+    let table: Vec<f64> = uniform(37 * WIDTH, 2);
     let targets = targets(7, 37);
     let once = run(&hidden, &table, &targets, 1.0);
-    let (mut workspace, mut packs) = (Workspace::new(7, 37), Packs::new(1));
+    let mut workspace = Workspace::new(&Allocator::host(), 7, 37);
+    let mut products = matmul::Workspace::new(&Allocator::host(), 1);
     let inputs = Inputs { hidden: &hidden, table: &table, targets: &targets, width: WIDTH };
-    forward(inputs, &mut workspace, &mut packs, &mut Meter::default());
-    let (mut dhidden, mut dtable) = (hidden.clone(), once.dtable.clone());
+    forward(inputs, &mut workspace, &mut products, &mut Meter::default());
+    let mut dhidden = hidden.clone();
+    let mut dtable = once.dtable.clone();
     let gradient = (dtable.as_mut_slice(), Sums::Add);
     backward(
         &mut dhidden,
@@ -200,36 +212,44 @@ fn the_gradient_of_the_table_is_added_where_it_is_to_be() {
         1.0,
         inputs,
         &mut workspace,
-        &mut packs,
+        &mut products,
         &mut Meter::default(),
     );
     let twice: Vec<f64> = once.dtable.iter().map(|sum| 2.0 * sum).collect();
     assert!(relative_error(&dtable, &twice) < 1e-14);
 }
 
-/// Bytes that the products of one chunk took, and those that were planned.
-fn room<E: Element>(is_table_kept: bool) -> (usize, usize) {
-    let (tokens, vocabulary, width) = (70, 900, 1600); // in bf16 sums of logits and dH wait
-    let (hidden, table) = (vec![E::ZERO; tokens * width], vec![E::ZERO; vocabulary * width]);
-    let targets = targets(tokens, vocabulary);
-    let inputs = Inputs { hidden: &hidden, table: &table, targets: &targets, width };
-    let (mut workspace, mut packs) = (Workspace::new(tokens, vocabulary), Packs::new(3));
+fn products_take_what_is_planned<E: Element>(is_table_kept: bool) {
+    const TOKENS: usize = 70;
+    const VOCABULARY: usize = 900;
+    const WIDTH: usize = 1600; // so long that in bf16 sums of logits and dH are buffered
+    let hidden = vec![E::ZERO; TOKENS * WIDTH];
+    let table = vec![E::ZERO; VOCABULARY * WIDTH];
+    let targets = targets(TOKENS, VOCABULARY);
+    let inputs = Inputs { hidden: &hidden, table: &table, targets: &targets, width: WIDTH };
+    let host = Allocator::host();
+    let mut workspace = Workspace::new(&host, TOKENS, VOCABULARY);
+    let mut products = matmul::Workspace::new(&host, 3);
     if is_table_kept {
-        workspace.keep_table((vocabulary, width));
+        workspace.keep_table(&host, (VOCABULARY, WIDTH));
     }
-    let (mut dhidden, mut dtable) = (hidden.clone(), vec![E::Wide::ZERO; table.len()]);
-    let (meter, gradient) = (&mut Meter::default(), (dtable.as_mut_slice(), Sums::Write));
-    forward(inputs, &mut workspace, &mut packs, meter);
-    backward(&mut dhidden, gradient, E::Wide::ONE, inputs, &mut workspace, &mut packs, meter);
-    let products = Workspace::<E>::products(tokens, (vocabulary, width), is_table_kept);
-    (packs.bytes(), Packs::<E>::planned_bytes(3, &products))
+    let mut dhidden = hidden.clone();
+    let mut dtable = vec![E::Wide::ZERO; table.len()];
+    let gradient = (dtable.as_mut_slice(), Sums::Write);
+    let meter = &mut Meter::default();
+    forward(inputs, &mut workspace, &mut products, meter);
+    backward(&mut dhidden, gradient, E::Wide::ONE, inputs, &mut workspace, &mut products, meter);
+
+    let counting = Allocator::counting();
+    let extents = Workspace::<E>::products(TOKENS, (VOCABULARY, WIDTH), is_table_kept);
+    matmul::Workspace::<E>::for_products(&counting, 3, &extents);
+    assert_eq!(products.bytes() as u64, counting.total_bytes(), "table kept: {is_table_kept}");
 }
 
 #[test]
-fn its_products_take_the_room_that_is_planned() {
+fn products_take_the_memory_that_is_planned() {
     for is_table_kept in [false, true] {
-        for (taken, planned) in [room::<f32>(is_table_kept), room::<bf16>(is_table_kept)] {
-            assert_eq!(taken, planned, "table kept: {is_table_kept}");
-        }
+        products_take_what_is_planned::<f32>(is_table_kept);
+        products_take_what_is_planned::<bf16>(is_table_kept);
     }
 }

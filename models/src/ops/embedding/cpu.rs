@@ -4,7 +4,7 @@ use rayon::prelude::*;
 
 use crate::ops::{Element, simd};
 
-/// Tasks into which the rows of the token table are cut for backward.
+/// Tasks among which the rows of the token table are divided for backward.
 const TABLE_PARTS: usize = 64;
 
 /// Writes `x` (B, T, C) from `tokens` (B, T), `wte` (V, C) and, if there is one, `wpe` (at least T,
@@ -27,8 +27,10 @@ pub fn forward<E: Element>(
     assert!(wpe.len() >= sequence_tokens * width, "wpe has a row for each of T positions");
     x.par_chunks_exact_mut(width).zip(tokens).enumerate().for_each(|(row, (x, &token))| {
         let position = row % sequence_tokens;
-        let (token, position) = (token as usize * width, position * width);
-        let (token, position) = (&wte[token..token + width], &wpe[position..position + width]);
+        let token = token as usize * width;
+        let position = position * width;
+        let token = &wte[token..token + width];
+        let position = &wpe[position..position + width];
         simd::vectorize(
             #[inline(always)]
             || {
@@ -94,7 +96,8 @@ mod tests {
 
     #[test]
     fn forward_adds_token_and_position() {
-        let (wte, wpe): (Vec<f64>, Vec<f64>) = (uniform(70 * 6, 1), uniform(8 * 6, 2));
+        let wte: Vec<f64> = uniform(70 * 6, 1);
+        let wpe: Vec<f64> = uniform(8 * 6, 2);
         let mut x = vec![0.0; 10 * 6];
         forward(&mut x, &TOKENS, (&wte, Some(&wpe)), SHAPE);
         for (row, &token) in TOKENS.iter().enumerate() {
@@ -107,14 +110,16 @@ mod tests {
 
     #[test]
     fn backward_agrees_with_finite_differences() {
-        let (wte, wpe): (Vec<f64>, Vec<f64>) = (uniform(70 * 6, 1), uniform(8 * 6, 2));
+        let wte: Vec<f64> = uniform(70 * 6, 1);
+        let wpe: Vec<f64> = uniform(8 * 6, 2);
         let dx: Vec<f64> = uniform(10 * 6, 3);
         let loss = |wte: &[f64], wpe: &[f64]| {
             let mut x = vec![0.0; 10 * 6];
             forward(&mut x, &TOKENS, (wte, Some(wpe)), SHAPE);
             inner(&x, &dx)
         };
-        let (mut dwte, mut dwpe) = (vec![0.0; wte.len()], vec![0.0; wpe.len()]);
+        let mut dwte = vec![0.0; wte.len()];
+        let mut dwpe = vec![0.0; wpe.len()];
         backward(&mut dwte, Some(&mut dwpe), &dx, &TOKENS, SHAPE);
         check_gradient("wte", &wte, &dwte, |wte| loss(wte, &wpe));
         check_gradient("wpe", &wpe, &dwpe, |wpe| loss(&wte, wpe));

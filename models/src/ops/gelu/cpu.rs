@@ -34,7 +34,8 @@ mod tests {
 
     /// y and dy/dx of each.
     fn all<T: Float>(x: &[T]) -> (Vec<T>, Vec<T>) {
-        let (mut values, mut slopes) = (vec![T::ZERO; x.len()], vec![T::ZERO; x.len()]);
+        let mut values = vec![T::ZERO; x.len()];
+        let mut slopes = vec![T::ZERO; x.len()];
         simd::vectorize(
             #[inline(always)]
             || {
@@ -56,7 +57,8 @@ mod tests {
     }
 
     fn exact_slope(x: f64) -> f64 {
-        let (t, slope_of_u) = (hyperbolic(x), SLOPE_OF_U * (1.0 + 3.0 * 0.044715 * x * x));
+        let t = hyperbolic(x);
+        let slope_of_u = SLOPE_OF_U * (1.0 + 3.0 * 0.044715 * x * x);
         0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * slope_of_u
     }
 
@@ -65,7 +67,8 @@ mod tests {
         let inputs: Vec<f32> = (-999_999..1_000_000).map(|step| step as f32 * 1e-4).collect();
         let (y, slopes) = all(&inputs);
         for (&x, (&y, &slope)) in inputs.iter().zip(y.iter().zip(&slopes)) {
-            let (exact, exact_slope) = (exact(f64::from(x)), exact_slope(f64::from(x)));
+            let exact = exact(f64::from(x));
+            let exact_slope = exact_slope(f64::from(x));
             let error = (f64::from(y) - exact).abs();
             assert!(error <= 1e-6 * exact.abs() + 1e-8, "gelu({x}) = {y}, not {exact}");
             let error = (f64::from(slope) - exact_slope).abs();

@@ -3,7 +3,7 @@
 use rayon::prelude::*;
 
 use super::{EPSILON, Gradients, Parameters};
-use crate::ops::row_sums::{GROUP_ROWS, RowSums, add_places};
+use crate::ops::row_sums::{GROUP_ROWS, RowSums, add_partial};
 use crate::ops::simd::{self, RUN};
 use crate::ops::{Element, Float, ROW_CHUNK};
 
@@ -34,7 +34,7 @@ pub fn forward<E: Element>(
     });
 }
 
-/// Writes `y` (N, C) again from `x` and the `stats` of [`forward`].
+/// Writes `y` (N, C), recomputed from `x` and the `stats` of [`forward`].
 ///
 /// # Panics
 /// When lengths do not fit together.
@@ -79,7 +79,7 @@ fn normalise<E: Element>(
 /// Adds to `dx` (N, C) and to the parameters' gradients from `dy` (N, C) and what forward saw.
 ///
 /// # Panics
-/// When lengths do not fit together, or `sums` are for less than N rows of 2 C numbers.
+/// When lengths do not fit together, or `sums` are for fewer than N rows of 2 C numbers.
 pub fn backward<E: Element>(
     dx: &mut [E],
     gradients: Gradients<'_, E::Wide>,
@@ -92,26 +92,27 @@ pub fn backward<E: Element>(
     assert_eq!(dy.len(), x.len(), "dy (N, C)");
     assert_eq!(gradients.weight.len(), width, "dw (C)");
     assert_eq!(gradients.bias.len(), width, "db (C)");
-    let places = sums.places(stats.len(), 2 * width);
+    let partial = sums.partial(stats.len(), 2 * width);
     let inputs = x.par_chunks(GROUP_ROWS * width).zip(stats.par_chunks(GROUP_ROWS));
     let inputs = inputs.zip(dy.par_chunks(GROUP_ROWS * width));
-    let outputs = dx.par_chunks_mut(GROUP_ROWS * width).zip(places.par_chunks_mut(2 * width));
-    outputs.zip(inputs).for_each(|((dx, place), ((x, stats), dy))| {
+    let outputs = dx.par_chunks_mut(GROUP_ROWS * width).zip(partial.par_chunks_mut(2 * width));
+    outputs.zip(inputs).for_each(|((dx, partial), ((x, stats), dy))| {
         simd::vectorize(
             #[inline(always)]
             || {
-                place.fill(E::Wide::ZERO);
-                let (dweight, dbias) = place.split_at_mut(width);
+                partial.fill(E::Wide::ZERO);
+                let (dweight, dbias) = partial.split_at_mut(width);
                 let rows = dx.chunks_exact_mut(width).zip(dy.chunks_exact(width));
                 for (((dx, dy), x), &stats) in rows.zip(x.chunks_exact(width)).zip(stats) {
-                    let (dweight, dbias) = (&mut *dweight, &mut *dbias);
+                    let dweight = &mut *dweight;
+                    let dbias = &mut *dbias;
                     Row { dx, dweight, dbias, dy, x, weight }.backward(stats);
                 }
             },
         );
     });
-    add_places(gradients.weight, places, 2 * width, 0);
-    add_places(gradients.bias, places, 2 * width, width);
+    add_partial(gradients.weight, partial, 2 * width, 0);
+    add_partial(gradients.bias, partial, 2 * width, width);
 }
 
 /// One row of a backward.
@@ -150,7 +151,7 @@ impl<E: Element> Row<'_, E> {
         [mean, inverse]: [E::Wide; 2],
         [mean_g, mean_gh]: [E::Wide; 2],
     ) {
-        // A row before it is read, by the sums over the next one.
+        // Prefetches the next row, which the sums over it read first.
         let next_row = start + self.x.len();
         for row in [&*self.dx, self.dy, self.x] {
             simd::prefetch(row.as_ptr().wrapping_add(next_row), N);
@@ -158,10 +159,12 @@ impl<E: Element> Row<'_, E> {
         let mut dx: [E; N] = simd::values(self.dx, start);
         let mut dweight: [E::Wide; N] = simd::values(self.dweight, start);
         let mut dbias: [E::Wide; N] = simd::values(self.dbias, start);
-        let (dy, x): ([E; N], [E; N]) = (simd::values(self.dy, start), simd::values(self.x, start));
+        let dy: [E; N] = simd::values(self.dy, start);
+        let x: [E; N] = simd::values(self.x, start);
         let weight: [E; N] = simd::values(self.weight, start);
         for lane in 0..N {
-            let (dy, h) = (dy[lane].widen(), (x[lane].widen() - mean) * inverse);
+            let dy = dy[lane].widen();
+            let h = (x[lane].widen() - mean) * inverse;
             let g = dy * weight[lane].widen();
             dx[lane] = E::narrow(dx[lane].widen() + inverse * (g - mean_g - h * mean_gh));
             dweight[lane] += dy * h;
@@ -196,7 +199,8 @@ mod tests {
     const WIDTH: usize = 70;
 
     fn run(x: &[f64], weight: &[f64], bias: &[f64]) -> (Vec<f64>, Vec<[f64; 2]>) {
-        let (mut y, mut stats) = (vec![0.0; x.len()], vec![[0.0; 2]; ROWS]);
+        let mut y = vec![0.0; x.len()];
+        let mut stats = vec![[0.0; 2]; ROWS];
         forward(&mut y, &mut stats, x, Parameters { weight, bias });
         (y, stats)
     }
@@ -210,30 +214,33 @@ mod tests {
             let variance = row.iter().map(|y| y * y).sum::<f64>() / WIDTH as f64;
             assert!(mean.abs() < 1e-12 && (variance - 1.0).abs() < 1e-4, "{mean} {variance}");
         }
-        let (weight, bias): (Vec<f64>, Vec<f64>) = (uniform(WIDTH, 2), uniform(WIDTH, 3));
+        let weight: Vec<f64> = uniform(WIDTH, 2);
+        let bias: Vec<f64> = uniform(WIDTH, 3);
         let (affine, _) = run(&x, &weight, &bias);
         for (i, (affine, plain)) in affine.iter().zip(&y).enumerate() {
             let exact = plain * weight[i % WIDTH] + bias[i % WIDTH];
             assert!((affine - exact).abs() < 1e-12);
         }
-        let mut again = vec![0.0; x.len()];
-        apply(&mut again, &stats, &x, Parameters { weight: &weight, bias: &bias });
-        assert_eq!(again, affine);
+        let mut recomputed = vec![0.0; x.len()];
+        apply(&mut recomputed, &stats, &x, Parameters { weight: &weight, bias: &bias });
+        assert_eq!(recomputed, affine);
     }
 
     #[test]
     fn backward_agrees_with_finite_differences() {
         let x: Vec<f64> = uniform(ROWS * WIDTH, 1);
-        let (weight, bias): (Vec<f64>, Vec<f64>) = (uniform(WIDTH, 2), uniform(WIDTH, 3));
+        let weight: Vec<f64> = uniform(WIDTH, 2);
+        let bias: Vec<f64> = uniform(WIDTH, 3);
         let dy: Vec<f64> = uniform(ROWS * WIDTH, 4);
         let (_, stats) = run(&x, &weight, &bias);
         // Gradients are added to what is there.
         let mut dx = vec![0.5; x.len()];
-        let (mut dweight, mut dbias) = (vec![0.25; WIDTH], vec![0.125; WIDTH]);
+        let mut dweight = vec![0.25; WIDTH];
+        let mut dbias = vec![0.125; WIDTH];
         let gradients = Gradients { weight: &mut dweight, bias: &mut dbias };
-        let sums = &mut RowSums::new(3 * ROWS, 2 * WIDTH);
-        // What an earlier use of more rows left is not added.
-        sums.places(3 * ROWS, 2 * WIDTH).fill(7.5);
+        let sums = &mut RowSums::new(&device::Allocator::host(), 3 * ROWS, 2 * WIDTH);
+        // Leftovers of an earlier use with more rows are not added.
+        sums.partial(3 * ROWS, 2 * WIDTH).fill(7.5);
         backward(&mut dx, gradients, &dy, (&stats, &x), &weight, sums);
         dx.iter_mut().for_each(|d| *d -= 0.5);
         dweight.iter_mut().for_each(|d| *d -= 0.25);
@@ -248,11 +255,12 @@ mod tests {
 
     fn all<E: Element>([x, weight, bias, dy]: &[Vec<E>; 4]) -> All<E> {
         let mut stats = vec![[E::Wide::ZERO; 2]; ROWS];
-        let (mut y, mut dx) = (vec![E::ZERO; x.len()], vec![E::ZERO; x.len()]);
+        let mut y = vec![E::ZERO; x.len()];
+        let mut dx = vec![E::ZERO; x.len()];
         let [mut dweight, mut dbias] = [0, 1].map(|_| vec![E::Wide::ZERO; WIDTH]);
         forward(&mut y, &mut stats, x, Parameters { weight, bias });
         let gradients = Gradients { weight: &mut dweight, bias: &mut dbias };
-        let sums = &mut RowSums::new(ROWS, 2 * WIDTH);
+        let sums = &mut RowSums::new(&device::Allocator::host(), ROWS, 2 * WIDTH);
         backward(&mut dx, gradients, dy, (&stats, x), weight, sums);
         (y, dx, dweight, dbias)
     }

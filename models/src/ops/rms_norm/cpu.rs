@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use crate::ops::row_sums::{GROUP_ROWS, RowSums, add_places};
+use crate::ops::row_sums::{GROUP_ROWS, RowSums, add_partial};
 use crate::ops::simd::{self, RUN};
 use crate::ops::{Element, Float, ROW_CHUNK};
 
@@ -36,7 +36,7 @@ pub fn forward<E: Element>(
     });
 }
 
-/// Writes `y` (N, C) again from `x` and the `inverses` of [`forward`].
+/// Writes `y` (N, C), recomputed from `x` and the `inverses` of [`forward`].
 ///
 /// # Panics
 /// When lengths do not fit together.
@@ -66,7 +66,7 @@ fn normalise<E: Element>(y: &mut [E], x: &[E], inverse: E::Wide, weight: &[E]) {
 /// Adds to `dx` (N, C) and `dweight` (C) from `dy` (N, C) and what forward saw.
 ///
 /// # Panics
-/// When lengths do not fit together, or `sums` are for less than N rows of C numbers.
+/// When lengths do not fit together, or `sums` are for fewer than N rows of C numbers.
 pub fn backward<E: Element>(
     dx: &mut [E],
     dweight: &mut [E::Wide],
@@ -78,10 +78,10 @@ pub fn backward<E: Element>(
     let width = check(dx, inverses, x, weight);
     assert_eq!(dy.len(), x.len(), "dy (N, C)");
     assert_eq!(dweight.len(), width, "dw (C)");
-    let places = sums.places(inverses.len(), width);
+    let partial = sums.partial(inverses.len(), width);
     let inputs = x.par_chunks(GROUP_ROWS * width).zip(inverses.par_chunks(GROUP_ROWS));
     let inputs = inputs.zip(dy.par_chunks(GROUP_ROWS * width));
-    let outputs = dx.par_chunks_mut(GROUP_ROWS * width).zip(places.par_chunks_mut(width));
+    let outputs = dx.par_chunks_mut(GROUP_ROWS * width).zip(partial.par_chunks_mut(width));
     outputs.zip(inputs).for_each(|((dx, dweight), ((x, inverses), dy))| {
         simd::vectorize(
             #[inline(always)]
@@ -94,7 +94,7 @@ pub fn backward<E: Element>(
             },
         );
     });
-    add_places(dweight, places, width, 0);
+    add_partial(dweight, partial, width, 0);
 }
 
 /// One row of a backward.
@@ -125,17 +125,19 @@ impl<E: Element> Row<'_, E> {
 
     #[inline(always)]
     fn run<const N: usize>(&mut self, start: usize, inverse: E::Wide, mean_gh: E::Wide) {
-        // A row before it is read, by the sums over the next one.
+        // Prefetches the next row, which the sums over it read first.
         let next_row = start + self.x.len();
         for row in [&*self.dx, self.dy, self.x] {
             simd::prefetch(row.as_ptr().wrapping_add(next_row), N);
         }
         let mut dx: [E; N] = simd::values(self.dx, start);
         let mut dweight: [E::Wide; N] = simd::values(self.dweight, start);
-        let (dy, x): ([E; N], [E; N]) = (simd::values(self.dy, start), simd::values(self.x, start));
+        let dy: [E; N] = simd::values(self.dy, start);
+        let x: [E; N] = simd::values(self.x, start);
         let weight: [E; N] = simd::values(self.weight, start);
         for lane in 0..N {
-            let (dy, h) = (dy[lane].widen(), x[lane].widen() * inverse);
+            let dy = dy[lane].widen();
+            let h = x[lane].widen() * inverse;
             let g = dy * weight[lane].widen();
             dx[lane] = E::narrow(dx[lane].widen() + inverse * (g - h * mean_gh));
             dweight[lane] += dy * h;
@@ -171,10 +173,11 @@ mod tests {
 
     fn run<E: Element>(x: &[E], weight: &[E], dy: &[E]) -> All<E> {
         let mut inverses = vec![E::Wide::ZERO; ROWS];
-        let (mut y, mut dx) = (vec![E::ZERO; x.len()], vec![E::ZERO; x.len()]);
+        let mut y = vec![E::ZERO; x.len()];
+        let mut dx = vec![E::ZERO; x.len()];
         let mut dweight = vec![E::Wide::ZERO; WIDTH];
         forward(&mut y, &mut inverses, x, weight, EPSILON);
-        let sums = &mut RowSums::new(ROWS, WIDTH);
+        let sums = &mut RowSums::new(&device::Allocator::host(), ROWS, WIDTH);
         backward(&mut dx, &mut dweight, dy, (&inverses, x), weight, sums);
         (y, inverses, dx, dweight)
     }
@@ -193,9 +196,9 @@ mod tests {
             let exact = x.iter().zip(&weight).map(|(x, w)| x * inverse * w);
             assert!(y.iter().zip(exact).all(|(y, exact)| (y - exact).abs() < 1e-14));
         }
-        let mut again = vec![0.0; x.len()];
-        apply(&mut again, &inverses, &x, &weight);
-        assert_eq!(again, y);
+        let mut recomputed = vec![0.0; x.len()];
+        apply(&mut recomputed, &inverses, &x, &weight);
+        assert_eq!(recomputed, y);
     }
 
     #[test]
@@ -203,10 +206,11 @@ mod tests {
         let [x, weight, dy] = inputs();
         let (_, inverses, ..) = run(&x, &weight, &dy);
         // Gradients are added to what is there.
-        let (mut dx, mut dweight) = (vec![0.5; x.len()], vec![0.25; WIDTH]);
-        let sums = &mut RowSums::new(3 * ROWS, WIDTH);
-        // What an earlier use of more rows left is not added.
-        sums.places(3 * ROWS, WIDTH).fill(7.5);
+        let mut dx = vec![0.5; x.len()];
+        let mut dweight = vec![0.25; WIDTH];
+        let sums = &mut RowSums::new(&device::Allocator::host(), 3 * ROWS, WIDTH);
+        // Leftovers of an earlier use with more rows are not added.
+        sums.partial(3 * ROWS, WIDTH).fill(7.5);
         backward(&mut dx, &mut dweight, &dy, (&inverses, &x), &weight, sums);
         dx.iter_mut().for_each(|d| *d -= 0.5);
         dweight.iter_mut().for_each(|d| *d -= 0.25);

@@ -1,9 +1,9 @@
-//! RoPE (Su et al., arXiv 2104.09864): queries and keys turned by angles that grow with position.
+//! RoPE (Su et al., arXiv 2104.09864): queries and keys rotated by angles that grow with position.
 //!
 //! Of a head's D elements, i and i + D / 2 make a pair ("rotate half", as in Hugging Face's
 //! weights). At position t, with the angle a = t a_i:
 //!
-//! (x, y) becomes (x cos a - y sin a, y cos a + x sin a); backward turns by -a.
+//! (x, y) becomes (x cos a - y sin a, y cos a + x sin a); backward rotates by -a.
 //!
 //! The angles a_i per token, with Llama 3.1's stretching, are
 //! [`Llama::angles_per_token`](crate::config::Llama::angles_per_token).
@@ -12,13 +12,15 @@ mod cpu;
 
 pub use cpu::{backward, forward};
 
+use device::{Allocator, DeviceBuffer};
+
 use crate::ops::Float;
 
 /// Cosine and sine of every angle, each (T, D / 2), planned once.
 #[derive(Debug)]
-pub struct Tables<W> {
-    cosine: Vec<W>,
-    sine: Vec<W>,
+pub struct Tables<W: Float> {
+    cosine: DeviceBuffer<W>,
+    sine: DeviceBuffer<W>,
     /// D / 2.
     pairs: usize,
 }
@@ -28,28 +30,27 @@ impl<W: Float> Tables<W> {
     ///
     /// # Panics
     /// When there is no pair or no token.
-    pub fn new(angles_per_token: &[f64], tokens: usize) -> Self {
+    pub fn new(allocator: &Allocator, angles_per_token: &[f64], tokens: usize) -> Self {
         let pairs = angles_per_token.len();
         assert!(pairs > 0 && tokens > 0, "tables of {pairs} pairs for {tokens} tokens");
         let of = |function: fn(f64) -> f64| {
-            let angles = (0..tokens)
-                .flat_map(|position| angles_per_token.iter().map(move |a| position as f64 * a));
-            angles.map(|angle| W::from_f64(function(angle))).collect()
+            allocator.zeros(tokens * pairs).filled(|table| {
+                for (position, row) in table.chunks_exact_mut(pairs).enumerate() {
+                    for (value, angle) in row.iter_mut().zip(angles_per_token) {
+                        *value = W::from_f64(function(position as f64 * angle));
+                    }
+                }
+            })
         };
         Self { cosine: of(f64::cos), sine: of(f64::sin), pairs }
     }
-
-    /// Size in bytes of tables for so many pairs and tokens.
-    pub fn planned_bytes(pairs: usize, tokens: usize) -> usize {
-        2 * pairs * tokens * size_of::<W>()
-    }
 }
 
-/// Which columns of a row are turned.
+/// Which columns of a row are rotated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
     /// (H + 2 K) D, elements of one row.
     pub columns: usize,
-    /// H + K: the heads that are turned, from the start of the row.
+    /// H + K: the heads that are rotated, from the start of the row.
     pub heads: usize,
 }

@@ -29,7 +29,8 @@ pub fn forward<E: Element>(hidden: &mut [E], gate_up: &[E], width: usize) {
                 for (hidden, gate_up) in rows {
                     let (gate, up) = gate_up.split_at(width);
                     for ((hidden, &gate), &up) in hidden.iter_mut().zip(gate).zip(up) {
-                        let (gate, up) = (gate.widen(), up.widen());
+                        let gate = gate.widen();
+                        let up = up.widen();
                         *hidden = E::narrow(gate * sigmoid(gate) * up);
                     }
                 }
@@ -38,11 +39,11 @@ pub fn forward<E: Element>(hidden: &mut [E], gate_up: &[E], width: usize) {
     });
 }
 
-/// Backward's first half: writes `hidden` (N, F) again, and puts dhidden/dgate and dhidden/dup in
-/// the places of gate and up.
+/// Backward's first half: recomputes `hidden` (N, F), and replaces gate and up by dhidden/dgate and
+/// dhidden/dup.
 ///
-/// Keeping the input alone and computing all from one exponential saves the memory of `hidden`.
-/// In f32 `hidden` and dhidden/dup = silu(gate) have the errors of [`forward`], and for
+/// Keeping only the input and computing all three from one exponential saves the memory of
+/// `hidden`. In f32 `hidden` and dhidden/dup = silu(gate) have the errors of [`forward`], and for
 /// |gate| < 100 the error of dhidden/dgate is at most 2e-6 |up|.
 ///
 /// # Panics
@@ -76,12 +77,13 @@ pub fn recompute<E: Element>(hidden: &mut [E], gate_up: &mut [E], width: usize) 
 }
 
 /// hidden, dhidden/dgate and dhidden/dup of a few gates and ups, as values: the compiler does not
-/// know that the rows of both lie apart.
+/// know that the rows do not overlap.
 #[inline(always)]
 fn differentiate<E: Element, const N: usize>(gates: [E; N], ups: [E; N]) -> [[E; N]; 3] {
     let [mut hidden, mut by_gate, mut by_up] = [[E::ZERO; N]; 3];
     for lane in 0..N {
-        let (gate, up) = (gates[lane].widen(), ups[lane].widen());
+        let gate = gates[lane].widen();
+        let up = ups[lane].widen();
         let s = sigmoid(gate);
         hidden[lane] = E::narrow(gate * s * up);
         by_gate[lane] = E::narrow(up * (s * (E::Wide::ONE + gate * (E::Wide::ONE - s))));
@@ -90,8 +92,8 @@ fn differentiate<E: Element, const N: usize>(gates: [E; N], ups: [E; N]) -> [[E;
     [hidden, by_gate, by_up]
 }
 
-/// Backward's second half: multiplies what [`recompute`] left in `derivatives` (N, 2 F) by
-/// `dhidden` (N, F), which makes it the gradient of `gate_up`.
+/// Backward's second half: multiplies the `derivatives` (N, 2 F) that [`recompute`] wrote by
+/// `dhidden` (N, F), which makes them the gradient of `gate_up`.
 ///
 /// # Panics
 /// When lengths do not fit together.
@@ -142,14 +144,14 @@ mod tests {
         (uniform(ROWS * 2 * WIDTH, 1).iter().map(scaled).collect(), uniform(ROWS * WIDTH, 2))
     }
 
-    /// hidden, hidden again, and the gradient of gate and up.
+    /// hidden, hidden recomputed, and the gradient of gate and up.
     fn run<E: Element>(gate_up: &[E], dhidden: &[E]) -> [Vec<E>; 3] {
-        let (mut hidden, mut again) = (vec![E::ZERO; ROWS * WIDTH], vec![E::ZERO; ROWS * WIDTH]);
+        let [mut hidden, mut recomputed] = [(); 2].map(|()| vec![E::ZERO; ROWS * WIDTH]);
         let mut gradient = gate_up.to_vec();
         forward(&mut hidden, gate_up, WIDTH);
-        recompute(&mut again, &mut gradient, WIDTH);
+        recompute(&mut recomputed, &mut gradient, WIDTH);
         backward(&mut gradient, dhidden, WIDTH);
-        [hidden, again, gradient]
+        [hidden, recomputed, gradient]
     }
 
     /// d silu / d gate.
@@ -171,13 +173,14 @@ mod tests {
         let far = (-32_000..32_000).map(|step| step as f32 * 0.1);
         let gates: Vec<f32> = steps.chain(far).chain([-1e6, -1e20, -1e38, 1e6, 1e20]).collect();
         let mut gate_up: Vec<f32> = gates.iter().flat_map(|&gate| [gate, UP]).collect();
-        let (mut hidden, mut again) = (vec![0.0; gates.len()], vec![0.0; gates.len()]);
+        let [mut hidden, mut recomputed] = [(); 2].map(|()| vec![0.0; gates.len()]);
         forward(&mut hidden, &gate_up, 1);
-        recompute(&mut again, &mut gate_up, 1);
-        let found = hidden.iter().zip(&again).zip(gate_up.as_chunks::<2>().0);
-        for (&gate, ((&hidden, &again), &[dgate, dup])) in gates.iter().zip(found) {
-            let (gate, up) = (f64::from(gate), f64::from(UP));
-            for silu_up in [hidden, again, UP * dup] {
+        recompute(&mut recomputed, &mut gate_up, 1);
+        let found = hidden.iter().zip(&recomputed).zip(gate_up.as_chunks::<2>().0);
+        for (&gate, ((&hidden, &recomputed), &[dgate, dup])) in gates.iter().zip(found) {
+            let gate = f64::from(gate);
+            let up = f64::from(UP);
+            for silu_up in [hidden, recomputed, UP * dup] {
                 let error = (f64::from(silu_up) - up * silu(gate)).abs();
                 assert!(error <= up * stated_error(gate), "silu({gate:e}) {UP} = {silu_up:e}");
             }
@@ -189,8 +192,8 @@ mod tests {
     #[test]
     fn backward_agrees_with_finite_differences() {
         let (gate_up, dhidden) = inputs();
-        let [hidden, again, gradient] = run(&gate_up, &dhidden);
-        assert_eq!(hidden, again);
+        let [hidden, recomputed, gradient] = run(&gate_up, &dhidden);
+        assert_eq!(hidden, recomputed);
         for (row, (found, inputs)) in
             hidden.chunks(WIDTH).zip(gate_up.chunks(2 * WIDTH)).enumerate()
         {
@@ -209,7 +212,8 @@ mod tests {
     #[test]
     fn any_number_of_threads_gives_the_same_bits() {
         let (gate_up, dhidden) = inputs();
-        let (gate_up, dhidden) = (narrowed::<f32>(&gate_up), narrowed::<f32>(&dhidden));
+        let gate_up = narrowed::<f32>(&gate_up);
+        let dhidden = narrowed::<f32>(&dhidden);
         let alone = on_threads(1, || run(&gate_up, &dhidden));
         assert_eq!(on_threads(3, || run(&gate_up, &dhidden)), alone);
     }
@@ -218,7 +222,8 @@ mod tests {
     #[test]
     fn bf16_rounds_once_and_twice() {
         let (gate_up, dhidden) = inputs();
-        let (gate_up, dhidden) = (narrowed::<bf16>(&gate_up), narrowed::<bf16>(&dhidden));
+        let gate_up = narrowed::<bf16>(&gate_up);
+        let dhidden = narrowed::<bf16>(&dhidden);
         let found = run(&gate_up, &dhidden);
         let exact = run(&widened(&gate_up), &widened(&dhidden));
         for (bound, (found, exact)) in [1.0, 1.0, 2.0].into_iter().zip(found.iter().zip(&exact)) {

@@ -1,10 +1,10 @@
-//! Every kind of bad file is refused, with a sentence that names file, offset and expectation.
+//! Bad token files are refused with an error that names the file, the offset and what was expected.
 
 use super::*;
 
-/// Writes files, opens `a.bin` and compares the whole message.
+/// Writes files, opens `a.bin` and compares the whole error message.
 #[track_caller]
-fn refused(files: &[(&str, Vec<u8>)], message: &str) {
+fn assert_refused(files: &[(&str, Vec<u8>)], message: &str) {
     let folder = folder();
     for (name, bytes) in files {
         write(&folder, name, bytes);
@@ -17,13 +17,13 @@ fn tokens(count: u16) -> Vec<u8> {
 }
 
 #[test]
-fn missing_and_unreadable() {
+fn missing_and_empty_files() {
     let message = "a.bin: cannot open the token file: No such file or directory (os error 2)";
-    refused(&[], message);
-    refused(
+    assert_refused(&[], message);
+    assert_refused(
         &[("a.bin", vec![])],
         "a.bin: truncated at byte 0: expected 2 bytes (at least one \
-        token), found 0; copy or make the file again",
+        token), found 0; copy or create the file again",
     );
     let folder = folder();
     std::fs::create_dir(folder.path().join("a.bin")).unwrap();
@@ -33,60 +33,63 @@ fn missing_and_unreadable() {
 }
 
 #[test]
-fn wrong_magic() {
+fn wrong_magic_numbers() {
     let expected = "a.bin: byte 0: expected the llm.c magic 20240520 (GPT-2) or 20240801 \
         (llama-3), found ";
     for magic in [20_240_521, 1234, 77, 1, u32::MAX] {
         let message = format!("{expected}{magic}");
-        refused(&[("a.bin", llmc(magic, 1, 100, &tokens(100)))], &message);
+        assert_refused(&[("a.bin", llmc(magic, 1, 100, &tokens(100)))], &message);
     }
     let not_tokens = "expected a token file (llm.c, nanoGPT uint16, or Megatron .bin with .idx), \
         found";
     let text = "In the beginning God created the heaven and the earth. And the earth was \
         without form, and void.";
-    let text_hint = "text; make tokens of it with `yardstick data tokenize`";
+    let text_hint = "text; convert it with `yardstick data tokenize`";
     for (bytes, found) in [
         (text.as_bytes().to_vec(), text_hint),
         (b"\x1f\x8b\x08\0aaaaaaaa".to_vec(), "a gzip file; unpack it first"),
-        (b"MMIDIDX\0\0\x01".to_vec(), "a Megatron index; name the .bin file beside it"),
+        (b"MMIDIDX\0\0\x01".to_vec(), "a Megatron index; name the .bin file of the same name"),
         (
             20_240_520_u32.to_be_bytes().to_vec(),
             "big-endian llm.c tokens; write them on a little-endian machine",
         ),
     ] {
-        refused(&[("a.bin", bytes)], &format!("a.bin: byte 0: {not_tokens} {found}"));
+        assert_refused(&[("a.bin", bytes)], &format!("a.bin: byte 0: {not_tokens} {found}"));
     }
 }
 
 #[test]
-fn llmc_headers() {
+fn bad_llmc_headers() {
     let file = |version, count| vec![("a.bin", llmc(20_240_520, version, count, &tokens(100)))];
-    refused(&file(2, 100), "a.bin: byte 4: expected version 1, found 2");
-    refused(&file(1, u32::MAX), "a.bin: byte 8: expected a token count of at least 0, found -1");
-    let expected = "a.bin: truncated at byte 1224: expected 1226 bytes (the header says 101 \
-        tokens), found 1224; copy or make the file again";
-    refused(&file(1, 101), expected);
-    let expected = "a.bin: byte 1222: expected the end of the file (the header says 99 tokens), \
+    assert_refused(&file(2, 100), "a.bin: byte 4: expected version 1, found 2");
+    assert_refused(
+        &file(1, u32::MAX),
+        "a.bin: byte 8: expected a token count of at least 0, found -1",
+    );
+    let expected = "a.bin: truncated at byte 1224: expected 1226 bytes (the header counts 101 \
+        tokens), found 1224; copy or create the file again";
+    assert_refused(&file(1, 101), expected);
+    let expected = "a.bin: byte 1222: expected the end of the file (the header counts 99 tokens), \
         found 2 more bytes";
-    refused(&file(1, 99), expected);
+    assert_refused(&file(1, 99), expected);
     let short = llmc(20_240_520, 1, 100, &[])[..1000].to_vec();
     let expected = "a.bin: truncated at byte 1000: expected 1024 bytes (the llm.c header), found \
-        1000; copy or make the file again";
-    refused(&[("a.bin", short)], expected);
+        1000; copy or create the file again";
+    assert_refused(&[("a.bin", short)], expected);
 }
 
 #[test]
-fn odd_raw_size() {
+fn a_raw_file_of_odd_size() {
     let mut bytes = tokens(100);
     bytes.push(0);
     let expected = "a.bin: byte 201: expected 2 bytes for each token (uint16, as in nanoGPT's \
         format), found the end of 201 bytes";
-    refused(&[("a.bin", bytes)], expected);
+    assert_refused(&[("a.bin", bytes)], expected);
 }
 
 #[test]
-fn token_ids() {
-    let hint = "is model.vocabulary the one that the file was made with?";
+fn token_ids_beyond_the_vocabulary() {
+    let hint = "set model.vocabulary to that of the tokenizer that wrote the file";
     let mut ids: Vec<u16> = (0..100).collect();
     ids[70] = 1000;
     ids[80] = 2000;
@@ -96,13 +99,13 @@ fn token_ids() {
              {hint}"
         )
     };
-    refused(&[("a.bin", raw(ids.clone()))], &message(140, 1000));
+    assert_refused(&[("a.bin", raw(ids.clone()))], &message(140, 1000));
     let payload = raw(ids);
-    refused(&[("a.bin", llmc(20_240_520, 1, 100, &payload))], &message(1164, 1000));
+    assert_refused(&[("a.bin", llmc(20_240_520, 1, 100, &payload))], &message(1164, 1000));
     let ids = (0..100).map(|id| if id == 3 { -5_i32 } else { id });
     let payload: Vec<u8> = ids.flat_map(i32::to_le_bytes).collect();
     let idx = index(4, &[100], &[0], &[0, 1]);
-    refused(&[("a.bin", payload), ("a.idx", idx)], &message(12, -5));
+    assert_refused(&[("a.bin", payload), ("a.idx", idx)], &message(12, -5));
 }
 
 #[test]
@@ -112,7 +115,7 @@ fn too_few_tokens() {
         "a.bin: expected at least 25 tokens (1 training and 2 held-out sequences of 8 tokens, \
          and a target), found 24; {advice}"
     );
-    refused(&[("a.bin", tokens(24))], &expected);
+    assert_refused(&[("a.bin", tokens(24))], &expected);
     let folder = folder();
     write(&folder, "a.bin", &tokens(25));
     let config = config(&["a.bin"], &["a.bin"], 4);
@@ -123,9 +126,9 @@ fn too_few_tokens() {
 }
 
 #[test]
-fn megatron_index() {
+fn bad_megatron_indexes() {
     let check = |idx: Vec<u8>, message: &str| {
-        refused(&[("a.bin", tokens(100)), ("a.idx", idx)], message);
+        assert_refused(&[("a.bin", tokens(100)), ("a.idx", idx)], message);
     };
     let good = || index(8, &[60, 40], &[0, 120], &[0, 1, 2]);
     let mut bytes = good();
@@ -140,7 +143,7 @@ fn megatron_index() {
     let message = format!("a.idx: byte 17: expected {codes}, found 7 (float32)");
     check(index(7, &[100], &[0], &[0, 1]), &message);
     let message = "a.idx: truncated at byte 81: expected 82 bytes (2 sequences and 3 document \
-        marks), found 81; copy or make the file again";
+        marks), found 81; copy or create the file again";
     check(good()[..81].to_vec(), message);
     check(
         index(8, &[60, -1], &[0, 120], &[0, 1, 2]),
@@ -150,7 +153,7 @@ fn megatron_index() {
     check(
         index(8, &[60, 40], &[0, 122], &[0, 1, 2]),
         "a.idx: byte 50: expected byte offset 120 \
-        (sequences follow on), found 122",
+        (sequences are contiguous), found 122",
     );
     check(
         index(8, &[60, 40], &[0, 120], &[0, 1, 3]),
@@ -165,17 +168,17 @@ fn megatron_index() {
 }
 
 #[test]
-fn megatron_tokens_of_another_size() {
+fn megatron_tokens_that_do_not_match_the_index() {
     let folder = folder();
     write(&folder, "a.idx", &index(8, &[60, 41], &[0, 120], &[0, 1, 2]));
     write(&folder, "a.bin", &tokens(100));
     let message = open_error(folder.path(), &config(&["a.bin"], &[], 2));
     assert!(message.starts_with("a.bin: truncated at byte 200: expected 202 bytes ("), "{message}");
-    assert!(message.contains("a.idx says 101 tokens"), "{message}");
+    assert!(message.contains("a.idx counts 101 tokens"), "{message}");
 }
 
 #[test]
-fn bad_evaluation_file_is_named() {
+fn a_missing_evaluation_file_is_named() {
     let folder = folder();
     write(&folder, "a.bin", &tokens(100));
     let message = open_error(folder.path(), &config(&["a.bin"], &["b.bin"], 2));

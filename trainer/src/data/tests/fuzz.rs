@@ -1,11 +1,11 @@
-//! Headers of random and mutated bytes: an error or tokens, never a panic.
+//! Random and mutated headers give an error or tokens, never a panic.
 
 use models::rng::{Purpose, Stream};
 
 use super::*;
-use crate::data::token_file::TokenFile;
+use crate::data::token_files::TokenFile;
 
-/// Opens a pair of files and reads everything that is said to be there.
+/// Opens a token file with an optional index and reads all of its tokens; false if it is refused.
 fn exercise(folder: &TempDir, bin: &[u8], idx: Option<&[u8]>) -> bool {
     let index_path = folder.path().join("f.idx");
     match idx {

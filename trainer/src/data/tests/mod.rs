@@ -1,8 +1,8 @@
-//! Tests of the data code, through its public interface where there is one.
+//! Tests of the data code, through its public interface where possible.
 
 mod bad_files;
-mod bible;
 mod fuzz;
+mod real_text;
 mod round_trip;
 mod sequences;
 mod synthetic;
@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 use super::{DataError, Sequences, Source};
 
-/// A folder for one test's files.
+/// A temporary folder for the files of one test.
 fn folder() -> TempDir {
     tempfile::tempdir().unwrap()
 }
@@ -26,12 +26,12 @@ fn write(folder: &TempDir, name: &str, bytes: &[u8]) -> PathBuf {
     path
 }
 
-/// nanoGPT's raw uint16.
+/// nanoGPT's raw uint16 tokens.
 fn raw(tokens: impl IntoIterator<Item = u16>) -> Vec<u8> {
     tokens.into_iter().flat_map(u16::to_le_bytes).collect()
 }
 
-/// An llm.c file with a header of choice.
+/// An llm.c file with the given header.
 fn llmc(magic: u32, version: u32, count: u32, payload: &[u8]) -> Vec<u8> {
     let mut bytes: Vec<u8> =
         [magic, version, count].into_iter().flat_map(u32::to_le_bytes).collect();
@@ -40,7 +40,7 @@ fn llmc(magic: u32, version: u32, count: u32, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A Megatron index with tables of choice.
+/// A Megatron index with the given tables.
 fn index(code: u8, lengths: &[i32], offsets: &[i64], marks: &[i64]) -> Vec<u8> {
     let mut bytes = b"MMIDIDX\0\0".to_vec();
     bytes.extend(1_u64.to_le_bytes());
@@ -64,15 +64,15 @@ fn config(files: &[&str], evaluation_files: &[&str], evaluation_sequences: usize
     }
 }
 
-/// One sequence of T tokens.
+/// Inputs and targets of one sequence of T tokens.
 fn sequence(sequences: &dyn Sequences, index: u64, tokens: usize) -> (Vec<u32>, Vec<u32>) {
-    let (mut inputs, mut targets) = (vec![0; tokens], vec![0; tokens]);
+    let mut inputs = vec![0; tokens];
+    let mut targets = vec![0; tokens];
     sequences.fill(index, &mut inputs, &mut targets);
     (inputs, targets)
 }
 
-/// The error of opening one file for training at V = 1000, T = 8, as a person reads it; the
-/// folder's own name is left out.
+/// The error message of opening training data at V = 1000, T = 8, without the folder's name.
 fn open_error(folder: &Path, config: &DataConfig) -> String {
     let error = open_training(config, 1000, 8, folder).unwrap_err();
     error.to_string().replace(&format!("{}/", folder.display()), "")

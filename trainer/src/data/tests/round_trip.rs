@@ -1,4 +1,4 @@
-//! What the tokenizer writes has the documented bytes, and is read back as it was.
+//! What the tokenizer writes has the documented bytes and is read back unchanged.
 
 use super::*;
 use crate::data::{
@@ -18,10 +18,10 @@ fn plan(input: &Path, vocabulary: Vocabulary, out: PathBuf, format: Format) -> T
     }
 }
 
-/// Tokens of a file, through the interface that training uses.
+/// Tokens of a file, read as training does.
 fn read_back(path: &Path) -> Vec<u32> {
     let count = inspect(path).unwrap().tokens as usize;
-    let file = crate::data::token_file::TokenFile::open(path).unwrap();
+    let file = crate::data::token_files::TokenFile::open(path).unwrap();
     let mut tokens = vec![0; count];
     file.read(0, &mut tokens);
     tokens
@@ -31,10 +31,11 @@ const TWO_LINES: &str =
     "{\"text\": \"Hello world\", \"id\": 1}\n\n{\"text\": \"\"}\n{\"text\":\"Hi\"}\n";
 
 #[test]
-fn golden_bytes_of_every_format() {
+fn every_format_has_its_golden_bytes() {
     let folder = folder();
     let input = write(&folder, "in.jsonl", TWO_LINES.as_bytes());
-    let ids: [u16; 5] = [15_496, 995, 50_256, 17_250, 50_256]; // "Hello", " world", end, "Hi", end
+    // "Hello", " world", end of text, "Hi", end of text
+    let ids: [u16; 5] = [15_496, 995, 50_256, 17_250, 50_256];
     let payload = [0x88, 0x3c, 0xe3, 0x03, 0x50, 0xc4, 0x62, 0x43, 0x50, 0xc4];
     assert_eq!(raw(ids), payload);
     for format in [Format::Raw, Format::LlmC, Format::Megatron] {
@@ -64,7 +65,7 @@ fn golden_bytes_of_every_format() {
 }
 
 #[test]
-fn bytes_end_with_nul() {
+fn documents_of_bytes_end_with_nul() {
     let folder = folder();
     let input = write(&folder, "in.txt", b"a\n\xff");
     let out = folder.path().join("out.bin");
@@ -96,7 +97,7 @@ fn every_token_type_is_read() {
 }
 
 #[test]
-fn modes_in_the_index_are_skipped() {
+fn modes_in_a_megatron_index_are_skipped() {
     let folder = folder();
     let mut idx = index(8, &[1, 2], &[0, 2], &[0, 1, 2]);
     idx.extend([0, 1]);
@@ -105,7 +106,7 @@ fn modes_in_the_index_are_skipped() {
 }
 
 #[test]
-fn inspection_is_a_table() {
+fn an_inspection_is_printed_as_a_table() {
     let folder = folder();
     let path = write(&folder, "a.bin", &raw([15_496, 995]));
     let inspection = inspect(&path).unwrap();
@@ -119,7 +120,7 @@ fn inspection_is_a_table() {
 }
 
 #[test]
-fn a_failure_leaves_the_old_file() {
+fn a_failed_tokenize_keeps_the_old_file() {
     let folder = folder();
     let out = write(&folder, "out.bin", b"old");
     for (name, text, message) in [
@@ -143,7 +144,7 @@ fn a_failure_leaves_the_old_file() {
 }
 
 #[test]
-fn a_raw_file_does_not_get_an_index_by_accident() {
+fn a_raw_file_is_not_written_next_to_an_index() {
     let folder = folder();
     let input = write(&folder, "in.txt", b"text");
     let out = folder.path().join("out.bin");
@@ -156,10 +157,11 @@ fn a_raw_file_does_not_get_an_index_by_accident() {
 fn a_raw_file_may_begin_with_any_tokens() {
     let folder = folder();
     let padding = vec![0_u16; 506];
-    let words: Vec<u16> = (0..506).map(|id| id % 7).collect();
+    let varied: Vec<u16> = (0..506).map(|id| id % 7).collect();
     let [zeros, header, one, count] =
         [[0, 0, 0, 0, 0, 0], [77, 0, 1, 0, 20_000, 0], [1, 0, 0, 0, 0, 0], [0, 0, 1, 0, 9, 0]];
-    for (first, rest) in [(zeros, &padding), (header, &words), (one, &padding), (count, &padding)] {
+    for (first, rest) in [(zeros, &padding), (header, &varied), (one, &padding), (count, &padding)]
+    {
         let tokens = [&first[..], rest, &[5; 100]].concat();
         let file = write(&folder, "in.bin", &raw(tokens.iter().copied()));
         let expected: Vec<u32> = tokens.into_iter().map(u32::from).collect();
@@ -168,18 +170,18 @@ fn a_raw_file_may_begin_with_any_tokens() {
 }
 
 #[test]
-fn pieces_give_the_tokens_of_the_whole() {
+fn a_long_text_has_the_same_tokens_as_in_one_piece() {
     let folder = folder();
     let mut text = String::new();
     while text.len() < 3 << 20 {
         let line = text.len();
-        let blank = ["\n", "\n\n", " \n", "\n  ", "\r\n", "\n\u{a0}", "\t"][line % 7];
-        text += &format!("line {line} it's caf\u{e9} \u{65e5}\u{672c} ...{blank}");
+        let separator = ["\n", "\n\n", " \n", "\n  ", "\r\n", "\n\u{a0}", "\t"][line % 7];
+        text += &format!("line {line} it's caf\u{e9} \u{65e5}\u{672c} ...{separator}");
     }
     let input = write(&folder, "in.txt", text.as_bytes());
     let out = folder.path().join("out.bin");
     tokenize(&plan(&input, Vocabulary::Gpt2, out.clone(), Format::Raw)).unwrap();
     let mut whole = tiktoken_rs::r50k_base_singleton().encode_ordinary(&text);
     whole.push(50_256);
-    assert!(read_back(&out) == whole, "cut text has other tokens");
+    assert!(read_back(&out) == whole, "tokens differ");
 }

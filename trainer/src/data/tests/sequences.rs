@@ -1,9 +1,13 @@
-//! The order of sequences: complete, disjoint, the same at any world size, and resumable.
+//! The order of sequences is complete, disjoint, the same at any world size, and resumable.
 
 use std::{collections::BTreeSet, sync::Arc};
 
+use device::Allocator;
+
 use super::*;
-use crate::data::{BatchPlan, Prefetcher, Source, synthetic::Synthetic};
+use crate::data::prefetch::Buffers;
+use crate::data::synthetic::Synthetic;
+use crate::data::{BatchPlan, Prefetcher, Sequences, Source};
 
 const T: usize = 4;
 
@@ -17,11 +21,16 @@ fn source(evaluation_sequences: usize) -> (TempDir, Source) {
     (folder, source)
 }
 
+fn start(sequences: Arc<dyn Sequences>, plan: BatchPlan, cursor: u64) -> Prefetcher {
+    let buffers = Buffers::allocate(&plan, &Allocator::host());
+    Prefetcher::start(sequences, plan, cursor, buffers)
+}
+
 #[test]
 fn an_epoch_has_every_training_window_once() {
     let (_folder, source) = source(5);
     let training = source.training(T).unwrap();
-    assert_eq!(training.describe().sequences_per_epoch, Some(45));
+    assert_eq!(training.sequences_per_epoch(), Some(45));
     let firsts = |epoch: u64| -> Vec<u32> {
         (epoch * 45..(epoch + 1) * 45)
             .map(|index| {
@@ -33,7 +42,8 @@ fn an_epoch_has_every_training_window_once() {
             })
             .collect()
     };
-    let (first, second) = (firsts(0), firsts(1));
+    let first = firsts(0);
+    let second = firsts(1);
     assert_ne!(first, second, "each epoch has its own order");
     let windows: BTreeSet<u32> = (0..45).map(|window| window * T as u32).collect();
     assert_eq!(first.into_iter().collect::<BTreeSet<_>>(), windows);
@@ -44,19 +54,19 @@ fn an_epoch_has_every_training_window_once() {
 fn held_out_sequences_are_the_last_ones() {
     let (_folder, source) = source(5);
     let evaluation = source.evaluation(T).unwrap();
-    assert_eq!(evaluation.describe().sequences_per_epoch, Some(5));
+    assert_eq!(evaluation.sequences_per_epoch(), Some(5));
     let firsts: Vec<_> = (0..6).map(|index| sequence(&*evaluation, index, T).0[0]).collect();
     assert_eq!(firsts, [180, 184, 188, 192, 196, 180]);
 }
 
 #[test]
-fn evaluation_files_leave_training_whole() {
+fn with_evaluation_files_training_uses_all_windows() {
     let folder = folder();
     write(&folder, "a.bin", &raw(0..41));
     write(&folder, "e.bin", &raw(500..541));
     let config = config(&["a.bin"], &["e.bin"], 3);
     let source = Source::open(&config, 1000, folder.path()).unwrap();
-    assert_eq!(source.training(T).unwrap().describe().sequences_per_epoch, Some(10));
+    assert_eq!(source.training(T).unwrap().sequences_per_epoch(), Some(10));
     let evaluation = source.evaluation(T).unwrap();
     assert_eq!(sequence(&*evaluation, 2, T).0, [508, 509, 510, 511]);
 }
@@ -74,7 +84,7 @@ fn plan(rank: usize, world: usize, accumulation: usize) -> BatchPlan {
 }
 
 #[test]
-fn ranks_share_each_step_whatever_their_number() {
+fn ranks_divide_each_step_at_any_world_size() {
     for (world, accumulation) in [(1, 1), (1, 4), (2, 2), (4, 1), (4, 2)] {
         for step in [0, 1, 5, 1 << 40] {
             let mut seen = Vec::new();
@@ -91,13 +101,13 @@ fn ranks_share_each_step_whatever_their_number() {
 }
 
 #[test]
-fn prefetching_changes_nothing_and_starts_anywhere() {
+fn a_prefetcher_gives_the_same_sequences_from_any_step() {
     let (_folder, source) = source(5);
     let training = source.training(T).unwrap();
     for first_step in [0, 3, 17] {
         let plan = plan(1, 2, 2);
         let cursor = |step: u64| step * plan.global_sequences as u64;
-        let mut prefetcher = Prefetcher::start(Arc::clone(&training), plan, cursor(first_step));
+        let mut prefetcher = start(Arc::clone(&training), plan, cursor(first_step));
         for step in first_step..first_step + 10 {
             for micro_batch in 0..2 {
                 let batch = prefetcher.next();
@@ -116,21 +126,21 @@ fn prefetching_changes_nothing_and_starts_anywhere() {
 fn an_idle_prefetcher_stops_when_dropped() {
     let sequences = Arc::new(Synthetic::training(1, 256));
     let weak = Arc::downgrade(&sequences);
-    drop(Prefetcher::start(sequences, plan(0, 1, 1), 0));
+    drop(start(sequences, plan(0, 1, 1), 0));
     assert!(weak.upgrade().is_none(), "the thread still holds the sequences");
 }
 
 #[test]
 #[should_panic(expected = "the data thread has stopped")]
-fn a_panic_of_the_thread_reaches_the_caller() {
+fn a_panic_of_the_data_thread_reaches_the_caller() {
     let (_folder, source) = source(5);
     let mut wrong = plan(0, 1, 1);
     wrong.sequence_tokens = T + 1; // windows have T
-    Prefetcher::start(source.training(T).unwrap(), wrong, 0).next();
+    start(source.training(T).unwrap(), wrong, 0).next();
 }
 
 #[test]
-fn the_digest_is_of_content_and_order() {
+fn the_digest_depends_on_content_and_order() {
     let folder = folder();
     write(&folder, "a.bin", &raw(0..50));
     write(&folder, "b.bin", &raw(50..100));
@@ -141,7 +151,7 @@ fn the_digest_is_of_content_and_order() {
     };
     let plain = of(&["a.bin", "b.bin"], &[]);
     assert_eq!(plain.len(), 64);
-    assert_eq!(plain, of(&["copy.bin", "b.bin"], &[]), "names do not count");
+    assert_eq!(plain, of(&["copy.bin", "b.bin"], &[]), "names are not hashed");
     assert_ne!(plain, of(&["b.bin", "a.bin"], &[]));
     assert_ne!(plain, of(&["a.bin"], &["b.bin"]), "held-out files are not training files");
     let mut synthetic = config(&[], &[], 2);

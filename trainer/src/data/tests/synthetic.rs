@@ -1,4 +1,4 @@
-//! The synthetic source: reproducible, inside the vocabulary, with the entropy it states.
+//! The synthetic source is reproducible, stays inside the vocabulary, and has the stated entropy.
 
 use std::collections::{HashMap, HashSet};
 
@@ -7,7 +7,8 @@ use crate::data::synthetic::Synthetic;
 
 /// Plug-in estimate of a conditional entropy in nats: mean of -ln of observed frequencies.
 fn conditional_entropy<K: std::hash::Hash + Eq + Copy>(pairs: &[(K, u32)]) -> f64 {
-    let (mut contexts, mut joint) = (HashMap::new(), HashMap::new());
+    let mut contexts = HashMap::new();
+    let mut joint = HashMap::new();
     for (context, token) in pairs {
         *contexts.entry(*context).or_insert(0.0) += 1.0;
         *joint.entry((*context, *token)).or_insert(0.0) += 1.0;
@@ -19,13 +20,15 @@ fn conditional_entropy<K: std::hash::Hash + Eq + Copy>(pairs: &[(K, u32)]) -> f6
 }
 
 #[test]
-fn the_floor_is_the_entropy_of_the_true_model() {
+fn the_entropy_floor_is_that_of_the_true_model() {
     for vocabulary in [256, 50_257] {
         let source = Synthetic::training(3, vocabulary);
-        let floor = source.describe().entropy_floor_nats.unwrap();
+        let floor = source.entropy_floor_nats().unwrap();
         let ratio = floor / (vocabulary as f64).ln();
         assert!((0.35..0.45).contains(&ratio), "V = {vocabulary}: floor {ratio} ln V");
-        let (mut rows, mut classes, mut nothing) = (Vec::new(), Vec::new(), Vec::new());
+        let mut rows = Vec::new();
+        let mut classes = Vec::new();
+        let mut no_context = Vec::new();
         for index in 0..4000 {
             let (inputs, targets) = sequence(&source, index, 128);
             for (position, target) in targets.iter().enumerate() {
@@ -33,22 +36,22 @@ fn the_floor_is_the_entropy_of_the_true_model() {
                 let row = source.row_of(before, inputs[position]);
                 rows.push((row, *target));
                 classes.push((row / 2, *target));
-                nothing.push(((), *target));
+                no_context.push(((), *target));
             }
         }
         let [row, class, none] = [
             conditional_entropy(&rows),
             conditional_entropy(&classes),
-            conditional_entropy(&nothing),
+            conditional_entropy(&no_context),
         ];
         assert!((row - floor).abs() < 0.03, "V = {vocabulary}: measured {row}, stated {floor}");
-        assert!(class > row + 0.4, "attention is worth up to ln 2 = 0.69, here {}", class - row);
-        assert!(none > class + 0.5, "the last token is worth something: {none} and {class}");
+        assert!(class > row + 0.4, "attention gains up to ln 2 = 0.69, here {}", class - row);
+        assert!(none > class + 0.5, "the last token lowers the entropy: {none} to {class}");
     }
 }
 
 #[test]
-fn it_is_a_function_of_seed_and_index() {
+fn a_sequence_depends_on_seed_and_index_only() {
     let source = Synthetic::training(3, 256);
     let (inputs, targets) = sequence(&source, 5, 100);
     assert_eq!(inputs[1..], targets[..99]);
@@ -62,17 +65,18 @@ fn it_is_a_function_of_seed_and_index() {
 
 #[test]
 fn training_and_held_out_sequences_differ() {
-    let (training, held_out) = (Synthetic::training(3, 256), Synthetic::evaluation(3, 256, 64));
+    let training = Synthetic::training(3, 256);
+    let held_out = Synthetic::evaluation(3, 256, 64);
     let seen: HashSet<_> = (0..2000).map(|index| sequence(&training, index, 32).0).collect();
     assert_eq!(seen.len(), 2000, "sequences repeat");
     assert!((0..64).all(|index| !seen.contains(&sequence(&held_out, index, 32).0)));
 }
 
 #[test]
-fn every_vocabulary_works() {
+fn every_vocabulary_size_works() {
     for vocabulary in [1, 2, 3, 5, 17, 100, 255, 256, 50_304, 300_000] {
         let source = Synthetic::training(1, vocabulary);
-        let floor = source.describe().entropy_floor_nats.unwrap();
+        let floor = source.entropy_floor_nats().unwrap();
         assert!(floor >= 0.0 && floor <= (vocabulary as f64).ln(), "V = {vocabulary}: {floor}");
         let (inputs, targets) = sequence(&source, 0, 500);
         let inside = |token: &u32| (*token as usize) < vocabulary;
@@ -80,7 +84,7 @@ fn every_vocabulary_works() {
     }
 }
 
-/// The stream is part of the workload: a change of these numbers makes old results incomparable.
+/// The stream is part of the workload: if these numbers change, old results are incomparable.
 #[test]
 fn the_stream_is_frozen() {
     let golden = |vocabulary| sequence(&Synthetic::training(0, vocabulary), 0, 6).0;
@@ -89,11 +93,12 @@ fn the_stream_is_frozen() {
 }
 
 #[test]
-fn generation_is_faster_than_training() {
+fn sequences_are_generated_faster_than_trained_on() {
     let source = Synthetic::training(3, 50_257);
-    let (mut inputs, mut targets) = (vec![0; 1024], vec![0; 1024]);
+    let mut inputs = vec![0; 1024];
+    let mut targets = vec![0; 1024];
     let start = std::time::Instant::now();
     (0..1000).for_each(|index| source.fill(index, &mut inputs, &mut targets));
     let rate = 1_024_000.0 / start.elapsed().as_secs_f64();
-    assert!(rate > 2e6, "{rate} tokens/s; it is meant to be above 5e7 on an idle machine");
+    assert!(rate > 2e6, "{rate} tokens/s; on an idle machine it is above 5e7");
 }

@@ -1,0 +1,97 @@
+//! Votes between ranks: an error on one rank becomes the outcome on all of them, never a hang.
+
+use std::path::Path;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, RankFailure, Result};
+use crate::peers::{Peers, PeersError};
+
+/// What one rank sends to the others.
+#[derive(Debug, Serialize, Deserialize)]
+enum Vote<T> {
+    Yes(T),
+    /// These bytes are not usable; an older checkpoint may be.
+    Damaged(String),
+    /// An older checkpoint would not help.
+    No(String),
+}
+
+/// Why an operation was aborted on all ranks.
+#[derive(Debug)]
+pub(crate) struct Abort {
+    pub(crate) failures: Vec<RankFailure>,
+    /// Whether every failure is damage, so that another checkpoint may be usable.
+    pub(crate) is_damage: bool,
+    /// This rank's own error, if it has one.
+    pub(crate) own: Option<Error>,
+}
+
+/// An outcome that is the same on all ranks.
+pub(crate) type Agreed<T> = std::result::Result<T, Abort>;
+
+/// The values of all ranks, by rank, or on every rank the same abort.
+///
+/// # Errors
+/// The outer one when the peers cannot be reached.
+pub(crate) fn agree<T: Serialize + DeserializeOwned>(
+    peers: &dyn Peers,
+    own: Result<T>,
+) -> Result<Agreed<Vec<T>>> {
+    let (vote, own) = match own {
+        Ok(value) => (Vote::Yes(value), None),
+        Err(error) if error.is_damage() => (Vote::Damaged(error.to_string()), Some(error)),
+        Err(error) => (Vote::No(error.to_string()), Some(error)),
+    };
+    let mut values = Vec::new();
+    let mut failures = Vec::new();
+    let mut is_damage = true;
+    for (rank, vote) in all_gather(peers, &vote)?.into_iter().enumerate() {
+        match vote {
+            Vote::Yes(value) => values.push(value),
+            Vote::Damaged(reason) => failures.push(RankFailure { rank, reason }),
+            Vote::No(reason) => {
+                is_damage = false;
+                failures.push(RankFailure { rank, reason });
+            }
+        }
+    }
+    if failures.is_empty() { Ok(Ok(values)) } else { Ok(Err(Abort { failures, is_damage, own })) }
+}
+
+/// The result of `work` on rank 0, on all ranks; the other ranks do nothing.
+///
+/// # Errors
+/// That of `work` on rank 0; elsewhere [`Error::OtherRanksFailed`] with `path`.
+pub(crate) fn on_rank_0<T: Serialize + DeserializeOwned + Default>(
+    peers: &dyn Peers,
+    path: &Path,
+    work: impl FnOnce() -> Result<T>,
+) -> Result<T> {
+    let own = if peers.rank() == 0 { work() } else { Ok(T::default()) };
+    match agree(peers, own)? {
+        Ok(mut results) => Ok(results.swap_remove(0)),
+        Err(abort) => Err(abort.into_error(path)),
+    }
+}
+
+impl Abort {
+    /// This rank's own error, or that of others about a checkpoint or folder.
+    pub(crate) fn into_error(self, path: &Path) -> Error {
+        let failures = self.failures;
+        self.own.unwrap_or_else(|| Error::OtherRanksFailed { path: path.to_owned(), failures })
+    }
+}
+
+/// One value of each rank, by rank.
+fn all_gather<T: Serialize + DeserializeOwned>(
+    peers: &dyn Peers,
+    own: &T,
+) -> std::result::Result<Vec<T>, PeersError> {
+    let payload = serde_json::to_vec(own).map_err(PeersError::new)?;
+    let payloads = peers.all_gather(&payload)?;
+    assert_eq!(payloads.len(), peers.world(), "all_gather must return one payload per rank");
+    let parse = |bytes: &Vec<u8>| serde_json::from_slice(bytes).map_err(PeersError::new);
+    payloads.iter().map(parse).collect()
+}

@@ -1,0 +1,154 @@
+//! Files whose name belongs to the process that creates it first.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::Path;
+
+use rustix::io::Errno;
+
+use super::{IoError, create_new, finish, random, sync_parent, temporary};
+
+/// Who owns the name that a process asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Published {
+    /// This process: the file holds its bytes.
+    Ours,
+    /// Another one: the file holds other bytes, which stay.
+    Taken,
+}
+
+/// Creates a file that must not exist, durably, all of it or nothing.
+///
+/// Uses link(2): rename replaces, and `RENAME_NOREPLACE` does not work on NFS and Lustre. A file
+/// that exists is compared with `bytes`, as a retransmitted NFS LINK collides with itself:
+/// processes that compete for a name must write different bytes. Where there are no hard links the
+/// file is created exclusively and written in place: a crash may then leave half of it, which only
+/// a digest inside of it reveals.
+///
+/// # Errors
+/// What failed, and on which file.
+pub fn publish(path: &Path, bytes: &[u8]) -> Result<Published, IoError> {
+    publish_with(path, bytes, || {})
+}
+
+/// [`publish`] that calls `midway` when half of the temporary file is written.
+pub(crate) fn publish_with(
+    path: &Path,
+    bytes: &[u8],
+    midway: impl FnOnce(),
+) -> Result<Published, IoError> {
+    publish_by(|staged, path| fs::hard_link(staged, path), path, bytes, midway)
+}
+
+/// [`publish_with`] with another link(2).
+fn publish_by(
+    link: impl FnOnce(&Path, &Path) -> io::Result<()>,
+    path: &Path,
+    bytes: &[u8],
+    midway: impl FnOnce(),
+) -> Result<Published, IoError> {
+    let staged = temporary(&path.with_extension(format!("{:08x}", random()?)));
+    let published = stage(&staged, bytes, midway).and_then(|()| {
+        let published = link_or_compare(link, path, &staged, bytes)?;
+        sync_parent(path)?;
+        Ok(published)
+    });
+    // Also after an error, as it may hold the last free block. If it cannot be removed, what was
+    // published counts all the same.
+    drop(fs::remove_file(&staged));
+    published
+}
+
+fn stage(staged: &Path, bytes: &[u8], midway: impl FnOnce()) -> Result<(), IoError> {
+    let mut file = create_new(staged)?;
+    let (first, second) = bytes.split_at(bytes.len() / 2);
+    file.write_all(first).map_err(IoError::at(staged, "write"))?;
+    midway();
+    file.write_all(second).map_err(IoError::at(staged, "write"))?;
+    finish(file, staged)
+}
+
+fn link_or_compare(
+    link: impl FnOnce(&Path, &Path) -> io::Result<()>,
+    path: &Path,
+    staged: &Path,
+    bytes: &[u8],
+) -> Result<Published, IoError> {
+    let linked = match link(staged, path) {
+        Err(error) if has_no_hard_links(&error) => write_in_place(path, bytes),
+        linked => linked.map_err(IoError::at(path, "link")),
+    };
+    match linked {
+        Ok(()) => Ok(Published::Ours),
+        Err(error) if error.source.kind() == io::ErrorKind::AlreadyExists => {
+            let found = fs::read(path).map_err(IoError::at(path, "read"))?;
+            Ok(if found == bytes { Published::Ours } else { Published::Taken })
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn has_no_hard_links(error: &io::Error) -> bool {
+    let refusals = [Errno::PERM, Errno::NOTSUP, Errno::OPNOTSUPP, Errno::NOSYS];
+    refusals.iter().any(|refusal| error.raw_os_error() == Some(refusal.raw_os_error()))
+}
+
+/// Creates a file that must not exist and writes it durably, or removes it.
+fn write_in_place(path: &Path, bytes: &[u8]) -> Result<(), IoError> {
+    let mut file = create_new(path)?;
+    let written = file.write_all(bytes).map_err(IoError::at(path, "write"));
+    written.and_then(|()| finish(file, path)).inspect_err(|_| drop(fs::remove_file(path)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn temporary_files(folder: &Path) -> Vec<std::path::PathBuf> {
+        let paths = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        paths.filter(|path| path.extension().is_some_and(|end| end == "tmp")).collect()
+    }
+
+    #[test]
+    fn publish_never_replaces() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("MANIFEST.json");
+        let mut half = 0;
+        let midway = || half = fs::read(&temporary_files(folder.path())[0]).unwrap().len();
+        assert_eq!(publish_with(&path, b"first", midway).unwrap(), Published::Ours);
+        assert_eq!(half, 2);
+        assert_eq!(publish(&path, b"first").unwrap(), Published::Ours);
+        assert_eq!(publish(&path, b"second").unwrap(), Published::Taken);
+        assert_eq!(fs::read(&path).unwrap(), b"first");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "no temporary file stays");
+    }
+
+    #[test]
+    fn a_temporary_file_that_cannot_be_removed_revokes_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("MANIFEST.json");
+        let link = |staged: &Path, path: &Path| {
+            fs::rename(staged, path)?;
+            fs::create_dir(staged) // unlink refuses it
+        };
+        assert_eq!(publish_by(link, &path, b"first", || {}).unwrap(), Published::Ours);
+        assert_eq!(fs::read(&path).unwrap(), b"first");
+    }
+
+    #[test]
+    fn publish_works_without_hard_links() {
+        for errno in [Errno::PERM, Errno::NOTSUP, Errno::OPNOTSUPP, Errno::NOSYS] {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("MANIFEST.json");
+            let publish = |bytes| publish_by(|_, _| Err(errno.into()), &path, bytes, || {});
+            assert_eq!(publish(b"first").unwrap(), Published::Ours, "{errno:?}");
+            assert_eq!(publish(b"first").unwrap(), Published::Ours);
+            assert_eq!(publish(b"second").unwrap(), Published::Taken);
+            assert_eq!(fs::read(&path).unwrap(), b"first");
+            assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+        }
+        let path = Path::new("/nowhere/MANIFEST.json");
+        let other = link_or_compare(|_, _| Err(Errno::IO.into()), path, path, b"");
+        assert!(matches!(other, Err(IoError { operation: "link", .. })), "{other:?}");
+    }
+}

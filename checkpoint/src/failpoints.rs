@@ -1,0 +1,102 @@
+//! Failpoints: named moments of a save at which a test can kill the process or make it wait.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::error::Error;
+
+/// A failpoint of [`Store::save`](crate::Store::save), in the order in which they are reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Failpoint {
+    /// The checkpoint's folder exists; this rank has written nothing.
+    BeforeShard,
+    /// Half of this rank's bytes are written. Not hit on a rank without any.
+    MidShard,
+    /// This rank's shards are durable, its index is not written.
+    ShardBeforeIndex,
+    /// All files of this rank are durable, it has not voted.
+    IndexBeforeVote,
+    /// All ranks have voted yes (rank 0).
+    VoteBeforeManifest,
+    /// Half of the manifest's temporary file is written (rank 0).
+    MidManifest,
+    /// The checkpoint is committed, `LATEST` is not written (rank 0).
+    ManifestBeforeLatest,
+    /// In [`Store::apply_retention`](crate::Store::apply_retention): an old checkpoint has lost its
+    /// manifest but not its data (rank 0).
+    MidRetention,
+}
+
+impl Failpoint {
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::BeforeShard,
+        Self::MidShard,
+        Self::ShardBeforeIndex,
+        Self::IndexBeforeVote,
+        Self::VoteBeforeManifest,
+        Self::MidManifest,
+        Self::ManifestBeforeLatest,
+        Self::MidRetention,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::BeforeShard => "before-shard",
+            Self::MidShard => "mid-shard",
+            Self::ShardBeforeIndex => "shard-before-index",
+            Self::IndexBeforeVote => "index-before-vote",
+            Self::VoteBeforeManifest => "vote-before-manifest",
+            Self::MidManifest => "mid-manifest",
+            Self::ManifestBeforeLatest => "manifest-before-latest",
+            Self::MidRetention => "mid-retention",
+        }
+    }
+}
+
+impl fmt::Display for Failpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Failpoint {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let unknown = || Error::UnknownFailpoint {
+            found: text.to_owned(),
+            expected: Self::ALL.map(Self::name).join(", "),
+        };
+        Self::ALL.into_iter().find(|failpoint| failpoint.name() == text).ok_or_else(unknown)
+    }
+}
+
+/// What happens at failpoints.
+pub trait Failpoints {
+    /// Called when this rank reaches a failpoint, on the thread that saves.
+    fn hit(&self, failpoint: Failpoint);
+}
+
+/// Nothing happens at any failpoint.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NoFailpoints;
+
+impl Failpoints for NoFailpoints {
+    fn hit(&self, _failpoint: Failpoint) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_back() {
+        for failpoint in Failpoint::ALL {
+            assert_eq!(failpoint.to_string().parse::<Failpoint>().unwrap(), failpoint);
+        }
+        let message = "mid-sharp".parse::<Failpoint>().unwrap_err().to_string();
+        assert!(message.contains("mid-shard"), "{message}");
+    }
+}

@@ -1,0 +1,121 @@
+//! What to read from where, so that boxes are filled from the shards of any number of ranks.
+//!
+//! Each requested box is intersected with the saved ones, and the result becomes copies within
+//! chunks.
+
+use std::collections::{BTreeMap, HashMap};
+
+use crate::format::index::{BoxEntry, Index, ShardEntry};
+use crate::tensor::{ContiguousRun, Region};
+
+/// A saved box and where it is.
+#[derive(Clone, Copy)]
+pub(super) struct Source<'a> {
+    pub(super) rank: usize,
+    /// Number of the file among those of the rank.
+    pub(super) file: usize,
+    pub(super) shard: &'a ShardEntry,
+    pub(super) entry: &'a BoxEntry,
+}
+
+/// All saved boxes of each tensor. Those of the saved rank `nearest` come first, then those of the
+/// ranks after it.
+pub(super) fn sources_by_tensor(
+    indexes: &[Index],
+    nearest: usize,
+) -> HashMap<&str, Vec<Source<'_>>> {
+    let mut sources: HashMap<&str, Vec<Source<'_>>> = HashMap::new();
+    let world = indexes.len();
+    for rank in (0..world).map(|distance| (nearest + distance) % world) {
+        for (file, shard) in indexes[rank].files.iter().enumerate() {
+            for entry in &shard.boxes {
+                let of_tensor = sources.entry(entry.tensor.name.as_str()).or_default();
+                of_tensor.push(Source { rank, file, shard, entry });
+            }
+        }
+    }
+    sources
+}
+
+/// Which source supplies which elements, each of them once, and what none has.
+pub(super) struct Coverage<'a> {
+    pub(super) pieces: Vec<(Source<'a>, Region)>,
+    pub(super) missing: Vec<Region>,
+}
+
+impl<'a> Coverage<'a> {
+    /// Takes each element of `wanted` from the first source that has it.
+    pub(super) fn of(wanted: &Region, sources: &[Source<'a>]) -> Self {
+        let is_empty = wanted.extent.contains(&0);
+        let missing = if is_empty { Vec::new() } else { vec![wanted.clone()] };
+        let mut coverage = Self { pieces: Vec::new(), missing };
+        for &source in sources {
+            if coverage.missing.is_empty() {
+                break;
+            }
+            coverage.take_from(source);
+        }
+        coverage
+    }
+
+    fn take_from(&mut self, source: Source<'a>) {
+        let saved = source.entry.tensor.region();
+        for missing in std::mem::take(&mut self.missing) {
+            match missing.intersect(&saved) {
+                Some(common) => {
+                    self.missing.extend(missing.subtract(&common));
+                    self.pieces.push((source, common));
+                }
+                None => self.missing.push(missing),
+            }
+        }
+    }
+}
+
+/// Bytes to copy from one chunk.
+#[derive(Debug)]
+pub(super) struct CopyRange {
+    /// Number of the part that is filled.
+    pub(super) part: usize,
+    /// Start in the shard's data.
+    pub(super) source: u64,
+    /// Start in the part's bytes.
+    pub(super) target: usize,
+    pub(super) bytes: usize,
+}
+
+/// A shard file among those of a checkpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct ShardId {
+    pub(super) rank: usize,
+    pub(super) file: usize,
+}
+
+/// Copies by shard, then by chunk: in the order on the disk.
+#[derive(Debug, Default)]
+pub(super) struct ReadPlan(pub(super) BTreeMap<ShardId, BTreeMap<u64, Vec<CopyRange>>>);
+
+impl ReadPlan {
+    /// Adds a run of elements, cut where chunks end.
+    pub(super) fn add(
+        &mut self,
+        part: usize,
+        source: &Source<'_>,
+        run: &ContiguousRun,
+        element_bytes: usize,
+    ) {
+        let chunk_bytes = source.shard.chunk_bytes;
+        let shard = ShardId { rank: source.rank, file: source.file };
+        let chunks = self.0.entry(shard).or_default();
+        let mut start = source.entry.range[0] + (run.source * element_bytes) as u64;
+        let end = start + (run.elements * element_bytes) as u64;
+        let mut target = run.target * element_bytes;
+        while start < end {
+            let chunk = start / chunk_bytes;
+            let bytes = (end.min((chunk + 1) * chunk_bytes) - start) as usize;
+            chunks.entry(chunk).or_default().push(CopyRange { part, source: start, target, bytes });
+            start += bytes as u64;
+            target += bytes;
+        }
+    }
+}

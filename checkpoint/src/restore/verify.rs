@@ -1,0 +1,90 @@
+//! Reading a checkpoint only to see whether it is intact.
+
+use std::time::Duration;
+
+use super::open_checkpoint::OpenCheckpoint;
+use crate::error::{Error, Result};
+use crate::store::Store;
+
+/// What a verification read and found.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct VerifyReport {
+    /// Name of the checkpoint.
+    pub checkpoint: String,
+    /// Shard files read.
+    pub files: usize,
+    /// Chunks whose digests are right.
+    pub chunks: usize,
+    /// Bytes in them.
+    pub bytes: u64,
+    /// What is wrong, the first problem of each file; empty when the checkpoint is intact.
+    pub problems: Vec<Error>,
+}
+
+impl Store {
+    /// Reads all of a checkpoint and checks every digest, and that no tensor has a gap.
+    ///
+    /// Not collective. Damage is not an error of this function: see [`VerifyReport::problems`].
+    ///
+    /// # Errors
+    /// [`Error::NoCheckpoint`] when there is none of this name.
+    pub fn verify(&self, checkpoint: &str) -> Result<VerifyReport> {
+        let name = self.parse_name(checkpoint)?;
+        if !self.folder(&name).exists() {
+            return Err(self.no_checkpoint(checkpoint));
+        }
+        let mut report = VerifyReport {
+            checkpoint: checkpoint.to_owned(),
+            files: 0,
+            chunks: 0,
+            bytes: 0,
+            problems: Vec::new(),
+        };
+        let manifest = match self.manifest(&name) {
+            Ok(manifest) => manifest,
+            Err(error) => {
+                report.problems.push(error);
+                return Ok(report);
+            }
+        };
+        let mut indexes = Vec::new();
+        for rank in 0..manifest.world {
+            match self.index(&name, &manifest, rank) {
+                Ok(index) => indexes.push(index),
+                Err(error) => report.problems.push(error),
+            }
+        }
+        if report.problems.is_empty() {
+            report.check_files(&OpenCheckpoint {
+                store: self,
+                name: &name,
+                manifest: &manifest,
+                indexes,
+                timeout: Duration::ZERO,
+            });
+        }
+        Ok(report)
+    }
+}
+
+impl VerifyReport {
+    fn check_files(&mut self, checkpoint: &OpenCheckpoint<'_>) {
+        let mut buffer = Vec::new();
+        for (rank, index) in checkpoint.indexes.iter().enumerate() {
+            for shard in &index.files {
+                self.files += 1;
+                let checked = checkpoint.reader(rank, shard).and_then(|reader| {
+                    for chunk in 0..shard.chunk_crc64.len() as u64 {
+                        reader.read_chunk(chunk, &mut buffer)?;
+                        self.chunks += 1;
+                        self.bytes += buffer.len() as u64;
+                    }
+                    Ok(())
+                });
+                self.problems.extend(checked.err());
+            }
+        }
+        self.problems.extend(checkpoint.check_coverage().err());
+    }
+}

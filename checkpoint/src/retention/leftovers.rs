@@ -1,0 +1,109 @@
+//! What failed saves, interrupted removals and dead attempts leave in a folder.
+//!
+//! All of it is removed on a best-effort basis: what stays is tried again before the next save.
+
+use std::fs;
+use std::io;
+use std::sync::{MutexGuard, PoisonError};
+
+use crate::durable::{remove_folder, remove_folder_marker_last, sync_folder};
+use crate::error::{Error, Result};
+use crate::fencing::parse_claim;
+use crate::format::manifest::{MANIFEST, TOMBSTONE};
+use crate::format::name::CheckpointName;
+use crate::store::{Status, Store};
+
+impl Store {
+    /// Removes uncommitted checkpoints of earlier attempts and of this process, and what
+    /// interrupted removals left.
+    pub(crate) fn remove_leftovers(&self, attempt: u64) {
+        if self.retention_is_stopped() {
+            return; // without even listing the folder: a last save waits for this
+        }
+        let mut begun = std::mem::take(&mut *self.begun());
+        for name in self.scan().unwrap_or_default() {
+            if self.retention_is_stopped() {
+                break;
+            }
+            match self.status(&name) {
+                Status::Uncommitted if name.attempt < attempt || begun.contains(&name) => {
+                    drop(self.discard(&name));
+                }
+                Status::Deleted if name.attempt <= attempt => {
+                    drop(remove_folder_marker_last(&self.folder(&name), TOMBSTONE));
+                }
+                _ => {}
+            }
+        }
+        begun.retain(|name| self.folder(name).exists() && !self.was_committed(name));
+        self.begun().extend(begun);
+    }
+
+    /// Checkpoints that this process began to save and that may be left uncommitted.
+    pub(crate) fn begun(&self) -> MutexGuard<'_, Vec<CheckpointName>> {
+        self.begun.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn was_committed(&self, name: &CheckpointName) -> bool {
+        matches!(self.status(name), Status::Committed { .. } | Status::Rejected)
+    }
+
+    /// Removes the temporary files and the claims of earlier attempts. Only after a gather that
+    /// follows opening the store on all ranks, as that writes such files.
+    pub(super) fn remove_stale_files(&self, attempt: u64) {
+        for entry in fs::read_dir(self.root()).into_iter().flatten().flatten() {
+            if self.retention_is_stopped() {
+                return;
+            }
+            let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
+            if is_file && entry.file_name().to_str().is_some_and(|name| is_stale(name, attempt)) {
+                drop(fs::remove_file(entry.path()));
+            }
+        }
+        self.remove_older_claims(attempt);
+    }
+
+    /// Removes a checkpoint that must not count, even if its manifest may have been linked.
+    pub(crate) fn discard(&self, name: &CheckpointName) -> Result<()> {
+        let folder = self.folder(name);
+        let manifest = folder.join(MANIFEST);
+        match fs::remove_file(&manifest) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(Error::io(&manifest, "unlink")(error));
+            }
+            _ => {}
+        }
+        // Data must not be gone while the manifest may come back after a power failure.
+        match sync_folder(&folder) {
+            Err(error) if error.source.kind() == io::ErrorKind::NotFound => Ok(()),
+            synced => Ok(synced.and_then(|()| remove_folder(&folder))?),
+        }
+    }
+}
+
+/// Whether a file is a temporary one that no process uses any more: `RUN.<tag>.tmp`, or
+/// `ATTEMPT-NNNN.<tag>.tmp` of an attempt before this one.
+fn is_stale(name: &str, attempt: u64) -> bool {
+    let Some(stem) = name.strip_suffix(".tmp") else { return false };
+    let Some((stem, tag)) = stem.split_once('.') else { return false };
+    let is_hexadecimal = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+    let is_tag = tag.len() == 8 && tag.bytes().all(is_hexadecimal);
+    is_tag && (stem == "RUN" || parse_claim(stem).is_some_and(|found| found < attempt))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_own_temporary_files_are_stale() {
+        for stale in ["RUN.0000000a.tmp", "ATTEMPT-0001.0000000a.tmp"] {
+            assert!(is_stale(stale, 2), "{stale}");
+        }
+        let foreign = ["LATEST", "LATEST.bak", "RUN.json", "RUN.0000000a", "ATTEMPT-0001", "x.tmp"];
+        let in_use = ["ATTEMPT-0002.0000000a.tmp", "LATEST.tmp"];
+        for name in foreign.iter().chain(&in_use) {
+            assert!(!is_stale(name, 2), "{name}");
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Retention: removing old checkpoints, and what dead attempts left.
+//!
+//! The manifest is renamed first and durably, so that an interrupted removal leaves nothing that
+//! looks committed; as a tombstone it is removed last, so that the rest is recognised as such. A
+//! checkpoint counts as kept when its manifest, indexes and file sizes are right and no restore
+//! has rejected it. Its data is not read for that: `Store::verify` does.
+
+mod leftovers;
+
+use std::fs;
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::durable::{remove_folder_marker_last, rename, sync_folder};
+use crate::error::{Error, Result};
+use crate::failpoints::{Failpoint, Failpoints};
+use crate::format::manifest::{MANIFEST, REJECTED, TOMBSTONE};
+use crate::format::name::CheckpointName;
+use crate::store::{Status, Store};
+
+/// What [`Store::apply_retention`] did.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RetentionReport {
+    /// Names of the checkpoints that were removed.
+    pub removed: Vec<String>,
+    /// What could not be removed, and checkpoints that were found damaged.
+    pub warnings: Vec<String>,
+}
+
+impl Store {
+    /// Removes what is older than the newest `keep` intact checkpoints (0 keeps all), and what dead
+    /// attempts before `attempt` left.
+    ///
+    /// Not collective: for rank 0, after a resume or a save, and not during a save (but see
+    /// [`Store::stop_retention`]); a thread of its own may do it. Failures are warnings: the next
+    /// call tries again.
+    pub fn apply_retention(
+        &self,
+        attempt: u64,
+        keep: usize,
+        failpoints: &dyn Failpoints,
+    ) -> RetentionReport {
+        let report = self.remove_old(keep, failpoints);
+        self.remove_leftovers(attempt);
+        self.remove_stale_files(attempt);
+        report
+    }
+
+    /// From now on nothing is removed, neither by a [`Store::apply_retention`] that is in flight
+    /// nor before a save: for a last save that must not wait for a slow file system. The next
+    /// attempt removes it.
+    pub fn stop_retention(&self) {
+        self.retention_is_stopped.store(true, Relaxed);
+    }
+
+    fn retention_is_stopped(&self) -> bool {
+        self.retention_is_stopped.load(Relaxed)
+    }
+
+    fn remove_old(&self, keep: usize, failpoints: &dyn Failpoints) -> RetentionReport {
+        let mut report = RetentionReport::default();
+        let mut intact = 0;
+        for name in self.scan().unwrap_or_default() {
+            if self.retention_is_stopped() {
+                break;
+            }
+            let is_old = keep > 0 && intact >= keep;
+            match self.status(&name) {
+                Status::Committed { .. } | Status::Damaged(_) | Status::Rejected if is_old => {
+                    match self.remove(&name, failpoints) {
+                        Ok(()) => report.removed.push(name.to_string()),
+                        Err(error) => report.warnings.push(error.to_string()),
+                    }
+                }
+                Status::Committed { .. } => match self.check_structure(&name) {
+                    Ok(()) => intact += 1,
+                    Err(error) => report.warnings.push(error.to_string()),
+                },
+                _ => {}
+            }
+        }
+        report
+    }
+
+    fn remove(&self, name: &CheckpointName, failpoints: &dyn Failpoints) -> Result<()> {
+        let folder = self.folder(name);
+        let is_rejected = self.status(name) == Status::Rejected;
+        let manifest = if is_rejected { REJECTED } else { MANIFEST };
+        rename(&folder.join(manifest), &folder.join(TOMBSTONE))?;
+        sync_folder(&folder)?;
+        failpoints.hit(Failpoint::MidRetention);
+        Ok(remove_folder_marker_last(&folder, TOMBSTONE)?)
+    }
+
+    /// Whether all files exist that the manifest names, by digests of indexes and by sizes.
+    fn check_structure(&self, name: &CheckpointName) -> Result<()> {
+        let manifest = self.manifest(name)?;
+        for rank in 0..manifest.world {
+            let index = self.index(name, &manifest, rank)?;
+            for entry in &index.files {
+                let path = self.rank_path(name, &manifest, rank).join(&entry.file);
+                let found = fs::metadata(&path).map_err(Error::io(&path, "stat"))?.len();
+                if found != entry.bytes {
+                    return Err(Error::damaged_size(&path, entry.bytes, found));
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,129 @@
+//! A folder of checkpoints of one run.
+
+mod identity;
+mod listing;
+mod metadata;
+
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+use crate::format::name::CheckpointName;
+
+pub use identity::Identity;
+pub(crate) use listing::is_committed;
+pub use listing::{Listed, Status, holds_any};
+pub(crate) use metadata::read_text;
+
+/// Sizes of the files that are written (readers find them in the files), and how long readers wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Options {
+    /// Bytes of one digest, and of one read: 16 MiB by default.
+    pub chunk_bytes: u64,
+    /// Largest data of one shard file, unless a single box is larger: 8 GiB by default.
+    pub file_bytes_max: u64,
+    /// Ranks that share one `dNN` folder: 64 by default.
+    pub ranks_per_folder: usize,
+    /// How long a restore waits for a file that a manifest names and that does not exist: another
+    /// machine's view of a shared file system may lag behind the commit. 5 seconds by default.
+    pub visibility_timeout: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            chunk_bytes: 16 << 20,
+            file_bytes_max: 8 << 30,
+            ranks_per_folder: 64,
+            visibility_timeout: Duration::from_secs(5),
+        }
+    }
+}
+
+/// A folder of checkpoints of one run.
+#[derive(Debug)]
+pub struct Store {
+    root: PathBuf,
+    identity: Identity,
+    options: Options,
+    /// Checkpoints that this process began to save and that may be left uncommitted (rank 0).
+    pub(crate) begun: Mutex<Vec<CheckpointName>>,
+    /// See [`Store::stop_retention`].
+    pub(crate) retention_is_stopped: AtomicBool,
+}
+
+impl Store {
+    /// Opens a folder; creates it and its `RUN.json`, or checks the one that is there.
+    ///
+    /// Not collective: all ranks may call it at once.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`] for a folder of another run or workload, [`Error::UnsupportedFormat`],
+    /// [`Error::Damaged`] or [`Error::Io`].
+    pub fn open(root: &Path, identity: &Identity) -> Result<Self> {
+        identity.establish(root)?;
+        Ok(Self::new(root, identity.clone()))
+    }
+
+    /// Opens an existing folder, of whichever run it is. Changes nothing.
+    ///
+    /// # Errors
+    /// [`Error::NoCheckpoint`] when there is no `RUN.json`, and as [`Store::open`].
+    pub fn find(root: &Path) -> Result<Self> {
+        match Identity::read(root)? {
+            Some(identity) => Ok(Self::new(root, identity)),
+            None => Err(Error::NoCheckpoint { root: root.to_owned(), rejected: Vec::new() }),
+        }
+    }
+
+    fn new(root: &Path, identity: Identity) -> Self {
+        Self {
+            root: root.to_owned(),
+            identity,
+            options: Options::default(),
+            begun: Mutex::default(),
+            retention_is_stopped: AtomicBool::new(false),
+        }
+    }
+
+    /// The same store with other options.
+    ///
+    /// # Panics
+    /// When one of the sizes is 0.
+    #[must_use]
+    pub fn with_options(mut self, options: Options) -> Self {
+        let Options { chunk_bytes, file_bytes_max, ranks_per_folder, .. } = options;
+        assert!(chunk_bytes > 0 && file_bytes_max > 0 && ranks_per_folder > 0, "{options:?}");
+        self.options = options;
+        self
+    }
+
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    pub(crate) fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    pub(crate) fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// The folder of a checkpoint.
+    pub(crate) fn folder(&self, name: &CheckpointName) -> PathBuf {
+        self.root.join(name.to_string())
+    }
+
+    /// Reads the name of a checkpoint in this store.
+    pub(crate) fn parse_name(&self, text: &str) -> Result<CheckpointName> {
+        text.parse().map_err(|()| self.no_checkpoint(text))
+    }
+
+    /// The error of a checkpoint that does not exist.
+    pub(crate) fn no_checkpoint(&self, name: &str) -> Error {
+        Error::NoCheckpoint { root: self.root.join(name), rejected: Vec::new() }
+    }
+}

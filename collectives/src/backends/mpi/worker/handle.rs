@@ -1,0 +1,259 @@
+//! What callers and the communication thread share.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::core::outstanding::{Job, OutstandingTable};
+use crate::shm::FutexEvent;
+use crate::shm::node::Node;
+use crate::{Error, OUTSTANDING_MAX, Ticket, Timing};
+
+pub(crate) const NAME: &str = "mpi";
+
+/// How long the communication thread may take to return from the MPI call it is in.
+pub(crate) const GRACE: Duration = Duration::from_secs(1);
+
+/// The handle to the communication thread: callers submit operations and wait, the thread takes
+/// what was submitted and completes it.
+#[derive(Debug)]
+pub(crate) struct WorkerHandle {
+    state: Mutex<State>,
+    /// Wakes the communication thread while there is no node, which has an event for that.
+    wakeup: FutexEvent,
+    /// Set before the first operation, if ever.
+    node: OnceLock<Arc<Node>>,
+    /// Wakes callers that wait for an operation, or for the end of the communication thread.
+    done: Condvar,
+}
+
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) outstanding: OutstandingTable,
+    /// Slots of operations that were submitted and not started.
+    pub(crate) queue: VecDeque<u32>,
+    /// Collective operations submitted so far, per channel.
+    submitted: [u64; 2],
+    /// By slot: the number of the operation among its channel's collective operations, from 1.
+    sequence: Box<[u64]>,
+    /// Why no operation is taken any more.
+    pub(crate) dead: Option<Arc<str>>,
+    /// Since when: the start of the communication thread's grace, for all callers together.
+    pub(crate) dead_since: Option<Instant>,
+    /// The communication thread has left MPI for good: it touches no buffer any more.
+    pub(crate) has_left: bool,
+    /// Set before `has_left`: there are operations that MPI, or ranks that map the memory, may
+    /// still be carrying out.
+    pub(crate) is_unfinished: bool,
+    /// MPI_Finalize has returned.
+    pub(crate) is_finalised: bool,
+    /// The backend is to be closed in order, until this deadline.
+    pub(crate) closing: Option<Instant>,
+}
+
+impl State {
+    /// Takes no operations from here on; the first reason counts.
+    pub(crate) fn die(&mut self, reason: impl FnOnce() -> String) {
+        if self.dead.is_none() {
+            self.dead = Some(reason().into());
+            self.dead_since = Some(Instant::now());
+        }
+    }
+}
+
+impl WorkerHandle {
+    pub(crate) fn new() -> Self {
+        let state = State {
+            outstanding: OutstandingTable::new(),
+            queue: VecDeque::with_capacity(OUTSTANDING_MAX),
+            submitted: [0; 2],
+            sequence: vec![0; OUTSTANDING_MAX].into(),
+            dead: None,
+            dead_since: None,
+            has_left: false,
+            is_unfinished: false,
+            is_finalised: false,
+            closing: None,
+        };
+        Self {
+            state: Mutex::new(state),
+            wakeup: FutexEvent::default(),
+            node: OnceLock::new(),
+            done: Condvar::new(),
+        }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the communication thread sleeps on.
+    pub(super) fn wakeup(&self) -> &FutexEvent {
+        self.node.get().map_or(&self.wakeup, |node| node.wakeup())
+    }
+
+    pub(crate) fn wake_worker(&self) {
+        self.wakeup().notify();
+    }
+
+    /// This rank among those that share its node's memory, if any do.
+    pub(crate) fn node(&self) -> Option<&Arc<Node>> {
+        self.node.get()
+    }
+
+    /// For the communication thread, before anything was submitted.
+    pub(super) fn set_node(&self, node: Arc<Node>) -> &Arc<Node> {
+        self.node.get_or_init(|| node)
+    }
+
+    pub(super) fn wake_callers(&self) {
+        self.done.notify_all();
+    }
+
+    /// An operation has succeeded.
+    pub(super) fn complete(&self, slot: u32, timing: Timing) {
+        self.lock().outstanding.complete(slot, Ok(timing));
+        self.wake_callers();
+    }
+
+    pub(crate) fn dead(&self, rank: usize, reason: Arc<str>) -> Error {
+        Error::Dead { backend: NAME, rank, reason }
+    }
+
+    pub(crate) fn submit(&self, rank: usize, job: Job) -> Result<Ticket, Error> {
+        let mut state = self.lock();
+        if let Some(reason) = &state.dead {
+            return Err(self.dead(rank, reason.clone()));
+        }
+        let operation = job.operation;
+        let full = || Error::Full { operation, rank, capacity: OUTSTANDING_MAX };
+        let ticket = state.outstanding.insert(job).ok_or_else(full)?;
+        state.queue.push_back(ticket.slot);
+        if operation.peer().is_none() {
+            let submitted = &mut state.submitted[job.channel as usize];
+            *submitted += 1;
+            state.sequence[ticket.slot as usize] = *submitted;
+        }
+        drop(state);
+        self.wake_worker();
+        Ok(ticket)
+    }
+
+    pub(crate) fn wait(
+        &self,
+        rank: usize,
+        ticket: &Ticket,
+        deadline: Instant,
+    ) -> Result<Timing, Error> {
+        let mut state = self.lock();
+        loop {
+            if let Some(outcome) = state.outstanding.take_outcome(ticket) {
+                return outcome;
+            }
+            if let Some(reason) = state.dead.clone() {
+                self.leave_mpi(state).outstanding.release(ticket);
+                return Err(self.dead(rank, reason));
+            }
+            if Instant::now() >= deadline {
+                let job = state.outstanding.job(ticket.slot);
+                let sequence = state.sequence[ticket.slot as usize];
+                let error = job.deadline_error(rank, NAME, self.missing(job, sequence));
+                state.die(|| error.to_string());
+                self.leave_mpi(state).outstanding.release(ticket);
+                return Err(error);
+            }
+            state = self.await_done(state, deadline);
+        }
+    }
+
+    /// The ranks known to keep an operation from completing.
+    fn missing(&self, job: Job, sequence: u64) -> Vec<usize> {
+        match (job.operation.peer(), self.node()) {
+            (Some(peer), _) => vec![peer],
+            (None, Some(node)) => node.missing(job.channel, sequence),
+            (None, None) => Vec::new(),
+        }
+    }
+
+    /// With `dead` set: waits until the communication thread has left MPI.
+    ///
+    /// MPI cannot cancel an operation, and writes its buffer whenever it is called. So nobody calls
+    /// it any more. Two gaps remain and cannot be closed here: a thread that is stuck inside an MPI
+    /// call is given up after a grace, because a process that never ends is worse; and a network
+    /// adapter or a peer on the same machine may finish a transfer that it was given before. Either
+    /// writes to a buffer that its owner may have freed. [`Self::memory_at_risk`] reports it.
+    pub(crate) fn leave_mpi<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        let until = state.dead_since.unwrap_or_else(Instant::now) + GRACE;
+        self.wake_worker();
+        self.await_left(state, until)
+    }
+
+    /// Whether buffers of operations whose `wait` returned an error may still be written.
+    pub(crate) fn memory_at_risk(&self) -> bool {
+        let state = self.lock();
+        state.dead.is_some() && (state.is_unfinished || !state.has_left)
+    }
+
+    pub(super) fn is_dead(&self) -> bool {
+        self.lock().dead.is_some()
+    }
+
+    /// Waits until the communication thread has left MPI, or until then.
+    pub(crate) fn await_left<'a>(
+        &self,
+        mut state: MutexGuard<'a, State>,
+        until: Instant,
+    ) -> MutexGuard<'a, State> {
+        while !state.has_left && Instant::now() < until {
+            state = self.await_done(state, until);
+        }
+        state
+    }
+
+    fn await_done<'a>(
+        &self,
+        state: MutexGuard<'a, State>,
+        until: Instant,
+    ) -> MutexGuard<'a, State> {
+        let timeout = until.saturating_duration_since(Instant::now());
+        self.done.wait_timeout(state, timeout).unwrap_or_else(PoisonError::into_inner).0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Channel, Operation, RawBuffer};
+
+    /// As if the communication thread were stuck in MPI: there is none.
+    #[test]
+    fn all_waits_together_give_one_grace() {
+        let handle = WorkerHandle::new();
+        let mut buffers = [[0f32; 4]; 3];
+        let tickets = buffers.each_mut().map(|buffer| {
+            let buffer = RawBuffer::of(buffer);
+            let job = Job::new(Channel::Data, Operation::AllReduceSum, buffer);
+            handle.submit(0, job).unwrap()
+        });
+        let start = Instant::now();
+        let deadline = start + Duration::from_millis(10);
+        let errors = tickets.map(|ticket| handle.wait(0, &ticket, deadline).unwrap_err());
+        assert!(matches!(errors[0], Error::Deadline { .. }), "{errors:?}");
+        assert!(errors[1..].iter().all(|error| matches!(error, Error::Dead { .. })), "{errors:?}");
+        drop(handle.leave_mpi(handle.lock()));
+        assert!(start.elapsed() >= GRACE, "the thread gets its grace");
+        assert!(start.elapsed() < GRACE * 2, "once for all, not {:?}", start.elapsed());
+    }
+
+    #[test]
+    fn memory_is_at_risk_until_the_thread_has_left_and_nothing_is_unfinished() {
+        let handle = WorkerHandle::new();
+        assert!(!handle.memory_at_risk(), "alive");
+        handle.lock().die(|| "on purpose".to_owned());
+        assert!(handle.memory_at_risk(), "the thread may be inside MPI");
+        handle.lock().has_left = true;
+        assert!(!handle.memory_at_risk(), "out of MPI, nothing was in flight");
+        handle.lock().is_unfinished = true;
+        assert!(handle.memory_at_risk(), "a transfer may go on");
+    }
+}

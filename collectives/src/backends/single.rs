@@ -1,0 +1,85 @@
+//! One rank: every operation is complete when it is started.
+#![allow(unsafe_code)]
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::core::outstanding::{Job, OutstandingTable};
+use crate::{Channel, Collective, Error, OUTSTANDING_MAX, Operation, RawBuffer, Ticket, Timing};
+
+const NAME: &str = "single";
+
+/// The backend of a world of one rank: sums, gathers and broadcasts of one are the identity.
+#[derive(Debug)]
+pub struct Single {
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    outstanding: OutstandingTable,
+    dead: Option<Arc<str>>,
+}
+
+impl Single {
+    /// A world of one.
+    pub fn new() -> Self {
+        Self { state: Mutex::new(State { outstanding: OutstandingTable::new(), dead: None }) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Default for Single {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+// SAFETY: it never touches a buffer and allocates none.
+unsafe impl Collective for Single {
+    fn rank(&self) -> usize {
+        0
+    }
+
+    fn world(&self) -> usize {
+        1
+    }
+
+    fn backend(&self) -> &'static str {
+        NAME
+    }
+
+    fn timeout(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    unsafe fn submit(
+        &self,
+        channel: Channel,
+        operation: Operation,
+        buffer: RawBuffer,
+    ) -> Result<Ticket, Error> {
+        operation.validate(buffer, 0, 1)?;
+        let mut state = self.lock();
+        if let Some(reason) = &state.dead {
+            return Err(Error::Dead { backend: NAME, rank: 0, reason: reason.clone() });
+        }
+        let job = Job::new(channel, operation, buffer);
+        let full = Error::Full { operation, rank: 0, capacity: OUTSTANDING_MAX };
+        let ticket = state.outstanding.insert(job).ok_or(full)?;
+        state.outstanding.complete(ticket.slot, Ok(job.timing_since(job.submitted)));
+        Ok(ticket)
+    }
+
+    fn wait(&self, ticket: Ticket, _deadline: Instant) -> Result<Timing, Error> {
+        let outcome = self.lock().outstanding.take_outcome(&ticket);
+        outcome.unwrap_or_else(|| unreachable!("every operation is complete when it is started"))
+    }
+
+    fn abandon(&self, reason: &str) {
+        self.lock().dead.get_or_insert_with(|| reason.into());
+    }
+}

@@ -1,0 +1,86 @@
+//! What the last rank to submit an operation does with all ranks' buffers.
+#![allow(unsafe_code)]
+
+use std::ops::Range;
+use std::ptr;
+
+use crate::stages::sum::sum_in_order;
+use crate::{Operation, RawBuffer};
+
+/// Carries out a collective operation on all ranks' buffers.
+///
+/// # Safety
+/// All buffers are valid, not aliased, and of one length and type that `Operation::validate`
+/// accepted.
+pub(super) unsafe fn collective(
+    operation: Operation,
+    world: usize,
+    buffer: impl Fn(usize) -> RawBuffer,
+) {
+    let len = buffer(0).len();
+    let part = |rank: usize| rank * (len / world)..(rank + 1) * (len / world);
+    // SAFETY: the caller's promise; all ranges lie inside the buffers.
+    unsafe {
+        match operation {
+            Operation::AllReduceSum => sum(world, &buffer, 0..len, 0..world),
+            Operation::ReduceScatterSum => {
+                (0..world).for_each(|owner| sum(world, &buffer, part(owner), owner..owner + 1));
+            }
+            Operation::AllGather => {
+                (0..world).for_each(|owner| copy_to_all(world, &buffer, owner, part(owner)));
+            }
+            Operation::Broadcast { root } => copy_to_all(world, &buffer, root, 0..len),
+            Operation::Barrier | Operation::Send { .. } | Operation::Receive { .. } => {}
+        }
+    }
+}
+
+/// Copies all of one buffer over another.
+///
+/// # Safety
+/// Both are valid, distinct, and of one size.
+pub(super) unsafe fn copy(from: RawBuffer, to: RawBuffer) {
+    // SAFETY: the caller's promise.
+    unsafe { ptr::copy_nonoverlapping(from.start().as_ptr(), to.start().as_ptr(), from.bytes()) };
+}
+
+/// Copies a range of the owner's elements to all other ranks.
+unsafe fn copy_to_all(
+    world: usize,
+    buffer: &impl Fn(usize) -> RawBuffer,
+    owner: usize,
+    range: Range<usize>,
+) {
+    for other in (0..world).filter(|&other| other != owner) {
+        // SAFETY: the range lies inside both buffers, which are distinct.
+        unsafe {
+            let from = address(buffer(owner), range.start);
+            let to = address(buffer(other), range.start);
+            ptr::copy_nonoverlapping(from, to, range.len() * buffer(owner).dtype().bytes());
+        }
+    }
+}
+
+/// Sums a range over all ranks, in the order of the ranks, into the buffers of `receivers`.
+unsafe fn sum(
+    world: usize,
+    buffer: &impl Fn(usize) -> RawBuffer,
+    range: Range<usize>,
+    receivers: Range<usize>,
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let at = |rank: usize| address(buffer(rank), range.start);
+        let addends = (0..world).map(|rank| at(rank).cast_const());
+        sum_in_order(buffer(0).dtype(), range.len(), addends, receivers.map(at));
+    }
+}
+
+/// Address of an element.
+///
+/// # Safety
+/// It lies inside the buffer or at its end.
+unsafe fn address(buffer: RawBuffer, element: usize) -> *mut u8 {
+    // SAFETY: the caller's promise.
+    unsafe { buffer.start().as_ptr().add(element * buffer.dtype().bytes()) }
+}

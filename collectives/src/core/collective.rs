@@ -1,0 +1,140 @@
+//! The trait that every backend implements.
+#![allow(unsafe_code)]
+
+use std::fmt::Debug;
+use std::ptr::NonNull;
+use std::time::{Duration, Instant};
+
+use device::Keeper;
+
+use super::error::Error;
+use super::operation::{Channel, Operation, Timing};
+use super::raw_buffer::RawBuffer;
+
+/// How many operations may be outstanding (submitted and not waited for) per backend and scope.
+///
+/// The tables have this fixed size, so that submitting and waiting never allocate. One more is
+/// [`Error::Full`].
+pub const OUTSTANDING_MAX: usize = 1024;
+
+/// Handle of a submitted operation, for [`Collective::wait`].
+///
+/// A ticket that is dropped leaves its operation outstanding until the backend is dropped.
+#[derive(Debug)]
+#[must_use = "the buffer stays lent until the ticket was waited for"]
+pub struct Ticket {
+    pub(crate) slot: u32,
+    pub(crate) generation: u32,
+}
+
+/// Memory that a backend allocated; see [`Collective::allocate`].
+#[derive(Debug)]
+pub struct BackendMemory {
+    /// First byte.
+    pub start: NonNull<u8>,
+    /// Keeps the memory valid.
+    pub keeper: Keeper,
+}
+
+/// One rank's end of a group of ranks.
+///
+/// # Safety
+/// Implementors promise that a buffer given to `submit` is neither read nor written any more
+/// - once `wait` returned success for its ticket, or `submit` itself returned an error;
+/// - once `wait` returned an error, unless [`memory_at_risk`](Self::memory_at_risk) is true;
+///
+/// and that `allocate` returns as many zero bytes as asked for, aligned to a page, which are valid
+/// as long as the keeper lives and which no rank touches except as part of an operation that they
+/// were lent to.
+///
+/// The safe interface ([`scope`](crate::scope), [`Incoming`](crate::Incoming), the methods of
+/// `dyn Collective`) rests on this. So its safety has one gap, which its users must close: after an
+/// error with memory at risk, the buffers of all operations that were in flight must not be freed
+/// or reused until the process ends. A backend over a library that cannot cancel operations can
+/// promise no more, because waiting for the library could last for ever.
+pub unsafe trait Collective: Send + Sync + Debug {
+    /// This rank, 0 to `world() - 1`.
+    fn rank(&self) -> usize;
+
+    /// Number of ranks.
+    fn world(&self) -> usize;
+
+    /// `single`, `threads` or `mpi`.
+    fn backend(&self) -> &'static str;
+
+    /// The library below the backend, as it names itself, and after a semicolon what moves data
+    /// within a node where that is not the library; `None` where there is no library.
+    fn library(&self) -> Option<String> {
+        None
+    }
+
+    /// Why the backend is slower than it could be, although it works: for the record.
+    fn warning(&self) -> Option<String> {
+        None
+    }
+
+    /// Whether ranks of one node reduce through shared memory, so that the library only moves data
+    /// between nodes.
+    fn shares_memory(&self) -> bool {
+        false
+    }
+
+    /// Allocates memory that this backend reaches better than any other, for the `buffer` of `dyn
+    /// Collective`; `None` where the backend has no memory of its own. All ranks call this at the
+    /// same time, with the same size.
+    ///
+    /// # Errors
+    /// Those of [`Collective::submit`] and [`Collective::wait`].
+    fn allocate(&self, bytes: usize, deadline: Instant) -> Result<Option<BackendMemory>, Error> {
+        let _ = (bytes, deadline);
+        Ok(None)
+    }
+
+    /// How long the end of a [`scope`](crate::scope) waits for operations that the caller did not
+    /// wait for.
+    fn timeout(&self) -> Duration;
+
+    /// Starts an operation without blocking. Does not allocate.
+    ///
+    /// # Safety
+    /// The buffer is valid, and nobody else reads or writes it, until `wait` returned for this
+    /// ticket. Every ticket is waited for before the buffer ends.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`], [`Error::Unsupported`] and [`Error::Full`] leave the backend as it
+    /// was; [`Error::Dead`] after an earlier failure.
+    unsafe fn submit(
+        &self,
+        channel: Channel,
+        operation: Operation,
+        buffer: RawBuffer,
+    ) -> Result<Ticket, Error>;
+
+    /// Blocks until the operation is complete, or until the deadline. Does not allocate on success.
+    ///
+    /// # Errors
+    /// [`Error::Deadline`] (the backend is dead then), [`Error::Dead`], [`Error::Mpi`],
+    /// [`Error::PeerLost`], and [`Error::Mismatch`] where ranks disagree and the backend sees it.
+    ///
+    /// # Panics
+    /// When the ticket is another backend's.
+    fn wait(&self, ticket: Ticket, deadline: Instant) -> Result<Timing, Error>;
+
+    /// Whether buffers of failed operations may still be written, although `wait` returned: the
+    /// operations could not be cancelled in the library, in its network adapter or on peers.
+    ///
+    /// When it is true the process must end soon, and must until then neither free nor reuse the
+    /// buffers that were lent. Ask after an error to find out; or do not ask and be on the safe
+    /// side, as the trainer does, which keeps every lent buffer in a `ManuallyDrop` that only
+    /// success undoes, and ends the process after any error. Once true it stays true, except that
+    /// a communication thread which was stuck may return. Cheap; always false for backends that
+    /// run within the process.
+    fn memory_at_risk(&self) -> bool {
+        false
+    }
+
+    /// Leaves the group at once, because this rank failed for a reason of its own: outstanding and
+    /// later operations are [`Error::Dead`], except for those that were complete already, whose
+    /// `wait` still returns their outcome; and dropping the backend waits for nobody.
+    fn abandon(&self, reason: &str);
+}

@@ -1,0 +1,147 @@
+//! What can go wrong between ranks.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::operation::Operation;
+
+/// A failure of a collective operation or of its backend.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// An operation was not complete at its deadline. The backend is dead from here on; the content
+    /// of the buffer is unspecified. The process should end soon (exit code 5).
+    #[error(
+        "{operation} of {bytes} bytes was not over after {:.1} s on rank {rank} (backend \
+         {backend}; {}): a peer is lost or far behind; look at the other ranks' logs first",
+        waited.as_secs_f64(), peers_text(peers)
+    )]
+    Deadline {
+        /// What was waited for.
+        operation: Operation,
+        /// The waiting rank.
+        rank: usize,
+        /// From submission until the deadline.
+        waited: Duration,
+        /// Size of the buffer.
+        bytes: usize,
+        /// Name of the backend.
+        backend: &'static str,
+        /// Ranks known to be missing; empty where the backend cannot know.
+        peers: Vec<usize>,
+    },
+    /// The library below reports that a peer's process is gone. The backend is dead from here on.
+    #[error("{operation} on rank {rank}: a peer was lost: {text}")]
+    PeerLost {
+        /// What failed.
+        operation: Operation,
+        /// The reporting rank.
+        rank: usize,
+        /// The library's message.
+        text: String,
+    },
+    /// The backend failed or was abandoned before, and takes no more operations.
+    #[error("backend {backend} on rank {rank} is dead since: {reason}")]
+    Dead {
+        /// Name of the backend.
+        backend: &'static str,
+        /// The reporting rank.
+        rank: usize,
+        /// What killed it.
+        reason: Arc<str>,
+    },
+    /// An MPI call returned an error. The backend is dead from here on.
+    #[error("{operation} on rank {rank}: MPI error {code}: {text}")]
+    Mpi {
+        /// The operation or the MPI call that failed.
+        operation: String,
+        /// The reporting rank.
+        rank: usize,
+        /// MPI's error code.
+        code: i32,
+        /// MPI's message for it.
+        text: String,
+    },
+    /// Not all ranks opened the backend before the deadline. It is stuck there: the process should
+    /// end soon (exit code 5).
+    #[error(
+        "backend {backend} was not open after {:.1} s: a peer is missing or far behind; did every \
+         rank start, and under the mpirun of the same MPI library?", waited.as_secs_f64()
+    )]
+    OpenDeadline {
+        /// Name of the backend.
+        backend: &'static str,
+        /// From the first call of the library until the deadline.
+        waited: Duration,
+    },
+    /// The backend could not be started.
+    #[error("backend {backend} cannot start: {text}")]
+    Start {
+        /// Name of the backend.
+        backend: &'static str,
+        /// What was found, and a hint.
+        text: String,
+    },
+    /// The operation does not exist for this element type.
+    #[error("{operation} does not support {text}")]
+    Unsupported {
+        /// What was requested.
+        operation: Operation,
+        /// Of what kind.
+        text: String,
+    },
+    /// Arguments that do not fit the world, or that differ between ranks.
+    #[error("{operation} on rank {rank}: {text}")]
+    Mismatch {
+        /// What was requested.
+        operation: Operation,
+        /// The reporting rank.
+        rank: usize,
+        /// What was expected and what was found.
+        text: String,
+    },
+    /// More operations are outstanding than a backend or a scope holds.
+    #[error(
+        "{operation} on rank {rank}: {capacity} operations are outstanding already, no more fit; \
+         wait for some first, or use larger buckets (collectives.bucket_bytes)"
+    )]
+    Full {
+        /// What was requested.
+        operation: Operation,
+        /// The reporting rank.
+        rank: usize,
+        /// How many fit.
+        capacity: usize,
+    },
+}
+
+impl Error {
+    /// Whether the cause may be another rank: the process then ends with exit code 5. Libraries
+    /// without fault tolerance report a lost peer as an MPI error like any other.
+    pub fn is_peer_failure(&self) -> bool {
+        matches!(
+            self,
+            Self::Deadline { .. }
+                | Self::OpenDeadline { .. }
+                | Self::PeerLost { .. }
+                | Self::Dead { .. }
+                | Self::Mpi { .. }
+        )
+    }
+
+    /// The first rank that is known to be missing.
+    pub fn missing_rank(&self) -> Option<usize> {
+        match self {
+            Self::Deadline { peers, .. } => peers.first().copied(),
+            _ => None,
+        }
+    }
+}
+
+fn peers_text(peers: &[usize]) -> String {
+    if peers.is_empty() {
+        "which rank is missing is not known".to_owned()
+    } else {
+        format!("missing ranks: {peers:?}")
+    }
+}

@@ -1,0 +1,197 @@
+//! A buffer with operations in flight on some of its ranges while others are used.
+#![allow(unsafe_code)]
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::slice;
+use std::time::Instant;
+
+use device::DeviceBuffer;
+
+use super::collective::{Collective, OUTSTANDING_MAX, Ticket};
+use super::dtype::Element;
+use super::error::Error;
+use super::operation::{Channel, Operation, Timing};
+use super::raw_buffer::RawBuffer;
+
+/// A buffer and the operations that are in flight on ranges of it. Unlike those of a
+/// [`scope`](crate::scope) they may outlive the function that started them, because this owns what
+/// they write to. After construction nothing is allocated.
+///
+/// While an operation on it is in flight, a range can be neither read nor written; all others can.
+/// After an operation failed nothing can.
+///
+/// Dropping this waits for all operations as the end of a scope does, and leaks the memory if it is
+/// [at risk](Collective::memory_at_risk). Forgetting it only leaks.
+pub struct Incoming<'world, E: Element> {
+    collective: &'world dyn Collective,
+    /// Keeps the memory. Never borrowed: it lends slices of everything, and these must not exist
+    /// while the backend writes to some of it.
+    buffer: ManuallyDrop<DeviceBuffer<E>>,
+    /// Its first element; `None` for a buffer of a plan, which has no memory.
+    start: Option<NonNull<E>>,
+    /// In the order of their starts; no two ranges overlap.
+    in_flight: VecDeque<InFlight>,
+    has_failed: bool,
+}
+
+struct InFlight {
+    range: Range<usize>,
+    ticket: Ticket,
+}
+
+// SAFETY: it owns its elements like a `DeviceBuffer`, which is `Send`; the backend is `Sync`.
+unsafe impl<E: Element> Send for Incoming<'_, E> {}
+// SAFETY: shared references read elements that nobody writes; the backend is `Sync`.
+unsafe impl<E: Element> Sync for Incoming<'_, E> {}
+
+impl<'world, E: Element> Incoming<'world, E> {
+    /// A buffer without operations. One that has no memory, because it is
+    /// [of a plan](device::Allocator::counting), has no elements to access.
+    pub fn new(collective: &'world dyn Collective, mut buffer: DeviceBuffer<E>) -> Self {
+        let has_memory = buffer.place().is_some();
+        let start = has_memory.then(|| NonNull::from(buffer.host_mut()).cast());
+        Self {
+            collective,
+            buffer: ManuallyDrop::new(buffer),
+            start,
+            in_flight: VecDeque::with_capacity(OUTSTANDING_MAX),
+            has_failed: false,
+        }
+    }
+
+    /// Length in elements.
+    pub fn len(&self) -> usize {
+        self.buffer.len()
+    }
+
+    /// Whether there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.buffer.is_empty()
+    }
+
+    /// Whether an operation on any of these elements is in flight.
+    pub fn is_in_flight(&self, range: &Range<usize>) -> bool {
+        self.position(range).is_some()
+    }
+
+    /// Starts an operation on a range, on the data channel; does not block.
+    ///
+    /// # Errors
+    /// Those of [`Collective::submit`]; [`Error::Full`] also when [`OUTSTANDING_MAX`] operations
+    /// are in flight here.
+    ///
+    /// # Panics
+    /// Like [`get`](Self::get).
+    pub fn start(&mut self, operation: Operation, range: Range<usize>) -> Result<(), Error> {
+        let collective = self.collective;
+        if self.in_flight.len() == OUTSTANDING_MAX {
+            let rank = collective.rank();
+            return Err(Error::Full { operation, rank, capacity: OUTSTANDING_MAX });
+        }
+        let buffer = RawBuffer::of(self.get_mut(range.clone()));
+        // SAFETY: the memory lives until `drop` has waited for the ticket, which is kept from here
+        // on, and for ever if waiting did not help. Until then `get` and `get_mut` lend nothing of
+        // the range, and nothing else accesses the memory.
+        let ticket = unsafe { collective.submit(Channel::Data, operation, buffer) }?;
+        self.in_flight.push_back(InFlight { range, ticket });
+        Ok(())
+    }
+
+    /// Waits for every operation that overlaps a range, in the order of their starts, and passes
+    /// the timing of each to `report`. Free where there is none.
+    ///
+    /// # Errors
+    /// Those of [`Collective::wait`]; [`Error::Dead`] after an earlier failure.
+    pub fn wait(
+        &mut self,
+        range: &Range<usize>,
+        deadline: Instant,
+        mut report: impl FnMut(Timing),
+    ) -> Result<(), Error> {
+        if self.has_failed {
+            return Err(Error::Dead {
+                backend: self.collective.backend(),
+                rank: self.collective.rank(),
+                reason: "an operation on the same buffer failed".into(),
+            });
+        }
+        while let Some(first) = self.position(range).and_then(|at| self.in_flight.remove(at)) {
+            let outcome = self.collective.wait(first.ticket, deadline);
+            self.has_failed = outcome.is_err();
+            report(outcome?);
+        }
+        Ok(())
+    }
+
+    /// The elements of a range.
+    ///
+    /// # Panics
+    /// When the range does not lie inside the buffer, when an operation on it is in flight, after a
+    /// failure, and in a plan, where there is no memory.
+    pub fn get(&self, range: Range<usize>) -> &[E] {
+        let start = self.accessible(&range);
+        // SAFETY: inside the buffer, which lives as long as this; its elements are written by no
+        // operation, and by nobody else while this is borrowed.
+        unsafe { slice::from_raw_parts(start.as_ptr(), range.len()) }
+    }
+
+    /// The elements of a range, to be written.
+    ///
+    /// # Panics
+    /// Like [`get`](Self::get).
+    pub fn get_mut(&mut self, range: Range<usize>) -> &mut [E] {
+        let start = self.accessible(&range);
+        // SAFETY: as in `get`; no operation reads them either, and this is borrowed exclusively.
+        unsafe { slice::from_raw_parts_mut(start.as_ptr(), range.len()) }
+    }
+
+    /// The first element of a range that may be accessed.
+    fn accessible(&self, range: &Range<usize>) -> NonNull<E> {
+        let len = self.len();
+        assert!(range.start <= range.end && range.end <= len, "{range:?} of {len} elements");
+        assert!(!self.is_in_flight(range), "an operation on some of {range:?} is in flight");
+        assert!(!self.has_failed, "an operation on the buffer failed: it is not to be used");
+        let Some(start) = self.start else { panic!("{:?} is of a plan: it has no memory", self) };
+        // SAFETY: at most one past the last element.
+        unsafe { start.add(range.start) }
+    }
+
+    /// The first operation that overlaps a range.
+    fn position(&self, range: &Range<usize>) -> Option<usize> {
+        let overlaps = |other: &Range<usize>| range.start < other.end && other.start < range.end;
+        self.in_flight.iter().position(|operation| overlaps(&operation.range))
+    }
+}
+
+impl<E: Element> Drop for Incoming<'_, E> {
+    fn drop(&mut self) {
+        if !self.in_flight.is_empty() && std::thread::panicking() {
+            self.collective.abandon("a panic while operations were in flight");
+        }
+        let deadline = Instant::now() + self.collective.timeout();
+        for operation in self.in_flight.drain(..) {
+            // An error kills the backend, which reports it at the next operation.
+            let _ = self.collective.wait(operation.ticket, deadline);
+        }
+        if !self.collective.memory_at_risk() {
+            // SAFETY: it is dropped nowhere else, and no operation touches it any more.
+            unsafe { ManuallyDrop::drop(&mut self.buffer) };
+        }
+    }
+}
+
+impl<E: Element> fmt::Debug for Incoming<'_, E> {
+    /// Without the elements, which operations may be writing.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = formatter.debug_struct("Incoming");
+        text.field("len", &self.len()).field("in_flight", &self.in_flight.len());
+        text.finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

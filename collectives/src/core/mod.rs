@@ -1,0 +1,14 @@
+//! What every backend shares: the trait, operations and their buffers, and the safe interfaces.
+
+mod blocking;
+pub(crate) mod bucket;
+mod buffer;
+pub(crate) mod collective;
+pub(crate) mod dtype;
+pub(crate) mod error;
+pub(crate) mod incoming;
+pub(crate) mod operation;
+pub(crate) mod outstanding;
+pub(crate) mod raw_buffer;
+pub(crate) mod scope;
+mod validate;

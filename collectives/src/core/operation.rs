@@ -1,0 +1,102 @@
+//! What can be done with a buffer.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+/// Two independent orders of operations, so that small control messages never wait behind data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Channel {
+    /// Gradients and weights.
+    Data,
+    /// Stop flags, votes, gathers of timings.
+    Control,
+}
+
+/// What is done with a buffer of `len` elements on every rank. Everything is in place.
+///
+/// All ranks must start the collective operations of one channel in the same order, with the same
+/// operation, element type and length; and either all on the same range of a backend's
+/// [buffer](crate::Collective::allocate), or all on other memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operation {
+    /// Every rank ends with the element-wise sum, bit-identical on all ranks. Ranks are added in
+    /// ascending order; but on the data channel, for a buffer in memory that the ranks of a node
+    /// share, first those of each node in ascending order, then the nodes' sums in the order of the
+    /// nodes' first ranks.
+    AllReduceSum,
+    /// Rank r ends with the same sum in the r-th of R equal parts; the other parts are unspecified,
+    /// but for elements that are zero on all ranks: they stay zero everywhere.
+    ReduceScatterSum,
+    /// Rank r contributes the r-th of R equal parts; every rank ends with all of them.
+    AllGather,
+    /// Every rank ends with the root's buffer.
+    Broadcast {
+        /// The rank whose buffer it is.
+        root: usize,
+    },
+    /// No rank leaves before all have entered. The buffer is empty.
+    Barrier,
+    /// Point to point: sends the buffer.
+    Send {
+        /// Receiving rank.
+        to: usize,
+        /// Matches the receiver's tag; at most [`Operation::TAG_MAX`].
+        tag: u16,
+    },
+    /// Point to point: fills the buffer. The sender's buffer has the same length.
+    Receive {
+        /// Sending rank.
+        from: usize,
+        /// Matches the sender's tag; at most [`Operation::TAG_MAX`].
+        tag: u16,
+    },
+}
+
+impl Operation {
+    /// Largest tag. MPI guarantees 32767 (MPI 4.0, section 9.1.2, `MPI_TAG_UB`); backends use those
+    /// above for themselves.
+    pub const TAG_MAX: u16 = 16_383;
+
+    /// The other rank of a point-to-point operation.
+    pub fn peer(self) -> Option<usize> {
+        match self {
+            Self::Send { to, .. } => Some(to),
+            Self::Receive { from, .. } => Some(from),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AllReduceSum => write!(formatter, "all-reduce"),
+            Self::ReduceScatterSum => write!(formatter, "reduce-scatter"),
+            Self::AllGather => write!(formatter, "all-gather"),
+            Self::Broadcast { root } => write!(formatter, "broadcast from rank {root}"),
+            Self::Barrier => write!(formatter, "barrier"),
+            Self::Send { to, tag } => write!(formatter, "send to rank {to} (tag {tag})"),
+            Self::Receive { from, tag } => {
+                write!(formatter, "receive from rank {from} (tag {tag})")
+            }
+        }
+    }
+}
+
+/// When an operation ran, and on how much.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Timing {
+    /// When the backend started it.
+    pub started: Instant,
+    /// When it was complete on this rank.
+    pub ended: Instant,
+    /// Size of the buffer in bytes.
+    pub bytes: usize,
+}
+
+impl Timing {
+    /// Time from start to end.
+    pub fn elapsed(&self) -> Duration {
+        self.ended.saturating_duration_since(self.started)
+    }
+}

@@ -1,0 +1,42 @@
+//! Arguments that a rank can know to be wrong without asking the others. All backends check them.
+
+use super::error::Error;
+use super::operation::Operation;
+use super::raw_buffer::RawBuffer;
+
+impl Operation {
+    /// Whether this rank may start the operation on a buffer.
+    pub(crate) fn validate(
+        self,
+        buffer: RawBuffer,
+        rank: usize,
+        world: usize,
+    ) -> Result<(), Error> {
+        let len = buffer.len();
+        let dtype = buffer.dtype();
+        let mismatch = |text: String| Err(Error::Mismatch { operation: self, rank, text });
+        match self {
+            Self::AllReduceSum | Self::ReduceScatterSum if !dtype.is_reducible() => {
+                Err(Error::Unsupported { operation: self, text: format!("a sum over {dtype:?}") })
+            }
+            Self::ReduceScatterSum | Self::AllGather if !len.is_multiple_of(world) => {
+                mismatch(format!("expected a multiple of {world} ranks, found {len} elements"))
+            }
+            Self::Broadcast { root } if root >= world => {
+                mismatch(format!("expected a root below {world}, found {root}"))
+            }
+            Self::Barrier if len != 0 => {
+                mismatch(format!("expected an empty buffer, found {len} elements"))
+            }
+            Self::Send { to: peer, .. } | Self::Receive { from: peer, .. }
+                if peer >= world || peer == rank =>
+            {
+                mismatch(format!("expected another rank below {world}, found {peer}"))
+            }
+            Self::Send { tag, .. } | Self::Receive { tag, .. } if tag > Self::TAG_MAX => {
+                mismatch(format!("expected a tag of at most {}, found {tag}", Self::TAG_MAX))
+            }
+            _ => Ok(()),
+        }
+    }
+}

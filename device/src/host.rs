@@ -1,0 +1,103 @@
+//! Memory of the host as loops over vectors like it.
+//!
+//! A block from the system's heap starts 16 bytes behind a page, so that every other vector of 64
+//! bytes crosses a cache line. Blocks here start at a line. Large ones are mapped and ask for huge
+//! pages: rows of a matrix lie pages apart, and every address has to be translated.
+#![allow(unsafe_code)] // allocation
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::ptr::NonNull;
+
+/// Bytes of a cache line; buffers start at one.
+pub const LINE_BYTES: usize = 64;
+
+/// Blocks from here on are mapped: at least one huge page of 2 MiB lies in them.
+#[cfg(target_os = "linux")]
+const MAPPED_BYTES_MIN: usize = 4 << 20;
+
+/// A zeroed block that this owns.
+#[derive(Debug)]
+pub(crate) struct HostMemory {
+    start: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: it owns its memory like a `Vec<u8>`.
+unsafe impl Send for HostMemory {}
+// SAFETY: as above; nothing is changed through a shared reference.
+unsafe impl Sync for HostMemory {}
+
+impl HostMemory {
+    /// So many bytes of zeros from a cache line on.
+    pub(crate) fn zeroed(bytes: usize) -> Self {
+        let layout = Layout::from_size_align(bytes, LINE_BYTES).expect("a size below isize::MAX");
+        let start = match bytes {
+            0 => Some(NonNull::without_provenance(
+                std::num::NonZero::new(LINE_BYTES).expect("not zero"),
+            )),
+            _ if is_mapped(layout) => map(bytes),
+            // SAFETY: the size is not zero.
+            _ => NonNull::new(unsafe { alloc_zeroed(layout) }),
+        };
+        Self { start: start.unwrap_or_else(|| handle_alloc_error(layout)), layout }
+    }
+
+    /// The first byte; aligned to a cache line.
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+}
+
+impl Drop for HostMemory {
+    fn drop(&mut self) {
+        match self.layout.size() {
+            0 => {}
+            // SAFETY: this block was mapped with this size, and nobody has it any more.
+            bytes if is_mapped(self.layout) => unsafe { unmap(self.start, bytes) },
+            // SAFETY: it was allocated with this layout, and nobody has it any more.
+            _ => unsafe { dealloc(self.start.as_ptr(), self.layout) },
+        }
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn is_mapped(layout: Layout) -> bool {
+    layout.size() >= MAPPED_BYTES_MIN
+}
+
+#[cfg(not(target_os = "linux"))]
+fn is_mapped(_layout: Layout) -> bool {
+    false
+}
+
+#[cfg(target_os = "linux")]
+fn map(bytes: usize) -> Option<NonNull<u8>> {
+    use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a new mapping wherever the system puts it.
+    let start = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, access, MapFlags::PRIVATE) };
+    let start = NonNull::new(start.ok()?)?;
+    // SAFETY: the pages of this mapping, whose content does not change. A kernel without huge
+    // pages, or without any for programs that ask, refuses, and nothing depends on them.
+    let _ = unsafe { madvise(start.as_ptr(), bytes, Advice::LinuxHugepage) };
+    Some(start.cast())
+}
+
+/// # Safety
+/// The block was mapped with this size, and nobody uses it any more.
+#[cfg(target_os = "linux")]
+unsafe fn unmap(start: NonNull<u8>, bytes: usize) {
+    // SAFETY: as this function. It only fails for what is no mapping.
+    let unmapped = unsafe { rustix::mm::munmap(start.as_ptr().cast(), bytes) };
+    debug_assert!(unmapped.is_ok(), "{unmapped:?}");
+}
+
+#[cfg(not(target_os = "linux"))]
+fn map(_bytes: usize) -> Option<NonNull<u8>> {
+    unreachable!("blocks are mapped on Linux alone")
+}
+
+#[cfg(not(target_os = "linux"))]
+unsafe fn unmap(_start: NonNull<u8>, _bytes: usize) {
+    unreachable!("blocks are mapped on Linux alone")
+}

@@ -1,0 +1,43 @@
+//! Where memory is, who allocates it, and who may use it.
+//!
+//! An [`Allocator`] hands out [`DeviceBuffer`]s of zeros in one [`Place`] and keeps a ledger of
+//! what they are for. A buffer owns its memory; a [`View`] or [`ViewMut`] borrows a range of it.
+//! The memory plan runs the same constructors with [`Allocator::counting`], which hands out buffers
+//! without memory: there is no second list of sizes that has to agree with the first.
+//!
+//! ```
+//! use device::Allocator;
+//!
+//! fn moments(allocator: &Allocator, len: usize) -> [device::DeviceBuffer<f32>; 2] {
+//!     ["Adam first moment", "Adam second moment"]
+//!         .map(|purpose| allocator.for_purpose(purpose).zeros(len))
+//! }
+//!
+//! let plan = Allocator::counting();
+//! moments(&plan, 1 << 40); // four terabytes each, of which none are allocated
+//! assert_eq!(plan.total_bytes(), 8 << 40);
+//!
+//! let [mut first, _] = moments(&Allocator::host(), 1000);
+//! first.host_mut()[3] = 1.0;
+//! assert_eq!(first.view().slice(2..5).host(), [0.0, 1.0, 0.0]);
+//! ```
+
+mod allocator;
+mod buffer;
+mod element;
+mod host;
+mod view;
+
+pub use allocator::{Allocator, Item};
+pub use buffer::{DeviceBuffer, Keeper};
+pub use element::Element;
+pub use host::LINE_BYTES;
+pub use view::{View, ViewMut};
+
+/// Where memory is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Place {
+    /// Memory of the host, which the processor reads and writes directly.
+    Host,
+}

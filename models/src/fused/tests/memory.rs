@@ -1,0 +1,87 @@
+//! The memory plan: what a constructor with a counting allocator records.
+
+use device::{Allocator, Item};
+
+use super::{MICRO_BATCH, families};
+use crate::config::Family;
+use crate::fused::{Fused, Options, matmul_kernel};
+use crate::memory::PACKED_WEIGHTS;
+use crate::workload::Compute;
+use crate::{Layout, MicroBatch, ModelConfig};
+
+/// What the engine allocates, without allocating it.
+fn plan(config: &ModelConfig, micro_batch: MicroBatch, options: Options) -> Vec<Item> {
+    let allocator = Allocator::counting();
+    Fused::new(config, Layout::new(config), micro_batch, options, &allocator).unwrap();
+    allocator.items()
+}
+
+#[test]
+fn the_plan_names_every_byte_of_gpt2_124m() {
+    let config = ModelConfig {
+        family: Family::Gpt,
+        layers: 12,
+        width: 768,
+        heads: 12,
+        feed_forward: 3072,
+        vocabulary: 50257,
+        context: 1024,
+    };
+    let micro_batch = MicroBatch { sequences: 4, tokens: 256 };
+    let plan = plan(&config, micro_batch, Compute::F32.into());
+    let saved: u64 = plan[..4].iter().map(|item| item.bytes).sum();
+    // 10 C + 4 + H per token and block, and the last stream and norm.
+    assert_eq!(saved, 4 * 1024 * (12 * (10 * 768 + 4 + 12) + 768 + 2));
+    // Normed, branch, gradient, hidden and wide; a norm's sums of 32 groups of rows.
+    assert_eq!(plan[4].bytes, 4 * (1024 * (3 * 768 + 2 * 3072) + 32 * 2 * 768));
+    assert_eq!(plan[5].bytes, 4 * 1024 * (50257 + 130));
+}
+
+#[test]
+fn recomputation_saves_one_block_and_every_input() {
+    for (index, mut config) in families().into_iter().enumerate() {
+        config.layers = 5;
+        for (compute, element) in [(Compute::F32, 4), (Compute::Bf16, 2)] {
+            let bytes = |recompute| -> u64 {
+                let options = Options { recompute, ..compute.into() };
+                plan(&config, MICRO_BATCH, options).iter().map(|item| item.bytes).sum()
+            };
+            // Per token of a block that is not saved: qkv, the heads' outputs, the stream between
+            // the halves, the feed-forward layer; log-sum-exps and the norms' statistics are wide.
+            let (expanded, stats) = match config.family {
+                Family::Gpt => (config.feed_forward, 2),
+                Family::Llama(_) => (2 * config.feed_forward, 1),
+            };
+            let elements = config.qkv_width() + 2 * config.width + expanded;
+            let block = 14 * (elements * element + (config.heads + 2 * stats) * 4);
+            assert_eq!(bytes(false) - bytes(true), 4 * block as u64, "family {index}, {compute}");
+        }
+    }
+}
+
+#[test]
+fn packed_weights_take_every_weight_of_a_block_twice_and_the_table_once() {
+    for config in families() {
+        for compute in [Compute::F32, Compute::Bf16] {
+            let element = match matmul_kernel(compute) {
+                "amx_bf16" | "avx512bf16" => 2,
+                _ => 4, // as it is, or widened
+            };
+            let options = Options { pack_weights: true, ..compute.into() };
+            let plan = plan(&config, MICRO_BATCH, options);
+            let packed = plan.iter().find(|item| item.purpose == PACKED_WEIGHTS).unwrap();
+            let layout = Layout::new(&config);
+            let is_vector = |shape: &[usize]| shape.len() == 1;
+            let tensors = layout.tensors().iter().filter(|tensor| !is_vector(&tensor.shape));
+            let bytes = |names: &[&str]| -> usize {
+                let of = tensors.clone().filter(|t| names.iter().any(|name| t.name.contains(name)));
+                of.map(|tensor| element * tensor.range.len()).sum()
+            };
+            let head = if config.is_tied() { "wte" } else { "lm_head" };
+            let least = 2 * bytes(&["attn.", "mlp."]) + bytes(&[head]);
+            // Columns fill up whole vectors, of which these small widths leave much.
+            let found = packed.bytes as usize;
+            assert!((least..2 * least).contains(&found), "{found} of {least} bytes: {options:?}");
+        }
+    }
+}

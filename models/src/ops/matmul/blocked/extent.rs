@@ -1,0 +1,31 @@
+//! The dimensions of a product, and what else its blocks depend on.
+
+use crate::ops::Element;
+use crate::ops::matmul::tile::Kernel;
+
+/// The dimensions of a product C (m, n) = A (m, k) B (k, n).
+#[derive(Debug, Clone, Copy)]
+pub(in crate::ops) struct ProductShape {
+    pub(in crate::ops) m: usize,
+    pub(in crate::ops) n: usize,
+    pub(in crate::ops) k: usize,
+}
+
+/// A product as far as its blocks, and the memory that they take, depend on it.
+#[derive(Debug, Clone, Copy)]
+pub struct Extent {
+    pub(in crate::ops) shape: ProductShape,
+    /// Whether k is contiguous in A.
+    pub(in crate::ops) left_has_contiguous_rows: bool,
+    /// Whether B comes in panels.
+    pub(in crate::ops) right_is_packed: bool,
+    /// Whether sums are rounded once they are complete, so that they are buffered before.
+    pub(in crate::ops) output_is_narrow: bool,
+}
+
+impl Extent {
+    /// Whether A is packed, else the micro-kernel reads it in place.
+    pub(super) fn packs_left<E: Element>(&self, kernel: &Kernel<E::Wide>) -> bool {
+        !(self.left_has_contiguous_rows && kernel.reads_in_place::<E>(self.shape.k))
+    }
+}

@@ -1,0 +1,18 @@
+//! Operands copied into the order in which the micro-kernels read them.
+//!
+//! A packed element is as large as a wide element. It holds one element, widened, or where the
+//! kernel takes pairs two that follow each other along k; behind an odd k comes a zero.
+
+mod gather;
+mod left;
+mod right;
+mod step;
+mod transpose;
+mod weight;
+
+pub(in crate::ops) use gather::{GATHER_ROWS, gathered_row_steps};
+pub(in crate::ops) use left::pack_left;
+pub(in crate::ops) use right::{Right, pack_right, pack_right_padded};
+pub(in crate::ops) use transpose::{SIDE as TRANSPOSE_SIDE, transpose_block};
+pub(in crate::ops) use weight::{Form, PackedForm, WeightShape, right_operand};
+pub use weight::{PackedWeight, Weight};

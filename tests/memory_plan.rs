@@ -1,0 +1,254 @@
+//! The memory plan agrees with the peak memory of a run.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+#[cfg(feature = "mpi")]
+#[path = "support/denied_ranks.rs"]
+mod denied_ranks;
+#[cfg(feature = "mpi")]
+#[path = "support/seccomp.rs"]
+mod seccomp;
+mod support;
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+
+#[cfg(feature = "mpi")]
+use denied_ranks::Denied;
+use serde_json::Value;
+use support::{Folder, Running, mpirun, resident_bytes, run, yardstick};
+
+/// Large enough that every item of the plan exceeds the tolerance, and that a run takes seconds.
+const SIZES: [&str; 7] = [
+    "model.width=384",
+    "model.heads=6",
+    "model.feed_forward=1536",
+    "model.layers=4",
+    "model.vocabulary=4096",
+    "model.context=256",
+    "batch.sequence_tokens=256",
+];
+
+/// A run.
+struct Case {
+    /// The settings that distinguish it, for messages.
+    chosen: Vec<&'static str>,
+    settings: Vec<&'static str>,
+    ranks: usize,
+}
+
+impl Case {
+    /// One of eight cases, in which each two of family, format, ranks, sharding, recomputation and
+    /// packed weights occur in all four combinations.
+    fn new(number: usize) -> Self {
+        let bit = |at: usize| number >> at & 1;
+        let family = bit(0);
+        let format = bit(1);
+        let ranks = bit(2);
+        let sharded = family ^ format;
+        let recomputed = family ^ ranks;
+        let packed = family ^ format ^ ranks;
+        let of = |choice: usize, [no, yes]: [&'static str; 2]| if choice == 0 { no } else { yes };
+        let chosen = [
+            of(family, ["smoke", "llama-smoke"]),
+            of(format, ["precision.compute=f32", "precision.compute=bf16"]),
+            of(ranks, ["batch.global_sequences=4", "batch.global_sequences=8"]),
+            of(sharded, ["run.shard_optimizer=false", "run.shard_optimizer=true"]),
+            of(recomputed, [KEPT, RECOMPUTED]),
+            of(packed, ["batch.micro_sequences=4", SMALL_MICRO_BATCHES]),
+        ];
+        let settings = SIZES.iter().chain(&chosen[1..]).flat_map(|&setting| ["--set", setting]);
+        let settings = ["--workload", chosen[0]].into_iter().chain(settings).collect();
+        Self { chosen: chosen.to_vec(), settings, ranks: ranks + 1 }
+    }
+
+    /// The default workload, which is so small that the overhead of processes and threads matters.
+    fn small(ranks: usize, chosen: &'static str) -> Self {
+        Self { chosen: vec![chosen], settings: vec!["--set", chosen], ranks }
+    }
+
+    /// Planned bytes of all ranks.
+    fn planned(&self, extra: &[&str]) -> u64 {
+        let ranks = self.ranks.to_string();
+        let plan = ["plan", "--json", "--ranks", &ranks];
+        let plan = run(&[&plan, &self.settings[..], extra].concat()).expect(0).stdout;
+        let plan = serde_json::from_str::<Value>(&plan).unwrap();
+        plan["total_bytes"].as_u64().unwrap() * self.ranks as u64
+    }
+
+    /// Trains three steps and saves.
+    fn run(&self) -> Measured {
+        let is_single = self.ranks == 1;
+        self.run_by(|args| if is_single { yardstick(args) } else { mpirun(self.ranks, args) })
+    }
+
+    /// The same with another command. A run frees nothing before its end, so that the peak is found
+    /// by sampling.
+    fn run_by(&self, command: impl FnOnce(&[&str]) -> Command) -> Measured {
+        let folder = Folder::new();
+        let out = folder.text();
+        let arguments = [&["train", "--steps", "3", "--out", &out], &self.settings[..]].concat();
+        // One run at a time: on a busy machine the peak could be between two samples.
+        static EXCLUSIVE: Mutex<()> = Mutex::new(());
+        let _guard = EXCLUSIVE.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut peak = 0;
+        let mut polls = 0;
+        let mut running = Running::start(command(&arguments));
+        let code = running.poll_until_exit(|started| {
+            polls += 1;
+            if polls % 2 != 0 {
+                return; // a sample slows the ranks
+            }
+            let ranks = if self.ranks == 1 { vec![started] } else { children(started) };
+            let all = (ranks.len() == self.ranks).then(|| bytes_of_release(&ranks)).flatten();
+            peak = peak.max(all.unwrap_or(0));
+        });
+        assert_eq!(code, Some(0));
+        let record = folder.record();
+        let ranks = record["ranks"].as_array().unwrap().iter();
+        let planned = ranks.map(|rank| rank["planned_bytes"].as_u64().unwrap()).sum();
+        Measured { planned, peak, chosen: self.chosen.clone() }
+    }
+}
+
+/// Pages of the program's file in a release build, measured on one rank.
+const RELEASE_PROGRAM_BYTES: u64 = 6684 << 10;
+
+/// The memory that the ranks would have with a release build, which the plan assumes: other builds
+/// have twice as many pages of the program.
+fn bytes_of_release(ranks: &[u32]) -> Option<u64> {
+    let resident = resident_bytes(ranks)?;
+    let folder = Path::new(env!("CARGO_BIN_EXE_yardstick")).parent().unwrap();
+    let is_release = folder.ends_with("release");
+    let program = if is_release { resident.program } else { RELEASE_PROGRAM_BYTES };
+    Some(resident.total - resident.program + program)
+}
+
+/// Bytes of all ranks of a run together.
+struct Measured {
+    /// From the record.
+    planned: u64,
+    peak: u64,
+    chosen: Vec<&'static str>,
+}
+
+impl Measured {
+    /// A description of the error of the plan, if it is too large.
+    fn error(&self) -> Option<String> {
+        let Self { planned, peak, chosen } = self;
+        let ratio = *planned as f64 / *peak as f64;
+        let text = || format!("{ratio:.3}: {planned} planned, {peak} measured: {chosen:?}");
+        ((ratio - 1.0).abs() >= 0.05).then(text)
+    }
+}
+
+const KEPT: &str = "run.recompute=false";
+const RECOMPUTED: &str = "run.recompute=true";
+
+/// Two micro-batches per step, so small that weights stay packed between them.
+const SMALL_MICRO_BATCHES: &str = "batch.micro_sequences=2";
+
+/// The child processes of a process.
+fn children(process: u32) -> Vec<u32> {
+    let path = format!("/proc/{process}/task/{process}/children");
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    text.split_whitespace().map(|id| id.parse().unwrap()).collect()
+}
+
+#[test]
+fn the_plan_is_within_5_percent_of_the_peak() {
+    let mut errors = Vec::new();
+    let small = [Case::small(1, "run.threads=8"), Case::small(4, "run.threads=1")];
+    let cases = (0..8).map(Case::new).chain(small);
+    for case in cases.filter(|case| case.ranks == 1 || cfg!(feature = "mpi")) {
+        let run = case.run();
+        assert_eq!(run.planned, case.planned(&[]), "`plan` and record: {:?}", case.chosen);
+        errors.extend(run.error());
+    }
+    assert!(errors.is_empty(), "{}", errors.join("\n"));
+}
+
+/// Ranks do not hold an imported tensor twice. Here the largest is the embedding table, and a
+/// sharded optimizer in bf16 has the smallest memory for everything else.
+#[cfg(feature = "mpi")]
+#[test]
+fn the_plan_holds_with_imported_weights() {
+    let settings = [
+        "model.vocabulary=50304",
+        "model.width=384",
+        "model.layers=2",
+        "model.context=64",
+        "batch.sequence_tokens=64",
+        "batch.micro_sequences=2",
+        "batch.global_sequences=4",
+        "precision.compute=bf16",
+        "run.shard_optimizer=true",
+    ];
+    let settings = settings.into_iter().flat_map(|setting| ["--set", setting]).collect();
+    let case = Case { chosen: vec!["--init-from"], settings, ranks: 2 };
+    let folder = Folder::new();
+    let exported = support::text(&folder.sibling("exported"));
+    folder.train(&[&["--steps", "1"], &case.settings[..]].concat()).expect(0);
+    run(&["export", &folder.text(), "--out", &exported]).expect(0);
+    let init_from = ["--init-from", &exported];
+    let run = case.run_by(|arguments| mpirun(case.ranks, &[arguments, &init_from].concat()));
+    assert_eq!(run.error(), None);
+}
+
+/// Not a test by itself: the entry point of a rank of the test below.
+#[cfg(feature = "mpi")]
+#[test]
+fn rank_of_a_job() {
+    denied_ranks::become_yardstick();
+}
+
+/// MPI carries gradients if a rank cannot create or map shared memory, which is known only when
+/// ranks have started: the plan beforehand assumes that it can.
+#[cfg(feature = "mpi")]
+#[test]
+fn the_plan_holds_without_shared_memory() {
+    let mut errors = Vec::new();
+    for denied in [Denied::Creating(1), Denied::Opening(1)] {
+        for case in [4, 5].map(Case::new) {
+            let run = case.run_by(|arguments| denied_ranks::two_ranks(Some(denied), arguments));
+            let planned = case.planned(&[]);
+            assert_ne!(run.planned, planned, "{denied:?}: {:?}", case.chosen);
+            errors.extend(run.error().map(|error| format!("{denied:?}: {error}")));
+        }
+    }
+    assert!(errors.is_empty(), "{}", errors.join("\n"));
+}
+
+#[test]
+fn a_plan_states_whether_it_is_an_estimate() {
+    for (engine, tolerance) in [("fused", Value::Null), ("candle", 0.2.into())] {
+        let engine = format!("run.engine={engine}");
+        let plan = ["plan", "--set", &engine];
+        let text = run(&plan).expect(0).stdout;
+        assert_eq!(text.contains("estimate"), tolerance.is_number(), "{text}");
+        assert_eq!(text.contains("within 20 % of what it allocates"), tolerance.is_number());
+        let json = run(&[&plan[..], &["--json"]].concat()).expect(0).stdout;
+        let json: Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(json.get("activation_tolerance"), Some(&tolerance));
+    }
+}
+
+#[test]
+fn recomputation_saves_memory() {
+    for case in (0..8).map(Case::new) {
+        let [kept, recomputed] = [KEPT, RECOMPUTED].map(|run| case.planned(&["--set", run]));
+        assert!(recomputed < kept - (8 << 20), "{:?}: {kept}, {recomputed} bytes", case.chosen);
+    }
+}
+
+#[test]
+fn packed_weights_are_planned_for_small_micro_batches() {
+    for case in (0..8).map(Case::new) {
+        let [packed, unpacked] = ["run.pack_weights=true", "run.pack_weights=false"]
+            .map(|run| case.planned(&["--set", run]));
+        let is_small = case.chosen.contains(&SMALL_MICRO_BATCHES);
+        assert_eq!(packed > unpacked + (20 << 20), is_small, "{:?}", case.chosen);
+        assert_eq!(packed == unpacked, !is_small, "{:?}", case.chosen);
+    }
+}

@@ -1,0 +1,130 @@
+//! The folder of a run and its files.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::process::{Finished, finish, mpirun, run};
+
+/// The folder `run` in a temporary folder; it does not exist before a run creates it.
+#[derive(Debug)]
+pub struct Folder {
+    temporary: tempfile::TempDir,
+}
+
+impl Folder {
+    pub fn new() -> Self {
+        Self { temporary: tempfile::tempdir().unwrap() }
+    }
+
+    pub fn path(&self) -> PathBuf {
+        self.sibling("run")
+    }
+
+    pub fn text(&self) -> String {
+        text(&self.path())
+    }
+
+    /// Another path in the temporary folder.
+    pub fn sibling(&self, name: &str) -> PathBuf {
+        self.temporary.path().join(name)
+    }
+
+    /// Runs `yardstick train` with this folder as `--out`.
+    #[track_caller]
+    pub fn train(&self, flags: &[&str]) -> Finished {
+        run(&[&["train", "--out", &self.text()], flags].concat())
+    }
+
+    /// Runs `yardstick train` under mpirun with this folder as `--out`.
+    #[track_caller]
+    pub fn train_on(&self, ranks: usize, flags: &[&str]) -> Finished {
+        finish(mpirun(ranks, &[&["train", "--out", &self.text()], flags].concat()))
+    }
+
+    pub fn record(&self) -> Value {
+        record(&self.path())
+    }
+
+    /// Rank 0's loss at each step.
+    pub fn losses(&self) -> Vec<LossBits> {
+        let bits = |line: &StepLine| LossBits { step: line.step(), bits: line.loss().to_bits() };
+        self.steps(0).iter().map(bits).collect()
+    }
+
+    /// What a run has computed.
+    pub fn result(&self) -> RunResult {
+        RunResult { losses: self.losses(), fingerprint: self.record()["fingerprint"].clone() }
+    }
+
+    /// Every line of one rank's steps.
+    pub fn steps(&self, rank: usize) -> Vec<StepLine> {
+        let path = self.path().join(format!("steps/r{rank:06}.jsonl"));
+        let text = std::fs::read_to_string(&path).unwrap();
+        text.lines().map(|line| StepLine(serde_json::from_str(line).unwrap())).collect()
+    }
+
+    /// Number of checkpoints in the folder, committed or not.
+    pub fn checkpoint_count(&self) -> usize {
+        let entries = std::fs::read_dir(self.path().join("checkpoints")).unwrap();
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.filter(|name| name.starts_with("s00")).count()
+    }
+
+    /// Name of the newest checkpoint.
+    pub fn newest_checkpoint(&self) -> String {
+        let listed = run(&["ckpt", "ls", "--json", &self.text()]).expect(0).stdout;
+        let listed: Value = serde_json::from_str(&listed).unwrap();
+        listed[0]["name"].as_str().unwrap().to_owned()
+    }
+}
+
+/// What a run has computed.
+#[derive(Debug, PartialEq)]
+pub struct RunResult {
+    pub losses: Vec<LossBits>,
+    pub fingerprint: Value,
+}
+
+/// The bits of the loss of one step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LossBits {
+    pub step: u64,
+    pub bits: u64,
+}
+
+impl LossBits {
+    pub fn loss(self) -> f64 {
+        f64::from_bits(self.bits)
+    }
+
+    /// |self - other| / self.
+    pub fn relative_difference(self, other: Self) -> f64 {
+        (self.loss() - other.loss()).abs() / self.loss()
+    }
+}
+
+/// One line of `steps/rRRRRRR.jsonl`.
+#[derive(Debug)]
+pub struct StepLine(pub Value);
+
+impl StepLine {
+    pub fn step(&self) -> u64 {
+        self.0["step"].as_u64().unwrap()
+    }
+
+    pub fn loss(&self) -> f64 {
+        self.0["loss"].as_f64().unwrap()
+    }
+}
+
+/// `record.json` of a folder.
+pub fn record(folder: &Path) -> Value {
+    let text = std::fs::read_to_string(folder.join("record.json")).unwrap();
+    serde_json::from_str(&text).unwrap()
+}
+
+/// A path as text.
+pub fn text(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}

@@ -1,0 +1,61 @@
+//! Maps the flat buffers of training to the named tensors of a checkpoint.
+
+use checkpoint::{Dtype, Part, PartMut, TensorBox};
+use models::Layout;
+
+use crate::step::{Piece, State, StateBuffersMut, WEIGHTS};
+
+/// Name of a buffer's tensor in a checkpoint.
+fn name_in_checkpoint(prefix: &str, tensor: &str) -> String {
+    format!("{prefix}.{tensor}")
+}
+
+/// Name of a weight in a checkpoint.
+pub(crate) fn weight_in_checkpoint(tensor: &str) -> String {
+    name_in_checkpoint(WEIGHTS, tensor)
+}
+
+/// What this rank saves: its part of every bucket, so that each element is written by one rank.
+pub(crate) fn saved<'state>(state: &'state State<'_>) -> Vec<Part<'state>> {
+    let mut parts = Vec::new();
+    for buffer in state.buffers() {
+        for piece in state.shard.saved() {
+            let mut data = &buffer.elements[buffer.order.of(&piece)];
+            for tensor in boxes(buffer.prefix, &state.layout, &piece) {
+                let (own, rest) = data.split_at(tensor.elements());
+                parts.push(Part { tensor, data: bytemuck::cast_slice(own) });
+                data = rest;
+            }
+        }
+    }
+    parts
+}
+
+/// The state that this rank holds, to be filled from a checkpoint of any world size.
+pub(crate) fn held<'state>(state: &'state mut State<'_>) -> Vec<PartMut<'state>> {
+    let mut parts = Vec::new();
+    let StateBuffersMut { shard, layout, buffers } = state.buffers_mut();
+    for buffer in buffers {
+        let mut rest = buffer.elements;
+        let mut position = 0;
+        for piece in shard.pieces() {
+            let range = buffer.order.of(piece);
+            rest = rest.split_at_mut(range.start - position).1;
+            position = range.end;
+            for tensor in boxes(buffer.prefix, layout, piece) {
+                let (own, tail) = rest.split_at_mut(tensor.elements());
+                parts.push(PartMut { tensor, data: bytemuck::cast_slice_mut(own) });
+                rest = tail;
+            }
+        }
+    }
+    parts
+}
+
+/// The boxes (ranges of a tensor in each dimension) that a piece consists of, in order.
+fn boxes(prefix: &str, layout: &Layout, piece: &Piece) -> impl Iterator<Item = TensorBox> {
+    let tensor = &layout.tensors()[piece.tensor];
+    let name = name_in_checkpoint(prefix, &tensor.name);
+    let elements = piece.flat.start - tensor.range.start..piece.flat.end - tensor.range.start;
+    TensorBox::covering(&name, Dtype::F32, &tensor.shape, elements).into_iter()
+}

@@ -1,0 +1,97 @@
+//! What all formats of token files have in common: formats, element types, and checks of fields and
+//! sizes.
+
+use std::path::Path;
+
+use serde::Serialize;
+
+use crate::data::error::DataError;
+
+/// Format of a token file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Format {
+    /// llm.c: a header of 1024 bytes, then tokens.
+    #[value(name = "llmc")]
+    #[serde(rename = "llmc")]
+    LlmC,
+    /// nanoGPT: uint16 tokens and nothing else.
+    Raw,
+    /// Megatron-LM: tokens in `.bin`, lengths of documents in `.idx`.
+    Megatron,
+}
+
+/// Number format of one token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TokenType {
+    /// 1 byte, unsigned.
+    Uint8,
+    /// 2 bytes, unsigned.
+    Uint16,
+    /// 4 bytes, signed; a negative id is an error.
+    Int32,
+    /// 4 bytes, unsigned.
+    Uint32,
+}
+
+impl TokenType {
+    /// Size of one token, bytes.
+    pub fn bytes(self) -> usize {
+        match self {
+            Self::Uint8 => 1,
+            Self::Uint16 => 2,
+            Self::Int32 | Self::Uint32 => 4,
+        }
+    }
+}
+
+/// Format, type and number of the tokens of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::data) struct TokenLayout {
+    pub(super) format: Format,
+    pub(super) token_type: TokenType,
+    /// Bytes before the first token.
+    pub(super) header_bytes: usize,
+    pub(in crate::data) tokens: u64,
+    /// `None` where the format does not record documents.
+    pub(super) documents: Option<u64>,
+}
+
+/// `N` bytes of a slice as an array; `None` past its end.
+pub(super) fn field<const N: usize>(bytes: &[u8], offset: usize) -> Option<[u8; N]> {
+    bytes.get(offset..offset.checked_add(N)?)?.try_into().ok()
+}
+
+/// The 32-bit number at a position counted in such numbers.
+pub(super) fn int(bytes: &[u8], index: usize) -> Option<u32> {
+    field(bytes, 4 * index).map(u32::from_le_bytes)
+}
+
+/// Checks the size of a file; `reason` says why it is expected.
+pub(super) fn check_size(
+    path: &Path,
+    found_bytes: u64,
+    expected_bytes: u64,
+    reason: &str,
+) -> Result<(), DataError> {
+    if found_bytes < expected_bytes {
+        return Err(DataError::Truncated {
+            path: path.to_owned(),
+            expected_bytes,
+            found_bytes,
+            reason: reason.to_owned(),
+        });
+    }
+    if found_bytes > expected_bytes {
+        let expected = format!("the end of the file ({reason})");
+        let found = format!("{} more bytes", found_bytes - expected_bytes);
+        return Err(malformed(path, expected_bytes, expected, found));
+    }
+    Ok(())
+}
+
+/// An error for a bad field, without a hint.
+pub(super) fn malformed(path: &Path, offset: u64, expected: String, found: String) -> DataError {
+    DataError::Malformed { path: path.to_owned(), offset, expected, found, hint: String::new() }
+}

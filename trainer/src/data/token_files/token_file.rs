@@ -1,0 +1,145 @@
+//! One token file of any format: opening, scanning and reading it.
+
+use std::{
+    ffi::OsStr,
+    path::{Path, PathBuf},
+};
+
+use rayon::prelude::*;
+
+use super::format::{TokenLayout, TokenType, int};
+use super::megatron::Index;
+use super::mmap::MappedFile;
+use super::{llmc, raw};
+use crate::data::error::DataError;
+
+/// Bytes hashed and then checked at a time, so that the second pass reads from cache.
+const SCAN_PIECE_BYTES: usize = 8 << 20;
+
+/// A memory-mapped token file.
+#[derive(Debug)]
+pub(in crate::data) struct TokenFile {
+    pub(super) path: PathBuf,
+    pub(in crate::data) layout: TokenLayout,
+    bytes: MappedFile,
+}
+
+/// Result of reading every byte of a token file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::data) struct Scan {
+    /// BLAKE3 of the whole file, 64 hexadecimal digits, as `b3sum` prints it.
+    pub(super) digest: String,
+    /// Largest token id; `None` in a file without tokens.
+    pub(in crate::data) largest: Option<u32>,
+}
+
+impl TokenFile {
+    /// Opens a token file and checks everything but the tokens themselves.
+    ///
+    /// llm.c files are recognised by their magic, Megatron files by the `.idx` file next to them
+    /// (`path` may also name the `.idx`); anything else is read as nanoGPT's uint16.
+    pub(in crate::data) fn open(path: &Path) -> Result<Self, DataError> {
+        let is_index = path.extension() == Some(OsStr::new("idx"));
+        let path = if is_index { path.with_extension("bin") } else { path.to_owned() };
+        let bytes = MappedFile::open(&path)?;
+        let index_path = path.with_extension("idx");
+        let layout = if llmc::is_magic(int(&bytes, 0)) {
+            llmc::parse(&path, &bytes)?
+        } else if index_path.exists() {
+            let index = MappedFile::open(&index_path)?;
+            Index::parse(&index_path, &index)?.layout(&path, bytes.len() as u64)?
+        } else {
+            raw::parse(&path, &bytes)?
+        };
+        Ok(Self { path, layout, bytes })
+    }
+
+    /// Size of the file, bytes.
+    pub(super) fn size_bytes(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
+    /// Copies the tokens from position `start` on, as many as `out` holds.
+    ///
+    /// # Panics
+    /// When the range is not inside the file.
+    pub(in crate::data) fn read(&self, start: u64, out: &mut [u32]) {
+        let width = self.layout.token_type.bytes();
+        let from = start as usize * width;
+        let bytes = &self.payload()[from..from + out.len() * width];
+        match self.layout.token_type {
+            TokenType::Uint8 => {
+                out.iter_mut().zip(bytes).for_each(|(out, byte)| *out = u32::from(*byte));
+            }
+            TokenType::Uint16 => {
+                for (out, pair) in out.iter_mut().zip(bytes.as_chunks().0) {
+                    *out = u32::from(u16::from_le_bytes(*pair));
+                }
+            }
+            TokenType::Int32 | TokenType::Uint32 => {
+                for (out, four) in out.iter_mut().zip(bytes.as_chunks().0) {
+                    *out = u32::from_le_bytes(*four);
+                }
+            }
+        }
+    }
+
+    /// Reads the whole file once, on the threads of the current rayon pool.
+    pub(in crate::data) fn scan(&self) -> Scan {
+        let (header, payload) = self.bytes.split_at(self.layout.header_bytes);
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(header);
+        let mut found = None;
+        for piece in payload.chunks(SCAN_PIECE_BYTES) {
+            hasher.update_rayon(piece);
+            let token_type = self.layout.token_type;
+            let parts = piece.par_chunks(SCAN_PIECE_BYTES / 32);
+            found = found.max(parts.map(|part| largest(part, token_type)).max().flatten());
+        }
+        Scan { digest: hasher.finalize().to_hex().to_string(), largest: found }
+    }
+
+    /// Checks the largest token of a scan against the vocabulary.
+    ///
+    /// # Errors
+    /// [`DataError::TokenTooLarge`] with the offset of the first such token.
+    pub(super) fn check_vocabulary(&self, scan: &Scan, vocabulary: usize) -> Result<(), DataError> {
+        let too_large = |token: u32| token as usize >= vocabulary;
+        if !scan.largest.is_some_and(too_large) {
+            return Ok(());
+        }
+        let mut token = [0];
+        let first = (0..self.layout.tokens).find(|position| {
+            self.read(*position, &mut token);
+            too_large(token[0])
+        });
+        let token_type = self.layout.token_type;
+        let is_signed = token_type == TokenType::Int32;
+        let position = first.unwrap_or(0) as usize;
+        Err(DataError::TokenTooLarge {
+            path: self.path.clone(),
+            offset: (self.layout.header_bytes + position * token_type.bytes()) as u64,
+            token: if is_signed { i64::from(token[0] as i32) } else { i64::from(token[0]) },
+            vocabulary,
+        })
+    }
+
+    fn payload(&self) -> &[u8] {
+        &self.bytes[self.layout.header_bytes..]
+    }
+}
+
+/// Largest token of some bytes; the loops are simple enough for the compiler to vectorise.
+fn largest(bytes: &[u8], token_type: TokenType) -> Option<u32> {
+    match token_type {
+        TokenType::Uint8 => bytes.iter().max().map(|token| u32::from(*token)),
+        TokenType::Uint16 => {
+            let (pairs, _) = bytes.as_chunks();
+            pairs.iter().map(|pair| u16::from_le_bytes(*pair)).max().map(u32::from)
+        }
+        TokenType::Int32 | TokenType::Uint32 => {
+            let (fours, _) = bytes.as_chunks();
+            fours.iter().map(|four| u32::from_le_bytes(*four)).max()
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! The communicator of a rank: how it reaches the other ranks, and how long it waits for them.
+
+use std::mem::ManuallyDrop;
+use std::time::{Duration, Instant};
+
+use checkpoint::{Peers, PeersError};
+use collectives::Collective;
+
+/// A rank's access to all ranks of the run.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ranks<'world> {
+    pub(crate) collective: &'world dyn Collective,
+    /// How long one operation may take before it fails.
+    pub(crate) timeout: Duration,
+}
+
+impl<'world> Ranks<'world> {
+    pub(crate) fn new(collective: &'world dyn Collective, timeout: Duration) -> Self {
+        Self { collective, timeout }
+    }
+
+    /// The same ranks with another timeout.
+    pub(crate) fn with_timeout(self, timeout: Duration) -> Self {
+        Self { timeout, ..self }
+    }
+
+    pub(crate) fn rank(&self) -> usize {
+        self.collective.rank()
+    }
+
+    pub(crate) fn world(&self) -> usize {
+        self.collective.world()
+    }
+
+    /// Whether this is the only rank.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.world() == 1
+    }
+
+    /// The deadline of an operation that starts now.
+    pub(crate) fn deadline(&self) -> Instant {
+        Instant::now() + self.timeout
+    }
+
+    /// All-gather of payloads of different lengths: lengths first, then padded bytes.
+    pub(crate) fn gather_bytes(&self, payload: &[u8]) -> Result<Vec<Vec<u8>>, collectives::Error> {
+        let deadline = self.deadline();
+        // Never freed after an error, as the network may still write to them.
+        let mut lengths = ManuallyDrop::new(vec![0.0_f64; self.world()]);
+        lengths[self.rank()] = payload.len() as f64;
+        self.collective.all_gather(&mut lengths, deadline)?;
+        let lengths = ManuallyDrop::into_inner(lengths);
+        let longest = lengths.iter().fold(0.0_f64, |a, &b| a.max(b)) as usize;
+        let mut bytes = ManuallyDrop::new(vec![0_u8; longest * self.world()]);
+        bytes[self.rank() * longest..][..payload.len()].copy_from_slice(payload);
+        self.collective.all_gather(&mut bytes, deadline)?;
+        let bytes = ManuallyDrop::into_inner(bytes);
+        let payload_of =
+            |(rank, &len): (usize, &f64)| bytes[rank * longest..][..len as usize].to_vec();
+        Ok(lengths.iter().enumerate().map(payload_of).collect())
+    }
+}
+
+impl Peers for Ranks<'_> {
+    fn rank(&self) -> usize {
+        self.collective.rank()
+    }
+
+    fn world(&self) -> usize {
+        self.collective.world()
+    }
+
+    fn all_gather(&self, payload: &[u8]) -> Result<Vec<Vec<u8>>, PeersError> {
+        self.gather_bytes(payload).map_err(PeersError::new)
+    }
+}

@@ -1,0 +1,32 @@
+//! Reading and writing the JSON files of a run.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::error::Error;
+use checkpoint::durable;
+
+/// Replaces a file by a value as JSON, durably.
+///
+/// # Panics
+/// When the value cannot be serialized, which plain data always can.
+pub(super) fn write(path: &Path, value: &impl Serialize) -> Result<(), Error> {
+    let mut bytes = serde_json::to_vec_pretty(value).expect("plain data in memory");
+    bytes.push(b'\n');
+    Ok(durable::replace(path, &bytes)?)
+}
+
+/// Parses the content of the file at `path`; `expected` describes it in errors.
+pub(super) fn parse<T: for<'de> Deserialize<'de>>(
+    path: &Path,
+    bytes: &[u8],
+    expected: &'static str,
+) -> Result<T, Error> {
+    serde_json::from_slice(bytes).map_err(|source| Error::Malformed {
+        path: path.to_owned(),
+        line: source.line(),
+        expected,
+        source,
+    })
+}

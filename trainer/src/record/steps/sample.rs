@@ -1,0 +1,159 @@
+//! The measurements of one step, and their line in a file.
+
+use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::record::unix_time::unix_ms;
+use crate::timing::phase::PhaseTimes;
+
+/// One step as measured on the training thread. Plain data of a few cache lines, cheap to copy.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct StepSample {
+    /// Attempt that made the step, from 1.
+    pub attempt: u32,
+    /// Number of the step, from 1.
+    pub step: u64,
+    /// Mean cross-entropy over the global batch, nats per token; `null` if not finite.
+    #[serde(deserialize_with = "number_or_null")]
+    pub loss: f64,
+    /// Global gradient norm before clipping; `null` if not finite.
+    #[serde(deserialize_with = "number_or_null")]
+    pub gradient_norm: f64,
+    /// Learning rate of this step.
+    pub learning_rate: f64,
+    /// Tokens of the global batch.
+    pub tokens: u64,
+    /// Held-out loss in nats per token, if it was evaluated after this step.
+    pub evaluation_loss: Option<f64>,
+    /// Nanoseconds of this rank in each phase; they add up to `wall_ns`.
+    #[serde(rename = "phases_ns")]
+    pub phases: PhaseTimes,
+    /// Nanoseconds in which at least one bucket was in flight, hidden or not.
+    pub comm_total_ns: u64,
+    /// The part of `comm_total_ns` that was hidden behind computation.
+    pub comm_hidden_ns: u64,
+    /// How long before the end of backward the first reduction was started; 0 if after it.
+    pub first_bucket_lead_ns: u64,
+    /// Bytes of the buffers that were communicated.
+    pub comm_bytes: u64,
+    /// Nanoseconds of wall time since the end of the step before.
+    pub wall_ns: u64,
+}
+
+/// One line of `steps/rRRRRRR.jsonl`, and what `--log-format json` prints.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct StepLine {
+    /// Unix time in milliseconds when the step was reported.
+    pub unix_ms: u64,
+    /// Rank that writes the file.
+    pub rank: usize,
+    /// The step.
+    #[serde(flatten)]
+    pub sample: StepSample,
+}
+
+impl StepLine {
+    /// A step of a rank, reported now.
+    pub(crate) fn now(rank: usize, sample: StepSample) -> Self {
+        Self { unix_ms: unix_ms(), rank, sample }
+    }
+}
+
+/// JSON cannot represent NaN and infinities; serde_json writes `null`.
+fn number_or_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    Ok(Option::<f64>::deserialize(deserializer)?.unwrap_or(f64::NAN))
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::timing::phase::ByPhase;
+
+    /// A step of 100 ms whose losses fall slowly and have no short decimal form.
+    pub(crate) fn sample(attempt: u32, step: u64) -> StepSample {
+        let phases = ByPhase {
+            data: 1_000_000,
+            forward: 30_000_000,
+            backward: 55_000_000,
+            comm_exposed: 4_000_000,
+            optimizer: 9_000_000,
+            checkpoint: 0,
+            eval: 0,
+            other: 1_000_000,
+        };
+        StepSample {
+            attempt,
+            step,
+            loss: 5.0 + 1.0 / (step as f64 + 2.0),
+            gradient_norm: 1.0 / 3.0,
+            learning_rate: 6e-4,
+            tokens: 4096,
+            evaluation_loss: None,
+            phases,
+            comm_total_ns: 12_000_000,
+            comm_hidden_ns: 7_000_000,
+            first_bucket_lead_ns: 20_000_000,
+            comm_bytes: 1_000_000,
+            wall_ns: phases.wall_ns(),
+        }
+    }
+
+    fn round_trip(sample: StepSample) -> StepSample {
+        let line = StepLine { unix_ms: 1, rank: 0, sample };
+        let text = serde_json::to_string(&line).unwrap();
+        serde_json::from_str::<StepLine>(&text).unwrap().sample
+    }
+
+    #[test]
+    fn floats_are_read_back_bit_for_bit() {
+        // A simple multiplicative sequence over the bit patterns of all magnitudes.
+        let mut bits = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut tried = 0;
+        while tried < 20_000 {
+            bits = bits
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            let loss = f64::from_bits(bits ^ (bits >> 29));
+            if !loss.is_finite() {
+                continue;
+            }
+            tried += 1;
+            let found =
+                round_trip(StepSample { loss, evaluation_loss: Some(loss), ..sample(1, 1) });
+            assert_eq!(found.loss.to_bits(), loss.to_bits(), "{loss:e}");
+            assert_eq!(found.evaluation_loss.map(f64::to_bits), Some(loss.to_bits()));
+        }
+    }
+
+    #[test]
+    fn values_that_are_not_finite_are_read_back_as_nan() {
+        for loss in [f64::NAN, f64::INFINITY] {
+            assert!(round_trip(StepSample { loss, ..sample(1, 1) }).loss.is_nan());
+        }
+    }
+
+    #[test]
+    fn a_line_has_exactly_the_documented_keys() {
+        let line = serde_json::to_value(StepLine { unix_ms: 1, rank: 0, sample: sample(1, 1) });
+        let mut keys: Vec<String> = line.unwrap().as_object().unwrap().keys().cloned().collect();
+        keys.sort();
+        let mut promised = [
+            "unix_ms",
+            "rank",
+            "attempt",
+            "step",
+            "loss",
+            "gradient_norm",
+            "learning_rate",
+            "tokens",
+            "evaluation_loss",
+            "phases_ns",
+            "comm_total_ns",
+            "comm_hidden_ns",
+            "first_bucket_lead_ns",
+            "comm_bytes",
+            "wall_ns",
+        ];
+        promised.sort_unstable();
+        assert_eq!(keys, promised);
+    }
+}

@@ -1,0 +1,232 @@
+//! One attempt of a run: the loop over steps, from the restored state to the last step, a stop, or
+//! a failure.
+
+use std::time::Instant;
+
+use launch::signals::SignalFlags;
+
+use super::recorder::Recorder;
+use super::stop::{StopConditions, StopReason};
+use crate::checkpoints::Checkpointer;
+use crate::failure::Outcome;
+use crate::record::StepSample;
+use crate::step::{Evaluation, Requests, StepOutcome, Trainer};
+use crate::telemetry::Telemetry;
+use crate::timing::phase::Phase;
+use crate::timing::probe::MatmulProbe;
+use crate::timing::profile::{Profile, Rates};
+
+/// Evaluation of the held-out loss at an interval.
+#[derive(Debug)]
+pub(super) struct PeriodicEvaluation {
+    pub(super) every_steps: u64,
+    pub(super) evaluation: Evaluation,
+}
+
+/// Measurements of the machine between steps.
+#[derive(Debug)]
+pub(super) struct Probes {
+    pub(super) matmul: MatmulProbe,
+    /// Profile of one step, if requested.
+    pub(super) profile: Option<Profile>,
+    /// Number of ranks on this machine, which measure at the same time.
+    pub(super) local_world: usize,
+}
+
+/// The parts of one attempt.
+#[derive(Debug)]
+pub(super) struct Attempt<'run, 'world> {
+    pub(super) trainer: &'run mut Trainer<'world>,
+    pub(super) checkpointer: &'run mut Checkpointer,
+    pub(super) recorder: &'run mut Recorder,
+    pub(super) telemetry: &'run Telemetry,
+    pub(super) signals: &'run SignalFlags,
+    pub(super) evaluation: Option<PeriodicEvaluation>,
+    pub(super) probes: Probes,
+    pub(super) stop_conditions: StopConditions,
+    /// The first step of this attempt.
+    pub(super) first_step: u64,
+}
+
+/// A step and the evaluation after it.
+struct Stepped {
+    outcome: StepOutcome,
+    /// Held-out loss, if it was evaluated.
+    evaluation_loss: Option<f64>,
+}
+
+/// The start of a save.
+struct SaveStart {
+    /// When training stopped for it.
+    triggered: Instant,
+    /// Why this rank must not save, if so.
+    veto: Option<String>,
+}
+
+impl Attempt<'_, '_> {
+    /// Trains until there is a reason to stop, and saves a checkpoint if the end requires one.
+    pub(super) fn run(&mut self) -> Outcome<StopReason> {
+        let reason = self.steps()?;
+        if reason == StopReason::Requested {
+            // The stop must not wait for a removal; old checkpoints are removed when the run
+            // resumes.
+            self.checkpointer.stop_retention();
+            let saved = self.save_at_end("a stop was requested");
+            self.finish_profile();
+            return saved.map(|()| reason);
+        }
+        if self.checkpointer.is_due_at_end(self.trainer.completed_steps()) {
+            self.save_at_end("the last step is done")?;
+        }
+        self.checkpointer.finish_retention();
+        self.finish_profile();
+        Ok(reason)
+    }
+
+    fn steps(&mut self) -> Outcome<StopReason> {
+        while self.trainer.completed_steps() < self.stop_conditions.last_step {
+            let step = self.trainer.completed_steps() + 1;
+            let Stepped { outcome, evaluation_loss } =
+                self.step(step).map_err(|failure| failure.at_step(step))?;
+            if outcome.requests.stop {
+                return Ok(StopReason::Requested);
+            }
+            let loss = if self.evaluation.is_some() { evaluation_loss } else { Some(outcome.loss) };
+            let target = self.stop_conditions.target_loss;
+            if loss.zip(target).is_some_and(|(loss, target)| loss <= target) {
+                return Ok(StopReason::TargetLoss);
+            }
+        }
+        Ok(StopReason::LastStep)
+    }
+
+    /// One step, then a save and measurements of the machine if they are due.
+    fn step(&mut self, step: u64) -> Outcome<Stepped> {
+        let stepped = self.timed_step(step)?;
+        let requests = stepped.outcome.requests;
+        if requests.save && !requests.stop {
+            self.save()?;
+        }
+        if !requests.stop {
+            self.measure_machine(step)?;
+        }
+        Ok(stepped)
+    }
+
+    /// One step with its evaluation, timed as a whole.
+    fn timed_step(&mut self, step: u64) -> Outcome<Stepped> {
+        let requests = self.requests(step);
+        let is_due = |periodic: &&mut PeriodicEvaluation| step.is_multiple_of(periodic.every_steps);
+        let evaluation = self.evaluation.as_mut().filter(is_due);
+        let profile = self.probes.profile.as_mut().filter(|profile| profile.is_of(step));
+        let timed = self.trainer.time_step(|trainer| {
+            let mut outcome = match profile {
+                Some(profile) => trainer.profiled_step(requests, &mut profile.measured)?,
+                None => trainer.step(requests)?,
+            };
+            let Some(periodic) = evaluation else {
+                return Ok(Stepped { outcome, evaluation_loss: None });
+            };
+            let loss = trainer.evaluate(&mut periodic.evaluation)?;
+            outcome.communication = outcome.communication.and(trainer.take_communication());
+            Ok(Stepped { outcome, evaluation_loss: Some(loss) })
+        })?;
+        let Stepped { outcome, evaluation_loss } = timed.result;
+        let communication = outcome.communication;
+        self.telemetry.step(StepSample {
+            attempt: self.checkpointer.attempt(),
+            step,
+            loss: outcome.loss,
+            gradient_norm: outcome.gradient_norm,
+            learning_rate: outcome.learning_rate,
+            tokens: self.trainer.batches().tokens_per_step(),
+            evaluation_loss,
+            phases: timed.time.phases,
+            comm_total_ns: communication.total_ns,
+            comm_hidden_ns: communication.hidden_ns,
+            first_bucket_lead_ns: communication.first_bucket_lead_ns,
+            comm_bytes: communication.bytes,
+            wall_ns: timed.time.wall_ns,
+        });
+        Ok(Stepped { outcome, evaluation_loss })
+    }
+
+    /// Measures the matmul rate after some of the steps, and prints the profile after the profiled
+    /// step. This time is in no step, and no communication is in flight meanwhile.
+    fn measure_machine(&mut self, step: u64) -> Outcome<()> {
+        let Self { trainer, probes, .. } = self;
+        let is_due = probes.matmul.is_due(step, self.first_step, self.stop_conditions.last_step);
+        let profile = probes.profile.take_if(|profile| profile.is_of(step));
+        if !is_due && profile.is_none() {
+            return Ok(());
+        }
+        trainer.synchronize_weights()?;
+        trainer.pause_clock();
+        if is_due {
+            probes.matmul.measure_moment();
+        }
+        if let Some(profile) = profile {
+            profile.print(&Rates::measure(&mut probes.matmul, probes.local_world));
+        }
+        Ok(())
+    }
+
+    /// At the end of the attempt: prints the profile if the last step was profiled and its save
+    /// came first, or warns that the requested step was not reached.
+    fn finish_profile(&mut self) {
+        let Some(profile) = self.probes.profile.take() else { return };
+        let last = self.trainer.completed_steps();
+        if profile.is_of(last) {
+            let Probes { matmul, local_world, .. } = &mut self.probes;
+            profile.print(&Rates::measure(matmul, *local_world));
+        } else {
+            profile.warn_missing(last);
+        }
+    }
+
+    fn requests(&self, step: u64) -> Requests {
+        let is_due = self.checkpointer.is_due(step, self.trainer.ranks().rank());
+        // Always taken: a save that is due anyway satisfies the request.
+        let is_requested = self.signals.take_checkpoint_request();
+        Requests { save: is_due || is_requested, stop: self.signals.stop_requested() }
+    }
+
+    /// Saves; its time is in the next step.
+    fn save(&mut self) -> Outcome<()> {
+        let step = self.trainer.completed_steps();
+        let SaveStart { triggered, veto } = self.prepare_save()?;
+        let saved = self.checkpointer.save(self.trainer, triggered, veto.as_deref());
+        if saved.map_err(|failure| failure.at_step(step))? {
+            self.record_commit(step);
+        }
+        Ok(())
+    }
+
+    /// Saves at the end of the attempt, where a failed save is an error.
+    fn save_at_end(&mut self, end: &str) -> Outcome<()> {
+        let step = self.trainer.completed_steps();
+        let SaveStart { triggered, veto } = self.prepare_save()?;
+        let saved = self.checkpointer.save_at_end(self.trainer, triggered, veto.as_deref(), end);
+        saved.map_err(|failure| failure.at_step(step))?;
+        self.record_commit(step);
+        Ok(())
+    }
+
+    /// Makes the recorded steps durable first, so that a committed checkpoint never has more steps
+    /// than the files. If that fails, this rank vetoes the save.
+    fn prepare_save(&mut self) -> Outcome<SaveStart> {
+        let step = self.trainer.completed_steps();
+        self.trainer.synchronize_weights().map_err(|failure| failure.at_step(step))?;
+        self.trainer.clock().enter(Phase::Checkpoint);
+        let triggered = Instant::now();
+        Ok(SaveStart { triggered, veto: self.telemetry.sync().err() })
+    }
+
+    fn record_commit(&mut self, step: u64) {
+        if let Err(error) = self.recorder.committed(step) {
+            let text = "the checkpoint could not be recorded in the attempt's file, so if all \
+                        checkpoints are lost, the run restarts at step 1 without an error";
+            self.checkpointer.warn(Some(step), format!("{text}: {error}"));
+        }
+    }
+}

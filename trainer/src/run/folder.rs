@@ -1,0 +1,258 @@
+//! A run's folder: its layout, and whether this run may use it.
+
+use std::ffi::OsStr;
+use std::fmt::Display;
+use std::fs::{File, TryLockError};
+use std::io::{ErrorKind, Read};
+use std::path::{Path, PathBuf};
+
+use checkpoint::durable::{self, Published};
+use serde::{Deserialize, Serialize};
+
+use super::options::RunOptions;
+use crate::failure::{ExitCode, Failure, Outcome};
+use crate::record::unix_time::unix_ms;
+use crate::record::{Attempt, Record, Status};
+
+/// `DIR/{config.toml, record.json, attempts/, steps/, checkpoints/}`.
+#[derive(Debug)]
+pub(crate) struct Folder {
+    root: PathBuf,
+    /// Held by rank 0 until its process ends, so that no second run writes to the folder.
+    lock: Option<File>,
+}
+
+/// `identity.json`: which run the folder belongs to. It is written once, before any other file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct RunIdentity {
+    /// Random id, so that two runs of one workload are different even if their files are moved.
+    pub(super) run: String,
+    /// Workload id.
+    pub(super) workload: String,
+}
+
+impl RunIdentity {
+    fn random(workload: &str) -> std::io::Result<Self> {
+        let mut bytes = [0; 8];
+        File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+        let run = format!("{:016x}", u64::from_le_bytes(bytes));
+        Ok(Self { run, workload: workload.to_owned() })
+    }
+}
+
+/// Result of preparing a folder.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Prepared {
+    /// The folder is ready for an attempt.
+    Attempt {
+        /// Number of the attempt, from 1.
+        number: u32,
+        /// Id of the run.
+        run: String,
+    },
+    /// The run is complete already.
+    Complete,
+}
+
+impl Folder {
+    /// The folder at a path, which may not exist yet.
+    pub(crate) fn new(root: impl Into<PathBuf>) -> Self {
+        Self { root: root.into(), lock: None }
+    }
+
+    /// Creates a unique folder under `runs/`, for a run without `--out`.
+    pub(super) fn create_new(workload: &str) -> Outcome<Self> {
+        let parent = Path::new("runs");
+        std::fs::create_dir_all(parent)?;
+        loop {
+            let root = parent.join(format!("{workload}-{}", unix_ms()));
+            match std::fs::create_dir(&root) {
+                Ok(()) => return Ok(Self::new(root)),
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Path of the folder.
+    pub(super) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Path of the checkpoints.
+    pub(crate) fn checkpoints(&self) -> PathBuf {
+        self.root.join("checkpoints")
+    }
+
+    fn identity_path(&self) -> PathBuf {
+        self.root.join("identity.json")
+    }
+
+    /// Whether the folder holds anything, except what a process leaves that was killed before it
+    /// had written the identity.
+    fn is_occupied(&self) -> bool {
+        let is_temporary = |name: &str| name.starts_with("identity.") && name.ends_with(".tmp");
+        let is_leftover = |name: &OsStr| name == "lock" || name.to_str().is_some_and(is_temporary);
+        let entries = std::fs::read_dir(&self.root).into_iter().flatten();
+        entries.flatten().any(|entry| !is_leftover(&entry.file_name()))
+    }
+
+    /// Prepares the folder for another attempt of a workload, unless the run is complete already.
+    ///
+    /// The identity is written first, atomically, and while the lock is held, so that after a kill
+    /// at any point the same command accepts the folder (on file systems without hard links there
+    /// is a short window in which a kill prevents that).
+    ///
+    /// # Errors
+    /// Exit code 2 when the folder holds another workload, or with `fresh` anything at all; 6 when
+    /// its checkpoints are gone.
+    pub(super) fn prepare(
+        &mut self,
+        options: &RunOptions,
+        workload_id: &str,
+        last_step: u64,
+    ) -> Outcome<Prepared> {
+        let shown = self.root.display().to_string();
+        let unusable = |error: &dyn Display| Failure::usage(format!("--out {shown}: {error}"));
+        if self.root.to_str().is_none() {
+            return Err(unusable(&"expected a path in UTF-8, which can be sent to all ranks"));
+        }
+        let existing_identity = |folder: &Self| -> Outcome<Option<RunIdentity>> {
+            if !folder.is_occupied() {
+                return Ok(None);
+            }
+            if options.fresh {
+                return Err(unusable(
+                    &"--fresh expects an empty folder, and this one is not\n  \
+                      hint: name a new folder, or omit --fresh to resume",
+                ));
+            }
+            folder.check_identity(workload_id).map(Some)
+        };
+        if existing_identity(self)?.is_some() && self.is_complete(last_step, options.target_loss) {
+            return Ok(Prepared::Complete);
+        }
+        std::fs::create_dir_all(&self.root).map_err(|error| unusable(&error))?;
+        self.lock()?;
+        // Checked again: another process may have written an identity before this one had the lock.
+        let identity = loop {
+            if let Some(found) = existing_identity(self)? {
+                break found;
+            }
+            if let Some(own) = self.claim(workload_id).map_err(|error| unusable(&error))? {
+                break own;
+            }
+        };
+        let attempts = Attempt::read_all(&self.root).map_err(|error| unusable(&error))?;
+        self.require_checkpoint(&attempts)?;
+        let text = options.config.to_toml();
+        let path = self.root.join("config.toml");
+        durable::replace(&path, text.as_bytes()).map_err(|error| unusable(&error))?;
+        let number = attempts.last().map_or(1, |attempt| attempt.number + 1);
+        Ok(Prepared::Attempt { number, run: identity.run })
+    }
+
+    /// Refuses to restart at step 1 if an earlier attempt had a committed checkpoint: that would
+    /// overwrite the steps and record of a run whose checkpoints may just not be mounted.
+    fn require_checkpoint(&self, attempts: &[Attempt]) -> Outcome<()> {
+        let committed = |attempt: &Attempt| Some((attempt.number, attempt.committed_step?));
+        let Some((number, step)) = attempts.iter().rev().find_map(committed) else {
+            return Ok(());
+        };
+        let folder = self.checkpoints();
+        if checkpoint::holds_any(&folder)? {
+            return Ok(());
+        }
+        let error = anyhow::anyhow!(
+            "--out {}: expected a checkpoint in {}, because attempt {number} had one of step \
+             {step} or later, found none\n  hint: mount or restore the checkpoints; to start at \
+             step 1, name a new folder (--out NEW --fresh)",
+            self.root.display(),
+            folder.display()
+        );
+        Err(Failure::new(ExitCode::Checkpoint, error))
+    }
+
+    /// Writes the identity of a new run, unless another process was first (on file systems without
+    /// locks).
+    fn claim(&self, workload_id: &str) -> anyhow::Result<Option<RunIdentity>> {
+        let own = RunIdentity::random(workload_id)?;
+        let text = serde_json::to_vec(&own)?;
+        let published = durable::publish(&self.identity_path(), &text)?;
+        Ok((published == Published::Ours).then_some(own))
+    }
+
+    /// Locks the folder for this process, if the file system has locks.
+    fn lock(&mut self) -> Outcome<()> {
+        let path = self.root.join("lock");
+        let file = File::create(&path)
+            .map_err(|error| Failure::usage(format!("--out {}: {error}", path.display())))?;
+        if let Err(TryLockError::WouldBlock) = file.try_lock() {
+            return Err(Failure::usage(format!(
+                "--out {}: another run is writing to this folder\n  hint: wait for it, or name a \
+                 new folder",
+                self.root.display()
+            )));
+        }
+        self.lock = Some(file);
+        Ok(())
+    }
+
+    /// Whether the recorded run has reached this step, or this loss.
+    fn is_complete(&self, last_step: u64, target_loss: Option<f64>) -> bool {
+        let Ok(record) = Record::read(&self.root) else { return false };
+        let Some(steps) = record.steps.filter(|_| record.status == Status::Complete) else {
+            return false;
+        };
+        let loss = steps.evaluation_loss_last.or(steps.loss_last);
+        let reached = loss.zip(target_loss).is_some_and(|(loss, target)| loss <= target);
+        steps.completed >= last_step || reached
+    }
+
+    fn check_identity(&self, workload_id: &str) -> Outcome<RunIdentity> {
+        let shown = self.root.display();
+        let bytes = std::fs::read(self.identity_path()).map_err(|error| {
+            Failure::usage(match error.kind() {
+                ErrorKind::NotFound => format!(
+                    "--out {shown}: not empty, and not the folder of a run\n  \
+                     hint: name a new folder"
+                ),
+                _ => format!("--out {shown}: cannot read identity.json: {error}"),
+            })
+        })?;
+        let found: RunIdentity = serde_json::from_slice(&bytes).map_err(|error| {
+            Failure::usage(format!(
+                "--out {shown}: expected the run's id in identity.json, found {} bytes that are \
+                 not valid ({error})\n  hint: if a run was killed while it wrote the file, nothing \
+                 is lost: name a new folder, or remove the file",
+                bytes.len()
+            ))
+        })?;
+        if found.workload != workload_id {
+            return Err(Failure::usage(format!(
+                "--out {shown}: holds a run of workload {}, expected {workload_id}\n  \
+                 hint: the configuration of the workload has changed; name a new folder",
+                found.workload
+            )));
+        }
+        Ok(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_concurrent_starts_without_locks_one_writes_the_identity() {
+        let folder = tempfile::tempdir().unwrap();
+        let identities = std::thread::scope(|scope| {
+            let claim = || Folder::new(folder.path()).claim("6ad31c0f9e21").unwrap();
+            let claims: Vec<_> = (0..8).map(|_| scope.spawn(claim)).collect();
+            claims.into_iter().filter_map(|it| it.join().unwrap()).collect::<Vec<_>>()
+        });
+        let found = Folder::new(folder.path()).check_identity("6ad31c0f9e21").unwrap();
+        assert_eq!(identities, [found]);
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+}

@@ -1,0 +1,56 @@
+//! `yardstick train`: from the options to the record and the exit code.
+
+mod attempt;
+pub(crate) mod console;
+mod folder;
+mod options;
+mod process;
+mod recorder;
+mod rendezvous;
+mod session;
+mod stop;
+
+use launch::signals::SignalFlags;
+
+pub(crate) use folder::Folder;
+pub(crate) use options::RunOptions;
+use session::Session;
+
+use crate::config::Device;
+use crate::failure::{ExitCode, Failure, Outcome};
+
+/// How a process exits after a run that did not fail.
+#[derive(Debug)]
+pub(crate) struct Exit {
+    /// Its exit code.
+    pub(crate) code: ExitCode,
+    /// Whether communication was closed; if not, a thread may be blocked in it.
+    pub(crate) is_orderly: bool,
+}
+
+/// Trains, as a single process or as one of several ranks.
+///
+/// # Errors
+/// The failure that ended the run, which rank 0 has recorded.
+pub(crate) fn run(options: &RunOptions) -> Outcome<Exit> {
+    let config = &options.config;
+    if config.settings.run.device == Device::Cuda {
+        let error = anyhow::anyhow!("--device cuda: this build has no CUDA engine; use cpu");
+        return Err(Failure::new(ExitCode::Environment, error));
+    }
+    let last_step = options.last_step()?;
+    options.check_profile_step(last_step)?;
+    let signals =
+        SignalFlags::install().map_err(|error| Failure::new(ExitCode::Internal, error))?;
+    let world = process::open_world(config)?;
+    let train = || Session::new(options, &world, &signals, last_step)?.train();
+    let trained = process::thread_pool(&world.threads).and_then(|pool| pool.install(train));
+    match trained {
+        Ok(code) => Ok(Exit { code, is_orderly: process::close(world) }),
+        Err(failure) => {
+            process::abandon(&world, &failure);
+            let rank = world.placement.rank;
+            Err(Failure { rank: failure.failed_rank(rank), reported_by: Some(rank), ..failure })
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! Options of `yardstick train`.
+
+use std::path::PathBuf;
+
+use crate::config::{Config, Engine};
+use crate::failure::{Failure, Outcome};
+use crate::fault_injection::Injection;
+use crate::telemetry::LogFormat;
+
+/// Options of `yardstick train`.
+#[derive(Debug)]
+pub(crate) struct RunOptions {
+    /// The resolved configuration.
+    pub(crate) config: Config,
+    /// The run's folder; `None` creates a new one under `runs/`.
+    pub(crate) out: Option<PathBuf>,
+    /// Refuse a folder that is not empty.
+    pub(crate) fresh: bool,
+    /// Stop after this many steps.
+    pub(crate) steps: Option<u64>,
+    /// Steps between evaluations.
+    pub(crate) eval_every: Option<u64>,
+    /// Loss to stop at.
+    pub(crate) target_loss: Option<f64>,
+    /// The format of what is written to stderr.
+    pub(crate) log_format: LogFormat,
+    /// Measure each op of this step.
+    pub(crate) profile_step: Option<u64>,
+    /// Faults to inject.
+    pub(crate) injections: Vec<Injection>,
+}
+
+impl RunOptions {
+    /// The last step that `--steps` and the schedule allow.
+    ///
+    /// # Errors
+    /// Exit code 2 when `--steps` is 0 or beyond the schedule.
+    pub(super) fn last_step(&self) -> Outcome<u64> {
+        let scheduled = self.config.workload.schedule.steps;
+        match self.steps {
+            Some(0) => Err(Failure::usage("--steps 0: expected at least 1")),
+            Some(steps) if steps > scheduled => Err(Failure::usage(format!(
+                "--steps {steps}: expected at most schedule.steps = {scheduled}\n  hint: --steps \
+                 only stops earlier; --set schedule.steps={steps} is another workload"
+            ))),
+            Some(steps) => Ok(steps),
+            None => Ok(scheduled),
+        }
+    }
+
+    /// Refuses a profile of a step that the engine cannot measure or that is not part of the run.
+    pub(super) fn check_profile_step(&self, last_step: u64) -> Outcome<()> {
+        let Some(step) = self.profile_step else { return Ok(()) };
+        if self.config.settings.run.engine == Engine::Candle {
+            let what = "--profile-step with run.engine = candle".to_owned();
+            let hint = "--engine fused measures its ops".to_owned();
+            return Err(models::Error::Unsupported { what, hint }.into());
+        }
+        if !(1..=last_step).contains(&step) {
+            let expected = format!("expected 1 to the last step, {last_step}");
+            return Err(Failure::usage(format!("--profile-step {step}: {expected}")));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,257 @@
+//! Writes the record of a run on rank 0, when an attempt starts and when it ends. On other ranks it
+//! writes an error file if they fail.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use super::folder::Folder;
+use super::stop::StopReason;
+use crate::checkpoints::Checkpointer;
+use crate::config::Config;
+use crate::failure::{ExitCode, Failure, Outcome};
+use crate::ranks::Ranks;
+use crate::record::{
+    self, Anomaly, AttemptEnd, Checkpoints, Collectives, ErrorFile, FlopsPerToken, RankRecord,
+    Reason, Record, Reference, Status, StepSeries, WorkloadRecord, rank_anomalies,
+};
+use crate::step::Trainer;
+
+/// The record of the running attempt, on rank 0.
+#[derive(Debug)]
+pub(super) struct Recorder {
+    dir: PathBuf,
+    rank: usize,
+    attempt: u32,
+    /// `None` on other ranks.
+    record: Option<Record>,
+    hosts: Vec<String>,
+    reference: Reference,
+    bucket_bytes: u64,
+    /// Anomalies that were found and reported at the start.
+    start_anomalies: Vec<Anomaly>,
+    measured: Measured,
+}
+
+/// Measurements of an attempt, which may be incomplete.
+#[derive(Debug, Default)]
+pub(super) struct Measured {
+    /// The steps of the run.
+    pub(super) series: Option<StepSeries>,
+    /// All ranks, with their times.
+    pub(super) ranks: Option<Vec<RankRecord>>,
+    /// Digest of the final weights.
+    pub(super) weights: Option<blake3::Hash>,
+    /// The best matmul rate of this rank in FLOP/s.
+    pub(super) matmul_flops_per_second: Option<f64>,
+}
+
+/// How an attempt ended.
+pub(super) struct Ending<'run, 'world> {
+    pub(super) outcome: &'run Outcome<StopReason>,
+    /// `None` if it failed before the trainer was built.
+    pub(super) trainer: Option<&'run Trainer<'world>>,
+    pub(super) checkpointer: &'run Checkpointer,
+}
+
+/// Key of the record's `run` for the imported weights of step 0: their `folder` and `digest` (like
+/// that of the fingerprint), or null if they were initialised from the seed.
+const INITIAL_WEIGHTS: &str = "initial_weights";
+
+impl Recorder {
+    /// Records that an attempt starts, before anything of it can fail.
+    pub(super) fn begin(
+        folder: &Folder,
+        config: &Config,
+        workload_id: &str,
+        ranks: Ranks<'_>,
+        rank_records: Vec<RankRecord>,
+        attempt: u32,
+    ) -> Outcome<Self> {
+        let workload = &config.workload;
+        let flops = models::flops::flops_per_token(&workload.model, workload.batch.sequence_tokens);
+        let mut recorder = Self {
+            dir: folder.root().to_owned(),
+            rank: ranks.rank(),
+            attempt,
+            record: None,
+            hosts: rank_records.iter().map(|rank| rank.host.clone()).collect(),
+            reference: Reference {
+                flops_per_token: Some(FlopsPerToken { causal: flops.causal, full: flops.full }),
+                ..Reference::default()
+            },
+            bucket_bytes: config.settings.collectives.bucket_bytes as u64,
+            start_anomalies: Vec::new(),
+            measured: Measured::default(),
+        };
+        if ranks.rank() == 0 {
+            recorder.start_record(config, workload_id, ranks, rank_records)?;
+        }
+        Ok(recorder)
+    }
+
+    fn start_record(
+        &mut self,
+        config: &Config,
+        workload_id: &str,
+        ranks: Ranks<'_>,
+        rank_records: Vec<RankRecord>,
+    ) -> Outcome<()> {
+        let workload = &config.workload;
+        self.start_anomalies = rank_anomalies(&rank_records, workload.precision.compute);
+        self.start_anomalies.iter().for_each(|anomaly| tracing::warn!("{}", anomaly.text));
+        let attempts = record::Attempt::begin(&self.dir, self.attempt, ranks.world())?;
+        let mut run = json!(config.settings);
+        run[INITIAL_WEIGHTS] = earlier_initial_weights(&self.dir);
+        let kernel = rank_records[0].matmul_kernel.clone();
+        let mut record = Record::running(
+            WorkloadRecord {
+                id: workload_id.to_owned(),
+                name: config.name.clone(),
+                config: json!(workload),
+            },
+            run,
+            record::Environment::read(ranks.collective.library(), kernel),
+            rank_records,
+            attempts,
+        );
+        record.anomalies.clone_from(&self.start_anomalies);
+        record.write(&self.dir)?;
+        self.record = Some(record);
+        Ok(())
+    }
+
+    /// Records the step that the attempt resumes from, and the entropy floor of its data.
+    pub(super) fn resumed(&mut self, step: u64, entropy_floor: Option<f64>) -> Outcome<()> {
+        self.reference.entropy_floor = entropy_floor;
+        let Some(record) = &mut self.record else { return Ok(()) };
+        if step == 0 {
+            // The run restarts, so the initial weights of earlier attempts are not used.
+            record.run[INITIAL_WEIGHTS] = Value::Null;
+        }
+        if let Some(attempt) = record.attempts.last_mut() {
+            attempt.resumed(&self.dir, step)?;
+        }
+        Ok(record.write(&self.dir)?)
+    }
+
+    /// Records in the attempt's file that there is a committed checkpoint: the record itself is
+    /// only written at the end, which a kill prevents.
+    pub(super) fn committed(&mut self, step: u64) -> Result<(), record::Error> {
+        let attempt = self.record.as_mut().and_then(|record| record.attempts.last_mut());
+        attempt.map_or(Ok(()), |attempt| attempt.committed(&self.dir, step))
+    }
+
+    /// Records the digest of imported initial weights.
+    pub(super) fn initial_weights(&mut self, digest: &blake3::Hash) -> Outcome<()> {
+        let Some(record) = &mut self.record else { return Ok(()) };
+        let folder = record.run["run"]["init_from"].clone();
+        let digest = digest.to_hex().to_string();
+        record.run[INITIAL_WEIGHTS] = json!({ "folder": folder, "digest": digest });
+        Ok(record.write(&self.dir)?)
+    }
+
+    /// Keeps the measurements of the attempt until its end is recorded.
+    pub(super) fn measured(&mut self, measured: Measured) {
+        self.measured = measured;
+    }
+
+    /// Records how the attempt ended, with all measurements.
+    pub(super) fn end(&mut self, ending: &Ending<'_, '_>) -> Outcome<()> {
+        let failure = ending.outcome.as_ref().err();
+        let reason = failure.map(|failure| self.reason(failure, ending.trainer));
+        if self.record.is_none() {
+            return self.write_error_file(failure, reason);
+        }
+        let (status, code) = match ending.outcome {
+            Ok(StopReason::Requested) => (Status::Stopped, ExitCode::Stopped),
+            Ok(StopReason::LastStep | StopReason::TargetLoss) => (Status::Complete, ExitCode::Done),
+            Err(failure) => (Status::Failed, failure.code),
+        };
+        let last_step = ending.trainer.map_or(0, Trainer::completed_steps);
+        let Some(record) = &mut self.record else { return Ok(()) };
+        let end = AttemptEnd { status, exit_code: code as u8, reason, last_step };
+        record.end(&self.dir, end)?;
+        if failure.is_some_and(is_fenced) {
+            return Ok(()); // a newer attempt writes the record
+        }
+        self.complete(ending)
+    }
+
+    /// Fills in the measurements and writes the record.
+    fn complete(&mut self, ending: &Ending<'_, '_>) -> Outcome<()> {
+        let Some(record) = &mut self.record else { return Ok(()) };
+        let measured = &self.measured;
+        let checkpointer = ending.checkpointer;
+        if let Some(ranks) = &measured.ranks {
+            record.ranks.clone_from(ranks);
+        }
+        record.checkpoints = Checkpoints::of(checkpointer.saves());
+        record.anomalies = [&self.start_anomalies[..], checkpointer.anomalies()].concat();
+        let reported_before = record.anomalies.len();
+        self.reference.matmul_flops_per_second = measured.matmul_flops_per_second;
+        if let (Some(series), Some(trainer)) = (&measured.series, ending.trainer) {
+            let weights = measured.weights.filter(|_| ending.outcome.is_ok());
+            record.measure(series, &self.reference, weights);
+            if !trainer.ranks().is_alone() {
+                let collective = trainer.ranks().collective;
+                record.collectives = Collectives::of(
+                    series,
+                    collective.backend(),
+                    collective.library(),
+                    self.bucket_bytes,
+                );
+                let anomaly = |text| Anomaly { step: None, rank: None, text };
+                record.anomalies.extend(collective.warning().map(anomaly));
+            }
+        }
+        record.note_missing();
+        for anomaly in record.anomalies.iter().skip(reported_before) {
+            tracing::warn!("{}", anomaly.text); // the others were logged when they happened
+        }
+        Ok(record.write(&self.dir)?)
+    }
+
+    /// The record, on rank 0.
+    pub(super) fn record(&self) -> Option<&Record> {
+        self.record.as_ref()
+    }
+
+    /// Why the run failed, with the rank, host, step and phase if they are known. If a peer was
+    /// lost, its error file explains why.
+    pub(super) fn reason(&self, failure: &Failure, trainer: Option<&Trainer<'_>>) -> Reason {
+        if failure.code == ExitCode::PeerLost
+            && let Some(cause) = ErrorFile::of_attempt(&self.dir, self.attempt)
+            && cause.is_root_cause()
+        {
+            return cause.reason;
+        }
+        let rank = failure.failed_rank(self.rank);
+        Reason {
+            rank,
+            host: rank.and_then(|rank| self.hosts.get(rank)).cloned(),
+            step: failure.step,
+            phase: trainer
+                .filter(|_| failure.step.is_some())
+                .map(|trainer| trainer.clock().phase()),
+            text: failure.to_string(),
+        }
+    }
+
+    /// Writes the error of a rank other than 0, because rank 0 may be killed before it knows why.
+    fn write_error_file(&self, failure: Option<&Failure>, reason: Option<Reason>) -> Outcome<()> {
+        let (Some(failure), Some(reason)) = (failure, reason) else { return Ok(()) };
+        let file = ErrorFile { exit_code: failure.code as u8, reason };
+        Ok(file.write(&self.dir, self.attempt, self.rank)?)
+    }
+}
+
+/// Whether the checkpoints have been claimed by a newer attempt.
+fn is_fenced(failure: &Failure) -> bool {
+    matches!(failure.error.downcast_ref(), Some(checkpoint::Error::Fenced { .. }))
+}
+
+/// The initial weights that an earlier attempt recorded, which stay valid when the run resumes.
+fn earlier_initial_weights(dir: &Path) -> Value {
+    Record::read(dir).map_or(Value::Null, |record| record.run[INITIAL_WEIGHTS].clone())
+}

@@ -1,0 +1,233 @@
+//! What ranks agree on before they train: the configuration, the initial weights and the folder.
+
+use std::path::PathBuf;
+
+use launch::bootstrap::World;
+use serde::{Deserialize, Serialize};
+
+use super::folder::{Folder, Prepared};
+use super::options::RunOptions;
+use crate::config::Engine;
+use crate::failure::{ExitCode, Failure, Outcome};
+use crate::ranks::Ranks;
+use crate::record::RankRecord;
+use crate::timing::phase::PhaseTimes;
+
+/// The folder of the run, as prepared by rank 0.
+pub(super) struct PreparedFolder {
+    pub(super) folder: Folder,
+    pub(super) prepared: Prepared,
+}
+
+/// All ranks, with the configured deadline of collectives.
+pub(super) fn ranks_of<'world>(options: &RunOptions, world: &'world World) -> Ranks<'world> {
+    Ranks::new(&*world.collective, options.config.settings.collectives.deadline)
+}
+
+/// The same for operations during which another rank may wait for storage.
+fn ranks_at_storage<'world>(options: &RunOptions, world: &'world World) -> Ranks<'world> {
+    let ranks = ranks_of(options, world);
+    ranks.with_timeout(ranks.timeout.max(options.config.settings.checkpoint.deadline))
+}
+
+/// Fails if a rank would compute or stop differently than rank 0; the error names the first.
+pub(super) fn agree_on_configuration(
+    options: &RunOptions,
+    world: &World,
+    workload_id: &str,
+) -> Outcome<()> {
+    let stops = (options.steps, options.eval_every, options.target_loss, options.fresh);
+    let text = format!("{workload_id} {stops:?}\n{}", options.config.to_toml());
+    match first_that_differs(options, world, &blake3::hash(text.as_bytes()))? {
+        None => Ok(()),
+        Some(rank) => Err(Failure::usage(format!(
+            "rank {rank} has a different configuration than rank 0\n  \
+             hint: start every rank with the same flags, files and version"
+        ))
+        .caused_by(rank)),
+    }
+}
+
+/// Fails if a rank would start with other weights than rank 0; the error names the first.
+pub(super) fn agree_on_weights(
+    options: &RunOptions,
+    world: &World,
+    digest: &blake3::Hash,
+) -> Outcome<()> {
+    match first_that_differs(options, world, digest)? {
+        None => Ok(()),
+        Some(rank) => Err(Failure::usage(format!(
+            "--init-from: rank {rank} has read different weights than rank 0\n  \
+             hint: name a folder that has the same content on all hosts"
+        ))
+        .caused_by(rank)),
+    }
+}
+
+/// The first rank whose digest differs from that of rank 0.
+fn first_that_differs(
+    options: &RunOptions,
+    world: &World,
+    digest: &blake3::Hash,
+) -> Outcome<Option<usize>> {
+    // Ranks have read files before this: a rank with slow storage is not lost.
+    let digests = ranks_at_storage(options, world).gather_bytes(digest.as_bytes())?;
+    Ok(digests.iter().position(|digest| *digest != digests[0]))
+}
+
+/// Rank 0's message about the folder.
+#[derive(Debug, Serialize, Deserialize)]
+enum FolderMessage {
+    Prepared { root: PathBuf, prepared: Prepared },
+    Failed(ExitCode),
+}
+
+/// Rank 0 prepares the folder and sends its path and the number of the attempt to the others, or
+/// the exit code of its error.
+pub(super) fn agree_on_folder(
+    options: &RunOptions,
+    world: &World,
+    workload_id: &str,
+    last_step: u64,
+) -> Outcome<PreparedFolder> {
+    let own = (world.collective.rank() == 0).then(|| -> Outcome<PreparedFolder> {
+        let mut folder = match &options.out {
+            Some(root) => Folder::new(root),
+            None => Folder::create_new(&options.config.name)?,
+        };
+        let prepared = folder.prepare(options, workload_id, last_step)?;
+        Ok(PreparedFolder { folder, prepared })
+    });
+    let message = own.as_ref().map(|own| match own {
+        Ok(PreparedFolder { folder, prepared }) => {
+            let root = folder.root().to_owned();
+            FolderMessage::Prepared { root, prepared: prepared.clone() }
+        }
+        Err(failure) => FolderMessage::Failed(failure.code),
+    });
+    let message = serde_json::to_vec(&message).map_err(internal)?;
+    match (own, ranks_of(options, world).gather_bytes(&message)) {
+        // The cause, even if a peer was lost meanwhile.
+        (Some(Err(failure)), _) => Err(failure.caused_by(0)),
+        (_, Err(error)) => Err(error.into()),
+        (Some(prepared), Ok(_)) => prepared,
+        (None, Ok(mut messages)) => received_folder(&messages.swap_remove(0)),
+    }
+}
+
+/// Decodes the message of rank 0: the folder, or the exit code of its error.
+fn received_folder(message: &[u8]) -> Outcome<PreparedFolder> {
+    let message: Option<FolderMessage> = serde_json::from_slice(message).map_err(internal)?;
+    match message.expect("rank 0 sends a message") {
+        FolderMessage::Prepared { root, prepared } => {
+            Ok(PreparedFolder { folder: Folder::new(root), prepared })
+        }
+        FolderMessage::Failed(code) => {
+            let text = "rank 0 could not use the folder of the run; see its error";
+            Err(Failure::new(code, anyhow::anyhow!(text)).caused_by(0))
+        }
+    }
+}
+
+/// Gathers the record of every rank: its placement, and at the end its times.
+pub(super) fn gather_ranks(
+    options: &RunOptions,
+    world: &World,
+    planned_bytes: u64,
+    phases_ns: Option<PhaseTimes>,
+) -> Outcome<Vec<RankRecord>> {
+    let World { placement, threads, .. } = world;
+    let config = &options.config;
+    let compute = config.workload.precision.compute;
+    let is_fused = config.settings.run.engine == Engine::Fused;
+    let own = RankRecord {
+        rank: placement.rank,
+        host: placement.host.clone(),
+        pid: std::process::id(),
+        cores: threads.exclusive.then(|| threads.cores.clone()),
+        threads: threads.threads,
+        unused_cores: world.unused_cores,
+        matmul_kernel: is_fused.then(|| models::fused::matmul_kernel(compute).to_owned()),
+        planned_bytes,
+        phases_ns,
+    };
+    // At the end, rank 0 may still be removing old checkpoints.
+    let is_end = phases_ns.is_some();
+    let ranks = if is_end { ranks_at_storage } else { ranks_of }(options, world);
+    let records = ranks.gather_bytes(&serde_json::to_vec(&own).map_err(internal)?)?;
+    records.iter().map(|bytes| serde_json::from_slice(bytes).map_err(internal)).collect()
+}
+
+fn internal(error: serde_json::Error) -> Failure {
+    Failure::new(ExitCode::Internal, error)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use collectives::Threads;
+    use launch::bootstrap::{Backend, Options};
+
+    use super::*;
+    use crate::config::Config;
+    use crate::telemetry::LogFormat;
+
+    /// Two ranks after their rendezvous.
+    fn worlds() -> [World; 2] {
+        let timeout = Duration::from_secs(20);
+        let options =
+            Options { backend: Backend::Auto, timeout, close_timeout: timeout, threads: Some(1) };
+        let rendezvous =
+            |rank: Threads| std::thread::spawn(move || World::rendezvous(rank, &options).unwrap());
+        let ranks: Vec<_> = Threads::group(2).into_iter().map(rendezvous).collect();
+        let worlds: Vec<_> = ranks.into_iter().map(|rank| rank.join().unwrap()).collect();
+        worlds.try_into().expect("two")
+    }
+
+    fn options(out: PathBuf, fresh: bool, deadline: &str) -> RunOptions {
+        let deadline = format!("collectives.deadline={deadline}");
+        RunOptions {
+            config: Config::load("smoke", &[deadline]).unwrap(),
+            out: Some(out),
+            fresh,
+            steps: None,
+            eval_every: None,
+            target_loss: None,
+            log_format: LogFormat::Text,
+            profile_step: None,
+            injections: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_folder_error_is_the_cause_even_if_a_peer_is_lost_meanwhile() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("config.toml"), "").unwrap();
+        let occupied = options(folder.path().to_owned(), true, "300ms");
+        let usable = options(folder.path().join("new"), false, "300ms");
+        for (options, code, rank) in
+            [(occupied, ExitCode::Usage, 0), (usable, ExitCode::PeerLost, 1)]
+        {
+            let [first, peer] = worlds();
+            peer.collective.abandon("a simulated failure");
+            let failure = agree_on_folder(&options, &first, "0123456789ab", 1).err().unwrap();
+            assert_eq!((failure.code, failure.rank), (code, Some(rank)), "{failure}");
+            assert_eq!(failure.to_string().contains("--fresh"), code == ExitCode::Usage);
+        }
+    }
+
+    #[test]
+    fn a_folder_error_is_returned_on_every_rank() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("config.toml"), "").unwrap();
+        let options = options(folder.path().to_owned(), true, "10s");
+        let agree = |world: World| agree_on_folder(&options, &world, "0123456789ab", 1).err();
+        std::thread::scope(|scope| {
+            let ranks = worlds().map(|world| scope.spawn(|| agree(world)));
+            for failure in ranks.map(|rank| rank.join().unwrap().unwrap()) {
+                assert_eq!((failure.code, failure.rank), (ExitCode::Usage, Some(0)), "{failure}");
+            }
+        });
+    }
+}

@@ -1,0 +1,364 @@
+//! What a rank does between joining and leaving the others: prepare, resume, train, and record how
+//! the attempt ended.
+
+use std::mem::ManuallyDrop;
+use std::path::Path;
+
+use checkpoint::{Identity, Store};
+use launch::bootstrap::World;
+use launch::signals::SignalFlags;
+
+use super::attempt::{Attempt, PeriodicEvaluation, Probes};
+use super::console::{Console, RunEnd};
+use super::folder::{Folder, Prepared};
+use super::options::RunOptions;
+use super::recorder::{Ending, Measured, Recorder};
+use super::rendezvous::{
+    PreparedFolder, agree_on_configuration, agree_on_folder, agree_on_weights, gather_ranks,
+    ranks_of,
+};
+use super::stop::{StopConditions, StopReason};
+use crate::checkpoints::Checkpointer;
+use crate::data::Source;
+use crate::failure::{ExitCode, Failure, Outcome};
+use crate::fault_injection::{self, Injection, Injector};
+use crate::hugging_face::Import;
+use crate::plan::{Plan, Shape};
+use crate::record::{self, Record, Status};
+use crate::step::{Evaluation, Trainer, batch_plan, weights_digest};
+use crate::telemetry::{Telemetry, TelemetryOptions};
+use crate::timing::probe::MatmulProbe;
+use crate::timing::profile::Profile;
+
+/// One rank of a run, ready to train.
+pub(super) struct Session<'run> {
+    options: &'run RunOptions,
+    world: &'run World,
+    signals: &'run SignalFlags,
+    source: Source,
+    folder: Folder,
+    prepared: Prepared,
+    workload_id: String,
+    last_step: u64,
+    /// Peak memory of this rank by the memory plan.
+    planned_bytes: u64,
+    /// Source of the weights of step 0, unless they are initialised from the seed.
+    import: Option<Import>,
+}
+
+impl<'run> Session<'run> {
+    /// Checks everything that can be checked before training, and prepares the folder with the
+    /// other ranks.
+    pub(super) fn new(
+        options: &'run RunOptions,
+        world: &'run World,
+        signals: &'run SignalFlags,
+        last_step: u64,
+    ) -> Outcome<Self> {
+        let config = &options.config;
+        let workload = &config.workload;
+        let placement = &world.placement;
+        fault_injection::check(&options.injections, placement.world, last_step)?;
+        let batches = batch_plan(config, placement.rank, placement.world)?;
+        let shape = Shape {
+            world: placement.world,
+            local: placement.local_world,
+            threads: world.threads.threads,
+            shares_memory: world.collective.shares_memory(),
+        };
+        let plan = Plan::new(config, shape, options.profile_step)?;
+        plan.require(placement.local_world)?;
+        let source = Source::open(&workload.data, workload.model.vocabulary, &config.base)?;
+        source.training(workload.batch.sequence_tokens)?;
+        if options.eval_every.is_some() {
+            Evaluation::new(&source, workload.data.evaluation_sequences, &batches)?;
+        }
+        let init_from = config.settings.run.init_from.as_deref();
+        let import = init_from.map(|folder| Import::open(Path::new(folder), &workload.model));
+        let import = import.transpose()?;
+        let workload_id = workload.id(source.digest());
+        agree_on_configuration(options, world, &workload_id)?;
+        // The folder is created only after all other checks.
+        let PreparedFolder { folder, prepared } =
+            agree_on_folder(options, world, &workload_id, last_step)?;
+        Ok(Self {
+            options,
+            world,
+            signals,
+            source,
+            folder,
+            prepared,
+            workload_id,
+            last_step,
+            planned_bytes: plan.total_bytes,
+            import,
+        })
+    }
+
+    /// Runs one attempt, unless the run is complete already.
+    pub(super) fn train(&self) -> Outcome<ExitCode> {
+        let Prepared::Attempt { number, run } = &self.prepared else {
+            self.note_complete();
+            return Ok(ExitCode::Done);
+        };
+        let config = &self.options.config;
+        let ranks = ranks_of(self.options, self.world);
+        let identity = Identity::new(run, &self.workload_id);
+        let store = Store::open(&self.folder.checkpoints(), &identity)?;
+        let settings = config.settings.checkpoint.clone();
+        let mut checkpointer = Checkpointer::claim(store, settings, *number, ranks)?;
+        let mut recorder = Recorder::begin(
+            &self.folder,
+            config,
+            &self.workload_id,
+            ranks,
+            gather_ranks(self.options, self.world, self.planned_bytes, None)?,
+            checkpointer.attempt(),
+        )?;
+        // Never freed, as the network may still write to its buffers after a peer was lost. The
+        // process ends soon after the run.
+        let mut trainer = ManuallyDrop::new(None);
+        let outcome = self.attempt(&mut trainer, &mut checkpointer, &mut recorder);
+        let trainer = trainer.as_ref();
+        let ending = Ending { outcome: &outcome, trainer, checkpointer: &checkpointer };
+        let recorded = recorder.end(&ending);
+        self.report_end(&outcome, recorded, &recorder, checkpointer.committed_step())?;
+        outcome.map(|reason| match reason {
+            StopReason::Requested => ExitCode::Stopped,
+            StopReason::LastStep | StopReason::TargetLoss => ExitCode::Done,
+        })
+    }
+
+    fn attempt(
+        &self,
+        trainer: &mut Option<Trainer<'run>>,
+        checkpointer: &mut Checkpointer,
+        recorder: &mut Recorder,
+    ) -> Outcome<StopReason> {
+        let config = &self.options.config;
+        let collective = &*self.world.collective;
+        let injector = Injector::new(&self.options.injections, collective.rank());
+        let trainer = trainer.insert(Trainer::new(config, &self.source, collective, injector)?);
+        let resumed = checkpointer.resume(trainer)?;
+        let completed_steps = resumed.unwrap_or(0);
+        recorder.resumed(completed_steps, trainer.batches().entropy_floor_nats())?;
+        self.import(trainer, resumed, recorder)?;
+        self.console().start(self.introduction(resumed));
+        self.note_skipped_injections(completed_steps);
+        let telemetry = self.telemetry(completed_steps)?;
+        if resumed.is_some() {
+            checkpointer.start_retention(trainer);
+        }
+        let mut attempt = Attempt {
+            evaluation: self.evaluation(trainer)?,
+            trainer,
+            checkpointer,
+            recorder,
+            telemetry: &telemetry,
+            signals: self.signals,
+            probes: Probes {
+                matmul: MatmulProbe::new(&config.workload, config.settings.telemetry.matmul_probe),
+                profile: self.profile(completed_steps),
+                local_world: self.world.placement.local_world,
+            },
+            stop_conditions: StopConditions {
+                last_step: self.last_step,
+                target_loss: self.options.target_loss,
+            },
+            first_step: completed_steps + 1,
+        };
+        let reason = attempt.run();
+        let matmul_flops_per_second = attempt.probes.matmul.flops_per_second();
+        let measured = Measured { matmul_flops_per_second, ..Measured::default() };
+        self.finish(reason, telemetry, trainer, recorder, measured)
+    }
+
+    /// Collects the measurements of the attempt, also when it failed.
+    fn finish(
+        &self,
+        reason: Outcome<StopReason>,
+        telemetry: Telemetry,
+        trainer: &mut Trainer<'_>,
+        recorder: &mut Recorder,
+        mut measured: Measured,
+    ) -> Outcome<StopReason> {
+        match telemetry.finish() {
+            Ok(series) => measured.series = Some(series),
+            Err(error) if reason.is_ok() => return Err(error.into()),
+            Err(error) => tracing::error!("steps could not be written: {error}"),
+        }
+        let completed = reason.is_ok().then(|| self.measure_end(trainer, &mut measured));
+        recorder.measured(measured);
+        completed.transpose()?;
+        reason
+    }
+
+    /// Gathers the times of all ranks and the final weights, after an attempt that did not fail.
+    fn measure_end(&self, trainer: &mut Trainer<'_>, measured: &mut Measured) -> Outcome<()> {
+        let phases_ns = measured.series.as_ref().map(record::StepSeries::phase_totals);
+        let ranks = gather_ranks(self.options, self.world, self.planned_bytes, phases_ns)?;
+        measured.ranks = Some(ranks);
+        let (layout, weights) = trainer.all_weights()?;
+        let is_recorded = self.world.placement.rank == 0;
+        measured.weights = is_recorded.then(|| weights_digest(layout, weights));
+        Ok(())
+    }
+
+    /// Reads the weights of step 0 from the folder of `--init-from`, if there is one and the run
+    /// does not resume.
+    fn import(
+        &self,
+        trainer: &mut Trainer<'_>,
+        resumed: Option<u64>,
+        recorder: &mut Recorder,
+    ) -> Outcome<()> {
+        let Some(import) = &self.import else { return Ok(()) };
+        if let Some(step) = resumed {
+            let shown = self.folder.root().display();
+            self.console()
+                .note(format!("{shown}: resumes after step {step}; --init-from is not read again"));
+            return Ok(());
+        }
+        let model = &self.options.config.workload.model;
+        let digest = trainer.set_weights(|layout, weights| {
+            import.load(model, layout, weights)?;
+            Ok(weights_digest(layout, weights))
+        })?;
+        agree_on_weights(self.options, self.world, &digest)?;
+        recorder.initial_weights(&digest)
+    }
+
+    fn evaluation(&self, trainer: &Trainer<'_>) -> Outcome<Option<PeriodicEvaluation>> {
+        let Some(every_steps) = self.options.eval_every else { return Ok(None) };
+        let held_out = self.options.config.workload.data.evaluation_sequences;
+        let evaluation = Evaluation::new(&self.source, held_out, trainer.batches().plan())?;
+        Ok(Some(PeriodicEvaluation { every_steps, evaluation }))
+    }
+
+    /// The profile of the requested step, unless the run resumes after it. Only rank 0 prints, but
+    /// all ranks measure, so that the rates of the machine are measured under the same load as
+    /// training.
+    fn profile(&self, completed_steps: u64) -> Option<Profile> {
+        let step = self.options.profile_step?;
+        if step <= completed_steps {
+            self.console().note_completed_step("--profile-step", step);
+            return None;
+        }
+        Some(Profile::new(step, self.world.placement.rank == 0))
+    }
+
+    fn telemetry(&self, completed_steps: u64) -> Outcome<Telemetry> {
+        let placement = &self.world.placement;
+        let options = TelemetryOptions {
+            dir: self.folder.root().to_owned(),
+            rank: placement.rank,
+            world: placement.world,
+            log_format: self.options.log_format,
+            total_steps: self.last_step,
+            completed_steps,
+            log_every_steps: self.options.config.settings.telemetry.log_every_steps,
+        };
+        Telemetry::start(options).map_err(|error| match error {
+            record::Error::Malformed { .. } | record::Error::LostSteps { .. } => {
+                Failure::usage(format!(
+                    "{error}\n  hint: the checkpoints are not affected; restore the file from a \
+                     copy, or continue in a new folder with --init-from an export of this run"
+                ))
+            }
+            error => error.into(),
+        })
+    }
+}
+
+/// Messages of rank 0.
+impl Session<'_> {
+    fn console(&self) -> Console<'_> {
+        let is_quiet = self.world.placement.rank != 0;
+        Console { format: self.options.log_format, folder: self.folder.root(), is_quiet }
+    }
+
+    fn introduction(&self, resumed: Option<u64>) -> String {
+        let World { placement, threads, .. } = self.world;
+        let from = resumed.map_or(String::new(), |step| format!(", resumed after step {step}"));
+        format!(
+            "{}: {} ({}), world size {}, threads per rank {}{from}",
+            self.folder.root().display(),
+            self.options.config.name,
+            self.workload_id,
+            placement.world,
+            threads.threads
+        )
+    }
+
+    fn note_skipped_injections(&self, completed_steps: u64) {
+        for injection in fault_injection::skipped(&self.options.injections, completed_steps) {
+            let Injection { step, rank, .. } = injection;
+            self.console().note_completed_step(&format!("--inject on rank {rank}"), *step);
+        }
+    }
+
+    fn note_complete(&self) {
+        if self.world.placement.rank != 0 {
+            return;
+        }
+        if let Some(step) = self.options.profile_step {
+            self.console().note_completed_step("--profile-step", step);
+        }
+        let record = Record::read(self.folder.root()).ok();
+        let committed_step = record.and_then(|record| {
+            let saved = record.checkpoints.map(|checkpoints| checkpoints.last_step);
+            saved.or(record.attempts.last()?.committed_step)
+        });
+        let end = RunEnd {
+            status: Status::Complete,
+            exit_code: Some(ExitCode::Done as u8),
+            reason: None,
+            committed_step,
+        };
+        let shown = self.folder.root().display();
+        self.console().end(format!("{shown}: already complete"), &end);
+    }
+
+    /// Reports the end of the run on rank 0. If the record cannot be written, a complete run fails;
+    /// any other end is reported as it is.
+    fn report_end(
+        &self,
+        outcome: &Outcome<StopReason>,
+        recorded: Outcome<()>,
+        recorder: &Recorder,
+        committed_step: Option<u64>,
+    ) -> Outcome<()> {
+        let shown = self.folder.root().display();
+        let newest = committed_step.map_or("none".to_owned(), |step| format!("step {step}"));
+        let saved = format!("newest checkpoint: {newest}");
+        let Some(record) = recorder.record() else {
+            if let Err(failure) = recorded {
+                tracing::error!("the error file of this rank could not be written: {failure}");
+            }
+            return Ok(());
+        };
+        let mut end = RunEnd::of(record, committed_step);
+        let text = match (outcome, &recorded) {
+            (Ok(StopReason::Requested), _) => {
+                format!("{shown}: stopped; {saved}; the same command resumes")
+            }
+            (Ok(_), Ok(())) => format!("{shown}: complete; see `yardstick report {shown}`"),
+            (Ok(_), Err(failure)) => {
+                end.status = Status::Failed;
+                end.exit_code = Some(failure.code as u8);
+                end.reason = Some(recorder.reason(failure, None));
+                format!("{shown}: training is complete, but could not be recorded; {saved}")
+            }
+            (Err(_), _) => format!("{shown}: failed; {saved}"),
+        };
+        self.console().end(text, &end);
+        match (outcome, recorded) {
+            (Ok(StopReason::LastStep | StopReason::TargetLoss), recorded) => recorded,
+            (_, Err(failure)) => {
+                tracing::error!("the record could not be written: {failure}");
+                Ok(())
+            }
+            (_, Ok(())) => Ok(()),
+        }
+    }
+}

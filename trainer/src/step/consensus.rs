@@ -1,0 +1,188 @@
+//! One small all-gather per step of what all ranks must agree on: losses, the gradient norm,
+//! non-finite values, and requests. All ranks decide from the same votes, so they decide the same.
+
+use models::Layout;
+
+use crate::failure::{ExitCode, Failure, Outcome};
+use crate::ranks::Ranks;
+
+/// What a rank requests for the end of the step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Requests {
+    /// A save is due.
+    pub save: bool,
+    /// A stop is requested.
+    pub stop: bool,
+}
+
+/// One rank's message.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Vote {
+    /// Sum of the local cross-entropy in nats.
+    pub(crate) loss_sum: f64,
+    /// First tensor whose local gradient has a non-finite value.
+    pub(crate) non_finite: Option<usize>,
+    /// Sum of the squares of this rank's parts of the reduced gradients.
+    pub(crate) squares: f64,
+    /// First tensor in these parts that has a non-finite value.
+    pub(crate) overflow: Option<usize>,
+    pub(crate) requests: Requests,
+}
+
+const FIELDS: usize = 6;
+
+impl Vote {
+    fn encode(&self) -> [f64; FIELDS] {
+        let number = |tensor: Option<usize>| tensor.map_or(-1.0, |tensor| tensor as f64);
+        let flag = |is_requested: bool| f64::from(u8::from(is_requested));
+        [
+            self.loss_sum,
+            number(self.non_finite),
+            self.squares,
+            number(self.overflow),
+            flag(self.requests.save),
+            flag(self.requests.stop),
+        ]
+    }
+
+    fn decode(fields: &[f64]) -> Self {
+        let tensor = |field: f64| (field >= 0.0).then_some(field as usize);
+        Self {
+            loss_sum: fields[0],
+            non_finite: tensor(fields[1]),
+            squares: fields[2],
+            overflow: tensor(fields[3]),
+            requests: Requests { save: fields[4] > 0.0, stop: fields[5] > 0.0 },
+        }
+    }
+}
+
+/// A rank with a non-finite value.
+#[derive(Debug, PartialEq, Eq)]
+struct NonFinite {
+    rank: usize,
+    /// The tensor, if it is a gradient; else it is the loss.
+    tensor: Option<usize>,
+}
+
+/// The votes of all ranks. The buffer is reused, so that a step allocates nothing.
+#[derive(Debug)]
+pub(crate) struct Votes {
+    fields: Vec<f64>,
+}
+
+impl Votes {
+    pub(crate) fn new(world: usize) -> Self {
+        Self { fields: vec![0.0; world * FIELDS] }
+    }
+
+    /// Sends this rank's vote and receives all others.
+    pub(crate) fn exchange(
+        &mut self,
+        ranks: &Ranks<'_>,
+        vote: Vote,
+    ) -> Result<(), collectives::Error> {
+        let start = ranks.rank() * FIELDS;
+        self.fields[start..start + FIELDS].copy_from_slice(&vote.encode());
+        ranks.collective.all_gather(&mut self.fields, ranks.deadline())?;
+        Ok(())
+    }
+
+    /// Fails when a loss or local gradient of any rank is not finite, or when a reduced gradient
+    /// overflowed in the sum over ranks.
+    pub(crate) fn require_finite(&self, layout: &Layout, step: u64) -> Outcome<()> {
+        let name = |tensor: usize| layout.tensors()[tensor].name.as_str();
+        if let Some(NonFinite { rank, tensor }) = self.non_finite() {
+            let what =
+                tensor.map_or("loss".to_owned(), |tensor| format!("gradient of {}", name(tensor)));
+            return Err(not_finite(step, &format!("rank {rank}: the {what}")).caused_by(rank));
+        }
+        if self.squares().is_finite() {
+            return Ok(());
+        }
+        let tensor = self.overflow().map_or("all tensors", name);
+        Err(not_finite(step, &format!("all ranks: the reduced gradient of {tensor}")))
+    }
+
+    fn all(&self) -> impl Iterator<Item = Vote> + '_ {
+        self.fields.chunks(FIELDS).map(Vote::decode)
+    }
+
+    /// Sum of all losses, in the order of ranks.
+    pub(crate) fn loss_sum(&self) -> f64 {
+        self.all().map(|vote| vote.loss_sum).sum()
+    }
+
+    /// First rank whose loss or local gradient is not finite.
+    fn non_finite(&self) -> Option<NonFinite> {
+        let find = |(rank, vote): (usize, Vote)| {
+            let is_non_finite = !vote.loss_sum.is_finite() || vote.non_finite.is_some();
+            is_non_finite.then_some(NonFinite { rank, tensor: vote.non_finite })
+        };
+        self.all().enumerate().find_map(find)
+    }
+
+    /// The square of the global gradient norm: the sum of all squares, in the order of ranks.
+    pub(crate) fn squares(&self) -> f64 {
+        self.all().map(|vote| vote.squares).sum()
+    }
+
+    /// First tensor whose reduced gradient is not finite.
+    fn overflow(&self) -> Option<usize> {
+        self.all().filter_map(|vote| vote.overflow).min()
+    }
+
+    /// The requests of any rank.
+    pub(crate) fn requests(&self) -> Requests {
+        Requests {
+            save: self.all().any(|vote| vote.requests.save),
+            stop: self.all().any(|vote| vote.requests.stop),
+        }
+    }
+}
+
+fn not_finite(step: u64, what: &str) -> Failure {
+    let error = anyhow::anyhow!("step {step}, {what} is not finite; stopped before the update");
+    Failure::new(ExitCode::Numerical, error).at_step(step)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FINITE: Vote = Vote {
+        loss_sum: 1.0,
+        non_finite: None,
+        squares: 0.25,
+        overflow: None,
+        requests: Requests { save: false, stop: false },
+    };
+
+    fn votes(votes: &[Vote]) -> Votes {
+        Votes { fields: votes.iter().flat_map(Vote::encode).collect() }
+    }
+
+    #[test]
+    fn losses_are_added_and_a_non_finite_gradient_is_located() {
+        let found = votes(&[FINITE, Vote { loss_sum: 2.0, non_finite: Some(7), ..FINITE }]);
+        assert_eq!((found.loss_sum(), found.squares()), (3.0, 0.5));
+        assert_eq!(found.non_finite(), Some(NonFinite { rank: 1, tensor: Some(7) }));
+        assert_eq!((found.overflow(), found.requests()), (None, Requests::default()));
+    }
+
+    #[test]
+    fn a_non_finite_loss_is_located() {
+        let requests = Requests { save: true, stop: true };
+        let found = votes(&[Vote { loss_sum: f64::NAN, requests, ..FINITE }]);
+        assert_eq!(found.non_finite(), Some(NonFinite { rank: 0, tensor: None }));
+        assert_eq!(found.requests(), requests);
+    }
+
+    #[test]
+    fn the_first_tensor_that_overflowed_is_found() {
+        let bad = |tensor| Vote { squares: f64::INFINITY, overflow: Some(tensor), ..FINITE };
+        let found = votes(&[FINITE, bad(5), bad(3)]);
+        assert_eq!((found.non_finite(), found.overflow()), (None, Some(3)));
+        assert!(!found.squares().is_finite());
+    }
+}

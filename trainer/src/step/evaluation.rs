@@ -1,0 +1,79 @@
+//! Evaluation: the loss on held-out sequences.
+
+use std::mem::ManuallyDrop;
+use std::sync::Arc;
+
+use models::Batch;
+
+use super::Trainer;
+use crate::data::{BatchPlan, Sequences, Source};
+use crate::failure::Outcome;
+use crate::timing::phase::Phase;
+
+/// Held-out sequences and the buffers for reading them.
+#[derive(Debug)]
+pub(crate) struct Evaluation {
+    sequences: Arc<dyn Sequences>,
+    micro_batches: usize,
+    micro_sequences: usize,
+    inputs: Vec<u32>,
+    targets: Vec<u32>,
+    /// Never freed, as the network may still write to it after a peer was lost.
+    sums: ManuallyDrop<Vec<f64>>,
+}
+
+impl Evaluation {
+    /// An evaluation of `held_out` sequences, in the micro-batches of a plan.
+    ///
+    /// # Errors
+    /// Exit code 2 when the data has too few sequences, or they do not fill whole micro-batches.
+    pub(crate) fn new(source: &Source, held_out: usize, plan: &BatchPlan) -> Outcome<Self> {
+        if !held_out.is_multiple_of(plan.micro_sequences) {
+            let expected =
+                format!("a multiple of batch.micro_sequences = {}", plan.micro_sequences);
+            let key = "data.evaluation_sequences";
+            return Err(models::Error::invalid(key, held_out, expected).into());
+        }
+        let tokens = plan.micro_sequences * plan.sequence_tokens;
+        Ok(Self {
+            sequences: source.evaluation(plan.sequence_tokens)?,
+            micro_batches: held_out / plan.micro_sequences,
+            micro_sequences: plan.micro_sequences,
+            inputs: vec![0; tokens],
+            targets: vec![0; tokens],
+            sums: ManuallyDrop::new(vec![0.0; plan.world]),
+        })
+    }
+
+    fn fill(&mut self, micro_batch: usize) {
+        let tokens = self.inputs.len() / self.micro_sequences;
+        let rows = self.inputs.chunks_mut(tokens).zip(self.targets.chunks_mut(tokens));
+        for (row, (inputs, targets)) in rows.enumerate() {
+            let index = micro_batch * self.micro_sequences + row;
+            self.sequences.fill(index as u64, inputs, targets);
+        }
+    }
+}
+
+impl Trainer<'_> {
+    /// Mean cross-entropy over all held-out tokens, in nats; ranks take micro-batches in turn.
+    ///
+    /// # Errors
+    /// Exit code 5 when a peer is lost or late.
+    pub(crate) fn evaluate(&mut self, evaluation: &mut Evaluation) -> Outcome<f64> {
+        let Self { ranks, model, state, clock, .. } = self;
+        state.synchronize(clock)?;
+        clock.enter(Phase::Eval);
+        let mut sum = 0.0;
+        for micro_batch in (ranks.rank()..evaluation.micro_batches).step_by(ranks.world()) {
+            evaluation.fill(micro_batch);
+            let batch = Batch { inputs: &evaluation.inputs, targets: &evaluation.targets };
+            sum += model.evaluate(&mut state.engine_weights(), batch)?;
+        }
+        let sums = &mut evaluation.sums;
+        sums[ranks.rank()] = sum;
+        ranks.collective.all_gather(sums, ranks.deadline())?;
+        let tokens = evaluation.micro_batches * evaluation.inputs.len();
+        Ok(sums.iter().sum::<f64>() / tokens as f64)
+    }
+}

@@ -1,0 +1,378 @@
+//! Sharding and overlap do not change a bit. Under sharding a rank holds only its part, and forward
+//! waits only for the weights that it needs.
+
+mod gate;
+mod watched;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use collectives::{Collective, Operation, Threads};
+use device::Allocator;
+use models::Weights;
+
+use gate::{Gate, GateOpener};
+use watched::Watched;
+
+use super::build::engine;
+use super::shard::Shard;
+use super::weights::ModelWeights;
+use super::*;
+use crate::config::Config;
+use crate::data::Source;
+use crate::failure::ExitCode;
+
+const SMALL: [&str; 5] = [
+    "collectives.bucket_bytes=262144",
+    "batch.micro_sequences=2",
+    "batch.global_sequences=8",
+    "batch.sequence_tokens=32",
+    "schedule.warmup_steps=1",
+];
+
+fn config(workload: &str, extra: &[&str]) -> Config {
+    let overrides: Vec<String> = SMALL.iter().chain(extra).map(ToString::to_string).collect();
+    Config::load(workload, &overrides).unwrap()
+}
+
+fn source(config: &Config) -> Source {
+    let vocabulary = config.workload.model.vocabulary;
+    Source::open(&config.workload.data, vocabulary, &config.base).unwrap()
+}
+
+fn trainer<'world>(config: &Config, collective: &'world dyn Collective) -> Trainer<'world> {
+    Trainer::new(config, &source(config), collective, Injector::default()).unwrap()
+}
+
+/// What a rank has computed.
+#[derive(Debug, PartialEq)]
+struct Trained {
+    /// Bits of the loss and gradient norm of each step.
+    steps: Vec<[u64; 2]>,
+    weights: blake3::Hash,
+}
+
+/// Bits of the loss and gradient norm of the next step.
+fn step_bits(trainer: &mut Trainer<'_>) -> [u64; 2] {
+    let stepped = trainer.step(Requests::default()).unwrap();
+    [stepped.loss.to_bits(), stepped.gradient_norm.to_bits()]
+}
+
+/// Trains for three steps.
+fn train(config: &Config, collective: &dyn Collective) -> Trained {
+    let mut trainer = trainer(config, collective);
+    let steps: Vec<_> = (0..3).map(|_| step_bits(&mut trainer)).collect();
+    assert!(steps.iter().all(|[_, norm]| f64::from_bits(*norm) > 1e-3), "gradients are not zero");
+    let owners = if config.settings.run.shard_optimizer { collective.world() } else { 1 };
+    assert_eq!(trainer.state.exp_avg.len(), trainer.state.layout.len() / owners);
+    assert_eq!(trainer.state.exp_avg_sq.len(), trainer.state.layout.len() / owners);
+    if let ModelWeights::Bf16 { master, .. } = &trainer.state.weights {
+        assert_eq!(master.len(), trainer.state.layout.len() / owners);
+    }
+    let (layout, weights) = trainer.all_weights().unwrap();
+    Trained { steps, weights: weights_digest(layout, weights) }
+}
+
+fn on_ranks<T: Send>(world: usize, body: impl Fn(&dyn Collective) -> T + Sync) -> Vec<T> {
+    std::thread::scope(|scope| {
+        let spawn = |rank: Threads| {
+            let body = &body;
+            scope.spawn(move || body(&rank))
+        };
+        let ranks: Vec<_> = Threads::group(world).into_iter().map(spawn).collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn sharding_and_overlap_do_not_change_a_bit() {
+    for workload in ["smoke", "llama-smoke"] {
+        for compute in ["f32", "bf16"] {
+            for world in [1, 2, 4] {
+                let run = |is_sharded: bool, overlaps: bool| {
+                    let format = format!("precision.compute={compute}");
+                    let sharded = format!("run.shard_optimizer={is_sharded}");
+                    let overlap = format!("collectives.overlap={overlaps}");
+                    let config = config(workload, &[&format, &sharded, &overlap]);
+                    on_ranks(world, |rank| train(&config, rank))
+                };
+                let whole = run(false, true);
+                let sharded = run(true, true);
+                let what = format!("{workload} in {compute} on {world} ranks");
+                assert_eq!(whole, sharded, "{what}");
+                assert_eq!(sharded, run(true, false), "{what}: without overlap");
+                assert!(sharded.iter().all(|rank| *rank == sharded[0]), "{what}: all ranks agree");
+            }
+        }
+    }
+}
+
+#[test]
+fn an_overflow_in_the_sum_is_found_by_the_rank_that_owns_it() {
+    let config = config("smoke", &["run.shard_optimizer=true"]);
+    let group = Threads::group(2);
+    let named = group.iter().map(|rank| {
+        let Trainer { state, mut gradients, .. } = trainer(&config, rank);
+        let State { layout, shard, .. } = &state;
+        let owned = shard.pieces().nth(3).unwrap().clone();
+        gradients.flat_mut()[owned.flat.start + 5] = f32::INFINITY;
+        assert!(!squares_of_parts(shard, gradients.flat()).is_finite());
+        assert_eq!(gradients.overflow(shard, layout), Some(owned.tensor));
+        // The other rank does not own the element.
+        let (_, plan) = placed_layout(&config, 2);
+        let other = Shard::new(layout, &plan, 1 - rank.rank(), 2, true);
+        assert!(squares_of_parts(&other, gradients.flat()).is_finite());
+    });
+    assert_eq!(named.count(), 2);
+}
+
+/// A restore fills the elements that a rank holds, here with numbers that are exact in bf16.
+#[test]
+fn restored_weights_are_gathered_before_they_are_used() {
+    let number = |index: usize| (index % 251) as f32;
+    for (compute, is_sharded) in [("f32", true), ("bf16", false), ("bf16", true)] {
+        let format = format!("precision.compute={compute}");
+        let config = config("smoke", &[&format, &format!("run.shard_optimizer={is_sharded}")]);
+        on_ranks(2, |rank| {
+            let mut trainer = trainer(&config, rank);
+            let StateBuffersMut { shard, buffers: [weights, ..], .. } = trainer.state.buffers_mut();
+            for piece in shard.pieces() {
+                let held = &mut weights.elements[weights.order.of(piece)];
+                let restored = held.iter_mut().zip(piece.flat.clone());
+                restored.for_each(|(weight, index)| *weight = number(index));
+            }
+            trainer.resume_from(Progress::default()).unwrap();
+            for tensor in trainer.state.layout.tensors() {
+                let range = tensor.range.clone();
+                let shared: Vec<f32> = match trainer.state.weights.get(range.clone()) {
+                    Weights::F32(weights) => weights.host().to_vec(),
+                    Weights::Bf16(weights) => {
+                        weights.host().iter().map(|weight| weight.to_f32()).collect()
+                    }
+                };
+                assert!(shared.into_iter().eq(range.map(number)), "{}, {compute}", tensor.name);
+            }
+        });
+    }
+}
+
+/// Compares the bytes that steps report, and whether weights are in flight after each. The gathers
+/// of a resume are in no step.
+#[test]
+fn gathers_count_in_the_step_that_waits_for_them() {
+    for overlaps in [true, false] {
+        let overlap = format!("collectives.overlap={overlaps}");
+        let config = config("smoke", &["run.shard_optimizer=true", &overlap]);
+        for steps in on_ranks(2, |rank| {
+            let mut trainer = trainer(&config, rank);
+            trainer.resume_from(Progress::default()).unwrap();
+            assert!(!trainer.state.weights.is_in_flight(&(0..trainer.state.shard.len)));
+            let step = |_| {
+                let stepped = trainer.step(Requests::default()).unwrap();
+                let is_in_flight =
+                    trainer.state.weights.is_in_flight(&(0..trainer.state.shard.len));
+                (stepped.communication.bytes, is_in_flight)
+            };
+            (0..3).map(step).collect::<Vec<_>>()
+        }) {
+            let buffer = 4 * placed_layout(&config, 2).0.len() as u64;
+            let first = if overlaps { buffer } else { 2 * buffer };
+            assert_eq!(steps, [first, 2 * buffer, 2 * buffer].map(|bytes| (bytes, overlaps)));
+        }
+    }
+}
+
+/// Number of ranks, and whether the optimizer is sharded.
+const WORLDS: [(usize, bool); 6] =
+    [(1, false), (1, true), (2, false), (2, true), (4, false), (4, true)];
+
+/// A sharded optimizer reduce-scatters gradients and later all-gathers weights, which together move
+/// as much as an all-reduce.
+#[test]
+fn a_step_all_reduces_each_bucket_or_reduce_scatters_and_all_gathers_it() {
+    for (world, is_sharded) in WORLDS {
+        let config = config("smoke", &[&format!("run.shard_optimizer={is_sharded}")]);
+        let (_, plan) = placed_layout(&config, world);
+        let bytes: Vec<_> = plan.buckets.iter().map(|bucket| 4 * bucket.range.len()).collect();
+        let all = |operation| bytes.iter().map(move |&bytes| (operation, bytes));
+        let expected: Vec<_> = if is_sharded {
+            let weights = all(Operation::AllGather).rev(); // as forward needs them
+            all(Operation::ReduceScatterSum).chain(weights).collect()
+        } else {
+            all(Operation::AllReduceSum).collect()
+        };
+        let sent = Mutex::new(Vec::new());
+        let mut group = Threads::group(world);
+        let watch = |_: &Threads, operation, bytes| sent.lock().unwrap().push((operation, bytes));
+        let first = Watched { rank: group.remove(0), watch: Box::new(watch) };
+        let step = |rank: &dyn Collective| {
+            let mut trainer = trainer(&config, rank);
+            if rank.rank() == 0 {
+                sent.lock().unwrap().clear(); // initial weights are not part of a step
+            }
+            trainer.step(Requests::default()).unwrap();
+        };
+        std::thread::scope(|scope| {
+            group.iter().for_each(|rank| drop(scope.spawn(|| step(rank))));
+            step(&first);
+        });
+        assert_eq!(*sent.lock().unwrap(), expected, "{world} ranks, sharded {is_sharded}");
+    }
+}
+
+/// All ranks together read each gradient once for the norm, and a weight is updated by one rank
+/// under a sharded optimizer, else by all.
+#[test]
+fn a_profile_counts_the_bytes_of_norm_and_update() {
+    for (world, is_sharded) in WORLDS {
+        let config = config("smoke", &[&format!("run.shard_optimizer={is_sharded}")]);
+        let ranks = on_ranks(world, |rank| {
+            let mut trainer = trainer(&config, rank);
+            let read = trainer.state.shard.part_elements() as f64;
+            trainer.meter.start();
+            trainer.step(Requests::default()).unwrap();
+            let counts: Vec<_> = trainer.meter.counts().collect();
+            let [(norm, read_once), (adamw, updated)] = counts[..] else { panic!("{counts:?}") };
+            assert_eq!([norm.0, adamw.0], [Role::GradientNorm, Role::AdamW]);
+            assert_eq!(read_once.work.bytes, 4.0 * read, "{world} ranks, sharded {is_sharded}");
+            [read_once, updated].map(|count| count.work.bytes as usize)
+        });
+        let [read, updated] = [0, 1].map(|op| ranks.iter().map(|rank| rank[op]).sum::<usize>());
+        let (layout, _) = placed_layout(&config, world);
+        assert_eq!(read, 4 * layout.len(), "{world} ranks, sharded {is_sharded}");
+        let updates = if is_sharded { 1 } else { world };
+        assert_eq!(updated, updates * 28 * layout.parameters(), "{world} ranks, {is_sharded}");
+    }
+}
+
+/// What a rank does before it gathers one bucket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Hook {
+    WaitAtGate,
+    Fail,
+}
+
+/// Runs two ranks, of which rank 1 has a hook before the last all-gather of its first update: that
+/// of the bucket which forward needs last.
+fn with_a_slow_rank<T: Send>(
+    config: &Config,
+    hook: Hook,
+    body: impl Fn(&dyn Collective, &Arc<Gate>) -> T + Sync,
+) -> [T; 2] {
+    let (_, plan) = placed_layout(config, 2);
+    let mut group = Threads::group(2);
+    let gate = Arc::new(Gate::default());
+    let gathers = AtomicUsize::new(0);
+    let watch = |rank: &Threads, operation, _| {
+        let is_gather = operation == Operation::AllGather;
+        if is_gather && gathers.fetch_add(1, Ordering::SeqCst) + 1 == plan.buckets.len() {
+            match hook {
+                Hook::WaitAtGate => gate.wait(),
+                Hook::Fail => rank.abandon("a simulated failure"),
+            }
+        }
+    };
+    let slow = Watched { rank: group.pop().unwrap(), watch: Box::new(watch) };
+    std::thread::scope(|scope| {
+        let slow = scope.spawn(|| body(&slow, &gate));
+        let first = body(&group[0], &gate);
+        [first, slow.join().unwrap()]
+    })
+}
+
+/// Rank 1 gathers the weights that forward needs last only after rank 0 has received those of block
+/// 0 in the next step's forward: a rank that waits for more than it needs would block.
+#[test]
+fn forward_starts_before_the_last_weights_have_arrived() {
+    for compute in ["f32", "bf16"] {
+        let precision = format!("precision.compute={compute}");
+        let extra = [&precision, "run.shard_optimizer=true", "collectives.deadline=10s"];
+        let config = config("smoke", &extra);
+        let (layout, plan) = placed_layout(&config, 2);
+        let block = layout.segments().iter().position(|segment| segment.name == "h.0").unwrap();
+        assert!(!plan.buckets[0].segments.contains(&block), "another bucket than the last one");
+        let ranks = with_a_slow_rank(&config, Hook::WaitAtGate, |rank, gate| {
+            let mut trainer = trainer(&config, rank);
+            if rank.rank() == 0 {
+                let segment = layout.segments()[block].range.clone();
+                let engine =
+                    engine(&config, trainer.state.layout.clone(), 2, 1, &Allocator::host())
+                        .unwrap();
+                trainer.model = Box::new(GateOpener { engine, segment, gate: gate.clone() });
+            }
+            let first = step_bits(&mut trainer);
+            if rank.rank() == 0 {
+                gate.arm();
+            }
+            [first, step_bits(&mut trainer), step_bits(&mut trainer)]
+        });
+        let plain = self::config("smoke", &[&precision]);
+        let expected = on_ranks(2, |rank| train(&plain, rank).steps);
+        assert!(ranks.iter().zip(expected).all(|(found, expected)| found[..] == expected[..]));
+    }
+}
+
+/// The other rank fails when it needs the weights of the lost one, before it computes with them.
+#[test]
+fn losing_a_rank_between_update_and_forward_fails_the_step() {
+    let config = config("smoke", &["run.shard_optimizer=true", "collectives.deadline=500ms"]);
+    let [first, _] = with_a_slow_rank(&config, Hook::Fail, |rank, _| {
+        let mut trainer = trainer(&config, rank);
+        let outcomes = [0, 1].map(|_| trainer.step(Requests::default()).err());
+        (outcomes, trainer.clock.phase())
+    });
+    let ([None, Some(failure)], phase) = first else { panic!("{first:?}") };
+    assert_eq!((failure.code, failure.rank), (ExitCode::PeerLost, Some(1)));
+    assert!(failure.to_string().starts_with("all-gather of "), "{failure}");
+    assert_eq!(phase, Phase::CommExposed);
+}
+
+/// Evaluates and saves right after a step that left weights in flight.
+#[test]
+fn evaluation_and_save_read_gathered_weights() {
+    for compute in ["f32", "bf16"] {
+        let run = |extra: &[&str]| {
+            let precision = format!("precision.compute={compute}");
+            let short = [&precision[..], "collectives.deadline=10s"];
+            let config = config("smoke", &[&short[..], extra].concat());
+            with_a_slow_rank(&config, Hook::WaitAtGate, |rank, gate| {
+                let mut trainer = trainer(&config, rank);
+                trainer.step(Requests::default()).unwrap();
+                gate.arm();
+                gate.open();
+                let held_out = config.workload.data.evaluation_sequences;
+                let plan = trainer.batches.plan();
+                let mut evaluation = Evaluation::new(&source(&config), held_out, plan).unwrap();
+                let loss = trainer.evaluate(&mut evaluation).unwrap().to_bits();
+                (loss, saved_elements(&trainer.state))
+            })
+        };
+        assert!(run(&["run.shard_optimizer=true"]) == run(&[]), "{compute}");
+    }
+}
+
+/// The elements that a rank saves.
+fn saved_elements(state: &State<'_>) -> Vec<f32> {
+    let mut elements = Vec::new();
+    for buffer in state.buffers() {
+        for piece in state.shard.saved() {
+            elements.extend_from_slice(&buffer.elements[buffer.order.of(&piece)]);
+        }
+    }
+    elements
+}
+
+#[test]
+fn losing_a_rank_fails_the_wait_for_its_weights() {
+    for overlaps in [true, false] {
+        let overlap = format!("collectives.overlap={overlaps}");
+        let extra = ["run.shard_optimizer=true", "collectives.deadline=200ms", &overlap];
+        let config = config("smoke", &extra);
+        let group = Threads::group(2);
+        let mut trainer = trainer(&config, &group[0]);
+        let updated = trainer.update(1.0);
+        assert_eq!(updated.is_ok(), overlaps, "an update waits only where nothing overlaps");
+        let failure = updated.and_then(|()| trainer.synchronize_weights()).unwrap_err();
+        assert_eq!((failure.code, failure.rank), (ExitCode::PeerLost, Some(1)));
+    }
+}

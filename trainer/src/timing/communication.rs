@@ -1,0 +1,100 @@
+//! Communication of one step, and how much of it was hidden behind computation.
+
+use std::time::Instant;
+
+use collectives::Timing;
+
+/// Communication of one step. An operation counts in the step that waits for it.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Communication {
+    /// Time in which at least one bucket was in flight.
+    pub total_ns: u64,
+    /// The part of it that was hidden behind backward, the update of other buckets, and forward.
+    pub hidden_ns: u64,
+    /// How long before the end of backward the first reduction was started; 0 if after it.
+    pub first_bucket_lead_ns: u64,
+    /// Bytes of the buckets reduced and gathered.
+    pub bytes: u64,
+}
+
+impl Communication {
+    /// Adds the gathers of weights to the reductions of gradients.
+    pub(crate) fn and(self, weights: Self) -> Self {
+        Self {
+            total_ns: self.total_ns + weights.total_ns,
+            hidden_ns: self.hidden_ns + weights.hidden_ns,
+            bytes: self.bytes + weights.bytes,
+            ..self
+        }
+    }
+}
+
+/// Adds up buckets as they are waited for.
+#[derive(Debug, Default)]
+pub(crate) struct CommunicationTally {
+    sum: Communication,
+    /// End of the last interval that was counted.
+    counted_until: Option<Instant>,
+}
+
+impl CommunicationTally {
+    /// Adds one bucket, in the order in which they were started. The time before `wait_start`, when
+    /// the wait for it began, was hidden. Where buckets overlap in time, the overlap counts once.
+    pub(crate) fn add(&mut self, timing: Timing, wait_start: Instant) {
+        if self.counted_until.is_none() {
+            let lead = wait_start.saturating_duration_since(timing.started);
+            self.sum.first_bucket_lead_ns = lead.as_nanos() as u64;
+        }
+        let from = self.counted_until.map_or(timing.started, |end| end.max(timing.started));
+        let until = |end: Instant| end.saturating_duration_since(from).as_nanos() as u64;
+        self.sum.total_ns += until(timing.ended);
+        self.sum.hidden_ns += until(timing.ended.min(wait_start));
+        self.sum.bytes += timing.bytes as u64;
+        self.counted_until =
+            Some(self.counted_until.map_or(timing.ended, |end| end.max(timing.ended)));
+    }
+
+    /// Returns the sum and resets it to zero.
+    pub(crate) fn take(&mut self) -> Communication {
+        std::mem::take(self).sum
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn time_with_several_buckets_in_flight_counts_once() {
+        let zero = Instant::now();
+        let at = |ms| zero + Duration::from_millis(ms);
+        let timing = |from, to| Timing { started: at(from), ended: at(to), bytes: 8 };
+        let mut tally = CommunicationTally::default();
+        // Backward ends at 30. The second is inside the first, the third overlaps, and the fourth,
+        // after a gap, is exposed.
+        for bucket in [timing(10, 20), timing(12, 18), timing(15, 35), timing(40, 45)] {
+            tally.add(bucket, at(30));
+        }
+        let found = tally.take();
+        assert_eq!(found.total_ns, 30_000_000);
+        assert_eq!(found.hidden_ns, 20_000_000);
+        assert_eq!(found.first_bucket_lead_ns, 20_000_000);
+        assert_eq!(found.bytes, 32);
+        assert_eq!(tally.take().total_ns, 0, "taking resets the tally");
+    }
+
+    #[test]
+    fn each_bucket_is_hidden_until_the_wait_for_it() {
+        let zero = Instant::now();
+        let at = |ms| zero + Duration::from_millis(ms);
+        let timing = |from, to| Timing { started: at(from), ended: at(to), bytes: 8 };
+        let mut tally = CommunicationTally::default();
+        tally.add(timing(0, 10), at(4)); // forward waits 6
+        tally.add(timing(2, 20), at(15)); // forward computes from 10 to 15 and waits 5
+        tally.add(timing(20, 30), at(40)); // arrived before it was needed
+        let found = tally.take();
+        assert_eq!((found.total_ns, found.hidden_ns), (30_000_000, 19_000_000));
+    }
+}

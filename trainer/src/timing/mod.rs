@@ -1,0 +1,8 @@
+//! Measures time: phases of a step, communication, profiles of one step, and the rates of the
+//! machine.
+
+pub mod communication;
+pub mod phase;
+pub(crate) mod probe;
+pub(crate) mod profile;
+pub mod statistics;

@@ -1,0 +1,341 @@
+//! Divides the time of a step into phases: every instant belongs to exactly one.
+
+use std::cell::Cell;
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+
+/// What a rank is doing. The names are the same in the record, in metrics and in traces.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// Waiting for the next micro-batch.
+    Data,
+    /// Activations and loss.
+    Forward,
+    /// Gradients.
+    Backward,
+    /// Waiting for communication that is not hidden behind computation.
+    CommExposed,
+    /// Norm, clip and update.
+    Optimizer,
+    /// Training is stopped for a checkpoint.
+    Checkpoint,
+    /// Held-out loss.
+    Eval,
+    /// Everything else.
+    Other,
+}
+
+impl Phase {
+    /// Every phase, in the order of a step.
+    pub const ALL: [Self; 8] = [
+        Self::Data,
+        Self::Forward,
+        Self::Backward,
+        Self::CommExposed,
+        Self::Optimizer,
+        Self::Checkpoint,
+        Self::Eval,
+        Self::Other,
+    ];
+
+    /// The name in files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Data => "data",
+            Self::Forward => "forward",
+            Self::Backward => "backward",
+            Self::CommExposed => "comm_exposed",
+            Self::Optimizer => "optimizer",
+            Self::Checkpoint => "checkpoint",
+            Self::Eval => "eval",
+            Self::Other => "other",
+        }
+    }
+}
+
+/// One value for each phase.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the fields are the phases, documented there")]
+pub struct ByPhase<T> {
+    pub data: T,
+    pub forward: T,
+    pub backward: T,
+    pub comm_exposed: T,
+    pub optimizer: T,
+    pub checkpoint: T,
+    pub eval: T,
+    pub other: T,
+}
+
+impl<T: Copy> ByPhase<T> {
+    /// Computes a value for each phase, in the order of [`Phase::ALL`].
+    pub fn from_fn(mut value: impl FnMut(Phase) -> T) -> Self {
+        Self {
+            data: value(Phase::Data),
+            forward: value(Phase::Forward),
+            backward: value(Phase::Backward),
+            comm_exposed: value(Phase::CommExposed),
+            optimizer: value(Phase::Optimizer),
+            checkpoint: value(Phase::Checkpoint),
+            eval: value(Phase::Eval),
+            other: value(Phase::Other),
+        }
+    }
+
+    /// The value of a phase.
+    pub fn get(&self, phase: Phase) -> T {
+        match phase {
+            Phase::Data => self.data,
+            Phase::Forward => self.forward,
+            Phase::Backward => self.backward,
+            Phase::CommExposed => self.comm_exposed,
+            Phase::Optimizer => self.optimizer,
+            Phase::Checkpoint => self.checkpoint,
+            Phase::Eval => self.eval,
+            Phase::Other => self.other,
+        }
+    }
+}
+
+/// Nanoseconds in each phase of one step; they add up to the wall time of the step exactly.
+pub type PhaseTimes = ByPhase<u64>;
+
+impl PhaseTimes {
+    /// Wall time in nanoseconds: the sum over all phases.
+    pub fn wall_ns(&self) -> u64 {
+        Phase::ALL.iter().map(|&phase| self.get(phase)).sum()
+    }
+
+    /// Nanoseconds of training: the wall time without checkpoints and evaluation.
+    ///
+    /// It includes `other`, so that unattributed time never improves a rate.
+    pub fn step_ns(&self) -> u64 {
+        self.wall_ns() - self.checkpoint - self.eval
+    }
+}
+
+/// The time of one step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StepTime {
+    /// Nanoseconds in each phase.
+    pub phases: PhaseTimes,
+    /// Nanoseconds since the end of the last step: the sum of the phases, measured independently.
+    pub wall_ns: u64,
+}
+
+/// A stopwatch that is always in exactly one phase, so that phases add up to wall time.
+///
+/// Steps follow each other without gaps: the time between [`finish_step`](Self::finish_step) and
+/// the next [`start_step`](Self::start_step) is `other` of the next step, except after
+/// [`pause`](Self::pause). The clock never allocates. Phases are entered through shared references,
+/// because the sink of gradients and the source of weights both enter phases.
+#[derive(Debug)]
+pub struct PhaseClock {
+    phase: Cell<Phase>,
+    /// Start of the current phase.
+    since: Cell<Instant>,
+    /// End of the last step, from which wall time is measured independently of the phases.
+    step_since: Instant,
+    /// Nanoseconds in each phase since the last step was finished, by the order of [`Phase::ALL`].
+    spent_ns: Cell<[u64; Phase::ALL.len()]>,
+    /// False before the first step and in a pause, when no time is counted.
+    running: bool,
+}
+
+impl Default for PhaseClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl PhaseClock {
+    /// A clock that starts with the first step.
+    pub fn new() -> Self {
+        let now = Instant::now();
+        Self {
+            phase: Cell::new(Phase::Other),
+            since: Cell::new(now),
+            step_since: now,
+            spent_ns: Cell::new([0; Phase::ALL.len()]),
+            running: false,
+        }
+    }
+
+    /// Starts a step, in the phase `other`.
+    pub fn start_step(&mut self) {
+        self.start_at(Instant::now());
+    }
+
+    fn start_at(&mut self, now: Instant) {
+        if !self.running {
+            self.running = true;
+            let since = self.since.get();
+            self.step_since += now.saturating_duration_since(since);
+            self.since.set(since.max(now));
+        }
+        self.enter_at(Phase::Other, now);
+    }
+
+    /// Stops until the next step is started: the time until then is in no step.
+    pub fn pause(&mut self) {
+        self.pause_at(Instant::now());
+    }
+
+    fn pause_at(&mut self, now: Instant) {
+        self.enter_at(Phase::Other, now);
+        self.running = false;
+    }
+
+    /// Enters a phase; entering the current phase has no effect.
+    pub fn enter(&self, phase: Phase) {
+        self.enter_at(phase, Instant::now());
+    }
+
+    /// The current phase.
+    pub fn phase(&self) -> Phase {
+        self.phase.get()
+    }
+
+    /// Ends the step and returns its times.
+    pub fn finish_step(&mut self) -> StepTime {
+        self.finish_at(Instant::now())
+    }
+
+    fn enter_at(&self, phase: Phase, now: Instant) {
+        let since = self.since.get();
+        if self.running {
+            let mut spent_ns = self.spent_ns.get();
+            let passed = now.saturating_duration_since(since);
+            spent_ns[self.phase.get() as usize] += passed.as_nanos() as u64;
+            self.spent_ns.set(spent_ns);
+            // Never goes back: each nanosecond is counted once.
+            self.since.set(since.max(now));
+        }
+        self.phase.set(phase);
+    }
+
+    fn finish_at(&mut self, now: Instant) -> StepTime {
+        self.enter_at(Phase::Other, now);
+        let spent_ns = self.spent_ns.take();
+        let since = self.since.get();
+        let wall = since.saturating_duration_since(self.step_since);
+        self.step_since = since;
+        StepTime {
+            phases: PhaseTimes::from_fn(|phase| spent_ns[phase as usize]),
+            wall_ns: wall.as_nanos() as u64,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn time_between_two_entries_is_in_the_first_phase() {
+        let mut clock = PhaseClock::new();
+        clock.start_step();
+        let start = clock.since.get();
+        let at = |ms| start + Duration::from_millis(ms);
+        clock.enter_at(Phase::Data, at(1));
+        clock.enter_at(Phase::Forward, at(3));
+        clock.enter_at(Phase::Backward, at(7));
+        clock.enter_at(Phase::Data, at(15)); // the next micro-batch
+        clock.enter_at(Phase::Forward, at(16));
+        clock.enter_at(Phase::CommExposed, at(32));
+        let time = clock.finish_at(at(64));
+        let ms = ByPhase::from_fn(|phase| time.phases.get(phase) / 1_000_000);
+        let expected = ByPhase {
+            other: 1,
+            data: 3,
+            forward: 20,
+            backward: 8,
+            comm_exposed: 32,
+            ..ByPhase::default()
+        };
+        assert_eq!(ms, expected);
+        assert_eq!((time.phases.wall_ns(), time.wall_ns), (64_000_000, 64_000_000));
+    }
+
+    #[test]
+    fn steps_follow_each_other_without_gaps() {
+        let mut clock = PhaseClock::new();
+        std::thread::sleep(Duration::from_millis(20)); // before the first step: not counted
+        clock.start_step();
+        let started = clock.since.get();
+        let mut total_ns = 0;
+        for step in 0..50_usize {
+            clock.start_step();
+            for phase in Phase::ALL {
+                clock.enter(phase);
+                std::hint::black_box((0..step * 10).sum::<usize>());
+            }
+            let time = clock.finish_step();
+            assert_eq!(time.phases.wall_ns(), time.wall_ns);
+            total_ns += time.wall_ns;
+            std::hint::black_box((0..1000_usize).sum::<usize>()); // between steps: counted
+        }
+        let elapsed_ns = clock.since.get().duration_since(started).as_nanos() as u64;
+        assert_eq!(total_ns, elapsed_ns);
+    }
+
+    #[test]
+    fn time_in_a_pause_is_in_no_step_and_time_before_it_is_in_the_next() {
+        let mut clock = PhaseClock::new();
+        let start = clock.since.get();
+        let at = |ms| start + Duration::from_millis(ms);
+        clock.enter_at(Phase::Data, at(2)); // while a checkpoint is read
+        clock.start_at(at(5));
+        clock.enter_at(Phase::Forward, at(6));
+        let time = clock.finish_at(at(16));
+        assert_eq!((time.phases.wall_ns(), time.wall_ns), (11_000_000, 11_000_000));
+        clock.enter_at(Phase::Checkpoint, at(17));
+        clock.pause_at(at(20));
+        clock.enter_at(Phase::CommExposed, at(500)); // in no step
+        clock.start_at(at(1000));
+        let time = clock.finish_at(at(1007));
+        assert_eq!((time.phases.wall_ns(), time.wall_ns), (11_000_000, 11_000_000));
+        assert_eq!((time.phases.other, time.phases.checkpoint), (8_000_000, 3_000_000));
+    }
+
+    #[test]
+    fn an_earlier_instant_is_not_counted_twice() {
+        let mut clock = PhaseClock::new();
+        clock.start_step();
+        let start = clock.since.get();
+        clock.enter_at(Phase::Data, start + Duration::from_millis(10));
+        clock.enter_at(Phase::Forward, start + Duration::from_millis(5));
+        let time = clock.finish_at(start + Duration::from_millis(20));
+        assert_eq!((time.phases.wall_ns(), time.wall_ns), (20_000_000, 20_000_000));
+        assert_eq!(time.phases.forward, 10_000_000);
+    }
+
+    #[test]
+    fn step_time_excludes_checkpoint_and_evaluation_only() {
+        let times = ByPhase {
+            data: 1,
+            optimizer: 2,
+            checkpoint: 4,
+            eval: 8,
+            other: 16,
+            ..ByPhase::default()
+        };
+        assert_eq!(times.wall_ns(), 31);
+        assert_eq!(times.step_ns(), 19);
+    }
+
+    #[test]
+    fn phase_names_match_their_serialization() {
+        for phase in Phase::ALL {
+            let name = serde_json::to_value(phase).unwrap();
+            assert_eq!(name, phase.name());
+            let times = ByPhase::from_fn(|other| u64::from(other == phase));
+            assert_eq!(serde_json::to_value(times).unwrap()[phase.name()], 1);
+            assert_eq!(times.get(phase), 1);
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! `--profile-step N`: the time of each op of one step, and its rate relative to the measured rates
+//! of cores and memory.
+
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use comfy_table::{CellAlignment, Table, presets::NOTHING};
+use models::meter::{Count, Kind, Op, Role};
+
+use super::probe::{self, MatmulProbe};
+
+/// How long each rate is measured, if the run has not measured it yet.
+const PROBE: Duration = Duration::from_millis(250);
+
+/// Memory that a rank allocates for a profile, between two steps: the larger of the two probes,
+/// which run one after the other.
+pub(crate) fn planned_bytes(
+    step: Option<u64>,
+    matmul: &MatmulProbe,
+    local_world: usize,
+    threads: usize,
+) -> u64 {
+    step.map_or(0, |_| probe::triad_bytes(local_world).max(matmul.planned_bytes(threads)))
+}
+
+/// Rates of the machine, measured in this run.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rates {
+    matmul_flops_per_second: f64,
+    memory_bytes_per_second: f64,
+}
+
+impl Rates {
+    /// Measures the rates that are still unknown. All ranks of a machine measure at the same time,
+    /// as they also train at the same time.
+    pub(crate) fn measure(matmul: &mut MatmulProbe, local_world: usize) -> Self {
+        if matmul.flops_per_second().is_none() {
+            matmul.measure(PROBE);
+        }
+        Self {
+            matmul_flops_per_second: matmul.flops_per_second().unwrap_or(f64::NAN),
+            memory_bytes_per_second: probe::memory_bytes_per_second(local_world, PROBE),
+        }
+    }
+}
+
+/// Measurements of one step.
+#[derive(Debug, Default)]
+pub(crate) struct StepProfile {
+    /// Tokens of this rank.
+    tokens: u64,
+    wall: Duration,
+    counts: Vec<(Op, Count)>,
+}
+
+impl StepProfile {
+    /// Runs the step and measures how long it takes.
+    pub(crate) fn time<T>(&mut self, tokens: u64, step: impl FnOnce() -> T) -> T {
+        self.tokens = tokens;
+        let start = Instant::now();
+        let outcome = step();
+        self.wall = start.elapsed();
+        outcome
+    }
+
+    /// Adds the counts of a meter.
+    pub(crate) fn extend(&mut self, counts: impl Iterator<Item = (Op, Count)>) {
+        self.counts.extend(counts);
+    }
+}
+
+/// The profile of the requested step.
+#[derive(Debug)]
+pub(crate) struct Profile {
+    step: u64,
+    /// True on one rank only.
+    is_printed: bool,
+    pub(crate) measured: StepProfile,
+}
+
+impl Profile {
+    /// A profile of this step.
+    pub(crate) fn new(step: u64, is_printed: bool) -> Self {
+        Self { step, is_printed, measured: StepProfile::default() }
+    }
+
+    /// Whether this step is to be profiled.
+    pub(crate) fn is_of(&self, step: u64) -> bool {
+        self.step == step
+    }
+
+    /// Prints the table to stdout; a closed stdout is not an error.
+    pub(crate) fn print(&self, rates: &Rates) {
+        if self.is_printed {
+            let _ = writeln!(std::io::stdout(), "{}", self.text(rates));
+        }
+    }
+
+    /// Warns that the run ended after step `last` and before this one.
+    pub(crate) fn warn_missing(&self, last: u64) {
+        if self.is_printed {
+            let step = self.step;
+            tracing::warn!("--profile-step {step}: no profile, the run ended after step {last}");
+        }
+    }
+
+    fn text(&self, rates: &Rates) -> String {
+        let mut table = Table::new();
+        table.load_style(NOTHING).set_header([
+            "op",
+            "calls",
+            "ms",
+            "of step",
+            "GFLOP",
+            "GFLOP/s",
+            "GB/s",
+            "of matmul",
+            "of memory",
+        ]);
+        for (op, count) in &self.measured.counts {
+            table.add_row(self.row(&name(*op), count, rates));
+        }
+        let ops = self.all_ops();
+        table.add_row(self.row("all ops", &ops, rates));
+        let rest = Count { time: self.measured.wall.saturating_sub(ops.time), ..Count::default() };
+        table.add_row(self.row("everything else", &rest, rates));
+        for column in table.column_iter_mut().skip(1) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+        format!("{}\n\n{table}\n\n{}", self.title(), self.notes(rates))
+    }
+
+    fn all_ops(&self) -> Count {
+        let mut all = Count::default();
+        for (_, count) in &self.measured.counts {
+            all.calls += count.calls;
+            all.time += count.time;
+            all.work += count.work;
+        }
+        all
+    }
+
+    fn title(&self) -> String {
+        let ms = self.measured.wall.as_secs_f64() * 1e3;
+        let tokens_per_second = self.measured.tokens as f64 / self.measured.wall.as_secs_f64();
+        format!("step {} on rank 0: {ms:.1} ms, {tokens_per_second:.0} tokens/s", self.step)
+    }
+
+    fn row(&self, name: &str, count: &Count, rates: &Rates) -> [String; 9] {
+        let seconds = count.time.as_secs_f64();
+        let work = count.work;
+        let Rates { matmul_flops_per_second, memory_bytes_per_second } = rates;
+        let flops = work.flops / seconds;
+        let bytes = work.bytes / seconds;
+        let shown = |number: f64, digits: usize| {
+            if number > 0.0 { format!("{number:.digits$}") } else { "-".to_owned() }
+        };
+        let percent = |share: f64| {
+            if share > 0.0 { format!("{:.1} %", 100.0 * share) } else { "-".to_owned() }
+        };
+        [
+            name.to_owned(),
+            shown(count.calls as f64, 0),
+            format!("{:.3}", 1e3 * seconds),
+            percent(seconds / self.measured.wall.as_secs_f64()),
+            shown(work.flops / 1e9, 4),
+            shown(flops / 1e9, 1),
+            shown(bytes / 1e9, 1),
+            percent(flops / matmul_flops_per_second),
+            percent(bytes / memory_bytes_per_second),
+        ]
+    }
+
+    fn notes(&self, rates: &Rates) -> String {
+        let sum = |of: fn(Op) -> bool| -> f64 {
+            let counts = self.measured.counts.iter().filter(|(op, _)| of(*op));
+            counts.map(|(_, count)| count.work.flops).sum::<f64>() / 1e9
+        };
+        let matrices = sum(|(role, kind)| role != Role::Attention && kind != Kind::Recompute);
+        let attention = sum(|(role, kind)| role == Role::Attention && kind != Kind::Recompute);
+        format!(
+            "measured on this machine: matmul {:.1} GFLOP/s, memory {:.1} GB/s (a = b + s c)\n\
+             FLOPs of matrix products: {matrices:.4} GFLOP in linear layers, {attention:.4} in \
+             attention as computed\n(blocks of {} up to the diagonal, scores recomputed in \
+             backward). GB/s count each operand once.\nEpilogues (bias, residual, GELU and its \
+             derivative) are part of their product; `recompute` is what forward did not keep.",
+            rates.matmul_flops_per_second / 1e9,
+            rates.memory_bytes_per_second / 1e9,
+            models::ops::attention::BLOCK
+        )
+    }
+}
+
+fn name((role, kind): Op) -> String {
+    format!("{} {}", role.name(), kind.name()).trim_end().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use models::ops::Work;
+
+    use super::*;
+
+    fn profile() -> Profile {
+        let product = Count {
+            calls: 12,
+            time: Duration::from_millis(20),
+            work: Work { flops: 4e9, bytes: 2e8 },
+        };
+        let pass = Count {
+            calls: 1,
+            time: Duration::from_millis(30),
+            work: Work { flops: 0.0, bytes: 6e8 },
+        };
+        let counts =
+            vec![((Role::Head, Kind::Weight), product), ((Role::AdamW, Kind::Whole), pass)];
+        let measured = StepProfile { tokens: 1000, wall: Duration::from_millis(100), counts };
+        Profile { step: 7, is_printed: true, measured }
+    }
+
+    #[test]
+    fn rates_and_shares_by_hand() {
+        let rates = Rates { matmul_flops_per_second: 4e11, memory_bytes_per_second: 5e10 };
+        let text = profile().text(&rates);
+        let cells = |name: &str| -> Vec<String> {
+            let line = text.lines().find(|line| line.trim_start().starts_with(name)).unwrap();
+            let line = line.trim_start().trim_start_matches(name).replace(" %", "%");
+            line.split_whitespace().map(str::to_owned).collect()
+        };
+        let product = ["12", "20.000", "20.0%", "4.0000", "200.0", "10.0", "50.0%", "20.0%"];
+        assert_eq!(cells("head dW"), product);
+        assert_eq!(cells("AdamW"), ["1", "30.000", "30.0%", "-", "-", "20.0", "-", "40.0%"]);
+        assert_eq!(cells("everything else"), ["-", "50.000", "50.0%", "-", "-", "-", "-", "-"]);
+        assert!(text.starts_with("step 7 on rank 0: 100.0 ms, 10000 tokens/s"), "{text}");
+        assert!(text.contains("matmul 400.0 GFLOP/s, memory 50.0 GB/s"), "{text}");
+    }
+}

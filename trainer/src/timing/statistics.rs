@@ -1,0 +1,83 @@
+//! Order statistics of measured times.
+
+use serde::{Deserialize, Serialize};
+
+/// Percentiles and mean of measurements, in the unit that the field's name states.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Distribution {
+    /// 50th percentile.
+    pub median: f64,
+    /// 5th percentile.
+    pub p5: f64,
+    /// 95th percentile.
+    pub p95: f64,
+    /// Arithmetic mean.
+    pub mean: f64,
+}
+
+impl Distribution {
+    /// The distribution of `values`, in any order; `None` without values.
+    ///
+    /// # Panics
+    /// When a value is NaN.
+    pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
+        let mut sorted: Vec<f64> = values.into_iter().collect();
+        assert!(sorted.iter().all(|value| !value.is_nan()), "a measurement is NaN");
+        sorted.sort_by(f64::total_cmp);
+        let mean = sorted.iter().sum::<f64>() / sorted.len() as f64;
+        Some(Self {
+            median: percentile(&sorted, 50.0)?,
+            p5: percentile(&sorted, 5.0)?,
+            p95: percentile(&sorted, 95.0)?,
+            mean,
+        })
+    }
+}
+
+/// The `percent`-th percentile (0 to 100) of values in ascending order; `None` without values.
+///
+/// Linear interpolation between the closest ranks, at position `(n - 1) percent / 100` counted
+/// from 0: definition 7 of Hyndman and Fan, "Sample Quantiles in Statistical Packages" (1996),
+/// which is also the default of NumPy and R.
+///
+/// # Panics
+/// When `percent` is outside 0 to 100 or the values are not in ascending order.
+pub fn percentile(sorted: &[f64], percent: f64) -> Option<f64> {
+    assert!((0.0..=100.0).contains(&percent), "percentile {percent} is outside 0 to 100");
+    assert!(sorted.is_sorted(), "percentile of unsorted values");
+    let position = sorted.len().checked_sub(1)? as f64 * percent / 100.0;
+    let below = position.floor() as usize;
+    let above = position.ceil() as usize;
+    let fraction = position - below as f64;
+    Some(sorted[below] + fraction * (sorted[above] - sorted[below]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_interpolate_between_closest_ranks() {
+        let values = [1.0, 2.0, 3.0, 4.0];
+        assert_eq!(percentile(&values, 0.0), Some(1.0));
+        assert_eq!(percentile(&values, 50.0), Some(2.5));
+        assert_eq!(percentile(&values, 75.0), Some(3.25)); // numpy.percentile([1, 2, 3, 4], 75)
+        assert_eq!(percentile(&values, 100.0), Some(4.0));
+        assert_eq!(percentile(&[7.0], 95.0), Some(7.0));
+        assert_eq!(percentile(&[], 50.0), None);
+    }
+
+    #[test]
+    fn a_distribution_does_not_depend_on_order() {
+        let values = [30.0, 10.0, 50.0, 20.0, 40.0];
+        let found = Distribution::of(values).unwrap();
+        assert_eq!(found, Distribution { median: 30.0, p5: 12.0, p95: 48.0, mean: 30.0 });
+        assert_eq!(Distribution::of([]), None);
+    }
+
+    #[test]
+    #[should_panic(expected = "is NaN")]
+    fn a_nan_measurement_panics() {
+        let _ = Distribution::of([1.0, f64::NAN]);
+    }
+}

@@ -1,0 +1,80 @@
+//! Recording a step in telemetry must not allocate on the training thread.
+
+#[path = "../../tests/support/counting.rs"]
+mod counting;
+
+use std::time::Duration;
+
+use counting::own_calls;
+use trainer::record::StepSample;
+use trainer::telemetry::{LogFormat, Telemetry, TelemetryOptions};
+use trainer::timing::phase::{Phase, PhaseClock};
+
+fn step(clock: &mut PhaseClock, telemetry: &Telemetry, step: u64) {
+    clock.start_step();
+    for phase in Phase::ALL {
+        clock.enter(phase);
+    }
+    let time = clock.finish_step();
+    telemetry.step(StepSample {
+        attempt: 1,
+        step,
+        loss: 1.0 / step as f64,
+        gradient_norm: 1.0,
+        learning_rate: 1e-3,
+        tokens: 1024,
+        evaluation_loss: None,
+        phases: time.phases,
+        comm_total_ns: 0,
+        comm_hidden_ns: 0,
+        first_bucket_lead_ns: 0,
+        comm_bytes: 0,
+        wall_ns: time.wall_ns,
+    });
+}
+
+/// An output that blocks once, so that the queue becomes full.
+struct BlockingOutput {
+    once: Option<Duration>,
+}
+
+impl std::io::Write for BlockingOutput {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        if let Some(duration) = self.once.take() {
+            std::thread::sleep(duration);
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn recording_a_step_allocates_nothing_on_the_calling_thread() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let steps = 20_000; // more than the queue holds: waiting must not allocate either
+    let options = TelemetryOptions {
+        dir: folder.path().to_owned(),
+        rank: 0,
+        world: 1,
+        log_format: LogFormat::Json,
+        total_steps: steps,
+        completed_steps: 0,
+        log_every_steps: 1,
+    };
+    let out = BlockingOutput { once: Some(Duration::from_millis(300)) };
+    let telemetry = Telemetry::start_on(options, Box::new(out), false).expect("telemetry");
+    let mut clock = PhaseClock::new();
+
+    let counted = own_calls(|| drop(std::hint::black_box(Box::new(1_u64))));
+    assert_eq!(counted, 1, "the counter counts");
+
+    let record_steps = || (1..=steps).for_each(|number| step(&mut clock, &telemetry, number));
+    assert_eq!(own_calls(record_steps), 0);
+
+    let series = telemetry.finish().expect("every step written");
+    assert_eq!(series.samples.len() as u64, steps);
+    assert!(series.delayed_steps > 0, "the queue was never full, which the test requires");
+}
