@@ -64,6 +64,12 @@ pub fn mpirun_test(ranks: usize, test: &str) -> Command {
     command
 }
 
+thread_local! {
+    /// For the files of the launchers that a test starts. All launchers of a user share a folder in
+    /// the temporary folder: the last to end removes it, even while another one starts.
+    static LAUNCHER_FILES: tempfile::TempDir = tempfile::tempdir().unwrap();
+}
+
 /// Any program on `ranks` ranks of this machine.
 pub fn launch(ranks: usize, program: impl AsRef<std::ffi::OsStr>) -> Command {
     let launcher = std::env::var("YARDSTICK_MPIRUN").unwrap_or_else(|_| "mpirun".into());
@@ -71,6 +77,7 @@ pub fn launch(ranks: usize, program: impl AsRef<std::ffi::OsStr>) -> Command {
     command
         .args(["-np", &ranks.to_string()])
         .arg(program)
+        .env("TMPDIR", LAUNCHER_FILES.with(|folder| folder.path().to_path_buf()))
         .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
         .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
         .env("OMPI_MCA_rmaps_base_oversubscribe", "1");
