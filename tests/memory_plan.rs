@@ -40,7 +40,7 @@ struct Case {
 
 impl Case {
     /// One of eight cases, in which each two of family, format, ranks, sharding, recomputation and
-    /// packed weights occur in all four combinations.
+    /// size of micro-batches occur in all four combinations.
     fn new(number: usize) -> Self {
         let bit = |at: usize| number >> at & 1;
         let family = bit(0);
@@ -48,7 +48,7 @@ impl Case {
         let ranks = bit(2);
         let sharded = family ^ format;
         let recomputed = family ^ ranks;
-        let packed = family ^ format ^ ranks;
+        let small = family ^ format ^ ranks;
         let of = |choice: usize, [no, yes]: [&'static str; 2]| if choice == 0 { no } else { yes };
         let chosen = [
             of(family, ["smoke", "llama-smoke"]),
@@ -56,7 +56,7 @@ impl Case {
             of(ranks, ["batch.global_sequences=4", "batch.global_sequences=8"]),
             of(sharded, ["run.shard_optimizer=false", "run.shard_optimizer=true"]),
             of(recomputed, [KEPT, RECOMPUTED]),
-            of(packed, ["batch.micro_sequences=4", SMALL_MICRO_BATCHES]),
+            of(small, ["batch.micro_sequences=4", "batch.micro_sequences=2"]),
         ];
         let settings = SIZES.iter().chain(&chosen[1..]).flat_map(|&setting| ["--set", setting]);
         let settings = ["--workload", chosen[0]].into_iter().chain(settings).collect();
@@ -150,9 +150,6 @@ const LONG_PROBES: &str = "telemetry.matmul_probe=1s";
 const KEPT: &str = "run.recompute=false";
 const RECOMPUTED: &str = "run.recompute=true";
 
-/// Two micro-batches per step, so small that weights stay packed between them.
-const SMALL_MICRO_BATCHES: &str = "batch.micro_sequences=2";
-
 /// The child processes of a process.
 fn children(process: u32) -> Vec<u32> {
     let path = format!("/proc/{process}/task/{process}/children");
@@ -243,16 +240,5 @@ fn recomputation_saves_memory() {
     for case in (0..8).map(Case::new) {
         let [kept, recomputed] = [KEPT, RECOMPUTED].map(|run| case.planned(&["--set", run]));
         assert!(recomputed < kept - (8 << 20), "{:?}: {kept}, {recomputed} bytes", case.chosen);
-    }
-}
-
-#[test]
-fn packed_weights_are_planned_for_small_micro_batches() {
-    for case in (0..8).map(Case::new) {
-        let [packed, unpacked] = ["run.pack_weights=true", "run.pack_weights=false"]
-            .map(|run| case.planned(&["--set", run]));
-        let is_small = case.chosen.contains(&SMALL_MICRO_BATCHES);
-        assert_eq!(packed > unpacked + (20 << 20), is_small, "{:?}", case.chosen);
-        assert_eq!(packed == unpacked, !is_small, "{:?}", case.chosen);
     }
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use device::Allocator;
 use half::bf16;
 use yardstick_models::Meter;
-use yardstick_models::ops::matmul::{self, Epilogue, PackedWeight, Shape, Sums, Weight};
+use yardstick_models::ops::matmul::{self, Epilogue, Shape, Sums};
 use yardstick_models::ops::{Element, Float, attention, cross_entropy, swiglu};
 
 const ROWS: usize = 1024;
@@ -80,28 +80,19 @@ fn products<E: Element>(threads: usize, budget: Duration) {
         let mut activation = dy.clone();
         let mut dx = x.clone();
         let mut dweight = numbers::<E::Wide>(inputs * outputs);
-        let mut packed = PackedWeight::new(&Allocator::host(), outputs, inputs);
         let workspace = &mut workspace;
         let rate = |work: &mut dyn FnMut()| {
             (2 * ROWS * inputs * outputs) as f64 / best_of(budget, work) / 1e9
         };
-        let y_of_rows = rate(&mut || {
+        let y_rate = rate(&mut || {
             matmul::forward(&mut y, &x, &weight, (None, Epilogue::Store), shape, workspace);
-        });
-        let y_of_packed = rate(&mut || {
-            let weight = Weight { rows: &weight, packed: Some(&mut packed) };
-            matmul::forward(&mut y, &x, weight, (None, Epilogue::Store), shape, workspace);
         });
         let gelu = rate(&mut || {
             let epilogue = (Some(bias.as_slice()), Epilogue::Gelu(&mut activation));
             matmul::forward(&mut y, &x, &weight, epilogue, shape, workspace);
         });
-        let dx_of_rows =
+        let dx_rate =
             rate(&mut || matmul::backward_input(&mut dx, &dy, &weight, None, shape, workspace));
-        let dx_of_packed = rate(&mut || {
-            let weight = Weight { rows: &weight, packed: Some(&mut packed) };
-            matmul::backward_input(&mut dx, &dy, weight, None, shape, workspace);
-        });
         let write = rate(&mut || {
             matmul::backward_weight(&mut dweight, &dy, &x, Sums::Write, shape, workspace);
         });
@@ -109,9 +100,8 @@ fn products<E: Element>(threads: usize, budget: Duration) {
             matmul::backward_weight(&mut dweight, &dy, &x, Sums::Add, shape, workspace);
         });
         println!(
-            "  {inputs:4} -> {outputs:4}: Y {y_of_rows:5.0} (packed weight {y_of_packed:5.0}, \
-             bias and GELU {gelu:5.0}), dX {dx_of_rows:5.0} (packed weight {dx_of_packed:5.0}), \
-             dW {write:5.0} (added {add:5.0})"
+            "  {inputs:4} -> {outputs:4}: Y {y_rate:5.0} (bias and GELU {gelu:5.0}), \
+             dX {dx_rate:5.0}, dW {write:5.0} (added {add:5.0})"
         );
     }
 }

@@ -133,10 +133,6 @@ pub trait Model: Send + std::fmt::Debug {
     /// The layout of the weights and gradients it works on.
     fn layout(&self) -> &Layout;
 
-    /// Invalidates everything that the engine has derived from the weights, such as packed copies.
-    /// To be called after every update.
-    fn weights_changed(&mut self);
-
     /// The meter of this engine's ops, where it has one.
     fn meter(&mut self) -> Option<&mut Meter> {
         None

@@ -15,8 +15,6 @@ pub const GRADIENTS: &str = "gradients";
 pub const FIRST_MOMENT: &str = "Adam first moment";
 /// Second moments of Adam.
 pub const SECOND_MOMENT: &str = "Adam second moment";
-/// Weights that an engine keeps packed for its products.
-pub const PACKED_WEIGHTS: &str = "packed weights";
 
 /// Purposes of flat buffers, whose size follows from the number of parameters.
 pub const FLAT_BUFFERS: [&str; 6] =
@@ -90,7 +88,7 @@ mod tests {
             (WORKING_WEIGHTS, 2),
             (FIRST_MOMENT, 4),
             ("logits", 8),
-            (PACKED_WEIGHTS, 16),
+            ("activations", 16),
             ("logits", 32),
         ]);
         assert_eq!((bf16.bytes_of(&both), bf16.bytes_of(&SHARDED)), (1, 5));

@@ -151,8 +151,6 @@ impl Model for Candle {
     }
 
     /// Nothing that is derived from weights outlives a call.
-    fn weights_changed(&mut self) {}
-
     fn train(
         &mut self,
         weights: &mut dyn WeightSource,

@@ -3,40 +3,37 @@
 use super::activations::BlockActivations;
 use super::linear::Linear;
 use super::norm::NormActivations;
-use super::packed::PackedBlock;
 use super::parameter_ranges::{AffineRanges, BlockRanges};
 use super::scratch::{OpContext, Scratch};
 use super::size::{Activation, Size};
 use crate::meter::{Kind, Role};
-use crate::ops::matmul::{self, Epilogue, Sums, Weight};
+use crate::ops::matmul::{self, Epilogue, Sums};
 use crate::ops::{Element, attention, rope, swiglu, work};
 
 /// The weights of a block.
+#[derive(Clone, Copy)]
 pub(super) struct BlockWeights<'a, E: Element> {
     pub(super) ranges: &'a BlockRanges,
     /// Those of the block's segment.
     pub(super) segment: &'a [E],
-    /// Where those of products stay packed.
-    pub(super) packed: Option<&'a mut PackedBlock<E>>,
 }
 
 impl<'a, E: Element> BlockWeights<'a, E> {
     /// Weight and bias of a linear layer.
-    fn linear(&mut self, linear: Linear) -> (Weight<'_, E>, Option<&'a [E]>) {
+    fn linear(self, linear: Linear) -> (&'a [E], Option<&'a [E]>) {
         let parameters = self.ranges.linear(linear).of(self.segment);
-        let packed = self.packed.as_mut().map(|packed| packed.of(linear));
-        (Weight { rows: parameters.weight, packed }, parameters.bias)
+        (parameters.weight, parameters.bias)
     }
 }
 
 /// Writes the block's output and everything it saves.
 pub(super) fn forward<E: Element>(
     size: &Size,
-    mut weights: BlockWeights<'_, E>,
+    weights: BlockWeights<'_, E>,
     mut saved: BlockActivations<'_, E>,
     scratch: &mut Scratch<E>,
 ) {
-    let mut pass = ForwardPass { size, weights: &mut weights, kind: Kind::Forward };
+    let pass = ForwardPass { size, weights, kind: Kind::Forward };
     pass.attention(&mut saved, scratch);
     pass.expand(&mut saved, scratch);
     pass.contract(&mut saved, scratch);
@@ -45,11 +42,11 @@ pub(super) fn forward<E: Element>(
 /// Recomputes everything that the block saves: all of forward but its output.
 pub(super) fn recompute<E: Element>(
     size: &Size,
-    weights: &mut BlockWeights<'_, E>,
+    weights: BlockWeights<'_, E>,
     saved: &mut BlockActivations<'_, E>,
     scratch: &mut Scratch<E>,
 ) {
-    let mut pass = ForwardPass { size, weights, kind: Kind::Recompute };
+    let pass = ForwardPass { size, weights, kind: Kind::Recompute };
     pass.attention(saved, scratch);
     pass.expand(saved, scratch);
 }
@@ -70,16 +67,16 @@ pub(super) fn backward<E: Element>(
 }
 
 /// The forward of one block.
-struct ForwardPass<'a, 'weights, E: Element> {
+struct ForwardPass<'a, E: Element> {
     size: &'a Size,
-    weights: &'a mut BlockWeights<'weights, E>,
+    weights: BlockWeights<'a, E>,
     /// Forward or recomputation.
     kind: Kind,
 }
 
-impl<E: Element> ForwardPass<'_, '_, E> {
+impl<E: Element> ForwardPass<'_, E> {
     /// From the block's input to the stream after attention.
-    fn attention(&mut self, saved: &mut BlockActivations<'_, E>, scratch: &mut Scratch<E>) {
+    fn attention(&self, saved: &mut BlockActivations<'_, E>, scratch: &mut Scratch<E>) {
         let size = self.size;
         let kind = self.kind;
         let Scratch { normed, ops, attention: workspace, rope: tables, .. } = scratch;
@@ -103,7 +100,7 @@ impl<E: Element> ForwardPass<'_, '_, E> {
     }
 
     /// From the stream after attention to the last linear layer's input, in `scratch.hidden`.
-    fn expand(&mut self, saved: &mut BlockActivations<'_, E>, scratch: &mut Scratch<E>) {
+    fn expand(&self, saved: &mut BlockActivations<'_, E>, scratch: &mut Scratch<E>) {
         let Scratch { normed, hidden, ops, .. } = scratch;
         let normed = normed.host_mut();
         let hidden = hidden.host_mut();
@@ -126,7 +123,7 @@ impl<E: Element> ForwardPass<'_, '_, E> {
     }
 
     /// From the last linear layer's input to the block's output.
-    fn contract(&mut self, saved: &mut BlockActivations<'_, E>, scratch: &mut Scratch<E>) {
+    fn contract(&self, saved: &mut BlockActivations<'_, E>, scratch: &mut Scratch<E>) {
         let Scratch { hidden, ops, .. } = scratch;
         let add = Epilogue::Residual(saved.middle);
         self.linear(Linear::Contract, saved.output, hidden.host(), add, ops);
@@ -147,7 +144,7 @@ impl<E: Element> ForwardPass<'_, '_, E> {
     }
 
     fn linear(
-        &mut self,
+        &self,
         linear: Linear,
         y: &mut [E],
         x: &[E],

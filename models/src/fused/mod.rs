@@ -12,7 +12,6 @@ mod linear;
 mod network;
 mod norm;
 mod options;
-mod packed;
 mod parameter_ranges;
 mod probe;
 mod scratch;
@@ -23,7 +22,7 @@ mod tests;
 #[cfg(test)]
 pub(crate) use tests::single_block::single_block;
 
-pub use options::{Options, packing_pays};
+pub use options::Options;
 pub use probe::{ProbeProduct, probe_shapes};
 
 use std::ops::Range;
@@ -127,13 +126,6 @@ impl std::fmt::Debug for Fused {
 impl Model for Fused {
     fn layout(&self) -> &Layout {
         &self.layout
-    }
-
-    fn weights_changed(&mut self) {
-        match &mut self.network {
-            Precise::F32(network) => network.weights_changed(),
-            Precise::Bf16(network) => network.weights_changed(),
-        }
     }
 
     fn meter(&mut self) -> Option<&mut Meter> {

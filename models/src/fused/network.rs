@@ -8,11 +8,9 @@ use device::Allocator;
 use super::activations::SavedActivations;
 use super::block::{self, BlockWeights};
 use super::norm::NormActivations;
-use super::packed::PackedWeights;
 use super::parameter_ranges::ParameterRanges;
 use super::scratch::Scratch;
 use super::size::Size;
-use crate::memory::PACKED_WEIGHTS;
 use crate::meter::{Kind, Role};
 use crate::ops::matmul::Sums;
 use crate::ops::{self, Element, cross_entropy, embedding, work};
@@ -40,8 +38,6 @@ pub(super) struct Network<E: Element> {
     ranges: ParameterRanges,
     saved: SavedActivations<E>,
     scratch: Scratch<E>,
-    /// Weights that stay packed while they do not change.
-    packed: Option<PackedWeights<E>>,
 }
 
 impl<E: Element> Network<E> {
@@ -53,15 +49,7 @@ impl<E: Element> Network<E> {
     ) -> Self {
         let saved = SavedActivations::new(allocator, &size);
         let scratch = Scratch::new(allocator, config, &size);
-        let packed = allocator.for_purpose(PACKED_WEIGHTS);
-        let packed = size.pack_weights.then(|| PackedWeights::new(&packed, &size));
-        Self { size, ranges, saved, scratch, packed }
-    }
-
-    /// Marks what was packed as stale.
-    pub(super) fn weights_changed(&mut self) {
-        self.packed.iter_mut().for_each(PackedWeights::expire);
-        self.scratch.head.expire();
+        Self { size, ranges, saved, scratch }
     }
 
     pub(super) fn size(&self) -> Size {
@@ -119,7 +107,7 @@ impl<E: Element> Network<E> {
 
     /// From tokens to the output of the final norm, in `scratch.normed`.
     fn forward(&mut self, weights: &mut impl Source<E>, tokens: &[u32]) -> Result<(), Error> {
-        let Self { size, ranges, saved, scratch, packed } = self;
+        let Self { size, ranges, saved, scratch } = self;
         assert_eq!(tokens.len(), size.rows, "a batch of B x T tokens");
         let stream = size.rows * size.width;
         let shape = (size.attention.tokens, size.width);
@@ -131,8 +119,7 @@ impl<E: Element> Network<E> {
         });
         for (layer, ranges) in ranges.blocks.iter().enumerate() {
             let segment = weights.segment(&ranges.segment.range)?;
-            let packed = packed.as_mut().map(|packed| &mut packed.blocks[layer]);
-            let weights = BlockWeights { ranges, segment, packed };
+            let weights = BlockWeights { ranges, segment };
             block::forward(size, weights, saved.block(layer, size), scratch);
         }
         let ranges = &ranges.final_norm;
@@ -185,7 +172,7 @@ impl<E: Element> Network<E> {
         sums: Sums,
         sink: &mut impl Sink<E::Wide>,
     ) -> Result<(), Error> {
-        let Self { size, ranges, saved, scratch, .. } = self;
+        let Self { size, ranges, saved, scratch } = self;
         let ranges = &ranges.final_norm;
         let weight = ranges.norm.of(weights.segment(&ranges.segment.range)?).weight;
         let gradients = ranges.norm.of_mut(sink.gradient(ranges.segment.index)).cleared_for(sums);
@@ -211,14 +198,13 @@ impl<E: Element> Network<E> {
         sums: Sums,
         sink: &mut impl Sink<E::Wide>,
     ) -> Result<(), Error> {
-        let Self { size, ranges, saved, scratch, packed } = self;
+        let Self { size, ranges, saved, scratch } = self;
         let ranges = &ranges.blocks[layer];
         let segment = weights.segment(&ranges.segment.range)?;
-        let packed = packed.as_mut().map(|packed| &mut packed.blocks[layer]);
-        let mut weights = BlockWeights { ranges, segment, packed };
+        let weights = BlockWeights { ranges, segment };
         // What the last block saved is still there from forward.
         if size.recompute && layer + 1 < size.layers {
-            block::recompute(size, &mut weights, &mut saved.block(layer, size), scratch);
+            block::recompute(size, weights, &mut saved.block(layer, size), scratch);
         }
         let gradients = sink.gradient(ranges.segment.index);
         block::backward(size, weights, saved.block(layer, size), gradients, sums, scratch);

@@ -25,7 +25,7 @@ const ELEMENTS_MAX: usize = 4 << 20;
 pub fn probe_shapes(config: &ModelConfig, micro_batch: MicroBatch) -> Vec<Shape> {
     let squares = SIDES.map(|side| Shape { rows: side, inputs: side, outputs: side });
     let compute = Compute::F32;
-    let options = Options { compute, recompute: false, pack_weights: false, threads: 1 };
+    let options = Options { compute, recompute: false, threads: 1 };
     let size = Size::new(config, micro_batch, options);
     let layers = Linear::ALL.map(|linear| size.linear(linear));
     let products = layers.into_iter().chain([head(&size)]);
@@ -110,7 +110,7 @@ struct Operands<E: Element> {
 impl<E: Element> Operands<E> {
     fn new(allocator: &Allocator, shape: Shape, threads: usize) -> Self {
         let Shape { rows, inputs, outputs } = shape;
-        let [forward, ..] = shape.products(false);
+        let [forward, ..] = shape.products();
         let stream = |index| Stream::new(SEED, Purpose::Test).child(index);
         Self {
             left: allocator.zeros(rows * inputs).filled(|left| randomize(left, stream(0))),

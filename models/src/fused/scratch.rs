@@ -4,7 +4,6 @@ use device::{Allocator, DeviceBuffer};
 
 use super::size::Size;
 use crate::config::Family;
-use crate::memory::PACKED_WEIGHTS;
 use crate::ops::{Element, Float, RowSums, attention, cross_entropy, matmul, rope};
 use crate::{Meter, ModelConfig};
 
@@ -49,16 +48,12 @@ impl<E: Element> Scratch<E> {
         let row_sums = RowSums::new(&shared, size.rows, size.norm_sums());
         let logits = allocator.for_purpose("logits of one chunk");
         let tokens = size.chunk_tokens::<E>();
-        let mut head = cross_entropy::Workspace::new(&logits, tokens, size.vocabulary);
+        let head = cross_entropy::Workspace::new(&logits, tokens, size.vocabulary);
         let threads = allocator.for_purpose("workspaces of the threads");
         let attention = attention::Workspace::new(&threads, size.threads, &size.attention);
         let packs = matmul::Workspace::for_products(&threads, size.threads, &size.products::<E>());
         let ops = OpContext { packs, row_sums, meter: Meter::default() };
         let rope = rope_tables(&allocator.for_purpose("positions"), config, size);
-        if size.pack_weights {
-            let packed = allocator.for_purpose(PACKED_WEIGHTS);
-            head.keep_table(&packed, (size.vocabulary, size.width));
-        }
         Self { normed, branch, gradient, hidden, wide, ops, head, attention, rope }
     }
 }

@@ -36,15 +36,13 @@ pub(super) struct Size {
     pub(super) activation: Activation,
     /// Whether blocks save only their inputs and recompute the rest in backward.
     pub(super) recompute: bool,
-    /// Whether weights stay packed until they change.
-    pub(super) pack_weights: bool,
     /// Threads that work is divided for.
     pub(super) threads: usize,
 }
 
 impl Size {
     pub(super) fn new(config: &ModelConfig, micro_batch: MicroBatch, options: Options) -> Self {
-        let Options { recompute, pack_weights, threads, .. } = options;
+        let Options { recompute, threads, .. } = options;
         let attention = attention::Shape {
             sequences: micro_batch.sequences,
             tokens: micro_batch.tokens,
@@ -66,7 +64,6 @@ impl Size {
             norm: Norm::new(config),
             activation,
             recompute,
-            pack_weights,
             threads,
         }
     }
@@ -138,12 +135,11 @@ impl Size {
 
     /// All products of a micro-batch.
     pub(super) fn products<E: Element>(&self) -> Vec<matmul::Extent> {
-        let linear = Linear::ALL.map(|linear| self.linear(linear).products(self.pack_weights));
+        let linear = Linear::ALL.map(|linear| self.linear(linear).products());
         let chunk = self.chunk_tokens::<E>();
         let chunks = [chunk, self.rows % chunk].into_iter().filter(|&tokens| tokens > 0);
         let table = (self.vocabulary, self.width);
-        let head =
-            |tokens| cross_entropy::Workspace::<E>::products(tokens, table, self.pack_weights);
+        let head = |tokens| cross_entropy::Workspace::<E>::products(tokens, table);
         linear.into_iter().chain(chunks.map(head)).flatten().collect()
     }
 }

@@ -96,11 +96,6 @@ pub struct RunConfig {
     /// Keep only each block's input in forward and run the block again in backward: less memory
     /// for about a third more work, and the same bits.
     pub recompute: bool,
-    /// Keep weights packed from one micro-batch of a step to the next, where micro-batches are so
-    /// small that packing takes time ([`models::fused::packing_pays`]): the memory of each weight
-    /// of a product twice again (four times for bf16 on processors without its products),
-    /// half of that for the head's table. The bits are the same.
-    pub pack_weights: bool,
     /// Hugging Face folder with the weights of step 0; they are made from the seed without. In a
     /// workload file it is relative to the file, as data is; on the command line it is not.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -116,7 +111,6 @@ impl Default for RunConfig {
             threads: 0,
             shard_optimizer: false,
             recompute: false,
-            pack_weights: true,
             init_from: None,
         }
     }
@@ -190,21 +184,13 @@ impl Default for TelemetryConfig {
 }
 
 impl Config {
-    /// What the fused engine computes in and keeps, on so many threads of each of `world` ranks.
-    pub(crate) fn fused_options(
-        &self,
-        world: usize,
-        threads: usize,
-    ) -> Outcome<models::fused::Options> {
-        let (batch, run) = (&self.workload.batch, &self.settings.run);
-        let tokens = batch.micro_sequences * batch.sequence_tokens;
-        let pays = models::fused::packing_pays(batch.accumulation(world)?, tokens);
-        Ok(models::fused::Options {
+    /// What the fused engine computes in and keeps, on so many threads of each rank.
+    pub(crate) fn fused_options(&self, threads: usize) -> models::fused::Options {
+        models::fused::Options {
             compute: self.workload.precision.compute,
-            recompute: run.recompute,
-            pack_weights: run.pack_weights && pays,
+            recompute: self.settings.run.recompute,
             threads,
-        })
+        }
     }
 
     /// Loads a preset or a file, and applies `key=value` overrides.

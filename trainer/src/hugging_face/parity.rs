@@ -164,7 +164,6 @@ impl Case {
             let norm = squares_of_parts(&shard(), &gradient.values).sqrt();
             let update = optimizer.update(step as u64, norm);
             state.update(&update, &gradient.values).unwrap();
-            engine.weights_changed();
         }
         errors
     }

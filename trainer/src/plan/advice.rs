@@ -1,7 +1,7 @@
 //! Suggests settings that reduce memory where a run does not fit: only those that it does not use
 //! yet.
 
-use models::memory::{MemoryPlan, PACKED_WEIGHTS, SHARDED};
+use models::memory::{MemoryPlan, SHARDED};
 
 use crate::config::{Config, Engine};
 
@@ -42,7 +42,7 @@ impl Advice {
         // If these alone do not fit, a smaller micro-batch does not help.
         let flat = total - working;
         let help = if flat < available_bytes {
-            let choices = join(&self.ways_to_reduce_working_memory(plan));
+            let choices = join(&self.ways_to_reduce_working_memory());
             format!("{} are activations and workspace; {choices}", gib(working))
         } else {
             let unsharded = flat - plan.bytes_of(&SHARDED);
@@ -54,11 +54,9 @@ impl Advice {
         Some(format!("one rank needs {needed}, {available} are available\n  hint: {help}"))
     }
 
-    fn ways_to_reduce_working_memory(&self, plan: &MemoryPlan) -> Vec<&'static str> {
-        let is_packed = plan.bytes_of(&[PACKED_WEIGHTS]) > 0;
+    fn ways_to_reduce_working_memory(&self) -> Vec<&'static str> {
         applicable([
             (self.recompute, "set run.recompute = true"),
-            (is_packed, "set run.pack_weights = false"),
             (self.shard && self.several_ranks, SHARD),
             (true, "lower batch.micro_sequences or batch.sequence_tokens"),
             (self.fewer_ranks, FEWER_RANKS),
@@ -144,9 +142,9 @@ mod tests {
     #[test]
     fn hints_for_activations_reduce_activations() {
         assert_eq!(
-            hint(advice(&[], 2, 2), PACKED_WEIGHTS, 5 * GIB),
+            hint(advice(&[], 2, 2), "activations", 5 * GIB),
             "2.00 GiB are activations and workspace; set run.recompute = true, \
-             set run.pack_weights = false, set run.shard_optimizer = true, \
+             set run.shard_optimizer = true, \
              lower batch.micro_sequences or batch.sequence_tokens, \
              or start fewer ranks per machine"
         );

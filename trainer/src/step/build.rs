@@ -69,16 +69,15 @@ pub(crate) fn allocate<'world>(
     let compute = config.workload.precision.compute;
     let state = State::new(layout.clone(), shard, compute, ranks, allocator)?;
     let gradients = Gradients::new(plan, reduction, overlaps, &ranks, allocator)?;
-    let model = engine(config, layout, world, threads, allocator)?;
+    let model = engine(config, layout, threads, allocator)?;
     let batches = Buffers::allocate(&batch_plan(config, ranks.rank(), world)?, allocator);
     Ok(Allocated { state, gradients, model, batches })
 }
 
-/// The engine of one of `world` ranks, which computes one micro-batch at a time.
+/// The engine of a rank, which computes one micro-batch at a time.
 pub(super) fn engine(
     config: &Config,
     layout: Layout,
-    world: usize,
     threads: usize,
     allocator: &Allocator,
 ) -> Outcome<Box<dyn Model>> {
@@ -86,7 +85,7 @@ pub(super) fn engine(
     let micro_batch = config.workload.batch.micro_batch();
     Ok(match config.settings.run.engine {
         Engine::Fused => {
-            let options = config.fused_options(world, threads)?;
+            let options = config.fused_options(threads);
             Box::new(Fused::new(model, layout, micro_batch, options, allocator)?)
         }
         Engine::Candle => Box::new(Candle::new(model, layout, micro_batch, allocator)?),

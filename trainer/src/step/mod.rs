@@ -157,7 +157,6 @@ impl Trainer<'_> {
         let work = work::adamw(state.shard.elements(), state.weights.working_bytes());
         let adamw = (Role::AdamW, Kind::Whole);
         meter.time(adamw, || work, || state.update(&update, gradients.flat()))?;
-        self.model.weights_changed();
         if self.overlaps { Ok(()) } else { self.synchronize_weights() }
     }
 
@@ -212,7 +211,6 @@ impl Trainer<'_> {
         scratch.fill(0.0);
         let filled = fill(&self.state.layout, scratch)?;
         self.state.set_weights(scratch);
-        self.model.weights_changed();
         Ok(filled)
     }
 
@@ -220,7 +218,6 @@ impl Trainer<'_> {
     pub(crate) fn resume_from(&mut self, progress: Progress) -> Outcome<()> {
         self.state.progress = progress;
         self.state.share_weights(&self.clock)?;
-        self.model.weights_changed();
         self.batches.seek(progress.next_sequence);
         Ok(())
     }

@@ -4,8 +4,7 @@ use device::{Allocator, Item};
 
 use super::{MICRO_BATCH, families};
 use crate::config::Family;
-use crate::fused::{Fused, Options, matmul_kernel};
-use crate::memory::PACKED_WEIGHTS;
+use crate::fused::{Fused, Options};
 use crate::workload::Compute;
 use crate::{Layout, MicroBatch, ModelConfig};
 
@@ -55,33 +54,6 @@ fn recomputation_saves_one_block_and_every_input() {
             let elements = config.qkv_width() + 2 * config.width + expanded;
             let block = 14 * (elements * element + (config.heads + 2 * stats) * 4);
             assert_eq!(bytes(false) - bytes(true), 4 * block as u64, "family {index}, {compute}");
-        }
-    }
-}
-
-#[test]
-fn packed_weights_take_every_weight_of_a_block_twice_and_the_table_once() {
-    for config in families() {
-        for compute in [Compute::F32, Compute::Bf16] {
-            let element = match matmul_kernel(compute) {
-                "amx_bf16" | "avx512bf16" => 2,
-                _ => 4, // as it is, or widened
-            };
-            let options = Options { pack_weights: true, ..compute.into() };
-            let plan = plan(&config, MICRO_BATCH, options);
-            let packed = plan.iter().find(|item| item.purpose == PACKED_WEIGHTS).unwrap();
-            let layout = Layout::new(&config);
-            let is_vector = |shape: &[usize]| shape.len() == 1;
-            let tensors = layout.tensors().iter().filter(|tensor| !is_vector(&tensor.shape));
-            let bytes = |names: &[&str]| -> usize {
-                let of = tensors.clone().filter(|t| names.iter().any(|name| t.name.contains(name)));
-                of.map(|tensor| element * tensor.range.len()).sum()
-            };
-            let head = if config.is_tied() { "wte" } else { "lm_head" };
-            let least = 2 * bytes(&["attn.", "mlp."]) + bytes(&[head]);
-            // Columns fill up whole vectors, of which these small widths leave much.
-            let found = packed.bytes as usize;
-            assert!((least..2 * least).contains(&found), "{found} of {least} bytes: {options:?}");
         }
     }
 }

@@ -36,16 +36,16 @@ pub(crate) fn single_block<E: Element>(
     let size = &Size::new(config, micro_batch, options);
     let ranges = &ParameterRanges::new(layout, config).blocks[0];
     let segment = &weights[ranges.segment.range.clone()];
-    let weights = || BlockWeights { ranges, segment, packed: None };
+    let weights = BlockWeights { ranges, segment };
     let allocator = Allocator::host();
     let mut saved = SavedActivations::new(&allocator, size);
     let mut scratch = Scratch::new(&allocator, config, size);
     saved.streams.host_mut()[..x.len()].copy_from_slice(x);
-    forward(size, weights(), saved.block(0, size), &mut scratch);
+    forward(size, weights, saved.block(0, size), &mut scratch);
     let output = saved.block(0, size).output.to_vec();
     scratch.gradient.host_mut().copy_from_slice(dy);
     let mut gradients = vec![E::Wide::default(); ranges.segment.range.len()];
     let block = saved.block(0, size);
-    backward(size, weights(), block, &mut gradients, Sums::Write, &mut scratch);
+    backward(size, weights, block, &mut gradients, Sums::Write, &mut scratch);
     SingleBlock { output, dx: scratch.gradient.host().to_vec(), gradients }
 }

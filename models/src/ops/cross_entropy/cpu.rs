@@ -9,7 +9,6 @@ use super::{Inputs, Workspace};
 use crate::Meter;
 use crate::meter::{Kind, Role};
 use crate::ops::matmul::blocked::{Output, Product, ProductShape};
-use crate::ops::matmul::packing::{Form, Right, WeightShape, right_operand};
 use crate::ops::matmul::tile::{Strided, Target};
 use crate::ops::matmul::{self, Sums};
 use crate::ops::simd::{self, RUN};
@@ -32,7 +31,7 @@ pub fn forward<E: Element>(
     let product = Product {
         shape: ProductShape { m: vocabulary, n: tokens, k: inputs.width },
         left: Strided::dense(inputs.table, inputs.width),
-        right: Right::Unpacked(Strided::dense(inputs.hidden, inputs.width).transposed()),
+        right: Strided::dense(inputs.hidden, inputs.width).transposed(),
         output: Output::plain(logits.as_mut_ptr(), tokens),
     };
     meter.time(
@@ -75,7 +74,7 @@ pub fn backward<E: Element>(
     let chunk = HeadChunk { tokens, width: inputs.width, vocabulary };
     assert_eq!(dhidden.len(), inputs.hidden.len(), "dH (tokens, C)");
     assert_eq!(dtable.len(), inputs.table.len(), "dW (V, C)");
-    let Workspace { logits, log_sums, hits, table, .. } = workspace;
+    let Workspace { logits, log_sums, hits, .. } = workspace;
     let logits = &mut logits.host_mut()[..tokens * vocabulary];
     let log_sums = &log_sums.host()[..tokens];
     meter.time(
@@ -88,12 +87,10 @@ pub fn backward<E: Element>(
         (Role::Head, Kind::Input),
         || work::head::<E>(chunk),
         || {
-            let shape = WeightShape { outputs: vocabulary, inputs: inputs.width };
-            let (table, packed, kernel) = (inputs.table, table.as_mut(), products.kernel());
             let product = Product {
                 shape: ProductShape { m: tokens, n: inputs.width, k: vocabulary },
                 left: dlogits.transposed(),
-                right: right_operand(Form::Backward, table, shape, packed, kernel),
+                right: Strided::dense(inputs.table, inputs.width),
                 output: Output::plain(dhidden.as_mut_ptr(), inputs.width),
             };
             // SAFETY: the lengths were checked; `dhidden` is borrowed mutably.
@@ -103,7 +100,7 @@ pub fn backward<E: Element>(
     let product = Product {
         shape: ProductShape { m: vocabulary, n: inputs.width, k: tokens },
         left: dlogits,
-        right: Right::Unpacked(Strided::dense(inputs.hidden, inputs.width)),
+        right: Strided::dense(inputs.hidden, inputs.width),
         output: Output::Wide(Target {
             start: dtable.as_mut_ptr(),
             row_stride: inputs.width,

@@ -25,8 +25,6 @@ use device::{Allocator, DeviceBuffer};
 use super::Element;
 use super::matmul::Extent;
 use super::matmul::blocked::ProductShape;
-use super::matmul::kernels;
-use super::matmul::packing::{Form, PackedForm, WeightShape};
 use log_sums::PARTS;
 
 /// Most bytes of logits in one chunk.
@@ -79,8 +77,6 @@ pub struct Workspace<E: Element> {
     log_sums: DeviceBuffer<E::Wide>,
     /// Per token: the gradient of its target's logit.
     hits: DeviceBuffer<E>,
-    /// W as dH reads it, where it is kept between chunks; forward reads it as it is.
-    table: Option<PackedForm<E>>,
 }
 
 impl<E: Element> Workspace<E> {
@@ -92,44 +88,21 @@ impl<E: Element> Workspace<E> {
             sums: allocator.zeros(PARTS * tokens),
             log_sums: allocator.zeros(tokens),
             hits: allocator.zeros(tokens),
-            table: None,
         }
     }
 
-    /// Keeps the table (V, C) packed from one chunk to the next, until it expires.
-    pub(crate) fn keep_table(
-        &mut self,
-        allocator: &Allocator,
-        (vocabulary, width): (usize, usize),
-    ) {
-        let shape = WeightShape { outputs: vocabulary, inputs: width };
-        let kernel = kernels::best::<E>();
-        self.table = Some(PackedForm::new(allocator, Form::Backward, shape, kernel));
-    }
-
-    /// The table changes: the next chunk packs it anew.
-    pub(crate) fn expire(&mut self) {
-        self.table.iter_mut().for_each(PackedForm::expire);
-    }
-
     /// The products over a chunk of `tokens` tokens: logits, dH and dW.
-    pub(crate) fn products(
-        tokens: usize,
-        (vocabulary, width): (usize, usize),
-        is_table_kept: bool,
-    ) -> [Extent; 3] {
+    pub(crate) fn products(tokens: usize, (vocabulary, width): (usize, usize)) -> [Extent; 3] {
         // As `Output::plain` stores them.
         let output_is_narrow = size_of::<E>() < size_of::<E::Wide>();
         let logits = Extent {
             shape: ProductShape { m: vocabulary, n: tokens, k: width },
             left_has_contiguous_rows: true,
-            right_is_packed: false,
             output_is_narrow,
         };
         let dhidden = Extent {
             shape: ProductShape { m: tokens, n: width, k: vocabulary },
             left_has_contiguous_rows: false,
-            right_is_packed: is_table_kept,
             output_is_narrow,
         };
         let shape = ProductShape { m: vocabulary, n: width, k: tokens };

@@ -21,7 +21,6 @@ pub(in crate::ops) mod tile;
 
 pub use blocked::{Extent, Workspace};
 pub use linear::{Epilogue, Shape, Sums, backward_bias, backward_input, backward_weight, forward};
-pub use packing::{PackedWeight, Weight};
 
 use crate::ops::Element;
 

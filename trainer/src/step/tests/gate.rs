@@ -55,10 +55,6 @@ impl Model for GateOpener {
         self.engine.layout()
     }
 
-    fn weights_changed(&mut self) {
-        self.engine.weights_changed();
-    }
-
     fn train(
         &mut self,
         weights: &mut dyn WeightSource,

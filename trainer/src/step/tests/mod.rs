@@ -296,8 +296,7 @@ fn forward_starts_before_the_last_weights_have_arrived() {
             if rank.rank() == 0 {
                 let segment = layout.segments()[block].range.clone();
                 let engine =
-                    engine(&config, trainer.state.layout.clone(), 2, 1, &Allocator::host())
-                        .unwrap();
+                    engine(&config, trainer.state.layout.clone(), 1, &Allocator::host()).unwrap();
                 trainer.model = Box::new(GateOpener { engine, segment, gate: gate.clone() });
             }
             let first = step_bits(&mut trainer);

@@ -109,10 +109,9 @@ impl Blocking {
             PartialSums::PerRowPanel => kernel.rows,
             PartialSums::InOutput => 0,
         };
-        let right = block_steps * width.next_multiple_of(kernel.lanes);
         let buffers = BufferSizes {
             left: if packs_left { GATHER_ROWS * gathered_row_steps(block_steps) } else { 0 },
-            right: if extent.right_is_packed { 0 } else { right },
+            right: block_steps * width.next_multiple_of(kernel.lanes),
             sums: buffered_rows * width.next_multiple_of(kernel.panel_columns()),
         };
         Self {
@@ -190,7 +189,6 @@ mod tests {
             let extent = Extent {
                 shape: ProductShape { m: 300, n: 300, k },
                 left_has_contiguous_rows,
-                right_is_packed: false,
                 output_is_narrow: is_narrow,
             };
             let what = format!("{kernel:?}, k = {k}");

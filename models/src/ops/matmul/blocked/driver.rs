@@ -18,7 +18,7 @@ use super::extent::{Extent, ProductShape};
 use super::grid::{Part, ThreadGrid};
 use super::workspace::{Buffers, ThreadWorkspace, Workspace};
 use crate::ops::Element;
-use crate::ops::matmul::packing::{GATHER_ROWS, Right, pack_left, pack_right};
+use crate::ops::matmul::packing::{GATHER_ROWS, pack_left, pack_right};
 use crate::ops::matmul::tile::{Kernel, Left, MAX_TILE_ELEMENTS, Strided, Target, TileShape};
 
 /// What is multiplied: C (m, n) = A (m, k) B (k, n).
@@ -28,7 +28,7 @@ pub(in crate::ops) struct Product<E: Element> {
     /// A; one of its strides is 1.
     pub(in crate::ops) left: Strided<E>,
     /// B; one of its strides is 1.
-    pub(in crate::ops) right: Right<E>,
+    pub(in crate::ops) right: Strided<E>,
     /// C.
     pub(in crate::ops) output: Output<E>,
 }
@@ -48,12 +48,12 @@ struct Panels<W> {
     first: *const W,
     /// From one panel to the next, in packed elements.
     stride: usize,
-    /// Steps before the block's first in each panel.
+    /// Steps before the slice's first in each panel.
     skipped_steps: usize,
 }
 
 impl<W> Panels<W> {
-    /// The block's first step in a panel of `columns` columns.
+    /// The slice's first step in a panel of `columns` columns.
     fn panel(&self, index: usize, columns: usize) -> *const W {
         self.first.wrapping_add(index * self.stride + self.skipped_steps * columns)
     }
@@ -87,7 +87,6 @@ impl<E: Element> Product<E> {
         Extent {
             shape: self.shape,
             left_has_contiguous_rows: self.left.has_contiguous_rows(),
-            right_is_packed: matches!(self.right, Right::Packed(_)),
             output_is_narrow: matches!(self.output, Output::Narrow(_)),
         }
     }
@@ -110,8 +109,7 @@ impl<E: Element> Product<E> {
         kernel.release();
     }
 
-    /// One block: packs B unless it is packed already, and A where the micro-kernel cannot read it
-    /// in place.
+    /// One block: packs B, and A where the micro-kernel cannot read it in place.
     ///
     /// # Safety
     /// As [`Self::run_part`].
@@ -123,12 +121,14 @@ impl<E: Element> Product<E> {
     ) {
         let Buffers { left: packed_left, right: packed_right, sums } = buffers;
         let block_k = block.k.len();
-        if let Right::Unpacked(right) = self.right {
-            let right = right.offset(block.k.start, block.columns.start);
-            // SAFETY: B is readable over the shape.
-            unsafe { pack_right(packed_right, right, block_k, block.columns.len(), kernel) };
-        }
-        let panels = self.panels(block, packed_right.as_ptr(), kernel);
+        let right = self.right.offset(block.k.start, block.columns.start);
+        // SAFETY: B is readable over the shape.
+        unsafe { pack_right(packed_right, right, block_k, block.columns.len(), kernel) };
+        let panels = Panels {
+            first: packed_right.as_ptr(),
+            stride: kernel.steps(block_k) * kernel.panel_columns(),
+            skipped_steps: 0,
+        };
         let packs_left = self.extent().packs_left::<E>(kernel);
         let height = if packs_left { GATHER_ROWS } else { block.rows.len() };
         let height = (height / kernel.rows * kernel.rows).max(kernel.rows);
@@ -173,29 +173,6 @@ impl<E: Element> Product<E> {
                 let rows = panel_rows.clone();
                 // SAFETY: as this function, for the steps of the slice.
                 unsafe { self.multiply_row_panel(rows, &slice, left, panels, sums, kernel) };
-            }
-        }
-    }
-
-    /// B in panels: as packed for this block, or for all of k.
-    fn panels(
-        &self,
-        block: &Block,
-        packed: *const E::Wide,
-        kernel: &Kernel<E::Wide>,
-    ) -> Panels<E::Wide> {
-        match self.right {
-            Right::Unpacked(_) => {
-                let steps = kernel.steps(block.k.len());
-                Panels { first: packed, stride: steps * kernel.panel_columns(), skipped_steps: 0 }
-            }
-            Right::Packed(start) => {
-                let steps = kernel.steps(self.shape.k);
-                Panels {
-                    first: start.wrapping_add(block.columns.start * steps),
-                    stride: steps * kernel.panel_columns(),
-                    skipped_steps: kernel.steps(block.k.start),
-                }
             }
         }
     }

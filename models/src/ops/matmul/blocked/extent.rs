@@ -17,8 +17,6 @@ pub struct Extent {
     pub(in crate::ops) shape: ProductShape,
     /// Whether k is contiguous in A.
     pub(in crate::ops) left_has_contiguous_rows: bool,
-    /// Whether B comes in panels.
-    pub(in crate::ops) right_is_packed: bool,
     /// Whether sums are rounded once they are complete, so that they are buffered before.
     pub(in crate::ops) output_is_narrow: bool,
 }

@@ -98,7 +98,6 @@ mod tests {
             let extent = Extent {
                 shape: ProductShape { m, n, k: 100 },
                 left_has_contiguous_rows: true,
-                right_is_packed: false,
                 output_is_narrow: false,
             };
             for threads in [1, 2, 3, 4, 12] {

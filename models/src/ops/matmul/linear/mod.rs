@@ -5,7 +5,6 @@
 use rayon::prelude::*;
 
 use super::blocked::{Extent, NarrowOutput, Output, PostOp, Product, ProductShape, Workspace};
-use super::packing::{Form, Right, Weight, WeightShape};
 use super::tile::{Strided, Target};
 use crate::ops::{COLUMN_CHUNK, Element, simd};
 
@@ -24,21 +23,12 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// Its products: Y, dX and dW. With `is_packed` weights are kept in panels.
-    pub fn products(self, is_packed: bool) -> [Extent; 3] {
-        let y = Extent {
-            shape: self.y(),
-            left_has_contiguous_rows: true,
-            right_is_packed: is_packed,
-            output_is_narrow: true,
-        };
+    /// Its products: Y, dX and dW.
+    pub fn products(self) -> [Extent; 3] {
+        let y = Extent { shape: self.y(), left_has_contiguous_rows: true, output_is_narrow: true };
         let dx = Extent { shape: self.dx(), ..y };
-        let dw = Extent {
-            shape: self.dw(),
-            left_has_contiguous_rows: false,
-            right_is_packed: false,
-            output_is_narrow: false,
-        };
+        let dw =
+            Extent { shape: self.dw(), left_has_contiguous_rows: false, output_is_narrow: false };
         [y, dx, dw]
     }
 
@@ -52,10 +42,6 @@ impl Shape {
 
     fn dw(self) -> ProductShape {
         ProductShape { m: self.outputs, n: self.inputs, k: self.rows }
-    }
-
-    fn weight(self) -> WeightShape {
-        WeightShape { outputs: self.outputs, inputs: self.inputs }
     }
 }
 
@@ -84,16 +70,17 @@ pub enum Sums {
 ///
 /// # Panics
 /// When a slice is shorter or longer than its shape.
-pub fn forward<'a, E: Element>(
+pub fn forward<E: Element>(
     y: &mut [E],
     x: &[E],
-    weight: impl Into<Weight<'a, E>>,
+    weight: &[E],
     (bias, epilogue): (Option<&[E]>, Epilogue<'_, E>),
     shape: Shape,
     workspace: &mut Workspace<E>,
 ) {
     let Shape { inputs, outputs, .. } = shape;
     check(shape, y.len(), x.len());
+    assert_eq!(weight.len(), outputs * inputs, "W (O, I) of {shape:?}");
     assert!(bias.is_none_or(|bias| bias.len() == outputs), "b (O) of {shape:?}");
     let post_op = match epilogue {
         Epilogue::Store => PostOp::None,
@@ -110,7 +97,7 @@ pub fn forward<'a, E: Element>(
     let product = Product {
         shape: shape.y(),
         left: Strided::dense(x, inputs),
-        right: weight.into().right(Form::Forward, shape.weight(), workspace.kernel()),
+        right: Strided::dense(weight, inputs).transposed(),
         output: Output::Narrow(NarrowOutput {
             start: y.as_mut_ptr(),
             row_stride: outputs,
@@ -130,22 +117,23 @@ pub fn forward<'a, E: Element>(
 ///
 /// # Panics
 /// When a slice is shorter or longer than its shape.
-pub fn backward_input<'a, E: Element>(
+pub fn backward_input<E: Element>(
     dx: &mut [E],
     dy: &[E],
-    weight: impl Into<Weight<'a, E>>,
+    weight: &[E],
     before: Option<&mut [E]>,
     shape: Shape,
     workspace: &mut Workspace<E>,
 ) {
     let Shape { inputs, outputs, .. } = shape;
     check(shape, dy.len(), dx.len());
+    assert_eq!(weight.len(), outputs * inputs, "W (O, I) of {shape:?}");
     assert!(before.as_ref().is_none_or(|u| u.len() == dx.len()), "U (N, I) of {shape:?}");
     let post_op = before.map_or(PostOp::None, |before| PostOp::GeluBackward(before.as_mut_ptr()));
     let product = Product {
         shape: shape.dx(),
         left: Strided::dense(dy, outputs),
-        right: weight.into().right(Form::Backward, shape.weight(), workspace.kernel()),
+        right: Strided::dense(weight, inputs),
         output: Output::Narrow(NarrowOutput {
             start: dx.as_mut_ptr(),
             row_stride: inputs,
@@ -175,7 +163,7 @@ pub fn backward_weight<E: Element>(
     let product = Product {
         shape: shape.dw(),
         left: Strided::dense(dy, outputs).transposed(),
-        right: Right::Unpacked(Strided::dense(x, inputs)),
+        right: Strided::dense(x, inputs),
         output: Output::Wide(Target {
             start: dweight.as_mut_ptr(),
             row_stride: inputs,

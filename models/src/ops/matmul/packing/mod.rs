@@ -8,11 +8,8 @@ mod left;
 mod right;
 mod step;
 mod transpose;
-mod weight;
 
 pub(in crate::ops) use gather::{GATHER_ROWS, gathered_row_steps};
 pub(in crate::ops) use left::pack_left;
-pub(in crate::ops) use right::{Right, pack_right, pack_right_padded};
+pub(in crate::ops) use right::{pack_right, pack_right_padded};
 pub(in crate::ops) use transpose::{SIDE as TRANSPOSE_SIDE, transpose_block};
-pub(in crate::ops) use weight::{Form, PackedForm, WeightShape, right_operand};
-pub use weight::{PackedWeight, Weight};

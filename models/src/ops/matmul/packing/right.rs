@@ -7,15 +7,6 @@ use super::transpose::{SIDE, transpose_block};
 use crate::ops::matmul::tile::{Kernel, Strided};
 use crate::ops::{Element, simd};
 
-/// The right operand B (k, n) of a product.
-#[derive(Debug, Clone, Copy)]
-pub(in crate::ops) enum Right<E: Element> {
-    /// As it is in memory; packed block by block.
-    Unpacked(Strided<E>),
-    /// In panels over all of k, from this packed element on.
-    Packed(*const E::Wide),
-}
-
 /// The part of an operand that becomes a panel.
 #[derive(Clone, Copy)]
 struct PanelShape {

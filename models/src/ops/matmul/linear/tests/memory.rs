@@ -6,42 +6,37 @@ use half::bf16;
 use super::super::{Epilogue, Shape, Sums, backward_input, backward_weight, forward};
 use super::Workspace;
 use crate::ops::Element;
-use crate::ops::matmul::{PackedWeight, Weight};
 
 /// All products of a layer.
-fn multiply<E: Element>(shape: Shape, is_packed: bool, workspace: &mut Workspace<E>) {
+fn multiply<E: Element>(shape: Shape, workspace: &mut Workspace<E>) {
     let Shape { rows, inputs, outputs } = shape;
     let [mut x, mut y] = [inputs, outputs].map(|columns| vec![E::ZERO; rows * columns]);
     let weight = vec![E::ZERO; outputs * inputs];
-    let packed = || PackedWeight::new(&Allocator::host(), outputs, inputs);
-    let mut packed = is_packed.then(packed);
-    let operand = Weight { rows: &weight, packed: packed.as_mut() };
-    forward(&mut y, &x, operand, (None, Epilogue::Store), shape, workspace);
-    let operand = Weight { rows: &weight, packed: packed.as_mut() };
-    backward_input(&mut x, &y, operand, None, shape, workspace);
+    forward(&mut y, &x, &weight, (None, Epilogue::Store), shape, workspace);
+    backward_input(&mut x, &y, &weight, None, shape, workspace);
     let mut dweight = vec![E::Wide::default(); outputs * inputs];
     backward_weight(&mut dweight, &y, &x, Sums::Write, shape, workspace);
 }
 
 /// Bytes of a workspace for all products of a layer, as a plan counts them.
-fn planned<E: Element>(shape: Shape, threads: usize, is_packed: bool) -> usize {
+fn planned<E: Element>(shape: Shape, threads: usize) -> usize {
     let counting = Allocator::counting();
-    Workspace::<E>::for_products(&counting, threads, &shape.products(is_packed));
+    Workspace::<E>::for_products(&counting, threads, &shape.products());
     counting.total_bytes() as usize
 }
 
-fn takes_what_is_planned<E: Element>(shape: Shape, threads: usize, is_packed: bool) {
-    let what = format!("{shape:?}, {threads} threads, packed: {is_packed}");
-    let planned = planned::<E>(shape, threads, is_packed);
+fn takes_what_is_planned<E: Element>(shape: Shape, threads: usize) {
+    let what = format!("{shape:?}, {threads} threads");
+    let planned = planned::<E>(shape, threads);
 
     let mut grown = Workspace::<E>::new(&Allocator::host(), threads);
-    multiply(shape, is_packed, &mut grown);
+    multiply(shape, &mut grown);
     assert_eq!(grown.bytes(), planned, "{what}: grown");
 
     let host = Allocator::host();
-    let products = shape.products(is_packed);
+    let products = shape.products();
     let mut made = Workspace::<E>::for_products(&host, threads, &products);
-    multiply(shape, is_packed, &mut made);
+    multiply(shape, &mut made);
     assert_eq!(host.total_bytes(), planned as u64, "{what}: made for its products");
 }
 
@@ -50,10 +45,7 @@ fn products_take_what_is_planned<E: Element>() {
     for (rows, inputs, outputs) in shapes {
         let shape = Shape { rows, inputs, outputs };
         for threads in [1, 2, 3, 8] {
-            takes_what_is_planned::<E>(shape, threads, true);
-            takes_what_is_planned::<E>(shape, threads, false);
-            let [packed, unpacked] = [true, false].map(|is| planned::<E>(shape, threads, is));
-            assert!(packed <= unpacked, "{shape:?}, {threads} threads");
+            takes_what_is_planned::<E>(shape, threads);
         }
     }
 }
@@ -66,19 +58,8 @@ fn products_take_the_memory_that_is_planned() {
 
 #[test]
 fn buffers_are_neither_larger_than_small_products_need_nor_than_the_caches() {
-    let bytes = |rows, inputs, threads| {
-        planned::<f32>(Shape { rows, inputs, outputs: inputs }, threads, false)
-    };
+    let bytes =
+        |rows, inputs, threads| planned::<f32>(Shape { rows, inputs, outputs: inputs }, threads);
     assert!(bytes(64, 64, 8) < 8 * (64 << 10), "{}", bytes(64, 64, 8));
     assert!(bytes(1 << 14, 1 << 12, 2) < 3 << 20, "{}", bytes(1 << 14, 1 << 12, 2));
-}
-
-#[test]
-fn packed_weights_take_the_memory_that_is_planned() {
-    fn bytes<E: Element>(allocator: &Allocator) -> u64 {
-        PackedWeight::<E>::new(allocator, 70, 130);
-        allocator.total_bytes()
-    }
-    assert_eq!(bytes::<f32>(&Allocator::counting()), bytes::<f32>(&Allocator::host()));
-    assert_eq!(bytes::<bf16>(&Allocator::counting()), bytes::<bf16>(&Allocator::host()));
 }

@@ -4,9 +4,9 @@ use device::Allocator;
 use half::bf16;
 
 use super::{Epilogue, Shape, Sums, backward_bias, backward_input, backward_weight, forward};
+use crate::ops::matmul::Workspace;
 use crate::ops::matmul::kernels::{self, pairs, singles};
 use crate::ops::matmul::tile::Kernel;
-use crate::ops::matmul::{PackedWeight, Weight, Workspace};
 use crate::ops::testing::{check_gradient, inner, on_threads, relative_error, uniform};
 use crate::ops::{Element, Float};
 
@@ -122,26 +122,17 @@ fn agrees_with_plain_loops<E: Element>(
         let shape = layer.shape;
         let what = format!("{:?} with {kernel:?}", layer.shape);
         let Shape { rows, outputs, .. } = shape;
-        let mut packed = PackedWeight::with_kernel(&Allocator::host(), shape.weight(), kernel);
 
         let exact = layer.y();
         let mut y = stored::<E>(exact.len());
-        let mut of_packed = stored::<E>(exact.len());
-        let plain = || (None, Epilogue::Store);
-        forward(&mut y, &layer.x, &layer.weight, plain(), shape, &mut workspace);
+        let plain = (None, Epilogue::Store);
+        forward(&mut y, &layer.x, &layer.weight, plain, shape, &mut workspace);
         agrees(&format!("Y of {what}"), &y, &exact, bounds.stored);
-        let weight = Weight { rows: &layer.weight, packed: Some(&mut packed) };
-        forward(&mut of_packed, &layer.x, weight, plain(), shape, &mut workspace);
-        assert!(wide(&y) == wide(&of_packed), "Y of {what}: other bits with packed weights");
 
         let exact = layer.dx();
         let mut dx = stored::<E>(exact.len());
-        let mut of_packed = stored::<E>(exact.len());
         backward_input(&mut dx, &layer.dy, &layer.weight, None, shape, &mut workspace);
         agrees(&format!("dX of {what}"), &dx, &exact, bounds.stored);
-        let weight = Weight { rows: &layer.weight, packed: Some(&mut packed) };
-        backward_input(&mut of_packed, &layer.dy, weight, None, shape, &mut workspace);
-        assert!(wide(&dx) == wide(&of_packed), "dX of {what}: other bits with packed weights");
 
         let exact = layer.dweight();
         let mut dweight: Vec<E::Wide> = stored(exact.len());
@@ -159,34 +150,6 @@ fn agrees_with_plain_loops<E: Element>(
         let exact = naive(ones, &vec![1.0; rows], &transpose(&wide(dy), outputs));
         agrees(&format!("db of {what}"), &dbias, &exact, bounds.sums);
     }
-}
-
-fn is_kept_until_it_expires<E: Element>() {
-    let Layer { shape, x, weight: old, dy } = Layer::<E>::new(shape(5, 70, 130));
-    let new = vec![E::narrow(E::Wide::ONE); old.len()];
-    let mut workspace = Workspace::new(&Allocator::host(), 2);
-    let mut products = |rows: &[E], mut packed: Option<&mut PackedWeight<E>>| {
-        let mut y = stored(dy.len());
-        let mut dx = stored(x.len());
-        let weight = Weight { rows, packed: packed.as_deref_mut() };
-        forward(&mut y, &x, weight, (None, Epilogue::Store), shape, &mut workspace);
-        backward_input(&mut dx, &dy, Weight { rows, packed }, None, shape, &mut workspace);
-        (wide(&y), wide(&dx))
-    };
-    let of_old = products(&old, None);
-    let of_new = products(&new, None);
-    assert!(of_old.0 != of_new.0 && of_old.1 != of_new.1);
-    let mut packed = PackedWeight::new(&Allocator::host(), shape.outputs, shape.inputs);
-    assert!(products(&old, Some(&mut packed)) == of_old, "packed by the first product");
-    assert!(products(&new, Some(&mut packed)) == of_old, "still packed");
-    packed.expire();
-    assert!(products(&new, Some(&mut packed)) == of_new, "packed anew");
-}
-
-#[test]
-fn a_packed_weight_is_kept_until_it_expires() {
-    is_kept_until_it_expires::<bf16>();
-    is_kept_until_it_expires::<f32>();
 }
 
 #[test]
