@@ -1,4 +1,4 @@
-//! Votes between ranks: an error on one rank becomes the outcome on all of them, never a hang.
+//! Agreement between ranks: an error on one rank becomes the outcome on all of them, never a hang.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::peers::{Peers, PeersError};
 
 /// What one rank sends to the others.
 #[derive(Debug, Serialize, Deserialize)]
-enum Vote<T> {
+enum Answer<T> {
     Yes(T),
     /// These bytes are not usable; an older checkpoint may be.
     Damaged(String),
@@ -39,19 +39,19 @@ pub(crate) fn agree<T: Serialize + DeserializeOwned>(
     peers: &dyn Peers,
     own: Result<T>,
 ) -> Result<Agreed<Vec<T>>> {
-    let (vote, own) = match own {
-        Ok(value) => (Vote::Yes(value), None),
-        Err(error) if error.is_damage() => (Vote::Damaged(error.to_string()), Some(error)),
-        Err(error) => (Vote::No(error.to_string()), Some(error)),
+    let (answer, own) = match own {
+        Ok(value) => (Answer::Yes(value), None),
+        Err(error) if error.is_damage() => (Answer::Damaged(error.to_string()), Some(error)),
+        Err(error) => (Answer::No(error.to_string()), Some(error)),
     };
     let mut values = Vec::new();
     let mut failures = Vec::new();
     let mut is_damage = true;
-    for (rank, vote) in all_gather(peers, &vote)?.into_iter().enumerate() {
-        match vote {
-            Vote::Yes(value) => values.push(value),
-            Vote::Damaged(reason) => failures.push(RankFailure { rank, reason }),
-            Vote::No(reason) => {
+    for (rank, answer) in all_gather(peers, &answer)?.into_iter().enumerate() {
+        match answer {
+            Answer::Yes(value) => values.push(value),
+            Answer::Damaged(reason) => failures.push(RankFailure { rank, reason }),
+            Answer::No(reason) => {
                 is_damage = false;
                 failures.push(RankFailure { rank, reason });
             }

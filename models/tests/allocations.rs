@@ -13,7 +13,7 @@ use device::Allocator;
 use half::bf16;
 use yardstick_models::config::{Family, Llama};
 use yardstick_models::fused::{Fused, Options};
-use yardstick_models::ops::{adamw, norm};
+use yardstick_models::ops::{adamw, gradient_norm};
 use yardstick_models::workload::Compute;
 use yardstick_models::{
     Batch, Layout, MicroBatch, Model, ModelConfig, Sums, Weights, init_weights,
@@ -80,7 +80,7 @@ impl Training {
         let source = &mut of(*compute, weights, working);
         let loss = engine.train(source, batch, 1e-2, Sums::Write, sink);
         let loss = loss.expect("a step");
-        assert!(norm::sum_of_squares(&sink.values).is_finite());
+        assert!(gradient_norm::sum_of_squares(&sink.values).is_finite());
         let adamw = adamw::AdamW {
             learning_rate: 3e-3,
             beta1: 0.9,

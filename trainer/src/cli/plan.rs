@@ -6,7 +6,7 @@ use comfy_table::{CellAlignment, Table, presets::NOTHING};
 use super::{print, print_json};
 use crate::config::Config;
 use crate::failure::{ExitCode, Failure, Outcome};
-use crate::plan::{Plan as RunPlan, Shape, compute_threads};
+use crate::plan::{JobShape, RankPlan, compute_threads};
 
 /// Print the memory plan of a workload, without allocating anything.
 #[derive(Debug, Args)]
@@ -42,8 +42,8 @@ impl Plan {
         config.workload.batch.accumulation(self.ranks)?;
         let local = self.local_ranks()?;
         let threads = compute_threads(&config, local);
-        let shape = Shape { world: self.ranks, local, threads, shares_memory: true };
-        let plan = RunPlan::new(&config, shape, None)?;
+        let shape = JobShape { world: self.ranks, local, threads, shares_memory: true };
+        let plan = RankPlan::new(&config, shape, None)?;
         if self.json {
             return print_json(&plan);
         }
@@ -85,7 +85,7 @@ fn estimated(tolerance: f64) -> String {
     )
 }
 
-fn table(plan: &RunPlan, local: usize) -> String {
+fn table(plan: &RankPlan, local: usize) -> String {
     let mebibytes = |bytes: u64| format!("{:.1}", bytes as f64 / f64::from(1 << 20));
     let mut table = Table::new();
     table.load_style(NOTHING).set_header(["one rank", "MiB"]);

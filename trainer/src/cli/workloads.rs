@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::{print, print_json};
 use crate::config::Config;
 use crate::failure::{ExitCode, Outcome};
-use crate::plan::{Plan, Shape, compute_threads};
+use crate::plan::{JobShape, RankPlan, compute_threads};
 
 /// List the preset workloads and their sizes, or show one as TOML.
 #[derive(Debug, Args)]
@@ -33,7 +33,7 @@ struct Row {
     name: &'static str,
     id: String,
     #[serde(flatten)]
-    plan: Plan,
+    plan: RankPlan,
 }
 
 impl Workloads {
@@ -45,8 +45,8 @@ impl Workloads {
             let config = Config::load(name, &[])?;
             let id = config.workload.id(None);
             let threads = compute_threads(&config, 1);
-            let shape = Shape { world: 1, local: 1, threads, shares_memory: false };
-            let plan = Plan::new(&config, shape, None)?;
+            let shape = JobShape { world: 1, local: 1, threads, shares_memory: false };
+            let plan = RankPlan::new(&config, shape, None)?;
             Ok(Row { name, id, plan })
         });
         let rows: Vec<Row> = rows.collect::<Outcome<_>>()?;

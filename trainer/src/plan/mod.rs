@@ -22,7 +22,7 @@ use advice::Advice;
 
 /// Sizes of one workload on one rank.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct Plan {
+pub(crate) struct RankPlan {
     /// Number of parameters, N.
     pub(crate) parameters: u64,
     /// Matmul FLOPs per token, attention counted causal.
@@ -55,7 +55,7 @@ pub(crate) struct Plan {
 
 /// How the ranks of a run are distributed over machines.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Shape {
+pub(crate) struct JobShape {
     /// Ranks of the run.
     pub(crate) world: usize,
     /// Ranks on this machine.
@@ -66,10 +66,14 @@ pub(crate) struct Shape {
     pub(crate) shares_memory: bool,
 }
 
-impl Plan {
+impl RankPlan {
     /// For one rank, which may profile a step.
-    pub(crate) fn new(config: &Config, shape: Shape, profile_step: Option<u64>) -> Outcome<Self> {
-        let Shape { world, local, threads, .. } = shape;
+    pub(crate) fn new(
+        config: &Config,
+        shape: JobShape,
+        profile_step: Option<u64>,
+    ) -> Outcome<Self> {
+        let JobShape { world, local, threads, .. } = shape;
         let (layout, buckets) = placed_layout(config, world);
         check_bucket_count(config, buckets.buckets.len())?;
         let allocator = Allocator::counting();
@@ -151,8 +155,8 @@ const CHECKPOINT_WRITER_BYTES: u64 = 4 << 20;
 /// Counts the MPI library and receive buffers. Gradients, and working weights of a sharded
 /// optimizer, are in memory that the ranks of a node share; they are counted with the flat buffers,
 /// for the rank that created them.
-fn count_communication(shape: Shape, largest_bucket: usize, allocator: &Allocator) {
-    let Shape { world, local, shares_memory, .. } = shape;
+fn count_communication(shape: JobShape, largest_bucket: usize, allocator: &Allocator) {
+    let JobShape { world, local, shares_memory, .. } = shape;
     let bucket_bytes = size_of::<f32>() * largest_bucket;
     let footprint = Footprint::estimate(world, local, shares_memory, bucket_bytes);
     allocator.for_purpose("parts received for sums").record(footprint.received as u64);
@@ -163,7 +167,7 @@ fn count_communication(shape: Shape, largest_bucket: usize, allocator: &Allocato
 /// largest counts.
 fn count_between_steps(
     config: &Config,
-    shape: Shape,
+    shape: JobShape,
     buffer_elements: usize,
     profile_step: Option<u64>,
     allocator: &Allocator,
@@ -183,7 +187,7 @@ fn count_between_steps(
 }
 
 /// Counts the process itself; the pages of the program are divided among the ranks of the machine.
-fn count_process(shape: Shape, allocator: &Allocator) {
+fn count_process(shape: JobShape, allocator: &Allocator) {
     let program = PROGRAM_BYTES / shape.local;
     allocator.for_purpose("program and libraries").record(program as u64);
     allocator.for_purpose("heap and stacks").record(PROCESS_BYTES as u64);
@@ -197,8 +201,8 @@ mod tests {
     fn the_program_is_counted_once_per_machine() {
         let config = Config::load("smoke", &[]).unwrap();
         let bytes = |local, name| {
-            let shape = Shape { world: 4, local, threads: 1, shares_memory: true };
-            let plan = Plan::new(&config, shape, None).unwrap();
+            let shape = JobShape { world: 4, local, threads: 1, shares_memory: true };
+            let plan = RankPlan::new(&config, shape, None).unwrap();
             plan.plan.bytes_of(&[name]) * local as u64
         };
         assert_eq!(bytes(4, "program and libraries"), bytes(1, "program and libraries"));
@@ -208,18 +212,18 @@ mod tests {
     /// One rank of four in each format, sharded and not.
     #[test]
     fn a_sharded_optimizer_holds_its_parts_of_moments_and_of_separate_master_weights() {
-        let shape = Shape { world: 4, local: 4, threads: 1, shares_memory: true };
+        let shape = JobShape { world: 4, local: 4, threads: 1, shares_memory: true };
         for compute in ["f32", "bf16"] {
             let plan = |is_sharded: bool| {
                 let format = format!("precision.compute={compute}");
                 let sharded = format!("run.shard_optimizer={is_sharded}");
                 let config = Config::load("smoke", &[format, sharded]).unwrap();
                 let elements = placed_layout(&config, 4).0.len() as u64;
-                (Plan::new(&config, shape, None).unwrap(), elements)
+                (RankPlan::new(&config, shape, None).unwrap(), elements)
             };
             let (whole, elements) = plan(false);
             let (sharded, _) = plan(true);
-            let flat = |plan: &Plan| plan.plan.bytes_of(&memory::FLAT_BUFFERS);
+            let flat = |plan: &RankPlan| plan.plan.bytes_of(&memory::FLAT_BUFFERS);
             let has_working_weights = compute == "bf16";
             assert_eq!(whole.optimizer_bytes, 8 * elements);
             assert_eq!(sharded.optimizer_bytes, 2 * elements);
@@ -236,8 +240,8 @@ mod tests {
     fn a_checkpoint_has_no_padding_and_is_that_of_all_ranks() {
         let settings = ["model.width=120", "run.shard_optimizer=true"].map(str::to_owned);
         let config = Config::load("smoke", &settings).unwrap();
-        let shape = Shape { world: 2, local: 2, threads: 1, shares_memory: true };
-        let plan = Plan::new(&config, shape, None).unwrap();
+        let shape = JobShape { world: 2, local: 2, threads: 1, shares_memory: true };
+        let plan = RankPlan::new(&config, shape, None).unwrap();
         assert_eq!(plan.checkpoint_bytes, 12 * plan.parameters);
         assert!(plan.plan.bytes_of(&[memory::WEIGHTS]) > 4 * plan.parameters, "padding");
     }
@@ -247,9 +251,9 @@ mod tests {
         let total = |probe_time, profiled, local| {
             let config = format!("telemetry.matmul_probe={probe_time}");
             let config = Config::load("smoke", &[config]).unwrap();
-            let shape = Shape { world: 2, local: 2, threads: 1, shares_memory: true };
-            let shape = Shape { local, ..shape };
-            let plan = Plan::new(&config, shape, profiled).unwrap();
+            let shape = JobShape { world: 2, local: 2, threads: 1, shares_memory: true };
+            let shape = JobShape { local, ..shape };
+            let plan = RankPlan::new(&config, shape, profiled).unwrap();
             plan.plan.bytes_of(&["checkpoint writer, probes"])
         };
         let workload = Config::load("smoke", &[]).unwrap().workload;

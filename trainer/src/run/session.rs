@@ -23,7 +23,7 @@ use crate::data::Source;
 use crate::failure::{ExitCode, Failure, Outcome};
 use crate::fault_injection::{self, Injection, Injector};
 use crate::hugging_face::Import;
-use crate::plan::{Plan, Shape};
+use crate::plan::{JobShape, RankPlan};
 use crate::record::{self, Record, Status};
 use crate::step::{Evaluation, Trainer, batch_plan, weights_digest};
 use crate::telemetry::{Telemetry, TelemetryOptions};
@@ -60,13 +60,13 @@ impl<'run> Session<'run> {
         let placement = &world.placement;
         fault_injection::check(&options.injections, placement.world, last_step)?;
         let batches = batch_plan(config, placement.rank, placement.world)?;
-        let shape = Shape {
+        let shape = JobShape {
             world: placement.world,
             local: placement.local_world,
             threads: world.threads.threads,
             shares_memory: world.collective.shares_memory(),
         };
-        let plan = Plan::new(config, shape, options.profile_step)?;
+        let plan = RankPlan::new(config, shape, options.profile_step)?;
         plan.require(placement.local_world)?;
         let source = Source::open(&workload.data, workload.model.vocabulary, &config.base)?;
         source.training(workload.batch.sequence_tokens)?;

@@ -21,11 +21,11 @@ pub(crate) struct Vote {
     /// Sum of the local cross-entropy in nats.
     pub(crate) loss_sum: f64,
     /// First tensor whose local gradient has a non-finite value.
-    pub(crate) non_finite: Option<usize>,
+    pub(crate) local_non_finite: Option<usize>,
     /// Sum of the squares of this rank's parts of the reduced gradients.
     pub(crate) squares: f64,
-    /// First tensor in these parts that has a non-finite value.
-    pub(crate) overflow: Option<usize>,
+    /// First tensor in these parts that has a non-finite value: the sum over ranks overflowed.
+    pub(crate) reduced_non_finite: Option<usize>,
     pub(crate) requests: Requests,
 }
 
@@ -37,9 +37,9 @@ impl Vote {
         let flag = |is_requested: bool| f64::from(u8::from(is_requested));
         [
             self.loss_sum,
-            number(self.non_finite),
+            number(self.local_non_finite),
             self.squares,
-            number(self.overflow),
+            number(self.reduced_non_finite),
             flag(self.requests.save),
             flag(self.requests.stop),
         ]
@@ -49,9 +49,9 @@ impl Vote {
         let tensor = |field: f64| (field >= 0.0).then_some(field as usize);
         Self {
             loss_sum: fields[0],
-            non_finite: tensor(fields[1]),
+            local_non_finite: tensor(fields[1]),
             squares: fields[2],
-            overflow: tensor(fields[3]),
+            reduced_non_finite: tensor(fields[3]),
             requests: Requests { save: fields[4] > 0.0, stop: fields[5] > 0.0 },
         }
     }
@@ -89,10 +89,10 @@ impl Votes {
     }
 
     /// Fails when a loss or local gradient of any rank is not finite, or when a reduced gradient
-    /// overflowed in the sum over ranks.
+    /// is not, because the sum over ranks overflowed.
     pub(crate) fn require_finite(&self, layout: &Layout, step: u64) -> Outcome<()> {
         let name = |tensor: usize| layout.tensors()[tensor].name.as_str();
-        if let Some(NonFinite { rank, tensor }) = self.non_finite() {
+        if let Some(NonFinite { rank, tensor }) = self.local_non_finite() {
             let what =
                 tensor.map_or("loss".to_owned(), |tensor| format!("gradient of {}", name(tensor)));
             return Err(not_finite(step, &format!("rank {rank}: the {what}")).caused_by(rank));
@@ -100,7 +100,7 @@ impl Votes {
         if self.squares().is_finite() {
             return Ok(());
         }
-        let tensor = self.overflow().map_or("all tensors", name);
+        let tensor = self.reduced_non_finite().map_or("all tensors", name);
         Err(not_finite(step, &format!("all ranks: the reduced gradient of {tensor}")))
     }
 
@@ -114,10 +114,10 @@ impl Votes {
     }
 
     /// First rank whose loss or local gradient is not finite.
-    fn non_finite(&self) -> Option<NonFinite> {
+    fn local_non_finite(&self) -> Option<NonFinite> {
         let find = |(rank, vote): (usize, Vote)| {
-            let is_non_finite = !vote.loss_sum.is_finite() || vote.non_finite.is_some();
-            is_non_finite.then_some(NonFinite { rank, tensor: vote.non_finite })
+            let is_non_finite = !vote.loss_sum.is_finite() || vote.local_non_finite.is_some();
+            is_non_finite.then_some(NonFinite { rank, tensor: vote.local_non_finite })
         };
         self.all().enumerate().find_map(find)
     }
@@ -128,8 +128,8 @@ impl Votes {
     }
 
     /// First tensor whose reduced gradient is not finite.
-    fn overflow(&self) -> Option<usize> {
-        self.all().filter_map(|vote| vote.overflow).min()
+    fn reduced_non_finite(&self) -> Option<usize> {
+        self.all().filter_map(|vote| vote.reduced_non_finite).min()
     }
 
     /// The requests of any rank.
@@ -152,9 +152,9 @@ mod tests {
 
     const FINITE: Vote = Vote {
         loss_sum: 1.0,
-        non_finite: None,
+        local_non_finite: None,
         squares: 0.25,
-        overflow: None,
+        reduced_non_finite: None,
         requests: Requests { save: false, stop: false },
     };
 
@@ -164,25 +164,26 @@ mod tests {
 
     #[test]
     fn losses_are_added_and_a_non_finite_gradient_is_located() {
-        let found = votes(&[FINITE, Vote { loss_sum: 2.0, non_finite: Some(7), ..FINITE }]);
+        let found = votes(&[FINITE, Vote { loss_sum: 2.0, local_non_finite: Some(7), ..FINITE }]);
         assert_eq!((found.loss_sum(), found.squares()), (3.0, 0.5));
-        assert_eq!(found.non_finite(), Some(NonFinite { rank: 1, tensor: Some(7) }));
-        assert_eq!((found.overflow(), found.requests()), (None, Requests::default()));
+        assert_eq!(found.local_non_finite(), Some(NonFinite { rank: 1, tensor: Some(7) }));
+        assert_eq!((found.reduced_non_finite(), found.requests()), (None, Requests::default()));
     }
 
     #[test]
     fn a_non_finite_loss_is_located() {
         let requests = Requests { save: true, stop: true };
         let found = votes(&[Vote { loss_sum: f64::NAN, requests, ..FINITE }]);
-        assert_eq!(found.non_finite(), Some(NonFinite { rank: 0, tensor: None }));
+        assert_eq!(found.local_non_finite(), Some(NonFinite { rank: 0, tensor: None }));
         assert_eq!(found.requests(), requests);
     }
 
     #[test]
     fn the_first_tensor_that_overflowed_is_found() {
-        let bad = |tensor| Vote { squares: f64::INFINITY, overflow: Some(tensor), ..FINITE };
+        let bad =
+            |tensor| Vote { squares: f64::INFINITY, reduced_non_finite: Some(tensor), ..FINITE };
         let found = votes(&[FINITE, bad(5), bad(3)]);
-        assert_eq!((found.non_finite(), found.overflow()), (None, Some(3)));
+        assert_eq!((found.local_non_finite(), found.reduced_non_finite()), (None, Some(3)));
         assert!(!found.squares().is_finite());
     }
 }

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use collectives::{BucketPlan, Operation, Pending, Scope};
 use device::{Allocator, DeviceBuffer, ViewMut};
-use models::ops::norm::{first_non_finite, sum_of_squares};
+use models::ops::gradient_norm::{first_non_finite, sum_of_squares};
 use models::{Layout, Pass, StepSink, memory};
 
 use super::shard::Shard;
@@ -107,7 +107,7 @@ impl Gradients {
     }
 
     /// The first tensor with a non-finite value in this rank's parts of the reduced gradients.
-    pub(super) fn overflow(&self, shard: &Shard, layout: &Layout) -> Option<usize> {
+    pub(super) fn first_non_finite(&self, shard: &Shard, layout: &Layout) -> Option<usize> {
         let gradients = self.flat.host();
         shard.buckets.iter().find_map(|bucket| {
             let part = bucket.part.clone();

@@ -142,10 +142,11 @@ impl Trainer<'_> {
             || work::gradient_norm(shard.part_elements()),
             || squares_of_parts(shard, gradients.flat()),
         );
-        let overflow = if squares.is_finite() { None } else { gradients.overflow(shard, layout) };
+        let reduced_non_finite =
+            if squares.is_finite() { None } else { gradients.first_non_finite(shard, layout) };
         // On a single rank the reduced gradients are the local ones.
-        let non_finite = if ranks.is_alone() { overflow } else { local.non_finite };
-        Vote { loss_sum: local.loss_sum, non_finite, squares, overflow, requests }
+        let local_non_finite = if ranks.is_alone() { reduced_non_finite } else { local.non_finite };
+        Vote { loss_sum: local.loss_sum, local_non_finite, squares, reduced_non_finite, requests }
     }
 
     /// Updates the weights. Under a sharded optimizer the weights of other ranks are in flight when

@@ -4,8 +4,8 @@
 //! telemetry thread formats, prints and writes it. The training thread neither allocates nor
 //! formats nor does I/O.
 
-mod console;
 mod options;
+mod step_printer;
 
 use std::io::{IsTerminal, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,7 +18,7 @@ pub use options::{LogFormat, TelemetryOptions};
 use crate::record::steps::file::StepFile;
 use crate::record::{Error, StepLine, StepSample, StepSeries, steps_path, truncate_after};
 use checkpoint::durable::IoError;
-use console::Console;
+use step_printer::StepPrinter;
 
 /// Steps that fit in the queue between training and telemetry.
 const QUEUE_STEPS: usize = 4096;
@@ -64,12 +64,12 @@ impl Telemetry {
         let path = steps_path(&options.dir, options.rank);
         let earlier = truncate_after(&options.dir, options.rank, options.completed_steps)?;
         let file = StepFile::open(&options.dir, options.rank)?;
-        let console = (options.rank == 0).then(|| Console::new(&options, out, is_terminal));
+        let printer = (options.rank == 0).then(|| StepPrinter::new(&options, out, is_terminal));
         let (queue, receiver) = mpsc::sync_channel(QUEUE_STEPS);
         let rank = options.rank;
         let thread = std::thread::Builder::new()
             .name("telemetry".to_owned())
-            .spawn(move || run(rank, &receiver, file, console, earlier))
+            .spawn(move || run(rank, &receiver, file, printer, earlier))
             .map_err(IoError::at(&path, "start the telemetry thread for"))?;
         Ok(Self {
             queue: Some(queue),
@@ -143,7 +143,7 @@ fn run(
     rank: usize,
     queue: &Receiver<Message>,
     mut file: StepFile,
-    mut console: Option<Console>,
+    mut printer: Option<StepPrinter>,
     mut samples: Vec<StepSample>,
 ) -> Result<Vec<StepSample>, Error> {
     for message in queue {
@@ -158,12 +158,12 @@ fn run(
         if let Err(error) = file.append(&line) {
             tracing::warn!("steps are kept in memory until the next save: {error}");
         }
-        if let Some(console) = &mut console {
-            console.step(&line);
+        if let Some(printer) = &mut printer {
+            printer.step(&line);
         }
         samples.push(sample);
     }
-    drop(console); // removes the progress bar
+    drop(printer); // removes the progress bar
     file.sync().map(|()| samples)
 }
 

@@ -15,7 +15,7 @@ use crate::candle::parts::{Parameters, causal_mask};
 use crate::config::Family;
 use crate::ops::testing::relative_error;
 use crate::ops::{
-    Float, RowSums, adamw, attention, cross_entropy, embedding, layer_norm, matmul, norm,
+    Float, RowSums, adamw, attention, cross_entropy, embedding, gradient_norm, layer_norm, matmul,
 };
 use crate::rng::{Purpose, Stream};
 
@@ -291,7 +291,7 @@ fn squares() {
     let len = 1003;
     let a = numbers(len, 1, 0.0);
     let (square, _) = oracle(&[("a", &a, &[len])], &[1.0], |inputs| inputs["a"].sqr()?.sum_all());
-    agree("|a|^2", &[norm::sum_of_squares(&as_type::<f32>(&a))], &square);
+    agree("|a|^2", &[gradient_norm::sum_of_squares(&as_type::<f32>(&a))], &square);
 }
 
 /// Five steps of candle's AdamW on the loss sum(g w), whose gradient is g.

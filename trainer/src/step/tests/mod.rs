@@ -117,7 +117,7 @@ fn an_overflow_in_the_sum_is_found_by_the_rank_that_owns_it() {
         let owned = shard.pieces().nth(3).unwrap().clone();
         gradients.flat_mut()[owned.flat.start + 5] = f32::INFINITY;
         assert!(!squares_of_parts(shard, gradients.flat()).is_finite());
-        assert_eq!(gradients.overflow(shard, layout), Some(owned.tensor));
+        assert_eq!(gradients.first_non_finite(shard, layout), Some(owned.tensor));
         // The other rank does not own the element.
         let (_, plan) = placed_layout(&config, 2);
         let other = Shard::new(layout, &plan, 1 - rank.rank(), 2, true);

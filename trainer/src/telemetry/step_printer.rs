@@ -16,7 +16,7 @@ const LINES_PER_HEADING: u64 = 40;
 
 /// Prints steps; owned by the telemetry thread. Failures to print are ignored: a closed pipe must
 /// not end a run.
-pub(super) struct Console {
+pub(super) struct StepPrinter {
     out: Box<dyn Write + Send>,
     format: LogFormat,
     bar: Option<ProgressBar>,
@@ -27,7 +27,7 @@ pub(super) struct Console {
     text: String,
 }
 
-impl Console {
+impl StepPrinter {
     pub(super) fn new(
         options: &TelemetryOptions,
         out: Box<dyn Write + Send>,
@@ -108,7 +108,7 @@ impl Console {
     }
 }
 
-impl Drop for Console {
+impl Drop for StepPrinter {
     fn drop(&mut self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
