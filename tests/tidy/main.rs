@@ -1,10 +1,12 @@
-//! Checks rules that no other tool checks: headers, ASCII, reasons for dependencies, listed skips.
+//! Checks rules that no other tool checks: headers, ASCII, reasons for dependencies, listed skips,
+//! paths in documents.
 //!
 //! Every rule is a function that returns violations as `path:line: text`, and has a test that shows
 //! it a bad sample. All violations are reported at once. `style` only prints: nothing there fails.
 
 mod files;
 mod functions;
+mod paths;
 mod project;
 mod scripts;
 mod style;
@@ -16,6 +18,7 @@ use files::File;
 fn violations(files: &[File]) -> Vec<String> {
     let mut found: Vec<String> = files.iter().flat_map(text::violations).collect();
     found.extend(project::violations(files));
+    found.extend(paths::violations(files));
     found
 }
 
