@@ -1,16 +1,17 @@
-//! How ranks talk: one trait, several backends, one contract suite.
+//! Communication between ranks: one trait, several backends, one contract suite.
 //!
 //! Every operation works in place on one contiguous buffer, is started without blocking and waited
 //! for with a deadline. Two ways to start operations that overlap computation are safe:
-//! [`scope`] holds the borrow of every buffer until its operation is over; [`Incoming`] owns a
+//! [`scope`] keeps the borrow of every buffer until its operation is over; [`Incoming`] owns a
 //! buffer of which some ranges may be in flight from one call to another. The methods of
 //! `dyn Collective` (`all_reduce_sum`, `barrier`, ...) are the blocking ones, for control messages.
 //!
-//! Buffers that the backend reaches best are made by `buffer`, a method of `dyn Collective` too.
+//! `buffer`, another method of `dyn Collective`, creates buffers in the memory on which the backend
+//! is fastest: on MPI, memory that the ranks of a node share.
 //!
 //! Backends: [`Single`] (one rank), [`Threads`] (several ranks in one process, for tests) and,
-//! with feature `mpi`, `Mpi`. [`contract`] holds what they all promise, as functions
-//! that check it.
+//! with feature `mpi`, `Mpi`. [`contract`] has functions that check what they all promise. How to
+//! add a backend is said in `src/backends/mod.rs`.
 
 mod backends;
 pub mod contract;

@@ -7,6 +7,21 @@
 //! Ops are generic over [`Element`]: f32 and bf16 train, f64 checks gradients by finite
 //! differences. The sums of squares and AdamW, which the trainer calls, are not, so that they are
 //! compiled once, with this crate.
+//!
+//! To add one:
+//!
+//! 1. A folder here: `mod.rs` has the formula of forward and backward with its source, shapes by
+//!    letter, and the exports; `cpu.rs` the code, generic over [`Element`].
+//! 2. Tests in `cpu.rs` (or `tests.rs` next to it), with `testing`: gradients against finite
+//!    differences in f64 (`check_gradient`), the same bits on 1 and 3 threads (`on_threads`), and
+//!    the rounding of bf16 (`relative_error`). `models/src/candle/tests/` compares the op with the
+//!    reference engine, which needs it too (`models/src/candle/`).
+//! 3. Its FLOPs and bytes in [`work`], checked by hand there, for `--profile-step`. Where it has
+//!    matrix products, `models/src/flops.rs` counts them for MFU.
+//! 4. The call in the engine, `models/src/fused/block.rs` or `network.rs`, inside
+//!    [`Meter::time`](crate::Meter::time) with a role and a kind of `models/src/meter.rs`.
+//!    Activations that backward needs are allocated in `models/src/fused/activations.rs`, other
+//!    memory in `scratch.rs`. Ops of the update are called in `trainer/src/step/`.
 
 pub mod adamw;
 pub mod attention;

@@ -3,6 +3,23 @@
 //! The training thread copies a [`StepSample`] into a queue that was allocated at the start; the
 //! telemetry thread formats, prints and writes it. The training thread neither allocates nor
 //! formats nor does I/O.
+//!
+//! How events are reported:
+//!
+//! - **Steps.** `run/attempt.rs` calls [`Telemetry::step`] on every rank. The telemetry thread
+//!   (`run` below) appends the step to the rank's step file (`record/steps/file.rs`), prints it on
+//!   rank 0 (`step_printer.rs`), and keeps it. [`Telemetry::finish`] returns all steps to
+//!   `run/session.rs`; `run/recorder.rs` computes the figures of the record from them.
+//! - **Start, notes, end, errors.** `run/console.rs` writes them to stderr directly.
+//! - **Warnings.** `tracing`; `cli/train.rs` installs the subscriber. Those that belong in the
+//!   record are also collected as anomalies, by `checkpoints/mod.rs` and `run/recorder.rs`.
+//!
+//! There is no trait for exporters. A new one for steps is a file next to `step_printer.rs`, with a
+//! method that takes each [`StepLine`]: [`Telemetry::start_on`] creates it from
+//! [`TelemetryOptions`], and `run` calls it after the step file. It may block as long as the queue
+//! has room, and its errors must not end the run. Its keys go into `TelemetryConfig`
+//! (`config/mod.rs`); `run/session.rs` copies them to the options. An exporter that needs the start
+//! and the end of a run as well is called where `run/session.rs` calls `Console`.
 
 mod options;
 mod step_printer;
