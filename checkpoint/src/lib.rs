@@ -1,6 +1,6 @@
-//! How state survives: sharded safetensors, chunk digests, a manifest that commits, restore.
+//! Saving and restoring state: sharded safetensors, chunk digests, a manifest that commits.
 //!
-//! The crate knows neither models nor networks. The caller hands it named boxes of bytes
+//! The crate knows neither models nor networks. The caller passes named boxes of bytes
 //! ([`Part`], [`PartMut`]) and a way to communicate with the other ranks ([`Peers`]).
 //!
 //! ```text
@@ -10,7 +10,7 @@
 //!          d00/r00000-000.safetensors          header padded to 4096 bytes, then the data
 //!              r00000.idx.json                 boxes, sizes, digests of all of the rank's files
 //!          MANIFEST.json                       the commit record, written last
-//!        LATEST                                a hint for people; never read
+//!        LATEST                                newest checkpoint, for people; never read
 //! ```
 //!
 //! A checkpoint counts if and only if its manifest carries its own digest. Every JSON file does,

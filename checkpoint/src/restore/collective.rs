@@ -98,7 +98,7 @@ impl Store {
         read_text(&self.folder(name).join(MANIFEST))
     }
 
-    /// This rank's part of the indexes: every R-th, starting at its own.
+    /// The indexes that this rank reads: every R-th, starting at its own.
     fn index_texts(
         &self,
         name: &CheckpointName,

@@ -75,11 +75,11 @@ impl<'a> Coverage<'a> {
 /// Bytes to copy from one chunk.
 #[derive(Debug)]
 pub(super) struct CopyRange {
-    /// Number of the part that is filled.
+    /// Index of the requested box that is filled.
     pub(super) part: usize,
     /// Start in the shard's data.
     pub(super) source: u64,
-    /// Start in the part's bytes.
+    /// Start in the bytes of that box.
     pub(super) target: usize,
     pub(super) bytes: usize,
 }

@@ -14,7 +14,7 @@ pub struct Save<'a> {
     /// Number of this attempt of the run, from
     /// [`Store::claim_attempt`](crate::Store::claim_attempt). A later attempt fences this one.
     pub attempt: u64,
-    /// This rank's boxes. All ranks together should hold each element once.
+    /// This rank's boxes. Each element should be in the boxes of one rank.
     pub parts: &'a [Part<'a>],
     /// State that does not depend on the world; the same on all ranks.
     pub state: &'a Value,

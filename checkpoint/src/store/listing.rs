@@ -1,4 +1,4 @@
-//! Which checkpoints a folder holds, and in which state they are.
+//! Which checkpoints a folder contains, and in which state they are.
 
 use std::fs;
 use std::path::Path;

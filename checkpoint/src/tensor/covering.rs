@@ -1,11 +1,11 @@
-//! The boxes that cover a range of a tensor's elements: a rank's part need not end with a row.
+//! The boxes that cover a range of a tensor's elements, which may start and end within a row.
 
 use std::ops::Range;
 
 use super::{Dtype, TensorBox};
 
 impl TensorBox {
-    /// The boxes that together hold a range of the row-major elements of a tensor, in order.
+    /// The boxes that together cover a range of the row-major elements of a tensor, in order.
     ///
     /// Each is as large as it can be, so there are few: at most two for each dimension and one
     /// more; for a matrix the end of a row, whole rows, and the start of a row.

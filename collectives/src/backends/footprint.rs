@@ -6,9 +6,9 @@
 /// known, and of what it reserves only pages that a message reaches become resident.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Footprint {
-    /// Other ranks' addends of sums.
+    /// Receive buffers for other ranks' addends of sums.
     pub received: usize,
-    /// What the MPI library holds, with the rank's share of what the node holds once.
+    /// Of the MPI library, with the rank's share of what it allocates once per node.
     pub library: usize,
 }
 
@@ -29,8 +29,8 @@ const MESSAGE_BYTES_MIN: usize = 64 << 10;
 const CHUNK_BYTES_MAX: usize = 16 << 20;
 const PAGE_BYTES: usize = 4 << 10;
 
-/// Measured with `smoke` on Open MPI 4.1: each of 2, 4 and 8 ranks held 3.1 MiB more than a rank
-/// alone, and their node 4, 7 and 8 MiB more of file pages.
+/// Measured with `smoke` on Open MPI 4.1: each of 2, 4 and 8 ranks used 3.1 MiB more than a single
+/// rank, and their node 4, 7 and 8 MiB more of file pages.
 const LIBRARY_BYTES: usize = 7 << 19;
 const LIBRARY_SHARED_BYTES: usize = 3 << 20;
 

@@ -100,7 +100,7 @@ pub enum Error {
         /// What was expected and what was found.
         text: String,
     },
-    /// More operations are outstanding than a backend or a scope holds.
+    /// More operations are outstanding than fit in the table of a backend or a scope.
     #[error(
         "{operation} on rank {rank}: {capacity} operations are outstanding already, no more fit; \
          wait for some first, or use larger buckets (collectives.bucket_bytes)"

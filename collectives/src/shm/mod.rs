@@ -4,7 +4,7 @@
 //! ([`share`]). A [`SharedBuffer`](shared_buffer::SharedBuffer) is one such buffer per rank: each
 //! rank sums its part of all of them in place ([`in_place`]), without a copy in between. Ranks
 //! synchronise by monotonic counters and futexes in a shared buffer of their own ([`counters`]). No
-//! rank ever holds a lock, so one that is killed leaves none behind.
+//! rank ever holds a lock, so a killed rank leaves none behind.
 
 pub(crate) mod counters;
 mod futex_event;

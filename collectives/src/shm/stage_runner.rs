@@ -16,7 +16,7 @@ use crate::stages::chunks::Chunks;
 use crate::stages::stage::{Stage, StageKind};
 
 /// Bytes of all ranks' buffers that are worked on at a time: few enough to stay in a core's own
-/// cache, and to look often for what else the communication thread has to do.
+/// cache, and for the communication thread to return often to its other operations.
 const CHUNK_BYTES: usize = 256 << 10;
 
 /// At least one page of each.
@@ -64,7 +64,7 @@ enum State {
     AwaitStart,
     /// To work on the buffers, from this step on.
     Work(usize),
-    /// To wait until the others touch this rank's buffer no more.
+    /// To wait until the others no longer touch this rank's buffer.
     AwaitEnd,
 }
 
@@ -102,7 +102,7 @@ impl StageRunner {
         })
     }
 
-    /// Does a piece of work on the stage, if no other rank is behind.
+    /// Advances the stage by one state or one chunk, if no other rank is behind.
     ///
     /// # Errors
     /// When the ranks' buffers do not lie at one location. The runner must not be used any more.

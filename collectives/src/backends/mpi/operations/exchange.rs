@@ -1,15 +1,15 @@
 //! Sums over a group of ranks that MPI connects, by messages between every two of them.
 //!
-//! Each member owns a part of the buffer. It sends to every other member its elements of that
-//! member's part, receives their elements of its own, and adds them in the order of the members: a
+//! Each member owns a part of the buffer, a range. It sends to every other member its elements of
+//! that member's part, receives their elements of its own, and sums them in the order of members: a
 //! reduce-scatter in which every element is sent once and no sum depends on timing. For an
 //! all-reduce it then sends the sums of its part to all others, which is an all-reduce of the
 //! fewest bytes.
 //!
-//! A buffer goes chunk by chunk through a pipeline of a few entries, each with memory for what is
-//! received. Operations have the same order on all members, chunks take the entries in turn, and
-//! the tag of a message is the number of its entry: so the messages of one tag have the same order
-//! on both sides, whatever the timing.
+//! A buffer goes chunk by chunk through a pipeline of a few entries, each with receive buffers.
+//! Operations have the same order on all members, chunks take the entries in turn, and the tag of a
+//! message is the number of its entry: so the messages of one tag have the same order on both
+//! sides, whatever the timing.
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -295,7 +295,7 @@ impl Exchange {
         index * message_bytes(self.group.members)
     }
 
-    /// Sums this member's part of a chunk, whose addends have all arrived.
+    /// Sums this member's part of a chunk, after all addends are received.
     unsafe fn sum(&self, entry: usize, chunk: &InFlightChunk) {
         let Group { member, members, .. } = self.group;
         let own = chunk.address_of(member);

@@ -1,4 +1,4 @@
-//! The communication thread, and what callers hand over to it.
+//! The communication thread, and the table through which callers submit operations to it.
 
 pub(super) mod handle;
 pub(super) mod thread;

@@ -16,7 +16,7 @@ const RIGHT_BLOCK_ELEMENTS: usize = 384 * 384;
 /// whole tiles, so that two threads pack the head's table once for 1,024 tokens.
 const BUFFERED_SUMS: usize = 516 * 384;
 
-/// Where sums over a part of k are kept until the rest is added.
+/// Where sums over a range of k are stored until those over the rest of k are added.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PartialSums {
     /// In C itself, or there are none.
@@ -73,9 +73,9 @@ fn even(len: usize, most: usize, unit: usize) -> usize {
 impl Blocking {
     /// For a part of `rows` x `columns`, neither of them 0.
     ///
-    /// Blocks of k depend on k alone, so that every element of C is summed in the same order
-    /// whatever part it is in. Where A is packed they are shorter, so that there are fewer blocks
-    /// of columns: A is packed anew for each.
+    /// Blocks of k depend only on k, so that every element of C is summed in the same order on any
+    /// number of threads. Where A is packed they are shorter, so that there are fewer blocks of
+    /// columns: A is packed again for each.
     pub(super) fn new<E: Element>(
         extent: &Extent,
         rows: usize,
@@ -124,7 +124,7 @@ impl Blocking {
         }
     }
 
-    /// The blocks of a part, those along k one after the other.
+    /// The blocks of a thread's part of C, those along k one after the other.
     pub(super) fn blocks(self, part: Part, k: usize) -> impl Iterator<Item = Block> {
         let Part { rows, columns } = part;
         ranges(columns, self.columns).flat_map(move |columns| {
@@ -148,7 +148,7 @@ fn even_steps(steps: usize, most: usize, group: usize) -> usize {
     steps.div_ceil(steps.div_ceil(most)).next_multiple_of(group)
 }
 
-/// A range in pieces of up to `len`.
+/// A range, cut into ranges of up to `len`.
 pub(super) fn ranges(range: Range<usize>, len: usize) -> impl Iterator<Item = Range<usize>> {
     let end = range.end;
     range.step_by(len).map(move |start| start..end.min(start + len))

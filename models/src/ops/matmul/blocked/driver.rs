@@ -91,7 +91,7 @@ impl<E: Element> Product<E> {
         }
     }
 
-    /// Multiplies a part of C on this thread.
+    /// Computes one thread's part of C, on this thread.
     ///
     /// # Safety
     /// Both operands must be readable and C writable over the shape, C must overlap neither, and

@@ -13,7 +13,7 @@ const PACKED_LEFT_COST: usize = 48;
 /// Time to load an element of A that is read in place.
 const IN_PLACE_LEFT_COST: usize = 8;
 
-/// A part of C.
+/// A part of C: the rows x columns that one thread computes.
 #[derive(Debug, Clone)]
 pub(super) struct Part {
     pub(super) rows: Range<usize>,
@@ -26,7 +26,7 @@ impl Part {
     }
 }
 
-/// C divided into rows x columns parts of whole tiles, one for each thread.
+/// C divided into rows x columns parts of whole tiles, one part for each thread.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ThreadGrid {
     shape: ProductShape,

@@ -38,8 +38,8 @@ pub(in crate::ops) struct Kernel<W: 'static> {
     pub(in crate::ops) slice_steps: usize,
     /// Longest block of k that is packed at once, in steps: one slice or several.
     pub(in crate::ops) block_steps: usize,
-    /// Whether sums over a part of k are better kept in tiles of a buffer than added to C for each
-    /// part: rows of C lie pages apart.
+    /// Whether sums over a range of k are faster buffered in tiles than added to C for each range:
+    /// rows of C are pages apart.
     pub(in crate::ops) buffers_sums: bool,
     /// The code.
     pub(in crate::ops) micro_kernel: MicroKernel<W>,
