@@ -7,7 +7,7 @@ mod support;
 use std::process::Stdio;
 
 use serde_json::{Value, json};
-use support::{Finished, Folder, Running, finish, run, text, yardstick};
+use support::{Finished, Folder, LossBits, Running, finish, run, text, yardstick};
 
 #[test]
 fn smoke_learns_and_writes_a_record() {
@@ -115,6 +115,28 @@ fn a_target_loss_ends_the_run() {
     let [.., before, last] = &steps[..] else { panic!("{steps:?}") };
     assert!(last.loss() <= 5.0 && before.loss() > 5.0);
     assert_eq!(folder.record()["status"], "complete");
+}
+
+/// A target is a held-out loss if the run evaluates, and else the loss of a step, also for what an
+/// earlier start of the run has reached.
+#[test]
+fn a_run_is_complete_by_the_loss_that_its_target_is_of() {
+    let folder = Folder::new();
+    folder.train(&["--steps", "6", "--eval-every", "3"]).expect(0);
+    let held_out = folder.record()["steps"]["evaluation_loss_last"].as_f64().unwrap();
+    let smallest = folder.losses().into_iter().map(LossBits::loss).fold(f64::MAX, f64::min);
+    assert!(held_out < smallest, "{held_out} is not below {smallest}");
+    let target = ((held_out + smallest) / 2.0).to_string();
+    let target = ["--target-loss", &target];
+    let held_out = ["--steps", "7", "--eval-every", "3"];
+    folder.train(&[&held_out[..], &target].concat()).expect(0).expect_stderr(&["already complete"]);
+    folder.train(&[&["--steps", "7"], &target[..]].concat()).expect(0);
+    assert_eq!(folder.losses().len(), 7, "no step had this loss");
+
+    let not_evaluated = Folder::new();
+    not_evaluated.train(&["--steps", "2"]).expect(0);
+    not_evaluated.train(&["--steps", "4", "--eval-every", "4", "--target-loss", "100"]).expect(0);
+    assert_eq!(not_evaluated.losses().len(), 4, "no held-out loss was known");
 }
 
 /// The lines on stderr, each of which must be a JSON object.

@@ -91,9 +91,8 @@ impl Attempt<'_, '_> {
             if outcome.requests.stop {
                 return Ok(StopReason::Requested);
             }
-            let loss = if self.evaluation.is_some() { evaluation_loss } else { Some(outcome.loss) };
             let target = self.stop_conditions.target_loss;
-            if loss.zip(target).is_some_and(|(loss, target)| loss <= target) {
+            if target.is_some_and(|target| target.is_reached(outcome.loss, evaluation_loss)) {
                 return Ok(StopReason::TargetLoss);
             }
         }

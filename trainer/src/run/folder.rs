@@ -10,9 +10,10 @@ use checkpoint::durable::{self, Published};
 use serde::{Deserialize, Serialize};
 
 use super::options::RunOptions;
+use super::stop::TargetLoss;
 use crate::failure::{ExitCode, Failure, Outcome};
 use crate::record::unix_time::unix_ms;
-use crate::record::{Attempt, Record, Status};
+use crate::record::{Attempt, Record, Status, read_undamaged_steps, steps_path};
 
 /// `DIR/{config.toml, record.json, attempts/, steps/, checkpoints/}`.
 #[derive(Debug)]
@@ -129,7 +130,9 @@ impl Folder {
             }
             folder.check_identity(workload_id).map(Some)
         };
-        if existing_identity(self)?.is_some() && self.is_complete(last_step, options.target_loss) {
+        if existing_identity(self)?.is_some()
+            && self.is_complete(last_step, TargetLoss::of(options))
+        {
             return Ok(Prepared::Complete);
         }
         std::fs::create_dir_all(&self.root).map_err(|error| unusable(&error))?;
@@ -198,15 +201,20 @@ impl Folder {
         Ok(())
     }
 
-    /// Whether the recorded run has reached this step, or this loss.
-    fn is_complete(&self, last_step: u64, target_loss: Option<f64>) -> bool {
+    /// Whether the recorded run has reached this step, or this loss in any step.
+    fn is_complete(&self, last_step: u64, target_loss: Option<TargetLoss>) -> bool {
         let Ok(record) = Record::read(&self.root) else { return false };
         let Some(steps) = record.steps.filter(|_| record.status == Status::Complete) else {
             return false;
         };
-        let loss = steps.evaluation_loss_last.or(steps.loss_last);
-        let reached = loss.zip(target_loss).is_some_and(|(loss, target)| loss <= target);
-        steps.completed >= last_step || reached
+        steps.completed >= last_step || target_loss.is_some_and(|target| self.has_reached(target))
+    }
+
+    /// Whether a step on file has reached this loss. The record has only the last losses, and not
+    /// every step has a held-out loss.
+    fn has_reached(&self, target: TargetLoss) -> bool {
+        let lines = read_undamaged_steps(&steps_path(&self.root, 0)).unwrap_or_default();
+        target.first_step(lines.iter().map(|line| &line.sample)).is_some()
     }
 
     fn check_identity(&self, workload_id: &str) -> Outcome<RunIdentity> {

@@ -17,7 +17,7 @@ use super::rendezvous::{
     PreparedFolder, agree_on_configuration, agree_on_folder, agree_on_weights, gather_ranks,
     ranks_of,
 };
-use super::stop::{StopConditions, StopReason};
+use super::stop::{StopConditions, StopReason, TargetLoss};
 use crate::checkpoints::Checkpointer;
 use crate::data::Source;
 use crate::failure::{ExitCode, Failure, Outcome};
@@ -163,7 +163,7 @@ impl<'run> Session<'run> {
             },
             stop_conditions: StopConditions {
                 last_step: self.last_step,
-                target_loss: self.options.target_loss,
+                target_loss: TargetLoss::of(self.options),
             },
             first_step: completed_steps + 1,
         };
