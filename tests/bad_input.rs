@@ -8,7 +8,7 @@ mod workload_file;
 
 use std::path::Path;
 
-use support::{Folder, finish, run, yardstick};
+use support::{Finished, Folder, finish, run, yardstick};
 
 /// A bad command line, its exit code, and parts of the error message.
 struct Case {
@@ -287,6 +287,29 @@ fn a_run_whose_checkpoints_are_gone_is_refused_and_unchanged() {
     assert_eq!(folder.record()["attempts"][1]["resumed_after_step"], 2);
 }
 
+/// Runs `yardstick` so that all saves fail, because a shard exceeds the limit of the file size.
+fn run_without_saves(arguments: &[&str]) -> Finished {
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", "trap '' XFSZ; ulimit -f 1000; exec \"$@\"", "sh"]);
+    command.arg(env!("CARGO_BIN_EXE_yardstick")).args(arguments);
+    finish(command)
+}
+
+/// After the last step, or the one that reaches the target, no training continues.
+#[test]
+fn a_failed_save_after_the_last_step_says_that_training_has_ended() {
+    for end in [&["--steps", "2"][..], &["--eval-every", "2", "--target-loss", "100"]] {
+        for (at_end, code) in [("checkpoint.at_end=false", 0), ("checkpoint.at_end=true", 6)] {
+            let folder = Folder::new();
+            let out = folder.text();
+            let train = ["train", "--out", &out, "--checkpoint-every", "2steps", "--set", at_end];
+            let finished = run_without_saves(&[&train[..], end].concat()).expect(code);
+            let finished = finished.expect_stderr(&["not saved, and training has ended: "]);
+            assert!(!finished.stderr.contains("training continues"), "{finished:?}");
+        }
+    }
+}
+
 /// There never was a checkpoint, so a restart loses nothing.
 #[test]
 fn a_run_without_a_committed_checkpoint_restarts_at_step_1() {
@@ -297,11 +320,8 @@ fn a_run_without_a_committed_checkpoint_restarts_at_step_1() {
         let fault = format!("kill@step=2,failpoint={failpoint}");
         assert_eq!(run(&[&train[..], &["--inject", &fault]].concat()).code, -1, "{fault}");
     }
-    // All saves fail, because a shard exceeds the limit of the file size.
-    let mut command = std::process::Command::new("sh");
-    command.args(["-c", "trap '' XFSZ; ulimit -f 1000; exec \"$@\"", "sh"]);
-    command.arg(env!("CARGO_BIN_EXE_yardstick")).args(train).args(["--inject", "kill@step=5"]);
-    let finished = finish(command).expect(-1);
+    let finished = run_without_saves(&[&train[..], &["--inject", "kill@step=5"]].concat());
+    let finished = finished.expect(-1);
     assert_eq!(finished.stderr.matches("not saved, training continues").count(), 2, "{finished:?}");
     run(&[&train[..], &["--steps", "3"]].concat()).expect(0);
     let attempts = folder.record()["attempts"].clone();

@@ -149,20 +149,22 @@ impl Checkpointer {
         self.anomalies.push(Anomaly { step, rank, text });
     }
 
-    /// Saves between two steps and returns whether the checkpoint was committed; if not, it logs a
-    /// warning. Training has been stopped since `triggered`. A `veto` is the reason why this rank
-    /// must not save; with one, no rank does.
+    /// Saves after a step and returns whether the checkpoint was committed; if not, it logs a
+    /// warning, which says whether training `continues`. Training has been stopped since
+    /// `triggered`. A `veto` is the reason why this rank must not save; with one, no rank does.
     pub(crate) fn save(
         &mut self,
         trainer: &Trainer<'_>,
         triggered: Instant,
         veto: Option<&str>,
+        continues: bool,
     ) -> Outcome<bool> {
         let step = trainer.completed_steps();
         match self.try_save(trainer, triggered, veto)? {
             Ok(()) => Ok(true),
             Err(NotSaved { rank, reason }) => {
-                let text = format!("not saved, training continues: {reason}");
+                let then = if continues { "training continues" } else { "and training has ended" };
+                let text = format!("not saved, {then}: {reason}");
                 self.warn_of_rank(Some(step), rank, text);
                 Ok(false)
             }

@@ -86,30 +86,41 @@ impl Attempt<'_, '_> {
     fn steps(&mut self) -> Outcome<StopReason> {
         while self.trainer.completed_steps() < self.stop_conditions.last_step {
             let step = self.trainer.completed_steps() + 1;
-            let Stepped { outcome, evaluation_loss } =
-                self.step(step).map_err(|failure| failure.at_step(step))?;
-            if outcome.requests.stop {
-                return Ok(StopReason::Requested);
-            }
-            let target = self.stop_conditions.target_loss;
-            if target.is_some_and(|target| target.is_reached(outcome.loss, evaluation_loss)) {
-                return Ok(StopReason::TargetLoss);
+            let end = self.step(step).map_err(|failure| failure.at_step(step))?;
+            if let Some(reason) = end {
+                return Ok(reason);
             }
         }
+        // Nothing was left to do after the restored step.
         Ok(StopReason::LastStep)
     }
 
-    /// One step, then a save and measurements of the machine if they are due.
-    fn step(&mut self, step: u64) -> Outcome<Stepped> {
+    /// One step, then a save and measurements of the machine if they are due. Returns why training
+    /// ends with this step, if it does.
+    fn step(&mut self, step: u64) -> Outcome<Option<StopReason>> {
         let stepped = self.timed_step(step)?;
+        let end = self.end_after(step, &stepped);
         let requests = stepped.outcome.requests;
         if requests.save && !requests.stop {
-            self.save()?;
+            self.save(end)?;
         }
         if !requests.stop {
             self.measure_machine(step)?;
         }
-        Ok(stepped)
+        Ok(end)
+    }
+
+    /// Why training ends with a step, if it does.
+    fn end_after(&self, step: u64, stepped: &Stepped) -> Option<StopReason> {
+        let Stepped { outcome, evaluation_loss } = stepped;
+        let StopConditions { last_step, target_loss } = self.stop_conditions;
+        if outcome.requests.stop {
+            return Some(StopReason::Requested);
+        }
+        if target_loss.is_some_and(|target| target.is_reached(outcome.loss, *evaluation_loss)) {
+            return Some(StopReason::TargetLoss);
+        }
+        (step == last_step).then_some(StopReason::LastStep)
     }
 
     /// One step with its evaluation, timed as a whole.
@@ -190,11 +201,13 @@ impl Attempt<'_, '_> {
         Requests { save: is_due || is_requested, stop: self.signals.stop_requested() }
     }
 
-    /// Saves; its time is in the next step.
-    fn save(&mut self) -> Outcome<()> {
+    /// Saves because it is due or requested; its time is in the next step. `end` is why training
+    /// ends with this step, if it does.
+    fn save(&mut self, end: Option<StopReason>) -> Outcome<()> {
         let step = self.trainer.completed_steps();
         let SaveStart { triggered, veto } = self.prepare_save()?;
-        let saved = self.checkpointer.save(self.trainer, triggered, veto.as_deref());
+        let continues = end.is_none();
+        let saved = self.checkpointer.save(self.trainer, triggered, veto.as_deref(), continues);
         if saved.map_err(|failure| failure.at_step(step))? {
             self.record_commit(step);
         }
