@@ -134,6 +134,19 @@ fn a_run_resumes_at_another_world_size_to_the_same_losses() {
     }
 }
 
+/// Killed after the save of the step that reached the target. Only rank 0 still has its steps.
+#[test]
+fn all_ranks_learn_from_rank_0_that_the_target_was_reached() {
+    let folder = Folder::new();
+    let target = ["--threads", "1", "--eval-every", "4", "--target-loss", "100"];
+    let kill = ["--inject", "kill@step=4,rank=0,failpoint=manifest-before-latest"];
+    assert_ne!(folder.train_on(2, &[&target[..], &kill].concat()).code, 0);
+    std::fs::remove_file(folder.path().join("steps/r000001.jsonl")).unwrap();
+    folder.train_on(2, &target).expect(0);
+    assert_eq!(folder.losses().len(), 4, "no step was made");
+    assert_eq!(folder.record()["target_loss"]["step"], 4);
+}
+
 #[test]
 fn lost_steps_are_counted_over_all_attempts() {
     let folder = Folder::new();

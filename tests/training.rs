@@ -114,7 +114,49 @@ fn a_target_loss_ends_the_run() {
     let steps = folder.steps(0);
     let [.., before, last] = &steps[..] else { panic!("{steps:?}") };
     assert!(last.loss() <= 5.0 && before.loss() > 5.0);
-    assert_eq!(folder.record()["status"], "complete");
+    let record = folder.record();
+    assert_eq!(record["status"], "complete");
+    let target = &record["target_loss"];
+    assert_eq!((&target["nats"], &target["step"]), (&json!(5.0), &json!(last.step())));
+    let wall_ns: u64 = steps.iter().map(|line| line.0["wall_ns"].as_u64().unwrap()).sum();
+    assert_eq!(target["seconds"].as_f64(), Some(wall_ns as f64 / 1e9));
+}
+
+/// The held-out loss is evaluated first, and reaches the target, in the step of the stop.
+#[test]
+fn a_target_that_is_reached_in_the_step_of_a_stop_completes_the_run() {
+    for at_end in ["checkpoint.at_end=true", "checkpoint.at_end=false"] {
+        let folder = Folder::new();
+        let target = ["--eval-every", "2", "--target-loss", "100", "--set", at_end];
+        let stop = ["--checkpoint-every", "2steps", "--inject", "stop@step=1"];
+        folder.train(&[&target[..], &stop].concat()).expect(0);
+        assert_eq!(folder.record()["status"], "complete");
+        assert_eq!(folder.record()["target_loss"]["step"], 2);
+        assert_eq!(folder.checkpoint_count(), 1, "the save of step 2 is due without a stop too");
+    }
+}
+
+/// Killed after the save of the step that reached the target, before the record.
+#[test]
+fn a_target_that_was_reached_before_a_kill_ends_the_resumed_run() {
+    let folder = Folder::new();
+    let target = ["--eval-every", "4", "--target-loss", "100"];
+    let kill = ["--inject", "kill@step=4,failpoint=manifest-before-latest"];
+    assert_eq!(folder.train(&[&target[..], &kill].concat()).code, -1);
+    folder.train(&target).expect(0).expect_stderr(&["--target-loss 100: reached at step 4 before"]);
+    let steps = || folder.losses().len();
+    assert_eq!(steps(), 4, "no step was made");
+    let record = folder.record();
+    assert_eq!((&record["status"], &record["exit_code"]), (&json!("complete"), &json!(0)));
+    assert_eq!(record["target_loss"]["step"], 4);
+
+    // Without the target, or with another one, there is something left to do.
+    folder.train(&["--steps", "5"]).expect(0);
+    assert_eq!((steps(), &folder.record()["target_loss"]), (5, &Value::Null));
+    folder.train(&["--eval-every", "4", "--target-loss", "0", "--steps", "8"]).expect(0);
+    assert_eq!((steps(), &folder.record()["target_loss"]["step"]), (8, &Value::Null));
+    folder.train(&target).expect(0).expect_stderr(&["already complete"]);
+    assert_eq!(steps(), 8);
 }
 
 /// A target is a held-out loss if the run evaluates, and else the loss of a step, also for what an

@@ -28,8 +28,8 @@ pub use measure::Reference;
 pub(crate) use rank_anomalies::rank_anomalies;
 pub use sections::{
     Anomaly, CheckpointSaved, Checkpoints, Clocks, Collectives, Fingerprint, FlopsPerToken,
-    Goodput, MfuMeasured, PhaseSummary, RankRecord, Rate, Reason, Status, StepsSummary, Transport,
-    WorkloadRecord,
+    Goodput, MfuMeasured, PhaseSummary, RankRecord, Rate, Reason, Status, StepsSummary,
+    TargetRecord, Transport, WorkloadRecord,
 };
 pub use steps::{
     StepLine, StepSample, StepSeries, read_steps, read_undamaged_steps, steps_path, truncate_after,
@@ -66,6 +66,8 @@ pub struct Record {
     /// Times and losses of all steps, on rank 0, without those that a later attempt repeated;
     /// `null` before any step.
     pub steps: Option<StepsSummary>,
+    /// The loss that the last attempt was to stop at; `null` without one, and while it runs.
+    pub target_loss: Option<TargetRecord>,
     /// Where the time of measured steps went on rank 0; the shares add up to 1.
     pub phases: Option<ByPhase<PhaseSummary>>,
     /// Tokens per second over the measured steps, without and with checkpoints and evaluation.
@@ -111,6 +113,7 @@ impl Record {
             ranks,
             attempts,
             steps: None,
+            target_loss: None,
             phases: None,
             tokens_per_second: None,
             mfu_causal: None,

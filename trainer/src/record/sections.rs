@@ -113,6 +113,20 @@ pub struct StepsSummary {
     pub wall_ms: Distribution,
 }
 
+/// The loss of `--target-loss`, and when it was reached.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct TargetRecord {
+    /// Nats per token.
+    pub nats: f64,
+    /// Whether it is a held-out loss, and not the loss of a step.
+    pub held_out: bool,
+    /// The first step that reached it; `null` if none did.
+    pub step: Option<u64>,
+    /// Wall time of all steps up to and with that one, evaluations and the saves between them
+    /// included; starts, and steps that a later attempt repeated, are not.
+    pub seconds: Option<f64>,
+}
+
 /// FLOPs of forward and backward per token: matmuls only, with logits, without embedding lookup.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct FlopsPerToken {

@@ -114,6 +114,7 @@ fn the_record_has_exactly_the_documented_keys_in_order() {
         "ranks",
         "attempts",
         "steps",
+        "target_loss",
         "phases",
         "tokens_per_second",
         "mfu_causal",

@@ -6,7 +6,7 @@ use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 
 use super::ReportData;
 use crate::number_format;
-use crate::record::{Record, StepsSummary};
+use crate::record::{Record, StepsSummary, TargetRecord};
 use crate::timing::phase::Phase;
 
 const COLUMNS: u16 = 80;
@@ -64,6 +64,9 @@ impl ReportData {
         if let Some(steps) = &record.steps {
             table.add_row(["steps".to_owned(), step_counts(steps)]);
             table.add_row(["loss".to_owned(), loss(steps)]);
+        }
+        if let Some(target) = &record.target_loss {
+            table.add_row(["target loss".to_owned(), target_loss(target)]);
         }
         table.add_row(["mfu_measured".to_owned(), mfu(record)]);
         if let Some(checkpoints) = checkpoints(record) {
@@ -153,6 +156,15 @@ fn loss(steps: &StepsSummary) -> String {
         text += &format!("; entropy floor {}", number(steps.entropy_floor));
     }
     text
+}
+
+fn target_loss(target: &TargetRecord) -> String {
+    let kind = if target.held_out { "held-out" } else { "of a step" };
+    let reached = target.step.zip(target.seconds).map_or("not reached".to_owned(), |reached| {
+        let (step, seconds) = reached;
+        format!("reached at step {step} after {seconds:.1} s")
+    });
+    format!("{:.4} {kind}, {reached}", target.nats)
 }
 
 fn mfu(record: &Record) -> String {

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::record::steps::file::tests::write_steps;
-use crate::record::{Anomaly, Reason, tests};
+use crate::record::{Anomaly, Reason, TargetRecord, tests};
 
 /// Rewrite with `YARDSTICK_UPDATE_GOLDEN=1 cargo test --profile testing --workspace report`.
 fn assert_golden(name: &str, text: &str) {
@@ -19,6 +19,8 @@ fn the_report_of_a_finished_run() {
     let mut record = tests::finished();
     let text = "kernel 0 was slow".to_owned();
     record.anomalies.push(Anomaly { step: Some(7), rank: Some(1), text });
+    let reached = TargetRecord { nats: 5.1, held_out: false, step: Some(8), seconds: Some(0.8) };
+    record.target_loss = Some(reached);
     assert_golden("finished.txt", &ReportData::new(record).to_string());
 }
 

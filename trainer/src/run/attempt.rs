@@ -67,23 +67,26 @@ impl Attempt<'_, '_> {
     /// Trains until there is a reason to stop, and saves a checkpoint if the end requires one.
     pub(super) fn run(&mut self) -> Outcome<StopReason> {
         let reason = self.steps()?;
-        if reason == StopReason::Requested {
-            // The stop must not wait for a removal; old checkpoints are removed when the run
-            // resumes.
-            self.checkpointer.stop_retention();
-            let saved = self.save_at_end("a stop was requested");
-            self.finish_profile();
-            return saved.map(|()| reason);
+        let is_due = self.checkpointer.is_due_at_end(self.trainer.completed_steps());
+        let saved = match reason {
+            StopReason::Requested => self.save_at_end("a stop was requested"),
+            StopReason::TargetLoss if is_due => self.save_at_end("the target loss is reached"),
+            StopReason::LastStep if is_due => self.save_at_end("the last step is done"),
+            StopReason::TargetLoss | StopReason::LastStep => Ok(()),
+        };
+        if saved.is_ok() {
+            self.checkpointer.finish_retention();
         }
-        if self.checkpointer.is_due_at_end(self.trainer.completed_steps()) {
-            self.save_at_end("the last step is done")?;
-        }
-        self.checkpointer.finish_retention();
         self.finish_profile();
-        Ok(reason)
+        saved.map(|()| reason)
     }
 
+    /// Trains until there is a reason to stop: none of these steps if the restored ones have
+    /// reached the target.
     fn steps(&mut self) -> Outcome<StopReason> {
+        if self.stop_conditions.is_target_reached {
+            return Ok(StopReason::TargetLoss);
+        }
         while self.trainer.completed_steps() < self.stop_conditions.last_step {
             let step = self.trainer.completed_steps() + 1;
             let end = self.step(step).map_err(|failure| failure.at_step(step))?;
@@ -101,7 +104,12 @@ impl Attempt<'_, '_> {
         let stepped = self.timed_step(step)?;
         let end = self.end_after(step, &stepped);
         let requests = stepped.outcome.requests;
-        if requests.save && !requests.stop {
+        if requests.stop {
+            // Nothing may wait for a removal; old checkpoints are removed when the run resumes.
+            self.checkpointer.stop_retention();
+        }
+        // A stop on request saves at its end.
+        if requests.save && end != Some(StopReason::Requested) {
             self.save(end)?;
         }
         if !requests.stop {
@@ -110,15 +118,16 @@ impl Attempt<'_, '_> {
         Ok(end)
     }
 
-    /// Why training ends with a step, if it does.
+    /// Why training ends with a step, if it does. A run that has reached its target is complete,
+    /// whatever else would end it: the next step may be above the target again.
     fn end_after(&self, step: u64, stepped: &Stepped) -> Option<StopReason> {
         let Stepped { outcome, evaluation_loss } = stepped;
-        let StopConditions { last_step, target_loss } = self.stop_conditions;
-        if outcome.requests.stop {
-            return Some(StopReason::Requested);
-        }
+        let StopConditions { last_step, target_loss, .. } = self.stop_conditions;
         if target_loss.is_some_and(|target| target.is_reached(outcome.loss, *evaluation_loss)) {
             return Some(StopReason::TargetLoss);
+        }
+        if outcome.requests.stop {
+            return Some(StopReason::Requested);
         }
         (step == last_step).then_some(StopReason::LastStep)
     }

@@ -13,7 +13,7 @@ use crate::failure::{ExitCode, Failure, Outcome};
 use crate::ranks::Ranks;
 use crate::record::{
     self, Anomaly, AttemptEnd, Checkpoints, Collectives, ErrorFile, FlopsPerToken, RankRecord,
-    Reason, Record, Reference, Status, StepSeries, WorkloadRecord, rank_anomalies,
+    Reason, Record, Reference, Status, StepSeries, TargetRecord, WorkloadRecord, rank_anomalies,
 };
 use crate::step::Trainer;
 
@@ -42,6 +42,8 @@ pub(super) struct Measured {
     pub(super) ranks: Option<Vec<RankRecord>>,
     /// Digest of the final weights.
     pub(super) weights: Option<blake3::Hash>,
+    /// When the target loss was reached, if there is a target.
+    pub(super) target_loss: Option<TargetRecord>,
     /// The best matmul rate of this rank in FLOP/s.
     pub(super) matmul_flops_per_second: Option<f64>,
 }
@@ -186,6 +188,7 @@ impl Recorder {
         if let Some(ranks) = &measured.ranks {
             record.ranks.clone_from(ranks);
         }
+        record.target_loss = measured.target_loss;
         record.checkpoints = Checkpoints::of(checkpointer.saves());
         record.anomalies = [&self.start_anomalies[..], checkpointer.anomalies()].concat();
         let reported_before = record.anomalies.len();

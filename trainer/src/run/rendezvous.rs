@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use launch::bootstrap::World;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::folder::{Folder, Prepared};
@@ -127,6 +128,18 @@ fn received_folder(message: &[u8]) -> Outcome<PreparedFolder> {
             Err(Failure::new(code, anyhow::anyhow!(text)).caused_by(0))
         }
     }
+}
+
+/// What rank 0 has read from storage or decided, on every rank. The `own` of other ranks does not
+/// count.
+pub(super) fn from_rank_0<T: Serialize + DeserializeOwned>(
+    options: &RunOptions,
+    world: &World,
+    own: &T,
+) -> Outcome<T> {
+    let own = serde_json::to_vec(own).map_err(internal)?;
+    let messages = ranks_at_storage(options, world).gather_bytes(&own)?;
+    serde_json::from_slice(&messages[0]).map_err(internal)
 }
 
 /// Gathers the record of every rank: its placement, and at the end its times.

@@ -14,8 +14,8 @@ use super::folder::{Folder, Prepared};
 use super::options::RunOptions;
 use super::recorder::{Ending, Measured, Recorder};
 use super::rendezvous::{
-    PreparedFolder, agree_on_configuration, agree_on_folder, agree_on_weights, gather_ranks,
-    ranks_of,
+    PreparedFolder, agree_on_configuration, agree_on_folder, agree_on_weights, from_rank_0,
+    gather_ranks, ranks_of,
 };
 use super::stop::{StopConditions, StopReason, TargetLoss};
 use crate::checkpoints::Checkpointer;
@@ -24,7 +24,7 @@ use crate::failure::{ExitCode, Failure, Outcome};
 use crate::fault_injection::{self, Injection, Injector};
 use crate::hugging_face::Import;
 use crate::plan::{JobShape, RankPlan};
-use crate::record::{self, Record, Status};
+use crate::record::{self, Record, Status, StepSeries};
 use crate::step::{Evaluation, Trainer, batch_plan, weights_digest};
 use crate::telemetry::{Telemetry, TelemetryOptions};
 use crate::timing::probe::MatmulProbe;
@@ -149,6 +149,8 @@ impl<'run> Session<'run> {
         if resumed.is_some() {
             checkpointer.start_retention(trainer);
         }
+        let target_loss = TargetLoss::of(self.options);
+        let is_target_reached = self.has_reached(target_loss)?;
         let mut attempt = Attempt {
             evaluation: self.evaluation(trainer)?,
             trainer,
@@ -163,7 +165,8 @@ impl<'run> Session<'run> {
             },
             stop_conditions: StopConditions {
                 last_step: self.last_step,
-                target_loss: TargetLoss::of(self.options),
+                target_loss,
+                is_target_reached,
             },
             first_step: completed_steps + 1,
         };
@@ -183,7 +186,11 @@ impl<'run> Session<'run> {
         mut measured: Measured,
     ) -> Outcome<StopReason> {
         match telemetry.finish() {
-            Ok(series) => measured.series = Some(series),
+            Ok(series) => {
+                let target = TargetLoss::of(self.options);
+                measured.target_loss = target.map(|target| target.recorded(&series));
+                measured.series = Some(series);
+            }
             Err(error) if reason.is_ok() => return Err(error.into()),
             Err(error) => tracing::error!("steps could not be written: {error}"),
         }
@@ -233,6 +240,24 @@ impl<'run> Session<'run> {
         let held_out = self.options.config.workload.data.evaluation_sequences;
         let evaluation = Evaluation::new(&self.source, held_out, trainer.batches().plan())?;
         Ok(Some(PeriodicEvaluation { every_steps, evaluation }))
+    }
+
+    /// Whether the restored steps have reached the target: an attempt that did may have ended
+    /// before it could record that. Rank 0 decides, whose steps are the losses of the run.
+    fn has_reached(&self, target: Option<TargetLoss>) -> Outcome<bool> {
+        let Some(target) = target else { return Ok(false) };
+        let placement = &self.world.placement;
+        let mut reached = None;
+        if placement.rank == 0 {
+            let series = StepSeries::read(self.folder.root(), placement.world)?;
+            reached = target.first_step(&series.samples);
+        }
+        let reached = from_rank_0(self.options, self.world, &reached)?;
+        if let Some(step) = reached {
+            let text = format!("--target-loss {}: reached at step {step} before", target.nats);
+            self.console().note(text);
+        }
+        Ok(reached.is_some())
     }
 
     /// The profile of the requested step, unless the run resumes after it. Only rank 0 prints, but

@@ -1,7 +1,7 @@
 //! When and why an attempt ends without a failure.
 
 use super::options::RunOptions;
-use crate::record::StepSample;
+use crate::record::{StepSample, StepSeries, TargetRecord};
 
 /// When to stop.
 #[derive(Debug, Clone, Copy)]
@@ -10,6 +10,8 @@ pub(super) struct StopConditions {
     pub(super) last_step: u64,
     /// Loss to stop at.
     pub(super) target_loss: Option<TargetLoss>,
+    /// Whether the restored steps have reached that loss.
+    pub(super) is_target_reached: bool,
 }
 
 /// The loss of `--target-loss`.
@@ -41,6 +43,13 @@ impl TargetLoss {
     ) -> Option<u64> {
         let reaches = |it: &&StepSample| self.is_reached(it.loss, it.evaluation_loss);
         samples.into_iter().find(reaches).map(|sample| sample.step)
+    }
+
+    /// For the record: whether and when the run has reached it.
+    pub(super) fn recorded(self, series: &StepSeries) -> TargetRecord {
+        let step = self.first_step(&series.samples);
+        let seconds = step.map(|step| series.seconds_until(step));
+        TargetRecord { nats: self.nats, held_out: self.is_held_out, step, seconds }
     }
 }
 

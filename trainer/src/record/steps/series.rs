@@ -40,6 +40,12 @@ impl StepSeries {
         PhaseTimes::from_fn(|phase| steps.iter().map(|sample| sample.phases.get(phase)).sum())
     }
 
+    /// Wall time in seconds of all steps up to this one and with it.
+    pub fn seconds_until(&self, step: u64) -> f64 {
+        let steps = self.samples.iter().take_while(|sample| sample.step <= step);
+        steps.map(|sample| sample.wall_ns).sum::<u64>() as f64 / 1e9
+    }
+
     fn last_attempt(&self) -> &[StepSample] {
         let mut attempts = self.samples.chunk_by(|left, right| left.attempt == right.attempt);
         attempts.next_back().unwrap_or_default()
