@@ -321,18 +321,56 @@ fn every_rank_refuses_a_run_whose_checkpoints_are_gone() {
     assert!(!checkpoints.exists(), "the folder is not created");
 }
 
-/// A library to preload, whose `MPI_Finalize` runs `body` and fails, and whose exit handler hangs.
-fn failing_finalize(body: &str, folder: &Path) -> PathBuf {
-    let source = folder.join("finalize.c");
-    let library = folder.join("finalize.so");
-    let text = "#include <stdlib.h>\n#include <unistd.h>\n\
-                static void hang(void) { for (;;) pause(); }\n\
-                int MPI_Finalize(void) { atexit(hang); BODY return 16; }\n";
-    std::fs::write(&source, text.replace("BODY", body)).unwrap();
+/// A library to preload, compiled from C.
+fn library_of(text: &str, folder: &Path) -> PathBuf {
+    let source = folder.join("preloaded.c");
+    let library = folder.join("preloaded.so");
+    std::fs::write(&source, text).unwrap();
     let mut compiler = Command::new("cc");
     compiler.args(["-shared", "-fPIC", "-o"]).args([&library, &source]);
     assert!(compiler.status().unwrap().success());
     library
+}
+
+/// A library whose `MPI_Finalize` runs `body` and fails, and whose exit handler hangs.
+fn failing_finalize(body: &str, folder: &Path) -> PathBuf {
+    let text = "#include <stdlib.h>\n#include <unistd.h>\n\
+                static void hang(void) { for (;;) pause(); }\n\
+                int MPI_Finalize(void) { atexit(hang); BODY return 16; }\n";
+    library_of(&text.replace("BODY", body), folder)
+}
+
+/// A library in which each of rank 0's first five renames takes three seconds: those of the
+/// configuration, and twice the attempt and the record.
+fn slow_renames(folder: &Path) -> PathBuf {
+    let text = r#"
+        #include <fcntl.h>
+        #include <stdio.h>
+        #include <stdlib.h>
+        #include <string.h>
+        #include <unistd.h>
+        static int renames;
+        int rename(const char *from, const char *to) {
+            const char *rank = getenv("OMPI_COMM_WORLD_RANK");
+            if (!rank) rank = getenv("PMI_RANK");
+            if (rank && !strcmp(rank, "0") && renames++ < 5) sleep(3);
+            return renameat(AT_FDCWD, from, AT_FDCWD, to);
+        }"#;
+    library_of(text, folder)
+}
+
+/// Other ranks wait for the folder, the record and the steps as long as for a checkpoint.
+#[test]
+fn a_start_on_slow_storage_outlasts_the_deadline_of_collectives() {
+    let folder = Folder::new();
+    let built = tempfile::tempdir().unwrap();
+    let library = slow_renames(built.path());
+    let out = folder.text();
+    let train = ["train", "--out", &out, "--steps", "2", "--threads", "1", "--deadline", "2s"];
+    let start = Instant::now();
+    let both = on_both_ranks(&train, &[("LD_PRELOAD", library.as_os_str())]);
+    assert_eq!(both.codes, "0\n0\n", "{}", both.finished.stderr);
+    assert!(start.elapsed() > Duration::from_secs(15), "renames are slow: {:?}", start.elapsed());
 }
 
 /// The result was recorded and reported before, so the exit code stays, and each rank warns.

@@ -107,7 +107,7 @@ pub(super) fn agree_on_folder(
         Err(failure) => FolderMessage::Failed(failure.code),
     });
     let message = serde_json::to_vec(&message).map_err(internal)?;
-    match (own, ranks_of(options, world).gather_bytes(&message)) {
+    match (own, ranks_at_storage(options, world).gather_bytes(&message)) {
         // The cause, even if a peer was lost meanwhile.
         (Some(Err(failure)), _) => Err(failure.caused_by(0)),
         (_, Err(error)) => Err(error.into()),
@@ -128,6 +128,12 @@ fn received_folder(message: &[u8]) -> Outcome<PreparedFolder> {
             Err(Failure::new(code, anyhow::anyhow!(text)).caused_by(0))
         }
     }
+}
+
+/// Waits until every rank has read and written what it must before the next operation between
+/// ranks, which has only the deadline of collectives.
+pub(super) fn meet_after_storage(options: &RunOptions, world: &World) -> Outcome<()> {
+    from_rank_0(options, world, &())
 }
 
 /// What rank 0 has read from storage or decided, on every rank. The `own` of other ranks does not
@@ -164,9 +170,9 @@ pub(super) fn gather_ranks(
         planned_bytes,
         phases_ns,
     };
-    // At the end, rank 0 may still be removing old checkpoints.
-    let is_end = phases_ns.is_some();
-    let ranks = if is_end { ranks_at_storage } else { ranks_of }(options, world);
+    // At the start ranks have opened the checkpoints, and at the end rank 0 may still be removing
+    // old ones.
+    let ranks = ranks_at_storage(options, world);
     let records = ranks.gather_bytes(&serde_json::to_vec(&own).map_err(internal)?)?;
     records.iter().map(|bytes| serde_json::from_slice(bytes).map_err(internal)).collect()
 }
@@ -198,10 +204,11 @@ mod tests {
         worlds.try_into().expect("two")
     }
 
-    fn options(out: PathBuf, fresh: bool, deadline: &str) -> RunOptions {
-        let deadline = format!("collectives.deadline={deadline}");
+    fn options(out: PathBuf, fresh: bool, storage_deadline: &str) -> RunOptions {
+        let storage = format!("checkpoint.deadline={storage_deadline}");
+        let collectives = "collectives.deadline=300ms".to_owned();
         RunOptions {
-            config: Config::load("smoke", &[deadline]).unwrap(),
+            config: Config::load("smoke", &[storage, collectives]).unwrap(),
             out: Some(out),
             fresh,
             steps: None,
@@ -242,5 +249,30 @@ mod tests {
                 assert_eq!((failure.code, failure.rank), (ExitCode::Usage, Some(0)), "{failure}");
             }
         });
+    }
+
+    /// Rank 0 is later than the deadline of collectives, because storage is slow.
+    #[test]
+    fn a_start_waits_for_slow_storage_beyond_the_deadline_of_collectives() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = options(folder.path().join("run"), false, "20s");
+        let starts: [fn(&RunOptions, &World) -> Outcome<()>; 3] = [
+            |options, world| agree_on_folder(options, world, "0123456789ab", 1).map(drop),
+            |options, world| gather_ranks(options, world, 0, None).map(drop),
+            meet_after_storage,
+        ];
+        for start in starts {
+            let start = |world: World| {
+                if world.collective.rank() == 0 {
+                    std::thread::sleep(Duration::from_secs(1));
+                }
+                start(&options, &world).unwrap();
+            };
+            std::thread::scope(|scope| {
+                for world in worlds() {
+                    scope.spawn(move || start(world));
+                }
+            });
+        }
     }
 }

@@ -15,7 +15,7 @@ use super::options::RunOptions;
 use super::recorder::{Ending, Measured, Recorder};
 use super::rendezvous::{
     PreparedFolder, agree_on_configuration, agree_on_folder, agree_on_weights, from_rank_0,
-    gather_ranks, ranks_of,
+    gather_ranks, meet_after_storage, ranks_of,
 };
 use super::stop::{StopConditions, StopReason, TargetLoss};
 use crate::checkpoints::Checkpointer;
@@ -115,6 +115,8 @@ impl<'run> Session<'run> {
             gather_ranks(self.options, self.world, self.planned_bytes, None)?,
             checkpointer.attempt(),
         )?;
+        // Rank 0 has written the record.
+        meet_after_storage(self.options, self.world)?;
         // Never freed, as the network may still write to its buffers after a peer was lost. The
         // process ends soon after the run.
         let mut trainer = ManuallyDrop::new(None);
@@ -170,6 +172,8 @@ impl<'run> Session<'run> {
             },
             first_step: completed_steps + 1,
         };
+        // Ranks have opened their steps, and rank 0 has written the record.
+        meet_after_storage(self.options, self.world)?;
         let reason = attempt.run();
         let matmul_flops_per_second = attempt.probes.matmul.flops_per_second();
         let measured = Measured { matmul_flops_per_second, ..Measured::default() };
