@@ -25,8 +25,15 @@ pub enum Published {
 /// file is created exclusively and written in place: a crash may then leave half of it, which only
 /// a digest inside of it reveals.
 ///
+/// When it returns `Ok`, the folder has been fsynced since the file had its name: a power failure
+/// takes away neither the name nor, if it is [`Published::Ours`], the bytes. The fsync is of the
+/// folder that holds the file only: folders above it must be durable already. The removal of the
+/// temporary file is not made durable, so a power failure may bring that file back.
+///
 /// # Errors
-/// What failed, and on which file.
+/// What failed, and on which file. The file may exist all the same, with all of `bytes`, if the
+/// folder could not be fsynced: then readers see it, but a power failure may take it away. Calling
+/// again with the same bytes fsyncs the folder again, and returns [`Published::Ours`].
 pub fn publish(path: &Path, bytes: &[u8]) -> Result<Published, IoError> {
     publish_with(path, bytes, || {})
 }
@@ -133,6 +140,24 @@ mod tests {
         };
         assert_eq!(publish_by(link, &path, b"first", || {}).unwrap(), Published::Ours);
         assert_eq!(fs::read(&path).unwrap(), b"first");
+    }
+
+    /// The folder is not at its path when it is to be fsynced.
+    #[test]
+    fn a_folder_that_cannot_be_synced_is_an_error_and_the_file_stays() {
+        let parent = tempfile::tempdir().unwrap();
+        let folder = parent.path().join("s000000001-a0001-00000001");
+        let moved = parent.path().join("moved");
+        fs::create_dir(&folder).unwrap();
+        let link = |staged: &Path, path: &Path| {
+            fs::hard_link(staged, path)?;
+            fs::rename(&folder, &moved)
+        };
+        let error = publish_by(link, &folder.join("MANIFEST.json"), b"first", || {}).unwrap_err();
+        assert_eq!((error.path, error.operation), (folder, "open"));
+        let path = moved.join("MANIFEST.json");
+        assert_eq!(fs::read(&path).unwrap(), b"first");
+        assert_eq!(publish(&path, b"first").unwrap(), Published::Ours);
     }
 
     #[test]
