@@ -35,7 +35,7 @@ pub(super) struct Probes {
 
 /// The parts of one attempt.
 #[derive(Debug)]
-pub(super) struct Attempt<'run, 'world> {
+pub(super) struct RunningAttempt<'run, 'world> {
     pub(super) trainer: &'run mut Trainer<'world>,
     pub(super) checkpointer: &'run mut Checkpointer,
     pub(super) recorder: &'run mut Recorder,
@@ -63,7 +63,7 @@ struct SaveStart {
     veto: Option<String>,
 }
 
-impl Attempt<'_, '_> {
+impl RunningAttempt<'_, '_> {
     /// Trains until there is a reason to stop, and saves a checkpoint if the end requires one.
     pub(super) fn run(&mut self) -> Outcome<StopReason> {
         let reason = self.steps()?;

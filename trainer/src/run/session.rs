@@ -8,7 +8,7 @@ use checkpoint::{Identity, Store};
 use launch::bootstrap::World;
 use launch::signals::SignalFlags;
 
-use super::attempt::{Attempt, PeriodicEvaluation, Probes};
+use super::attempt::{PeriodicEvaluation, Probes, RunningAttempt};
 use super::console::{Console, RunEnd};
 use super::folder::{Folder, Prepared};
 use super::options::RunOptions;
@@ -153,7 +153,7 @@ impl<'run> Session<'run> {
         }
         let target_loss = TargetLoss::of(self.options);
         let is_target_reached = self.has_reached(target_loss)?;
-        let mut attempt = Attempt {
+        let mut attempt = RunningAttempt {
             evaluation: self.evaluation(trainer)?,
             trainer,
             checkpointer,
