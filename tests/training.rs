@@ -127,12 +127,15 @@ fn a_target_loss_ends_the_run() {
 fn a_target_that_is_reached_in_the_step_of_a_stop_completes_the_run() {
     for at_end in ["checkpoint.at_end=true", "checkpoint.at_end=false"] {
         let folder = Folder::new();
-        let target = ["--eval-every", "2", "--target-loss", "100", "--set", at_end];
-        let stop = ["--checkpoint-every", "2steps", "--inject", "stop@step=1"];
+        folder.train(&["--steps", "2"]).expect(0);
+        let keep = ["--set", "checkpoint.keep=1", "--set", at_end];
+        let target = [&keep[..], &["--eval-every", "2", "--target-loss", "100"]].concat();
+        let stop = ["--checkpoint-every", "2steps", "--inject", "stop@step=3"];
         folder.train(&[&target[..], &stop].concat()).expect(0);
         assert_eq!(folder.record()["status"], "complete");
-        assert_eq!(folder.record()["target_loss"]["step"], 2);
-        assert_eq!(folder.checkpoint_count(), 1, "the save of step 2 is due without a stop too");
+        assert_eq!(folder.record()["target_loss"]["step"], 4);
+        assert_eq!(folder.record()["checkpoints"]["count"], 1);
+        assert_eq!(folder.checkpoint_count(), 1, "that of step 2 is removed: nothing resumes");
     }
 }
 

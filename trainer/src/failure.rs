@@ -1,7 +1,9 @@
-//! Errors that end a process, with their exit codes.
+//! Errors that end a process, with their exit codes. `run/mod.rs` names the rank that failed, and
+//! `cli/mod.rs` exits with the code.
 
 use std::fmt;
 
+use checkpoint::durable::IoError;
 use serde::{Deserialize, Serialize};
 
 use crate::data::DataError;
@@ -142,6 +144,13 @@ impl From<collectives::Error> for Failure {
 
 impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Self {
+        Self::new(ExitCode::Internal, error)
+    }
+}
+
+impl From<IoError> for Failure {
+    /// A file or folder of a run could not be written.
+    fn from(error: IoError) -> Self {
         Self::new(ExitCode::Internal, error)
     }
 }

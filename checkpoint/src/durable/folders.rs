@@ -12,7 +12,10 @@ pub(crate) fn create_folder(path: &Path) -> Result<(), IoError> {
 }
 
 /// Creates a folder and those above it that are missing, durably. Several ranks may do so at once.
-pub(crate) fn create_folders(path: &Path) -> Result<(), IoError> {
+///
+/// # Errors
+/// [`IoError`] when a folder cannot be created, or its name cannot be made durable.
+pub fn create_folders(path: &Path) -> Result<(), IoError> {
     let is_missing = |folder: &&Path| !folder.as_os_str().is_empty() && !folder.exists();
     let missing: Vec<&Path> = path.ancestors().take_while(is_missing).collect();
     fs::create_dir_all(path).map_err(IoError::at(path, "create folder"))?;

@@ -15,7 +15,8 @@ use std::os::fd::IntoRawFd;
 use std::path::{Path, PathBuf};
 
 pub use atomic_file::AtomicFile;
-pub(crate) use folders::{create_folder, create_folders, remove_folder, remove_folder_marker_last};
+pub use folders::create_folders;
+pub(crate) use folders::{create_folder, remove_folder, remove_folder_marker_last};
 pub(crate) use publish::publish_with;
 pub use publish::{Published, publish};
 

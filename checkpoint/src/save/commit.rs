@@ -25,12 +25,12 @@ pub(super) struct Commit<'a> {
 impl Commit<'_> {
     /// Rank 0 publishes the manifest, the others wait for it (third gather). Returns what failed
     /// after the commit and does not affect it.
-    pub(super) fn commit(&self, votes: &[Written]) -> Result<Vec<String>> {
+    pub(super) fn commit(&self, written: &[Written]) -> Result<Vec<String>> {
         let mut fenced_by = Ok(None);
         let mut warnings = Vec::new();
         if self.peers.rank() == 0 {
             self.failpoints.hit(Failpoint::VoteBeforeManifest);
-            fenced_by = self.publish(votes);
+            fenced_by = self.publish(written);
             if let Ok(None) = fenced_by {
                 self.failpoints.hit(Failpoint::ManifestBeforeLatest);
                 warnings.extend(self.write_latest().err().map(|error| error.to_string()));
@@ -58,13 +58,13 @@ impl Commit<'_> {
     }
 
     /// Commits, unless a newer attempt exists: then returns what that has written.
-    fn publish(&self, votes: &[Written]) -> Result<Option<String>> {
+    fn publish(&self, written: &[Written]) -> Result<Option<String>> {
         if let Some(newer) = self.store.newer_attempt(self.name.attempt)? {
             drop(self.store.discard(self.name)); // the newer attempt may be removing it, too
             return Ok(Some(newer));
         }
         let path = self.store.folder(self.name).join(MANIFEST);
-        let (text, _) = seal(&self.manifest(votes));
+        let (text, _) = seal(&self.manifest(written));
         let midway = || self.failpoints.hit(Failpoint::MidManifest);
         Ok(match publish_with(&path, &text, midway)? {
             Published::Ours => None,
@@ -72,9 +72,9 @@ impl Commit<'_> {
         })
     }
 
-    fn manifest(&self, votes: &[Written]) -> Manifest {
+    fn manifest(&self, written: &[Written]) -> Manifest {
         let identity = self.store.identity();
-        let rank = |vote: &Written| RankEntry { index: vote.index.clone(), bytes: vote.bytes };
+        let rank = |rank: &Written| RankEntry { index: rank.index.clone(), bytes: rank.bytes };
         Manifest {
             format: FORMAT,
             run: identity.run.clone(),
@@ -84,10 +84,10 @@ impl Commit<'_> {
             attempt: self.request.attempt,
             parent: self.request.parent.map(str::to_owned),
             software: env!("CARGO_PKG_VERSION").to_owned(),
-            world: votes.len(),
+            world: written.len(),
             ranks_per_folder: self.store.options().ranks_per_folder,
-            bytes: votes.iter().map(|vote| vote.bytes).sum(),
-            ranks: votes.iter().map(rank).collect(),
+            bytes: written.iter().map(|rank| rank.bytes).sum(),
+            ranks: written.iter().map(rank).collect(),
             state: self.request.state.clone(),
         }
     }

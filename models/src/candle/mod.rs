@@ -150,7 +150,6 @@ impl Model for Candle {
         &self.layout
     }
 
-    /// Nothing that is derived from weights outlives a call.
     fn train(
         &mut self,
         weights: &mut dyn WeightSource,

@@ -151,16 +151,16 @@ impl Checkpointer {
 
     /// Saves after a step and returns whether the checkpoint was committed; if not, it logs a
     /// warning, which says whether training `continues`. Training has been stopped since
-    /// `triggered`. A `veto` is the reason why this rank must not save; with one, no rank does.
+    /// `stall_start`. A `veto` is the reason why this rank must not save; with one, no rank does.
     pub(crate) fn save(
         &mut self,
         trainer: &Trainer<'_>,
-        triggered: Instant,
+        stall_start: Instant,
         veto: Option<&str>,
         continues: bool,
     ) -> Outcome<bool> {
         let step = trainer.completed_steps();
-        match self.try_save(trainer, triggered, veto)? {
+        match self.try_save(trainer, stall_start, veto)? {
             Ok(()) => Ok(true),
             Err(NotSaved { rank, reason }) => {
                 let then = if continues { "training continues" } else { "and training has ended" };
@@ -176,12 +176,12 @@ impl Checkpointer {
     pub(crate) fn save_at_end(
         &mut self,
         trainer: &Trainer<'_>,
-        triggered: Instant,
+        stall_start: Instant,
         veto: Option<&str>,
         end: &str,
     ) -> Outcome<()> {
         let step = trainer.completed_steps();
-        self.try_save(trainer, triggered, veto)?.map_err(|NotSaved { rank, reason }| {
+        self.try_save(trainer, stall_start, veto)?.map_err(|NotSaved { rank, reason }| {
             let text = format!("{end}, but step {step} could not be saved: {reason}");
             self.anomalies.push(Anomaly { step: Some(step), rank, text: text.clone() });
             let failure = Failure::new(ExitCode::Checkpoint, anyhow::anyhow!(text)).at_step(step);
@@ -192,7 +192,7 @@ impl Checkpointer {
     fn try_save(
         &mut self,
         trainer: &Trainer<'_>,
-        triggered: Instant,
+        stall_start: Instant,
         veto: Option<&str>,
     ) -> Outcome<Result<(), NotSaved>> {
         let step = trainer.completed_steps();
@@ -222,7 +222,7 @@ impl Checkpointer {
             step,
             bytes: report.bytes_total,
             save_ns: (report.write + report.vote + report.commit).as_nanos() as u64,
-            stall_ns: triggered.elapsed().as_nanos() as u64,
+            stall_ns: stall_start.elapsed().as_nanos() as u64,
         });
         report.warnings.into_iter().for_each(|text| self.warn(Some(step), text));
         self.start_retention(trainer);

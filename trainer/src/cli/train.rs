@@ -61,7 +61,8 @@ pub(super) struct Train {
     #[arg(long, value_name = "NATS", value_parser = finite)]
     target_loss: Option<f64>,
     /// Timeout of every operation between ranks, as in 90s or 5m; the run ends with exit code 5
-    /// after it [default: 2m].
+    /// after it [default: 2m]. Where ranks wait for storage, checkpoint.deadline counts if it is
+    /// longer.
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     deadline: Option<Duration>,
     /// Format of what is logged on stderr.

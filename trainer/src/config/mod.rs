@@ -127,7 +127,8 @@ pub struct CollectivesConfig {
     /// Overlap communication with computation: reductions with backward, and the all-gather of a
     /// sharded optimizer's weights with the next forward.
     pub overlap: bool,
-    /// Longest time that an operation between ranks may take; the run ends with an error after it.
+    /// Longest time that an operation between ranks may take, except where they wait for storage;
+    /// the run ends with an error after it.
     #[serde(with = "duration")]
     pub deadline: Duration,
 }
@@ -153,8 +154,8 @@ pub struct CheckpointConfig {
     pub at_end: bool,
     /// How many committed checkpoints to keep.
     pub keep: usize,
-    /// Longest time that ranks wait for the slowest writer or reader; the run ends with an error
-    /// after it.
+    /// Longest time that ranks wait for the slowest writer or reader, of checkpoints and at the
+    /// start of the run's folder; the run ends with an error after it.
     #[serde(with = "duration")]
     pub deadline: Duration,
 }

@@ -11,7 +11,7 @@ use super::json;
 use super::sections::{Reason, Status};
 use super::steps::{read_undamaged_steps, steps_path};
 use super::unix_time::unix_ms;
-use checkpoint::durable::IoError;
+use checkpoint::durable::{IoError, create_folders};
 
 /// One start of a run and how it ended.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -166,7 +166,7 @@ impl Attempt {
 
     fn write(&self, dir: &Path) -> Result<(), Error> {
         let folder = dir.join("attempts");
-        fs::create_dir_all(&folder).map_err(IoError::at(&folder, "create"))?;
+        create_folders(&folder)?;
         json::write(&Self::path(dir, self.number), self)
     }
 }

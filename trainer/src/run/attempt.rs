@@ -58,7 +58,7 @@ struct Stepped {
 /// The start of a save.
 struct SaveStart {
     /// When training stopped for it.
-    triggered: Instant,
+    stall_start: Instant,
     /// Why this rank must not save, if so.
     veto: Option<String>,
 }
@@ -69,12 +69,17 @@ impl RunningAttempt<'_, '_> {
         let reason = self.steps()?;
         let is_due = self.checkpointer.is_due_at_end(self.trainer.completed_steps());
         let saved = match reason {
-            StopReason::Requested => self.save_at_end("a stop was requested"),
+            StopReason::Requested => {
+                // The stop must not wait for a removal; old checkpoints are removed when the run
+                // resumes.
+                self.checkpointer.stop_retention();
+                self.save_at_end("a stop was requested")
+            }
             StopReason::TargetLoss if is_due => self.save_at_end("the target loss is reached"),
             StopReason::LastStep if is_due => self.save_at_end("the last step is done"),
             StopReason::TargetLoss | StopReason::LastStep => Ok(()),
         };
-        if saved.is_ok() {
+        if saved.is_ok() && reason != StopReason::Requested {
             self.checkpointer.finish_retention();
         }
         self.finish_profile();
@@ -104,10 +109,6 @@ impl RunningAttempt<'_, '_> {
         let stepped = self.timed_step(step)?;
         let end = self.end_after(step, &stepped);
         let requests = stepped.outcome.requests;
-        if requests.stop {
-            // Nothing may wait for a removal; old checkpoints are removed when the run resumes.
-            self.checkpointer.stop_retention();
-        }
         // A stop on request saves at its end.
         if requests.save && end != Some(StopReason::Requested) {
             self.save(end)?;
@@ -214,9 +215,9 @@ impl RunningAttempt<'_, '_> {
     /// ends with this step, if it does.
     fn save(&mut self, end: Option<StopReason>) -> Outcome<()> {
         let step = self.trainer.completed_steps();
-        let SaveStart { triggered, veto } = self.prepare_save()?;
+        let SaveStart { stall_start, veto } = self.prepare_save()?;
         let continues = end.is_none();
-        let saved = self.checkpointer.save(self.trainer, triggered, veto.as_deref(), continues);
+        let saved = self.checkpointer.save(self.trainer, stall_start, veto.as_deref(), continues);
         if saved.map_err(|failure| failure.at_step(step))? {
             self.record_commit(step);
         }
@@ -226,8 +227,8 @@ impl RunningAttempt<'_, '_> {
     /// Saves at the end of the attempt, where a failed save is an error.
     fn save_at_end(&mut self, end: &str) -> Outcome<()> {
         let step = self.trainer.completed_steps();
-        let SaveStart { triggered, veto } = self.prepare_save()?;
-        let saved = self.checkpointer.save_at_end(self.trainer, triggered, veto.as_deref(), end);
+        let SaveStart { stall_start, veto } = self.prepare_save()?;
+        let saved = self.checkpointer.save_at_end(self.trainer, stall_start, veto.as_deref(), end);
         saved.map_err(|failure| failure.at_step(step))?;
         self.record_commit(step);
         Ok(())
@@ -239,8 +240,8 @@ impl RunningAttempt<'_, '_> {
         let step = self.trainer.completed_steps();
         self.trainer.synchronize_weights().map_err(|failure| failure.at_step(step))?;
         self.trainer.clock().enter(Phase::Checkpoint);
-        let triggered = Instant::now();
-        Ok(SaveStart { triggered, veto: self.telemetry.sync().err() })
+        let stall_start = Instant::now();
+        Ok(SaveStart { stall_start, veto: self.telemetry.sync().err() })
     }
 
     fn record_commit(&mut self, step: u64) {

@@ -6,7 +6,7 @@ use std::fs::{File, TryLockError};
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
-use checkpoint::durable::{self, Published};
+use checkpoint::durable::{self, Published, create_folders, sync_parent};
 use serde::{Deserialize, Serialize};
 
 use super::options::RunOptions;
@@ -64,11 +64,14 @@ impl Folder {
     /// Creates a unique folder under `runs/`, for a run without `--out`.
     pub(super) fn create_new(workload: &str) -> Outcome<Self> {
         let parent = Path::new("runs");
-        std::fs::create_dir_all(parent)?;
+        create_folders(parent)?;
         loop {
             let root = parent.join(format!("{workload}-{}", unix_ms()));
             match std::fs::create_dir(&root) {
-                Ok(()) => return Ok(Self::new(root)),
+                Ok(()) => {
+                    sync_parent(&root)?;
+                    return Ok(Self::new(root));
+                }
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(error.into()),
             }
@@ -135,7 +138,7 @@ impl Folder {
         {
             return Ok(Prepared::Complete);
         }
-        std::fs::create_dir_all(&self.root).map_err(|error| unusable(&error))?;
+        create_folders(&self.root).map_err(|error| unusable(&error))?;
         self.lock()?;
         // Checked again: another process may have written an identity before this one had the lock.
         let identity = loop {

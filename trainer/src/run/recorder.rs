@@ -215,6 +215,11 @@ impl Recorder {
         Ok(record.write(&self.dir)?)
     }
 
+    /// The number of the running attempt.
+    pub(super) fn attempt(&self) -> u32 {
+        self.attempt
+    }
+
     /// The record, on rank 0.
     pub(super) fn record(&self) -> Option<&Record> {
         self.record.as_ref()

@@ -26,7 +26,7 @@ pub(super) fn ranks_of<'world>(options: &RunOptions, world: &'world World) -> Ra
 }
 
 /// The same for operations during which another rank may wait for storage.
-fn ranks_at_storage<'world>(options: &RunOptions, world: &'world World) -> Ranks<'world> {
+fn ranks_with_storage_timeout<'world>(options: &RunOptions, world: &'world World) -> Ranks<'world> {
     let ranks = ranks_of(options, world);
     ranks.with_timeout(ranks.timeout.max(options.config.settings.checkpoint.deadline))
 }
@@ -72,7 +72,7 @@ fn first_that_differs(
     digest: &blake3::Hash,
 ) -> Outcome<Option<usize>> {
     // Ranks have read files before this: a rank with slow storage is not lost.
-    let digests = ranks_at_storage(options, world).gather_bytes(digest.as_bytes())?;
+    let digests = ranks_with_storage_timeout(options, world).gather_bytes(digest.as_bytes())?;
     Ok(digests.iter().position(|digest| *digest != digests[0]))
 }
 
@@ -107,7 +107,12 @@ pub(super) fn agree_on_folder(
         Err(failure) => FolderMessage::Failed(failure.code),
     });
     let message = serde_json::to_vec(&message).map_err(internal)?;
-    match (own, ranks_at_storage(options, world).gather_bytes(&message)) {
+    // After an error of rank 0 no other rank has anything to wait for.
+    let ranks = match &own {
+        Some(Err(_)) => ranks_of(options, world),
+        _ => ranks_with_storage_timeout(options, world),
+    };
+    match (own, ranks.gather_bytes(&message)) {
         // The cause, even if a peer was lost meanwhile.
         (Some(Err(failure)), _) => Err(failure.caused_by(0)),
         (_, Err(error)) => Err(error.into()),
@@ -132,19 +137,21 @@ fn received_folder(message: &[u8]) -> Outcome<PreparedFolder> {
 
 /// Waits until every rank has read and written what it must before the next operation between
 /// ranks, which has only the deadline of collectives.
-pub(super) fn meet_after_storage(options: &RunOptions, world: &World) -> Outcome<()> {
-    from_rank_0(options, world, &())
+pub(super) fn storage_barrier(options: &RunOptions, world: &World) -> Outcome<()> {
+    let ranks = ranks_with_storage_timeout(options, world);
+    ranks.collective.barrier(ranks.deadline())?;
+    Ok(())
 }
 
 /// What rank 0 has read from storage or decided, on every rank. The `own` of other ranks does not
 /// count.
-pub(super) fn from_rank_0<T: Serialize + DeserializeOwned>(
+pub(super) fn broadcast_from_rank_0<T: Serialize + DeserializeOwned>(
     options: &RunOptions,
     world: &World,
     own: &T,
 ) -> Outcome<T> {
     let own = serde_json::to_vec(own).map_err(internal)?;
-    let messages = ranks_at_storage(options, world).gather_bytes(&own)?;
+    let messages = ranks_with_storage_timeout(options, world).gather_bytes(&own)?;
     serde_json::from_slice(&messages[0]).map_err(internal)
 }
 
@@ -172,7 +179,7 @@ pub(super) fn gather_ranks(
     };
     // At the start ranks have opened the checkpoints, and at the end rank 0 may still be removing
     // old ones.
-    let ranks = ranks_at_storage(options, world);
+    let ranks = ranks_with_storage_timeout(options, world);
     let records = ranks.gather_bytes(&serde_json::to_vec(&own).map_err(internal)?)?;
     records.iter().map(|bytes| serde_json::from_slice(bytes).map_err(internal)).collect()
 }
@@ -259,7 +266,7 @@ mod tests {
         let starts: [fn(&RunOptions, &World) -> Outcome<()>; 3] = [
             |options, world| agree_on_folder(options, world, "0123456789ab", 1).map(drop),
             |options, world| gather_ranks(options, world, 0, None).map(drop),
-            meet_after_storage,
+            storage_barrier,
         ];
         for start in starts {
             let start = |world: World| {

@@ -14,8 +14,8 @@ use super::folder::{Folder, Prepared};
 use super::options::RunOptions;
 use super::recorder::{Ending, Measured, Recorder};
 use super::rendezvous::{
-    PreparedFolder, agree_on_configuration, agree_on_folder, agree_on_weights, from_rank_0,
-    gather_ranks, meet_after_storage, ranks_of,
+    PreparedFolder, agree_on_configuration, agree_on_folder, agree_on_weights,
+    broadcast_from_rank_0, gather_ranks, ranks_of, storage_barrier,
 };
 use super::stop::{StopConditions, StopReason, TargetLoss};
 use crate::checkpoints::Checkpointer;
@@ -116,7 +116,7 @@ impl<'run> Session<'run> {
             checkpointer.attempt(),
         )?;
         // Rank 0 has written the record.
-        meet_after_storage(self.options, self.world)?;
+        storage_barrier(self.options, self.world)?;
         // Never freed, as the network may still write to its buffers after a peer was lost. The
         // process ends soon after the run.
         let mut trainer = ManuallyDrop::new(None);
@@ -173,7 +173,7 @@ impl<'run> Session<'run> {
             first_step: completed_steps + 1,
         };
         // Ranks have opened their steps, and rank 0 has written the record.
-        meet_after_storage(self.options, self.world)?;
+        storage_barrier(self.options, self.world)?;
         let reason = attempt.run();
         let matmul_flops_per_second = attempt.probes.matmul.flops_per_second();
         let measured = Measured { matmul_flops_per_second, ..Measured::default() };
@@ -198,15 +198,21 @@ impl<'run> Session<'run> {
             Err(error) if reason.is_ok() => return Err(error.into()),
             Err(error) => tracing::error!("steps could not be written: {error}"),
         }
-        let completed = reason.is_ok().then(|| self.measure_end(trainer, &mut measured));
+        let attempt = recorder.attempt();
+        let completed = reason.is_ok().then(|| self.measure_end(attempt, trainer, &mut measured));
         recorder.measured(measured);
         completed.transpose()?;
         reason
     }
 
     /// Gathers the times of all ranks and the final weights, after an attempt that did not fail.
-    fn measure_end(&self, trainer: &mut Trainer<'_>, measured: &mut Measured) -> Outcome<()> {
-        let phases_ns = measured.series.as_ref().map(record::StepSeries::phase_totals);
+    fn measure_end(
+        &self,
+        attempt: u32,
+        trainer: &mut Trainer<'_>,
+        measured: &mut Measured,
+    ) -> Outcome<()> {
+        let phases_ns = measured.series.as_ref().map(|series| series.phase_totals(attempt));
         let ranks = gather_ranks(self.options, self.world, self.planned_bytes, phases_ns)?;
         measured.ranks = Some(ranks);
         let (layout, weights) = trainer.all_weights()?;
@@ -256,7 +262,7 @@ impl<'run> Session<'run> {
             let series = StepSeries::read(self.folder.root(), placement.world)?;
             reached = target.first_step(&series.samples);
         }
-        let reached = from_rank_0(self.options, self.world, &reached)?;
+        let reached = broadcast_from_rank_0(self.options, self.world, &reached)?;
         if let Some(step) = reached {
             let text = format!("--target-loss {}: reached at step {step} before", target.nats);
             self.console().note(text);

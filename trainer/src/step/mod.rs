@@ -218,7 +218,7 @@ impl Trainer<'_> {
     /// Resumes from a restored state. A collective operation.
     pub(crate) fn resume_from(&mut self, progress: Progress) -> Outcome<()> {
         self.state.progress = progress;
-        self.state.share_weights(&self.clock)?;
+        self.state.all_gather_weights(&self.clock)?;
         self.batches.seek(progress.next_sequence);
         Ok(())
     }

@@ -196,7 +196,10 @@ impl<'world> State<'world> {
 
     /// Gathers the weights that the engine computes with, from the master weights that each rank
     /// holds. A collective operation.
-    pub(super) fn share_weights(&mut self, clock: &PhaseClock) -> Result<(), collectives::Error> {
+    pub(super) fn all_gather_weights(
+        &mut self,
+        clock: &PhaseClock,
+    ) -> Result<(), collectives::Error> {
         self.synchronize(clock)?;
         let Self { shard, weights, .. } = self;
         match weights {

@@ -16,8 +16,9 @@
 //!
 //! There is no trait for exporters. A new one for steps is a file next to `step_printer.rs`, with a
 //! method that takes each [`StepLine`]: [`Telemetry::start_on`] creates it from
-//! [`TelemetryOptions`], and `run` calls it after the step file. It may block as long as the queue
-//! has room, and its errors must not end the run. Its keys go into `TelemetryConfig`
+//! [`TelemetryOptions`], and `run` calls it after the step file. It must not
+//! block for long, because a save waits until the steps before it are written, and its errors must
+//! not end the run. Its keys go into `TelemetryConfig`
 //! (`config/mod.rs`); `run/session.rs` copies them to the options. An exporter that needs the start
 //! and the end of a run as well is called where `run/session.rs` calls `Console`.
 
@@ -34,7 +35,7 @@ pub use options::{LogFormat, TelemetryOptions};
 
 use crate::record::steps::file::StepFile;
 use crate::record::{Error, StepLine, StepSample, StepSeries, steps_path, truncate_after};
-use checkpoint::durable::IoError;
+use checkpoint::durable::{IoError, create_folders};
 use step_printer::StepPrinter;
 
 /// Steps that fit in the queue between training and telemetry.
@@ -77,7 +78,7 @@ impl Telemetry {
         is_terminal: bool,
     ) -> Result<Self, Error> {
         let steps = options.dir.join("steps");
-        std::fs::create_dir_all(&steps).map_err(IoError::at(&steps, "create"))?;
+        create_folders(&steps)?;
         let path = steps_path(&options.dir, options.rank);
         let earlier = truncate_after(&options.dir, options.rank, options.completed_steps)?;
         let file = StepFile::open(&options.dir, options.rank)?;

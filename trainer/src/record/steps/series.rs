@@ -33,10 +33,10 @@ impl StepSeries {
         Ok(Self { world, samples, delayed_steps: 0 })
     }
 
-    /// Nanoseconds in each phase over all steps of the last attempt, for the rank's entry in the
-    /// record. Earlier attempts may have had other ranks.
-    pub fn phase_totals(&self) -> PhaseTimes {
-        let steps = self.last_attempt();
+    /// Nanoseconds in each phase over all steps of an attempt, for the rank's entry in the record.
+    /// Earlier attempts may have had other ranks.
+    pub fn phase_totals(&self, attempt: u32) -> PhaseTimes {
+        let steps: Vec<_> = self.samples.iter().filter(|it| it.attempt == attempt).collect();
         PhaseTimes::from_fn(|phase| steps.iter().map(|sample| sample.phases.get(phase)).sum())
     }
 
@@ -78,8 +78,12 @@ mod tests {
             .flat_map(|(attempt, steps)| steps.clone().map(|step| sample(*attempt, step)))
             .collect();
         let series = StepSeries { world: 1, samples, delayed_steps: 0 };
-        let last = attempts.last().map_or(0, |(_, steps)| steps.clone().count());
-        assert_eq!(series.phase_totals().forward, last as u64 * 30_000_000);
+        for (attempt, steps) in attempts {
+            let steps = steps.clone().count() as u64;
+            assert_eq!(series.phase_totals(*attempt).forward, steps * 30_000_000);
+        }
+        let without_steps = attempts.len() as u32 + 1;
+        assert_eq!(series.phase_totals(without_steps), PhaseTimes::default());
         series.measured().map(|sample| sample.step).collect()
     }
 }

@@ -63,7 +63,7 @@ impl StagePlan<'_> {
         if !self.exchanges() {
             return None;
         }
-        match (self.job.operation, &self.topology.counterparts) {
+        match (self.job.operation, &self.topology.same_local_rank) {
             (Operation::ReduceScatterSum, Some(ranks)) => {
                 let partition =
                     Partition::Placed { positions: ranks.clone(), len: self.part_len() };
@@ -71,7 +71,7 @@ impl StagePlan<'_> {
             }
             (Operation::AllReduceSum | Operation::ReduceScatterSum, _) => {
                 let members = self.topology.node_ranks().len();
-                let own = self.exchanged().part(self.topology.own.local, members);
+                let own = self.exchanged().part(self.topology.own.local_rank, members);
                 let partition = Partition::Even { len: own.len() };
                 let buffer = self.job.buffer.slice(own);
                 Some(Stage { kind: StageKind::AllReduce, buffer, partition })
@@ -129,7 +129,7 @@ impl StagePlan<'_> {
     /// Whether this rank exchanges with other nodes.
     fn exchanges(&self) -> bool {
         let topology = self.topology;
-        !self.is_one_node() && (topology.is_even() || topology.own.local == LEADER)
+        !self.is_one_node() && (topology.is_even() || topology.own.local_rank == LEADER)
     }
 
     fn stage(&self, kind: StageKind, partition: Partition) -> Stage {
@@ -166,7 +166,7 @@ impl StagePlan<'_> {
 
     /// The part of the rank with this one's index on another node.
     fn counterpart_part(&self, node: usize) -> Range<usize> {
-        self.part_of(self.topology.nodes[node][self.topology.own.local])
+        self.part_of(self.topology.nodes[node][self.topology.own.local_rank])
     }
 }
 

@@ -15,12 +15,12 @@ pub(crate) enum NodeTransport {
     /// MPI, because shared memory is unavailable for this reason.
     Fallback(String),
     /// Shared memory.
-    Shared(Neighbourhood),
+    Shared(NodeGroups),
 }
 
 /// The ranks that this one works with in stages.
 #[derive(Debug)]
-pub(crate) struct Neighbourhood {
+pub(crate) struct NodeGroups {
     pub(crate) topology: Topology,
     /// Those of its node.
     pub(crate) node: Node,
@@ -52,7 +52,7 @@ pub(crate) fn join(world: World, options: &MpiOptions) -> Result<NodeTransport, 
         member: topology.own.node,
         members: topology.nodes.len(),
     };
-    Ok(NodeTransport::Shared(Neighbourhood { topology, node, across_nodes }))
+    Ok(NodeTransport::Shared(NodeGroups { topology, node, across_nodes }))
 }
 
 /// The lowest rank of this rank's node.

@@ -13,7 +13,7 @@ pub(crate) struct Topology {
     pub(crate) own: Position,
     /// The ranks with this rank's index on their nodes, one per node; `None` where nodes differ in
     /// size.
-    pub(crate) counterparts: Option<Arc<[usize]>>,
+    pub(crate) same_local_rank: Option<Arc<[usize]>>,
 }
 
 /// Where a rank is.
@@ -21,7 +21,7 @@ pub(crate) struct Topology {
 pub(crate) struct Position {
     pub(crate) node: usize,
     /// Index among the node's ranks.
-    pub(crate) local: usize,
+    pub(crate) local_rank: usize,
 }
 
 impl Topology {
@@ -34,16 +34,17 @@ impl Topology {
             (0..first_ranks.len()).filter(|&rank| first_ranks[rank] == *first).collect()
         };
         let nodes: Vec<Arc<[usize]>> = order.iter().map(ranks_of).collect();
-        let mut positions = vec![Position { node: 0, local: 0 }; first_ranks.len()];
+        let mut positions = vec![Position { node: 0, local_rank: 0 }; first_ranks.len()];
         for (node, ranks) in nodes.iter().enumerate() {
-            for (local, &rank) in ranks.iter().enumerate() {
-                positions[rank] = Position { node, local };
+            for (local_rank, &rank) in ranks.iter().enumerate() {
+                positions[rank] = Position { node, local_rank };
             }
         }
         let own = positions[rank];
         let is_even = nodes.iter().all(|ranks| ranks.len() == nodes[0].len());
-        let counterparts = is_even.then(|| nodes.iter().map(|ranks| ranks[own.local]).collect());
-        Self { nodes, positions, own, counterparts }
+        let same_local_rank =
+            is_even.then(|| nodes.iter().map(|ranks| ranks[own.local_rank]).collect());
+        Self { nodes, positions, own, same_local_rank }
     }
 
     /// The ranks of this rank's node.
@@ -53,7 +54,7 @@ impl Topology {
 
     /// Whether all nodes have the same number of ranks.
     pub(crate) fn is_even(&self) -> bool {
-        self.counterparts.is_some()
+        self.same_local_rank.is_some()
     }
 
     /// Whether any two ranks share a node.
@@ -65,7 +66,7 @@ impl Topology {
     /// nodes have as many ranks, they have the same index on their nodes; else each node's first
     /// rank exchanges for the whole node.
     pub(crate) fn exchange_group(&self) -> usize {
-        if self.is_even() { self.own.local } else { self.own.local.min(1) }
+        if self.is_even() { self.own.local_rank } else { self.own.local_rank.min(1) }
     }
 }
 
@@ -78,7 +79,7 @@ mod tests {
         let topology = Topology::new(3, &[0, 1, 0, 1, 4]);
         let nodes: Vec<&[usize]> = topology.nodes.iter().map(|ranks| &ranks[..]).collect();
         assert_eq!(nodes, [&[0, 2][..], &[1, 3], &[4]]);
-        let position = |node, local| Position { node, local };
+        let position = |node, local_rank| Position { node, local_rank };
         assert_eq!(topology.own, position(1, 1));
         let expected =
             [position(0, 0), position(1, 0), position(0, 1), position(1, 1), position(2, 0)];

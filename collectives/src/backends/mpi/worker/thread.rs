@@ -83,11 +83,11 @@ fn connect(handle: &WorkerHandle, options: &MpiOptions) -> Result<Connection, Er
             let text = format!("shared memory is unavailable, MPI moves all data: {reason}");
             connection.warning = Some(text);
         }
-        NodeTransport::Shared(neighbourhood) => {
-            let node = handle.set_node(Arc::new(neighbourhood.node));
-            let hierarchy = Hierarchy::new(neighbourhood.topology, world.rank, node);
+        NodeTransport::Shared(groups) => {
+            let node = handle.set_node(Arc::new(groups.node));
+            let hierarchy = Hierarchy::new(groups.topology, world.rank, node);
             connection.hierarchy = Some(hierarchy);
-            connection.across_nodes = Some(neighbourhood.across_nodes);
+            connection.across_nodes = Some(groups.across_nodes);
         }
     }
     Ok(connection)
