@@ -1,0 +1,162 @@
+// The heuristic and the product.
+#include <algorithm>
+#include <cstring>
+
+#include "../cuda_abi.h"
+#include "../emulated_cuda.h"
+#include "multiply.h"
+#include "problem.h"
+
+using namespace emulated;
+
+constexpr uint64_t ALGORITHM_MAGIC = 0x4d4c544d554c4154u;
+// The algorithm that the heuristic puts first needs so much, where that is allowed.
+constexpr uint64_t WORKSPACE_BYTES = 32 << 10;
+constexpr uint32_t ALIGNMENT_MIN = 16;
+
+static Algorithm algorithm_for(const Problem& problem, const Preference& preference,
+                               uint64_t workspace_bytes) {
+    Algorithm algorithm = {};
+    algorithm.magic = ALGORITHM_MAGIC;
+    algorithm.problem = problem.key();
+    algorithm.workspace_bytes = workspace_bytes;
+    memcpy(algorithm.alignment, preference.alignment, sizeof algorithm.alignment);
+    return algorithm;
+}
+
+// Pointers may be as unaligned as the preference says, but not less than to 16 bytes.
+static bool alignment_supported(const Preference& preference) {
+    return std::all_of(std::begin(preference.alignment), std::end(preference.alignment),
+                       [](uint32_t bytes) { return bytes >= ALIGNMENT_MIN; });
+}
+
+// The first algorithm uses a workspace if there may be one, the second none.
+CUDA_API cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
+    LightHandle* handle, Descriptor* descriptor, Layout* a, Layout* b, Layout* c, Layout* d,
+    Preference* preference, int requested, HeuristicResult* results, int* returned) {
+    const bool missing = handle == nullptr || descriptor == nullptr || a == nullptr ||
+                         b == nullptr || c == nullptr || d == nullptr || preference == nullptr ||
+                         results == nullptr || returned == nullptr;
+    if (missing || requested < 1) {
+        return CUBLAS_STATUS_INVALID_VALUE;
+    }
+    *returned = 0;
+    const Problem problem = {*descriptor, *a, *b, *c, *d};
+    const cublasStatus_t status = check(problem);
+    if (status != CUBLAS_STATUS_SUCCESS) {
+        return status;
+    }
+    if (!alignment_supported(*preference)) {
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    }
+    for (const uint64_t workspace : {WORKSPACE_BYTES, uint64_t(0)}) {
+        if (workspace > preference->workspace_max || *returned == requested) {
+            continue;
+        }
+        HeuristicResult& result = results[(*returned)++];
+        result = {};
+        result.algorithm = algorithm_for(problem, *preference, workspace);
+        result.workspace_bytes = workspace;
+        result.state = CUBLAS_STATUS_SUCCESS;
+        result.waves = 1.0f;
+    }
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+static bool aligned(const void* pointer, uint32_t bytes) {
+    return reinterpret_cast<uintptr_t>(pointer) % bytes == 0;
+}
+
+// Whether pointers are as aligned as the algorithm was told.
+static bool operands_aligned(const Operands& operands, const Algorithm& algorithm) {
+    return aligned(operands.a, algorithm.alignment[0]) &&
+           aligned(operands.b, algorithm.alignment[1]) &&
+           aligned(operands.c, algorithm.alignment[2]) &&
+           aligned(operands.d, algorithm.alignment[3]);
+}
+
+static bool epilogue_pointers_valid(const Problem& problem) {
+    const Descriptor& descriptor = problem.descriptor;
+    if (problem.has_bias() && descriptor.bias == nullptr) {
+        return false;
+    }
+    if (problem.writes_aux() || problem.reads_aux()) {
+        return descriptor.aux != nullptr && aligned(descriptor.aux, ALIGNMENT_MIN);
+    }
+    return true;
+}
+
+struct Workspace {
+    void* pointer;
+    size_t bytes;
+};
+
+static bool workspace_valid(const Workspace& workspace, const Algorithm& algorithm) {
+    if (workspace.bytes > 0 && workspace.pointer == nullptr) {
+        return false;
+    }
+    return workspace.bytes >= algorithm.workspace_bytes &&
+           aligned(workspace.pointer, ALIGNMENT_MIN);
+}
+
+static void check_memory(const Problem& problem, const Operands& operands,
+                         const Workspace& workspace) {
+    emulated_cuda_check_range("cublasLtMatmul, A", operands.a, problem.a.bytes());
+    emulated_cuda_check_range("cublasLtMatmul, B", operands.b, problem.b.bytes());
+    emulated_cuda_check_range("cublasLtMatmul, C", operands.c, problem.c.bytes());
+    emulated_cuda_check_range("cublasLtMatmul, D", operands.d, problem.d.bytes());
+    if (problem.has_bias()) {
+        const size_t bytes = problem.m() * problem.d.element_bytes();
+        emulated_cuda_check_range("cublasLtMatmul, bias", problem.descriptor.bias, bytes);
+    }
+    if (problem.writes_aux() || problem.reads_aux()) {
+        const size_t bytes = problem.aux_bytes();
+        emulated_cuda_check_range("cublasLtMatmul, aux", problem.descriptor.aux, bytes);
+    }
+    if (workspace.bytes > 0) {
+        emulated_cuda_check_range("cublasLtMatmul, workspace", workspace.pointer, workspace.bytes);
+    }
+}
+
+// What a real algorithm leaves in its workspace is of no use to anybody.
+static void use_workspace(const Workspace& workspace, const Algorithm& algorithm) {
+    if (algorithm.workspace_bytes > 0) {
+        memset(workspace.pointer, 0xff, algorithm.workspace_bytes);
+    }
+}
+
+CUDA_API cublasStatus_t cublasLtMatmul(LightHandle* handle, Descriptor* descriptor,
+                                       const void* alpha, const void* a, Layout* a_layout,
+                                       const void* b, Layout* b_layout, const void* beta,
+                                       const void* c, Layout* c_layout, void* d, Layout* d_layout,
+                                       const Algorithm* algorithm, void* workspace_pointer,
+                                       size_t workspace_bytes, CUstream stream) {
+    const bool missing = handle == nullptr || descriptor == nullptr || alpha == nullptr ||
+                         beta == nullptr || a == nullptr || b == nullptr || c == nullptr ||
+                         d == nullptr || a_layout == nullptr || b_layout == nullptr ||
+                         c_layout == nullptr || d_layout == nullptr || algorithm == nullptr;
+    if (missing) {
+        return CUBLAS_STATUS_INVALID_VALUE;
+    }
+    const Problem problem = {*descriptor, *a_layout, *b_layout, *c_layout, *d_layout};
+    const cublasStatus_t status = check(problem);
+    if (status != CUBLAS_STATUS_SUCCESS) {
+        return status;
+    }
+    const Operands operands = {*static_cast<const float*>(alpha), *static_cast<const float*>(beta),
+                               a, b, c, d};
+    const Workspace workspace = {workspace_pointer, workspace_bytes};
+    const Algorithm chosen = *algorithm;
+    const bool suits = chosen.magic == ALGORITHM_MAGIC && chosen.problem == problem.key();
+    if (!suits || !operands_aligned(operands, chosen) || !epilogue_pointers_valid(problem) ||
+        !workspace_valid(workspace, chosen)) {
+        return CUBLAS_STATUS_INVALID_VALUE;
+    }
+    check_memory(problem, operands, workspace);
+    const CUresult submitted = emulated_cuda_enqueue(stream, "cublasLtMatmul", [=] {
+        check_memory(problem, operands, workspace);
+        use_workspace(workspace, chosen);
+        multiply(problem, operands);
+    });
+    return submitted == CUDA_SUCCESS ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
+}

@@ -1,0 +1,182 @@
+// The life of a communicator.
+#include "communicator.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+
+#include "../emulated_cuda.h"
+#include "reduce.h"
+
+CUDA_API CUresult cuCtxGetCurrent(CUcontext* context);
+CUDA_API CUresult cuCtxSetCurrent(CUcontext context);
+
+namespace emulated {
+
+static thread_local std::string error_text;
+
+void set_last_error(const char* text) { error_text = text; }
+const char* last_error() { return error_text.c_str(); }
+
+Communicator::Communicator(Segment* segment, int ranks, int rank, bool blocking)
+    : ranks(ranks), rank(rank), blocking(blocking), segment(segment) {}
+
+static bool shares_devices() {
+    const char* enabled = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+    return enabled != nullptr && strcmp(enabled, "1") == 0;
+}
+
+ncclResult_t Communicator::poll_locked() {
+    if (error == ncclSuccess && segment->peer_died()) {
+        set_last_error("the process of a peer has ended");
+        error = ncclRemoteError;
+    }
+    if (error != ncclSuccess) {
+        return error;
+    }
+    if (!segment->complete()) {
+        return ncclInProgress;
+    }
+    if (!initialized && segment->duplicate_device() && !shares_devices()) {
+        set_last_error("Duplicate GPU detected: two ranks use the same device");
+        error = ncclInvalidUsage;
+        return error;
+    }
+    initialized = true;
+    return ncclSuccess;
+}
+
+ncclResult_t Communicator::poll() {
+    std::vector<Collective> ready;
+    {
+        std::lock_guard<std::mutex> lock(mutex);
+        const ncclResult_t state = poll_locked();
+        if (state != ncclSuccess) {
+            return state;
+        }
+        // The first poll after a launch finds it unfinished, as a real communicator's may.
+        if (!deferred.empty() && !polled) {
+            polled = true;
+            return ncclInProgress;
+        }
+        ready.swap(deferred);
+        polled = false;
+    }
+    const ncclResult_t result = enqueue_all(ready);
+    return result == ncclSuccess && finalizing && in_flight > 0 ? ncclInProgress : result;
+}
+
+ncclResult_t Communicator::wait_for_ranks() {
+    ncclResult_t state = poll();
+    while (state == ncclInProgress) {
+        usleep(100);
+        state = poll();
+    }
+    return state;
+}
+
+ncclResult_t Communicator::check(const Collective& collective) const {
+    const Call& call = collective.call;
+    if (element_bytes(call.type) == 0 || call.op < ncclSum || call.op > ncclAvg) {
+        set_last_error("an element type or operation that is not supported");
+        return ncclInvalidArgument;
+    }
+    if (aborted || finalizing) {
+        set_last_error("the communicator was aborted or finalized");
+        return ncclInvalidUsage;
+    }
+    const size_t bytes = call.count * element_bytes(call.type);
+    const size_t all = bytes * size_t(ranks);
+    const size_t sent = call.kind == Kind::ReduceScatter ? all : bytes;
+    const size_t received = call.kind == Kind::AllGather ? all : bytes;
+    if (bytes > 0) {
+        emulated_cuda_check_range("NCCL, send buffer", collective.send, sent);
+        emulated_cuda_check_range("NCCL, receive buffer", collective.receive, received);
+    }
+    return ncclSuccess;
+}
+
+ncclResult_t Communicator::launch(std::vector<Collective> collectives) {
+    if (blocking) {
+        return enqueue_all(collectives);
+    }
+    std::lock_guard<std::mutex> lock(mutex);
+    deferred.insert(deferred.end(), collectives.begin(), collectives.end());
+    return ncclInProgress;
+}
+
+ncclResult_t Communicator::enqueue_all(const std::vector<Collective>& collectives) {
+    for (const Collective& collective : collectives) {
+        const ncclResult_t result = enqueue(collective);
+        if (result != ncclSuccess) {
+            std::lock_guard<std::mutex> lock(mutex);
+            error = result;
+            return result;
+        }
+    }
+    return ncclSuccess;
+}
+
+ncclResult_t Communicator::enqueue(const Collective& collective) {
+    const std::shared_ptr<Communicator> self = shared_from_this();
+    std::lock_guard<std::mutex> lock(launch_mutex);
+    CUcontext before = nullptr;
+    cuCtxGetCurrent(&before);
+    cuCtxSetCurrent(collective.context);
+    const uint64_t sequence = ++launched;
+    in_flight++;
+    const CUresult submitted = emulated_cuda_enqueue(
+        collective.stream, "an NCCL collective", [self, collective, sequence] {
+            self->running++;
+            self->run(collective, sequence);
+            self->running--;
+            self->in_flight--;
+        });
+    cuCtxSetCurrent(before);
+    if (submitted == CUDA_SUCCESS) {
+        return ncclSuccess;
+    }
+    in_flight--;
+    set_last_error("the stream of a collective is not valid");
+    return ncclUnhandledCudaError;
+}
+
+ncclResult_t Communicator::finalize() {
+    const ncclResult_t state = blocking ? ncclSuccess : poll();
+    if (state != ncclSuccess) {
+        return state == ncclInProgress ? ncclInvalidArgument : state;
+    }
+    finalizing = true;
+    if (blocking) {
+        wait_until_idle();
+    }
+    return in_flight > 0 ? ncclInProgress : ncclSuccess;
+}
+
+void Communicator::wait_until_idle() {
+    while (in_flight > 0) {
+        usleep(100);
+    }
+}
+
+void Communicator::settle() {
+    while (initialized && poll() == ncclInProgress) {
+        usleep(100);
+    }
+    wait_until_idle();
+}
+
+// Operations that wait in streams for something else do nothing when their turn comes.
+void Communicator::abort() {
+    aborted = true;
+    while (running > 0) {
+        usleep(100);
+    }
+    leave();
+}
+
+void Communicator::leave() { segment->state(rank).left = 1; }
+
+}  // namespace emulated

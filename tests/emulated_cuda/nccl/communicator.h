@@ -1,0 +1,89 @@
+// A communicator: its life, and collectives as operations of CUDA streams.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "../cuda_abi.h"
+#include "segment.h"
+
+namespace emulated {
+
+struct Collective {
+    Call call;
+    const void* send;
+    void* receive;
+    CUstream stream;
+    // Current when the collective was called.
+    CUcontext context;
+};
+
+class Communicator : public std::enable_shared_from_this<Communicator> {
+public:
+    Communicator(Segment* segment, int ranks, int rank, bool blocking);
+
+    // As ncclCommGetAsyncError: also moves on what a non-blocking call began.
+    ncclResult_t poll();
+    // Waits, in a blocking communicator, until all ranks have attached.
+    ncclResult_t wait_for_ranks();
+    // Gives collectives to their streams, now or, where non-blocking, at a later poll.
+    ncclResult_t launch(std::vector<Collective> collectives);
+    // Ends as soon as everything that was launched is done.
+    ncclResult_t finalize();
+    void wait_until_idle();
+    // Waits for everything that was called, before the communicator is destroyed.
+    void settle();
+    // Ends everything at once.
+    void abort();
+    void leave();
+
+    ncclResult_t check(const Collective& collective) const;
+
+    const int ranks;
+    const int rank;
+    const bool blocking;
+
+private:
+    ncclResult_t poll_locked();
+    ncclResult_t enqueue(const Collective& collective);
+    ncclResult_t enqueue_all(const std::vector<Collective>& collectives);
+    void run(const Collective& collective, uint64_t sequence);
+    bool announce(const Call& call, uint64_t sequence);
+    void compare_calls(const Call& call);
+    bool exchange(const Collective& collective);
+    bool exchange_chunk(const Collective& collective, size_t first, size_t count);
+    void write_chunk(const Collective& collective, size_t first, size_t count);
+    void read_chunk(const Collective& collective, size_t first, size_t count);
+    void reduce_chunks(const Collective& collective, char* to, size_t offset, size_t count);
+    size_t chunk_elements(const Call& call) const;
+    // False when the communicator is aborted before the condition holds.
+    template <class Condition>
+    bool wait_until(Condition condition);
+    // Waits until a counter of every rank has a value.
+    bool wait_for_all(std::atomic<uint64_t> RankState::*counter, uint64_t value);
+
+    const std::unique_ptr<Segment> segment;
+    std::mutex mutex;
+    ncclResult_t error = ncclSuccess;
+    bool initialized = false;
+    std::atomic<bool> finalizing{false};
+    bool polled = false;
+    std::vector<Collective> deferred;
+    // Held while an operation gets its number and its place in a stream.
+    std::mutex launch_mutex;
+    uint64_t launched = 0;
+    // Of the operation that runs: there is one at a time.
+    uint64_t chunks = 0;
+    // Operations in streams, and those that streams have come to.
+    std::atomic<int> in_flight{0};
+    std::atomic<int> running{0};
+    std::atomic<bool> aborted{false};
+};
+
+// The text of ncclGetLastError.
+void set_last_error(const char* text);
+const char* last_error();
+
+}  // namespace emulated
