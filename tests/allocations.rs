@@ -9,6 +9,7 @@ mod support;
 
 use collectives::{Collective, Single, Threads};
 use counting::own_calls;
+use device::Device;
 use support::{SEVERAL_BUCKETS, Variant};
 use trainer::config::Config;
 use trainer::data::Source;
@@ -25,7 +26,8 @@ fn allocations_of_training(collective: &dyn Collective, threads: usize, variant:
     let source = Source::open(&config.workload.data, vocabulary, &config.base).unwrap();
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
     pool.install(|| {
-        let mut trainer = Trainer::new(&config, &source, collective, Injector::default()).unwrap();
+        let mut trainer =
+            Trainer::new(&config, &source, &Device::Host, collective, Injector::default()).unwrap();
         let mut step = || {
             trainer.time_step(|trainer| trainer.step(Requests::default())).unwrap();
         };

@@ -4,8 +4,18 @@ mod support;
 
 use support::run;
 
-const SUBCOMMANDS: [&str; 9] =
-    ["train", "workloads", "plan", "report", "data", "ckpt", "export", "completions", "man"];
+const SUBCOMMANDS: [&str; 10] = [
+    "train",
+    "workloads",
+    "plan",
+    "devices",
+    "report",
+    "data",
+    "ckpt",
+    "export",
+    "completions",
+    "man",
+];
 
 fn stdout(arguments: &[&str]) -> String {
     run(arguments).expect(0).stdout

@@ -7,6 +7,7 @@
 mod support;
 
 use collectives::{Collective, Mpi, MpiOptions};
+use device::Device;
 use safetensors::SafeTensors;
 use support::{Finished, Folder, finish, mpirun_test, run, text};
 use trainer::config::Config;
@@ -172,7 +173,8 @@ fn compare(transport: &str, ranks: usize) {
             let config = Config::load(workload, &overrides).unwrap();
             let vocabulary = config.workload.model.vocabulary;
             let source = Source::open(&config.workload.data, vocabulary, &config.base).unwrap();
-            let mut trainer = Trainer::new(&config, &source, &mpi, Injector::default()).unwrap();
+            let mut trainer =
+                Trainer::new(&config, &source, &Device::Host, &mpi, Injector::default()).unwrap();
             let step = |_| {
                 let stepped = trainer.step(Requests::default()).unwrap();
                 [stepped.loss.to_bits(), stepped.gradient_norm.to_bits()]

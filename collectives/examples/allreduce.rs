@@ -80,7 +80,7 @@ fn backend(
         group.barrier(Instant::now() + DEADLINE)?;
         let start = Instant::now();
         let deadline = start + DEADLINE;
-        group.run(Channel::Data, operation, buffer, deadline)?;
+        group.run(Channel::Data, operation, &mut *buffer, deadline)?;
         seconds.push(start.elapsed().as_secs_f64());
     }
     if group.rank() == 0 {

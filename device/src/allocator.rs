@@ -1,9 +1,10 @@
 //! Who allocates, and the ledger of what it was for.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::cuda::{self, Cuda};
 use crate::host::HostMemory;
-use crate::{DeviceBuffer, Element};
+use crate::{Device, DeviceBuffer, Element};
 
 /// Hands out zeroed buffers and records what they are for; or only records it.
 ///
@@ -11,8 +12,24 @@ use crate::{DeviceBuffer, Element};
 #[derive(Debug, Clone)]
 pub struct Allocator {
     purpose: &'static str,
-    is_counting: bool,
-    ledger: Arc<Mutex<Vec<Item>>>,
+    memory: Memory,
+    ledger: Arc<Mutex<Ledger>>,
+}
+
+/// Where buffers are made.
+#[derive(Debug, Clone)]
+enum Memory {
+    Host,
+    Cuda(Cuda),
+    /// Nowhere.
+    Counting,
+}
+
+#[derive(Debug, Default)]
+struct Ledger {
+    items: Vec<Item>,
+    /// The first allocation that a device refused.
+    failure: Option<cuda::Error>,
 }
 
 /// One line of the ledger.
@@ -27,21 +44,43 @@ pub struct Item {
 impl Allocator {
     /// Allocates in the host's memory.
     pub fn host() -> Self {
-        Self::new(false)
+        Self::new(Memory::Host)
+    }
+
+    /// Allocates in the memory of a device. After a failure buffers have no memory: ask
+    /// [`Self::outcome`] when all have been made.
+    pub fn cuda(device: &Cuda) -> Self {
+        Self::new(Memory::Cuda(device.clone()))
     }
 
     /// Allocates nothing: buffers have a length and no memory. For plans.
     pub fn counting() -> Self {
-        Self::new(true)
+        Self::new(Memory::Counting)
     }
 
-    fn new(is_counting: bool) -> Self {
-        Self { purpose: "other", is_counting, ledger: Arc::default() }
+    fn new(memory: Memory) -> Self {
+        Self { purpose: "other", memory, ledger: Arc::default() }
+    }
+
+    /// The device in whose memory buffers are; the host for those of a plan.
+    pub fn device(&self) -> Device {
+        match &self.memory {
+            Memory::Cuda(device) => Device::Cuda(device.clone()),
+            Memory::Host | Memory::Counting => Device::Host,
+        }
     }
 
     /// Whether buffers have no memory.
     pub fn is_counting(&self) -> bool {
-        self.is_counting
+        matches!(self.memory, Memory::Counting)
+    }
+
+    /// Whether all buffers that a device was asked for have memory.
+    ///
+    /// # Errors
+    /// The first allocation that failed.
+    pub fn outcome(&self) -> Result<(), cuda::Error> {
+        self.lock().failure.take().map_or(Ok(()), Err)
     }
 
     /// The same allocator, recording under this purpose.
@@ -53,15 +92,22 @@ impl Allocator {
     /// A buffer of `len` zeros that starts at a cache line. Pages of large buffers are the system's
     /// zero page until they are written.
     ///
-    /// Running out of memory ends the process, as for every collection: plans are for knowing
-    /// before.
+    /// Running out of the host's memory ends the process, as for every collection: plans are for
+    /// knowing before. For a device's see [`Self::outcome`].
     pub fn zeros<E: Element>(&self, len: usize) -> DeviceBuffer<E> {
         let bytes = (len as u64).saturating_mul(size_of::<E>() as u64);
         self.record(bytes);
-        if self.is_counting {
-            return DeviceBuffer::counted(len);
+        match &self.memory {
+            Memory::Host => DeviceBuffer::on_host(HostMemory::zeroed(len * size_of::<E>()), len),
+            Memory::Cuda(device) => match device.zeroed(len * size_of::<E>()) {
+                Ok(memory) => DeviceBuffer::on_cuda(memory, len),
+                Err(error) => {
+                    self.lock().failure.get_or_insert(error);
+                    DeviceBuffer::counted(len)
+                }
+            },
+            Memory::Counting => DeviceBuffer::counted(len),
         }
-        DeviceBuffer::on_host(HostMemory::zeroed(len * size_of::<E>()), len)
     }
 
     /// Records memory that something else allocates, such as a library.
@@ -69,16 +115,20 @@ impl Allocator {
         if bytes == 0 {
             return;
         }
-        let mut ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
-        match ledger.iter_mut().find(|item| item.purpose == self.purpose) {
+        let items = &mut self.lock().items;
+        match items.iter_mut().find(|item| item.purpose == self.purpose) {
             Some(item) => item.bytes = item.bytes.saturating_add(bytes),
-            None => ledger.push(Item { purpose: self.purpose, bytes }),
+            None => items.push(Item { purpose: self.purpose, bytes }),
         }
     }
 
     /// What was handed out so far by purpose, in the order in which each was first needed.
     pub fn items(&self) -> Vec<Item> {
-        self.ledger.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.lock().items.clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Ledger> {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// All that was handed out so far. What exceeds 64 bits fits nowhere, and stays so.

@@ -8,13 +8,14 @@ use std::ptr::NonNull;
 use std::slice;
 use std::sync::Arc;
 
+use crate::cuda::CudaMemory;
 use crate::host::HostMemory;
 use crate::{Element, Place, View, ViewMut};
 
 /// What keeps memory valid that something else made, such as a mapping of a file.
 pub type Keeper = Arc<dyn Any + Send + Sync>;
 
-/// `len` elements in one place, zeros at first. Starts at a cache line.
+/// `len` elements in one place, zeros at first. Starts at a cache line, on CUDA at 256 bytes.
 pub struct DeviceBuffer<E: Element> {
     memory: Memory,
     len: usize,
@@ -26,6 +27,8 @@ enum Memory {
     Host(HostMemory),
     /// Made and kept by something else.
     Kept { start: NonNull<u8>, _keeper: Keeper },
+    /// Of a CUDA device.
+    Cuda(CudaMemory),
     /// None: only its size was counted.
     Counted,
 }
@@ -38,6 +41,10 @@ unsafe impl<E: Element> Sync for DeviceBuffer<E> {}
 impl<E: Element> DeviceBuffer<E> {
     pub(crate) fn on_host(memory: HostMemory, len: usize) -> Self {
         Self { memory: Memory::Host(memory), len, element: PhantomData }
+    }
+
+    pub(crate) fn on_cuda(memory: CudaMemory, len: usize) -> Self {
+        Self { memory: Memory::Cuda(memory), len, element: PhantomData }
     }
 
     pub(crate) fn counted(len: usize) -> Self {
@@ -69,8 +76,9 @@ impl<E: Element> DeviceBuffer<E> {
 
     /// Where the memory is; `None` where only its size was counted.
     pub fn place(&self) -> Option<Place> {
-        match self.memory {
+        match &self.memory {
             Memory::Host(_) | Memory::Kept { .. } => Some(Place::Host),
+            Memory::Cuda(memory) => Some(Place::Cuda { ordinal: memory.device().ordinal() }),
             Memory::Counted => None,
         }
     }
@@ -94,29 +102,54 @@ impl<E: Element> DeviceBuffer<E> {
     }
 
     /// Runs `fill` on the elements, unless only their size was counted: for constructors that
-    /// write constants, which a plan runs as well.
+    /// write constants, which a plan runs as well. Elements of a device are filled on the host and
+    /// copied.
+    ///
+    /// # Panics
+    /// When the copy fails.
     #[must_use]
     pub fn filled(mut self, fill: impl FnOnce(&mut [E])) -> Self {
-        if self.place().is_some() {
-            fill(self.host_mut());
+        match &self.memory {
+            Memory::Host(_) | Memory::Kept { .. } => fill(self.host_mut()),
+            Memory::Cuda(memory) => {
+                let device = memory.device().clone();
+                let mut elements = vec![E::default(); self.len];
+                fill(&mut elements);
+                let written = device.write(self.view_mut(), &elements);
+                written.unwrap_or_else(|error| panic!("filling {self:?}: {error}"));
+            }
+            Memory::Counted => {}
         }
         self
     }
 
     /// All elements, lent.
+    ///
+    /// # Panics
+    /// When only their size was counted.
     pub fn view(&self) -> View<'_, E> {
-        self.host().into()
+        match &self.memory {
+            Memory::Cuda(memory) => View::on_cuda(memory.range(self.len)),
+            _ => self.host().into(),
+        }
     }
 
     /// All elements, lent to be written.
+    ///
+    /// # Panics
+    /// When only their size was counted.
     pub fn view_mut(&mut self) -> ViewMut<'_, E> {
-        self.host_mut().into()
+        match &self.memory {
+            Memory::Cuda(memory) => ViewMut::on_cuda(memory.range(self.len)),
+            _ => self.host_mut().into(),
+        }
     }
 
     fn start(&self) -> NonNull<E> {
         match &self.memory {
             Memory::Host(memory) => memory.start().cast(),
             Memory::Kept { start, .. } => start.cast(),
+            Memory::Cuda(_) => panic!("{self:?} is not in the host's memory"),
             Memory::Counted => panic!("{self:?} is of a plan: it has no memory"),
         }
     }
@@ -128,6 +161,7 @@ impl<E: Element> fmt::Debug for DeviceBuffer<E> {
         let memory = match &self.memory {
             Memory::Host(_) => "host",
             Memory::Kept { .. } => "host, kept",
+            Memory::Cuda(_) => "CUDA",
             Memory::Counted => "counted",
         };
         let element = std::any::type_name::<E>();

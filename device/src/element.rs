@@ -18,7 +18,7 @@ macro_rules! elements {
         )*
     };
 }
-elements!(u8, u32, half::bf16, f32, f64);
+elements!(u8, u32, u64, half::bf16, f32, f64);
 
 #[cfg(test)]
 mod tests {

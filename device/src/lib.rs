@@ -24,12 +24,15 @@
 
 mod allocator;
 mod buffer;
+pub mod cuda;
+mod device;
 mod element;
 mod host;
 mod view;
 
 pub use allocator::{Allocator, Item};
 pub use buffer::{DeviceBuffer, Keeper};
+pub use device::Device;
 pub use element::Element;
 pub use host::LINE_BYTES;
 pub use view::{View, ViewMut};
@@ -40,4 +43,9 @@ pub use view::{View, ViewMut};
 pub enum Place {
     /// Memory of the host, which the processor reads and writes directly.
     Host,
+    /// Memory of a CUDA device, which kernels of that device read and write.
+    Cuda {
+        /// The number of the device.
+        ordinal: usize,
+    },
 }

@@ -53,6 +53,18 @@ impl<'a> Weights<'a> {
     }
 }
 
+impl<'a> From<View<'a, f32>> for Weights<'a> {
+    fn from(weights: View<'a, f32>) -> Self {
+        Self::F32(weights)
+    }
+}
+
+impl<'a> From<View<'a, bf16>> for Weights<'a> {
+    fn from(weights: View<'a, bf16>) -> Self {
+        Self::Bf16(weights)
+    }
+}
+
 impl<'a> From<&'a [f32]> for Weights<'a> {
     fn from(weights: &'a [f32]) -> Self {
         Self::F32(weights.into())
@@ -138,10 +150,13 @@ pub trait Model: Send + std::fmt::Debug {
         None
     }
 
-    /// Returns the sum over all B x T targets of the cross-entropy in nats, and hands the gradient
-    /// of `scale` times that sum to the sink: it replaces every tensor's ([`Sums::Write`], in the
-    /// first micro-batch of a step, whatever was there) or is added to it. Padding between tensors
-    /// stays as it is.
+    /// Adds the sum over all B x T targets of the cross-entropy in nats to `loss`, one element on
+    /// the engine's device, and hands the gradient of `scale` times that sum to the sink: it
+    /// replaces every tensor's ([`Sums::Write`], in the first micro-batch of a step, whatever was
+    /// there) or is added to it. Padding between tensors stays as it is.
+    ///
+    /// On a device other than the host the work is only started when this returns, in the order of
+    /// the device's stream.
     ///
     /// # Errors
     /// When weights do not arrive or the engine's library fails; gradients are then unspecified.
@@ -151,10 +166,29 @@ pub trait Model: Send + std::fmt::Debug {
         batch: Batch<'_>,
         scale: f32,
         sums: Sums,
+        loss: ViewMut<'_, f64>,
         sink: &mut dyn StepSink,
-    ) -> Result<f64, Error>;
+    ) -> Result<(), Error>;
+
+    /// [`train`](Self::train) of an engine in the host's memory, which returns the loss.
+    ///
+    /// # Errors
+    /// Those of [`train`](Self::train).
+    fn train_on_host(
+        &mut self,
+        weights: &mut dyn WeightSource,
+        batch: Batch<'_>,
+        scale: f32,
+        sums: Sums,
+        sink: &mut dyn StepSink,
+    ) -> Result<f64, Error> {
+        let mut loss = [0.0];
+        self.train(weights, batch, scale, sums, loss.as_mut_slice().into(), sink)?;
+        Ok(loss[0])
+    }
 
     /// Returns the sum over all B x T targets of the cross-entropy in nats, without gradients.
+    /// Waits for the device.
     ///
     /// # Errors
     /// When weights do not arrive or the engine's library fails.

@@ -33,6 +33,9 @@ pub enum Error {
     /// Weights did not arrive; the error is that of their source.
     #[error(transparent)]
     Weights(Box<dyn std::error::Error + Send + Sync>),
+    /// A device or one of its libraries failed.
+    #[error(transparent)]
+    Device(#[from] device::cuda::Error),
     /// The candle engine failed.
     #[error("candle engine: {0}")]
     Candle(#[from] candle_core::Error),

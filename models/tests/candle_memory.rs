@@ -24,7 +24,7 @@ fn measure(config: &ModelConfig, micro_batch: MicroBatch) -> (u64, u64) {
     let batch = Batch { inputs: &tokens, targets: &tokens };
     let weights = &mut Weights::from(&weights[..]);
     let peak = peak_bytes(|| {
-        let trained = engine.train(weights, batch, 1.0, Sums::Write, &mut flat);
+        let trained = engine.train_on_host(weights, batch, 1.0, Sums::Write, &mut flat);
         trained.expect("the candle engine");
     });
     assert!(flat.values.iter().any(|value| *value != 0.0), "it did train");

@@ -86,7 +86,7 @@ fn relative_error(found: &[f32], exact: &[f32]) -> f64 {
 fn run(engine: &mut dyn Model, weights: &[f32], batch: Batch<'_>, scale: f32) -> (f64, Vec<f32>) {
     let mut flat = Flat::new(engine.layout());
     let loss = engine
-        .train(&mut Weights::from(weights), batch, scale, Sums::Write, &mut flat)
+        .train_on_host(&mut Weights::from(weights), batch, scale, Sums::Write, &mut flat)
         .expect("training");
     let evaluated = engine.evaluate(&mut Weights::from(weights), batch).expect("evaluation");
     assert_eq!(loss.to_bits(), evaluated.to_bits(), "train and evaluate give one loss");

@@ -122,6 +122,7 @@ impl From<models::Error> for Failure {
                 Ok(cause) => return (*cause).into(),
                 Err(cause) => models::Error::Weights(cause),
             },
+            models::Error::Device(cause) => return cause.into(),
             error => error,
         };
         let code = match &error {
@@ -139,6 +140,16 @@ impl From<collectives::Error> for Failure {
     fn from(error: collectives::Error) -> Self {
         let rank = error.missing_rank();
         Self { rank, ..Self::new(ExitCode::PeerLost, error) }
+    }
+}
+
+impl From<device::cuda::Error> for Failure {
+    /// The device or a library of it is missing or broken; or what this program does with it is
+    /// wrong.
+    fn from(error: device::cuda::Error) -> Self {
+        let is_of_machine = error.is_of_machine();
+        let code = if is_of_machine { ExitCode::Environment } else { ExitCode::Internal };
+        Self::new(code, error)
     }
 }
 

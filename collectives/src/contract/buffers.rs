@@ -62,7 +62,7 @@ pub fn ranges_complete_one_after_another(collective: &dyn Collective, terms: &Te
     let ranges = [0, 1, 2].map(|index| index * range_len..(index + 1) * range_len);
     let buffer = collective.buffer(&Allocator::host(), len, terms.deadline());
     let mut buffer = Incoming::new(collective, expect_ok(collective, "buffer", buffer));
-    buffer.get_mut(0..len).copy_from_slice(&filled::<f32>(rank, len));
+    buffer.get_mut(0..len).host().copy_from_slice(&filled::<f32>(rank, len));
     for round in 0..2 {
         for range in ranges.iter().rev() {
             let started = buffer.start(Operation::AllGather, range.clone());
@@ -72,7 +72,7 @@ pub fn ranges_complete_one_after_another(collective: &dyn Collective, terms: &Te
         for range in ranges.iter().rev() {
             let report = |timing: crate::Timing| completed_bytes += timing.bytes;
             expect_ok(collective, "wait", buffer.wait(range, terms.deadline(), report));
-            for (index, found) in buffer.get(range.clone()).iter().enumerate() {
+            for (index, found) in buffer.get(range.clone()).host().iter().enumerate() {
                 let expected = value(index / part, range.start + index);
                 assert_eq!(*found, f32::from(expected), "round {round}, element {index}");
             }
@@ -82,8 +82,8 @@ pub fn ranges_complete_one_after_another(collective: &dyn Collective, terms: &Te
         for range in &ranges {
             let own = range.start + rank * part..range.start + (rank + 1) * part;
             let elements = filled::<f32>(rank, len);
-            buffer.get_mut(range.clone()).fill(-1.0);
-            buffer.get_mut(own.clone()).copy_from_slice(&elements[own]);
+            buffer.get_mut(range.clone()).host().fill(-1.0);
+            buffer.get_mut(own.clone()).host().copy_from_slice(&elements[own]);
         }
     }
 }

@@ -40,7 +40,7 @@ pub fn outstanding_operations_overlap(collective: &dyn Collective, terms: &Terms
     scope(collective, |scope| {
         let start =
             |buffer| expect_ok(collective, "start", scope.start(Operation::AllReduceSum, buffer));
-        let pending = buffers.each_mut().map(|buffer| start(buffer));
+        let pending = buffers.each_mut().map(start);
         for pending in pending.into_iter().rev() {
             expect_ok(collective, "wait", pending.wait(terms.deadline()));
         }

@@ -177,7 +177,11 @@ fn check_order(
     let world = collective.world();
     let len = buffer.len();
     buffer.copy_from_slice(&rounded(rank, len));
-    expect_ok(collective, "a sum", collective.run(channel, operation, buffer, terms.deadline()));
+    expect_ok(
+        collective,
+        "a sum",
+        collective.run(channel, operation, &mut *buffer, terms.deadline()),
+    );
     let part = len / world;
     let is_whole = operation == Operation::AllReduceSum;
     let range = if is_whole { 0..len } else { rank * part..(rank + 1) * part };

@@ -3,6 +3,8 @@
 
 use std::time::Instant;
 
+use device::ViewMut;
+
 use super::collective::Collective;
 use super::dtype::Element;
 use super::error::Error;
@@ -15,11 +17,11 @@ impl dyn Collective + '_ {
     ///
     /// # Errors
     /// Those of [`Collective::submit`] and [`Collective::wait`].
-    pub fn run<E: Element>(
+    pub fn run<'a, E: Element>(
         &self,
         channel: Channel,
         operation: Operation,
-        buffer: &mut [E],
+        buffer: impl Into<ViewMut<'a, E>>,
         deadline: Instant,
     ) -> Result<Timing, Error> {
         // SAFETY: the exclusive borrow lasts through `wait`, which is called before anything else
@@ -57,6 +59,6 @@ impl dyn Collective + '_ {
     /// # Errors
     /// Those of [`Collective::submit`] and [`Collective::wait`].
     pub fn barrier(&self, deadline: Instant) -> Result<Timing, Error> {
-        self.run::<u8>(Channel::Control, Operation::Barrier, &mut [], deadline)
+        self.run::<u8>(Channel::Control, Operation::Barrier, ViewMut::default(), deadline)
     }
 }

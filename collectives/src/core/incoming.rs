@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 use std::slice;
 use std::time::Instant;
 
-use device::DeviceBuffer;
+use device::{DeviceBuffer, Place, View, ViewMut};
 
 use super::collective::{Collective, OUTSTANDING_MAX, Ticket};
 use super::dtype::Element;
@@ -28,11 +28,11 @@ use super::raw_buffer::RawBuffer;
 /// [at risk](Collective::memory_at_risk). Forgetting it only leaks.
 pub struct Incoming<'world, E: Element> {
     collective: &'world dyn Collective,
-    /// Keeps the memory. Never borrowed: it lends slices of everything, and these must not exist
-    /// while the backend writes to some of it.
+    /// Keeps the memory. In the host's memory it is never borrowed: it lends slices of everything,
+    /// and these must not exist while the backend writes to some of it.
     buffer: ManuallyDrop<DeviceBuffer<E>>,
-    /// Its first element; `None` for a buffer of a plan, which has no memory.
-    start: Option<NonNull<E>>,
+    /// Its first element, where that is in the host's memory.
+    host: Option<NonNull<E>>,
     /// In the order of their starts; no two ranges overlap.
     in_flight: VecDeque<InFlight>,
     has_failed: bool,
@@ -52,12 +52,12 @@ impl<'world, E: Element> Incoming<'world, E> {
     /// A buffer without operations. One that has no memory, because it is
     /// [of a plan](device::Allocator::counting), has no elements to access.
     pub fn new(collective: &'world dyn Collective, mut buffer: DeviceBuffer<E>) -> Self {
-        let has_memory = buffer.place().is_some();
-        let start = has_memory.then(|| NonNull::from(buffer.host_mut()).cast());
+        let is_on_host = buffer.place() == Some(Place::Host);
+        let host = is_on_host.then(|| NonNull::from(buffer.host_mut()).cast());
         Self {
             collective,
             buffer: ManuallyDrop::new(buffer),
-            start,
+            host,
             in_flight: VecDeque::with_capacity(OUTSTANDING_MAX),
             has_failed: false,
         }
@@ -132,32 +132,31 @@ impl<'world, E: Element> Incoming<'world, E> {
     /// # Panics
     /// When the range does not lie inside the buffer, when an operation on it is in flight, after a
     /// failure, and in a plan, where there is no memory.
-    pub fn get(&self, range: Range<usize>) -> &[E] {
-        let start = self.accessible(&range);
+    pub fn get(&self, range: Range<usize>) -> View<'_, E> {
+        self.require_accessible(&range);
+        let Some(start) = self.host else { return self.buffer.view().slice(range) };
         // SAFETY: inside the buffer, which lives as long as this; its elements are written by no
         // operation, and by nobody else while this is borrowed.
-        unsafe { slice::from_raw_parts(start.as_ptr(), range.len()) }
+        unsafe { slice::from_raw_parts(start.add(range.start).as_ptr(), range.len()) }.into()
     }
 
     /// The elements of a range, to be written.
     ///
     /// # Panics
     /// Like [`get`](Self::get).
-    pub fn get_mut(&mut self, range: Range<usize>) -> &mut [E] {
-        let start = self.accessible(&range);
+    pub fn get_mut(&mut self, range: Range<usize>) -> ViewMut<'_, E> {
+        self.require_accessible(&range);
+        let Some(start) = self.host else { return self.buffer.view_mut().slice(range) };
         // SAFETY: as in `get`; no operation reads them either, and this is borrowed exclusively.
-        unsafe { slice::from_raw_parts_mut(start.as_ptr(), range.len()) }
+        unsafe { slice::from_raw_parts_mut(start.add(range.start).as_ptr(), range.len()) }.into()
     }
 
-    /// The first element of a range that may be accessed.
-    fn accessible(&self, range: &Range<usize>) -> NonNull<E> {
+    /// Panics unless a range may be accessed.
+    fn require_accessible(&self, range: &Range<usize>) {
         let len = self.len();
         assert!(range.start <= range.end && range.end <= len, "{range:?} of {len} elements");
         assert!(!self.is_in_flight(range), "an operation on some of {range:?} is in flight");
         assert!(!self.has_failed, "an operation on the buffer failed: it is not to be used");
-        let Some(start) = self.start else { panic!("{:?} is of a plan: it has no memory", self) };
-        // SAFETY: at most one past the last element.
-        unsafe { start.add(range.start) }
     }
 
     /// The first operation that overlaps a range.

@@ -1,19 +1,23 @@
 //! The address of a caller's buffer, without its lifetime.
 #![allow(unsafe_code)]
 
+use std::num::NonZero;
 #[cfg(feature = "mpi")]
 use std::ops::Range;
 use std::ptr::NonNull;
 
+use device::{Place, ViewMut};
+
 use super::dtype::{Dtype, Element};
 
-/// Address, length and element type of a buffer that a caller lends to a backend.
+/// Address, place, length and element type of a buffer that a caller lends to a backend.
 ///
 /// Making one is harmless. Its validity is promised where it is given to
 /// [`Collective::submit`](crate::Collective::submit).
 #[derive(Debug, Clone, Copy)]
 pub struct RawBuffer {
     start: NonNull<u8>,
+    place: Place,
     len: usize,
     dtype: Dtype,
 }
@@ -22,15 +26,23 @@ pub struct RawBuffer {
 unsafe impl Send for RawBuffer {}
 
 impl RawBuffer {
-    /// The address of a slice.
-    pub fn of<E: Element>(buffer: &mut [E]) -> Self {
+    /// The address of a buffer.
+    pub fn of<'a, E: Element>(buffer: impl Into<ViewMut<'a, E>>) -> Self {
+        let buffer = buffer.into();
         let len = buffer.len();
-        Self { start: NonNull::from(buffer).cast(), len, dtype: E::DTYPE }
+        let place = buffer.place();
+        let start = match place {
+            Place::Host => NonNull::from(buffer.host()).cast(),
+            // Of no elements CUDA has no address.
+            _ => NonZero::new(buffer.cuda_address() as usize)
+                .map_or(NonNull::dangling(), NonNull::without_provenance),
+        };
+        Self { start, place, len, dtype: E::DTYPE }
     }
 
     /// No elements, for a barrier.
     pub fn empty() -> Self {
-        Self::of::<u8>(&mut [])
+        Self::of::<u8>(ViewMut::default())
     }
 
     /// A range of the elements.
@@ -40,12 +52,18 @@ impl RawBuffer {
     #[cfg(feature = "mpi")]
     pub(crate) fn slice(self, range: Range<usize>) -> Self {
         assert!(range.start <= range.end && range.end <= self.len, "{range:?} of {self:?}");
-        // SAFETY: inside the buffer or at its end.
-        let start = unsafe { self.start.add(range.start * self.dtype.bytes()) };
+        let offset = range.start * self.dtype.bytes();
+        let moved = |address: NonZero<usize>| address.checked_add(offset).expect("an address");
+        let start = self.start.map_addr(moved);
         Self { start, len: range.len(), ..self }
     }
 
-    /// Address of the first element.
+    /// Where the elements are.
+    pub fn place(self) -> Place {
+        self.place
+    }
+
+    /// Address of the first element, which the host can read only where that is its place.
     pub fn start(self) -> NonNull<u8> {
         self.start
     }

@@ -5,6 +5,8 @@ use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::time::Instant;
 
+use device::ViewMut;
+
 use super::collective::{Collective, OUTSTANDING_MAX, Ticket};
 use super::dtype::Element;
 use super::error::Error;
@@ -106,7 +108,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     pub fn start<E: Element>(
         &'scope self,
         operation: Operation,
-        buffer: &'scope mut [E],
+        buffer: impl Into<ViewMut<'scope, E>>,
     ) -> Result<Pending<'scope>, Error> {
         let collective = self.collective;
         let index = self.tickets.borrow_mut().vacancy().ok_or_else(|| Error::Full {

@@ -1,10 +1,21 @@
 //! Arguments that a rank can know to be wrong without asking the others. All backends check them.
 
+use device::Place;
+
 use super::error::Error;
 use super::operation::Operation;
 use super::raw_buffer::RawBuffer;
 
 impl Operation {
+    /// Whether a backend that reads and writes the host's memory may start the operation on a
+    /// buffer.
+    pub(crate) fn require_host(self, buffer: RawBuffer) -> Result<(), Error> {
+        match buffer.place() {
+            Place::Host => Ok(()),
+            place => Err(Error::Unsupported { operation: self, text: format!("in {place:?}") }),
+        }
+    }
+
     /// Whether this rank may start the operation on a buffer.
     pub(crate) fn validate(
         self,

@@ -186,7 +186,7 @@ fn bytes_are_gathered_from_one_owner() {
         // SAFETY: the same memory as bytes, used by nothing else here.
         let bytes = unsafe { std::slice::from_raw_parts_mut(start, 501) };
         bytes.fill(rank.local as u8 + 1);
-        let buffer = RawBuffer::of(bytes);
+        let buffer = RawBuffer::of(&mut *bytes);
         let partition = Partition::Whole { owner: 1, len: 501 };
         let mut runner = rank.runner(Sequence::AfterExchange);
         let stage = Stage { kind: StageKind::AllGather, buffer, partition };

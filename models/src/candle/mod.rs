@@ -12,7 +12,7 @@ use std::collections::HashMap;
 
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Result, Tensor, Var};
-use device::Allocator;
+use device::{Allocator, ViewMut};
 
 use crate::config::Family;
 use crate::layout::Segment;
@@ -156,13 +156,14 @@ impl Model for Candle {
         batch: Batch<'_>,
         scale: f32,
         sums: Sums,
+        loss: ViewMut<'_, f64>,
         sink: &mut dyn StepSink,
-    ) -> std::result::Result<f64, Error> {
+    ) -> std::result::Result<(), Error> {
         sink.enter(Pass::Forward);
         let variables = self.variables(weights)?;
         let tensors = variables.iter().map(|(name, v)| (name.clone(), v.as_tensor().clone()));
         let losses = self.losses(&tensors.collect(), batch)?;
-        let loss = sum(&losses)?;
+        loss.host()[0] += sum(&losses)?;
         sink.enter(Pass::Backward);
         let gradients = losses.sum_all()?.backward()?;
         for (index, segment) in self.layout.segments().iter().enumerate() {
@@ -170,7 +171,7 @@ impl Model for Candle {
             self.write_gradients(segment, &variables, &gradients, scale, sums, flat)?;
             sink.complete(index);
         }
-        Ok(loss)
+        Ok(())
     }
 
     fn evaluate(

@@ -8,6 +8,7 @@
 
 mod activations;
 mod block;
+mod cuda;
 mod linear;
 mod network;
 mod norm;
@@ -27,7 +28,7 @@ pub use probe::{ProbeProduct, probe_shapes};
 
 use std::ops::Range;
 
-use device::Allocator;
+use device::{Allocator, ViewMut};
 use half::bf16;
 use network::{Network, Sink, Source};
 use parameter_ranges::ParameterRanges;
@@ -49,6 +50,8 @@ pub struct Fused {
 enum Precise {
     F32(Network<f32>),
     Bf16(Network<bf16>),
+    CudaF32(cuda::Network<f32>),
+    CudaBf16(cuda::Network<bf16>),
 }
 
 impl Fused {
@@ -71,7 +74,7 @@ impl Fused {
     ) -> Result<Self, Error> {
         config.validate()?;
         config.check_micro_batch(micro_batch)?;
-        Ok(Self::with_options(config, layout, micro_batch, options.into(), allocator))
+        Self::with_options(config, layout, micro_batch, options.into(), allocator)
     }
 
     /// Not generic, so that the network's code is compiled in this crate alone.
@@ -81,19 +84,24 @@ impl Fused {
         micro_batch: MicroBatch,
         options: Options,
         allocator: &Allocator,
-    ) -> Self {
+    ) -> Result<Self, Error> {
         let size = Size::new(config, micro_batch, options);
         let ranges = ParameterRanges::new(&layout, config);
-        let network = match options.compute {
-            Compute::F32 => Precise::F32(Network::new(allocator, config, size, ranges)),
-            Compute::Bf16 => Precise::Bf16(Network::new(allocator, config, size, ranges)),
+        let network = match (options.compute, options.on_cuda) {
+            (Compute::F32, false) => Precise::F32(Network::new(allocator, config, size, ranges)),
+            (Compute::Bf16, false) => Precise::Bf16(Network::new(allocator, config, size, ranges)),
+            (Compute::F32, true) => {
+                Precise::CudaF32(cuda::Network::new(allocator, config, size, ranges)?)
+            }
+            (Compute::Bf16, true) => {
+                Precise::CudaBf16(cuda::Network::new(allocator, config, size, ranges)?)
+            }
         };
-        Self { layout, network }
+        Ok(Self { layout, network })
     }
 
-    fn source<'a>(&self, weights: &'a mut dyn WeightSource) -> EngineSource<'a> {
+    fn check_weights(&self, weights: &dyn WeightSource) {
         assert_eq!(weights.flat_len(), self.layout.len(), "weights laid out as the engine's");
-        EngineSource(weights)
     }
 }
 
@@ -118,6 +126,8 @@ impl std::fmt::Debug for Fused {
         let size = match &self.network {
             Precise::F32(network) => network.size(),
             Precise::Bf16(network) => network.size(),
+            Precise::CudaF32(network) => network.size(),
+            Precise::CudaBf16(network) => network.size(),
         };
         formatter.debug_struct("Fused").field("size", &size).finish_non_exhaustive()
     }
@@ -129,10 +139,11 @@ impl Model for Fused {
     }
 
     fn meter(&mut self) -> Option<&mut Meter> {
-        Some(match &mut self.network {
-            Precise::F32(network) => network.meter(),
-            Precise::Bf16(network) => network.meter(),
-        })
+        match &mut self.network {
+            Precise::F32(network) => Some(network.meter()),
+            Precise::Bf16(network) => Some(network.meter()),
+            Precise::CudaF32(_) | Precise::CudaBf16(_) => None,
+        }
     }
 
     fn train(
@@ -141,21 +152,31 @@ impl Model for Fused {
         batch: Batch<'_>,
         scale: f32,
         sums: Sums,
+        loss: ViewMut<'_, f64>,
         sink: &mut dyn StepSink,
-    ) -> Result<f64, Error> {
-        let mut weights = self.source(weights);
-        let sink = &mut EngineSink(sink);
-        match &mut self.network {
-            Precise::F32(network) => network.train(&mut weights, batch, scale, sums, sink),
-            Precise::Bf16(network) => network.train(&mut weights, batch, scale, sums, sink),
-        }
+    ) -> Result<(), Error> {
+        self.check_weights(weights);
+        let (source, host_sink) = (&mut EngineSource(weights), &mut EngineSink(sink));
+        loss.host()[0] += match &mut self.network {
+            Precise::F32(network) => network.train(source, batch, scale, sums, host_sink)?,
+            Precise::Bf16(network) => network.train(source, batch, scale, sums, host_sink)?,
+            Precise::CudaF32(network) => {
+                return network.train(weights, batch, scale, sums, loss, sink);
+            }
+            Precise::CudaBf16(network) => {
+                return network.train(weights, batch, scale, sums, loss, sink);
+            }
+        };
+        Ok(())
     }
 
     fn evaluate(&mut self, weights: &mut dyn WeightSource, batch: Batch<'_>) -> Result<f64, Error> {
-        let mut weights = self.source(weights);
+        self.check_weights(weights);
         match &mut self.network {
-            Precise::F32(network) => network.evaluate(&mut weights, batch),
-            Precise::Bf16(network) => network.evaluate(&mut weights, batch),
+            Precise::F32(network) => network.evaluate(&mut EngineSource(weights), batch),
+            Precise::Bf16(network) => network.evaluate(&mut EngineSource(weights), batch),
+            Precise::CudaF32(network) => network.evaluate(weights, batch),
+            Precise::CudaBf16(network) => network.evaluate(weights, batch),
         }
     }
 }

@@ -11,12 +11,14 @@ pub struct Options {
     pub recompute: bool,
     /// Threads that work is divided for: those of the rayon pool that the engine is called in.
     pub threads: usize,
+    /// Whether a CUDA device computes: that of the allocator.
+    pub on_cuda: bool,
 }
 
 impl From<Compute> for Options {
     /// All activations are saved, and the current pool computes.
     fn from(compute: Compute) -> Self {
         let threads = rayon::current_num_threads();
-        Self { compute, recompute: false, threads }
+        Self { compute, recompute: false, threads, on_cuda: false }
     }
 }

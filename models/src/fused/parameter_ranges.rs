@@ -46,8 +46,8 @@ impl<T: Float> AffineMut<'_, T> {
 /// Ranges of a weight and its bias in their segment.
 #[derive(Debug, Clone)]
 pub(super) struct AffineRanges {
-    weight: Range<usize>,
-    bias: Option<Range<usize>>,
+    pub(super) weight: Range<usize>,
+    pub(super) bias: Option<Range<usize>>,
 }
 
 impl AffineRanges {
@@ -85,8 +85,8 @@ impl BlockRanges {
 #[derive(Debug, Clone)]
 pub(super) struct EmbeddingRanges {
     pub(super) segment: SegmentRange,
-    tokens: Range<usize>,
-    positions: Option<Range<usize>>,
+    pub(super) tokens: Range<usize>,
+    pub(super) positions: Option<Range<usize>>,
 }
 
 impl EmbeddingRanges {
@@ -115,7 +115,7 @@ pub(super) struct HeadRanges {
     pub(super) segment: SegmentRange,
     /// Whether it is the token table, whose gradient is complete after the embeddings'.
     pub(super) is_tied: bool,
-    table: Range<usize>,
+    pub(super) table: Range<usize>,
 }
 
 impl HeadRanges {

@@ -110,6 +110,11 @@ impl Layout {
     pub fn tensor(&self, name: &str) -> Option<&Tensor> {
         self.tensors.iter().find(|tensor| tensor.name == name)
     }
+
+    /// The index of the tensor that an element of a flat buffer belongs to; `None` for padding.
+    pub fn tensor_at(&self, element: usize) -> Option<usize> {
+        self.tensors.iter().position(|tensor| tensor.range.contains(&element))
+    }
 }
 
 #[cfg(test)]

@@ -30,12 +30,15 @@ pub mod embedding;
 mod float;
 pub mod gelu;
 pub mod gradient_norm;
+pub(crate) mod kernels;
 pub mod layer_norm;
 pub mod matmul;
+pub(crate) mod norm;
 pub mod rms_norm;
 pub mod rope;
-mod row_sums;
+pub(crate) mod row_sums;
 pub(crate) mod simd;
+pub mod step;
 pub mod swiglu;
 #[cfg(test)]
 pub(crate) mod testing;

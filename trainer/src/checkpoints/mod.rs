@@ -85,9 +85,8 @@ impl Checkpointer {
     /// Restores the newest usable checkpoint into the trainer; `None` without a checkpoint.
     pub(crate) fn resume(&mut self, trainer: &mut Trainer<'_>) -> Outcome<Option<u64>> {
         let ranks = trainer.ranks().with_timeout(self.config.deadline);
-        let mut parts = state_map::held(trainer.state_mut());
-        let restored = self.store.resume(&mut parts, &ranks)?;
-        drop(parts);
+        let restored = trainer
+            .fill_state(|state| Ok(self.store.resume(&mut state_map::held(state), &ranks)?))?;
         let Some(restored) = restored else { return Ok(None) };
         for rejected in &restored.rejected {
             let text = format!("checkpoint {rejected} is not usable, trying an older one");
@@ -198,12 +197,13 @@ impl Checkpointer {
         let step = trainer.completed_steps();
         self.finish_retention();
         let ranks = trainer.ranks().with_timeout(self.config.deadline);
-        let parts = state_map::saved(trainer.state());
+        let state = trainer.state_on_host()?;
+        let parts = state_map::saved(&state);
         let request = Save {
             step,
             attempt: self.attempt,
             parts: &parts,
-            state: &json!(trainer.state().progress),
+            state: &json!(trainer.progress()),
             parent: self.parent.as_deref(),
             veto,
         };

@@ -3,7 +3,7 @@
 use checkpoint::{Dtype, Part, PartMut, TensorBox};
 use models::Layout;
 
-use crate::step::{Piece, State, StateBuffersMut, WEIGHTS};
+use crate::step::{Piece, StateBuffers, StateBuffersMut, WEIGHTS};
 
 /// Name of a buffer's tensor in a checkpoint.
 fn name_in_checkpoint(prefix: &str, tensor: &str) -> String {
@@ -16,12 +16,12 @@ pub(crate) fn weight_in_checkpoint(tensor: &str) -> String {
 }
 
 /// What this rank saves: its part of every bucket, so that each element is written by one rank.
-pub(crate) fn saved<'state>(state: &'state State<'_>) -> Vec<Part<'state>> {
+pub(crate) fn saved<'state>(state: &'state StateBuffers<'_>) -> Vec<Part<'state>> {
     let mut parts = Vec::new();
-    for buffer in state.buffers() {
+    for buffer in &state.buffers {
         for piece in state.shard.saved() {
             let mut data = &buffer.elements[buffer.order.of(&piece)];
-            for tensor in boxes(buffer.prefix, &state.layout, &piece) {
+            for tensor in boxes(buffer.prefix, state.layout, &piece) {
                 let (own, rest) = data.split_at(tensor.elements());
                 parts.push(Part { tensor, data: bytemuck::cast_slice(own) });
                 data = rest;
@@ -32,9 +32,9 @@ pub(crate) fn saved<'state>(state: &'state State<'_>) -> Vec<Part<'state>> {
 }
 
 /// The state that this rank holds, to be filled from a checkpoint of any world size.
-pub(crate) fn held<'state>(state: &'state mut State<'_>) -> Vec<PartMut<'state>> {
+pub(crate) fn held(state: StateBuffersMut<'_>) -> Vec<PartMut<'_>> {
     let mut parts = Vec::new();
-    let StateBuffersMut { shard, layout, buffers } = state.buffers_mut();
+    let StateBuffersMut { shard, layout, buffers } = state;
     for buffer in buffers {
         let mut rest = buffer.elements;
         let mut position = 0;

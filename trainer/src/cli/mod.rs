@@ -3,6 +3,7 @@
 mod checkpoints;
 mod completions;
 mod data;
+mod devices;
 mod export;
 mod man;
 mod plan;
@@ -54,6 +55,7 @@ enum Command {
     Train(Box<train::Train>),
     Workloads(workloads::Workloads),
     Plan(plan::Plan),
+    Devices(devices::Devices),
     Report(report::Report),
     Data(data::Data),
     Ckpt(checkpoints::Ckpt),
@@ -78,6 +80,7 @@ pub fn main() -> ExitCode {
         }
         Command::Workloads(workloads) => workloads.run(),
         Command::Plan(plan) => plan.run(),
+        Command::Devices(devices) => devices.run(),
         Command::Report(report) => report.run(),
         Command::Data(data) => data.run(),
         Command::Ckpt(ckpt) => ckpt.run(),

@@ -98,6 +98,13 @@ fn table(plan: &RankPlan, local: usize) -> String {
     let available = plan.available_bytes.map_or("unknown".to_owned(), mebibytes);
     table.add_row(["available here".to_owned(), available]);
     table.add_row(["one checkpoint, all ranks".to_owned(), mebibytes(plan.checkpoint_bytes)]);
+    if let Some(device) = &plan.device {
+        table.add_row(["", ""]).add_row(["one rank on its device", "MiB"]);
+        for item in &device.plan.items {
+            table.add_row([item.purpose.to_owned(), mebibytes(item.bytes)]);
+        }
+        table.add_row(["total on the device".to_owned(), mebibytes(device.total_bytes)]);
+    }
     if let Some(column) = table.column_mut(1) {
         column.set_cell_alignment(CellAlignment::Right);
     }

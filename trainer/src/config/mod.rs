@@ -191,6 +191,15 @@ impl Config {
             compute: self.workload.precision.compute,
             recompute: self.settings.run.recompute,
             threads,
+            on_cuda: self.settings.run.device == Device::Cuda,
+        }
+    }
+
+    /// How long to measure the matmul rate: only the processor's can be measured so far.
+    pub(crate) fn matmul_probe_time(&self) -> Duration {
+        match self.settings.run.device {
+            Device::Cpu => self.settings.telemetry.matmul_probe,
+            Device::Cuda => Duration::ZERO,
         }
     }
 
@@ -255,6 +264,9 @@ fn validate(workload: &Workload, settings: &Settings) -> Outcome<()> {
     workload.validate()?;
     workload.batch.accumulation(1)?; // what one rank cannot divide, no world can
     settings.validate()?;
+    if settings.run.engine == Engine::Candle && settings.run.device == Device::Cuda {
+        return Err(invalid("run.engine", "candle", "fused with run.device = cuda"));
+    }
     let compute = workload.precision.compute;
     if settings.run.engine == Engine::Candle && compute != Compute::F32 {
         return Err(invalid("precision.compute", compute, "f32 with run.engine = candle"));

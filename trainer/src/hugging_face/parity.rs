@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use collectives::{Bucket, BucketPlan, Single};
-use device::{Allocator, ViewMut};
+use device::{Allocator, Device, View, ViewMut};
 use models::candle::Candle;
 use models::fused::Fused;
 use models::workload::Compute;
@@ -21,7 +21,6 @@ use super::Import;
 use super::tensor_mapping::{hf_tensors, transpose};
 use crate::config::Config;
 use crate::ranks::Ranks;
-use crate::step::gradients::squares_of_parts;
 use crate::step::optimizer::Optimizer;
 use crate::step::shard::Shard;
 use crate::step::state::State;
@@ -141,7 +140,8 @@ impl Case {
         let mut weights = vec![0.0; self.layout.len()];
         let import = Import::open(&self.folder, &workload.model).unwrap();
         import.load(&workload.model, &self.layout, &mut weights).unwrap();
-        state.set_weights(&weights);
+        let mut ops = models::ops::step::on(&Device::Host).unwrap();
+        state.set_weights(weights.as_slice().into(), &*ops).unwrap();
         let optimizer = Optimizer::new(workload.optimizer, workload.schedule.clone(), &self.layout);
         let targets = (self.numbers.sequences * self.numbers.sequence_tokens) as f64;
         let mut errors = Errors::default();
@@ -153,17 +153,24 @@ impl Case {
             let values = vec![0.0; self.layout.len()];
             let mut gradient = FlatGradient { layout: &self.layout, values };
             let scale = (1.0 / targets) as f32;
-            let loss =
-                engine.train(&mut state.engine_weights(), batch, scale, Sums::Write, &mut gradient);
+            let loss = engine.train_on_host(
+                &mut state.engine_weights(),
+                batch,
+                scale,
+                Sums::Write,
+                &mut gradient,
+            );
             let loss = loss.unwrap() / targets;
             let error = (loss / expected - 1.0).abs();
             if step == 0 {
                 errors = Errors { loss: error, ..self.gradient_errors(&gradient.values) };
             }
             errors.steps = worse(errors.steps, error);
-            let norm = squares_of_parts(&shard(), &gradient.values).sqrt();
-            let update = optimizer.update(step as u64, norm);
-            state.update(&update, &gradient.values).unwrap();
+            let values = View::from(gradient.values.as_slice());
+            let mut squares = [0.0];
+            ops.add_squares((&mut squares).into(), values).unwrap();
+            let update = optimizer.update(step as u64, squares[0].sqrt());
+            state.update(&update, values, &*ops).unwrap();
         }
         errors
     }

@@ -11,11 +11,11 @@ use launch::ThreadPlan;
 use models::memory::{self, MemoryPlan};
 use serde::Serialize;
 
-use crate::config::{Config, Engine};
+use crate::config::{Config, Device, Engine};
 use crate::failure::{ExitCode, Failure, Outcome};
 use crate::hugging_face::BUFFER_BYTES;
 use crate::ranks::Ranks;
-use crate::step::{allocate, placed_layout};
+use crate::step::{Allocators, allocate, placed_layout};
 use crate::timing::probe::MatmulProbe;
 use crate::timing::profile;
 use advice::Advice;
@@ -47,10 +47,23 @@ pub(crate) struct RankPlan {
     pub(crate) available_bytes: Option<u64>,
     /// Whether the ranks of one machine fit into that.
     pub(crate) fits: bool,
-    /// Every item of the plan.
+    /// Every item in the host's memory.
     pub(crate) plan: MemoryPlan,
+    /// Memory of the device, where that is not the host.
+    pub(crate) device: Option<DevicePlan>,
     #[serde(skip)]
     advice: Advice,
+}
+
+/// What one rank holds in the memory of its CUDA device.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct DevicePlan {
+    /// All items together.
+    pub(crate) total_bytes: u64,
+    /// Free for this rank, where it has a device.
+    pub(crate) available_bytes: Option<u64>,
+    /// Every item.
+    pub(crate) plan: MemoryPlan,
 }
 
 /// How the ranks of a run are distributed over machines.
@@ -76,11 +89,17 @@ impl RankPlan {
         let JobShape { world, local, threads, .. } = shape;
         let (layout, buckets) = placed_layout(config, world);
         check_bucket_count(config, buckets.buckets.len())?;
-        let allocator = Allocator::counting();
+        let allocators = Allocators::counting(config);
+        let allocator = allocators.host.clone();
         let single = Single::new();
         let alone = Ranks::new(&single, Duration::ZERO);
-        allocate(config, world, threads, alone, &allocator)?;
-        let activation_bytes = MemoryPlan::from(&allocator).working_bytes();
+        allocate(config, world, threads, alone, &allocators)?;
+        if is_on_cuda(config) {
+            let libraries = allocators.device.for_purpose("kernels and libraries");
+            libraries.record(CUDA_LIBRARIES_BYTES);
+        }
+        let trained = MemoryPlan::from(&allocators.device);
+        let activation_bytes = trained.working_bytes();
         let largest_bucket = buckets.buckets.iter().map(|bucket| bucket.range.len()).max();
         count_communication(shape, largest_bucket.unwrap_or(0), &allocator);
         count_between_steps(config, shape, layout.len(), profile_step, &allocator);
@@ -95,8 +114,8 @@ impl RankPlan {
             parameters: layout.parameters() as u64,
             flops_per_token_causal: flops.causal,
             flops_per_token_full: flops.full,
-            weight_bytes: plan.bytes_of(&[memory::WEIGHTS, memory::MASTER_WEIGHTS]),
-            optimizer_bytes: plan.bytes_of(&[memory::FIRST_MOMENT, memory::SECOND_MOMENT]),
+            weight_bytes: trained.bytes_of(&[memory::WEIGHTS, memory::MASTER_WEIGHTS]),
+            optimizer_bytes: trained.bytes_of(&[memory::FIRST_MOMENT, memory::SECOND_MOMENT]),
             activation_bytes,
             activation_tolerance: is_estimate.then_some(models::candle::ACTIVATION_TOLERANCE),
             checkpoint_bytes: CHECKPOINT_BYTES * layout.parameters() as u64,
@@ -104,12 +123,32 @@ impl RankPlan {
             available_bytes,
             fits: available_bytes.is_none_or(|bytes| total_bytes <= bytes / local as u64),
             plan,
+            device: is_on_cuda(config).then_some(DevicePlan {
+                total_bytes: trained.total_bytes(),
+                available_bytes: None,
+                plan: trained,
+            }),
             advice: Advice::new(config, world, local),
         })
     }
 
+    /// The same on a device of which so much is free for this rank.
+    pub(crate) fn with_device_memory(mut self, available_bytes: u64) -> Self {
+        if let Some(device) = &mut self.device {
+            device.available_bytes = Some(available_bytes);
+            self.fits &= device.total_bytes <= available_bytes;
+        }
+        self
+    }
+
     /// Fails if the ranks of this machine do not fit, before anything is allocated.
     pub(crate) fn require(&self, local: usize) -> Outcome<()> {
+        if let Some(DevicePlan { available_bytes: Some(available), plan, .. }) = &self.device
+            && let Some(message) = self.advice.error(plan, *available)
+        {
+            let error = anyhow::anyhow!("the device's memory does not suffice: {message}");
+            return Err(Failure::new(ExitCode::Environment, error));
+        }
         let Some(available) = self.available_bytes else { return Ok(()) };
         match self.advice.error(&self.plan, available / local as u64) {
             None => Ok(()),
@@ -127,6 +166,10 @@ pub(crate) fn compute_threads(config: &Config, local: usize) -> usize {
     ThreadPlan::of_first_rank(local, threads).threads
 }
 
+fn is_on_cuda(config: &Config) -> bool {
+    config.settings.run.device == Device::Cuda
+}
+
 /// All buckets and one vote may be in flight at the same time.
 fn check_bucket_count(config: &Config, buckets: usize) -> Outcome<()> {
     if buckets < OUTSTANDING_MAX {
@@ -137,6 +180,10 @@ fn check_bucket_count(config: &Config, buckets: usize) -> Outcome<()> {
     let found = format!("{bytes} ({buckets} buckets)");
     Err(models::Error::invalid("collectives.bucket_bytes", found, expected).into())
 }
+
+/// Kernels of this program and of cuBLASLt, which are loaded when they are first used, and buffers
+/// of NCCL: a reserve that was not measured yet.
+const CUDA_LIBRARIES_BYTES: u64 = 512 << 20;
 
 /// Bytes per parameter in a checkpoint: the master weight and both moments, f32.
 const CHECKPOINT_BYTES: u64 = 3 * size_of::<f32>() as u64;
@@ -172,12 +219,14 @@ fn count_between_steps(
     profile_step: Option<u64>,
     allocator: &Allocator,
 ) {
-    let probe_time = config.settings.telemetry.matmul_probe;
+    let probe_time = config.matmul_probe_time();
     let probe = MatmulProbe::new(&config.workload, probe_time);
     let saved_bytes = CHECKPOINT_BYTES * (buffer_elements / shape.world) as u64;
+    // A device's state is copied to the host to be saved.
+    let copied_bytes = if is_on_cuda(config) { saved_bytes } else { 0 };
     let import_bytes = config.settings.run.init_from.as_ref().map_or(0, |_| BUFFER_BYTES as u64);
     let peak = [
-        CHECKPOINT_WRITER_BYTES.min(saved_bytes),
+        copied_bytes + CHECKPOINT_WRITER_BYTES.min(saved_bytes),
         import_bytes,
         if probe_time.is_zero() { 0 } else { probe.planned_bytes(shape.threads) },
         profile::planned_bytes(profile_step, &probe, shape.local, shape.threads),
@@ -272,8 +321,9 @@ mod tests {
             let single = Single::new();
             let ranks = Ranks::new(&single, Duration::from_secs(1));
             let items = |allocator: Allocator| {
-                allocate(&config, 1, 2, ranks, &allocator).unwrap();
-                allocator.items()
+                let allocators = Allocators { device: allocator.clone(), host: allocator };
+                allocate(&config, 1, 2, ranks, &allocators).unwrap();
+                allocators.host.items()
             };
             assert_eq!(items(Allocator::host()), items(Allocator::counting()));
         }

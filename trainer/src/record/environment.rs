@@ -1,5 +1,6 @@
 //! The machine and the software that a run ran on.
 
+use device::cuda::Versions;
 use serde::{Deserialize, Serialize};
 
 /// The environment of rank 0; `null` for what is unknown.
@@ -14,6 +15,9 @@ pub struct Environment {
     /// Instruction set of our matmul in the precision of the run on rank 0, as chosen at run time;
     /// `null` where the engine has a matmul of its own. Each rank's is in `ranks`.
     pub matmul_kernel: Option<String>,
+    /// Versions of the driver and of CUDA's libraries that the run uses on rank 0; `null` without
+    /// a GPU.
+    pub cuda: Option<Versions>,
     /// The machine under rank 0.
     #[serde(flatten)]
     pub machine: launch::Machine,
@@ -21,13 +25,18 @@ pub struct Environment {
 
 impl Environment {
     /// Reads it on this machine.
-    pub fn read(mpi_library: Option<String>, matmul_kernel: Option<String>) -> Self {
+    pub fn read(
+        mpi_library: Option<String>,
+        matmul_kernel: Option<String>,
+        cuda: Option<Versions>,
+    ) -> Self {
         let commit = env!("YARDSTICK_COMMIT"); // from build.rs, empty where it is unknown
         Self {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             commit: (!commit.is_empty()).then(|| commit.to_owned()),
             mpi_library,
             matmul_kernel,
+            cuda,
             machine: launch::Machine::read(),
         }
     }

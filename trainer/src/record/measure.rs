@@ -41,7 +41,7 @@ impl Record {
         let attempt = series.measured().next().map_or(0, |sample| sample.attempt);
         let measured = self.attempts.iter().find(|other| other.number == attempt);
         let rates = Clocks::of(series, measured.map_or(series.world, |attempt| attempt.world));
-        // The matmul rate was measured in this attempt; others may have run on other machines.
+        // Matmul rate and peak are of this attempt; others may have run on other machines.
         let is_last = self.attempts.last().is_none_or(|last| last.number == attempt);
         let mfu = |flops_per_token: f64, available: f64| {
             rates.step.per_rank * flops_per_token / available
@@ -49,7 +49,7 @@ impl Record {
         self.phases = Some(phases(series));
         self.tokens_per_second = Some(rates);
         if let Some(flops) = reference.flops_per_token {
-            let peak = reference.peak_flops_per_second;
+            let peak = reference.peak_flops_per_second.filter(|_| is_last);
             self.mfu_causal = peak.map(|peak| mfu(flops.causal, peak));
             self.mfu_full = peak.map(|peak| mfu(flops.full, peak));
             let matmul = reference.matmul_flops_per_second.filter(|_| is_last);

@@ -1,5 +1,7 @@
 //! One anomaly that lists the figures of a record that are `null` because they are unknown.
 
+use device::cuda::DeviceProperties;
+
 use super::Record;
 use super::sections::Anomaly;
 
@@ -14,7 +16,7 @@ impl Record {
     /// reach.
     pub fn note_missing(&mut self) {
         self.anomalies.retain(|anomaly| !anomaly.text.starts_with(MISSING));
-        let parts = [self.missing_matmul_rate(), self.missing_machine()];
+        let parts = [self.missing_matmul_rate(), self.missing_peak(), self.missing_machine()];
         let parts: Vec<_> = parts.into_iter().flatten().collect();
         if !parts.is_empty() {
             let text = format!("{MISSING}{}", parts.join("; "));
@@ -24,7 +26,20 @@ impl Record {
 
     fn missing_matmul_rate(&self) -> Option<String> {
         let is_missing = self.steps.is_some() && self.mfu_measured.is_none();
+        let is_missing = is_missing && self.gpu().is_none(); // measured on processors alone
         is_missing.then(|| "mfu_measured (the measured attempt recorded no matmul rate)".to_owned())
+    }
+
+    fn missing_peak(&self) -> Option<String> {
+        let name = &self.gpu()?.name;
+        let is_missing = self.steps.is_some() && self.mfu_causal.is_none();
+        is_missing
+            .then(|| format!("mfu_causal and mfu_full (no published peak of {name} is known)"))
+    }
+
+    /// The GPU of rank 0.
+    fn gpu(&self) -> Option<&DeviceProperties> {
+        self.ranks.first()?.device.as_ref()
     }
 
     fn missing_machine(&self) -> Option<String> {

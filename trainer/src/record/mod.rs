@@ -10,6 +10,7 @@ mod error_file;
 mod json;
 mod measure;
 mod missing;
+pub(crate) mod peaks;
 mod rank_anomalies;
 mod sections;
 pub(crate) mod steps;
@@ -39,7 +40,7 @@ use crate::timing::phase::ByPhase;
 use checkpoint::durable::IoError;
 
 /// Version of the record's schema. A reader refuses others.
-pub const SCHEMA: u32 = 2;
+pub const SCHEMA: u32 = 3;
 
 /// The record of a run. The order of the fields is the order in the file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -171,7 +172,7 @@ impl Record {
         if versioned.schema != u64::from(SCHEMA) {
             return Err(Error::Schema { path, found: versioned.schema, supported: SCHEMA });
         }
-        json::parse(&path, &bytes, "a record of schema 2")
+        json::parse(&path, &bytes, "a record of schema 3")
     }
 }
 

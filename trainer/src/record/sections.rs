@@ -1,5 +1,6 @@
 //! The sections of a record.
 
+use device::cuda::DeviceProperties;
 use serde::{Deserialize, Serialize};
 
 use crate::timing::phase::{Phase, PhaseTimes};
@@ -79,7 +80,9 @@ pub struct RankRecord {
     /// Instruction set of our matmul in the precision of the run, as chosen at run time; `null`
     /// where the engine has a matmul of its own.
     pub matmul_kernel: Option<String>,
-    /// Planned peak memory, given whether the ranks of its node share memory.
+    /// The GPU that it computes on; `null` where the processor does.
+    pub device: Option<DeviceProperties>,
+    /// Planned peak memory of the host, given whether the ranks of its node share memory.
     pub planned_bytes: u64,
     /// Nanoseconds in each phase over all its steps; `null` until the attempt ends.
     pub phases_ns: Option<PhaseTimes>,

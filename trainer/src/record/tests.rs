@@ -14,6 +14,7 @@ pub(crate) fn finished() -> Record {
         threads: 1,
         unused_cores: 0,
         matmul_kernel: Some("avx512f".to_owned()),
+        device: None,
         planned_bytes: 1 << 30,
         phases_ns: None,
     });
@@ -38,6 +39,7 @@ pub(crate) fn finished() -> Record {
         commit: Some("1a2b3c4d5e6f".to_owned()),
         mpi_library: None,
         matmul_kernel: Some("avx512f".to_owned()),
+        cuda: None,
         machine,
     };
     let attempts = vec![attempt(1, Status::Failed, 0, 8), attempt(2, Status::Complete, 6, 12)];
@@ -256,8 +258,8 @@ fn unreadable_records_are_described() {
     let good = fs::read_to_string(Record::path(folder.path())).unwrap();
     let write = |text: &str| fs::write(Record::path(folder.path()), text).unwrap();
     for other in [1, 7] {
-        write(&good.replacen("\"schema\": 2", &format!("\"schema\": {other}"), 1));
-        let expected = format!("expected a record of schema 2, found schema {other}");
+        write(&good.replacen("\"schema\": 3", &format!("\"schema\": {other}"), 1));
+        let expected = format!("expected a record of schema 3, found schema {other}");
         assert!(error().contains(&expected), "{}", error());
     }
     write(&good[..good.len() / 2]);

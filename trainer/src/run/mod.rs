@@ -16,7 +16,6 @@ pub(crate) use folder::Folder;
 pub(crate) use options::RunOptions;
 use session::Session;
 
-use crate::config::Device;
 use crate::failure::{ExitCode, Failure, Outcome};
 
 /// How a process exits after a run that did not fail.
@@ -34,10 +33,6 @@ pub(crate) struct Exit {
 /// The failure that ended the run, which rank 0 has recorded.
 pub(crate) fn run(options: &RunOptions) -> Outcome<Exit> {
     let config = &options.config;
-    if config.settings.run.device == Device::Cuda {
-        let error = anyhow::anyhow!("--device cuda: this build has no CUDA engine; use cpu");
-        return Err(Failure::new(ExitCode::Environment, error));
-    }
     let last_step = options.last_step()?;
     options.check_profile_step(last_step)?;
     let signals =

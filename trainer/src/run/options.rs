@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::config::{Config, Engine};
+use crate::config::{Config, Device, Engine};
 use crate::failure::{Failure, Outcome};
 use crate::fault_injection::Injection;
 use crate::telemetry::LogFormat;
@@ -54,6 +54,11 @@ impl RunOptions {
         if self.config.settings.run.engine == Engine::Candle {
             let what = "--profile-step with run.engine = candle".to_owned();
             let hint = "--engine fused measures its ops".to_owned();
+            return Err(models::Error::Unsupported { what, hint }.into());
+        }
+        if self.config.settings.run.device == Device::Cuda {
+            let what = "--profile-step with run.device = cuda".to_owned();
+            let hint = "NVIDIA's Nsight Systems measures kernels".to_owned();
             return Err(models::Error::Unsupported { what, hint }.into());
         }
         if !(1..=last_step).contains(&step) {

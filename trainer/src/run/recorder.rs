@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
+use device::cuda::{Libraries, Required, Versions};
 use serde_json::{Value, json};
 
 use super::folder::Folder;
@@ -11,6 +12,7 @@ use crate::checkpoints::Checkpointer;
 use crate::config::Config;
 use crate::failure::{ExitCode, Failure, Outcome};
 use crate::ranks::Ranks;
+use crate::record::peaks;
 use crate::record::{
     self, Anomaly, AttemptEnd, Checkpoints, Collectives, ErrorFile, FlopsPerToken, RankRecord,
     Reason, Record, Reference, Status, StepSeries, TargetRecord, WorkloadRecord, rank_anomalies,
@@ -105,7 +107,11 @@ impl Recorder {
         let attempts = record::Attempt::begin(&self.dir, self.attempt, ranks.world())?;
         let mut run = json!(config.settings);
         run[INITIAL_WEIGHTS] = earlier_initial_weights(&self.dir);
-        let kernel = rank_records[0].matmul_kernel.clone();
+        let RankRecord { matmul_kernel, device, .. } = &rank_records[0];
+        let kernel = matmul_kernel.clone();
+        let cuda = device.is_some().then(cuda_versions);
+        let compute = workload.precision.compute;
+        self.reference.peak_flops_per_second = peaks::of_a_rank(&rank_records, compute);
         let mut record = Record::running(
             WorkloadRecord {
                 id: workload_id.to_owned(),
@@ -113,7 +119,7 @@ impl Recorder {
                 config: json!(workload),
             },
             run,
-            record::Environment::read(ranks.collective.library(), kernel),
+            record::Environment::read(ranks.collective.library(), kernel, cuda.flatten()),
             rank_records,
             attempts,
         );
@@ -262,4 +268,9 @@ fn is_fenced(failure: &Failure) -> bool {
 /// The initial weights that an earlier attempt recorded, which stay valid when the run resumes.
 fn earlier_initial_weights(dir: &Path) -> Value {
     Record::read(dir).map_or(Value::Null, |record| record.run[INITIAL_WEIGHTS].clone())
+}
+
+/// Versions of the libraries that are open.
+fn cuda_versions() -> Option<Versions> {
+    Libraries::open(&Required::NONE).ok().map(Libraries::versions)
 }

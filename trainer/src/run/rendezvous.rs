@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use device::Device;
+use device::cuda::{Cuda, DeviceProperties};
 use launch::bootstrap::World;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -155,17 +157,31 @@ pub(super) fn broadcast_from_rank_0<T: Serialize + DeserializeOwned>(
     serde_json::from_slice(&messages[0]).map_err(internal)
 }
 
+/// Number of ranks that compute on the same GPU as this one. Ordinals do not tell: each rank may
+/// see a GPU of its own as its first.
+pub(super) fn ranks_sharing(options: &RunOptions, world: &World, device: &Cuda) -> Outcome<usize> {
+    let DeviceProperties { pci_bus_id, .. } = device.properties();
+    let own = format!("{} {pci_bus_id}", world.placement.host);
+    let all = ranks_of(options, world).gather_bytes(own.as_bytes())?;
+    Ok(all.iter().filter(|other| **other == own.as_bytes()).count())
+}
+
 /// Gathers the record of every rank: its placement, and at the end its times.
 pub(super) fn gather_ranks(
     options: &RunOptions,
     world: &World,
+    device: &Device,
     planned_bytes: u64,
     phases_ns: Option<PhaseTimes>,
 ) -> Outcome<Vec<RankRecord>> {
     let World { placement, threads, .. } = world;
     let config = &options.config;
     let compute = config.workload.precision.compute;
-    let is_fused = config.settings.run.engine == Engine::Fused;
+    let gpu = match device {
+        Device::Host => None,
+        Device::Cuda(device) => Some(device.properties().clone()),
+    };
+    let has_own_matmul = config.settings.run.engine == Engine::Fused && gpu.is_none();
     let own = RankRecord {
         rank: placement.rank,
         host: placement.host.clone(),
@@ -173,7 +189,8 @@ pub(super) fn gather_ranks(
         cores: threads.exclusive.then(|| threads.cores.clone()),
         threads: threads.threads,
         unused_cores: world.unused_cores,
-        matmul_kernel: is_fused.then(|| models::fused::matmul_kernel(compute).to_owned()),
+        matmul_kernel: has_own_matmul.then(|| models::fused::matmul_kernel(compute).to_owned()),
+        device: gpu,
         planned_bytes,
         phases_ns,
     };
@@ -265,7 +282,7 @@ mod tests {
         let options = options(folder.path().join("run"), false, "20s");
         let starts: [fn(&RunOptions, &World) -> Outcome<()>; 3] = [
             |options, world| agree_on_folder(options, world, "0123456789ab", 1).map(drop),
-            |options, world| gather_ranks(options, world, 0, None).map(drop),
+            |options, world| gather_ranks(options, world, &Device::Host, 0, None).map(drop),
             storage_barrier,
         ];
         for start in starts {

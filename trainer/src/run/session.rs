@@ -5,6 +5,9 @@ use std::mem::ManuallyDrop;
 use std::path::Path;
 
 use checkpoint::{Identity, Store};
+use device::Device;
+use device::cuda::{self, Cuda};
+use launch::Placement;
 use launch::bootstrap::World;
 use launch::signals::SignalFlags;
 
@@ -15,10 +18,11 @@ use super::options::RunOptions;
 use super::recorder::{Ending, Measured, Recorder};
 use super::rendezvous::{
     PreparedFolder, agree_on_configuration, agree_on_folder, agree_on_weights,
-    broadcast_from_rank_0, gather_ranks, ranks_of, storage_barrier,
+    broadcast_from_rank_0, gather_ranks, ranks_of, ranks_sharing, storage_barrier,
 };
 use super::stop::{StopConditions, StopReason, TargetLoss};
 use crate::checkpoints::Checkpointer;
+use crate::config::{self, Config};
 use crate::data::Source;
 use crate::failure::{ExitCode, Failure, Outcome};
 use crate::fault_injection::{self, Injection, Injector};
@@ -35,6 +39,8 @@ pub(super) struct Session<'run> {
     options: &'run RunOptions,
     world: &'run World,
     signals: &'run SignalFlags,
+    /// What this rank computes on.
+    device: Device,
     source: Source,
     folder: Folder,
     prepared: Prepared,
@@ -58,6 +64,7 @@ impl<'run> Session<'run> {
         let config = &options.config;
         let workload = &config.workload;
         let placement = &world.placement;
+        let device = open_device(config, placement)?;
         fault_injection::check(&options.injections, placement.world, last_step)?;
         let batches = batch_plan(config, placement.rank, placement.world)?;
         let shape = JobShape {
@@ -66,7 +73,7 @@ impl<'run> Session<'run> {
             threads: world.threads.threads,
             shares_memory: world.collective.shares_memory(),
         };
-        let plan = RankPlan::new(config, shape, options.profile_step)?;
+        let mut plan = RankPlan::new(config, shape, options.profile_step)?;
         plan.require(placement.local_world)?;
         let source = Source::open(&workload.data, workload.model.vocabulary, &config.base)?;
         source.training(workload.batch.sequence_tokens)?;
@@ -78,6 +85,11 @@ impl<'run> Session<'run> {
         let import = import.transpose()?;
         let workload_id = workload.id(source.digest());
         agree_on_configuration(options, world, &workload_id)?;
+        if let Device::Cuda(device) = &device {
+            let sharing = ranks_sharing(options, world, device)?;
+            plan = plan.with_device_memory(device.free_bytes()? / sharing as u64);
+            plan.require(placement.local_world)?;
+        }
         // The folder is created only after all other checks.
         let PreparedFolder { folder, prepared } =
             agree_on_folder(options, world, &workload_id, last_step)?;
@@ -85,6 +97,7 @@ impl<'run> Session<'run> {
             options,
             world,
             signals,
+            device,
             source,
             folder,
             prepared,
@@ -112,7 +125,7 @@ impl<'run> Session<'run> {
             config,
             &self.workload_id,
             ranks,
-            gather_ranks(self.options, self.world, self.planned_bytes, None)?,
+            gather_ranks(self.options, self.world, &self.device, self.planned_bytes, None)?,
             checkpointer.attempt(),
         )?;
         // Rank 0 has written the record.
@@ -140,7 +153,8 @@ impl<'run> Session<'run> {
         let config = &self.options.config;
         let collective = &*self.world.collective;
         let injector = Injector::new(&self.options.injections, collective.rank());
-        let trainer = trainer.insert(Trainer::new(config, &self.source, collective, injector)?);
+        let made = Trainer::new(config, &self.source, &self.device, collective, injector)?;
+        let trainer = trainer.insert(made);
         let resumed = checkpointer.resume(trainer)?;
         let completed_steps = resumed.unwrap_or(0);
         recorder.resumed(completed_steps, trainer.batches().entropy_floor_nats())?;
@@ -161,7 +175,7 @@ impl<'run> Session<'run> {
             telemetry: &telemetry,
             signals: self.signals,
             probes: Probes {
-                matmul: MatmulProbe::new(&config.workload, config.settings.telemetry.matmul_probe),
+                matmul: MatmulProbe::new(&config.workload, config.matmul_probe_time()),
                 profile: self.profile(completed_steps),
                 local_world: self.world.placement.local_world,
             },
@@ -213,11 +227,12 @@ impl<'run> Session<'run> {
         measured: &mut Measured,
     ) -> Outcome<()> {
         let phases_ns = measured.series.as_ref().map(|series| series.phase_totals(attempt));
-        let ranks = gather_ranks(self.options, self.world, self.planned_bytes, phases_ns)?;
+        let ranks =
+            gather_ranks(self.options, self.world, &self.device, self.planned_bytes, phases_ns)?;
         measured.ranks = Some(ranks);
         let (layout, weights) = trainer.all_weights()?;
         let is_recorded = self.world.placement.rank == 0;
-        measured.weights = is_recorded.then(|| weights_digest(layout, weights));
+        measured.weights = is_recorded.then(|| weights_digest(layout, &weights));
         Ok(())
     }
 
@@ -396,4 +411,13 @@ impl Session<'_> {
             (_, Ok(())) => Ok(()),
         }
     }
+}
+
+/// The device of this rank: each rank of a node takes the next one.
+fn open_device(config: &Config, placement: &Placement) -> Outcome<Device> {
+    if config.settings.run.device == config::Device::Cpu {
+        return Ok(Device::Host);
+    }
+    let devices = cuda::devices()?.len();
+    Ok(Device::Cuda(Cuda::open(placement.local_rank % devices)?))
 }

@@ -1,19 +1,21 @@
 //! Builds a trainer from a configuration.
 
 use collectives::{BucketPlan, Collective};
-use device::Allocator;
+use device::{Allocator, Device};
 use models::candle::Candle;
 use models::fused::Fused;
 use models::layout::ALIGN;
+use models::ops::step;
 use models::{Layout, Meter, Model};
 
 use super::Trainer;
 use super::consensus::Votes;
 use super::gradients::Gradients;
 use super::optimizer::Optimizer;
+use super::scalars::Scalars;
 use super::shard::Shard;
 use super::state::State;
-use crate::config::{Config, Engine};
+use crate::config::{self, Config, Engine};
 use crate::data::prefetch::Buffers;
 use crate::data::{BatchPlan, Batches, Source};
 use crate::failure::Outcome;
@@ -48,8 +50,40 @@ pub(crate) fn batch_plan(config: &Config, rank: usize, world: usize) -> Outcome<
 pub(crate) struct Allocated<'world> {
     state: State<'world>,
     gradients: Gradients,
+    scalars: Scalars,
     model: Box<dyn Model>,
     batches: Vec<Buffers>,
+}
+
+/// Who allocates what a rank trains with.
+#[derive(Debug, Clone)]
+pub(crate) struct Allocators {
+    /// Memory of the device that computes.
+    pub(crate) device: Allocator,
+    /// Memory of the host; the same where the host computes.
+    pub(crate) host: Allocator,
+}
+
+impl Allocators {
+    /// For training.
+    fn of(device: &Device) -> Self {
+        let allocator = device.allocator();
+        let host = match device {
+            Device::Host => allocator.clone(),
+            Device::Cuda(_) => Allocator::host(),
+        };
+        Self { device: allocator, host }
+    }
+
+    /// For a plan.
+    pub(crate) fn counting(config: &Config) -> Self {
+        let device = Allocator::counting();
+        let host = match config.settings.run.device {
+            config::Device::Cpu => device.clone(),
+            config::Device::Cuda => Allocator::counting(),
+        };
+        Self { device, host }
+    }
 }
 
 /// Allocates the memory of one of `world` ranks, with `threads` compute threads. The memory plan
@@ -59,8 +93,9 @@ pub(crate) fn allocate<'world>(
     world: usize,
     threads: usize,
     ranks: Ranks<'world>,
-    allocator: &Allocator,
+    allocators: &Allocators,
 ) -> Outcome<Allocated<'world>> {
+    let Allocators { device: allocator, host } = allocators;
     let (layout, plan) = placed_layout(config, world);
     let settings = &config.settings;
     let shard = Shard::new(&layout, &plan, ranks.rank(), world, settings.run.shard_optimizer);
@@ -68,10 +103,13 @@ pub(crate) fn allocate<'world>(
     let reduction = shard.reduction();
     let compute = config.workload.precision.compute;
     let state = State::new(layout.clone(), shard, compute, ranks, allocator)?;
+    let sums = allocator.for_purpose("sums of a step");
+    let scalars = Scalars::new(plan.buckets.len(), &sums);
     let gradients = Gradients::new(plan, reduction, overlaps, &ranks, allocator)?;
     let model = engine(config, layout, threads, allocator)?;
-    let batches = Buffers::allocate(&batch_plan(config, ranks.rank(), world)?, allocator);
-    Ok(Allocated { state, gradients, model, batches })
+    let batches = Buffers::allocate(&batch_plan(config, ranks.rank(), world)?, host);
+    allocator.outcome()?;
+    Ok(Allocated { state, gradients, scalars, model, batches })
 }
 
 /// The engine of a rank, which computes one micro-batch at a time.
@@ -93,13 +131,16 @@ pub(super) fn engine(
 }
 
 impl<'world> Trainer<'world> {
-    /// A trainer at step 0 with initial weights, which computes in the current rayon pool.
+    /// A trainer at step 0 with initial weights, which computes on a device; on the host in the
+    /// current rayon pool.
     ///
     /// # Errors
-    /// Exit code 2 when the batch does not divide or the data is not usable.
+    /// Exit code 2 when the batch does not divide or the data is not usable; 3 when the device
+    /// fails or has too little memory.
     pub fn new(
         config: &Config,
         source: &Source,
+        device: &Device,
         collective: &'world dyn Collective,
         injector: Injector,
     ) -> Outcome<Self> {
@@ -109,19 +150,22 @@ impl<'world> Trainer<'world> {
         let plan = batch_plan(config, ranks.rank(), world)?;
         let sequences = source.training(plan.sequence_tokens)?;
         let threads = rayon::current_num_threads();
-        let Allocated { state, gradients, model, batches } =
-            allocate(config, world, threads, ranks, &Allocator::host())?;
+        let Allocated { state, gradients, scalars, model, batches } =
+            allocate(config, world, threads, ranks, &Allocators::of(device))?;
         let schedule = workload.schedule.clone();
         let optimizer = Optimizer::new(workload.optimizer, schedule, &state.layout);
         let mut trainer = Self {
             ranks,
+            device: device.clone(),
+            ops: step::on(device)?,
             model,
             state,
             gradients,
+            scalars,
             optimizer,
             batches: Batches::new(sequences, plan, batches),
             votes: Votes::new(world),
-            clock: PhaseClock::new(),
+            clock: PhaseClock::on(device),
             meter: Meter::default(),
             injector,
             overlaps: config.settings.collectives.overlap,

@@ -10,12 +10,13 @@ use std::mem;
 use std::time::Instant;
 
 use collectives::{BucketPlan, Operation, Pending, Scope};
-use device::{Allocator, DeviceBuffer, ViewMut};
-use models::ops::gradient_norm::{first_non_finite, sum_of_squares};
+use device::{Allocator, DeviceBuffer, View, ViewMut};
+use models::ops::step::StepOps;
 use models::{Layout, Pass, StepSink, memory};
 
+use super::scalars::{Scalars, ScalarsMut};
 use super::shard::Shard;
-use crate::failure::Outcome;
+use crate::failure::{Failure, Outcome};
 use crate::ranks::Ranks;
 use crate::timing::communication::{Communication, CommunicationTally};
 use crate::timing::phase::{Phase, PhaseClock};
@@ -30,17 +31,6 @@ pub(crate) struct Gradients {
     overlaps: bool,
     /// The empty list of a step's handles, kept for its allocation.
     pending: Vec<Pending<'static>>,
-}
-
-/// Result of this rank's part of a global batch.
-#[derive(Debug)]
-pub(crate) struct Accumulated {
-    /// Sum of the local cross-entropy in nats.
-    pub(crate) loss_sum: f64,
-    /// First tensor whose local gradient has a non-finite value; not searched for on a single rank.
-    pub(crate) non_finite: Option<usize>,
-    /// Communication of the reductions.
-    pub(crate) communication: Communication,
 }
 
 impl Gradients {
@@ -58,25 +48,27 @@ impl Gradients {
     }
 
     /// All gradients; under a sharded optimizer only this rank's parts are reduced.
-    pub(super) fn flat(&self) -> &[f32] {
-        self.flat.host()
+    pub(super) fn flat(&self) -> View<'_, f32> {
+        self.flat.view()
     }
 
     /// The same buffer, which may be used as scratch memory between steps.
-    pub(super) fn flat_mut(&mut self) -> &mut [f32] {
-        self.flat.host_mut()
+    pub(super) fn flat_mut(&mut self) -> ViewMut<'_, f32> {
+        self.flat.view_mut()
     }
 
-    /// Runs `backward`, which returns the sum of the losses of all micro-batches, reduces buckets
-    /// as they become complete, and waits for those that are still in flight after it.
+    /// Runs `backward`, which adds the losses of all micro-batches to the view that it is given,
+    /// reduces buckets as they become complete, and waits for those that are still in flight after
+    /// it.
     pub(super) fn accumulate(
         &mut self,
-        ranks: &Ranks<'_>,
-        layout: &Layout,
-        clock: &PhaseClock,
-        backward: impl FnOnce(&mut BucketReducer<'_, '_, '_>) -> Outcome<f64>,
-    ) -> Outcome<Accumulated> {
+        step: StepContext<'_, '_>,
+        scalars: &mut Scalars,
+        backward: impl FnOnce(&mut BucketReducer<'_, '_, '_>, ViewMut<'_, f64>) -> Outcome<()>,
+    ) -> Outcome<Communication> {
         let Self { flat, plan, reduction, overlaps, pending } = self;
+        let StepContext { ranks, layout, clock, ops } = step;
+        let ScalarsMut { loss, non_finite } = scalars.views_mut();
         let recycled = recycle(mem::take(pending));
         let (recycled, outcome) = collectives::scope(ranks.collective, move |scope| {
             let mut reducer = BucketReducer {
@@ -84,44 +76,66 @@ impl Gradients {
                 layout,
                 plan,
                 clock,
+                ops,
                 reduction: *reduction,
                 overlaps: *overlaps,
                 // On a single rank the reduced gradients are the local ones.
                 inspects: !ranks.is_alone(),
-                remaining: flat.host_mut(),
+                remaining: flat.view_mut(),
                 started: 0,
                 pending: recycle(recycled),
                 is_last_micro_batch: false,
-                non_finite: None,
+                non_finite,
                 error: None,
             };
-            let outcome = backward(&mut reducer).and_then(|loss_sum| {
-                let communication = reducer.finish(ranks.deadline())?;
-                let non_finite = reducer.non_finite;
-                Ok(Accumulated { loss_sum, non_finite, communication })
-            });
+            let outcome =
+                backward(&mut reducer, loss).and_then(|()| reducer.finish(ranks.deadline()));
             (recycle(reducer.pending), outcome)
         });
         *pending = recycled;
         outcome
     }
 
-    /// The first tensor with a non-finite value in this rank's parts of the reduced gradients.
-    pub(super) fn first_non_finite(&self, shard: &Shard, layout: &Layout) -> Option<usize> {
-        let gradients = self.flat.host();
-        shard.buckets.iter().find_map(|bucket| {
-            let part = bucket.part.clone();
-            first_non_finite_tensor(layout, &gradients[part.clone()], part.start)
-        })
+    /// Adds the squares of this rank's parts of the reduced gradients to a sum. Padding is zero.
+    ///
+    /// The sum over all ranks, in their order, is the square of the global norm. It has the same
+    /// bits whether or not the optimizer is sharded.
+    pub(super) fn add_squares(
+        &self,
+        shard: &Shard,
+        ops: &mut dyn StepOps,
+        mut sum: ViewMut<'_, f64>,
+    ) -> Outcome<()> {
+        for bucket in &shard.buckets {
+            ops.add_squares(sum.reborrow(), self.flat().slice(bucket.part.clone()))?;
+        }
+        Ok(())
+    }
+
+    /// Searches this rank's parts of the reduced gradients for values that are not finite, instead
+    /// of its own gradients.
+    pub(super) fn inspect_parts(
+        &self,
+        shard: &Shard,
+        ops: &dyn StepOps,
+        scalars: &mut Scalars,
+    ) -> Outcome<()> {
+        let mut non_finite = scalars.views_mut().non_finite;
+        for (index, bucket) in shard.buckets.iter().enumerate() {
+            let first = non_finite.reborrow().slice(index..index + 1);
+            ops.first_non_finite(first, self.flat().slice(bucket.part.clone()))?;
+        }
+        Ok(())
     }
 }
 
-/// Sum of the squares of a rank's parts of flat gradients. Padding is zero.
-///
-/// The sum over all ranks, in their order, is the square of the global norm. It has the same bits
-/// whether or not the optimizer is sharded.
-pub(crate) fn squares_of_parts(shard: &Shard, gradients: &[f32]) -> f64 {
-    shard.buckets.iter().map(|bucket| sum_of_squares(&gradients[bucket.part.clone()])).sum()
+/// What a step computes with.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct StepContext<'step, 'world> {
+    pub(super) ranks: &'step Ranks<'world>,
+    pub(super) layout: &'step Layout,
+    pub(super) clock: &'step PhaseClock,
+    pub(super) ops: &'step dyn StepOps,
 }
 
 /// The sink of one step: lends segments to the engine and complete buckets to the collective.
@@ -131,20 +145,21 @@ pub(crate) struct BucketReducer<'scope, 'env, 'step> {
     layout: &'step Layout,
     plan: &'step BucketPlan,
     clock: &'step PhaseClock,
+    ops: &'step dyn StepOps,
     reduction: Operation,
     overlaps: bool,
     /// Whether to search local gradients for non-finite values before they are reduced.
     inspects: bool,
     /// Gradients of all buckets whose reduction has not started.
-    remaining: &'scope mut [f32],
+    remaining: ViewMut<'scope, f32>,
     /// Number of buckets whose reduction has started.
     started: usize,
     pending: Vec<Pending<'scope>>,
     /// Only in the last micro-batch do gradients become complete.
     is_last_micro_batch: bool,
-    /// First tensor whose local gradient is not finite.
-    non_finite: Option<usize>,
-    error: Option<collectives::Error>,
+    /// Of each bucket: the first element whose local gradient is not finite.
+    non_finite: ViewMut<'step, u64>,
+    error: Option<Failure>,
 }
 
 impl BucketReducer<'_, '_, '_> {
@@ -162,31 +177,32 @@ impl BucketReducer<'_, '_, '_> {
     fn start_until(&mut self, end: usize) {
         while self.started < end {
             let length = self.plan.buckets[self.started].range.len();
-            let (bucket, rest) = mem::take(&mut self.remaining).split_at_mut(length);
+            let (bucket, rest) = mem::take(&mut self.remaining).split_at(length);
             self.remaining = rest;
             self.started += 1;
             if self.error.is_none() {
                 match self.scope.start(self.reduction, bucket) {
                     Ok(pending) => self.pending.push(pending),
-                    Err(error) => self.error = Some(error),
+                    Err(error) => self.error = Some(error.into()),
                 }
             }
         }
     }
 
-    /// Records the first tensor of a complete bucket whose local gradient has a non-finite value.
-    /// After the reduction it would not be known which rank it is from.
+    /// Records the first element of a complete bucket whose local gradient is not finite. After the
+    /// reduction it would not be known which rank it is from.
     fn inspect(&mut self, bucket: usize) {
         let range = self.plan.buckets[bucket].range.clone();
         let base = self.base();
-        let gradients = &self.remaining[range.start - base..range.end - base];
-        if self.non_finite.is_none() && !sum_of_squares(gradients).is_finite() {
-            self.non_finite = first_non_finite_tensor(self.layout, gradients, range.start);
+        let gradients = self.remaining.as_view().slice(range.start - base..range.end - base);
+        let first = self.non_finite.reborrow().slice(bucket..bucket + 1);
+        if let Err(error) = self.ops.first_non_finite(first, gradients) {
+            self.error.get_or_insert(error.into());
         }
     }
 
     /// Starts the remaining reductions and waits for all: the exposed communication.
-    fn finish(&mut self, deadline: Instant) -> Result<Communication, collectives::Error> {
+    fn finish(&mut self, deadline: Instant) -> Outcome<Communication> {
         let backward_end = Instant::now();
         self.clock.enter(Phase::CommExposed);
         self.start_until(self.plan.buckets.len());
@@ -203,7 +219,7 @@ impl StepSink for BucketReducer<'_, '_, '_> {
         let base = self.base();
         let range = self.layout.segments()[segment].range.clone();
         assert!(range.start >= base, "segment {segment} is already complete");
-        (&mut self.remaining[range.start - base..range.end - base]).into()
+        self.remaining.reborrow().slice(range.start - base..range.end - base)
     }
 
     fn complete(&mut self, segment: usize) {
@@ -226,13 +242,6 @@ impl StepSink for BucketReducer<'_, '_, '_> {
             Pass::Backward => Phase::Backward,
         });
     }
-}
-
-/// The tensor of the first non-finite element in `gradients`, which begin at `start` in the flat
-/// buffer.
-fn first_non_finite_tensor(layout: &Layout, gradients: &[f32], start: usize) -> Option<usize> {
-    let element = start + first_non_finite(gradients)?;
-    layout.tensors().iter().position(|tensor| tensor.range.contains(&element))
 }
 
 /// An empty list of handles that reuses an allocation.

@@ -10,6 +10,7 @@ mod consensus;
 mod evaluation;
 pub(crate) mod gradients;
 pub(crate) mod optimizer;
+mod scalars;
 mod schedule;
 pub(crate) mod shard;
 pub(crate) mod state;
@@ -17,19 +18,25 @@ pub(crate) mod state;
 mod tests;
 mod weights;
 
+use std::borrow::Cow;
+
+use device::{Device, Place};
 use models::meter::{Kind, Role};
+use models::ops::step::StepOps;
 use models::ops::work;
 use models::{Batch, Layout, Meter, Model, Sums};
 
-pub(crate) use build::{allocate, batch_plan, placed_layout};
+pub(crate) use build::{Allocators, allocate, batch_plan, placed_layout};
 pub use consensus::Requests;
 pub(crate) use evaluation::Evaluation;
 pub(crate) use shard::Piece;
-pub(crate) use state::{Progress, State, StateBuffersMut, WEIGHTS, weights_digest};
+pub(crate) use state::{Progress, State, StateBuffers, StateBuffersMut, WEIGHTS, weights_digest};
 
 use consensus::{Vote, Votes};
-use gradients::{Accumulated, Gradients, squares_of_parts};
+use gradients::{Gradients, StepContext};
 use optimizer::Optimizer;
+use scalars::Scalars;
+use state::on_host;
 
 use crate::data::Batches;
 use crate::failure::Outcome;
@@ -43,9 +50,12 @@ use crate::timing::profile::StepProfile;
 #[derive(Debug)]
 pub struct Trainer<'world> {
     ranks: Ranks<'world>,
+    device: Device,
+    ops: Box<dyn StepOps>,
     model: Box<dyn Model>,
     state: State<'world>,
     gradients: Gradients,
+    scalars: Scalars,
     optimizer: Optimizer,
     batches: Batches,
     votes: Votes,
@@ -89,9 +99,9 @@ impl Trainer<'_> {
     /// tensor; 5 when a peer is lost or late.
     pub fn step(&mut self, requests: Requests) -> Outcome<StepOutcome> {
         let step = self.state.progress.step;
-        let local = self.accumulate_gradients()?;
+        let communication = self.accumulate_gradients()?;
         self.clock.enter(Phase::Optimizer);
-        let vote = self.vote(&local, requests);
+        let vote = self.vote(requests)?;
         self.clock.enter(Phase::CommExposed);
         self.votes.exchange(&self.ranks, vote)?;
         self.votes.require_finite(&self.state.layout, step + 1)?;
@@ -103,7 +113,7 @@ impl Trainer<'_> {
             loss: self.votes.loss_sum() / self.batches.tokens_per_step() as f64,
             gradient_norm,
             learning_rate,
-            communication: local.communication.and(self.state.take_communication()),
+            communication: communication.and(self.state.take_communication()),
             requests: self.votes.requests(),
         })
     }
@@ -111,12 +121,13 @@ impl Trainer<'_> {
     /// Runs forward and backward over this rank's micro-batches, and reduces gradients at the same
     /// time. They end as the mean over the global batch; under a sharded optimizer only this rank's
     /// parts.
-    fn accumulate_gradients(&mut self) -> Outcome<Accumulated> {
-        let Self { ranks, model, state, gradients, batches, clock, injector, .. } = self;
+    fn accumulate_gradients(&mut self) -> Outcome<Communication> {
+        let Self { ranks, ops, model, state, gradients, scalars, batches, clock, .. } = self;
         let scale = 1.0 / batches.tokens_per_step() as f32;
+        scalars.clear(&**ops)?;
         let (layout, mut weights) = state.arriving(clock);
-        gradients.accumulate(ranks, layout, clock, |sink| {
-            let mut loss_sum = 0.0;
+        let step = StepContext { ranks, layout, clock, ops: &**ops };
+        gradients.accumulate(step, scalars, |sink, mut loss| {
             let accumulation = batches.accumulation();
             for micro_batch in 0..accumulation {
                 clock.enter(Phase::Data);
@@ -125,39 +136,56 @@ impl Trainer<'_> {
                 sink.begin_micro_batch(micro_batch + 1 == accumulation);
                 // The first micro-batch overwrites the gradients of the last step.
                 let sums = if micro_batch == 0 { Sums::Write } else { Sums::Add };
-                let trained = model.train(&mut weights, batch, scale, sums, sink);
-                let loss = trained.inspect_err(|e| ranks.collective.abandon(&e.to_string()))?;
-                loss_sum += loss;
+                let loss = loss.reborrow();
+                let trained = model.train(&mut weights, batch, scale, sums, loss, sink);
+                trained.inspect_err(|e| ranks.collective.abandon(&e.to_string()))?;
             }
-            Ok(injector.loss(loss_sum))
+            Ok(())
         })
     }
 
-    /// This rank's vote.
-    fn vote(&mut self, local: &Accumulated, requests: Requests) -> Vote {
-        let Self { ranks, state, gradients, meter, .. } = self;
+    /// This rank's vote: the one point of a step where the host waits for its device.
+    fn vote(&mut self, requests: Requests) -> Outcome<Vote> {
+        let Self { ranks, device, ops, state, gradients, scalars, meter, injector, .. } = self;
         let State { layout, shard, .. } = state;
-        let squares = meter.time(
+        meter.time(
             (Role::GradientNorm, Kind::Whole),
             || work::gradient_norm(shard.part_elements()),
-            || squares_of_parts(shard, gradients.flat()),
-        );
-        let reduced_non_finite =
-            if squares.is_finite() { None } else { gradients.first_non_finite(shard, layout) };
-        // On a single rank the reduced gradients are the local ones.
-        let local_non_finite = if ranks.is_alone() { reduced_non_finite } else { local.non_finite };
-        Vote { loss_sum: local.loss_sum, local_non_finite, squares, reduced_non_finite, requests }
+            || gradients.add_squares(shard, &mut **ops, scalars.squares()),
+        )?;
+        scalars.read(device)?;
+        let squares = scalars.sum_of_squares();
+        let own = scalars.first_non_finite();
+        let local_non_finite = own.and_then(|(bucket, element)| {
+            layout.tensor_at(shard.buckets[bucket].range.start + element)
+        });
+        let mut reduced_non_finite = None;
+        if !squares.is_finite() {
+            gradients.inspect_parts(shard, &**ops, scalars)?;
+            scalars.read(device)?;
+            reduced_non_finite = scalars.first_non_finite().and_then(|(bucket, element)| {
+                layout.tensor_at(shard.buckets[bucket].part.start + element)
+            });
+        }
+        Ok(Vote {
+            loss_sum: injector.loss(scalars.loss_sum()),
+            // On a single rank the reduced gradients are the local ones.
+            local_non_finite: if ranks.is_alone() { reduced_non_finite } else { local_non_finite },
+            squares,
+            reduced_non_finite,
+            requests,
+        })
     }
 
     /// Updates the weights. Under a sharded optimizer the weights of other ranks are in flight when
     /// it returns, unless overlap is off.
     fn update(&mut self, gradient_norm: f64) -> Outcome<()> {
         self.clock.enter(Phase::Optimizer);
-        let Self { state, gradients, optimizer, meter, .. } = self;
+        let Self { ops, state, gradients, optimizer, meter, .. } = self;
         let update = optimizer.update(state.progress.step, gradient_norm);
         let work = work::adamw(state.shard.elements(), state.weights.working_bytes());
         let adamw = (Role::AdamW, Kind::Whole);
-        meter.time(adamw, || work, || state.update(&update, gradients.flat()))?;
+        meter.time(adamw, || work, || state.update(&update, gradients.flat(), &**ops))?;
         if self.overlaps { Ok(()) } else { self.synchronize_weights() }
     }
 
@@ -207,26 +235,37 @@ impl Trainer<'_> {
         fill: impl FnOnce(&Layout, &mut [f32]) -> Outcome<T>,
     ) -> Outcome<T> {
         self.synchronize_weights()?;
+        let Self { device, ops, state, gradients, .. } = self;
         // Between steps the memory of the gradients is free.
-        let scratch = self.gradients.flat_mut();
-        scratch.fill(0.0);
-        let filled = fill(&self.state.layout, scratch)?;
-        self.state.set_weights(scratch);
+        let mut scratch = gradients.flat_mut();
+        let filled = if scratch.place() == Place::Host {
+            let scratch = scratch.reborrow().host();
+            scratch.fill(0.0);
+            fill(&state.layout, scratch)?
+        } else {
+            let mut weights = vec![0.0; scratch.len()];
+            let filled = fill(&state.layout, &mut weights)?;
+            device.write(scratch.reborrow(), &weights)?;
+            filled
+        };
+        state.set_weights(scratch.into_view(), &**ops)?;
         Ok(filled)
     }
 
     /// Resumes from a restored state. A collective operation.
     pub(crate) fn resume_from(&mut self, progress: Progress) -> Outcome<()> {
         self.state.progress = progress;
-        self.state.all_gather_weights(&self.clock)?;
+        self.state.all_gather_weights(&self.clock, &*self.ops)?;
         self.batches.seek(progress.next_sequence);
         Ok(())
     }
 
-    /// The layout and all master weights, flat. A collective operation, between steps.
-    pub(crate) fn all_weights(&mut self) -> Outcome<(&Layout, &[f32])> {
-        let Self { state, gradients, clock, .. } = self;
-        Ok(state.all_weights(clock, gradients.flat_mut())?)
+    /// The layout and all master weights, flat and in the host's memory. A collective operation,
+    /// between steps.
+    pub(crate) fn all_weights(&mut self) -> Outcome<(&Layout, Cow<'_, [f32]>)> {
+        let Self { device, ops, state, gradients, clock, .. } = self;
+        let (layout, weights) = state.all_weights(clock, gradients.flat_mut(), &**ops)?;
+        Ok((layout, on_host(device, weights)?))
     }
 
     /// Number of completed steps.
@@ -234,9 +273,15 @@ impl Trainer<'_> {
         self.state.progress.step
     }
 
-    /// The state that a checkpoint holds. Weights must have been synchronized.
-    pub(crate) fn state(&self) -> &State<'_> {
-        &self.state
+    /// The state that a checkpoint holds, in the host's memory. Weights must have been
+    /// synchronized.
+    pub(crate) fn state_on_host(&self) -> Outcome<StateBuffers<'_>> {
+        self.state.buffers(&self.device)
+    }
+
+    /// Progress of training.
+    pub(crate) fn progress(&self) -> Progress {
+        self.state.progress
     }
 
     /// The data of this rank.
@@ -271,9 +316,12 @@ impl<'world> Trainer<'world> {
         self.ranks
     }
 
-    /// The state that a checkpoint holds, to be restored. Call [`resume_from`](Self::resume_from)
-    /// after it.
-    pub(crate) fn state_mut(&mut self) -> &mut State<'world> {
-        &mut self.state
+    /// Lets `fill` replace the state that a checkpoint holds, unless it returns `None`. Call
+    /// [`resume_from`](Self::resume_from) after it.
+    pub(crate) fn fill_state<T>(
+        &mut self,
+        fill: impl FnOnce(StateBuffersMut<'_>) -> Outcome<Option<T>>,
+    ) -> Outcome<Option<T>> {
+        self.state.fill_buffers(&self.device, fill)
     }
 }

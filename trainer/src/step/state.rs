@@ -1,10 +1,13 @@
 //! The state of training: weights and both Adam moments in flat buffers, and the progress.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use collectives::{Channel, Operation};
-use device::{Allocator, DeviceBuffer};
-use models::ops::{self, adamw};
+use device::{Allocator, Device, DeviceBuffer, Place, View, ViewMut};
+use half::bf16;
+use models::ops;
+use models::ops::step::{AdamWViews, StepOps};
 use models::workload::Compute;
 use models::{Layout, Weights, memory};
 use serde::{Deserialize, Serialize};
@@ -13,6 +16,7 @@ use super::optimizer::Update;
 use super::shard::{Piece, Shard};
 use super::weights::{ArrivingWeights, ModelWeights, update_and_gather};
 use crate::data::Batches;
+use crate::failure::Outcome;
 use crate::ranks::Ranks;
 use crate::timing::communication::{Communication, CommunicationTally};
 use crate::timing::phase::PhaseClock;
@@ -66,6 +70,14 @@ pub(crate) struct StateBuffer<Elements> {
     pub(crate) elements: Elements,
 }
 
+/// The buffers of a state, and how they are laid out.
+#[derive(Debug)]
+pub(crate) struct StateBuffers<'state> {
+    pub(crate) shard: &'state Shard,
+    pub(crate) layout: &'state Layout,
+    pub(crate) buffers: [StateBuffer<Cow<'state, [f32]>>; 3],
+}
+
 /// The buffers of a state, to be filled, and how they are laid out.
 #[derive(Debug)]
 pub(crate) struct StateBuffersMut<'state> {
@@ -106,7 +118,10 @@ impl<'world> State<'world> {
     ) -> Result<Self, collectives::Error> {
         // Written at once: a page that is first read and then written, as in the first update, has
         // two page faults, and the second interrupts all cores.
-        let moment = |purpose| allocator.for_purpose(purpose).zeros(shard.held).filled(ops::clear);
+        let moment = |purpose| {
+            let zeros: DeviceBuffer<f32> = allocator.for_purpose(purpose).zeros(shard.held);
+            if zeros.place() == Some(Place::Host) { zeros.filled(ops::clear) } else { zeros }
+        };
         let [exp_avg, exp_avg_sq] = [memory::FIRST_MOMENT, memory::SECOND_MOMENT].map(moment);
         Ok(Self {
             weights: ModelWeights::new(&shard, compute, &ranks, allocator)?,
@@ -146,52 +161,57 @@ impl<'world> State<'world> {
     pub(crate) fn update(
         &mut self,
         update: &Update<'_>,
-        gradients: &[f32],
-    ) -> Result<(), collectives::Error> {
+        gradients: View<'_, f32>,
+        ops: &dyn StepOps,
+    ) -> Outcome<()> {
         let Self { shard, weights, exp_avg, exp_avg_sq, .. } = self;
-        let exp_avg = exp_avg.host_mut();
-        let exp_avg_sq = exp_avg_sq.host_mut();
+        let mut adamw =
+            |piece: &Piece, weights: ViewMut<'_, f32>, working: Option<ViewMut<'_, bf16>>| {
+                let views = AdamWViews {
+                    weights,
+                    working,
+                    gradients: gradients.slice(piece.flat.clone()),
+                    exp_avg: exp_avg.view_mut().slice(piece.held.clone()),
+                    exp_avg_sq: exp_avg_sq.view_mut().slice(piece.held.clone()),
+                };
+                ops.adamw(views, update.of(piece.tensor))
+            };
         match weights {
-            ModelWeights::F32(weights) => update_and_gather(shard, weights, |bucket, weights| {
-                for piece in &bucket.pieces {
-                    adamw::step(
-                        &mut weights[bucket.offsets(piece)],
-                        &gradients[piece.flat.clone()],
-                        &mut exp_avg[piece.held.clone()],
-                        &mut exp_avg_sq[piece.held.clone()],
-                        update.of(piece.tensor),
-                    );
-                }
-            }),
-            ModelWeights::Bf16 { working, master } => {
-                let master = master.host_mut();
-                update_and_gather(shard, working, |bucket, working| {
+            ModelWeights::F32(weights) => {
+                update_and_gather(shard, weights, |bucket, mut weights| {
                     for piece in &bucket.pieces {
-                        adamw::step_and_narrow(
-                            &mut master[piece.held.clone()],
-                            &mut working[bucket.offsets(piece)],
-                            &gradients[piece.flat.clone()],
-                            &mut exp_avg[piece.held.clone()],
-                            &mut exp_avg_sq[piece.held.clone()],
-                            update.of(piece.tensor),
-                        );
+                        adamw(piece, weights.reborrow().slice(bucket.offsets(piece)), None)?;
                     }
+                    Ok(())
+                })
+            }
+            ModelWeights::Bf16 { working, master } => {
+                update_and_gather(shard, working, |bucket, mut working| {
+                    for piece in &bucket.pieces {
+                        let master = master.view_mut().slice(piece.held.clone());
+                        let working = working.reborrow().slice(bucket.offsets(piece));
+                        adamw(piece, master, Some(working))?;
+                    }
+                    Ok(())
                 })
             }
         }
     }
 
     /// Replaces the master weights; `all` is flat.
-    pub(crate) fn set_weights(&mut self, all: &[f32]) {
+    pub(crate) fn set_weights(&mut self, all: View<'_, f32>, ops: &dyn StepOps) -> Outcome<()> {
+        let len = self.shard.len;
         match &mut self.weights {
-            ModelWeights::F32(weights) => weights.get_mut(0..self.shard.len).copy_from_slice(all),
+            ModelWeights::F32(weights) => ops.copy(weights.get_mut(0..len), all)?,
             ModelWeights::Bf16 { working, master } => {
-                adamw::narrow(working.get_mut(0..self.shard.len), all);
+                ops.narrow(working.get_mut(0..len), all)?;
                 for Piece { flat, held, .. } in self.shard.pieces() {
-                    master.host_mut()[held.clone()].copy_from_slice(&all[flat.clone()]);
+                    let master = master.view_mut().slice(held.clone());
+                    ops.copy(master, all.slice(flat.clone()))?;
                 }
             }
         }
+        Ok(())
     }
 
     /// Gathers the weights that the engine computes with, from the master weights that each rank
@@ -199,17 +219,19 @@ impl<'world> State<'world> {
     pub(super) fn all_gather_weights(
         &mut self,
         clock: &PhaseClock,
-    ) -> Result<(), collectives::Error> {
+        ops: &dyn StepOps,
+    ) -> Outcome<()> {
         self.synchronize(clock)?;
         let Self { shard, weights, .. } = self;
         match weights {
-            ModelWeights::F32(weights) => update_and_gather(shard, weights, |_, _| ()),
+            ModelWeights::F32(weights) => update_and_gather(shard, weights, |_, _| Ok(())),
             ModelWeights::Bf16 { working, master } => {
-                update_and_gather(shard, working, |bucket, working| {
+                update_and_gather(shard, working, |bucket, mut working| {
                     for piece in &bucket.pieces {
-                        let master = &master.host()[piece.held.clone()];
-                        adamw::narrow(&mut working[bucket.offsets(piece)], master);
+                        let master = master.view().slice(piece.held.clone());
+                        ops.narrow(working.reborrow().slice(bucket.offsets(piece)), master)?;
                     }
+                    Ok(())
                 })
             }
         }?;
@@ -223,25 +245,26 @@ impl<'world> State<'world> {
     pub(super) fn all_weights<'a>(
         &'a mut self,
         clock: &PhaseClock,
-        scratch: &'a mut [f32],
-    ) -> Result<(&'a Layout, &'a [f32]), collectives::Error> {
+        mut scratch: ViewMut<'a, f32>,
+        ops: &dyn StepOps,
+    ) -> Outcome<(&'a Layout, View<'a, f32>)> {
         self.synchronize(clock)?;
         let Self { ranks, layout, shard, weights, .. } = &*self;
         match weights {
             ModelWeights::F32(weights) => Ok((layout, weights.get(0..shard.len))),
-            ModelWeights::Bf16 { master, .. } if !shard.is_sharded => Ok((layout, master.host())),
+            ModelWeights::Bf16 { master, .. } if !shard.is_sharded => Ok((layout, master.view())),
             ModelWeights::Bf16 { master, .. } => {
                 for bucket in &shard.buckets {
-                    let elements = &mut scratch[bucket.range.clone()];
+                    let mut elements = scratch.reborrow().slice(bucket.range.clone());
                     for piece in &bucket.pieces {
-                        let held = &master.host()[piece.held.clone()];
-                        elements[bucket.offsets(piece)].copy_from_slice(held);
+                        let held = master.view().slice(piece.held.clone());
+                        ops.copy(elements.reborrow().slice(bucket.offsets(piece)), held)?;
                     }
                     let deadline = ranks.deadline();
                     let gather = Operation::AllGather;
                     ranks.collective.run(Channel::Data, gather, elements, deadline)?;
                 }
-                Ok((layout, scratch))
+                Ok((layout, scratch.into_view()))
             }
         }
     }
@@ -251,33 +274,61 @@ impl<'world> State<'world> {
         self.weights.get(0..self.weights.len())
     }
 
-    /// The buffers that checkpoints hold; no weights may be in flight.
-    pub(crate) fn buffers(&self) -> [StateBuffer<&[f32]>; 3] {
-        let (order, weights) = match &self.weights {
-            ModelWeights::F32(weights) => (Order::Flat, weights.get(0..weights.len())),
-            ModelWeights::Bf16 { master, .. } => (Order::Held, master.host()),
+    /// The buffers that checkpoints hold, in the host's memory: those of a device are copied. No
+    /// weights may be in flight.
+    pub(crate) fn buffers(&self, device: &Device) -> Outcome<StateBuffers<'_>> {
+        let Self { shard, layout, weights, exp_avg, exp_avg_sq, .. } = self;
+        let (order, weights) = match weights {
+            ModelWeights::F32(weights) => (Order::Flat, weights.get(0..shard.len)),
+            ModelWeights::Bf16 { master, .. } => (Order::Held, master.view()),
         };
-        state_buffers(order, weights, self.exp_avg.host(), self.exp_avg_sq.host())
+        let [weights, exp_avg, exp_avg_sq] =
+            [weights, exp_avg.view(), exp_avg_sq.view()].map(|view| on_host(device, view));
+        let buffers = state_buffers(order, [weights?, exp_avg?, exp_avg_sq?]);
+        Ok(StateBuffers { shard, layout, buffers })
     }
 
-    /// The same buffers, to be filled.
-    pub(crate) fn buffers_mut(&mut self) -> StateBuffersMut<'_> {
-        let (order, weights) = match &mut self.weights {
-            ModelWeights::F32(weights) => (Order::Flat, weights.get_mut(0..self.shard.len)),
-            ModelWeights::Bf16 { master, .. } => (Order::Held, master.host_mut()),
+    /// Lets `fill` replace all of the same buffers; if it returns `None`, they stay as they were.
+    pub(crate) fn fill_buffers<T>(
+        &mut self,
+        device: &Device,
+        fill: impl FnOnce(StateBuffersMut<'_>) -> Outcome<Option<T>>,
+    ) -> Outcome<Option<T>> {
+        let Self { shard, layout, weights, exp_avg, exp_avg_sq, .. } = self;
+        let (order, weights) = match weights {
+            ModelWeights::F32(weights) => (Order::Flat, weights.get_mut(0..shard.len)),
+            ModelWeights::Bf16 { master, .. } => (Order::Held, master.view_mut()),
         };
-        let exp_avg = self.exp_avg.host_mut();
-        let exp_avg_sq = self.exp_avg_sq.host_mut();
-        StateBuffersMut {
-            shard: &self.shard,
-            layout: &self.layout,
-            buffers: state_buffers(order, weights, exp_avg, exp_avg_sq),
+        let views = [weights, exp_avg.view_mut(), exp_avg_sq.view_mut()];
+        if matches!(device, Device::Host) {
+            let buffers = state_buffers(order, views.map(ViewMut::host));
+            return fill(StateBuffersMut { shard, layout, buffers });
         }
+        let mut copies = views.each_ref().map(|view| vec![0.0; view.len()]);
+        let buffers = state_buffers(order, copies.each_mut().map(Vec::as_mut_slice));
+        let Some(filled) = fill(StateBuffersMut { shard, layout, buffers })? else {
+            return Ok(None);
+        };
+        for (view, copy) in views.into_iter().zip(&copies) {
+            device.write(view, copy)?;
+        }
+        Ok(Some(filled))
     }
 }
 
-/// Adds the prefixes and orders of the buffers.
-fn state_buffers<T>(order: Order, weights: T, exp_avg: T, exp_avg_sq: T) -> [StateBuffer<T>; 3] {
+/// Elements in the host's memory: those of a device are copied.
+pub(super) fn on_host<'a>(device: &Device, view: View<'a, f32>) -> Outcome<Cow<'a, [f32]>> {
+    if view.place() == Place::Host {
+        return Ok(Cow::Borrowed(view.host()));
+    }
+    let mut copy = vec![0.0; view.len()];
+    device.read(view, &mut copy)?;
+    Ok(Cow::Owned(copy))
+}
+
+/// Adds the prefixes and orders of weights and both moments.
+fn state_buffers<T>(order: Order, buffers: [T; 3]) -> [StateBuffer<T>; 3] {
+    let [weights, exp_avg, exp_avg_sq] = buffers;
     let held = |prefix, elements| StateBuffer { prefix, order: Order::Held, elements };
     [
         StateBuffer { prefix: WEIGHTS, order, elements: weights },

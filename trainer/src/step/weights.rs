@@ -5,12 +5,13 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use collectives::{Element, Incoming, Operation, Timing};
-use device::{Allocator, DeviceBuffer};
+use device::{Allocator, DeviceBuffer, ViewMut};
 use half::bf16;
 use models::workload::Compute;
 use models::{WeightSource, Weights, memory};
 
 use super::shard::{BucketShard, Shard};
+use crate::failure::Outcome;
 use crate::ranks::Ranks;
 use crate::timing::communication::CommunicationTally;
 use crate::timing::phase::{Phase, PhaseClock};
@@ -122,10 +123,10 @@ fn gathered<'world, E: Element>(
 pub(super) fn update_and_gather<E: Element>(
     shard: &Shard,
     weights: &mut Incoming<'_, E>,
-    mut update: impl FnMut(&BucketShard, &mut [E]),
-) -> Result<(), collectives::Error> {
+    mut update: impl FnMut(&BucketShard, ViewMut<'_, E>) -> Outcome<()>,
+) -> Outcome<()> {
     for bucket in shard.buckets.iter().rev() {
-        update(bucket, weights.get_mut(bucket.range.clone()));
+        update(bucket, weights.get_mut(bucket.range.clone()))?;
         if shard.is_sharded {
             weights.start(Operation::AllGather, bucket.range.clone())?;
         }

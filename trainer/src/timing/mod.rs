@@ -2,6 +2,7 @@
 //! machine.
 
 pub mod communication;
+mod device_timeline;
 pub mod phase;
 pub(crate) mod probe;
 pub(crate) mod profile;

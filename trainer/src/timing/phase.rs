@@ -1,9 +1,12 @@
 //! Divides the time of a step into phases: every instant belongs to exactly one.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::time::Instant;
 
+use device::Device;
 use serde::{Deserialize, Serialize};
+
+use super::device_timeline::DeviceTimeline;
 
 /// What a rank is doing. The names are the same in the record, in metrics and in traces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -97,6 +100,20 @@ impl<T: Copy> ByPhase<T> {
             Phase::Other => self.other,
         }
     }
+
+    /// The value of a phase, to be changed.
+    pub fn get_mut(&mut self, phase: Phase) -> &mut T {
+        match phase {
+            Phase::Data => &mut self.data,
+            Phase::Forward => &mut self.forward,
+            Phase::Backward => &mut self.backward,
+            Phase::CommExposed => &mut self.comm_exposed,
+            Phase::Optimizer => &mut self.optimizer,
+            Phase::Checkpoint => &mut self.checkpoint,
+            Phase::Eval => &mut self.eval,
+            Phase::Other => &mut self.other,
+        }
+    }
 }
 
 /// Nanoseconds in each phase of one step; they add up to the wall time of the step exactly.
@@ -113,6 +130,19 @@ impl PhaseTimes {
     /// It includes `other`, so that unattributed time never improves a rate.
     pub fn step_ns(&self) -> u64 {
         self.wall_ns() - self.checkpoint - self.eval
+    }
+
+    /// Times of a device, completed to the host's wall time: what they lack is `other`. What they
+    /// have too much, by the resolution of both clocks, the longest phase gives.
+    fn within(mut self, wall_ns: u64) -> Self {
+        let measured_ns = self.wall_ns();
+        self.other += wall_ns.saturating_sub(measured_ns);
+        let longest = Phase::ALL.into_iter().max_by_key(|&phase| self.get(phase));
+        if let Some(longest) = longest {
+            let longest = self.get_mut(longest);
+            *longest = longest.saturating_sub(measured_ns.saturating_sub(wall_ns));
+        }
+        self
     }
 }
 
@@ -142,6 +172,8 @@ pub struct PhaseClock {
     spent_ns: Cell<[u64; Phase::ALL.len()]>,
     /// False before the first step and in a pause, when no time is counted.
     running: bool,
+    /// Where a device other than the host computes: what it says of the phases.
+    device: Option<RefCell<DeviceTimeline>>,
 }
 
 impl Default for PhaseClock {
@@ -160,7 +192,17 @@ impl PhaseClock {
             step_since: now,
             spent_ns: Cell::new([0; Phase::ALL.len()]),
             running: false,
+            device: None,
         }
+    }
+
+    /// The same for steps that a device computes. Finishing a step waits for it.
+    pub(crate) fn on(device: &Device) -> Self {
+        let timeline = match device {
+            Device::Host => None,
+            Device::Cuda(device) => Some(RefCell::new(DeviceTimeline::new(device))),
+        };
+        Self { device: timeline, ..Self::new() }
     }
 
     /// Starts a step, in the phase `other`.
@@ -174,8 +216,15 @@ impl PhaseClock {
             let since = self.since.get();
             self.step_since += now.saturating_duration_since(since);
             self.since.set(since.max(now));
+            self.on_device(|device| device.restart(Phase::Other));
         }
         self.enter_at(Phase::Other, now);
+    }
+
+    fn on_device(&self, action: impl FnOnce(&mut DeviceTimeline)) {
+        if let Some(device) = &self.device {
+            action(&mut device.borrow_mut());
+        }
     }
 
     /// Stops until the next step is started: the time until then is in no step.
@@ -200,7 +249,10 @@ impl PhaseClock {
 
     /// Ends the step and returns its times.
     pub fn finish_step(&mut self) -> StepTime {
-        self.finish_at(Instant::now())
+        let Some(device) = &mut self.device else { return self.finish_at(Instant::now()) };
+        let phases = device.get_mut().finish();
+        let StepTime { wall_ns, .. } = self.finish_at(Instant::now());
+        StepTime { phases: phases.within(wall_ns), wall_ns }
     }
 
     fn enter_at(&self, phase: Phase, now: Instant) {
@@ -212,6 +264,7 @@ impl PhaseClock {
             self.spent_ns.set(spent_ns);
             // Never goes back: each nanosecond is counted once.
             self.since.set(since.max(now));
+            self.on_device(|device| device.enter(phase));
         }
         self.phase.set(phase);
     }

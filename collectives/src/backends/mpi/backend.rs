@@ -213,6 +213,7 @@ unsafe impl Collective for Mpi {
         operation: Operation,
         buffer: RawBuffer,
     ) -> Result<Ticket, Error> {
+        operation.require_host(buffer)?;
         operation.validate(buffer, self.rank, self.world)?;
         self.handle.submit(self.rank, Job::new(channel, operation, buffer))
     }

@@ -93,6 +93,7 @@ unsafe impl Collective for Threads {
         operation: Operation,
         buffer: RawBuffer,
     ) -> Result<Ticket, Error> {
+        operation.require_host(buffer)?;
         operation.validate(buffer, self.rank, self.world)?;
         let mut rendezvous = self.lock();
         if let Some(reason) = rendezvous.left(self.rank) {

@@ -44,12 +44,12 @@ fn complete_ranges_are_usable_while_others_are_in_flight() {
     there.start(Operation::AllGather, 4..8).unwrap();
     let mut reported = Vec::new();
     here.wait(&(5..6), soon(), |timing| reported.push(timing.bytes)).unwrap();
-    assert_eq!(here.get(4..8), [14.0, 15.0, 26.0, 27.0]);
+    assert_eq!(here.get(4..8).host(), [14.0, 15.0, 26.0, 27.0]);
     assert!(here.is_in_flight(&(3..4)) && !here.is_in_flight(&(4..8)));
-    here.get_mut(0..2).fill(1.0); // next to what is in flight
+    here.get_mut(0..2).host().fill(1.0); // next to what is in flight
     there.start(Operation::AllGather, 2..4).unwrap();
     here.wait(&(0..8), soon(), |timing| reported.push(timing.bytes)).unwrap();
-    assert_eq!(here.get(0..8), [1.0, 1.0, 12.0, 23.0, 14.0, 15.0, 26.0, 27.0]);
+    assert_eq!(here.get(0..8).host(), [1.0, 1.0, 12.0, 23.0, 14.0, 15.0, 26.0, 27.0]);
     assert_eq!(reported, [16, 8]);
     here.wait(&(0..8), soon(), |_| unreachable!("nothing is in flight")).unwrap();
 }

@@ -94,8 +94,9 @@ fn gradient(engine: &mut Candle, weights: &[f32], scale: f32) -> (f64, Flat) {
     let inputs = tokens(1);
     let targets = tokens(2);
     let batch = Batch { inputs: &inputs, targets: &targets };
-    let loss =
-        engine.train(&mut Weights::from(weights), batch, scale, Sums::Write, &mut flat).unwrap();
+    let loss = engine
+        .train_on_host(&mut Weights::from(weights), batch, scale, Sums::Write, &mut flat)
+        .unwrap();
     (loss, flat)
 }
 
@@ -162,7 +163,9 @@ fn gradients_accumulate_and_scale_linearly() {
         let batch = Batch { inputs: &inputs, targets: &targets };
         let mut twice =
             Flat { completed: 0, passes: Vec::new(), ..gradient(&mut engine, &weights, 0.25).1 };
-        engine.train(&mut Weights::from(&weights[..]), batch, 0.25, Sums::Add, &mut twice).unwrap();
+        engine
+            .train_on_host(&mut Weights::from(&weights[..]), batch, 0.25, Sums::Add, &mut twice)
+            .unwrap();
         assert_eq!(once.values, twice.values, "powers of two scale without rounding");
         let evaluated = engine.evaluate(&mut Weights::from(&weights[..]), batch).unwrap();
         assert_eq!(loss.to_bits(), evaluated.to_bits(), "evaluation computes the same loss");
@@ -181,7 +184,9 @@ fn written_gradients_replace_what_is_there_and_leave_padding_alone() {
         let mut flat = Flat::new(&layout);
         flat.values.fill(7.5);
         let weights = weights(&layout);
-        engine.train(&mut Weights::from(&weights[..]), batch, 1.0, Sums::Write, &mut flat).unwrap();
+        engine
+            .train_on_host(&mut Weights::from(&weights[..]), batch, 1.0, Sums::Write, &mut flat)
+            .unwrap();
         let mut replaced = vec![7.5; layout.len()];
         for tensor in layout.tensors() {
             let range = tensor.range.clone();

@@ -17,7 +17,9 @@ fn segments_complete_in_order_and_passes_are_reported() {
         let mut sink = Flat::<f32>::new(&config);
         let weights = weights::<f32>(&config);
         let mut model = engine(&config, Compute::F32);
-        model.train(&mut Weights::from(&weights[..]), batch, 1.0, Sums::Write, &mut sink).unwrap();
+        model
+            .train_on_host(&mut Weights::from(&weights[..]), batch, 1.0, Sums::Write, &mut sink)
+            .unwrap();
         let completed = |event: &Event| matches!(event, Event::Complete(_));
         let order: Vec<Event> = sink.events.drain(..).collect();
         let first = order.iter().position(completed).unwrap();
@@ -65,7 +67,7 @@ fn every_segment_is_requested_from_last_to_first_before_a_gradient_is_complete()
         let mut source =
             Recorded { layout, weights: &weights, requested: Vec::new(), fails_at: None };
         let mut sink = Flat::<f32>::new(&config);
-        let loss = model.train(&mut source, batch, 1.0, Sums::Write, &mut sink).unwrap();
+        let loss = model.train_on_host(&mut source, batch, 1.0, Sums::Write, &mut sink).unwrap();
         assert!(source.requested[..segments].iter().copied().eq((0..segments).rev()));
         source.requested.clear();
         let evaluated = model.evaluate(&mut source, batch).unwrap();
@@ -75,7 +77,7 @@ fn every_segment_is_requested_from_last_to_first_before_a_gradient_is_complete()
         for lost in 0..segments {
             source.fails_at = Some(lost);
             let mut sink = Flat::<f32>::new(&config);
-            let failed = model.train(&mut source, batch, 1.0, Sums::Write, &mut sink);
+            let failed = model.train_on_host(&mut source, batch, 1.0, Sums::Write, &mut sink);
             assert!(matches!(failed, Err(Error::Weights(_))), "segment {lost}");
             assert!(!sink.events.iter().any(|event| matches!(event, Event::Complete(_))));
             assert!(model.evaluate(&mut source, batch).is_err(), "segment {lost}");

@@ -87,7 +87,7 @@ fn no_gradient_is_missing_in_f32_and_all_agree_with_f64() {
         let mut found = Flat::<f32>::new(&config);
         let weights = weights::<f32>(&config);
         let loss = model
-            .train(&mut Weights::from(&weights[..]), batch, 0.25, Sums::Write, &mut found)
+            .train_on_host(&mut Weights::from(&weights[..]), batch, 0.25, Sums::Write, &mut found)
             .unwrap();
         assert!((loss - exact_loss).abs() < 1e-5 * exact_loss, "{loss} {exact_loss}");
         for tensor in layout(&config).tensors() {
@@ -115,7 +115,7 @@ fn gradients_in_bf16_agree_with_f64_within_its_rounding() {
         let mut model = engine(&config, Compute::Bf16);
         let mut found = Flat::<f32>::new(&config);
         let loss = model
-            .train(&mut Weights::from(&rounded[..]), batch, 0.25, Sums::Write, &mut found)
+            .train_on_host(&mut Weights::from(&rounded[..]), batch, 0.25, Sums::Write, &mut found)
             .unwrap();
         assert!((loss - exact_loss).abs() < 3e-3 * exact_loss, "{loss} {exact_loss}");
         for tensor in layout(&config).tensors() {
@@ -150,10 +150,11 @@ fn repeats_on_any_threads(config: &ModelConfig, compute: Compute) {
             let batch = Batch { inputs: &inputs, targets: &targets };
             let mut model = engine(config, compute);
             let mut sink = Flat::<f32>::new(config);
-            let loss = model.train(&mut weights(), batch, 0.5, Sums::Write, &mut sink).unwrap();
+            let loss =
+                model.train_on_host(&mut weights(), batch, 0.5, Sums::Write, &mut sink).unwrap();
             let once = sink.gradients.clone();
             sink.begin_micro_batch();
-            model.train(&mut weights(), batch, 0.5, Sums::Add, &mut sink).unwrap();
+            model.train_on_host(&mut weights(), batch, 0.5, Sums::Add, &mut sink).unwrap();
             let twice: Vec<f64> = once.iter().map(|&g| 2.0 * f64::from(g)).collect();
             assert!(relative_error(&sink.gradients, &twice) < 1e-6);
             (loss.to_bits(), once, sink.gradients)
@@ -176,7 +177,7 @@ fn written_gradients_replace_what_is_there_and_leave_padding_alone() {
             sink.gradients.fill(there);
             let mut model = engine(&config, Compute::F32);
             model
-                .train(&mut Weights::from(&weights[..]), batch, 0.5, Sums::Write, &mut sink)
+                .train_on_host(&mut Weights::from(&weights[..]), batch, 0.5, Sums::Write, &mut sink)
                 .unwrap();
             sink.gradients
         };

@@ -26,10 +26,13 @@ fn results(config: &ModelConfig, recompute: bool, is_metered: bool) -> Results {
     if is_metered {
         model.meter().unwrap().start();
     }
-    model.train(&mut Weights::from(&weights[..]), batch, 0.5, Sums::Write, &mut sink).unwrap();
+    model
+        .train_on_host(&mut Weights::from(&weights[..]), batch, 0.5, Sums::Write, &mut sink)
+        .unwrap();
     sink.begin_micro_batch();
-    let loss =
-        model.train(&mut Weights::from(&weights[..]), batch, 0.5, Sums::Add, &mut sink).unwrap();
+    let loss = model
+        .train_on_host(&mut Weights::from(&weights[..]), batch, 0.5, Sums::Add, &mut sink)
+        .unwrap();
     let meter = model.meter().unwrap();
     meter.stop();
     Results { loss: loss.to_bits(), gradients: sink.gradients, counts: meter.counts().collect() }

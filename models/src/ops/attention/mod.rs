@@ -16,6 +16,7 @@
 //! Blocks are kept with queries along the vectors, so no sum runs across a vector.
 
 mod backward;
+pub(crate) mod cuda;
 mod forward;
 mod head;
 mod pack;

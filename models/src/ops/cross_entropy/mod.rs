@@ -10,10 +10,12 @@
 //! Logits are rounded once and kept as elements, as PyTorch's autocast keeps them; their softmax is
 //! wide, and dlogits is rounded again for the two products.
 //!
-//! Logits are kept as (V, tokens): tokens along the vectors, so that no sum runs across a vector,
-//! and neither W nor the logits need transposing for any of the three products.
+//! On the processor logits are kept as (V, tokens): tokens along the vectors, so that no sum runs
+//! across a vector, and neither W nor the logits need transposing for any of the three products. On
+//! CUDA they are (tokens, V rounded up to 8).
 
 mod cpu;
+pub(crate) mod cuda;
 mod log_sums;
 #[cfg(test)]
 mod tests;

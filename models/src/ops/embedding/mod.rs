@@ -5,5 +5,6 @@
 //! Backward adds each `dx[b, t]` to row `token[b, t]` of dwte and to row t of dwpe.
 
 mod cpu;
+pub(crate) mod cuda;
 
 pub use cpu::{backward, forward};

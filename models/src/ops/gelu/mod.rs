@@ -7,5 +7,6 @@
 //! Forward and backward are epilogues of matrix products.
 
 mod cpu;
+pub(crate) mod cuda;
 
 pub(in crate::ops) use cpu::{gate, with_slope};

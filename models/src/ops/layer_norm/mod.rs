@@ -7,6 +7,7 @@
 //! db += the sum over rows of dy.
 
 mod cpu;
+pub(crate) mod cuda;
 
 pub use cpu::{apply, backward, forward};
 

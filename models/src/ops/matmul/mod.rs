@@ -14,6 +14,7 @@
 //! `blocked` (products of any size, by cache blocks and threads), `linear` (the functions here).
 
 pub(in crate::ops) mod blocked;
+pub(crate) mod cuda;
 pub(in crate::ops) mod kernels;
 mod linear;
 pub(in crate::ops) mod packing;

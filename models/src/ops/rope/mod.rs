@@ -9,6 +9,7 @@
 //! [`Llama::angles_per_token`](crate::config::Llama::angles_per_token).
 
 mod cpu;
+pub(crate) mod cuda;
 
 pub use cpu::{backward, forward};
 

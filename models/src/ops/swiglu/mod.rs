@@ -5,5 +5,6 @@
 //! dgate = dhidden up s (1 + g (1 - s)), dup = dhidden g s.
 
 mod cpu;
+pub(crate) mod cuda;
 
 pub use cpu::{backward, forward, recompute};

@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
+use device::ViewMut;
 use models::{Batch, Layout, Model, StepSink, Sums, WeightSource, Weights};
 
 /// Opening an unarmed gate has no effect.
@@ -61,10 +62,12 @@ impl Model for GateOpener {
         batch: Batch<'_>,
         scale: f32,
         sums: Sums,
+        loss: ViewMut<'_, f64>,
         sink: &mut dyn StepSink,
-    ) -> Result<f64, models::Error> {
+    ) -> Result<(), models::Error> {
         let Self { engine, segment, gate } = self;
-        engine.train(&mut ObservedWeights { weights, segment, gate }, batch, scale, sums, sink)
+        let mut weights = ObservedWeights { weights, segment, gate };
+        engine.train(&mut weights, batch, scale, sums, loss, sink)
     }
 
     fn evaluate(

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use collectives::{Collective, Operation, Threads};
-use device::Allocator;
+use device::{Allocator, Device};
 use models::Weights;
 
 use gate::{Gate, GateOpener};
@@ -41,7 +41,8 @@ fn source(config: &Config) -> Source {
 }
 
 fn trainer<'world>(config: &Config, collective: &'world dyn Collective) -> Trainer<'world> {
-    Trainer::new(config, &source(config), collective, Injector::default()).unwrap()
+    let source = source(config);
+    Trainer::new(config, &source, &Device::Host, collective, Injector::default()).unwrap()
 }
 
 /// What a rank has computed.
@@ -70,7 +71,7 @@ fn train(config: &Config, collective: &dyn Collective) -> Trained {
         assert_eq!(master.len(), trainer.state.layout.len() / owners);
     }
     let (layout, weights) = trainer.all_weights().unwrap();
-    Trained { steps, weights: weights_digest(layout, weights) }
+    Trained { steps, weights: weights_digest(layout, &weights) }
 }
 
 fn on_ranks<T: Send>(world: usize, body: impl Fn(&dyn Collective) -> T + Sync) -> Vec<T> {
@@ -112,16 +113,20 @@ fn an_overflow_in_the_sum_is_found_by_the_rank_that_owns_it() {
     let config = config("smoke", &["run.shard_optimizer=true"]);
     let group = Threads::group(2);
     let named = group.iter().map(|rank| {
-        let Trainer { state, mut gradients, .. } = trainer(&config, rank);
-        let State { layout, shard, .. } = &state;
-        let owned = shard.pieces().nth(3).unwrap().clone();
-        gradients.flat_mut()[owned.flat.start + 5] = f32::INFINITY;
-        assert!(!squares_of_parts(shard, gradients.flat()).is_finite());
-        assert_eq!(gradients.first_non_finite(shard, layout), Some(owned.tensor));
+        let mut trainer = trainer(&config, rank);
+        let owned = trainer.state.shard.pieces().nth(3).unwrap().clone();
+        trainer.gradients.flat_mut().host()[owned.flat.start + 5] = f32::INFINITY;
+        trainer.scalars.clear(&*trainer.ops).unwrap();
+        let vote = trainer.vote(Requests::default()).unwrap();
+        assert!(!vote.squares.is_finite());
+        assert_eq!(vote.reduced_non_finite, Some(owned.tensor));
         // The other rank does not own the element.
         let (_, plan) = placed_layout(&config, 2);
-        let other = Shard::new(layout, &plan, 1 - rank.rank(), 2, true);
-        assert!(squares_of_parts(&other, gradients.flat()).is_finite());
+        trainer.state.shard = Shard::new(&trainer.state.layout, &plan, 1 - rank.rank(), 2, true);
+        trainer.scalars.clear(&*trainer.ops).unwrap();
+        let vote = trainer.vote(Requests::default()).unwrap();
+        assert!(vote.squares.is_finite());
+        assert_eq!(vote.reduced_non_finite, None);
     });
     assert_eq!(named.count(), 2);
 }
@@ -135,12 +140,16 @@ fn restored_weights_are_gathered_before_they_are_used() {
         let config = config("smoke", &[&format, &format!("run.shard_optimizer={is_sharded}")]);
         on_ranks(2, |rank| {
             let mut trainer = trainer(&config, rank);
-            let StateBuffersMut { shard, buffers: [weights, ..], .. } = trainer.state.buffers_mut();
-            for piece in shard.pieces() {
-                let held = &mut weights.elements[weights.order.of(piece)];
-                let restored = held.iter_mut().zip(piece.flat.clone());
-                restored.for_each(|(weight, index)| *weight = number(index));
-            }
+            let fill =
+                |StateBuffersMut { shard, buffers: [weights, ..], .. }: StateBuffersMut<'_>| {
+                    for piece in shard.pieces() {
+                        let held = &mut weights.elements[weights.order.of(piece)];
+                        let restored = held.iter_mut().zip(piece.flat.clone());
+                        restored.for_each(|(weight, index)| *weight = number(index));
+                    }
+                    Ok(Some(()))
+                };
+            trainer.fill_state(fill).unwrap();
             trainer.resume_from(Progress::default()).unwrap();
             for tensor in trainer.state.layout.tensors() {
                 let range = tensor.range.clone();
@@ -353,7 +362,7 @@ fn evaluation_and_save_read_gathered_weights() {
 /// The elements that a rank saves.
 fn saved_elements(state: &State<'_>) -> Vec<f32> {
     let mut elements = Vec::new();
-    for buffer in state.buffers() {
+    for buffer in &state.buffers(&Device::Host).unwrap().buffers {
         for piece in state.shard.saved() {
             elements.extend_from_slice(&buffer.elements[buffer.order.of(&piece)]);
         }

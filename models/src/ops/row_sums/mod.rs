@@ -3,6 +3,8 @@
 //! Each group of rows has partial sums of its own, which are added in their order: the bits depend
 //! on the number of rows and not on that of threads.
 
+pub(crate) mod cuda;
+
 use device::{Allocator, DeviceBuffer};
 use rayon::prelude::*;
 

@@ -1,0 +1,217 @@
+//! Kernels: compiled for a device, and launched with views as arguments.
+#![allow(unsafe_code)] // launches
+
+use std::ffi::c_void;
+use std::fmt;
+use std::sync::Arc;
+
+use cudarc::driver::result;
+use cudarc::driver::sys::CUfunction_attribute;
+use cudarc::driver::{CudaFunction, CudaModule};
+use cudarc::nvrtc::Ptx;
+
+use super::Error;
+use super::cubin_cache;
+use super::device::Cuda;
+use super::nvrtc::Source;
+use crate::{Element, View, ViewMut};
+
+/// The kernels of one source, compiled for a device and loaded.
+pub struct Module {
+    module: Arc<CudaModule>,
+    device: Cuda,
+}
+
+/// A kernel that can be launched.
+#[derive(Clone)]
+pub struct Kernel {
+    function: CudaFunction,
+    name: &'static str,
+    device: Cuda,
+    /// Dynamic shared memory of a block.
+    shared_bytes: u32,
+}
+
+/// Blocks, and threads of a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Grid {
+    /// Blocks in x, y and z.
+    pub blocks: [u32; 3],
+    /// Threads of a block.
+    pub threads: u32,
+}
+
+impl Grid {
+    /// A row of blocks.
+    pub fn row(blocks: usize, threads: u32) -> Self {
+        Self::of([blocks, 1, 1], threads)
+    }
+
+    /// Blocks in three dimensions.
+    ///
+    /// # Panics
+    /// When a dimension exceeds 32 bits.
+    pub fn of(blocks: [usize; 3], threads: u32) -> Self {
+        let blocks = blocks.map(|count| u32::try_from(count).expect("a grid of 32 bits"));
+        Self { blocks, threads }
+    }
+
+    /// As many blocks of `threads` as cover so many items, but not more than `blocks_max`, for
+    /// kernels that stride over the rest.
+    pub fn covering(items: usize, threads: u32, blocks_max: usize) -> Self {
+        Self::row(items.div_ceil(threads as usize).clamp(1, blocks_max), threads)
+    }
+}
+
+impl Module {
+    /// Compiles a source for the device, unless the cache on disk has it, and loads it.
+    ///
+    /// # Errors
+    /// When the compiler or the driver refuses it.
+    pub fn load(device: &Cuda, source: &Source<'_>) -> Result<Self, Error> {
+        let architecture = device.properties().compute_capability.architecture();
+        let cubin = cubin_cache::get_or_compile(source, &architecture)?;
+        let module = device.context().load_module(Ptx::from_binary(cubin));
+        let module = module.map_err(|error| Error::kernel(source.name, "loading", error))?;
+        Ok(Self { module, device: device.clone() })
+    }
+
+    /// A kernel by its name.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn kernel(&self, name: &'static str) -> Result<Kernel, Error> {
+        let function = self.module.load_function(name);
+        let function = function.map_err(|error| Error::kernel(name, "finding", error))?;
+        Ok(Kernel { function, name, device: self.device.clone(), shared_bytes: 0 })
+    }
+}
+
+impl Kernel {
+    /// The kernel with so much dynamic shared memory for each block of every launch. Above 48 KiB
+    /// a kernel has to ask for it, and not every device has it.
+    ///
+    /// # Errors
+    /// When the device has less.
+    pub fn with_dynamic_shared(mut self, bytes: u32) -> Result<Self, Error> {
+        let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        self.device.bind()?;
+        let set = self.function.set_attribute(attribute, bytes.cast_signed());
+        set.map_err(|error| Error::kernel(self.name, "giving shared memory to", error))?;
+        self.shared_bytes = bytes;
+        Ok(self)
+    }
+
+    /// A launch without arguments so far.
+    pub fn launch(&self, grid: Grid) -> Launch<'_> {
+        Launch { kernel: self, grid, arguments: [0; ARGUMENTS_MAX], count: 0 }
+    }
+}
+
+const ARGUMENTS_MAX: usize = 20;
+
+/// A launch, and the arguments it was given so far.
+#[derive(Debug)]
+pub struct Launch<'a> {
+    kernel: &'a Kernel,
+    grid: Grid,
+    /// The bytes of each argument, from the first: none has more than eight.
+    arguments: [u64; ARGUMENTS_MAX],
+    count: usize,
+}
+
+impl Launch<'_> {
+    /// Elements that the kernel reads.
+    #[must_use]
+    pub fn reads<E: Element>(self, view: View<'_, E>) -> Self {
+        self.push(view.cuda_address())
+    }
+
+    /// Elements that the kernel writes.
+    #[must_use]
+    pub fn writes<E: Element>(self, view: &mut ViewMut<'_, E>) -> Self {
+        self.push(view.cuda_address())
+    }
+
+    /// A null pointer, where an argument is optional.
+    #[must_use]
+    pub fn null(self) -> Self {
+        self.push(0)
+    }
+
+    /// An `int`.
+    ///
+    /// # Panics
+    /// When the number exceeds 31 bits.
+    #[must_use]
+    pub fn int(self, number: usize) -> Self {
+        let number = i32::try_from(number).expect("a number of 31 bits");
+        self.push(u64::from(number.cast_unsigned()))
+    }
+
+    /// An `int` that is 0 or 1.
+    #[must_use]
+    pub fn flag(self, flag: bool) -> Self {
+        self.int(usize::from(flag))
+    }
+
+    /// An `i64`.
+    #[must_use]
+    pub fn long(self, number: usize) -> Self {
+        self.push(number as u64)
+    }
+
+    /// A `float`.
+    #[must_use]
+    pub fn float(self, number: f64) -> Self {
+        self.push(u64::from((number as f32).to_bits()))
+    }
+
+    fn push(mut self, bits: u64) -> Self {
+        self.arguments[self.count] = bits;
+        self.count += 1;
+        self
+    }
+
+    /// Starts the kernel on the stream that computes.
+    ///
+    /// # Safety
+    /// The arguments are those of the kernel, in its order, and it stays inside the views for this
+    /// grid.
+    ///
+    /// # Errors
+    /// Those of the driver.
+    pub unsafe fn run(mut self) -> Result<(), Error> {
+        let Self { kernel, grid, .. } = self;
+        kernel.device.bind()?;
+        let mut pointers = [std::ptr::null_mut::<c_void>(); ARGUMENTS_MAX];
+        for (pointer, argument) in pointers.iter_mut().zip(&mut self.arguments) {
+            *pointer = std::ptr::from_mut(argument).cast();
+        }
+        let [x, y, z] = grid.blocks;
+        // SAFETY: as this function; the driver copies the arguments before it returns.
+        let launched = unsafe {
+            result::launch_kernel(
+                kernel.function.cu_function(),
+                (x, y, z),
+                (grid.threads, 1, 1),
+                kernel.shared_bytes,
+                kernel.device.compute().cu_stream(),
+                &mut pointers[..self.count],
+            )
+        };
+        launched.map_err(|error| Error::kernel(kernel.name, "launching", error))
+    }
+}
+
+impl fmt::Debug for Module {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "Module(on {:?})", self.device)
+    }
+}
+
+impl fmt::Debug for Kernel {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "Kernel({} on {:?})", self.name, self.device)
+    }
+}

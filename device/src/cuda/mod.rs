@@ -1,0 +1,38 @@
+//! CUDA: which of NVIDIA's libraries are on this machine, which devices they see, and kernels
+//! compiled for them.
+//!
+//! Nothing of CUDA is needed to build this crate. [`Libraries::open`] finds and opens the libraries
+//! at run time and checks them, before anything of cudarc is called: cudarc looks symbols up at
+//! their first call, and panics where one is missing.
+
+pub mod cubin_cache;
+mod device;
+mod error;
+mod event;
+mod kernel;
+mod libraries;
+mod library;
+mod memory;
+pub mod nvrtc;
+mod properties;
+mod python;
+mod search;
+mod staging;
+mod symbols;
+mod versions;
+mod wanted;
+
+pub use device::Cuda;
+pub use error::{DriverStatus, Error, Rejected, Searched};
+pub use event::Event;
+pub use kernel::{Grid, Kernel, Launch, Module};
+pub use libraries::{Libraries, Required};
+pub use library::Library;
+pub use properties::{ComputeCapability, DeviceProperties, devices};
+pub use staging::Staging;
+pub use versions::{CudaVersion, Versions};
+
+pub(crate) use memory::CudaMemory;
+
+/// The header of all kernels: what differs between a device and the emulation of one.
+pub const INTRINSICS: &str = include_str!("intrinsics.cuh");

@@ -1,0 +1,181 @@
+//! Where CUDA's libraries are looked for.
+//!
+//! `YARDSTICK_CUDA_PATH`, where it is set, names the only folders. Otherwise the dynamic loader is
+//! asked first, as cudarc does, then the usual folders, then NVIDIA's wheels of the Pythons here.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use super::python;
+
+/// Folders, separated by colons, in which alone libraries are looked for.
+pub(super) const PATH_VARIABLE: &str = "YARDSTICK_CUDA_PATH";
+
+/// Below these folders a toolkit or a driver is installed, besides `/usr/local/cuda*`.
+const USUAL_FOLDERS: [&str; 4] = [
+    "usr/local/nvidia/lib64",
+    "usr/lib/x86_64-linux-gnu",
+    "usr/lib/aarch64-linux-gnu",
+    "usr/lib64",
+];
+
+/// The variables and the files that decide where to look.
+pub(super) struct Surroundings<'a> {
+    /// Reads an environment variable; `None` where it is not set or empty.
+    pub(super) variable: &'a dyn Fn(&str) -> Option<OsString>,
+    /// The root of the file system.
+    pub(super) root: &'a Path,
+}
+
+/// Where to look, in this order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Search {
+    /// Whether to ask the dynamic loader before looking in the folders.
+    pub(super) asks_loader: bool,
+    pub(super) folders: Vec<PathBuf>,
+}
+
+impl Search {
+    /// For this process.
+    pub(super) fn of_process() -> Self {
+        let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+        Self::in_surroundings(&Surroundings { variable: &variable, root: Path::new("/") })
+    }
+
+    fn in_surroundings(surroundings: &Surroundings<'_>) -> Self {
+        if let Some(only) = (surroundings.variable)(PATH_VARIABLE) {
+            let folders = std::env::split_paths(&only).filter(|path| !path.as_os_str().is_empty());
+            return Self { asks_loader: false, folders: folders.collect() };
+        }
+        let mut folders = toolkits(surroundings);
+        folders.extend(USUAL_FOLDERS.map(|folder| surroundings.root.join(folder)));
+        folders.extend(python::wheel_folders(surroundings));
+        folders.retain(|folder| folder.is_dir());
+        Self { asks_loader: true, folders: without_repetition(folders) }
+    }
+
+    /// What to open for a file of this name, in this order: a name without a slash is for the
+    /// dynamic loader.
+    pub(super) fn candidates(&self, file_name: &str) -> Vec<PathBuf> {
+        let loader = self.asks_loader.then(|| PathBuf::from(file_name));
+        let files = self.folders.iter().map(|folder| absolute(folder).join(file_name));
+        loader.into_iter().chain(files.filter(|file| file.is_file())).collect()
+    }
+}
+
+/// A library that is opened by a relative path would be another one after a change of folder.
+fn absolute(folder: &Path) -> PathBuf {
+    std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned())
+}
+
+/// Folders of libraries in CUDA toolkits: those that variables name first, then the newest of
+/// `/usr/local/cuda*`.
+fn toolkits(surroundings: &Surroundings<'_>) -> Vec<PathBuf> {
+    let named = ["CUDA_HOME", "CUDA_PATH"].iter().filter_map(|name| (surroundings.variable)(name));
+    let local = surroundings.root.join("usr/local");
+    let mut installed = entries(&local, |name| name.starts_with("cuda"));
+    installed.reverse();
+    let homes = named.map(PathBuf::from).chain(installed);
+    homes.flat_map(|home| ["lib64", "lib"].map(|folder| home.join(folder))).collect()
+}
+
+/// Entries of a folder whose names are as wanted, sorted; none where it cannot be read.
+pub(super) fn entries(folder: &Path, is_wanted: impl Fn(&str) -> bool) -> Vec<PathBuf> {
+    let Ok(entries) = std::fs::read_dir(folder) else {
+        return Vec::new();
+    };
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let mut paths: Vec<_> =
+        names.filter(|name| is_wanted(name)).map(|name| folder.join(name)).collect();
+    paths.sort();
+    paths
+}
+
+/// The first of each folder: links such as `/usr/local/cuda` lead to others.
+fn without_repetition(folders: Vec<PathBuf>) -> Vec<PathBuf> {
+    let mut seen = Vec::new();
+    let mut first = Vec::new();
+    for folder in folders {
+        let place = folder.canonicalize().unwrap_or_else(|_| folder.clone());
+        if !seen.contains(&place) {
+            seen.push(place);
+            first.push(folder);
+        }
+    }
+    first
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The folders that are searched below a root, relative to it.
+    fn folders(root: &Path, variables: &[(&str, &Path)]) -> Vec<String> {
+        let variable = |name: &str| {
+            let (_, value) = variables.iter().find(|(known, _)| *known == name)?;
+            Some(value.as_os_str().to_owned())
+        };
+        let search = Search::in_surroundings(&Surroundings { variable: &variable, root });
+        assert!(search.asks_loader);
+        let relative = |path: &PathBuf| path.strip_prefix(root).unwrap().display().to_string();
+        search.folders.iter().map(relative).collect()
+    }
+
+    fn planted(paths: &[&str]) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        for path in paths {
+            std::fs::create_dir_all(root.path().join(path)).unwrap();
+        }
+        root
+    }
+
+    #[test]
+    fn toolkits_come_before_the_system_and_links_are_followed_once() {
+        let root = planted(&[
+            "usr/local/cuda-12.4/lib64",
+            "usr/local/cuda-13.0/lib64",
+            "usr/lib/x86_64-linux-gnu",
+            "opt/mine/lib64",
+        ]);
+        let link = root.path().join("usr/local/cuda");
+        std::os::unix::fs::symlink("cuda-12.4", link).unwrap();
+        let home = root.path().join("opt/mine");
+        assert_eq!(
+            folders(root.path(), &[("CUDA_HOME", &home)]),
+            [
+                "opt/mine/lib64",
+                "usr/local/cuda-13.0/lib64",
+                "usr/local/cuda-12.4/lib64",
+                "usr/lib/x86_64-linux-gnu",
+            ]
+        );
+    }
+
+    #[test]
+    fn wheels_come_last() {
+        let wheel = "venv/lib/python3.11/site-packages/nvidia/cuda_nvrtc/lib";
+        let root = planted(&[wheel, "usr/lib64"]);
+        let environment = root.path().join("venv");
+        assert_eq!(folders(root.path(), &[("VIRTUAL_ENV", &environment)]), ["usr/lib64", wheel]);
+    }
+
+    #[test]
+    fn folders_of_the_variable_are_the_only_ones() {
+        let root = planted(&["usr/local/cuda/lib64"]);
+        let variable = |name: &str| (name == PATH_VARIABLE).then(|| "/a::/b".into());
+        let surroundings = Surroundings { variable: &variable, root: root.path() };
+        let search = Search::in_surroundings(&surroundings);
+        let expected = Search { asks_loader: false, folders: vec!["/a".into(), "/b".into()] };
+        assert_eq!(search, expected);
+        assert_eq!(search.candidates("libcuda.so.1"), [] as [PathBuf; 0]);
+    }
+
+    #[test]
+    fn candidates_are_the_loader_s_and_files_that_exist() {
+        let root = planted(&["a", "b"]);
+        let [a, b] = ["a", "b"].map(|folder| root.path().join(folder));
+        std::fs::write(b.join("libx.so.1"), "").unwrap();
+        let search = Search { asks_loader: true, folders: vec![a, b.clone()] };
+        assert_eq!(search.candidates("libx.so.1"), ["libx.so.1".into(), b.join("libx.so.1")]);
+    }
+}

@@ -1,0 +1,87 @@
+//! Versions of CUDA's libraries, as a record has them.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// A version of CUDA, as in 12.9.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CudaVersion {
+    /// What libraries and drivers have to agree in.
+    pub major: u32,
+    /// What they need not agree in.
+    pub minor: u32,
+}
+
+impl CudaVersion {
+    /// From what `cuDriverGetVersion` says: 12090 is 12.9.
+    pub fn from_number(number: u32) -> Self {
+        Self { major: number / 1000, minor: number % 1000 / 10 }
+    }
+}
+
+impl fmt::Display for CudaVersion {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}.{}", self.major, self.minor)
+    }
+}
+
+/// Versions of the libraries that this process has opened; `None` for others.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Versions {
+    /// The newest CUDA that the driver can run.
+    pub cuda_driver: Option<String>,
+    /// The driver's module in the kernel, as in `580.65.06`; what `nvidia-smi` calls its version.
+    pub kernel_module: Option<String>,
+    /// The compiler of kernels.
+    pub nvrtc: Option<String>,
+    /// Matmuls.
+    pub cublaslt: Option<String>,
+    /// Collectives.
+    pub nccl: Option<String>,
+    /// Attention.
+    pub cudnn: Option<String>,
+}
+
+/// cuBLASLt, NCCL and cuDNN write 12.9.1 as 120901.
+pub(super) fn from_six_digits(number: u64) -> String {
+    format!("{}.{}.{}", number / 10_000, number / 100 % 100, number % 100)
+}
+
+/// The version of the driver's module in the running kernel.
+pub(super) fn kernel_module() -> Option<String> {
+    parse_kernel_module(&std::fs::read_to_string("/proc/driver/nvidia/version").ok()?)
+}
+
+/// The first word behind `Kernel Module` that starts with a digit: between them may be the
+/// processor's architecture.
+fn parse_kernel_module(text: &str) -> Option<String> {
+    let (_, behind) = text.split_once("Kernel Module")?;
+    let line = behind.lines().next()?;
+    let starts_with_digit = |word: &&str| word.starts_with(|c: char| c.is_ascii_digit());
+    line.split_whitespace().find(starts_with_digit).map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_read_from_numbers() {
+        assert_eq!(CudaVersion::from_number(12_090).to_string(), "12.9");
+        assert_eq!(CudaVersion::from_number(13_000).to_string(), "13.0");
+        assert!(CudaVersion::from_number(11_080) < CudaVersion { major: 12, minor: 0 });
+        assert_eq!(from_six_digits(120_901), "12.9.1");
+        assert_eq!(from_six_digits(22_703), "2.27.3");
+    }
+
+    #[test]
+    fn the_module_of_both_flavours_of_the_driver_is_recognised() {
+        let closed = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 \n\
+                      GCC version:  gcc version 12.2.0\n";
+        let open = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release\n";
+        assert_eq!(parse_kernel_module(closed).as_deref(), Some("550.54.15"));
+        assert_eq!(parse_kernel_module(open).as_deref(), Some("580.65.06"));
+        assert_eq!(parse_kernel_module("GCC version:  gcc version 12.2.0\n"), None);
+    }
+}

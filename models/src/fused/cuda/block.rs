@@ -1,0 +1,246 @@
+//! One block: x = x + attention(norm1(x)); x = x + feed-forward(norm2(x)).
+
+use device::cuda::Error;
+use device::{View, ViewMut};
+
+use super::buffers::{Saved, Scratch};
+use super::kernels::{ActivationKernels, Kernels};
+use super::layers::{SegmentGradients, parameters};
+use crate::fused::linear::Linear;
+use crate::fused::parameter_ranges::BlockRanges;
+use crate::fused::size::Size;
+use crate::ops::attention::cuda::Forward;
+use crate::ops::kernels::CudaElement;
+use crate::ops::matmul::cuda::Extras;
+use crate::ops::norm::{NormBackward, NormSaved};
+use crate::ops::rope::cuda::Direction;
+
+/// What one block saved.
+pub(super) struct BlockSaved<'a, E: CudaElement> {
+    pub(super) input: View<'a, E>,
+    /// The next block's input.
+    pub(super) output: ViewMut<'a, E>,
+    pub(super) qkv: ViewMut<'a, E>,
+    pub(super) attention: ViewMut<'a, E>,
+    pub(super) log_sums: ViewMut<'a, f32>,
+    pub(super) middle: ViewMut<'a, E>,
+    pub(super) expanded: ViewMut<'a, E>,
+    pub(super) stats1: ViewMut<'a, f32>,
+    pub(super) stats2: ViewMut<'a, f32>,
+}
+
+impl<E: CudaElement> Saved<E> {
+    pub(super) fn block(&mut self, layer: usize, size: &Size) -> BlockSaved<'_, E> {
+        fn slot<T: device::Element>(
+            all: &mut device::DeviceBuffer<T>,
+            layer: usize,
+            len: usize,
+        ) -> ViewMut<'_, T> {
+            all.view_mut().slice(layer * len..(layer + 1) * len)
+        }
+        let stream = size.rows * size.width;
+        let (before, after) = self.streams.view_mut().split_at((layer + 1) * stream);
+        let input = before.slice(layer * stream..(layer + 1) * stream).into_view();
+        let layer = layer % size.saved_blocks();
+        let stats = slot(&mut self.stats, layer, 2 * size.stats());
+        let (stats1, stats2) = stats.split_at(size.stats());
+        BlockSaved {
+            input,
+            output: after.slice(0..stream),
+            qkv: slot(&mut self.qkv, layer, size.rows * size.qkv()),
+            attention: slot(&mut self.attention, layer, stream),
+            log_sums: slot(&mut self.log_sums, layer, size.rows * size.attention.heads),
+            middle: slot(&mut self.middle, layer, stream),
+            expanded: slot(&mut self.expanded, layer, size.rows * size.expanded()),
+            stats1,
+            stats2,
+        }
+    }
+}
+
+/// What a block computes with.
+pub(super) struct BlockPass<'a, E: CudaElement> {
+    pub(super) size: &'a Size,
+    pub(super) ranges: &'a BlockRanges,
+    /// The weights of the block's segment.
+    pub(super) weights: View<'a, E>,
+    pub(super) kernels: &'a mut Kernels,
+    pub(super) scratch: &'a mut Scratch<E>,
+}
+
+impl<E: CudaElement> BlockPass<'_, E> {
+    /// Writes the block's output and everything it saves.
+    pub(super) fn forward(&mut self, saved: &mut BlockSaved<'_, E>) -> Result<(), Error> {
+        self.recompute(saved)?;
+        let extras = Extras { residual: Some(saved.middle.as_view()), ..Extras::default() };
+        let parameters = parameters(self.ranges.linear(Linear::Contract), self.weights);
+        let hidden = self.scratch.hidden.view();
+        let output = saved.output.reborrow();
+        self.kernels.layers.forward(Linear::Contract, output, hidden, parameters, extras)
+    }
+
+    /// Writes everything that the block saves: all of forward but its output.
+    pub(super) fn recompute(&mut self, saved: &mut BlockSaved<'_, E>) -> Result<(), Error> {
+        self.attention_forward(saved)?;
+        self.expand(saved)
+    }
+
+    /// From the block's input to the stream after attention.
+    fn attention_forward(&mut self, saved: &mut BlockSaved<'_, E>) -> Result<(), Error> {
+        let Self { size, ranges, weights, kernels, scratch } = self;
+        let shape = kernels.layers.norm_shape();
+        let norm = parameters(&ranges.norm1, *weights);
+        let normed = scratch.normed.view_mut();
+        kernels.norm.forward(normed, saved.stats1.reborrow(), saved.input, norm, shape)?;
+        let layer = parameters(ranges.linear(Linear::AttentionIn), *weights);
+        let normed = scratch.normed.view();
+        let qkv = saved.qkv.reborrow();
+        kernels.layers.forward(Linear::AttentionIn, qkv, normed, layer, Extras::default())?;
+        if let (Some(rope), Some(tables)) = (&kernels.rope, &scratch.rope) {
+            rope.rotate(saved.qkv.reborrow(), tables, size.rope(), Direction::Forward)?;
+        }
+        let output = saved.attention.reborrow();
+        let log_sums = saved.log_sums.reborrow();
+        kernels.attention.forward(output, log_sums, saved.qkv.as_view(), size.attention)?;
+        let layer = parameters(ranges.linear(Linear::AttentionOut), *weights);
+        let extras = Extras { residual: Some(saved.input), ..Extras::default() };
+        let attention = saved.attention.as_view();
+        let middle = saved.middle.reborrow();
+        kernels.layers.forward(Linear::AttentionOut, middle, attention, layer, extras)
+    }
+
+    /// From the stream after attention to the last linear layer's input, in `scratch.hidden`.
+    fn expand(&mut self, saved: &mut BlockSaved<'_, E>) -> Result<(), Error> {
+        let Self { size, ranges, weights, kernels, scratch } = self;
+        let shape = kernels.layers.norm_shape();
+        let norm = parameters(&ranges.norm2, *weights);
+        let normed = scratch.normed.view_mut();
+        kernels.norm.forward(
+            normed,
+            saved.stats2.reborrow(),
+            saved.middle.as_view(),
+            norm,
+            shape,
+        )?;
+        let layer = parameters(ranges.linear(Linear::Expand), *weights);
+        let normed = scratch.normed.view();
+        let expanded = saved.expanded.reborrow();
+        let hidden = scratch.hidden.view_mut();
+        match &kernels.activation {
+            ActivationKernels::Gelu(_) => {
+                let extras = Extras { before_gelu: Some(expanded), ..Extras::default() };
+                kernels.layers.forward(Linear::Expand, hidden, normed, layer, extras)
+            }
+            ActivationKernels::SwiGlu(swiglu) => {
+                let extras = Extras::default();
+                kernels.layers.forward(Linear::Expand, expanded, normed, layer, extras)?;
+                swiglu.forward(hidden, saved.expanded.as_view(), size.feed_forward)
+            }
+        }
+    }
+
+    /// Turns the gradient of the block's output (in `scratch.gradient`) into that of its input, and
+    /// writes or adds to the gradients of the block's segment. What the block saved is overwritten.
+    pub(super) fn backward(
+        &mut self,
+        saved: &mut BlockSaved<'_, E>,
+        gradients: &mut SegmentGradients<'_>,
+    ) -> Result<(), Error> {
+        self.feed_forward_backward(saved, gradients)?;
+        self.attention_backward(saved, gradients)
+    }
+
+    /// From the gradient of the block's output to that of the stream after attention.
+    fn feed_forward_backward(
+        &mut self,
+        saved: &mut BlockSaved<'_, E>,
+        gradients: &mut SegmentGradients<'_>,
+    ) -> Result<(), Error> {
+        let Self { size, ranges, weights, kernels, scratch } = self;
+        let Scratch { normed, branch, gradient, hidden, wide, partials, .. } = &mut **scratch;
+        let contract = ranges.linear(Linear::Contract);
+        let weight = parameters(contract, *weights).weight;
+        let mut dhidden = wide.view_mut().slice(0..size.rows * size.feed_forward);
+        let dy = gradient.view();
+        match &kernels.activation {
+            ActivationKernels::Gelu(gelu) => {
+                gelu.forward(hidden.view_mut(), saved.expanded.as_view())?;
+                let before = Some(saved.expanded.as_view());
+                kernels.layers.input(Linear::Contract, dhidden.reborrow(), dy, weight, before)?;
+            }
+            ActivationKernels::SwiGlu(swiglu) => {
+                swiglu.forward(hidden.view_mut(), saved.expanded.as_view(), size.feed_forward)?;
+                kernels.layers.input(Linear::Contract, dhidden.reborrow(), dy, weight, None)?;
+                let dhidden = dhidden.as_view();
+                swiglu.backward(saved.expanded.reborrow(), dhidden, size.feed_forward)?;
+            }
+        }
+        let x = hidden.view();
+        kernels.layers.parameters(Linear::Contract, gradients, contract, dy, x, partials)?;
+        let dexpanded = match &kernels.activation {
+            ActivationKernels::Gelu(_) => dhidden.as_view(),
+            ActivationKernels::SwiGlu(_) => saved.expanded.as_view(),
+        };
+        let norm_saved = NormSaved { input: saved.middle.as_view(), stats: saved.stats2.as_view() };
+        let norm = parameters(&ranges.norm2, *weights);
+        let shape = kernels.layers.norm_shape();
+        kernels.norm.recompute(normed.view_mut(), norm_saved, norm, shape)?;
+        let expand = ranges.linear(Linear::Expand);
+        let weight = parameters(expand, *weights).weight;
+        kernels.layers.input(Linear::Expand, branch.view_mut(), dexpanded, weight, None)?;
+        let x = normed.view();
+        kernels.layers.parameters(Linear::Expand, gradients, expand, dexpanded, x, partials)?;
+        let operands = NormBackward {
+            dx: gradient.view_mut(),
+            accumulate: true,
+            dy: branch.view(),
+            saved: norm_saved,
+            weight: norm.weight,
+        };
+        kernels.layers.norm(&kernels.norm, gradients, &ranges.norm2, operands, partials)
+    }
+
+    /// From the gradient of the stream after attention to that of the block's input.
+    fn attention_backward(
+        &mut self,
+        saved: &mut BlockSaved<'_, E>,
+        gradients: &mut SegmentGradients<'_>,
+    ) -> Result<(), Error> {
+        let Self { size, ranges, weights, kernels, scratch } = self;
+        let Scratch { normed, branch, gradient, wide, delta, partials, rope, .. } = &mut **scratch;
+        let out = ranges.linear(Linear::AttentionOut);
+        let weight = parameters(out, *weights).weight;
+        let dy = gradient.view();
+        kernels.layers.input(Linear::AttentionOut, branch.view_mut(), dy, weight, None)?;
+        let x = saved.attention.as_view();
+        kernels.layers.parameters(Linear::AttentionOut, gradients, out, dy, x, partials)?;
+        let mut dqkv = wide.view_mut().slice(0..size.rows * size.qkv());
+        let forward =
+            Forward { output: saved.attention.as_view(), log_sums: saved.log_sums.as_view() };
+        let qkv = saved.qkv.as_view();
+        let (delta, doutput) = (delta.view_mut(), branch.view());
+        let shape = size.attention;
+        kernels.attention.backward(dqkv.reborrow(), delta, doutput, qkv, forward, shape)?;
+        if let (Some(kernel), Some(tables)) = (&kernels.rope, &*rope) {
+            kernel.rotate(dqkv.reborrow(), tables, size.rope(), Direction::Backward)?;
+        }
+        let norm_saved = NormSaved { input: saved.input, stats: saved.stats1.as_view() };
+        let norm = parameters(&ranges.norm1, *weights);
+        let shape = kernels.layers.norm_shape();
+        kernels.norm.recompute(normed.view_mut(), norm_saved, norm, shape)?;
+        let layer = ranges.linear(Linear::AttentionIn);
+        let weight = parameters(layer, *weights).weight;
+        let dqkv = dqkv.as_view();
+        kernels.layers.input(Linear::AttentionIn, branch.view_mut(), dqkv, weight, None)?;
+        let x = normed.view();
+        kernels.layers.parameters(Linear::AttentionIn, gradients, layer, dqkv, x, partials)?;
+        let operands = NormBackward {
+            dx: gradient.view_mut(),
+            accumulate: true,
+            dy: branch.view(),
+            saved: norm_saved,
+            weight: norm.weight,
+        };
+        kernels.layers.norm(&kernels.norm, gradients, &ranges.norm1, operands, partials)
+    }
+}

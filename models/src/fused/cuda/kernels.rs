@@ -1,0 +1,192 @@
+//! The compiled kernels and planned products of a network.
+
+use device::cuda::{Cuda, Error};
+use device::{DeviceBuffer, View, ViewMut};
+
+use super::batch::TokenSender;
+use super::buffers::logits_stride;
+use super::layers::Layers;
+use crate::fused::linear::Linear;
+use crate::fused::norm::Norm;
+use crate::fused::size::{Activation, Size};
+use crate::ops::attention::cuda::Attention;
+use crate::ops::cross_entropy::cuda::CrossEntropy;
+use crate::ops::embedding::cuda::Embedding;
+use crate::ops::gelu::cuda::Gelu;
+use crate::ops::kernels::CudaElement;
+use crate::ops::layer_norm::cuda::{LayerNorm, Parameters};
+use crate::ops::matmul::Shape;
+use crate::ops::matmul::cuda::{Blas, Epilogue, LinearProducts, LinearRows};
+use crate::ops::norm::{NormBackward, NormSaved, NormShape};
+use crate::ops::rms_norm::cuda::RmsNorm;
+use crate::ops::rope::cuda::Rope;
+use crate::ops::row_sums::cuda::{ColumnSums, Partials};
+use crate::ops::swiglu::cuda::SwiGlu;
+
+/// Everything that computes.
+#[derive(Debug)]
+pub(super) struct Kernels {
+    pub(super) device: Cuda,
+    pub(super) tokens: TokenSender,
+    pub(super) embedding: Embedding,
+    pub(super) norm: NormKernels,
+    pub(super) attention: Attention,
+    pub(super) activation: ActivationKernels,
+    pub(super) rope: Option<Rope>,
+    pub(super) cross_entropy: CrossEntropy,
+    pub(super) layers: Layers,
+    pub(super) head: Head,
+}
+
+/// The head's products, for whole chunks of tokens and for the rest.
+#[derive(Debug)]
+pub(super) struct Head {
+    whole: LinearProducts,
+    rest: Option<LinearProducts>,
+    chunk: usize,
+}
+
+/// A family's activation.
+#[derive(Debug)]
+pub(super) enum ActivationKernels {
+    Gelu(Gelu),
+    SwiGlu(SwiGlu),
+}
+
+/// A family's norm.
+#[derive(Debug)]
+pub(super) enum NormKernels {
+    Layer(LayerNorm),
+    RootMeanSquare(RmsNorm),
+}
+
+/// Weight (C) and in LayerNorm bias.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct NormParameters<'a, E: CudaElement> {
+    pub(super) weight: View<'a, E>,
+    pub(super) bias: Option<View<'a, E>>,
+}
+
+impl Kernels {
+    pub(super) fn new<E: CudaElement>(
+        device: &Cuda,
+        size: &Size,
+        workspace: DeviceBuffer<u8>,
+    ) -> Result<Self, Error> {
+        let blas = Blas::new(device, workspace)?;
+        let norm = match size.norm {
+            Norm::Layer => NormKernels::Layer(LayerNorm::new::<E>(device)?),
+            Norm::RootMeanSquare { epsilon } => {
+                NormKernels::RootMeanSquare(RmsNorm::new::<E>(device, epsilon)?)
+            }
+        };
+        let activation = match size.activation {
+            Activation::Gelu => ActivationKernels::Gelu(Gelu::new::<E>(device)?),
+            Activation::SwiGlu => ActivationKernels::SwiGlu(SwiGlu::new::<E>(device)?),
+        };
+        let rope = matches!(size.activation, Activation::SwiGlu).then(|| Rope::new::<E>(device));
+        Ok(Self {
+            device: device.clone(),
+            tokens: TokenSender::new(device, size.rows, size.vocabulary)?,
+            embedding: Embedding::new::<E>(device)?,
+            norm,
+            attention: Attention::new::<E>(device, size.attention.head_width)?,
+            activation,
+            rope: rope.transpose()?,
+            cross_entropy: CrossEntropy::new::<E>(device)?,
+            head: Head::new::<E>(&blas, size)?,
+            layers: Layers::new::<E>(blas, ColumnSums::new::<E>(device)?, size)?,
+        })
+    }
+}
+
+impl Head {
+    fn new<E: CudaElement>(blas: &Blas, size: &Size) -> Result<Self, Error> {
+        let chunk = size.chunk_tokens::<E>();
+        let rows = LinearRows {
+            output_stride: logits_stride(size.vocabulary),
+            forward: Epilogue::None,
+            input: Epilogue::None,
+        };
+        let products = |tokens| {
+            let shape = Shape { rows: tokens, inputs: size.width, outputs: size.vocabulary };
+            LinearProducts::new::<E>(blas, shape, rows)
+        };
+        let rest = size.rows % chunk;
+        let rest = (rest > 0).then(|| products(rest)).transpose()?;
+        Ok(Self { whole: products(chunk)?, rest, chunk })
+    }
+
+    /// The products of a chunk of so many tokens.
+    pub(super) fn of(&mut self, tokens: usize) -> &mut LinearProducts {
+        if tokens == self.chunk {
+            return &mut self.whole;
+        }
+        self.rest.as_mut().unwrap_or_else(|| unreachable!("a chunk of {tokens} tokens"))
+    }
+}
+
+impl NormKernels {
+    /// Writes `y` (N, C) and the statistics of each row.
+    pub(super) fn forward<E: CudaElement>(
+        &self,
+        y: ViewMut<'_, E>,
+        stats: ViewMut<'_, f32>,
+        x: View<'_, E>,
+        parameters: NormParameters<'_, E>,
+        shape: NormShape,
+    ) -> Result<(), Error> {
+        match self {
+            Self::Layer(norm) => norm.forward(y, stats, x, with_bias(parameters), shape),
+            Self::RootMeanSquare(norm) => norm.forward(y, stats, x, parameters.weight, shape),
+        }
+    }
+
+    /// Recomputes `y` (N, C) from saved statistics.
+    pub(super) fn recompute<E: CudaElement>(
+        &self,
+        y: ViewMut<'_, E>,
+        saved: NormSaved<'_, E>,
+        parameters: NormParameters<'_, E>,
+        shape: NormShape,
+    ) -> Result<(), Error> {
+        let NormSaved { input, stats } = saved;
+        match self {
+            Self::Layer(norm) => norm.apply(y, stats, input, with_bias(parameters), shape),
+            Self::RootMeanSquare(norm) => norm.apply(y, stats, input, parameters.weight, shape),
+        }
+    }
+
+    /// Adds to `dx` (N, C), or writes it, and writes the parts of the parameters' gradients.
+    pub(super) fn backward<E: CudaElement>(
+        &self,
+        operands: NormBackward<'_, E>,
+        partials: &mut Partials,
+        shape: NormShape,
+    ) -> Result<(), Error> {
+        match self {
+            Self::Layer(norm) => norm.backward(operands, partials, shape),
+            Self::RootMeanSquare(norm) => norm.backward(operands, partials, shape),
+        }
+    }
+}
+
+fn with_bias<E: CudaElement>(parameters: NormParameters<'_, E>) -> Parameters<'_, E> {
+    let bias = parameters.bias.unwrap_or_else(|| unreachable!("LayerNorm has a bias"));
+    Parameters { weight: parameters.weight, bias }
+}
+
+/// The epilogues of a linear layer.
+pub(super) fn linear_rows(size: &Size, linear: Linear) -> LinearRows {
+    let has_gelu = size.activation == Activation::Gelu;
+    let forward = match linear {
+        Linear::Expand if has_gelu => Epilogue::GeluBias,
+        _ if has_gelu => Epilogue::Bias,
+        _ => Epilogue::None,
+    };
+    let input = match linear {
+        Linear::Contract if has_gelu => Epilogue::GeluGradient,
+        _ => Epilogue::None,
+    };
+    LinearRows { output_stride: size.linear(linear).outputs, forward, input }
+}

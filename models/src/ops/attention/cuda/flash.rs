@@ -1,0 +1,106 @@
+//! Flash attention on tensor cores: bf16, heads of 64 or 128.
+#![allow(unsafe_code)] // launches
+
+use device::cuda::{Cuda, Error, Grid, Kernel};
+use device::{View, ViewMut};
+
+use super::{BackwardInputs, scale};
+use crate::ops::attention::Shape;
+use crate::ops::kernels::{self, CudaElement, Format};
+
+/// Threads of a block.
+const THREADS: u32 = 128;
+/// Queries of a block, forward and for their gradient.
+const QUERIES: usize = 128;
+/// Elements of the keys of a block, for their gradient.
+const KEY_ELEMENTS: usize = 8192;
+
+/// The compiled kernels.
+#[derive(Debug)]
+pub(super) struct Flash {
+    forward: Kernel,
+    backward_queries: Kernel,
+    backward_keys: Kernel,
+}
+
+/// Dynamic shared memory of a block of each kernel.
+struct SharedBytes {
+    forward: u32,
+    backward_queries: u32,
+    backward_keys: u32,
+}
+
+impl Flash {
+    /// Whether there are kernels for this format and width.
+    pub(super) fn computes<E: CudaElement>(head_width: usize) -> bool {
+        E::FORMAT == Format::Bf16 && matches!(head_width, 64 | 128)
+    }
+
+    pub(super) fn new<E: CudaElement>(device: &Cuda, head_width: usize) -> Result<Self, Error> {
+        let width = format!("-DHEAD_WIDTH={head_width}");
+        let module = kernels::load_with(device, &kernels::FLASH_ATTENTION, E::FORMAT, &[&width])?;
+        let shared = shared_bytes(head_width);
+        let kernel = |name, bytes| module.kernel(name)?.with_dynamic_shared(bytes);
+        Ok(Self {
+            forward: kernel("flash_forward", shared.forward)?,
+            backward_queries: kernel("flash_backward_queries", shared.backward_queries)?,
+            backward_keys: kernel("flash_backward_keys", shared.backward_keys)?,
+        })
+    }
+
+    /// Writes `output` and `log_sums`, whose lengths the caller checked.
+    pub(super) fn forward<E: CudaElement>(
+        &self,
+        mut output: ViewMut<'_, E>,
+        mut log_sums: ViewMut<'_, f32>,
+        qkv: View<'_, E>,
+        shape: Shape,
+    ) -> Result<(), Error> {
+        let blocks = shape.tokens.div_ceil(QUERIES);
+        let launch = self.forward.launch(grid(&shape, shape.heads, blocks));
+        let launch = launch.writes(&mut output).writes(&mut log_sums).reads(qkv);
+        let launch = launch.int(shape.tokens).int(shape.heads).int(shape.key_value_heads);
+        // SAFETY: flash_forward(output, log sums, qkv, tokens, heads, key-value heads, scale); the
+        // lengths were checked.
+        unsafe { launch.float(scale(&shape)).run() }
+    }
+
+    /// Writes `dqkv`; the caller checked all lengths.
+    pub(super) fn backward<E: CudaElement>(
+        &self,
+        mut dqkv: ViewMut<'_, E>,
+        inputs: BackwardInputs<'_, E>,
+        shape: Shape,
+    ) -> Result<(), Error> {
+        let queries = grid(&shape, shape.heads, shape.tokens.div_ceil(QUERIES));
+        let key_blocks = (shape.tokens * shape.head_width).div_ceil(KEY_ELEMENTS);
+        let keys = grid(&shape, shape.key_value_heads, key_blocks);
+        for (kernel, grid) in [(&self.backward_queries, queries), (&self.backward_keys, keys)] {
+            let launch = kernel.launch(grid).writes(&mut dqkv);
+            let launch = launch.reads(inputs.doutput).reads(inputs.qkv);
+            let launch = launch.reads(inputs.log_sums).reads(inputs.delta);
+            let launch = launch.int(shape.tokens).int(shape.heads).int(shape.key_value_heads);
+            // SAFETY: flash_backward_*(dqkv, doutput, qkv, log sums, delta, tokens, heads,
+            // key-value heads, scale); the lengths were checked.
+            unsafe { launch.float(scale(&shape)).run() }?;
+        }
+        Ok(())
+    }
+}
+
+/// As the comments of the kernels say. Those of the keys have 16 bytes for each of 32 queries
+/// beside their tiles: two tiles of log sums and deltas.
+fn shared_bytes(head_width: usize) -> SharedBytes {
+    let width = head_width as u32;
+    let key_rows = KEY_ELEMENTS as u32 / width;
+    SharedBytes {
+        forward: 512 * width,
+        backward_queries: 768 * width,
+        backward_keys: (2 * key_rows + 128) * width * 2 + 512,
+    }
+}
+
+/// Blocks of some rows of each of so many heads of each sequence.
+fn grid(shape: &Shape, heads: usize, blocks: usize) -> Grid {
+    Grid::of([heads, shape.sequences, blocks], THREADS)
+}

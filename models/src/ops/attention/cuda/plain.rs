@@ -1,0 +1,86 @@
+//! A warp for each query forward and for its gradient, and one for each key's and value's. In any
+//! format, for any even head width.
+#![allow(unsafe_code)] // launches
+
+use device::cuda::{Cuda, Error, Grid, Kernel, Module};
+use device::{View, ViewMut};
+
+use super::{BackwardInputs, scale};
+use crate::ops::attention::Shape;
+use crate::ops::kernels::{self, CudaElement};
+
+/// Rows of a block: one for each of its warps.
+const ROWS: usize = 4;
+/// Threads of a block.
+const THREADS: u32 = 32 * ROWS as u32;
+
+/// The kernel of the row sums of dout out.
+pub(super) const DELTA: &str = "attention_delta";
+
+/// The compiled kernels.
+#[derive(Debug)]
+pub(super) struct Plain {
+    forward: Kernel,
+    backward_queries: Kernel,
+    backward_keys: Kernel,
+}
+
+/// Compiles the kernels for heads of a width.
+pub(super) fn load<E: CudaElement>(device: &Cuda, head_width: usize) -> Result<Module, Error> {
+    // Otherwise heads do not start at multiples of 16 bytes.
+    let in_packs = head_width.is_multiple_of(E::PACK);
+    let options: &[&str] = if in_packs { &[] } else { &["-DPAIR_ACCESS"] };
+    kernels::load_with(device, &kernels::ATTENTION, E::FORMAT, options)
+}
+
+impl Plain {
+    pub(super) fn new(module: &Module) -> Result<Self, Error> {
+        Ok(Self {
+            forward: module.kernel("attention_forward")?,
+            backward_queries: module.kernel("attention_backward_queries")?,
+            backward_keys: module.kernel("attention_backward_keys")?,
+        })
+    }
+
+    /// Writes `output` and `log_sums`, whose lengths the caller checked.
+    pub(super) fn forward<E: CudaElement>(
+        &self,
+        mut output: ViewMut<'_, E>,
+        mut log_sums: ViewMut<'_, f32>,
+        qkv: View<'_, E>,
+        shape: Shape,
+    ) -> Result<(), Error> {
+        let launch = self.forward.launch(grid(&shape, shape.heads));
+        let launch = launch.writes(&mut output).writes(&mut log_sums).reads(qkv);
+        let launch = launch.int(shape.tokens).int(shape.heads).int(shape.key_value_heads);
+        // SAFETY: attention_forward(output, log sums, qkv, tokens, heads, key-value heads, head
+        // width, scale); the lengths were checked.
+        unsafe { launch.int(shape.head_width).float(scale(&shape)).run() }
+    }
+
+    /// Writes `dqkv`; the caller checked all lengths.
+    pub(super) fn backward<E: CudaElement>(
+        &self,
+        mut dqkv: ViewMut<'_, E>,
+        inputs: BackwardInputs<'_, E>,
+        shape: Shape,
+    ) -> Result<(), Error> {
+        let kernels =
+            [(&self.backward_queries, shape.heads), (&self.backward_keys, shape.key_value_heads)];
+        for (kernel, heads) in kernels {
+            let launch = kernel.launch(grid(&shape, heads)).writes(&mut dqkv);
+            let launch = launch.reads(inputs.doutput).reads(inputs.qkv);
+            let launch = launch.reads(inputs.log_sums).reads(inputs.delta);
+            let launch = launch.int(shape.tokens).int(shape.heads).int(shape.key_value_heads);
+            // SAFETY: attention_backward_*(dqkv, doutput, qkv, log sums, delta, tokens, heads,
+            // key-value heads, head width, scale); the lengths were checked.
+            unsafe { launch.int(shape.head_width).float(scale(&shape)).run() }?;
+        }
+        Ok(())
+    }
+}
+
+/// A block for [`ROWS`] rows of each of so many heads of each sequence.
+pub(super) fn grid(shape: &Shape, heads: usize) -> Grid {
+    Grid::of([shape.tokens.div_ceil(ROWS), heads, shape.sequences], THREADS)
+}

@@ -1,0 +1,63 @@
+//! A block for each row of logits, which becomes its gradient.
+#![allow(unsafe_code)] // launches
+
+use device::cuda::{Cuda, Error, Grid, Kernel};
+use device::{View, ViewMut};
+
+use crate::ops::kernels::{self, CudaElement};
+
+/// The compiled kernels.
+#[derive(Debug)]
+pub(crate) struct CrossEntropy {
+    cross_entropy: Kernel,
+    loss_sum: Kernel,
+}
+
+/// Logits of some tokens.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LogitsShape {
+    /// Rows.
+    pub(crate) tokens: usize,
+    /// V: columns that count.
+    pub(crate) vocabulary: usize,
+    /// Columns of a row, a multiple of 8.
+    pub(crate) stride: usize,
+}
+
+impl CrossEntropy {
+    pub(crate) fn new<E: CudaElement>(device: &Cuda) -> Result<Self, Error> {
+        let module = kernels::load(device, &kernels::CROSS_ENTROPY, E::FORMAT)?;
+        Ok(Self {
+            cross_entropy: module.kernel("cross_entropy")?,
+            loss_sum: module.kernel("loss_sum")?,
+        })
+    }
+
+    /// Writes the loss of each token, adds their sum to `loss`, and with a scale replaces the
+    /// logits by the gradient of the scaled sum.
+    pub(crate) fn run<E: CudaElement>(
+        &self,
+        mut loss: ViewMut<'_, f64>,
+        losses: ViewMut<'_, f32>,
+        mut logits: ViewMut<'_, E>,
+        targets: View<'_, u32>,
+        shape: LogitsShape,
+        gradient_scale: Option<f32>,
+    ) -> Result<(), Error> {
+        let LogitsShape { tokens, vocabulary, stride } = shape;
+        assert_eq!(logits.len(), tokens * stride, "logits of {shape:?}");
+        assert_eq!(targets.len(), tokens, "a target for each token");
+        let mut losses = losses.slice(0..tokens);
+        let launch = self.cross_entropy.launch(Grid::row(tokens, 512));
+        let launch = launch.writes(&mut losses).writes(&mut logits).reads(targets);
+        let launch = launch.int(vocabulary).int(stride);
+        let launch = launch.float(gradient_scale.unwrap_or(0.0).into());
+        // SAFETY: cross_entropy(losses, logits, targets, vocabulary, stride, scale,
+        // write_gradient), a row for each block; targets are below V, which the caller checked.
+        unsafe { launch.flag(gradient_scale.is_some()).run() }?;
+        let launch = self.loss_sum.launch(Grid::row(1, 256));
+        let launch = launch.writes(&mut loss).reads(losses.as_view()).int(tokens).flag(true);
+        // SAFETY: loss_sum(sum, losses, count, accumulate), in one block.
+        unsafe { launch.run() }
+    }
+}

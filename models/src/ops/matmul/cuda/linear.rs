@@ -1,0 +1,171 @@
+//! The products of a linear layer over rows: Y (N, O) = X (N, I) W (O, I)^T.
+#![allow(unsafe_code)] // products of matrices whose lengths are checked here
+
+use device::cuda::Error;
+use device::{View, ViewMut};
+
+use super::product::{Blas, Epilogue, Operands, Product, ProductShape};
+use crate::ops::kernels::CudaElement;
+use crate::ops::matmul::{Shape, Sums};
+use cudarc::cublaslt::sys::cudaDataType;
+
+/// Forward, the input's gradient and the weight's of one linear layer.
+#[derive(Debug)]
+pub(crate) struct LinearProducts {
+    shape: Shape,
+    rows: LinearRows,
+    forward: Product,
+    input: Product,
+    weight: Product,
+}
+
+/// What a linear layer does beside its products.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LinearRows {
+    /// Elements from a row of Y to the next: O, or more.
+    pub(crate) output_stride: usize,
+    /// Of forward.
+    pub(crate) forward: Epilogue,
+    /// Of the input's gradient.
+    pub(crate) input: Epilogue,
+}
+
+/// What forward's epilogue reads and writes.
+#[derive(Debug, Default)]
+pub(crate) struct Extras<'a, E: CudaElement> {
+    pub(crate) bias: Option<View<'a, E>>,
+    /// Added to Y.
+    pub(crate) residual: Option<View<'a, E>>,
+    /// Written: what is before GELU.
+    pub(crate) before_gelu: Option<ViewMut<'a, E>>,
+}
+
+impl LinearProducts {
+    pub(crate) fn new<E: CudaElement>(
+        blas: &Blas,
+        shape: Shape,
+        rows: LinearRows,
+    ) -> Result<Self, Error> {
+        let Shape { rows: count, inputs, outputs } = shape;
+        let stride = rows.output_stride;
+        let base = ProductShape {
+            m: outputs,
+            n: count,
+            k: inputs,
+            a_is_transposed: true,
+            b_is_transposed: false,
+            a_stride: inputs,
+            b_stride: inputs,
+            d_stride: stride,
+            factors: E::MATRIX,
+            product: E::MATRIX,
+        };
+        let input = ProductShape {
+            m: inputs,
+            k: outputs,
+            a_is_transposed: false,
+            b_stride: stride,
+            d_stride: inputs,
+            ..base
+        };
+        let weight = ProductShape {
+            m: inputs,
+            n: outputs,
+            k: count,
+            a_is_transposed: false,
+            b_is_transposed: true,
+            b_stride: stride,
+            d_stride: inputs,
+            product: cudaDataType::CUDA_R_32F,
+            ..base
+        };
+        Ok(Self {
+            shape,
+            rows,
+            forward: Product::new(blas, base, rows.forward)?,
+            input: Product::new(blas, input, rows.input)?,
+            weight: Product::new(blas, weight, Epilogue::None)?,
+        })
+    }
+
+    /// Writes Y.
+    pub(crate) fn forward<E: CudaElement>(
+        &mut self,
+        blas: &mut Blas,
+        y: ViewMut<'_, E>,
+        x: View<'_, E>,
+        weight: View<'_, E>,
+        extras: Extras<'_, E>,
+    ) -> Result<(), Error> {
+        self.check(x.len(), weight.len(), y.len());
+        let Extras { bias, residual, before_gelu } = extras;
+        let has_bias = matches!(self.rows.forward, Epilogue::Bias | Epilogue::GeluBias);
+        assert_eq!(bias.map(View::len), has_bias.then_some(self.shape.outputs), "bias (O)");
+        let outputs = residual.map(View::len).into_iter();
+        let outputs = outputs.chain(before_gelu.as_ref().map(ViewMut::len));
+        assert!(outputs.into_iter().all(|len| len == y.len()), "(N, O)");
+        assert_eq!(before_gelu.is_some(), self.rows.forward == Epilogue::GeluBias, "before GELU");
+        let operands = Operands {
+            a: weight.cuda_address(),
+            b: x.cuda_address(),
+            added: residual.map_or(0, View::cuda_address),
+            d: y.cuda_address(),
+            bias: bias.map_or(0, View::cuda_address),
+            before_gelu: before_gelu.map_or(0, |view| view.cuda_address()),
+        };
+        // SAFETY: the lengths were checked; what is written is borrowed exclusively.
+        unsafe { self.forward.run(blas, operands) }
+    }
+
+    /// Writes dX (N, I) = dY W.
+    pub(crate) fn input<E: CudaElement>(
+        &mut self,
+        blas: &mut Blas,
+        dx: ViewMut<'_, E>,
+        dy: View<'_, E>,
+        weight: View<'_, E>,
+        before_gelu: Option<View<'_, E>>,
+    ) -> Result<(), Error> {
+        self.check(dx.len(), weight.len(), dy.len());
+        let has_gelu = self.rows.input == Epilogue::GeluGradient;
+        assert_eq!(before_gelu.map(View::len), has_gelu.then_some(dx.len()), "before GELU (N, I)");
+        let operands = Operands {
+            a: weight.cuda_address(),
+            b: dy.cuda_address(),
+            d: dx.cuda_address(),
+            before_gelu: before_gelu.map_or(0, View::cuda_address),
+            ..Operands::default()
+        };
+        // SAFETY: the lengths were checked; `dx` is borrowed exclusively.
+        unsafe { self.input.run(blas, operands) }
+    }
+
+    /// Writes dW (O, I) = dY^T X, or adds it.
+    pub(crate) fn weight<E: CudaElement>(
+        &mut self,
+        blas: &mut Blas,
+        dweight: ViewMut<'_, f32>,
+        dy: View<'_, E>,
+        x: View<'_, E>,
+        sums: Sums,
+    ) -> Result<(), Error> {
+        self.check(x.len(), dweight.len(), dy.len());
+        let d = dweight.cuda_address();
+        let operands = Operands {
+            a: x.cuda_address(),
+            b: dy.cuda_address(),
+            added: if sums == Sums::Add { d } else { 0 },
+            d,
+            ..Operands::default()
+        };
+        // SAFETY: the lengths were checked; `dweight` is borrowed exclusively.
+        unsafe { self.weight.run(blas, operands) }
+    }
+
+    fn check(&self, x: usize, weight: usize, y: usize) {
+        let Shape { rows, inputs, outputs } = self.shape;
+        assert_eq!(x, rows * inputs, "X (N, I) of {:?}", self.shape);
+        assert_eq!(weight, outputs * inputs, "W (O, I) of {:?}", self.shape);
+        assert_eq!(y, rows * self.rows.output_stride, "Y (N, O) of {:?}", self.shape);
+    }
+}

@@ -1,0 +1,245 @@
+//! A product of one shape: descriptors and algorithm, chosen once.
+#![allow(unsafe_code)] // calls cuBLASLt with addresses
+
+use std::ffi::c_void;
+
+use cudarc::cublaslt::result::{self, CublasError};
+use cudarc::cublaslt::sys::{
+    cublasLtEpilogue_t, cublasLtMatmulAlgo_t, cublasLtMatmulDescAttributes_t as Attribute,
+    cublasLtMatmulPreferenceAttributes_t as PreferenceAttribute, cublasLtReductionScheme_t,
+    cudaDataType,
+};
+use device::cuda::{Cuda, Error};
+use device::{Allocator, DeviceBuffer};
+
+use super::descriptors::{Handle, Layout, Operation, Preference};
+
+/// What algorithms may use as workspace: as much as NVIDIA advises for Hopper; others need less.
+const WORKSPACE_BYTES: usize = 32 << 20;
+/// The least alignment of any matrix: rows of a multiple of eight elements, from any of them on.
+const ALIGNMENT_BYTES: u32 = 16;
+
+/// The library, and the workspace that all products of a stream share.
+#[derive(Debug)]
+pub(crate) struct Blas {
+    handle: Handle,
+    workspace: DeviceBuffer<u8>,
+    device: Cuda,
+}
+
+/// D (m, n) = op(A) op(B), by columns, with k elements in each sum.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ProductShape {
+    pub(crate) m: usize,
+    pub(crate) n: usize,
+    pub(crate) k: usize,
+    /// Whether A is (k, m), and is transposed.
+    pub(crate) a_is_transposed: bool,
+    /// Whether B is (n, k), and is transposed.
+    pub(crate) b_is_transposed: bool,
+    /// Elements from a column of A to the next.
+    pub(crate) a_stride: usize,
+    /// Elements from a column of B to the next.
+    pub(crate) b_stride: usize,
+    /// Elements from a column of D to the next.
+    pub(crate) d_stride: usize,
+    /// Elements of A and B.
+    pub(crate) factors: cudaDataType,
+    /// Elements of D.
+    pub(crate) product: cudaDataType,
+}
+
+/// What is done with the sums before they are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Epilogue {
+    /// Nothing.
+    None,
+    /// A bias (m) is added to each column.
+    Bias,
+    /// Bias, then GELU; the value before GELU is written too.
+    GeluBias,
+    /// Each sum is multiplied by the slope of GELU at a saved value.
+    GeluGradient,
+}
+
+/// Addresses of a product.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Operands {
+    pub(crate) a: u64,
+    pub(crate) b: u64,
+    /// Added to the product where that is not 0; may be `d`.
+    pub(crate) added: u64,
+    pub(crate) d: u64,
+    /// The bias (m).
+    pub(crate) bias: u64,
+    /// What is before GELU (m, n), laid out as D.
+    pub(crate) before_gelu: u64,
+}
+
+impl Blas {
+    /// Opens the library for a device.
+    pub(crate) fn new(device: &Cuda, workspace: DeviceBuffer<u8>) -> Result<Self, Error> {
+        device.bind()?;
+        let handle = Handle::new().map_err(|error| failed("opening cuBLASLt", error))?;
+        Ok(Self { handle, workspace, device: device.clone() })
+    }
+
+    /// The workspace of all products.
+    pub(crate) fn workspace(allocator: &Allocator) -> DeviceBuffer<u8> {
+        allocator.zeros(WORKSPACE_BYTES)
+    }
+}
+
+/// A product of one shape.
+#[derive(Debug)]
+pub(crate) struct Product {
+    shape: ProductShape,
+    epilogue: Epilogue,
+    operation: Operation,
+    a: Layout,
+    b: Layout,
+    d: Layout,
+    algorithm: cublasLtMatmulAlgo_t,
+}
+
+impl Product {
+    /// Chooses the algorithm: the first that the library offers.
+    ///
+    /// # Errors
+    /// When it offers none.
+    pub(crate) fn new(blas: &Blas, shape: ProductShape, epilogue: Epilogue) -> Result<Self, Error> {
+        Self::plan(blas, shape, epilogue)
+            .map_err(|error| failed(&format!("planning {shape:?} with {epilogue:?}"), error))
+    }
+
+    fn plan(blas: &Blas, shape: ProductShape, epilogue: Epilogue) -> Result<Self, CublasError> {
+        let operation = operation(&shape, epilogue)?;
+        let ProductShape { m, n, k, factors, .. } = shape;
+        let (a_rows, a_columns) = if shape.a_is_transposed { (k, m) } else { (m, k) };
+        let (b_rows, b_columns) = if shape.b_is_transposed { (n, k) } else { (k, n) };
+        let a = Layout::new(factors, a_rows, a_columns, shape.a_stride)?;
+        let b = Layout::new(factors, b_rows, b_columns, shape.b_stride)?;
+        let d = Layout::new(shape.product, m, n, shape.d_stride)?;
+        let preference = preference(blas.workspace.len())?;
+        // SAFETY: all descriptors are alive.
+        let found = unsafe {
+            result::get_matmul_algo_heuristic(
+                blas.handle.0,
+                operation.0,
+                a.0,
+                b.0,
+                d.0,
+                d.0,
+                preference.0,
+            )
+        }?;
+        Ok(Self { shape, epilogue, operation, a, b, d, algorithm: found.algo })
+    }
+
+    /// Starts the product.
+    ///
+    /// # Safety
+    /// The addresses are those of matrices of this shape on the device, and of what the epilogue
+    /// uses. Nothing that is written overlaps anything else, except that `added` may be `d`.
+    pub(crate) unsafe fn run(&mut self, blas: &mut Blas, operands: Operands) -> Result<(), Error> {
+        blas.device.bind()?;
+        // SAFETY: as this function.
+        unsafe { self.start(blas, operands) }.map_err(|error| {
+            failed(&format!("starting {:?} with {:?}", self.shape, self.epilogue), error)
+        })
+    }
+
+    unsafe fn start(&mut self, blas: &mut Blas, operands: Operands) -> Result<(), CublasError> {
+        let Operands { a, b, added, d, bias, before_gelu } = operands;
+        // SAFETY: attributes that are pointers.
+        unsafe {
+            if matches!(self.epilogue, Epilogue::Bias | Epilogue::GeluBias) {
+                self.operation.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias)?;
+            }
+            if matches!(self.epilogue, Epilogue::GeluBias | Epilogue::GeluGradient) {
+                let attribute = Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER;
+                self.operation.set(attribute, before_gelu)?;
+            }
+        }
+        let alpha = 1.0_f32;
+        let beta = if added == 0 { 0.0_f32 } else { 1.0 };
+        let added = if added == 0 { d } else { added };
+        let pointer = |address: u64| address as *const c_void;
+        let workspace = blas.workspace.view_mut().cuda_address();
+        // SAFETY: as this function; the factors are read before the call returns, and products of
+        // one stream use the workspace one after the other.
+        unsafe {
+            result::matmul(
+                blas.handle.0,
+                self.operation.0,
+                (&raw const alpha).cast(),
+                (&raw const beta).cast(),
+                pointer(a),
+                self.a.0,
+                pointer(b),
+                self.b.0,
+                pointer(added),
+                self.d.0,
+                d as *mut c_void,
+                self.d.0,
+                &raw const self.algorithm,
+                workspace as *mut c_void,
+                blas.workspace.len(),
+                blas.device.compute().cu_stream().cast(),
+            )
+        }
+    }
+}
+
+/// Transposes and epilogue.
+fn operation(shape: &ProductShape, epilogue: Epilogue) -> Result<Operation, CublasError> {
+    let operation = Operation::new()?;
+    // `cublasOperation_t`: CUBLAS_OP_N and CUBLAS_OP_T.
+    let transpose = |is_transposed| i32::from(is_transposed);
+    let epilogue_of_library = match epilogue {
+        Epilogue::None => cublasLtEpilogue_t::CUBLASLT_EPILOGUE_DEFAULT,
+        Epilogue::Bias => cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS,
+        Epilogue::GeluBias => cublasLtEpilogue_t::CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
+        Epilogue::GeluGradient => cublasLtEpilogue_t::CUBLASLT_EPILOGUE_DGELU,
+    };
+    // SAFETY: each value has the type of its attribute.
+    unsafe {
+        let a = transpose(shape.a_is_transposed);
+        operation.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSA, a)?;
+        let b = transpose(shape.b_is_transposed);
+        operation.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSB, b)?;
+        operation.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of_library)?;
+        if matches!(epilogue, Epilogue::GeluBias | Epilogue::GeluGradient) {
+            let stride = shape.d_stride as i64;
+            operation.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, stride)?;
+        }
+    }
+    Ok(operation)
+}
+
+/// What an algorithm may use. Parts of a sum are added in f32: the library's other ways to add them
+/// round each part to the type of the product.
+fn preference(workspace_bytes: usize) -> Result<Preference, CublasError> {
+    let preference = Preference::new()?;
+    let schemes = cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
+    // SAFETY: each value has the type of its attribute.
+    unsafe {
+        let attribute = PreferenceAttribute::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES;
+        preference.set(attribute, workspace_bytes as u64)?;
+        let attribute = PreferenceAttribute::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK;
+        preference.set(attribute, schemes)?;
+        for attribute in [
+            PreferenceAttribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
+            PreferenceAttribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+            PreferenceAttribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
+            PreferenceAttribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
+        ] {
+            preference.set(attribute, ALIGNMENT_BYTES)?;
+        }
+    }
+    Ok(preference)
+}
+
+fn failed(what: &str, error: CublasError) -> Error {
+    Error::Library { library: "cuBLASLt", what: what.to_owned(), text: error.to_string() }
+}

@@ -1,0 +1,66 @@
+//! In the host's memory, on the threads of the rayon pool.
+
+use device::cuda::Error;
+use device::{View, ViewMut};
+use half::bf16;
+
+use super::{ALL_FINITE, AdamWViews, StepOps};
+use crate::ops::adamw::{self, AdamW};
+use crate::ops::gradient_norm;
+
+/// The host, which needs no preparation.
+#[derive(Debug)]
+pub(super) struct Host;
+
+impl StepOps for Host {
+    fn clear(&self, values: ViewMut<'_, f64>) -> Result<(), Error> {
+        values.host().fill(0.0);
+        Ok(())
+    }
+
+    fn clear_search(&self, first: ViewMut<'_, u64>) -> Result<(), Error> {
+        first.host().fill(ALL_FINITE);
+        Ok(())
+    }
+
+    fn copy(&self, to: ViewMut<'_, f32>, from: View<'_, f32>) -> Result<(), Error> {
+        to.host().copy_from_slice(from.host());
+        Ok(())
+    }
+
+    fn narrow(&self, working: ViewMut<'_, bf16>, weights: View<'_, f32>) -> Result<(), Error> {
+        adamw::narrow(working.host(), weights.host());
+        Ok(())
+    }
+
+    fn adamw(&self, views: AdamWViews<'_>, adamw: &AdamW) -> Result<(), Error> {
+        let AdamWViews { weights, working, gradients, exp_avg, exp_avg_sq } = views;
+        let (weights, gradients) = (weights.host(), gradients.host());
+        let (first, second) = (exp_avg.host(), exp_avg_sq.host());
+        match working {
+            None => adamw::step(weights, gradients, first, second, adamw),
+            Some(working) => {
+                let working = working.host();
+                adamw::step_and_narrow(weights, working, gradients, first, second, adamw);
+            }
+        }
+        Ok(())
+    }
+
+    fn add_squares(&mut self, sum: ViewMut<'_, f64>, x: View<'_, f32>) -> Result<(), Error> {
+        sum.host()[0] += gradient_norm::sum_of_squares(x.host());
+        Ok(())
+    }
+
+    fn first_non_finite(&self, first: ViewMut<'_, u64>, x: View<'_, f32>) -> Result<(), Error> {
+        let x = x.host();
+        // The sum is fast, and finite in all steps but the last.
+        let found = if gradient_norm::sum_of_squares(x).is_finite() {
+            None
+        } else {
+            gradient_norm::first_non_finite(x)
+        };
+        first.host()[0] = found.map_or(ALL_FINITE, |index| index as u64);
+        Ok(())
+    }
+}

@@ -1,0 +1,134 @@
+//! On a CUDA device, in the order of the stream that computes.
+#![allow(unsafe_code)] // launches
+
+use device::cuda::{Cuda, Error, Grid, Kernel};
+use device::{Allocator, DeviceBuffer, View, ViewMut};
+use half::bf16;
+
+use super::{ALL_FINITE, AdamWViews, StepOps};
+use crate::ops::adamw::AdamW;
+use crate::ops::kernels::{self, Format};
+
+/// Threads of a block of all kernels here.
+const THREADS: u32 = 256;
+/// Partial sums of a sum of squares, and blocks that compute them: a constant, so that the order of
+/// the sum does not depend on the device.
+const PARTS: usize = 512;
+
+/// The compiled kernels of an update.
+#[derive(Debug)]
+pub(super) struct OnCuda {
+    device: Cuda,
+    adamw: Kernel,
+    narrow: Kernel,
+    squares_partials: Kernel,
+    squares_sum: Kernel,
+    first_non_finite: Kernel,
+    partials: DeviceBuffer<f64>,
+    blocks_max: usize,
+}
+
+impl OnCuda {
+    pub(super) fn new(device: &Cuda) -> Result<Self, Error> {
+        let adamw = kernels::load(device, &kernels::ADAMW, Format::None)?;
+        let norm = kernels::load(device, &kernels::GRADIENT_NORM, Format::None)?;
+        let allocator = Allocator::cuda(device);
+        let partials = allocator.zeros(PARTS);
+        allocator.outcome()?;
+        Ok(Self {
+            adamw: adamw.kernel("adamw")?,
+            narrow: adamw.kernel("narrow")?,
+            squares_partials: norm.kernel("squares_partials")?,
+            squares_sum: norm.kernel("squares_sum")?,
+            first_non_finite: norm.kernel("first_non_finite")?,
+            partials,
+            blocks_max: kernels::blocks_max(device),
+            device: device.clone(),
+        })
+    }
+
+    /// Blocks for four elements a thread.
+    fn grid(&self, elements: usize) -> Grid {
+        Grid::covering(elements.div_ceil(4), THREADS, self.blocks_max)
+    }
+}
+
+impl StepOps for OnCuda {
+    fn clear(&self, values: ViewMut<'_, f64>) -> Result<(), Error> {
+        self.device.clear(values)
+    }
+
+    fn clear_search(&self, first: ViewMut<'_, u64>) -> Result<(), Error> {
+        debug_assert_eq!(ALL_FINITE, u64::MAX, "all bits one");
+        self.device.fill(first, 0xff)
+    }
+
+    fn copy(&self, to: ViewMut<'_, f32>, from: View<'_, f32>) -> Result<(), Error> {
+        self.device.copy(to, from)
+    }
+
+    fn narrow(&self, mut working: ViewMut<'_, bf16>, weights: View<'_, f32>) -> Result<(), Error> {
+        assert_eq!(working.len(), weights.len(), "working weights as long as weights");
+        let elements = weights.len();
+        if elements == 0 {
+            return Ok(());
+        }
+        let launch = self.narrow.launch(self.grid(elements)).writes(&mut working).reads(weights);
+        // SAFETY: narrow(working, weights, elements), which strides over the elements.
+        unsafe { launch.long(elements).run() }
+    }
+
+    fn adamw(&self, views: AdamWViews<'_>, adamw: &AdamW) -> Result<(), Error> {
+        let AdamWViews { mut weights, working, gradients, mut exp_avg, mut exp_avg_sq } = views;
+        let elements = weights.len();
+        let others = [gradients.len(), exp_avg.len(), exp_avg_sq.len()];
+        assert_eq!(others, [elements; 3], "gradients and moments as long as weights");
+        if elements == 0 {
+            return Ok(());
+        }
+        let launch = self.adamw.launch(self.grid(elements)).writes(&mut weights);
+        let launch = match working {
+            None => launch.null(),
+            Some(mut working) => {
+                assert_eq!(working.len(), elements, "working weights as long as weights");
+                launch.writes(&mut working)
+            }
+        };
+        let launch = launch.reads(gradients).writes(&mut exp_avg).writes(&mut exp_avg_sq);
+        let launch = launch
+            .long(elements)
+            .float(adamw.gradient_scale)
+            .float(adamw.beta1)
+            .float(adamw.beta2)
+            .float(1.0 - adamw.beta1)
+            .float(1.0 - adamw.beta2)
+            .float(adamw.epsilon)
+            .float(adamw.learning_rate / adamw.correction1)
+            .float(1.0 / adamw.correction2.sqrt())
+            .float(1.0 - adamw.learning_rate * adamw.weight_decay);
+        // SAFETY: adamw(weights, working, gradients, first moments, second moments, elements,
+        // factors), which strides over the elements.
+        unsafe { launch.run() }
+    }
+
+    fn add_squares(&mut self, mut sum: ViewMut<'_, f64>, x: View<'_, f32>) -> Result<(), Error> {
+        let Self { squares_partials, squares_sum, partials, .. } = self;
+        let elements = x.len();
+        let launch = squares_partials.launch(Grid::row(PARTS, THREADS));
+        let launch = launch.writes(&mut partials.view_mut()).reads(x).long(elements);
+        // SAFETY: squares_partials(partials, x, elements), one partial sum a block.
+        unsafe { launch.run() }?;
+        let launch = squares_sum.launch(Grid::row(1, THREADS));
+        let launch = launch.writes(&mut sum).reads(partials.view()).int(PARTS).flag(true);
+        // SAFETY: squares_sum(sum, partials, parts, accumulate), in one block.
+        unsafe { launch.run() }
+    }
+
+    fn first_non_finite(&self, mut first: ViewMut<'_, u64>, x: View<'_, f32>) -> Result<(), Error> {
+        self.clear_search(first.reborrow())?;
+        let elements = x.len();
+        let launch = self.first_non_finite.launch(self.grid(elements));
+        // SAFETY: first_non_finite(first, x, elements), which strides over the elements.
+        unsafe { launch.writes(&mut first).reads(x).long(elements).run() }
+    }
+}

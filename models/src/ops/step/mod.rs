@@ -1,0 +1,75 @@
+//! The ops of an update, behind one trait for all devices: what the trainer does to gradients,
+//! weights and moments, wherever they are.
+//!
+//! Results stay where the operands are: sums and indices are written to elements of the device,
+//! and the trainer reads them once a step. On a device other than the host an op is only started
+//! when it returns.
+
+mod cpu;
+mod cuda;
+
+use std::fmt::Debug;
+
+use device::cuda::Error;
+use device::{Device, View, ViewMut};
+use half::bf16;
+
+use super::adamw::AdamW;
+
+/// What [`StepOps::first_non_finite`] writes where every element is finite.
+pub const ALL_FINITE: u64 = u64::MAX;
+
+/// The elements that AdamW updates, views of one length.
+#[derive(Debug)]
+pub struct AdamWViews<'a> {
+    /// Master weights.
+    pub weights: ViewMut<'a, f32>,
+    /// Where the engine computes in bf16: the weights rounded, written in the same pass.
+    pub working: Option<ViewMut<'a, bf16>>,
+    /// Gradients, read.
+    pub gradients: View<'a, f32>,
+    /// First moments.
+    pub exp_avg: ViewMut<'a, f32>,
+    /// Second moments.
+    pub exp_avg_sq: ViewMut<'a, f32>,
+}
+
+/// The ops of an update on one device. Views are of that device.
+///
+/// Every method panics when lengths do not fit together, and fails where the device does.
+#[allow(missing_docs, reason = "each says what it does; all fail alike")]
+#[allow(clippy::missing_errors_doc, reason = "above")]
+pub trait StepOps: Debug + Send {
+    /// Sets all elements to zero.
+    fn clear(&self, values: ViewMut<'_, f64>) -> Result<(), Error>;
+
+    /// Sets all elements to [`ALL_FINITE`].
+    fn clear_search(&self, first: ViewMut<'_, u64>) -> Result<(), Error>;
+
+    /// Copies all elements.
+    fn copy(&self, to: ViewMut<'_, f32>, from: View<'_, f32>) -> Result<(), Error>;
+
+    /// Writes the weights rounded.
+    fn narrow(&self, working: ViewMut<'_, bf16>, weights: View<'_, f32>) -> Result<(), Error>;
+
+    /// One step of AdamW, as in [`super::adamw`].
+    fn adamw(&self, views: AdamWViews<'_>, adamw: &AdamW) -> Result<(), Error>;
+
+    /// Adds the sum of the squares of all elements to one f64: not finite exactly when an element
+    /// is not.
+    fn add_squares(&mut self, sum: ViewMut<'_, f64>, x: View<'_, f32>) -> Result<(), Error>;
+
+    /// Writes the index of the first element that is infinite or not a number, or [`ALL_FINITE`].
+    fn first_non_finite(&self, first: ViewMut<'_, u64>, x: View<'_, f32>) -> Result<(), Error>;
+}
+
+/// The ops on a device.
+///
+/// # Errors
+/// When the kernels cannot be compiled or loaded.
+pub fn on(device: &Device) -> Result<Box<dyn StepOps>, Error> {
+    Ok(match device {
+        Device::Host => Box::new(cpu::Host),
+        Device::Cuda(device) => Box::new(cuda::OnCuda::new(device)?),
+    })
+}

@@ -1,0 +1,70 @@
+//! The sources of kernels as they are in the tree, and the ways in which the program compiles each.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The top of the repository.
+pub(crate) fn top() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn ops() -> PathBuf {
+    top().join("models/src/ops")
+}
+
+/// A file of kernels.
+#[derive(Debug)]
+pub(crate) struct File {
+    /// From the folder of ops, as in `layer_norm/kernel.cu`.
+    pub(crate) name: String,
+    pub(crate) text: String,
+}
+
+/// All of them, by name.
+pub(crate) fn all() -> Vec<File> {
+    let mut files = Vec::new();
+    collect(&ops(), &mut files);
+    files.sort_by(|a, b| a.name.cmp(&b.name));
+    assert!(!files.is_empty(), "no kernels in {}", ops().display());
+    files
+}
+
+fn collect(folder: &Path, files: &mut Vec<File>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            collect(&path, files);
+        } else if path.extension().is_some_and(|extension| extension == "cu") {
+            let name = path.strip_prefix(ops()).unwrap().to_str().unwrap().to_owned();
+            files.push(File { name, text: fs::read_to_string(&path).unwrap() });
+        }
+    }
+}
+
+/// Name and text of what kernels include.
+pub(crate) fn headers() -> [(&'static str, String); 2] {
+    let read = |path: &str| fs::read_to_string(top().join(path)).unwrap();
+    [
+        ("intrinsics.cuh", read("device/src/cuda/intrinsics.cuh")),
+        ("common.cuh", read("models/src/ops/common.cuh")),
+    ]
+}
+
+/// The options of each compilation of a file: formats, and widths that are constants.
+pub(crate) fn variants(file: &str) -> &'static [&'static [&'static str]] {
+    match file {
+        "adamw/kernel.cu" | "gradient_norm/kernel.cu" => &[&[]],
+        "attention/flash.cu" => {
+            &[&["-DELEMENT_BF16", "-DHEAD_WIDTH=64"], &["-DELEMENT_BF16", "-DHEAD_WIDTH=128"]]
+        }
+        _ => &[&["-DELEMENT_F32"], &["-DELEMENT_BF16"]],
+    }
+}
+
+#[test]
+fn every_kernel_of_the_ops_is_found() {
+    let names: Vec<_> = all().into_iter().map(|file| file.name).collect();
+    for name in ["layer_norm/kernel.cu", "attention/flash.cu"] {
+        assert!(names.iter().any(|found| found == name), "{name}: {names:?}");
+    }
+}

@@ -1,0 +1,150 @@
+//! The ops of an update on a CUDA device, a real one or the emulated one, against the processor's.
+//!
+//! Needs a device: `make test-cuda-emulated` provides the emulated one.
+
+use device::cuda::Cuda;
+use device::{Device, DeviceBuffer, Element};
+use half::bf16;
+use yardstick_models::ops::adamw::AdamW;
+use yardstick_models::ops::step::{self, ALL_FINITE, AdamWViews, StepOps};
+use yardstick_models::rng::{Purpose, Stream};
+
+/// Fewer than a pack of four, a rest behind packs, several blocks, and more than all blocks of a
+/// sum of squares read at once.
+const LENGTHS: [usize; 6] = [1, 4, 511, 4096, 70_003, 2 * 524_288 + 5];
+
+fn devices() -> [Device; 2] {
+    let cuda = Cuda::open(0).unwrap_or_else(|error| panic!("{error}"));
+    [Device::Host, Device::Cuda(cuda)]
+}
+
+fn numbers(len: usize, child: u64) -> Vec<f32> {
+    let stream = Stream::new(3, Purpose::Test).child(child);
+    (0..len as u64).map(|index| stream.normal(index) as f32).collect()
+}
+
+fn upload<E: Element>(device: &Device, elements: &[E]) -> DeviceBuffer<E> {
+    let mut buffer = device.allocator().zeros(elements.len());
+    device.write(buffer.view_mut(), elements).unwrap();
+    buffer
+}
+
+fn download<E: Element>(device: &Device, buffer: &DeviceBuffer<E>) -> Vec<E> {
+    let mut elements = vec![E::default(); buffer.len()];
+    device.read(buffer.view(), &mut elements).unwrap();
+    elements
+}
+
+/// Runs the same on the processor and on the device.
+fn on_both<T>(run: impl Fn(&Device, &mut dyn StepOps) -> T) -> [T; 2] {
+    devices().map(|device| run(&device, &mut *step::on(&device).unwrap()))
+}
+
+/// |found - exact| / |exact| in the Euclidean norm.
+fn relative_error(found: &[f32], exact: &[f32]) -> f64 {
+    let square = |x: f32| f64::from(x) * f64::from(x);
+    let error: f64 = found.iter().zip(exact).map(|(f, e)| square(f - e)).sum();
+    (error / exact.iter().copied().map(square).sum::<f64>()).sqrt()
+}
+
+#[test]
+fn adamw_updates_as_the_processor_does() {
+    let adamw = AdamW {
+        learning_rate: 1e-2,
+        beta1: 0.9,
+        beta2: 0.95,
+        epsilon: 1e-8,
+        weight_decay: 0.1,
+        correction1: 1.0 - 0.9_f64.powi(3),
+        correction2: 1.0 - 0.95_f64.powi(3),
+        gradient_scale: 0.5,
+    };
+    for len in LENGTHS {
+        for narrows in [false, true] {
+            let [exact, found] = on_both(|device, ops| {
+                let mut weights = upload(device, &numbers(len, 1));
+                let mut working = upload(device, &vec![bf16::ZERO; len]);
+                let gradients = upload(device, &numbers(len, 2));
+                let mut exp_avg = upload(device, &numbers(len, 3));
+                let squares: Vec<f32> = numbers(len, 4).iter().map(|x| x * x).collect();
+                let mut exp_avg_sq = upload(device, &squares);
+                let views = AdamWViews {
+                    weights: weights.view_mut(),
+                    working: narrows.then(|| working.view_mut()),
+                    gradients: gradients.view(),
+                    exp_avg: exp_avg.view_mut(),
+                    exp_avg_sq: exp_avg_sq.view_mut(),
+                };
+                ops.adamw(views, &adamw).unwrap();
+                let state = [&weights, &exp_avg, &exp_avg_sq].map(|b| download(device, b));
+                (state, download(device, &working))
+            });
+            for (found, exact) in found.0.iter().zip(&exact.0) {
+                let error = relative_error(found, exact);
+                assert!(error < 1e-6, "{len} elements: {error:e}");
+            }
+            let expected: Vec<bf16> = if narrows {
+                found.0[0].iter().map(|&weight| bf16::from_f32(weight)).collect()
+            } else {
+                vec![bf16::ZERO; len]
+            };
+            assert_eq!(found.1, expected, "{len} elements, narrowed: {narrows}");
+        }
+    }
+}
+
+#[test]
+fn narrowing_rounds_and_copying_copies() {
+    for len in LENGTHS {
+        let [exact, found] = on_both(|device, ops| {
+            let weights = upload(device, &numbers(len, 5));
+            let mut copy = device.allocator().zeros(len);
+            ops.copy(copy.view_mut(), weights.view()).unwrap();
+            let mut working = device.allocator().zeros::<bf16>(len);
+            ops.narrow(working.view_mut(), copy.view()).unwrap();
+            (download(device, &copy), download(device, &working))
+        });
+        assert_eq!(found, exact, "{len} elements");
+    }
+}
+
+#[test]
+fn squares_are_added_and_clearing_forgets_them() {
+    for len in LENGTHS {
+        let [exact, found] = on_both(|device, ops| {
+            let x = upload(device, &numbers(len, 6));
+            let mut sum = upload(device, &[f64::NAN]);
+            ops.clear(sum.view_mut()).unwrap();
+            for _ in 0..2 {
+                ops.add_squares(sum.view_mut(), x.view()).unwrap();
+            }
+            download(device, &sum)[0]
+        });
+        assert!((found / exact - 1.0).abs() < 1e-12, "{len} elements: {found} {exact}");
+    }
+}
+
+#[test]
+fn the_first_element_that_is_not_finite_is_found() {
+    for len in LENGTHS {
+        let places = [None, Some(0), Some(len / 2), Some(len - 1)];
+        for place in places {
+            let found = on_both(|device, ops| {
+                let mut numbers = numbers(len, 7);
+                if let Some(place) = place {
+                    numbers[place] = f32::INFINITY;
+                    numbers[len - 1] = f32::NAN;
+                }
+                let x = upload(device, &numbers);
+                let mut first = upload(device, &[0_u64]);
+                ops.first_non_finite(first.view_mut(), x.view()).unwrap();
+                let mut sum = device.allocator().zeros(1);
+                ops.add_squares(sum.view_mut(), x.view()).unwrap();
+                assert_eq!(download(device, &sum)[0].is_finite(), place.is_none());
+                download(device, &first)[0]
+            });
+            let expected = place.map_or(ALL_FINITE, |place| place as u64);
+            assert_eq!(found, [expected; 2], "{len} elements, {place:?}");
+        }
+    }
+}

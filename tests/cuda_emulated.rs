@@ -1,0 +1,216 @@
+//! `yardstick train --device cuda`, unmodified, on the emulated device: losses against the
+//! processor's, bits, resumption, and a machine that is not fit.
+//!
+//! Needs the emulated device: `make test-cuda-emulated`.
+
+mod support;
+
+use std::process::Command;
+
+use support::{Finished, Folder, LossBits, finish, run, text, yardstick};
+
+/// The emulated device takes a second for what a real one does in microseconds: two micro-batches
+/// of 32 tokens.
+const SMALL: [&str; 6] = [
+    "--set",
+    "batch.sequence_tokens=32",
+    "--set",
+    "batch.micro_sequences=1",
+    "--set",
+    "batch.global_sequences=2",
+];
+
+/// Steps over which losses are compared.
+const STEPS: &str = "50";
+
+/// Largest relative difference of the loss of any step from that of the processor in f32.
+const F32_BOUND: f64 = 1e-4;
+const BF16_BOUND: f64 = 1e-2;
+
+fn train(folder: &Folder, workload: &str, flags: &[&str]) -> Finished {
+    let all = [&["train", "--workload", workload, "--out", &folder.text()], &SMALL[..], flags];
+    finish(on_delayed_streams(yardstick(&all.concat())))
+}
+
+/// Each operation of a stream starts up to so much later than it could.
+fn on_delayed_streams(mut command: Command) -> Command {
+    command.env("EMULATED_CUDA_DELAY_US", "30");
+    command
+}
+
+/// The losses of a workload in a format on a device.
+fn losses(workload: &str, device: &str, compute: &str) -> Vec<LossBits> {
+    let folder = Folder::new();
+    let compute = format!("precision.compute={compute}");
+    let flags = ["--device", device, "--set", &compute, "--steps", STEPS];
+    train(&folder, workload, &flags).expect(0);
+    folder.losses()
+}
+
+fn assert_losses_agree(workload: &str) {
+    let exact = losses(workload, "cpu", "f32");
+    let fallen = exact[exact.len() - 1].loss() / exact[0].loss();
+    assert!(fallen < 0.95, "{workload}: the loss fell to {fallen} of the first");
+    for (compute, bound) in [("f32", F32_BOUND), ("bf16", BF16_BOUND)] {
+        let found = losses(workload, "cuda", compute);
+        assert_eq!(found.len(), exact.len());
+        for (exact, found) in exact.iter().zip(found) {
+            let difference = exact.relative_difference(found);
+            let step = exact.step;
+            assert!(difference < bound, "{workload} in {compute}, step {step}: {difference:e}");
+        }
+    }
+}
+
+#[test]
+fn smoke_has_the_losses_of_the_processor() {
+    assert_losses_agree("smoke");
+}
+
+#[test]
+fn llama_smoke_has_the_losses_of_the_processor() {
+    assert_losses_agree("llama-smoke");
+}
+
+#[test]
+fn reruns_and_a_kill_with_resumption_have_the_same_bits() {
+    for settings in [&[][..], &["--set", "precision.compute=bf16"]] {
+        let flags = |extra: &[&'static str]| [&["--device", "cuda"], settings, extra].concat();
+        let whole = Folder::new();
+        train(&whole, "smoke", &flags(&["--steps", "6", "--eval-every", "3"])).expect(0);
+        let killed = Folder::new();
+        let saves = ["--steps", "6", "--eval-every", "3", "--checkpoint-every", "2steps"];
+        let kill = [&saves[..], &["--inject", "kill@step=5"]].concat();
+        assert_eq!(train(&killed, "smoke", &flags(&kill)).code, -1);
+        train(&killed, "smoke", &flags(&saves)).expect(0);
+        assert_eq!(killed.record()["attempts"][1]["resumed_after_step"], 4);
+        assert_eq!(whole.result(), killed.result());
+    }
+}
+
+#[test]
+fn recomputation_has_the_same_bits() {
+    let result = |settings: &[&str]| {
+        let folder = Folder::new();
+        let flags = [&["--device", "cuda", "--steps", "3"], settings].concat();
+        train(&folder, "smoke", &flags).expect(0);
+        folder.result()
+    };
+    let bf16 = ["--set", "precision.compute=bf16"];
+    let plain = result(&bf16);
+    let recompute = ["--set", "run.recompute=true"];
+    assert_eq!(plain, result(&[&bf16[..], &recompute].concat()));
+}
+
+/// A checkpoint does not know where it was computed.
+#[test]
+fn a_run_goes_on_where_there_is_no_device() {
+    let folder = Folder::new();
+    train(&folder, "smoke", &["--device", "cuda", "--steps", "2"]).expect(0);
+    train(&folder, "smoke", &["--steps", "4"]).expect(0);
+    let alone = Folder::new();
+    train(&alone, "smoke", &["--steps", "4"]).expect(0);
+    for (mixed, alone) in folder.losses().into_iter().zip(alone.losses()) {
+        let difference = mixed.relative_difference(alone);
+        assert!(difference < F32_BOUND, "step {}: {difference:e}", mixed.step);
+    }
+}
+
+#[test]
+fn the_record_names_the_device_and_its_libraries() {
+    let folder = Folder::new();
+    train(&folder, "smoke", &["--device", "cuda", "--steps", "2"]).expect(0);
+    let record = folder.record();
+    let device = &record["ranks"][0]["device"];
+    assert_eq!(device["name"], "Emulated CUDA device");
+    assert_eq!(device["compute_capability"]["major"], 9);
+    assert!(record["ranks"][0]["matmul_kernel"].is_null());
+    for library in ["cuda_driver", "nvrtc", "cublaslt"] {
+        assert!(record["environment"]["cuda"][library].is_string(), "{library}");
+    }
+    // No peak of it is published, and that is said once.
+    assert!(record["mfu_causal"].is_null());
+    let anomalies = record["anomalies"].to_string();
+    assert_eq!(anomalies.matches("no published peak of Emulated CUDA device").count(), 1);
+    for step in folder.steps(0) {
+        let phases = step.0["phases_ns"].as_object().unwrap();
+        let sum: u64 = phases.values().map(|ns| ns.as_u64().unwrap()).sum();
+        assert_eq!(sum, step.0["wall_ns"].as_u64().unwrap(), "phases add up to the wall time");
+        let most = ["forward", "backward"].map(|phase| phases[phase].as_u64().unwrap());
+        assert!(most.iter().sum::<u64>() > sum / 2, "most of the time is the engine's: {phases:?}");
+        let other = phases["other"].as_u64().unwrap();
+        assert!(other < sum / 5, "the device's events are read: {phases:?}");
+    }
+}
+
+#[test]
+fn a_loss_that_is_not_finite_stops_the_run_before_the_update() {
+    let folder = Folder::new();
+    let flags = ["--device", "cuda", "--steps", "3", "--set", "schedule.learning_rate=1e30"];
+    train(&folder, "smoke", &flags).expect(4).expect_stderr(&["is not finite"]);
+}
+
+/// What is wrong with a machine, and what is said about it.
+struct Unfit {
+    variables: Vec<(&'static str, String)>,
+    said: &'static [&'static str],
+}
+
+#[test]
+fn a_machine_that_is_not_fit_is_one_sentence_and_exit_code_3() {
+    let nowhere = Folder::new().text();
+    let set = |name, value: &str| vec![(name, value.to_owned())];
+    let cases = [
+        Unfit { variables: set("YARDSTICK_CUDA_PATH", &nowhere), said: &["no CUDA driver"] },
+        Unfit { variables: set("EMULATED_CUDA_DEVICES", "0"), said: &["sees no device"] },
+        Unfit {
+            variables: set("EMULATED_CUDA_DRIVER_VERSION", "11080"),
+            said: &["expected a driver for CUDA 12.0 or newer", "11.8"],
+        },
+        Unfit {
+            variables: set("EMULATED_CUDA_COMPUTE_CAPABILITY", "75"),
+            said: &["has compute capability 7.5, expected 8.0 or higher"],
+        },
+        Unfit {
+            variables: set("EMULATED_CUDA_MEMORY_BYTES", "4194304"),
+            said: &["the device's memory does not suffice", "hint:"],
+        },
+    ];
+    for Unfit { variables, said } in cases {
+        let folder = Folder::new();
+        let mut command =
+            yardstick(&["train", "--device", "cuda", "--steps", "1", "--out", &folder.text()]);
+        command.envs(variables.iter().map(|(name, value)| (name, value)));
+        let finished = finish(command).expect(3).expect_stderr(said);
+        assert!(!finished.stderr.contains("panicked"), "{}", finished.stderr);
+    }
+}
+
+/// The libraries that the dynamic loader opens at the start of the program.
+#[test]
+fn the_program_links_no_library_of_cuda() {
+    let program = env!("CARGO_BIN_EXE_yardstick");
+    let headers = finish({
+        let mut command = Command::new("readelf");
+        command.args(["--dynamic", program]);
+        command
+    });
+    let needed: Vec<_> = headers.stdout.lines().filter(|line| line.contains("(NEEDED)")).collect();
+    assert!(needed.iter().any(|line| line.contains("libc.so")), "{needed:?}");
+    for library in ["cuda", "nvrtc", "cublas", "nccl", "cudnn"] {
+        assert!(!needed.iter().any(|line| line.contains(library)), "{needed:?}");
+    }
+}
+
+#[test]
+fn what_a_device_cannot_do_is_a_usage_error() {
+    let folder = Folder::new();
+    let out = text(&folder.path());
+    let start = ["train", "--device", "cuda", "--steps", "1", "--out", &out];
+    let refused = |flags: &[&str], said: &[&str]| {
+        run(&[&start[..], flags].concat()).expect(2).expect_stderr(said);
+    };
+    refused(&["--engine", "candle"], &["run.engine = candle", "fused with run.device = cuda"]);
+    refused(&["--profile-step", "1"], &["--profile-step with run.device = cuda"]);
+    refused(&["--set", "model.feed_forward=500"], &["model.feed_forward = 500", "multiple of 8"]);
+}
