@@ -12,6 +12,7 @@ TEST_MPI_SECONDS := 150
 TEST_END_TO_END_SECONDS := 850
 TEST_DOC_SECONDS := 60
 TEST_CUDA_KERNELS_SECONDS := 240
+TEST_CUDA_SEED_SECONDS := 100
 TEST_CUDA_EMULATED_SECONDS := 500
 TEST_WITHOUT_MPI_SECONDS := 350
 TEST_MPICH_SECONDS := 300
@@ -80,7 +81,7 @@ test-build:
 	@$(BUDGET) test-build $(TEST_BUILD_SECONDS) $(CARGO_TEST) --tests --no-run
 
 test-unit: test-build ## run the unit tests
-	@$(BUDGET) $@ $(TEST_UNIT_SECONDS) $(CARGO_TEST) --lib --bins
+	@$(BUDGET) $@ $(TEST_UNIT_SECONDS) $(CARGO_TEST) --lib --bins -- --skip cuda_tests::
 
 test-mpi: test-build ## run the tests of the backends under mpirun
 	@$(if $(MPI_TESTS),$(BUDGET) $@ $(TEST_MPI_SECONDS) $(CARGO_TEST) $(MPI_TESTS),\
@@ -102,6 +103,8 @@ test-cuda-emulated: export YARDSTICK_CACHE_DIR := $(CURDIR)/target/emulated-cuda
 test-cuda-emulated: export EMULATED_CUDA_CACHE := $(CURDIR)/target/emulated-cuda/kernels
 test-cuda-emulated: test-build ## train on the emulated CUDA device
 	@scripts/emulated-cuda.sh --test
+	@for seed in 1 2 3; do EMULATED_CUDA_SEED=$$seed $(BUDGET) $@-seed-$$seed \
+		$(TEST_CUDA_SEED_SECONDS) $(CARGO_TEST) --lib -- cuda_tests:: || exit; done
 	@$(BUDGET) $@ $(TEST_CUDA_EMULATED_SECONDS) $(CARGO_TEST) $(CUDA_TESTS)
 
 # `models` and `checkpoint` have no feature `mpi`, so nothing in them changes without it.

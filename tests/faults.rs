@@ -15,7 +15,9 @@ use std::time::{Duration, Instant};
 use checkpoint::Failpoint;
 use models::rng::{Purpose, Stream};
 use serde_json::Value;
-use support::{Finished, Folder, RunResult, Running, VARIANTS, Variant, finish, launch, mpirun};
+use support::{
+    Finished, Folder, RunResult, Running, VARIANTS, Variant, finish, mpirun, on_both_ranks,
+};
 
 const STEPS: u64 = 24;
 
@@ -270,29 +272,6 @@ fn a_non_finite_gradient_is_an_error_with_the_tensor() {
         train(ranks, &folder, &diverging).expect(4).expect_stderr(&message);
         assert_eq!(folder.record()["reason"]["rank"], 0);
     }
-}
-
-/// The result of [`on_both_ranks`].
-struct BothRanks {
-    finished: Finished,
-    /// Exit codes of both ranks, one per line.
-    codes: String,
-}
-
-/// Runs `yardstick` on two ranks. Because a launcher kills all ranks when one has failed, each
-/// waits for the exit code of the other.
-fn on_both_ranks(arguments: &[&str], variables: &[(&str, &OsStr)]) -> BothRanks {
-    let folder = tempfile::tempdir().unwrap();
-    let codes = folder.path().join("codes");
-    let script = r#"
-        codes=$1; shift; "$@"; echo $? >>"$codes"
-        for _ in $(seq 300); do [ "$(wc -l <"$codes")" = 2 ] && break; sleep 0.1; done"#;
-    let mut command = launch(2, "sh");
-    command.args(["-c", script, "sh"]).arg(&codes);
-    command.arg(env!("CARGO_BIN_EXE_yardstick")).args(arguments);
-    command.envs(variables.iter().copied());
-    let finished = finish(command);
-    BothRanks { finished, codes: std::fs::read_to_string(codes).unwrap_or_default() }
 }
 
 #[test]

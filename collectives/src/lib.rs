@@ -9,9 +9,10 @@
 //! `buffer`, another method of `dyn Collective`, creates buffers in the memory on which the backend
 //! is fastest: on MPI, memory that the ranks of a node share.
 //!
-//! Backends: [`Single`] (one rank), [`Threads`] (several ranks in one process, for tests) and,
-//! with feature `mpi`, `Mpi`. [`contract`] has functions that check what they all promise. How to
-//! add a backend is said in `src/backends/mod.rs`.
+//! Backends: [`Single`] (one rank), [`Threads`] (several ranks in one process, for tests), with
+//! feature `mpi` `Mpi`, and over one of them [`Nccl`] for memory of CUDA devices. [`contract`] has
+//! functions that check what they all promise. How to add a backend is said in
+//! `src/backends/mod.rs`.
 
 mod backends;
 pub mod contract;
@@ -23,13 +24,14 @@ mod stages;
 pub use backends::footprint::Footprint;
 #[cfg(feature = "mpi")]
 pub use backends::mpi::{Mpi, MpiOptions};
+pub use backends::nccl::Nccl;
 pub use backends::single::Single;
 pub use backends::threads::Threads;
 pub use core::bucket::{Bucket, BucketPlan};
 pub use core::collective::{BackendMemory, Collective, OUTSTANDING_MAX, Ticket};
 pub use core::dtype::{Dtype, Element};
-pub use core::error::Error;
+pub use core::error::{Error, Position};
 pub use core::incoming::Incoming;
-pub use core::operation::{Channel, Operation, Timing};
+pub use core::operation::{Channel, Operation, Settled, Timing};
 pub use core::raw_buffer::RawBuffer;
 pub use core::scope::{Pending, Scope, scope};

@@ -27,8 +27,8 @@ enum Memory {
     Host(HostMemory),
     /// Made and kept by something else.
     Kept { start: NonNull<u8>, _keeper: Keeper },
-    /// Of a CUDA device.
-    Cuda(CudaMemory),
+    /// Of a CUDA device. Shared only with keepers.
+    Cuda(Arc<CudaMemory>),
     /// None: only its size was counted.
     Counted,
 }
@@ -44,7 +44,7 @@ impl<E: Element> DeviceBuffer<E> {
     }
 
     pub(crate) fn on_cuda(memory: CudaMemory, len: usize) -> Self {
-        Self { memory: Memory::Cuda(memory), len, element: PhantomData }
+        Self { memory: Memory::Cuda(Arc::new(memory)), len, element: PhantomData }
     }
 
     pub(crate) fn counted(len: usize) -> Self {
@@ -80,6 +80,15 @@ impl<E: Element> DeviceBuffer<E> {
             Memory::Host(_) | Memory::Kept { .. } => Some(Place::Host),
             Memory::Cuda(memory) => Some(Place::Cuda { ordinal: memory.device().ordinal() }),
             Memory::Counted => None,
+        }
+    }
+
+    /// Keeps memory of a CUDA device valid after this buffer, for a library that has registered
+    /// it; `None` elsewhere.
+    pub fn cuda_keeper(&self) -> Option<Keeper> {
+        match &self.memory {
+            Memory::Cuda(memory) => Some(memory.clone()),
+            _ => None,
         }
     }
 

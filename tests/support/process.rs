@@ -1,5 +1,6 @@
 //! Commands: starting them, waiting for them with a timeout, and their output.
 
+use std::ffi::OsStr;
 use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -71,7 +72,7 @@ thread_local! {
 }
 
 /// Any program on `ranks` ranks of this machine.
-pub fn launch(ranks: usize, program: impl AsRef<std::ffi::OsStr>) -> Command {
+pub fn launch(ranks: usize, program: impl AsRef<OsStr>) -> Command {
     let launcher = std::env::var("YARDSTICK_MPIRUN").unwrap_or_else(|_| "mpirun".into());
     let mut command = Command::new(launcher);
     command
@@ -170,6 +171,31 @@ pub fn finish(mut command: Command) -> Finished {
 #[track_caller]
 pub fn run(arguments: &[&str]) -> Finished {
     finish(yardstick(arguments))
+}
+
+/// The result of [`on_both_ranks`].
+#[derive(Debug)]
+pub struct BothRanks {
+    pub finished: Finished,
+    /// Exit codes of both ranks, one per line.
+    pub codes: String,
+}
+
+/// Runs `yardstick` on two ranks. Because a launcher kills all ranks when one has failed, each
+/// waits for the exit code of the other.
+#[track_caller]
+pub fn on_both_ranks(arguments: &[&str], variables: &[(&str, &OsStr)]) -> BothRanks {
+    let folder = tempfile::tempdir().unwrap();
+    let codes = folder.path().join("codes");
+    let script = r#"
+        codes=$1; shift; "$@"; echo $? >>"$codes"
+        for _ in $(seq 300); do [ "$(wc -l <"$codes")" = 2 ] && break; sleep 0.1; done"#;
+    let mut command = launch(2, "sh");
+    command.args(["-c", script, "sh"]).arg(&codes);
+    command.arg(env!("CARGO_BIN_EXE_yardstick")).args(arguments);
+    command.envs(variables.iter().copied());
+    let finished = finish(command);
+    BothRanks { finished, codes: std::fs::read_to_string(codes).unwrap_or_default() }
 }
 
 /// Resident memory of some processes.

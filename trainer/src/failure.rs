@@ -136,10 +136,16 @@ impl From<models::Error> for Failure {
 }
 
 impl From<collectives::Error> for Failure {
-    /// A failed collective operation.
+    /// A failed collective operation: of a peer, unless it is of this rank's device or libraries.
     fn from(error: collectives::Error) -> Self {
+        let code = match &error {
+            collectives::Error::Start { .. } | collectives::Error::Device { .. } => {
+                ExitCode::Environment
+            }
+            _ => ExitCode::PeerLost,
+        };
         let rank = error.missing_rank();
-        Self { rank, ..Self::new(ExitCode::PeerLost, error) }
+        Self { rank, ..Self::new(code, error) }
     }
 }
 

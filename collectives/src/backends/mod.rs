@@ -11,11 +11,13 @@
 //! 3. Give it a name: a variant of `Backend` in `launch/src/bootstrap/options.rs`, which is the
 //!    value of `collectives.backend` in a configuration. `choose` and `open` in
 //!    `launch/src/bootstrap/mod.rs` choose and open it, and `Group` next to them closes it.
-//!    `Threads` has no name there: only tests use it.
+//!    `Threads` has no name there: only tests use it. One for the memory of devices, as `nccl`, is
+//!    opened by `trainer/src/run/rank_backend.rs`, over one for the host's.
 //! 4. Add the memory that it needs to [`Footprint`](crate::Footprint), for the memory plan.
 
 pub(crate) mod footprint;
 #[cfg(feature = "mpi")]
 pub(crate) mod mpi;
+pub(crate) mod nccl;
 pub(crate) mod single;
 pub(crate) mod threads;

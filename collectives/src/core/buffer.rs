@@ -3,16 +3,18 @@
 
 use std::time::Instant;
 
-use device::{Allocator, DeviceBuffer};
+use device::{Allocator, Device, DeviceBuffer};
 
 use super::collective::{BackendMemory, Collective};
 use super::dtype::Element;
 use super::error::Error;
+use super::raw_buffer::RawBuffer;
 
 impl dyn Collective + '_ {
     /// A buffer of zeros in the memory that the backend reaches best: operations on ranges of it
     /// are faster than on other memory. A backend without memory of its own leaves it to the
-    /// allocator.
+    /// allocator. Memory of a device is always the allocator's, and the backend
+    /// [registers](Collective::register) it.
     ///
     /// All ranks call this at the same time with the same length, and pass the same range of the
     /// buffer to an operation. Call it at start-up, not in every step: the backend may keep the
@@ -32,6 +34,9 @@ impl dyn Collective + '_ {
         if allocator.is_counting() {
             return Ok(allocator.zeros(len));
         }
+        if matches!(allocator.device(), Device::Cuda(_)) {
+            return Ok(self.registered(allocator.zeros(len)));
+        }
         let bytes = len * size_of::<E>();
         let Some(BackendMemory { start, keeper }) = self.allocate(bytes, deadline)? else {
             return Ok(allocator.zeros(len));
@@ -40,6 +45,16 @@ impl dyn Collective + '_ {
         // SAFETY: `allocate` promises zeroed bytes at a page boundary that nobody else uses but
         // through operations on this buffer.
         Ok(unsafe { DeviceBuffer::from_keeper(start.cast(), len, keeper) })
+    }
+
+    /// The same buffer of a device, registered, unless there was no memory for it.
+    fn registered<E: Element>(&self, mut buffer: DeviceBuffer<E>) -> DeviceBuffer<E> {
+        if let Some(keeper) = buffer.cuda_keeper()
+            && !buffer.is_empty()
+        {
+            self.register(RawBuffer::of(buffer.view_mut()), keeper);
+        }
+        buffer
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use device::Keeper;
 
 use super::error::Error;
-use super::operation::{Channel, Operation, Timing};
+use super::operation::{Channel, Operation, Settled, Timing};
 use super::raw_buffer::RawBuffer;
 
 /// How many operations may be outstanding (submitted and not waited for) per backend and scope.
@@ -40,8 +40,11 @@ pub struct BackendMemory {
 ///
 /// # Safety
 /// Implementors promise that a buffer given to `submit` is neither read nor written any more
-/// - once `wait` returned success for its ticket, or `submit` itself returned an error;
-/// - once `wait` returned an error, unless [`memory_at_risk`](Self::memory_at_risk) is true;
+/// - once `wait` returned success for its ticket, or `join` returned a timing;
+/// - once `join` returned success without one, in the order of the stream that computes on the
+///   device whose memory it is, which is the only one that uses such memory;
+/// - once `submit`, `wait`, `join` or `settle` returned an error, unless
+///   [`memory_at_risk`](Self::memory_at_risk) is true;
 ///
 /// and that `allocate` returns as many zero bytes as asked for, aligned to a page, which are valid
 /// as long as the keeper lives and which no rank touches except as part of an operation that they
@@ -59,7 +62,7 @@ pub unsafe trait Collective: Send + Sync + Debug {
     /// Number of ranks.
     fn world(&self) -> usize;
 
-    /// `single`, `threads` or `mpi`.
+    /// `single`, `threads`, `mpi` or `nccl`.
     fn backend(&self) -> &'static str;
 
     /// The library below the backend, as it names itself, and after a semicolon what moves data
@@ -88,6 +91,13 @@ pub unsafe trait Collective: Send + Sync + Debug {
     fn allocate(&self, bytes: usize, deadline: Instant) -> Result<Option<BackendMemory>, Error> {
         let _ = (bytes, deadline);
         Ok(None)
+    }
+
+    /// Prepares memory of a device for operations on it, where the library below gains by that.
+    /// `keeper` keeps the memory, and the backend may hold it for as long as it lives itself. All
+    /// ranks call this at the same time, with the same size.
+    fn register(&self, buffer: RawBuffer, keeper: Keeper) {
+        let _ = (buffer, keeper);
     }
 
     /// How long the end of a [`scope`](crate::scope) waits for operations that the caller did not
@@ -119,6 +129,34 @@ pub unsafe trait Collective: Send + Sync + Debug {
     /// # Panics
     /// When the ticket is another backend's.
     fn wait(&self, ticket: Ticket, deadline: Instant) -> Result<Timing, Error>;
+
+    /// Lets the computation that a device is given after this wait for the operation, and does not
+    /// block the host: [`settle`](Self::settle) tells later how it went. Where the buffer is in the
+    /// host's memory, it waits for the operation and returns its timing. Does not allocate.
+    ///
+    /// Before the host waits for a device that may wait for such an operation, it calls `settle`:
+    /// only that has a deadline.
+    ///
+    /// # Errors
+    /// Those of [`wait`](Self::wait).
+    ///
+    /// # Panics
+    /// When the ticket is another backend's.
+    fn join(&self, ticket: Ticket, deadline: Instant) -> Result<Option<Timing>, Error> {
+        self.wait(ticket, deadline).map(Some)
+    }
+
+    /// Blocks until the device has completed all operations that were joined, and passes each to
+    /// `report` in the order in which they were joined. An operation may take `timeout` from the
+    /// moment at which the device's computation needs it: how long the computation before takes
+    /// does not count. Does not allocate on success.
+    ///
+    /// # Errors
+    /// Those of [`wait`](Self::wait); [`Error::Device`] when the device failed.
+    fn settle(&self, timeout: Duration, report: &mut dyn FnMut(Settled)) -> Result<(), Error> {
+        let _ = (timeout, report);
+        Ok(())
+    }
 
     /// Whether buffers of failed operations may still be written, although `wait` returned: the
     /// operations could not be cancelled in the library, in its network adapter or on peers.

@@ -12,16 +12,18 @@ pub enum Error {
     /// An operation was not complete at its deadline. The backend is dead from here on; the content
     /// of the buffer is unspecified. The process should end soon (exit code 5).
     #[error(
-        "{operation} of {bytes} bytes was not over after {:.1} s on rank {rank} (backend \
+        "{operation} of {bytes} bytes{} was not over after {:.1} s on rank {rank} (backend \
          {backend}; {}): a peer is lost or far behind; look at the other ranks' logs first",
-        waited.as_secs_f64(), peers_text(peers)
+        position_text(*position), waited.as_secs_f64(), peers_text(peers)
     )]
     Deadline {
         /// What was waited for.
         operation: Operation,
+        /// Which of several it is, where a device was given several.
+        position: Option<Position>,
         /// The waiting rank.
         rank: usize,
-        /// From submission until the deadline.
+        /// From submission until the deadline, or on a device since its computation needs it.
         waited: Duration,
         /// Size of the buffer.
         bytes: usize,
@@ -31,14 +33,21 @@ pub enum Error {
         peers: Vec<usize>,
     },
     /// The library below reports that a peer's process is gone. The backend is dead from here on.
-    #[error("{operation} on rank {rank}: a peer was lost: {text}")]
+    #[error(
+        "{operation}{} on rank {rank}: a peer was lost ({}): {text}",
+        position_text(*position), peers_text(peers)
+    )]
     PeerLost {
         /// What failed.
         operation: Operation,
+        /// Which of several it is, where a device was given several.
+        position: Option<Position>,
         /// The reporting rank.
         rank: usize,
         /// The library's message.
         text: String,
+        /// Ranks that may be the lost one; empty where the backend cannot know.
+        peers: Vec<usize>,
     },
     /// The backend failed or was abandoned before, and takes no more operations.
     #[error("backend {backend} on rank {rank} is dead since: {reason}")]
@@ -62,17 +71,39 @@ pub enum Error {
         /// MPI's message for it.
         text: String,
     },
+    /// NCCL reports an error that is not a lost peer for certain. The backend is dead from here on.
+    #[error("{operation} on rank {rank}: NCCL: {text}")]
+    Nccl {
+        /// The operation or the call that failed.
+        operation: String,
+        /// The reporting rank.
+        rank: usize,
+        /// NCCL's message.
+        text: String,
+    },
+    /// This rank's device failed, or its driver. The backend is dead from here on.
+    #[error("{operation} on rank {rank}: the device failed")]
+    Device {
+        /// The operation that was waited for or started.
+        operation: Operation,
+        /// The reporting rank.
+        rank: usize,
+        /// The driver's message.
+        source: device::cuda::Error,
+    },
     /// Not all ranks opened the backend before the deadline. It is stuck there: the process should
     /// end soon (exit code 5).
     #[error(
-        "backend {backend} was not open after {:.1} s: a peer is missing or far behind; did every \
-         rank start, and under the mpirun of the same MPI library?", waited.as_secs_f64()
+        "backend {backend} was not open after {:.1} s: a peer is missing or far behind; {hint}",
+        waited.as_secs_f64()
     )]
     OpenDeadline {
         /// Name of the backend.
         backend: &'static str,
         /// From the first call of the library until the deadline.
         waited: Duration,
+        /// What to look at.
+        hint: &'static str,
     },
     /// The backend could not be started.
     #[error("backend {backend} cannot start: {text}")]
@@ -126,6 +157,7 @@ impl Error {
                 | Self::PeerLost { .. }
                 | Self::Dead { .. }
                 | Self::Mpi { .. }
+                | Self::Nccl { .. }
         )
     }
 
@@ -133,9 +165,24 @@ impl Error {
     pub fn missing_rank(&self) -> Option<usize> {
         match self {
             Self::Deadline { peers, .. } => peers.first().copied(),
+            Self::PeerLost { peers, .. } if peers.len() == 1 => peers.first().copied(),
             _ => None,
         }
     }
+}
+
+/// Which one an operation is among those of its kind that a device was given together: of the
+/// reductions of a step, the number of the bucket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Position {
+    /// From 1, in the order of their starts.
+    pub number: usize,
+    /// How many there are.
+    pub of: usize,
+}
+
+fn position_text(position: Option<Position>) -> String {
+    position.map_or(String::new(), |Position { number, of }| format!(" (number {number} of {of})"))
 }
 
 fn peers_text(peers: &[usize]) -> String {

@@ -102,10 +102,12 @@ impl<'world, E: Element> Incoming<'world, E> {
     }
 
     /// Waits for every operation that overlaps a range, in the order of their starts, and passes
-    /// the timing of each to `report`. Free where there is none.
+    /// the timing of each to `report`. Free where there is none. In the memory of a device it does
+    /// not block: computation that the device is given after this waits, and
+    /// [`Collective::settle`] reports the timing.
     ///
     /// # Errors
-    /// Those of [`Collective::wait`]; [`Error::Dead`] after an earlier failure.
+    /// Those of [`Collective::join`]; [`Error::Dead`] after an earlier failure.
     pub fn wait(
         &mut self,
         range: &Range<usize>,
@@ -120,9 +122,9 @@ impl<'world, E: Element> Incoming<'world, E> {
             });
         }
         while let Some(first) = self.position(range).and_then(|at| self.in_flight.remove(at)) {
-            let outcome = self.collective.wait(first.ticket, deadline);
+            let outcome = self.collective.join(first.ticket, deadline);
             self.has_failed = outcome.is_err();
-            report(outcome?);
+            outcome?.into_iter().for_each(&mut report);
         }
         Ok(())
     }

@@ -23,6 +23,7 @@ pub enum Operation {
     /// ascending order; but on the data channel, for a buffer in memory that the ranks of a node
     /// share, first those of each node in ascending order, then the nodes' sums in the order of the
     /// nodes' first ranks.
+    /// In the memory of devices, the order is NCCL's.
     AllReduceSum,
     /// Rank r ends with the same sum in the r-th of R equal parts; the other parts are unspecified,
     /// but for elements that are zero on all ranks: they stay zero everywhere.
@@ -92,6 +93,17 @@ pub struct Timing {
     pub ended: Instant,
     /// Size of the buffer in bytes.
     pub bytes: usize,
+}
+
+/// An operation that a device has completed after its computation was made to wait for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Settled {
+    /// What it was.
+    pub operation: Operation,
+    /// When it ran.
+    pub timing: Timing,
+    /// When the device's computation began to wait for it, or would have if it had not been over.
+    pub wait_start: Instant,
 }
 
 impl Timing {

@@ -35,6 +35,7 @@ impl Job {
     ) -> Error {
         Error::Deadline {
             operation: self.operation,
+            position: None,
             rank,
             waited: self.submitted.elapsed(),
             bytes: self.buffer.bytes(),

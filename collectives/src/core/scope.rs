@@ -144,9 +144,23 @@ impl Pending<'_> {
     /// # Errors
     /// Those of [`Collective::wait`].
     pub fn wait(self, deadline: Instant) -> Result<Timing, Error> {
-        let ticket = self.tickets.borrow_mut().entries[self.index].take();
-        // Only `wait` takes the ticket out, and it consumes the handle.
-        let ticket = ticket.unwrap_or_else(|| unreachable!("a handle without a ticket"));
+        let ticket = self.take_ticket();
         self.collective.wait(ticket, deadline)
+    }
+
+    /// Lets later computation of the buffer's device wait for the operation; blocks where that is
+    /// the host. See [`Collective::join`].
+    ///
+    /// # Errors
+    /// Those of [`Collective::join`].
+    pub fn join(self, deadline: Instant) -> Result<Option<Timing>, Error> {
+        let ticket = self.take_ticket();
+        self.collective.join(ticket, deadline)
+    }
+
+    fn take_ticket(&self) -> Ticket {
+        let ticket = self.tickets.borrow_mut().entries[self.index].take();
+        // Only `wait` and `join` take the ticket out, and they consume the handle.
+        ticket.unwrap_or_else(|| unreachable!("a handle without a ticket"))
     }
 }

@@ -76,6 +76,15 @@ impl Cuda {
         self.shared.elapsed_time
     }
 
+    /// Another stream. What it is given goes before what waits on the stream that computes.
+    ///
+    /// # Errors
+    /// Those of the driver.
+    pub fn new_urgent_stream(&self) -> Result<Arc<CudaStream>, Error> {
+        // The driver moves a number outside of its range to the nearest; the lowest goes first.
+        self.context().new_stream_with_priority(i32::MIN).during("making a stream")
+    }
+
     pub(crate) fn context(&self) -> &Arc<CudaContext> {
         &self.shared.context
     }

@@ -32,6 +32,9 @@ pub use properties::{ComputeCapability, DeviceProperties, devices};
 pub use staging::Staging;
 pub use versions::{CudaVersion, Versions};
 
+/// An order of work on a device.
+pub use cudarc::driver::CudaStream;
+
 pub(crate) use memory::CudaMemory;
 
 /// The header of all kernels: what differs between a device and the emulation of one.

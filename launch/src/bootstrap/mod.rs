@@ -42,12 +42,13 @@ enum Chosen {
 
 fn choose(backend: Backend, launcher: Option<&Launcher>) -> Result<Chosen, Error> {
     match (backend, launcher) {
-        (Backend::Auto | Backend::Single, None) => Ok(Chosen::Single),
+        // NCCL needs a backend of the host, over which ranks find each other.
+        (Backend::Auto | Backend::Nccl | Backend::Single, None) => Ok(Chosen::Single),
         (Backend::Single, Some(launcher)) => match launcher.world {
             Some(1) => Ok(Chosen::Single),
             _ => Err(Error::SingleBackendUnderLauncher { launcher: *launcher }),
         },
-        (Backend::Auto | Backend::Mpi, _) => Ok(Chosen::Mpi),
+        (Backend::Auto | Backend::Nccl | Backend::Mpi, _) => Ok(Chosen::Mpi),
     }
 }
 
@@ -101,6 +102,7 @@ mod tests {
         let mpi = |backend, launcher| choose(backend, launcher).expect("they fit") == Chosen::Mpi;
         assert!(mpi(Backend::Auto, Some(&two)));
         assert!(mpi(Backend::Mpi, Some(&two)) && mpi(Backend::Mpi, None));
+        assert!(mpi(Backend::Nccl, Some(&two)) && !mpi(Backend::Nccl, None));
         assert!(!mpi(Backend::Auto, None) && !mpi(Backend::Single, None));
         assert!(!mpi(Backend::Single, Some(&launcher(0, Some(1)))));
         for world in [Some(2), None] {

@@ -8,13 +8,15 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Backend {
-    /// MPI under a launcher, single without one.
+    /// MPI under a launcher, single without one; on CUDA devices of several ranks NCCL beside it.
     #[default]
     Auto,
     /// One rank; MPI is never initialised.
     Single,
     /// MPI, also without a launcher.
     Mpi,
+    /// NCCL between CUDA devices, also of a single rank; control messages as with `auto`.
+    Nccl,
 }
 
 /// What to open.

@@ -26,6 +26,8 @@
 pub mod adamw;
 pub mod attention;
 pub mod cross_entropy;
+#[cfg(test)]
+mod cuda_tests;
 pub mod embedding;
 mod float;
 pub mod gelu;

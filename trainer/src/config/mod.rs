@@ -267,6 +267,18 @@ fn validate(workload: &Workload, settings: &Settings) -> Outcome<()> {
     if settings.run.engine == Engine::Candle && settings.run.device == Device::Cuda {
         return Err(invalid("run.engine", "candle", "fused with run.device = cuda"));
     }
+    let backend = settings.collectives.backend;
+    match (settings.run.device, backend) {
+        (Device::Cpu, Backend::Nccl) => {
+            let expected = "auto, single or mpi with run.device = cpu";
+            return Err(invalid("collectives.backend", "nccl", expected));
+        }
+        (Device::Cuda, Backend::Mpi) => {
+            let expected = "auto, single or nccl with run.device = cuda";
+            return Err(invalid("collectives.backend", "mpi", expected));
+        }
+        _ => {}
+    }
     let compute = workload.precision.compute;
     if settings.run.engine == Engine::Candle && compute != Compute::F32 {
         return Err(invalid("precision.compute", compute, "f32 with run.engine = candle"));

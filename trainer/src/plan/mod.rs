@@ -101,6 +101,8 @@ impl RankPlan {
         let trained = MemoryPlan::from(&allocators.device);
         let activation_bytes = trained.working_bytes();
         let largest_bucket = buckets.buckets.iter().map(|bucket| bucket.range.len()).max();
+        // Buckets of a device are not MPI's.
+        let largest_bucket = largest_bucket.filter(|_| !is_on_cuda(config));
         count_communication(shape, largest_bucket.unwrap_or(0), &allocator);
         count_between_steps(config, shape, layout.len(), profile_step, &allocator);
         count_process(shape, &allocator);

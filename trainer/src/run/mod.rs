@@ -5,6 +5,7 @@ pub(crate) mod console;
 mod folder;
 mod options;
 mod process;
+mod rank_backend;
 mod recorder;
 mod rendezvous;
 mod session;
@@ -38,10 +39,14 @@ pub(crate) fn run(options: &RunOptions) -> Outcome<Exit> {
     let signals =
         SignalFlags::install().map_err(|error| Failure::new(ExitCode::Internal, error))?;
     let world = process::open_world(config)?;
-    let train = || Session::new(options, &world, &signals, last_step)?.train();
+    let train = || {
+        let session = Session::new(options, &world, &signals, last_step)?;
+        let code = session.train()?;
+        Ok((code, session.close()))
+    };
     let trained = process::thread_pool(&world.threads).and_then(|pool| pool.install(train));
     match trained {
-        Ok(code) => Ok(Exit { code, is_orderly: process::close(world) }),
+        Ok((code, is_closed)) => Ok(Exit { code, is_orderly: process::close(world) && is_closed }),
         Err(failure) => {
             process::abandon(&world, &failure);
             let rank = world.placement.rank;

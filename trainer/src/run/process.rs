@@ -1,5 +1,7 @@
 //! Joining and leaving the other ranks, and starting compute threads.
 
+use std::time::Duration;
+
 use launch::ThreadPlan;
 use launch::bootstrap::{self, World};
 
@@ -19,7 +21,11 @@ pub(super) fn abandon(world: &World, failure: &Failure) {
 /// warning. The result of the run is already recorded and reported, so the exit code does not
 /// change.
 pub(super) fn close(world: World) -> bool {
-    let closed = world.collective.close();
+    warn_unless_closed(world.collective.close())
+}
+
+/// Whether communication was closed; if not, it logs a warning.
+pub(super) fn warn_unless_closed(closed: Result<(), collectives::Error>) -> bool {
     if let Err(error) = &closed {
         tracing::warn!(
             "the run is over, but communication could not be closed: {error}; the result is valid, \
@@ -36,7 +42,7 @@ pub(super) fn open_world(config: &Config) -> Outcome<World> {
     let options = bootstrap::Options {
         backend: settings.collectives.backend,
         timeout,
-        close_timeout: timeout.max(settings.checkpoint.deadline),
+        close_timeout: close_timeout(config),
         threads: Some(settings.run.threads).filter(|&threads| threads > 0),
     };
     bootstrap::open(&options).map_err(|error| {
@@ -44,6 +50,12 @@ pub(super) fn open_world(config: &Config) -> Outcome<World> {
         let code = if is_peer { ExitCode::PeerLost } else { ExitCode::Environment };
         Failure::new(code, error)
     })
+}
+
+/// How long leaving waits for ranks that still write their files.
+pub(super) fn close_timeout(config: &Config) -> Duration {
+    let settings = &config.settings;
+    settings.collectives.deadline.max(settings.checkpoint.deadline)
 }
 
 /// Starts the compute threads of this rank; the training thread is one of them.

@@ -15,10 +15,12 @@ use super::attempt::{PeriodicEvaluation, Probes, RunningAttempt};
 use super::console::{Console, RunEnd};
 use super::folder::{Folder, Prepared};
 use super::options::RunOptions;
+use super::process::{close_timeout, warn_unless_closed};
+use super::rank_backend::RankBackend;
 use super::recorder::{Ending, Measured, Recorder};
 use super::rendezvous::{
     PreparedFolder, agree_on_configuration, agree_on_folder, agree_on_weights,
-    broadcast_from_rank_0, gather_ranks, ranks_of, ranks_sharing, storage_barrier,
+    broadcast_from_rank_0, gather_ranks, ranks_sharing, storage_barrier,
 };
 use super::stop::{StopConditions, StopReason, TargetLoss};
 use crate::checkpoints::Checkpointer;
@@ -28,6 +30,7 @@ use crate::failure::{ExitCode, Failure, Outcome};
 use crate::fault_injection::{self, Injection, Injector};
 use crate::hugging_face::Import;
 use crate::plan::{JobShape, RankPlan};
+use crate::ranks::Ranks;
 use crate::record::{self, Record, Status, StepSeries};
 use crate::step::{Evaluation, Trainer, batch_plan, weights_digest};
 use crate::telemetry::{Telemetry, TelemetryOptions};
@@ -41,6 +44,8 @@ pub(super) struct Session<'run> {
     signals: &'run SignalFlags,
     /// What this rank computes on.
     device: Device,
+    /// What carries the operations of training.
+    backend: RankBackend<'run>,
     source: Source,
     folder: Folder,
     prepared: Prepared,
@@ -85,6 +90,7 @@ impl<'run> Session<'run> {
         let import = import.transpose()?;
         let workload_id = workload.id(source.digest());
         agree_on_configuration(options, world, &workload_id)?;
+        let backend = RankBackend::open(config, world, &device)?;
         if let Device::Cuda(device) = &device {
             let sharing = ranks_sharing(options, world, device)?;
             plan = plan.with_device_memory(device.free_bytes()? / sharing as u64);
@@ -98,6 +104,7 @@ impl<'run> Session<'run> {
             world,
             signals,
             device,
+            backend,
             source,
             folder,
             prepared,
@@ -115,7 +122,7 @@ impl<'run> Session<'run> {
             return Ok(ExitCode::Done);
         };
         let config = &self.options.config;
-        let ranks = ranks_of(self.options, self.world);
+        let ranks = self.ranks();
         let identity = Identity::new(run, &self.workload_id);
         let store = Store::open(&self.folder.checkpoints(), &identity)?;
         let settings = config.settings.checkpoint.clone();
@@ -144,14 +151,26 @@ impl<'run> Session<'run> {
         })
     }
 
-    fn attempt(
-        &self,
-        trainer: &mut Option<Trainer<'run>>,
+    /// Closes what training needed beside the world's backend, after a run that did not fail.
+    /// Returns whether that succeeded; if not, it logs a warning.
+    pub(super) fn close(self) -> bool {
+        let timeout = close_timeout(&self.options.config);
+        warn_unless_closed(self.backend.close(timeout))
+    }
+
+    /// All ranks, with the configured deadline of collectives.
+    fn ranks(&self) -> Ranks<'_> {
+        Ranks::new(self.backend.collective(), self.options.config.settings.collectives.deadline)
+    }
+
+    fn attempt<'session>(
+        &'session self,
+        trainer: &mut Option<Trainer<'session>>,
         checkpointer: &mut Checkpointer,
         recorder: &mut Recorder,
     ) -> Outcome<StopReason> {
         let config = &self.options.config;
-        let collective = &*self.world.collective;
+        let collective = self.backend.collective();
         let injector = Injector::new(&self.options.injections, collective.rank());
         let made = Trainer::new(config, &self.source, &self.device, collective, injector)?;
         let trainer = trainer.insert(made);

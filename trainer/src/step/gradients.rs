@@ -9,7 +9,7 @@
 use std::mem;
 use std::time::Instant;
 
-use collectives::{BucketPlan, Operation, Pending, Scope};
+use collectives::{BucketPlan, Operation, Pending, Scope, Settled};
 use device::{Allocator, DeviceBuffer, View, ViewMut};
 use models::ops::step::StepOps;
 use models::{Layout, Pass, StepSink, memory};
@@ -31,6 +31,8 @@ pub(crate) struct Gradients {
     overlaps: bool,
     /// The empty list of a step's handles, kept for its allocation.
     pending: Vec<Pending<'static>>,
+    /// Reductions since the last [`Self::take_communication`].
+    reductions: CommunicationTally,
 }
 
 impl Gradients {
@@ -44,7 +46,8 @@ impl Gradients {
     ) -> Result<Self, collectives::Error> {
         let allocator = allocator.for_purpose(memory::GRADIENTS);
         let flat = ranks.collective.buffer(&allocator, plan.len, ranks.deadline())?;
-        Ok(Self { flat, plan, reduction, overlaps, pending: Vec::new() })
+        let reductions = CommunicationTally::default();
+        Ok(Self { flat, plan, reduction, overlaps, pending: Vec::new(), reductions })
     }
 
     /// All gradients; under a sharded optimizer only this rank's parts are reduced.
@@ -59,14 +62,14 @@ impl Gradients {
 
     /// Runs `backward`, which adds the losses of all micro-batches to the view that it is given,
     /// reduces buckets as they become complete, and waits for those that are still in flight after
-    /// it.
+    /// it; where a device computes, that waits.
     pub(super) fn accumulate(
         &mut self,
         step: StepContext<'_, '_>,
         scalars: &mut Scalars,
         backward: impl FnOnce(&mut BucketReducer<'_, '_, '_>, ViewMut<'_, f64>) -> Outcome<()>,
-    ) -> Outcome<Communication> {
-        let Self { flat, plan, reduction, overlaps, pending } = self;
+    ) -> Outcome<()> {
+        let Self { flat, plan, reduction, overlaps, pending, reductions } = self;
         let StepContext { ranks, layout, clock, ops } = step;
         let ScalarsMut { loss, non_finite } = scalars.views_mut();
         let recycled = recycle(mem::take(pending));
@@ -84,6 +87,7 @@ impl Gradients {
                 remaining: flat.view_mut(),
                 started: 0,
                 pending: recycle(recycled),
+                reductions,
                 is_last_micro_batch: false,
                 non_finite,
                 error: None,
@@ -94,6 +98,16 @@ impl Gradients {
         });
         *pending = recycled;
         outcome
+    }
+
+    /// Adds a reduction that the device has completed.
+    pub(super) fn add_settled(&mut self, settled: Settled) {
+        self.reductions.add(settled.timing, settled.wait_start);
+    }
+
+    /// Communication of reductions since the last call.
+    pub(super) fn take_communication(&mut self) -> Communication {
+        self.reductions.take()
     }
 
     /// Adds the squares of this rank's parts of the reduced gradients to a sum. Padding is zero.
@@ -155,6 +169,7 @@ pub(crate) struct BucketReducer<'scope, 'env, 'step> {
     /// Number of buckets whose reduction has started.
     started: usize,
     pending: Vec<Pending<'scope>>,
+    reductions: &'step mut CommunicationTally,
     /// Only in the last micro-batch do gradients become complete.
     is_last_micro_batch: bool,
     /// Of each bucket: the first element whose local gradient is not finite.
@@ -201,16 +216,18 @@ impl BucketReducer<'_, '_, '_> {
         }
     }
 
-    /// Starts the remaining reductions and waits for all: the exposed communication.
-    fn finish(&mut self, deadline: Instant) -> Outcome<Communication> {
+    /// Starts the remaining reductions and waits for all: the exposed communication. A device does
+    /// that by itself, and the vote settles its reductions.
+    fn finish(&mut self, deadline: Instant) -> Outcome<()> {
         let backward_end = Instant::now();
         self.clock.enter(Phase::CommExposed);
         self.start_until(self.plan.buckets.len());
-        let mut reductions = CommunicationTally::default();
         for pending in self.pending.drain(..) {
-            reductions.add(pending.wait(deadline)?, backward_end);
+            if let Some(timing) = pending.join(deadline)? {
+                self.reductions.add(timing, backward_end);
+            }
         }
-        self.error.take().map_or_else(|| Ok(reductions.take()), Err)
+        self.error.take().map_or(Ok(()), Err)
     }
 }
 

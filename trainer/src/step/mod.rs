@@ -20,6 +20,7 @@ mod weights;
 
 use std::borrow::Cow;
 
+use collectives::Operation;
 use device::{Device, Place};
 use models::meter::{Kind, Role};
 use models::ops::step::StepOps;
@@ -99,7 +100,7 @@ impl Trainer<'_> {
     /// tensor; 5 when a peer is lost or late.
     pub fn step(&mut self, requests: Requests) -> Outcome<StepOutcome> {
         let step = self.state.progress.step;
-        let communication = self.accumulate_gradients()?;
+        self.accumulate_gradients()?;
         self.clock.enter(Phase::Optimizer);
         let vote = self.vote(requests)?;
         self.clock.enter(Phase::CommExposed);
@@ -113,7 +114,7 @@ impl Trainer<'_> {
             loss: self.votes.loss_sum() / self.batches.tokens_per_step() as f64,
             gradient_norm,
             learning_rate,
-            communication: communication.and(self.state.take_communication()),
+            communication: self.take_communication(),
             requests: self.votes.requests(),
         })
     }
@@ -121,7 +122,7 @@ impl Trainer<'_> {
     /// Runs forward and backward over this rank's micro-batches, and reduces gradients at the same
     /// time. They end as the mean over the global batch; under a sharded optimizer only this rank's
     /// parts.
-    fn accumulate_gradients(&mut self) -> Outcome<Communication> {
+    fn accumulate_gradients(&mut self) -> Outcome<()> {
         let Self { ranks, ops, model, state, gradients, scalars, batches, clock, .. } = self;
         let scale = 1.0 / batches.tokens_per_step() as f32;
         scalars.clear(&**ops)?;
@@ -130,6 +131,8 @@ impl Trainer<'_> {
         gradients.accumulate(step, scalars, |sink, mut loss| {
             let accumulation = batches.accumulation();
             for micro_batch in 0..accumulation {
+                // The host may wait for the device to have read the tokens before.
+                weights.settle()?;
                 clock.enter(Phase::Data);
                 let tokens = batches.next();
                 let batch = Batch { inputs: tokens.inputs(), targets: tokens.targets() };
@@ -146,13 +149,16 @@ impl Trainer<'_> {
 
     /// This rank's vote: the one point of a step where the host waits for its device.
     fn vote(&mut self, requests: Requests) -> Outcome<Vote> {
-        let Self { ranks, device, ops, state, gradients, scalars, meter, injector, .. } = self;
-        let State { layout, shard, .. } = state;
+        let Self { ops, state, gradients, scalars, meter, .. } = self;
+        let shard = &state.shard;
         meter.time(
             (Role::GradientNorm, Kind::Whole),
             || work::gradient_norm(shard.part_elements()),
             || gradients.add_squares(shard, &mut **ops, scalars.squares()),
         )?;
+        self.settle()?;
+        let Self { ranks, device, ops, state, gradients, scalars, injector, .. } = self;
+        let State { layout, shard, .. } = state;
         scalars.read(device)?;
         let squares = scalars.sum_of_squares();
         let own = scalars.first_non_finite();
@@ -175,6 +181,20 @@ impl Trainer<'_> {
             reduced_non_finite,
             requests,
         })
+    }
+
+    /// Waits until the device, if one computes, has all that it waits for from other ranks: with a
+    /// deadline, unlike what then waits for the device.
+    fn settle(&mut self) -> Outcome<()> {
+        let Self { ranks, state, gradients, clock, .. } = self;
+        let phase = clock.phase();
+        clock.enter(Phase::CommExposed);
+        ranks.collective.settle(ranks.timeout, &mut |settled| match settled.operation {
+            Operation::AllGather => state.add_settled(settled),
+            _ => gradients.add_settled(settled),
+        })?;
+        clock.enter(phase);
+        Ok(())
     }
 
     /// Updates the weights. Under a sharded optimizer the weights of other ranks are in flight when
@@ -304,9 +324,9 @@ impl Trainer<'_> {
         self.clock.pause();
     }
 
-    /// Communication of the gathers of weights since the last call.
+    /// Communication since the last call.
     pub(crate) fn take_communication(&mut self) -> Communication {
-        self.state.take_communication()
+        self.gradients.take_communication().and(self.state.take_communication())
     }
 }
 

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use collectives::{Channel, Operation};
+use collectives::{Channel, Operation, Settled};
 use device::{Allocator, Device, DeviceBuffer, Place, View, ViewMut};
 use half::bf16;
 use models::ops;
@@ -141,14 +141,20 @@ impl<'world> State<'world> {
         clock: &'step PhaseClock,
     ) -> (&'step Layout, ArrivingWeights<'step, 'world>) {
         let Self { ranks, layout, weights, gathers, .. } = self;
-        let timeout = ranks.timeout;
-        (layout, ArrivingWeights { weights, gathers, clock, timeout })
+        (layout, ArrivingWeights { weights, gathers, clock, ranks: *ranks })
     }
 
-    /// Waits until no weights are in flight.
+    /// Waits until no weights are in flight, also where a device waits for them.
     pub(super) fn synchronize(&mut self, clock: &PhaseClock) -> Result<(), collectives::Error> {
         let all = 0..self.weights.len();
-        self.arriving(clock).1.wait(&all)
+        let (_, mut arriving) = self.arriving(clock);
+        arriving.wait(&all)?;
+        arriving.settle()
+    }
+
+    /// Adds a gather that the device has completed.
+    pub(super) fn add_settled(&mut self, settled: Settled) {
+        self.gathers.add(settled.timing, settled.wait_start);
     }
 
     /// Communication of gathers of weights since the last call.

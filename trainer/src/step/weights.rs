@@ -2,9 +2,9 @@
 //! its part of every bucket, and buckets are all-gathered during the next forward.
 
 use std::ops::Range;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use collectives::{Element, Incoming, Operation, Timing};
+use collectives::{Element, Incoming, Operation, Settled, Timing};
 use device::{Allocator, DeviceBuffer, ViewMut};
 use half::bf16;
 use models::workload::Compute;
@@ -74,7 +74,8 @@ impl<'world> ModelWeights<'world> {
         }
     }
 
-    /// Waits for the buckets in flight that overlap a range, and reports the timing of each.
+    /// Waits for the buckets in flight that overlap a range, and reports the timing of each. Where
+    /// a device computes, that waits.
     pub(crate) fn wait(
         &mut self,
         range: &Range<usize>,
@@ -141,7 +142,7 @@ pub(crate) struct ArrivingWeights<'step, 'world> {
     pub(super) weights: &'step mut ModelWeights<'world>,
     pub(super) gathers: &'step mut CommunicationTally,
     pub(super) clock: &'step PhaseClock,
-    pub(super) timeout: Duration,
+    pub(super) ranks: Ranks<'world>,
 }
 
 impl ArrivingWeights<'_, '_> {
@@ -154,9 +155,15 @@ impl ArrivingWeights<'_, '_> {
         let wait_start = Instant::now();
         self.clock.enter(Phase::CommExposed);
         let report = |timing| self.gathers.add(timing, wait_start);
-        self.weights.wait(range, wait_start + self.timeout, report)?;
+        self.weights.wait(range, wait_start + self.ranks.timeout, report)?;
         self.clock.enter(phase);
         Ok(())
+    }
+
+    /// Blocks until the device, if one computes, has all weights that were waited for.
+    pub(super) fn settle(&mut self) -> Result<(), collectives::Error> {
+        let report = &mut |gather: Settled| self.gathers.add(gather.timing, gather.wait_start);
+        self.ranks.collective.settle(self.ranks.timeout, report)
     }
 }
 
@@ -174,6 +181,7 @@ impl WeightSource for ArrivingWeights<'_, '_> {
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc;
+    use std::time::Duration;
 
     use collectives::{Collective, Threads};
 
@@ -207,7 +215,8 @@ mod tests {
             let clock = &mut PhaseClock::new();
             clock.start_step();
             clock.enter(Phase::Forward);
-            let mut arriving = ArrivingWeights { weights, gathers, clock, timeout };
+            let ranks = Ranks::new(&group[0], timeout);
+            let mut arriving = ArrivingWeights { weights, gathers, clock, ranks };
             let Weights::F32(own) = arriving.segment(&(0..4)).unwrap() else { panic!("f32") };
             assert_eq!(own.host(), [1.0; 4], "not in flight");
             start.send(()).unwrap();

@@ -17,6 +17,8 @@ use crate::core::outstanding::Job;
 use crate::shm::share::{all_gather_over, share};
 use crate::{BackendMemory, Channel, Collective, Error, Operation, RawBuffer, Ticket, Timing};
 
+const HINT: &str = "did every rank start, and under the mpirun of the same MPI library?";
+
 /// MPI can be initialised once per process.
 static OPENED: AtomicBool = AtomicBool::new(false);
 
@@ -75,7 +77,7 @@ impl Mpi {
         };
         let waited = options.open_timeout;
         let opened = opened.recv_timeout(waited).map_err(|error| match error {
-            RecvTimeoutError::Timeout => Error::OpenDeadline { backend: NAME, waited },
+            RecvTimeoutError::Timeout => Error::OpenDeadline { backend: NAME, waited, hint: HINT },
             RecvTimeoutError::Disconnected => start("the communication thread ended".to_owned()),
         });
         let Opened { rank, size, warning } = opened??;

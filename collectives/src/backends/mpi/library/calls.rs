@@ -62,7 +62,8 @@ impl ErrorCode {
     /// The error of an operation that failed with this code.
     pub(crate) fn error_of(self, operation: crate::Operation, rank: usize) -> Error {
         if self.is_lost_peer() {
-            return Error::PeerLost { operation, rank, text: self.text() };
+            let text = self.text();
+            return Error::PeerLost { operation, position: None, rank, text, peers: Vec::new() };
         }
         Error::Mpi { operation: operation.to_string(), rank, code: self.0, text: self.text() }
     }

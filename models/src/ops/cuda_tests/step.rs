@@ -1,21 +1,20 @@
-//! The ops of an update on a CUDA device, a real one or the emulated one, against the processor's.
-//!
-//! Needs a device: `make test-cuda-emulated` provides the emulated one.
+//! The ops of an update: AdamW, rounding, and the sum of squares. They have one interface for all
+//! devices.
 
-use device::cuda::Cuda;
 use device::{Device, DeviceBuffer, Element};
 use half::bf16;
-use yardstick_models::ops::adamw::AdamW;
-use yardstick_models::ops::step::{self, ALL_FINITE, AdamWViews, StepOps};
-use yardstick_models::rng::{Purpose, Stream};
+
+use super::device::cuda;
+use crate::ops::adamw::AdamW;
+use crate::ops::step::{self, ALL_FINITE, AdamWViews, StepOps};
+use crate::rng::{Purpose, Stream};
 
 /// Fewer than a pack of four, a rest behind packs, several blocks, and more than all blocks of a
 /// sum of squares read at once.
 const LENGTHS: [usize; 6] = [1, 4, 511, 4096, 70_003, 2 * 524_288 + 5];
 
 fn devices() -> [Device; 2] {
-    let cuda = Cuda::open(0).unwrap_or_else(|error| panic!("{error}"));
-    [Device::Host, Device::Cuda(cuda)]
+    [Device::Host, Device::Cuda(cuda())]
 }
 
 fn numbers(len: usize, child: u64) -> Vec<f32> {

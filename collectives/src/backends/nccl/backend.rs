@@ -1,0 +1,471 @@
+//! The backend: operations on a device's memory go to NCCL, all others to the host's backend.
+#![allow(unsafe_code)]
+
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use device::cuda::{self, Cuda, CudaStream, Libraries, Required};
+use device::{Keeper, Place};
+
+use super::NAME;
+use super::communicator::{Communicator, NotReady, Pause};
+use super::device_clock::DeviceClock;
+use super::library::Status;
+use super::operations::{Entry, Operations};
+use super::{opening, roll_call};
+use crate::core::outstanding::Job;
+use crate::{
+    BackendMemory, Channel, Collective, Error, OUTSTANDING_MAX, Operation, Position, RawBuffer,
+    Settled, Ticket, Timing,
+};
+
+/// All ranks, each with a CUDA device.
+///
+/// Sums and gathers on the memory of devices are NCCL's, on the data channel. They run on a stream
+/// of their own, after what the stream that computes was given before. Everything else (control
+/// messages, buffers of the host) is `control`'s.
+///
+/// NCCL adds in an order of its own choice, which does not depend on timing.
+///
+/// The first operation of a kind may block while NCCL connects the ranks.
+///
+/// After a failure the communicator is aborted, and `control` may be dead as well. Then the
+/// outcome of no operation is known any more, also not of those that were complete.
+#[derive(Debug)]
+pub struct Nccl<'world> {
+    control: &'world dyn Collective,
+    device: Cuda,
+    /// The stream that communicates.
+    stream: Arc<CudaStream>,
+    timeout: Duration,
+    library: String,
+    warning: OnceLock<String>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Until it was closed or aborted.
+    communicator: Option<Communicator>,
+    operations: Operations,
+    clock: DeviceClock,
+    /// Why no operation is taken any more.
+    dead: Option<Arc<str>>,
+    /// The communicator was aborted: peers that have not done so may write to this rank's memory.
+    is_aborted: bool,
+}
+
+impl State {
+    fn die(&mut self, reason: &str) {
+        self.dead.get_or_insert_with(|| reason.into());
+    }
+
+    /// Stops operations in flight.
+    fn abort(&mut self) {
+        if let Some(communicator) = self.communicator.take() {
+            self.is_aborted = true;
+            communicator.abort();
+        }
+    }
+}
+
+/// Why an operation fails.
+#[derive(Debug)]
+enum Cause {
+    Deadline { waited: Duration },
+    Status(Status),
+    Device(cuda::Error),
+}
+
+impl From<cuda::Error> for Cause {
+    fn from(error: cuda::Error) -> Self {
+        Self::Device(error)
+    }
+}
+
+/// An operation that fails.
+struct Failing {
+    job: Job,
+    position: Option<Position>,
+    cause: Cause,
+}
+
+impl Failing {
+    fn new(job: Job, cause: impl Into<Cause>) -> Self {
+        Self { job, position: None, cause: cause.into() }
+    }
+}
+
+impl<'world> Nccl<'world> {
+    /// Connects this rank's device with those of all others. All ranks call this at the same time.
+    /// No operation takes longer than `timeout` to be started.
+    ///
+    /// # Errors
+    /// [`Error::Start`] when NCCL is missing somewhere or does not work; [`Error::OpenDeadline`]
+    /// when not all ranks are connected in time; those of `control`.
+    pub fn open(
+        control: &'world dyn Collective,
+        device: &Cuda,
+        timeout: Duration,
+    ) -> Result<Self, Error> {
+        let start = |error: cuda::Error| Error::Start { backend: NAME, text: error.to_string() };
+        let communicator = opening::open(control, device, timeout)?;
+        let state = State {
+            communicator: Some(communicator),
+            operations: Operations::new(device),
+            clock: DeviceClock::new(device).map_err(start)?,
+            dead: None,
+            is_aborted: false,
+        };
+        Ok(Self {
+            control,
+            device: device.clone(),
+            stream: device.new_urgent_stream().map_err(start)?,
+            timeout,
+            library: describe(control),
+            warning: OnceLock::new(),
+            state: Mutex::new(state),
+        })
+    }
+
+    /// Closes the communicator in order, when all ranks do. Dropping this without closing it aborts
+    /// the communicator. `control` is not closed.
+    ///
+    /// # Errors
+    /// [`Error::Dead`] after an earlier failure; [`Error::Nccl`] when NCCL fails or a rank does not
+    /// close its end in time.
+    pub fn close(self, deadline: Instant) -> Result<(), Error> {
+        let mut state = self.lock();
+        self.require_alive(&state)?;
+        state.die("it was closed");
+        let Some(communicator) = state.communicator.take() else { return Ok(()) };
+        let failed = |text: String| Error::Nccl {
+            operation: "ncclCommFinalize".to_owned(),
+            rank: self.control.rank(),
+            text,
+        };
+        self.device.bind().map_err(|error| failed(error.to_string()))?;
+        communicator.close(deadline).map_err(|error| {
+            state.is_aborted = true;
+            failed(match error {
+                NotReady::Deadline => "a peer does not close its end".to_owned(),
+                NotReady::Failed(status) => format!("{status:?}"),
+            })
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn require_alive(&self, state: &State) -> Result<(), Error> {
+        match &state.dead {
+            Some(reason) => Err(self.dead(reason.clone())),
+            None => Ok(()),
+        }
+    }
+
+    fn dead(&self, reason: Arc<str>) -> Error {
+        Error::Dead { backend: NAME, rank: self.control.rank(), reason }
+    }
+
+    /// Refuses what NCCL is not used for.
+    fn require_supported(
+        &self,
+        channel: Channel,
+        operation: Operation,
+        buffer: RawBuffer,
+    ) -> Result<(), Error> {
+        let place = buffer.place();
+        let unsupported = |text: String| Err(Error::Unsupported { operation, text });
+        if place != (Place::Cuda { ordinal: self.device.ordinal() }) {
+            return unsupported(format!("in {place:?} on {:?}", self.device));
+        }
+        if channel != Channel::Data {
+            return unsupported(format!("in {place:?} on the control channel"));
+        }
+        match operation {
+            Operation::AllReduceSum | Operation::ReduceScatterSum | Operation::AllGather => {
+                operation.validate(buffer, self.control.rank(), self.control.world())
+            }
+            _ => unsupported(format!("in {place:?}")),
+        }
+    }
+
+    /// Gives an operation to the device, behind what computes.
+    ///
+    /// # Safety
+    /// That of [`Collective::submit`].
+    unsafe fn start(&self, state: &State, ticket: &Ticket) -> Result<(), Cause> {
+        let entry = state.operations.of(ticket);
+        let Job { operation, buffer, .. } = entry.job();
+        entry.order_start(self.device.compute(), &self.stream)?;
+        if !buffer.is_empty()
+            && let Some(communicator) = &state.communicator
+        {
+            self.device.bind()?;
+            // SAFETY: the caller's promise.
+            let launched = unsafe { communicator.launch(operation, buffer, &self.stream) };
+            let ready = communicator.await_ready(launched, Instant::now() + self.timeout);
+            ready.map_err(|error| match error {
+                NotReady::Deadline => Cause::Deadline { waited: self.timeout },
+                NotReady::Failed(status) => Cause::Status(status),
+            })?;
+        }
+        Ok(entry.record_end(&self.stream)?)
+    }
+
+    /// Whether an operation is over; what NCCL reports meanwhile is an error.
+    fn is_over(&self, state: &State, entry: &Entry) -> Result<bool, Cause> {
+        if entry.is_over()? {
+            return Ok(true);
+        }
+        self.device.bind()?;
+        match state.communicator.as_ref().map_or(Status::SUCCESS, Communicator::state) {
+            Status::SUCCESS | Status::IN_PROGRESS => Ok(false),
+            failed => Err(Cause::Status(failed)),
+        }
+    }
+
+    /// Waits for one of the joined operations. Its time counts from where the device needs it.
+    fn await_joined(&self, index: usize, timeout: Duration) -> Result<(), Error> {
+        let mut needed_since = None;
+        let mut pause = Pause::default();
+        loop {
+            let state = self.lock();
+            self.require_alive(&state)?;
+            match self.progress(&state, index, &mut needed_since, timeout) {
+                Ok(true) => return Ok(()),
+                Ok(false) => drop(state),
+                Err(cause) => {
+                    let job = state.operations.joined(index).job();
+                    let position = Some(state.operations.position(index));
+                    return Err(self.fail(state, Failing { job, position, cause }));
+                }
+            }
+            pause.next();
+        }
+    }
+
+    fn progress(
+        &self,
+        state: &State,
+        index: usize,
+        needed_since: &mut Option<Instant>,
+        timeout: Duration,
+    ) -> Result<bool, Cause> {
+        let entry = state.operations.joined(index);
+        if self.is_over(state, entry)? {
+            return Ok(true);
+        }
+        if needed_since.is_none() && entry.is_waited_for()? {
+            *needed_since = Some(Instant::now());
+        }
+        match needed_since.map(|since| since.elapsed()) {
+            Some(waited) if waited > timeout => Err(Cause::Deadline { waited }),
+            _ => Ok(false),
+        }
+    }
+
+    /// Takes the timing of an operation that is over.
+    fn finish(&self, mut state: MutexGuard<'_, State>, ticket: &Ticket) -> Result<Timing, Error> {
+        let State { operations, clock, .. } = &mut *state;
+        let entry = operations.of(ticket);
+        let job = entry.job();
+        let timing = clock.now().and_then(|now| entry.timing(&now));
+        operations.release(ticket);
+        timing.map_err(|error| self.fail(state, Failing::new(job, error)))
+    }
+
+    /// Kills the backend, and says why.
+    fn fail(&self, mut state: MutexGuard<'_, State>, failing: Failing) -> Error {
+        let Failing { job, position, cause } = failing;
+        let Job { operation, buffer, .. } = job;
+        let rank = self.control.rank();
+        let text = match (&cause, &state.communicator) {
+            (Cause::Deadline { .. }, _) => "it was not over in time".to_owned(),
+            (Cause::Device(error), _) => error.to_string(),
+            (Cause::Status(status), Some(communicator)) => communicator.text(*status),
+            (Cause::Status(status), None) => format!("{status:?}"),
+        };
+        state.die(&format!("{operation}: {text}"));
+        state.abort();
+        drop(state);
+        match cause {
+            Cause::Deadline { waited } => Error::Deadline {
+                operation,
+                position,
+                rank,
+                waited,
+                bytes: buffer.bytes(),
+                backend: NAME,
+                peers: roll_call::silent_peers(self.control),
+            },
+            Cause::Status(Status::REMOTE_ERROR) => {
+                let peers = roll_call::silent_peers(self.control);
+                Error::PeerLost { operation, position, rank, text, peers }
+            }
+            Cause::Status(_) => Error::Nccl { operation: operation.to_string(), rank, text },
+            Cause::Device(source) => Error::Device { operation, rank, source },
+        }
+    }
+
+    /// Takes no operations from here on; stops those in flight.
+    fn stop(&self, reason: &str) {
+        let mut state = self.lock();
+        state.die(reason);
+        state.abort();
+    }
+}
+
+/// NCCL's version, and what carries control messages.
+fn describe(control: &dyn Collective) -> String {
+    let libraries = Libraries::open(&Required { nccl: true, ..Required::NONE });
+    let version = libraries.ok().and_then(|libraries| libraries.nccl()?.version());
+    let version = version.unwrap_or("of unknown version");
+    let control = control.library().unwrap_or_else(|| control.backend().to_owned());
+    format!("NCCL {version}; control messages: {control}")
+}
+
+impl Drop for Nccl<'_> {
+    fn drop(&mut self) {
+        self.stop("it was dropped");
+    }
+}
+
+// SAFETY: NCCL uses a buffer only on the stream that communicates, between two events. `wait`
+// returns after the second, and `join` makes the stream that computes wait for it. Once aborted
+// the memory is at risk for ever: peers that have not aborted may still write to it. Everything
+// else is `control`'s.
+unsafe impl Collective for Nccl<'_> {
+    fn rank(&self) -> usize {
+        self.control.rank()
+    }
+
+    fn world(&self) -> usize {
+        self.control.world()
+    }
+
+    fn backend(&self) -> &'static str {
+        NAME
+    }
+
+    fn library(&self) -> Option<String> {
+        Some(self.library.clone())
+    }
+
+    fn warning(&self) -> Option<String> {
+        self.warning.get().cloned()
+    }
+
+    fn allocate(&self, bytes: usize, deadline: Instant) -> Result<Option<BackendMemory>, Error> {
+        self.control.allocate(bytes, deadline)
+    }
+
+    fn register(&self, buffer: RawBuffer, keeper: Keeper) {
+        let mut state = self.lock();
+        let Some(communicator) = &mut state.communicator else { return };
+        let current = self.device.bind().map_err(|error| error.to_string());
+        if let Err(text) = current.and_then(|()| communicator.register(buffer, keeper)) {
+            let text = format!("NCCL does not register a buffer, and copies it instead: {text}");
+            let _ = self.warning.set(text); // the first stays
+        }
+    }
+
+    fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    unsafe fn submit(
+        &self,
+        channel: Channel,
+        operation: Operation,
+        buffer: RawBuffer,
+    ) -> Result<Ticket, Error> {
+        let mut state = self.lock();
+        self.require_alive(&state)?;
+        if buffer.place() == Place::Host {
+            drop(state);
+            // SAFETY: the caller's promise.
+            return unsafe { self.control.submit(channel, operation, buffer) };
+        }
+        self.require_supported(channel, operation, buffer)?;
+        let job = Job::new(channel, operation, buffer);
+        let rank = self.control.rank();
+        let inserted = state.operations.insert(job);
+        let inserted = inserted.map_err(|source| Error::Device { operation, rank, source })?;
+        let full = || Error::Full { operation, rank, capacity: OUTSTANDING_MAX };
+        let ticket = inserted.ok_or_else(full)?;
+        // SAFETY: the caller's promise.
+        match unsafe { self.start(&state, &ticket) } {
+            Ok(()) => Ok(ticket),
+            Err(cause) => Err(self.fail(state, Failing::new(job, cause))),
+        }
+    }
+
+    fn wait(&self, ticket: Ticket, deadline: Instant) -> Result<Timing, Error> {
+        if !Operations::has_issued(&ticket) {
+            return self.control.wait(ticket, deadline);
+        }
+        let mut pause = Pause::default();
+        loop {
+            let state = self.lock();
+            self.require_alive(&state)?;
+            let entry = state.operations.of(&ticket);
+            let job = entry.job();
+            let cause = match self.is_over(&state, entry) {
+                Ok(true) => return self.finish(state, &ticket),
+                Ok(false) if Instant::now() < deadline => None,
+                Ok(false) => Some(Cause::Deadline { waited: job.submitted.elapsed() }),
+                Err(cause) => Some(cause),
+            };
+            if let Some(cause) = cause {
+                return Err(self.fail(state, Failing::new(job, cause)));
+            }
+            drop(state);
+            pause.next();
+        }
+    }
+
+    fn join(&self, ticket: Ticket, deadline: Instant) -> Result<Option<Timing>, Error> {
+        if !Operations::has_issued(&ticket) {
+            return self.control.join(ticket, deadline);
+        }
+        let mut state = self.lock();
+        self.require_alive(&state)?;
+        let entry = state.operations.of(&ticket);
+        let job = entry.job();
+        match entry.join(self.device.compute()) {
+            Ok(()) => {
+                state.operations.add_joined(&ticket);
+                Ok(None)
+            }
+            Err(error) => Err(self.fail(state, Failing::new(job, error))),
+        }
+    }
+
+    fn settle(&self, timeout: Duration, report: &mut dyn FnMut(Settled)) -> Result<(), Error> {
+        let joined = self.lock().operations.joined_len();
+        if joined == 0 {
+            return Ok(());
+        }
+        for index in 0..joined {
+            self.await_joined(index, timeout)?;
+        }
+        let mut state = self.lock();
+        self.require_alive(&state)?;
+        let State { operations, clock, .. } = &mut *state;
+        let job = operations.joined(0).job();
+        let settled = clock.now().and_then(|now| operations.settle(&now, report));
+        settled.map_err(|error| self.fail(state, Failing::new(job, error)))
+    }
+
+    fn memory_at_risk(&self) -> bool {
+        self.lock().is_aborted || self.control.memory_at_risk()
+    }
+
+    fn abandon(&self, reason: &str) {
+        self.stop(reason);
+        self.control.abandon(reason);
+    }
+}

@@ -1,0 +1,229 @@
+//! One communicator of NCCL. Its calls do not block.
+#![allow(unsafe_code)] // calls of NCCL
+
+use std::ffi::{c_int, c_void};
+use std::fmt;
+use std::sync::mpsc::sync_channel;
+use std::time::{Duration, Instant};
+
+use device::Keeper;
+use device::cuda::{Cuda, CudaStream};
+
+use super::library::{Config, FLOAT32, FLOAT64, Functions, Handle, SUM, Status, UINT8, UniqueId};
+use crate::{Dtype, Operation, RawBuffer};
+
+/// How long `ncclCommAbort` may take before it is given up.
+const ABORT_GRACE: Duration = Duration::from_secs(1);
+
+/// Why a communicator did not become ready.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum NotReady {
+    /// Not before the deadline.
+    Deadline,
+    /// It failed.
+    Failed(Status),
+}
+
+/// A communicator, until it is aborted or destroyed.
+pub(super) struct Communicator {
+    functions: Functions,
+    handle: Handle,
+    device: Cuda,
+    rank: usize,
+    world: usize,
+    /// Memory that NCCL knows.
+    registered: Vec<Registered>,
+}
+
+struct Registered {
+    registration: *mut c_void,
+    _keeper: Keeper,
+}
+
+// SAFETY: NCCL's functions may be called on any thread, one at a time, with the communicator's
+// device as the current one, which every method here ensures.
+unsafe impl Send for Communicator {}
+
+impl Communicator {
+    /// Begins to connect to the other ranks, which do the same.
+    pub(super) fn begin(
+        functions: Functions,
+        device: &Cuda,
+        id: UniqueId,
+        rank: usize,
+        world: usize,
+    ) -> Result<Self, Status> {
+        let mut handle: Handle = std::ptr::null_mut();
+        let mut config = Config::non_blocking();
+        let numbers = [world, rank].map(|number| number as c_int);
+        // SAFETY: pointers to values that live through the call.
+        let status = unsafe {
+            let [world, rank] = numbers;
+            (functions.comm_init_rank_config)(&raw mut handle, world, id, rank, &raw mut config)
+        };
+        match status {
+            Status::SUCCESS | Status::IN_PROGRESS => {
+                let device = device.clone();
+                Ok(Self { functions, handle, device, rank, world, registered: Vec::new() })
+            }
+            refused => Err(refused),
+        }
+    }
+
+    /// Whether the last call is over, or what went wrong since.
+    pub(super) fn state(&self) -> Status {
+        let mut state = Status::SUCCESS;
+        // SAFETY: a live communicator.
+        let asked = unsafe { (self.functions.comm_get_async_error)(self.handle, &raw mut state) };
+        if asked == Status::SUCCESS { state } else { asked }
+    }
+
+    /// Waits for what is said to be in progress.
+    pub(super) fn await_ready(&self, status: Status, deadline: Instant) -> Result<(), NotReady> {
+        let mut status = status;
+        let mut pause = Pause::default();
+        loop {
+            match status {
+                Status::SUCCESS => return Ok(()),
+                Status::IN_PROGRESS if Instant::now() >= deadline => {
+                    return Err(NotReady::Deadline);
+                }
+                Status::IN_PROGRESS => pause.next(),
+                failed => return Err(NotReady::Failed(failed)),
+            }
+            status = self.state();
+        }
+    }
+
+    /// Gives an operation to a stream.
+    ///
+    /// # Safety
+    /// The buffer is valid, and nobody else uses it, until the stream has passed the operation.
+    pub(super) unsafe fn launch(
+        &self,
+        operation: Operation,
+        buffer: RawBuffer,
+        stream: &CudaStream,
+    ) -> Status {
+        let functions = &self.functions;
+        let stream = stream.cu_stream().cast();
+        let all: *mut c_void = buffer.start().as_ptr().cast();
+        let part_len = buffer.len() / self.world;
+        let part = all.wrapping_byte_add(self.rank * part_len * buffer.dtype().bytes());
+        let dtype = reduced_type(buffer.dtype());
+        // SAFETY: the caller's promise; a rank's part lies inside the buffer.
+        unsafe {
+            match operation {
+                Operation::AllReduceSum => {
+                    let len = buffer.len();
+                    (functions.all_reduce)(all, all, len, dtype, SUM, self.handle, stream)
+                }
+                Operation::ReduceScatterSum => {
+                    (functions.reduce_scatter)(all, part, part_len, dtype, SUM, self.handle, stream)
+                }
+                // Bytes, whatever they mean.
+                Operation::AllGather => {
+                    let part_bytes = part_len * buffer.dtype().bytes();
+                    (functions.all_gather)(part, all, part_bytes, UINT8, self.handle, stream)
+                }
+                _ => unreachable!("{operation} on a device was refused before"),
+            }
+        }
+    }
+
+    /// Tells NCCL of memory that operations will use.
+    pub(super) fn register(&mut self, buffer: RawBuffer, keeper: Keeper) -> Result<(), String> {
+        let mut registration = std::ptr::null_mut();
+        let start = buffer.start().as_ptr().cast();
+        // SAFETY: valid memory of the device, which the keeper keeps for as long as it is known.
+        let status = unsafe {
+            let register = self.functions.comm_register;
+            register(self.handle, start, buffer.bytes(), &raw mut registration)
+        };
+        if status != Status::SUCCESS {
+            return Err(self.functions.text(status));
+        }
+        self.registered.push(Registered { registration, _keeper: keeper });
+        Ok(())
+    }
+
+    /// What NCCL says about a status.
+    pub(super) fn text(&self, status: Status) -> String {
+        self.functions.text(status)
+    }
+
+    /// Ends in order, after all ranks have completed what they started.
+    pub(super) fn close(mut self, deadline: Instant) -> Result<(), NotReady> {
+        for Registered { registration, .. } in &self.registered {
+            // SAFETY: a registration of this communicator, which is ready.
+            unsafe { (self.functions.comm_deregister)(self.handle, *registration) };
+        }
+        // SAFETY: a live communicator.
+        let finalizing = unsafe { (self.functions.comm_finalize)(self.handle) };
+        if let Err(error) = self.await_ready(finalizing, deadline) {
+            self.abort();
+            return Err(error);
+        }
+        self.registered.clear();
+        // SAFETY: finalized, and not used after this.
+        unsafe { (self.functions.comm_destroy)(self.handle) };
+        Ok(())
+    }
+
+    /// Ends at once: operations in flight stop. It gives up when NCCL does not return, because a
+    /// process that never ends is worse. Registered memory is leaked: peers that have not ended may
+    /// still write to it.
+    pub(super) fn abort(self) {
+        let (sender, ended) = sync_channel(1);
+        let abort = move || {
+            self.abort_and_wait();
+            let _ = sender.send(());
+        };
+        let thread = std::thread::Builder::new().name("nccl-abort".to_owned()).spawn(abort);
+        if thread.is_ok() {
+            let _ = ended.recv_timeout(ABORT_GRACE);
+        }
+    }
+
+    fn abort_and_wait(self) {
+        if self.device.bind().is_ok() {
+            // SAFETY: a live communicator, which nobody has any more.
+            unsafe { (self.functions.comm_abort)(self.handle) };
+        }
+        std::mem::forget(self.registered);
+    }
+}
+
+/// Of a sum.
+fn reduced_type(dtype: Dtype) -> c_int {
+    match dtype {
+        Dtype::F64 => FLOAT64,
+        _ => FLOAT32,
+    }
+}
+
+impl fmt::Debug for Communicator {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "Communicator(rank {} of {})", self.rank, self.world)
+    }
+}
+
+/// Between two looks at something that the device or a peer does: short at first.
+#[derive(Debug, Default)]
+pub(super) struct Pause {
+    rounds: u32,
+}
+
+impl Pause {
+    const YIELDS: u32 = 50;
+    const SLEEP: Duration = Duration::from_micros(20);
+
+    pub(super) fn next(&mut self) {
+        self.rounds = self.rounds.saturating_add(1);
+        if self.rounds <= Self::YIELDS {
+            std::thread::yield_now();
+        } else {
+            std::thread::sleep(Self::SLEEP);
+        }
+    }
+}

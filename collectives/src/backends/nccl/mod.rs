@@ -1,0 +1,17 @@
+//! NCCL: operations on the memory of CUDA devices, beside a backend for the host's memory.
+//!
+//! `opening` connects the ranks; `backend` implements the contract; `operations` has the events of
+//! operations in flight; `device_clock` turns events into times of the host; `roll_call` finds out
+//! which peers are gone. `library` and `communicator` are NCCL's interface.
+
+mod backend;
+mod communicator;
+mod device_clock;
+mod library;
+mod opening;
+mod operations;
+mod roll_call;
+
+pub use backend::Nccl;
+
+const NAME: &str = "nccl";

@@ -1,0 +1,45 @@
+//! Which peers are gone: NCCL does not know.
+#![allow(unsafe_code)] // lends leaked memory
+
+use std::time::{Duration, Instant};
+
+use crate::{Channel, Collective, OUTSTANDING_MAX, Operation, RawBuffer, Ticket};
+
+/// How long peers have to notice the same failure. They wait for the same operation with the same
+/// timeout, and begin to wait at about the same time.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// Exchanges a message with every peer over the host's backend, after an operation has failed, and
+/// returns those that do not answer. Empty where there are too many to ask.
+///
+/// A peer that computes for much longer than this rank has not noticed the failure yet, and does
+/// not answer either.
+pub(super) fn silent_peers(control: &dyn Collective) -> Vec<usize> {
+    let peers: Vec<_> = (0..control.world()).filter(|&peer| peer != control.rank()).collect();
+    if 2 * peers.len() >= OUTSTANDING_MAX {
+        return Vec::new();
+    }
+    let tag = Operation::TAG_MAX;
+    let answers: Vec<_> = peers
+        .iter()
+        .map(|&peer| {
+            let answer = start(control, Operation::Receive { from: peer, tag });
+            // It is over when the peer has received it, which the peer's answer says as well.
+            drop(start(control, Operation::Send { to: peer, tag }));
+            answer
+        })
+        .collect();
+    let deadline = Instant::now() + GRACE;
+    let has_answered = |ticket: Ticket| control.wait(ticket, deadline).is_ok();
+    let answered = answers.into_iter().map(|ticket| ticket.is_some_and(has_answered));
+    let silent = peers.into_iter().zip(answered).filter(|(_, answered)| !answered);
+    silent.map(|(peer, _)| peer).collect()
+}
+
+/// Starts a message of one byte, whose memory is never freed: the process is about to end, and the
+/// network may still write to it.
+fn start(control: &dyn Collective, operation: Operation) -> Option<Ticket> {
+    let byte: &'static mut [u8] = Box::leak(Box::new([0]));
+    // SAFETY: the byte is valid for ever and used by nobody else.
+    unsafe { control.submit(Channel::Control, operation, RawBuffer::of(byte)) }.ok()
+}

@@ -1,0 +1,233 @@
+//! Operations that a device waits for instead of the host.
+
+use std::time::{Duration, Instant};
+
+use device::cuda::Cuda;
+use device::{Allocator, DeviceBuffer};
+use half::bf16;
+use yardstick_collectives::{
+    Channel, Collective, Error, Incoming, Nccl, OUTSTANDING_MAX, Operation, Position, Settled,
+    scope,
+};
+
+use crate::counting::own_calls;
+use crate::{Rank, TERMS, in_own_process, on_ranks, soon, worlds};
+
+const LEN: usize = 600;
+
+/// Elements on a device.
+fn on_device(device: &Cuda, elements: &[f32]) -> DeviceBuffer<f32> {
+    let mut buffer = Allocator::cuda(device).zeros(elements.len());
+    device.write(buffer.view_mut(), elements).unwrap();
+    buffer
+}
+
+fn read(device: &Cuda, buffer: &DeviceBuffer<f32>) -> Vec<f32> {
+    let mut elements = vec![0.0; buffer.len()];
+    device.read(buffer.view(), &mut elements).unwrap();
+    elements
+}
+
+fn settle(nccl: &Nccl<'_>) -> Vec<Settled> {
+    let mut settled = Vec::new();
+    nccl.settle(TERMS.timeout, &mut |operation| settled.push(operation)).unwrap();
+    settled
+}
+
+/// Computation before an operation, the operation, and computation after it, on two streams.
+#[test]
+fn computation_before_and_after_an_operation_is_in_order() {
+    let test = "joining::computation_before_and_after_an_operation_is_in_order";
+    in_own_process(test, 3000, || {
+        for world in worlds() {
+            on_ranks(world, in_order);
+        }
+    });
+}
+
+fn in_order(Rank { nccl, device }: Rank<'_>) {
+    let world = nccl.world() as f32;
+    let ones = on_device(&device, &[1.0; LEN]);
+    for _ in 0..5 {
+        let mut summed = on_device(&device, &[0.0; LEN]);
+        let mut after = on_device(&device, &[0.0; LEN]);
+        device.copy(summed.view_mut(), ones.view()).unwrap();
+        scope(&nccl, |scope| {
+            let pending = scope.start(Operation::AllReduceSum, summed.view_mut()).unwrap();
+            assert_eq!(pending.join(soon()).unwrap(), None, "the host does not wait");
+        });
+        device.copy(after.view_mut(), summed.view()).unwrap();
+        device.clear(summed.view_mut()).unwrap();
+        assert_eq!(settle(&nccl).len(), 1);
+        assert_eq!(read(&device, &after), [world; LEN]);
+        assert_eq!(read(&device, &summed), [0.0; LEN]);
+    }
+    nccl.close(soon()).unwrap();
+}
+
+#[test]
+fn settled_operations_are_reported_in_order_with_their_times() {
+    let test = "joining::settled_operations_are_reported_in_order_with_their_times";
+    in_own_process(test, 1000, || on_ranks(*worlds().end(), reports));
+}
+
+fn reports(Rank { nccl, device }: Rank<'_>) {
+    let collective: &dyn Collective = &nccl;
+    let world = collective.world();
+    let allocator = Allocator::cuda(&device);
+    let buffer = collective.buffer::<f32>(&allocator, 3 * LEN * world, soon()).unwrap();
+    assert_eq!(collective.warning(), None, "the buffer is registered");
+    let mut buffer = Incoming::new(collective, buffer);
+    let operations = [Operation::AllReduceSum, Operation::ReduceScatterSum, Operation::AllGather];
+    let range = |index: usize| index * LEN * world..(index + 1) * LEN * world;
+    let before = Instant::now();
+    for (index, operation) in operations.into_iter().enumerate() {
+        buffer.start(operation, range(index)).unwrap();
+    }
+    let nothing = |_| unreachable!("nothing is over when it is joined");
+    buffer.wait(&range(1), soon(), nothing).unwrap();
+    assert!(buffer.is_in_flight(&range(0)) && !buffer.is_in_flight(&range(1)));
+    buffer.wait(&(0..3 * LEN * world), soon(), nothing).unwrap();
+    let settled = settle(&nccl);
+    let after = Instant::now();
+    let found: Vec<_> = settled.iter().map(|settled| settled.operation).collect();
+    assert_eq!(found, [operations[1], operations[0], operations[2]], "as they were joined");
+    for Settled { timing, wait_start, .. } in settled {
+        assert_eq!(timing.bytes, 4 * LEN * world);
+        assert!(before <= timing.started && timing.started <= timing.ended);
+        assert!(timing.ended <= after && before <= wait_start && wait_start <= after);
+    }
+    assert!(settle(&nccl).is_empty(), "once");
+}
+
+/// Computation takes longer than an operation may.
+#[test]
+fn computation_before_an_operation_does_not_count() {
+    let test = "joining::computation_before_an_operation_does_not_count";
+    in_own_process(test, 3000, || {
+        on_ranks(*worlds().end(), |Rank { nccl, device }| {
+            let mut buffer = on_device(&device, &[1.0; LEN]);
+            let start = Instant::now();
+            // Each is delayed by 1.5 ms on average.
+            for _ in 0..1200 {
+                device.fill(buffer.view_mut(), 0).unwrap();
+            }
+            scope(&nccl, |scope| {
+                let pending = scope.start(Operation::AllReduceSum, buffer.view_mut()).unwrap();
+                pending.join(soon()).unwrap();
+            });
+            let timeout = Duration::from_secs(1);
+            nccl.settle(timeout, &mut |_| ()).unwrap();
+            let name = &device.properties().name;
+            let took = start.elapsed();
+            assert!(took > timeout || !name.contains("Emulated"), "too fast a test: {took:?}");
+        });
+    });
+}
+
+/// The last rank leaves out the last of three operations.
+#[test]
+fn an_operation_that_is_not_over_is_named_by_its_number() {
+    let test = "joining::an_operation_that_is_not_over_is_named_by_its_number";
+    in_own_process(test, 0, || {
+        let world = *worlds().end();
+        on_ranks(world, |Rank { nccl, device }| lacks_one(&nccl, &device));
+    });
+}
+
+fn lacks_one(nccl: &Nccl<'_>, device: &Cuda) {
+    let timeout = Duration::from_millis(500);
+    let is_absent = nccl.rank() + 1 == nccl.world();
+    let count = if is_absent { 2 } else { 3 };
+    let mut buffers: Vec<_> = (0..count).map(|_| on_device(device, &[1.0; LEN])).collect();
+    scope(nccl, |scope| {
+        for buffer in &mut buffers {
+            let pending = scope.start(Operation::AllReduceSum, buffer.view_mut()).unwrap();
+            pending.join(soon()).unwrap();
+        }
+    });
+    let start = Instant::now();
+    let outcome = nccl.settle(timeout, &mut |_| ());
+    if is_absent {
+        outcome.unwrap();
+        return std::thread::sleep(timeout + Duration::from_secs(3));
+    }
+    let error = outcome.unwrap_err();
+    assert!(start.elapsed() < timeout + Duration::from_secs(2), "{:?}", start.elapsed());
+    let Error::Deadline { position, peers, bytes, .. } = &error else { panic!("{error}") };
+    assert_eq!(*position, Some(Position { number: 3, of: 3 }));
+    assert_eq!((&peers[..], *bytes), (&[nccl.world() - 1][..], 4 * LEN));
+    let collective: &dyn Collective = nccl;
+    assert!(matches!(collective.barrier(soon()), Err(Error::Dead { .. })), "everything is dead");
+}
+
+#[test]
+fn what_nccl_is_not_used_for_is_refused() {
+    let test = "joining::what_nccl_is_not_used_for_is_refused";
+    in_own_process(test, 0, || on_ranks(*worlds().end(), refuses));
+}
+
+fn refuses(Rank { nccl, device }: Rank<'_>) {
+    let collective: &dyn Collective = &nccl;
+    let mut floats = on_device(&device, &vec![1.0; LEN + 1]);
+    let mut rounded = Allocator::cuda(&device).zeros::<bf16>(LEN);
+    let mut run = |channel, operation| {
+        collective.run(channel, operation, floats.view_mut(), soon()).map(drop).unwrap_err()
+    };
+    let control = run(Channel::Control, Operation::AllReduceSum);
+    let broadcast = run(Channel::Data, Operation::Broadcast { root: 0 });
+    for error in [control, broadcast] {
+        assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+    }
+    if collective.world() > 1 {
+        let uneven = run(Channel::Data, Operation::AllGather);
+        assert!(matches!(uneven, Error::Mismatch { .. }), "{uneven}");
+    }
+    let sum = Operation::AllReduceSum;
+    let rounded = collective.run(Channel::Data, sum, rounded.view_mut(), soon()).unwrap_err();
+    assert!(matches!(rounded, Error::Unsupported { .. }), "{rounded}");
+    // Nothing of this has damaged the backend.
+    collective.run(Channel::Data, sum, floats.view_mut(), soon()).unwrap();
+    assert_eq!(read(&device, &floats), vec![collective.world() as f32; LEN + 1]);
+}
+
+#[test]
+fn as_many_operations_fit_as_on_every_backend() {
+    let test = "joining::as_many_operations_fit_as_on_every_backend";
+    in_own_process(test, 0, || {
+        on_ranks(*worlds().end(), |Rank { nccl, device }| {
+            let zeros = Allocator::cuda(&device).zeros::<f32>(OUTSTANDING_MAX + 1);
+            let mut buffer = Incoming::new(&nccl, zeros);
+            for index in 0..OUTSTANDING_MAX {
+                buffer.start(Operation::AllReduceSum, index..index + 1).unwrap();
+                buffer.wait(&(index..index + 1), soon(), |_| ()).unwrap();
+            }
+            let last = OUTSTANDING_MAX..OUTSTANDING_MAX + 1;
+            let error = buffer.start(Operation::AllReduceSum, last.clone()).unwrap_err();
+            assert!(matches!(error, Error::Full { capacity: OUTSTANDING_MAX, .. }), "{error}");
+            assert_eq!(settle(&nccl).len(), OUTSTANDING_MAX);
+            buffer.start(Operation::AllReduceSum, last).unwrap();
+        });
+    });
+}
+
+#[test]
+fn steady_state_allocates_nothing() {
+    let test = "joining::steady_state_allocates_nothing";
+    in_own_process(test, 0, || {
+        on_ranks(*worlds().end(), |Rank { nccl, device }| {
+            let zeros = Allocator::cuda(&device).zeros::<f32>(8 * LEN);
+            let mut buffer = Incoming::new(&nccl, zeros);
+            let mut step = || {
+                for index in 0..8 {
+                    let range = index * LEN..(index + 1) * LEN;
+                    buffer.start(Operation::ReduceScatterSum, range).unwrap();
+                }
+                buffer.wait(&(0..8 * LEN), soon(), |_| ()).unwrap();
+                nccl.settle(TERMS.timeout, &mut |_| ()).unwrap();
+            };
+            (0..3).for_each(|_| step());
+            assert_eq!(own_calls(|| (3..10).for_each(|_| step())), 0);
+        });
+    });
+}

@@ -1,0 +1,133 @@
+//! The contract on NCCL, and what only operations on devices have: joining and settling them. The
+//! ranks are threads, each with a device of its own.
+//!
+//! Needs devices: `make test-cuda-emulated` provides emulated ones, whose streams are delayed at
+//! random. With real ones, as many ranks are tested as there are devices; three of them may add in
+//! another order than the contract's.
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+#[path = "../../../tests/support/counting.rs"]
+mod counting;
+mod device_copy;
+mod joining;
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use device::cuda::{self, Cuda};
+use yardstick_collectives::contract::{self, Terms, failures, values};
+use yardstick_collectives::{Collective, Nccl, Threads};
+
+use device_copy::{Channels, OnDevice};
+
+const TERMS: Terms =
+    Terms { message_elements_max: 1000, timeout: Duration::from_secs(20), nodes: &[] };
+
+/// Set in the process of one test.
+const OWN_PROCESS: &str = "YARDSTICK_TEST_OWN_PROCESS";
+
+/// Ranks that are tested at most, each with a device.
+const RANKS_MAX: usize = 3;
+
+/// Runs one test in a process of its own, where the emulated driver has enough devices and starts
+/// each operation of a stream up to so much later than it could.
+fn in_own_process(test: &str, delay_us: u32, body: impl FnOnce()) {
+    if std::env::var_os(OWN_PROCESS).is_some() {
+        return body();
+    }
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", test, "--nocapture"]).env(OWN_PROCESS, "1");
+    command.env("EMULATED_CUDA_DEVICES", RANKS_MAX.to_string());
+    command.env("EMULATED_CUDA_DELAY_US", delay_us.to_string());
+    let output = command.output().unwrap();
+    let texts = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
+    assert!(output.status.success(), "{}\n{}", texts[0], texts[1]);
+    assert!(texts[0].contains(" 1 passed"), "{}", texts[0]);
+}
+
+/// The numbers of ranks for which there are devices.
+fn worlds() -> std::ops::RangeInclusive<usize> {
+    let devices = cuda::devices().unwrap_or_else(|error| panic!("{error}"));
+    1..=RANKS_MAX.min(devices.len())
+}
+
+/// One rank of a group and its device.
+struct Rank<'group> {
+    nccl: Nccl<'group>,
+    device: Cuda,
+}
+
+/// Runs the same on every rank.
+fn on_ranks(world: usize, body: impl Fn(Rank<'_>) + Sync) {
+    std::thread::scope(|threads| {
+        for (rank, control) in Threads::group(world).into_iter().enumerate() {
+            let body = &body;
+            threads.spawn(move || {
+                let device = Cuda::open(rank).unwrap();
+                let nccl = Nccl::open(&control, &device, TERMS.timeout).unwrap();
+                body(Rank { nccl, device });
+            });
+        }
+    });
+}
+
+fn soon() -> Instant {
+    Instant::now() + TERMS.timeout
+}
+
+#[test]
+fn nccl_keeps_the_contract() {
+    in_own_process("nccl_keeps_the_contract", 100, || {
+        for world in worlds() {
+            on_ranks(world, |Rank { nccl, device }| {
+                contract::run_all(&OnDevice::new(&nccl, &device, Channels::Data), &TERMS);
+                nccl.close(soon()).unwrap();
+            });
+        }
+    });
+}
+
+/// The suite checks values on the control channel, which is the host's: here that is NCCL's too.
+#[test]
+fn all_operations_have_the_right_values() {
+    in_own_process("all_operations_have_the_right_values", 100, || {
+        for world in worlds() {
+            on_ranks(world, |Rank { nccl, device }| {
+                let on_device = OnDevice::new(&nccl, &device, Channels::Both);
+                values::all_reduce(&on_device, &TERMS);
+                values::reduce_scatter(&on_device, &TERMS);
+                values::all_gather(&on_device, &TERMS);
+                values::sums_are_reproducible(&on_device, &TERMS);
+                assert!(on_device.used_device(), "operations went to NCCL");
+            });
+        }
+    });
+}
+
+#[test]
+fn abandoning_is_final() {
+    in_own_process("abandoning_is_final", 100, || {
+        on_ranks(*worlds().end(), |Rank { nccl, device }| {
+            let on_device = OnDevice::new(&nccl, &device, Channels::Data);
+            failures::abandoning_is_final(&on_device, &TERMS);
+            assert!(nccl.memory_at_risk());
+        });
+    });
+}
+
+#[test]
+fn an_absent_rank_is_a_deadline_and_is_named() {
+    in_own_process("an_absent_rank_is_a_deadline_and_is_named", 0, || {
+        let timeout = Duration::from_millis(500);
+        let world = *worlds().end();
+        on_ranks(world, |Rank { nccl, device }| {
+            let on_device = OnDevice::new(&nccl, &device, Channels::Data);
+            let named = failures::an_absent_rank_is_a_deadline(&on_device, timeout);
+            if nccl.rank() + 1 == world {
+                std::thread::sleep(timeout + Duration::from_secs(3));
+            } else {
+                assert_eq!(named, [world - 1]);
+            }
+        });
+    });
+}

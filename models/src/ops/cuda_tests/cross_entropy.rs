@@ -1,0 +1,113 @@
+//! Losses, and logits that become their gradient.
+
+use device::Allocator;
+use half::bf16;
+
+use super::device::{Bound, Memory, Numbers, assert_close, cuda};
+use crate::Meter;
+use crate::ops::cross_entropy::cuda::{CrossEntropy, LogitsShape};
+use crate::ops::cross_entropy::{self, Inputs, Workspace};
+use crate::ops::kernels::CudaElement;
+use crate::ops::matmul::{self, Sums};
+use crate::ops::testing::uniform;
+
+/// Tokens and V: one token, fewer columns than packs, no multiple of a pack, more columns than a
+/// block reads at once, and more losses than the block that adds them has threads.
+const SHAPES: [(usize, usize); 5] = [(1, 3), (7, 37), (5, 1003), (3, 9001), (300, 11)];
+
+const SCALE: f32 = 0.37;
+
+/// The last column, the first one, and others.
+fn targets(tokens: usize, vocabulary: usize) -> Vec<u32> {
+    (0..tokens).map(|token| ((token * 7 + 1) * (vocabulary - 1) % vocabulary) as u32).collect()
+}
+
+/// Of such a size that no exponential may be of a logit itself.
+fn logits<E: CudaElement>(tokens: usize, vocabulary: usize) -> Numbers<E> {
+    let mut logits: Vec<f64> = uniform(tokens * vocabulary, 1);
+    for (token, row) in logits.chunks_exact_mut(vocabulary).enumerate() {
+        let middle = if token % 2 == 0 { 100.0 } else { -100.0 };
+        row.iter_mut().for_each(|logit| *logit = middle + 5.0 * *logit);
+    }
+    Numbers::rounded(&logits)
+}
+
+/// Loss and gradient (tokens, V) of logits: the CPU op's, where H is the unit matrix, so that the
+/// table is the logits and its gradient theirs, both transposed.
+fn exact(logits: &[f64], targets: &[u32], vocabulary: usize) -> (f64, Vec<f64>) {
+    let tokens = targets.len();
+    let transposed = |matrix: &[f64], rows: usize, columns: usize| -> Vec<f64> {
+        let column = |column| (0..rows).map(move |row| (row, column));
+        (0..columns).flat_map(column).map(|(row, column)| matrix[row * columns + column]).collect()
+    };
+    let mut hidden = vec![0.0; tokens * tokens];
+    hidden.iter_mut().step_by(tokens + 1).for_each(|one| *one = 1.0);
+    let table = transposed(logits, tokens, vocabulary);
+    let inputs = Inputs { hidden: &hidden, table: &table, targets, width: tokens };
+    let host = Allocator::host();
+    let mut workspace = Workspace::new(&host, tokens, vocabulary);
+    let mut products = matmul::Workspace::new(&host, 1);
+    let meter = &mut Meter::default();
+    let loss = cross_entropy::forward(inputs, &mut workspace, &mut products, meter);
+    let mut dhidden = vec![0.0; hidden.len()];
+    let mut dtable = vec![0.0; table.len()];
+    let gradient = (dtable.as_mut_slice(), Sums::Write);
+    let scale = f64::from(SCALE);
+    cross_entropy::backward(
+        &mut dhidden,
+        gradient,
+        scale,
+        inputs,
+        &mut workspace,
+        &mut products,
+        meter,
+    );
+    (loss, transposed(&dtable, vocabulary, tokens))
+}
+
+/// Rows with what is behind their columns set to `rest`.
+fn padded<T: Copy>(rows: &[T], width: usize, stride: usize, rest: T) -> Vec<T> {
+    let mut all = vec![rest; rows.len() / width * stride];
+    for (padded, row) in all.chunks_exact_mut(stride).zip(rows.chunks_exact(width)) {
+        padded[..width].copy_from_slice(row);
+    }
+    all
+}
+
+fn agrees<E: CudaElement>() {
+    // A logit's rounding error is one of its gradient, relative to it.
+    const GRADIENT: Bound = Bound::rounded_once(3e-5);
+    const LOSS: f64 = 1e-6;
+    let device = cuda();
+    let memory = Memory::of(&device);
+    let kernels = CrossEntropy::new::<E>(&device).unwrap();
+    for (tokens, vocabulary) in SHAPES {
+        let what = format!("{tokens} tokens of {vocabulary}");
+        let stride = vocabulary.next_multiple_of(8);
+        let logits = logits::<E>(tokens, vocabulary);
+        let targets = targets(tokens, vocabulary);
+        let (exact_loss, exact_gradient) = exact(&logits.exact, &targets, vocabulary);
+        let not_a_number = E::narrow(f32::NAN);
+        let mut found = memory.upload(&padded(&logits.elements, vocabulary, stride, not_a_number));
+        let targets = memory.upload(&targets);
+        let mut losses = memory.unwritten(tokens);
+        let mut loss = memory.upload(&[1.5]);
+        let shape = LogitsShape { tokens, vocabulary, stride };
+        // Once for the loss alone, and once with the gradient: both are added.
+        for scale in [None, Some(SCALE)] {
+            let logits = found.view_mut();
+            kernels
+                .run(loss.view_mut(), losses.view_mut(), logits, targets.view(), shape, scale)
+                .unwrap();
+        }
+        assert_close(&what, &memory.download(&loss), &[1.5 + 2.0 * exact_loss], LOSS);
+        let exact = padded(&exact_gradient, vocabulary, stride, 0.0);
+        GRADIENT.check(&what, &memory.download(&found), &exact);
+    }
+}
+
+#[test]
+fn losses_and_gradients() {
+    agrees::<f32>();
+    agrees::<bf16>();
+}

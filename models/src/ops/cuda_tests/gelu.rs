@@ -1,0 +1,31 @@
+//! GELU.
+
+use half::bf16;
+
+use super::device::{Bound, Memory, Numbers, cuda};
+use crate::ops::gelu::cuda::Gelu;
+use crate::ops::gelu::with_slope;
+use crate::ops::kernels::CudaElement;
+
+/// One pack, a rest behind blocks, and more than the largest grid computes in one pass.
+const LENGTHS: [usize; 3] = [8, 8 * 777, 3_000_000];
+
+fn forward_agrees<E: CudaElement>() {
+    const BOUND: Bound = Bound::rounded_once(1e-6);
+    let device = cuda();
+    let memory = Memory::of(&device);
+    let gelu = Gelu::new::<E>(&device).unwrap();
+    for len in LENGTHS {
+        let x = Numbers::<E>::uniform(len, 1, 6.0);
+        let mut y = memory.unwritten::<E>(len);
+        gelu.forward(y.view_mut(), memory.upload(&x.elements).view()).unwrap();
+        let exact: Vec<f64> = x.exact.iter().map(|&x| with_slope(x).0).collect();
+        BOUND.check(&format!("{len} elements"), &memory.download(&y), &exact);
+    }
+}
+
+#[test]
+fn forward() {
+    forward_agrees::<f32>();
+    forward_agrees::<bf16>();
+}

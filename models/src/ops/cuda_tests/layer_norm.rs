@@ -1,0 +1,151 @@
+//! LayerNorm: forward, forward again from statistics, and backward with the sums over rows.
+
+use device::Allocator;
+use half::bf16;
+
+use super::device::{Bound, Memory, Numbers, cuda};
+use crate::ops::kernels::CudaElement;
+use crate::ops::layer_norm::cuda::{LayerNorm, Parameters as CudaParameters};
+use crate::ops::layer_norm::{self, Gradients, Parameters};
+use crate::ops::norm::{NormBackward, NormSaved, NormShape};
+use crate::ops::row_sums::RowSums;
+use crate::ops::row_sums::cuda::{ColumnSums, Partials, parts};
+
+/// N and C: one pack, rows that fill no block, several parts, and more columns than one pass of
+/// backward has.
+const SHAPES: [(usize, usize); 6] = [(1, 8), (5, 24), (33, 120), (70, 776), (9, 4104), (3, 8200)];
+
+/// Everything a norm reads, and what it is added to.
+struct Case<E> {
+    shape: NormShape,
+    x: Numbers<E>,
+    dy: Numbers<E>,
+    dx_before: Numbers<E>,
+    weight: Numbers<E>,
+    bias: Numbers<E>,
+}
+
+impl<E: CudaElement> Case<E> {
+    fn new((rows, width): (usize, usize)) -> Self {
+        let matrix = |seed| Numbers::uniform(rows * width, seed, 2.0);
+        let vector = |seed| Numbers::uniform(width, seed, 1.0);
+        let x = Numbers::<E>::uniform(rows * width, 1, 2.0).exact;
+        Self {
+            shape: NormShape { rows, width },
+            // A mean that is larger than the deviation from it.
+            x: Numbers::rounded(&x.iter().map(|x| x + 3.0).collect::<Vec<_>>()),
+            dy: matrix(2),
+            dx_before: matrix(3),
+            weight: vector(4),
+            bias: vector(5),
+        }
+    }
+
+    fn parameters(&self) -> Parameters<'_, f64> {
+        Parameters { weight: &self.weight.exact, bias: &self.bias.exact }
+    }
+
+    /// Output and statistics.
+    fn forward(&self) -> (Vec<f64>, Vec<[f64; 2]>) {
+        let mut y = vec![0.0; self.x.exact.len()];
+        let mut stats = vec![[0.0; 2]; self.shape.rows];
+        layer_norm::forward(&mut y, &mut stats, &self.x.exact, self.parameters());
+        (y, stats)
+    }
+
+    /// The gradients of x, added to what it was before or not, of the weight and of the bias.
+    fn backward(&self, stats: &[[f64; 2]], accumulate: bool) -> [Vec<f64>; 3] {
+        let NormShape { rows, width } = self.shape;
+        let mut dx = self.dx_before.exact.clone();
+        if !accumulate {
+            dx.fill(0.0);
+        }
+        let mut dweight = vec![0.0; width];
+        let mut dbias = vec![0.0; width];
+        let gradients = Gradients { weight: &mut dweight, bias: &mut dbias };
+        let mut sums = RowSums::new(&Allocator::host(), rows, 2 * width);
+        let saved = (stats, self.x.exact.as_slice());
+        let weight = &self.weight.exact;
+        layer_norm::backward(&mut dx, gradients, &self.dy.exact, saved, weight, &mut sums);
+        [dx, dweight, dbias]
+    }
+}
+
+fn forward_agrees<E: CudaElement>() {
+    const BOUND: Bound = Bound::rounded_once(3e-6);
+    const STATS: Bound = Bound::wide(1e-6);
+    let device = cuda();
+    let memory = Memory::of(&device);
+    let norm = LayerNorm::new::<E>(&device).unwrap();
+    for shape in SHAPES {
+        let case = Case::<E>::new(shape);
+        let (exact, exact_stats) = case.forward();
+        let x = memory.upload(&case.x.elements);
+        let weight = memory.upload(&case.weight.elements);
+        let bias = memory.upload(&case.bias.elements);
+        let parameters = CudaParameters { weight: weight.view(), bias: bias.view() };
+        let mut y = memory.unwritten::<E>(x.len());
+        let mut stats = memory.unwritten(2 * case.shape.rows);
+        norm.forward(y.view_mut(), stats.view_mut(), x.view(), parameters, case.shape).unwrap();
+        BOUND.check(&format!("{shape:?}"), &memory.download(&y), &exact);
+        let what = format!("statistics of {shape:?}");
+        STATS.check_wide::<E>(&what, &memory.download(&stats), exact_stats.as_flattened());
+
+        let mut again = memory.unwritten::<E>(x.len());
+        norm.apply(again.view_mut(), stats.view(), x.view(), parameters, case.shape).unwrap();
+        BOUND.check(&format!("{shape:?} from statistics"), &memory.download(&again), &exact);
+    }
+}
+
+fn backward_agrees<E: CudaElement>() {
+    const BOUND: Bound = Bound::rounded_once(5e-6);
+    const SUMS: Bound = Bound::wide(5e-6);
+    let device = cuda();
+    let memory = Memory::of(&device);
+    let norm = LayerNorm::new::<E>(&device).unwrap();
+    let column_sums = ColumnSums::new::<E>(&device).unwrap();
+    for shape in SHAPES {
+        let case = Case::<E>::new(shape);
+        let (_, stats) = case.forward();
+        let rounded: Vec<f32> = stats.as_flattened().iter().map(|&value| value as f32).collect();
+        let device_stats = memory.upload(&rounded);
+        let [x, dy, weight] =
+            [&case.x, &case.dy, &case.weight].map(|numbers| memory.upload(&numbers.elements));
+        let mut partials = Partials::new(memory.allocator(), case.shape.rows, case.shape.width);
+        for accumulate in [true, false] {
+            let what = |gradient| format!("{gradient} of {shape:?}, added: {accumulate}");
+            let [exact_dx, exact_dweight, exact_dbias] = case.backward(&stats, accumulate);
+            let mut dx = memory.before(&case.dx_before.elements, accumulate);
+            let operands = NormBackward {
+                dx: dx.view_mut(),
+                accumulate,
+                dy: dy.view(),
+                saved: NormSaved { input: x.view(), stats: device_stats.view() },
+                weight: weight.view(),
+            };
+            norm.backward(operands, &mut partials, case.shape).unwrap();
+            BOUND.check(&what("dx"), &memory.download(&dx), &exact_dx);
+            let count = parts(case.shape.rows);
+            let (first, second) = partials.two(count, case.shape.width);
+            for (name, part, exact) in
+                [("dweight", first, &exact_dweight), ("dbias", second, &exact_dbias)]
+            {
+                let mut sums = memory.unwritten(case.shape.width);
+                column_sums.add_up(sums.view_mut(), part.as_view(), false).unwrap();
+                SUMS.check_wide::<E>(&what(name), &memory.download(&sums), exact);
+            }
+        }
+    }
+}
+
+#[test]
+fn forward() {
+    forward_agrees::<f32>();
+    forward_agrees::<bf16>();
+}
+
+#[test]
+fn backward() {
+    backward_agrees::<f32>();
+    backward_agrees::<bf16>();
+}

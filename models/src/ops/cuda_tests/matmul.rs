@@ -1,0 +1,202 @@
+//! The products of a linear layer by cuBLASLt, with their epilogues.
+
+use device::cuda::Cuda;
+use device::{Allocator, DeviceBuffer};
+use half::bf16;
+
+use super::device::{Bound, Memory, Numbers, cuda};
+use crate::ops::kernels::CudaElement;
+use crate::ops::matmul::cuda::{Blas, Epilogue, Extras, LinearProducts, LinearRows};
+use crate::ops::matmul::{self, Shape, Sums};
+
+/// One row, and rows and columns that fill no tile.
+const SHAPES: [Shape; 2] =
+    [Shape { rows: 1, inputs: 8, outputs: 16 }, Shape { rows: 37, inputs: 136, outputs: 72 }];
+
+const NARROW: Bound = Bound::rounded_once(5e-6);
+const WIDE: Bound = Bound::wide(5e-6);
+
+/// A layer's operands, and what its epilogues read.
+struct Case<E> {
+    shape: Shape,
+    x: Numbers<E>,
+    weight: Numbers<E>,
+    bias: Numbers<E>,
+    /// (N, O).
+    residual: Numbers<E>,
+    /// (N, O).
+    dy: Numbers<E>,
+    /// (N, I).
+    before_gelu: Numbers<E>,
+}
+
+impl<E: CudaElement> Case<E> {
+    fn new(shape: Shape) -> Self {
+        let Shape { rows, inputs, outputs } = shape;
+        Self {
+            shape,
+            x: Numbers::uniform(rows * inputs, 1, 1.0),
+            weight: Numbers::uniform(outputs * inputs, 2, 0.5),
+            bias: Numbers::uniform(outputs, 3, 1.0),
+            residual: Numbers::uniform(rows * outputs, 4, 2.0),
+            dy: Numbers::uniform(rows * outputs, 5, 1.0),
+            before_gelu: Numbers::uniform(rows * inputs, 6, 3.0),
+        }
+    }
+
+    fn exact_forward(&self, bias: bool, epilogue: matmul::Epilogue<'_, f64>) -> Vec<f64> {
+        let Self { shape, x, weight, bias: all, .. } = self;
+        let mut y = vec![0.0; self.dy.exact.len()];
+        let epilogue = (bias.then_some(&*all.exact), epilogue);
+        let mut workspace = matmul::Workspace::new(&Allocator::host(), 1);
+        matmul::forward(&mut y, &x.exact, &weight.exact, epilogue, *shape, &mut workspace);
+        y
+    }
+
+    fn exact_input(&self, gelu: bool) -> Vec<f64> {
+        let mut dx = vec![0.0; self.x.exact.len()];
+        let mut before = self.before_gelu.exact.clone();
+        let before = gelu.then_some(&mut *before);
+        let mut workspace = matmul::Workspace::new(&Allocator::host(), 1);
+        let (dy, weight) = (&self.dy.exact, &self.weight.exact);
+        matmul::backward_input(&mut dx, dy, weight, before, self.shape, &mut workspace);
+        dx
+    }
+}
+
+/// The operands on the device.
+struct Operands<E: CudaElement> {
+    x: DeviceBuffer<E>,
+    weight: DeviceBuffer<E>,
+    bias: DeviceBuffer<E>,
+    residual: DeviceBuffer<E>,
+    dy: DeviceBuffer<E>,
+    before_gelu: DeviceBuffer<E>,
+}
+
+impl<E: CudaElement> Operands<E> {
+    fn new(memory: &Memory, case: &Case<E>) -> Self {
+        let upload = |numbers: &Numbers<E>| memory.upload(&numbers.elements);
+        Self {
+            x: upload(&case.x),
+            weight: upload(&case.weight),
+            bias: upload(&case.bias),
+            residual: upload(&case.residual),
+            dy: upload(&case.dy),
+            before_gelu: upload(&case.before_gelu),
+        }
+    }
+}
+
+fn blas(device: &Cuda, memory: &Memory) -> Blas {
+    Blas::new(device, Blas::workspace(memory.allocator())).unwrap()
+}
+
+/// A layer without padding.
+fn layer<E: CudaElement>(
+    blas: &Blas,
+    shape: Shape,
+    forward: Epilogue,
+    input: Epilogue,
+) -> LinearProducts {
+    let rows = LinearRows { output_stride: shape.outputs, forward, input };
+    LinearProducts::new::<E>(blas, shape, rows).unwrap()
+}
+
+fn forward_agrees<E: CudaElement>() {
+    let device = cuda();
+    let memory = Memory::of(&device);
+    let mut blas = blas(&device, &memory);
+    for shape in SHAPES {
+        let case = Case::<E>::new(shape);
+        let on_device = Operands::new(&memory, &case);
+        let Operands { x, weight, bias, residual, .. } = &on_device;
+        for (epilogue, bias) in [(Epilogue::None, None), (Epilogue::Bias, Some(bias.view()))] {
+            let mut layer = layer::<E>(&blas, shape, epilogue, Epilogue::None);
+            let mut y = memory.unwritten::<E>(case.dy.exact.len());
+            let residual = Some(residual.view());
+            let extras = Extras { bias, residual, before_gelu: None };
+            layer.forward(&mut blas, y.view_mut(), x.view(), weight.view(), extras).unwrap();
+            let exact = matmul::Epilogue::Residual(&case.residual.exact);
+            let exact = case.exact_forward(bias.is_some(), exact);
+            NARROW.check(&format!("{epilogue:?} of {shape:?}"), &memory.download(&y), &exact);
+        }
+        let mut layer = layer::<E>(&blas, shape, Epilogue::GeluBias, Epilogue::None);
+        let mut y = memory.unwritten::<E>(case.dy.exact.len());
+        let mut before = memory.unwritten::<E>(y.len());
+        let extras = Extras {
+            bias: Some(bias.view()),
+            residual: None,
+            before_gelu: Some(before.view_mut()),
+        };
+        layer.forward(&mut blas, y.view_mut(), x.view(), weight.view(), extras).unwrap();
+        let mut gelu = vec![0.0; y.len()];
+        let exact = case.exact_forward(true, matmul::Epilogue::Gelu(&mut gelu));
+        NARROW.check(&format!("before GELU of {shape:?}"), &memory.download(&before), &exact);
+        NARROW.check(&format!("GELU of {shape:?}"), &memory.download(&y), &gelu);
+    }
+}
+
+fn backward_agrees<E: CudaElement>() {
+    let device = cuda();
+    let memory = Memory::of(&device);
+    let mut blas = blas(&device, &memory);
+    for shape in SHAPES {
+        let case = Case::<E>::new(shape);
+        let on_device = Operands::new(&memory, &case);
+        let Operands { x, weight, dy, before_gelu, .. } = &on_device;
+        let before_gelu = Some(before_gelu.view());
+        for (epilogue, before) in [(Epilogue::None, None), (Epilogue::GeluGradient, before_gelu)] {
+            let mut layer = layer::<E>(&blas, shape, Epilogue::None, epilogue);
+            let mut dx = memory.unwritten::<E>(x.len());
+            layer.input(&mut blas, dx.view_mut(), dy.view(), weight.view(), before).unwrap();
+            let exact = case.exact_input(before.is_some());
+            NARROW.check(&format!("{epilogue:?} of {shape:?}"), &memory.download(&dx), &exact);
+        }
+        let mut layer = layer::<E>(&blas, shape, Epilogue::None, Epilogue::None);
+        let mut dweight = memory.unwritten(weight.len());
+        let mut exact = vec![0.0; weight.len()];
+        for sums in [Sums::Write, Sums::Add] {
+            layer.weight(&mut blas, dweight.view_mut(), dy.view(), x.view(), sums).unwrap();
+            let mut workspace = matmul::Workspace::new(&Allocator::host(), 1);
+            let (dy, x) = (&case.dy.exact, &case.x.exact);
+            matmul::backward_weight(&mut exact, dy, x, sums, shape, &mut workspace);
+            let what = format!("{sums:?} of {shape:?}");
+            WIDE.check_wide::<E>(&what, &memory.download(&dweight), &exact);
+        }
+    }
+}
+
+#[test]
+fn forward() {
+    forward_agrees::<f32>();
+    forward_agrees::<bf16>();
+}
+
+#[test]
+fn backward() {
+    backward_agrees::<f32>();
+    backward_agrees::<bf16>();
+}
+
+/// As the logits of a vocabulary that is no multiple of 8.
+#[test]
+fn rows_may_be_longer_than_what_is_written() {
+    let device = cuda();
+    let memory = Memory::of(&device);
+    let mut blas = blas(&device, &memory);
+    let shape = Shape { rows: 5, inputs: 24, outputs: 37 };
+    let stride = 40;
+    let case = Case::<bf16>::new(shape);
+    let on_device = Operands::new(&memory, &case);
+    let rows = LinearRows { output_stride: stride, forward: Epilogue::None, input: Epilogue::None };
+    let mut layer = LinearProducts::new::<bf16>(&blas, shape, rows).unwrap();
+    let rest = bf16::from_f32(7.0);
+    let mut y = memory.upload(&vec![rest; shape.rows * stride]);
+    let (x, weight) = (on_device.x.view(), on_device.weight.view());
+    layer.forward(&mut blas, y.view_mut(), x, weight, Extras::default()).unwrap();
+    let exact = case.exact_forward(false, matmul::Epilogue::Store);
+    let exact: Vec<f64> =
+        exact.chunks(shape.outputs).flat_map(|row| [row, &[7.0; 3]].concat()).collect();
+    NARROW.check("Y", &memory.download(&y), &exact);
+}

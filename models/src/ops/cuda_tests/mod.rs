@@ -1,0 +1,17 @@
+//! The kernels on a CUDA device, a real one or the emulated one, against the CPU ops.
+//!
+//! Needs a device: `cargo test --lib cuda_` runs these tests, `--skip cuda_` all others. What a
+//! kernel should compute is what the CPU op computes in f64 from the same rounded inputs.
+
+mod attention;
+mod cross_entropy;
+mod device;
+mod embedding;
+mod gelu;
+mod layer_norm;
+mod matmul;
+mod rms_norm;
+mod rope;
+mod row_sums;
+mod step;
+mod swiglu;

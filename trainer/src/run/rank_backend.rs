@@ -1,0 +1,54 @@
+//! What carries the operations of training between ranks: the world's backend, or on CUDA devices
+//! NCCL beside it.
+
+use std::time::{Duration, Instant};
+
+use collectives::{Collective, Nccl, Single};
+use device::Device;
+use launch::bootstrap::{Backend, World};
+
+use crate::config::Config;
+use crate::failure::Outcome;
+
+/// The backend of one rank's training.
+#[derive(Debug)]
+pub(super) enum RankBackend<'world> {
+    /// That of the world: ranks compute on the host.
+    World(&'world dyn Collective),
+    /// The only rank, on a device.
+    Alone(Single),
+    /// Several ranks, each on a device.
+    Nccl(Box<Nccl<'world>>),
+}
+
+impl<'world> RankBackend<'world> {
+    /// Chooses it by where this rank computes. All ranks call this at the same time, with the same
+    /// configuration.
+    pub(super) fn open(config: &Config, world: &'world World, device: &Device) -> Outcome<Self> {
+        let settings = &config.settings.collectives;
+        let of_world = &*world.collective;
+        let Device::Cuda(device) = device else { return Ok(Self::World(of_world)) };
+        if of_world.world() == 1 && settings.backend != Backend::Nccl {
+            return Ok(Self::Alone(Single::new()));
+        }
+        let nccl = Nccl::open(of_world, device, settings.deadline)?;
+        Ok(Self::Nccl(Box::new(nccl)))
+    }
+
+    /// The backend.
+    pub(super) fn collective(&self) -> &dyn Collective {
+        match self {
+            Self::World(collective) => *collective,
+            Self::Alone(single) => single,
+            Self::Nccl(nccl) => &**nccl,
+        }
+    }
+
+    /// Closes what the world does not close, after a run that did not fail.
+    pub(super) fn close(self, timeout: Duration) -> Result<(), collectives::Error> {
+        match self {
+            Self::World(_) | Self::Alone(_) => Ok(()),
+            Self::Nccl(nccl) => nccl.close(Instant::now() + timeout),
+        }
+    }
+}
