@@ -63,7 +63,8 @@ run_tests() {
 
 # What shows that the tests failed.
 reason() {
-    grep -a -m 1 -e '^emulated CUDA: ' -e ': element [0-9]* is ' "$work/log" || tail -n 1 "$work/log"
+    grep -a -m 1 -e '^emulated CUDA: ' -e ': element [0-9]* is ' "$work/log" ||
+        tail -n 1 "$work/log"
 }
 
 # survives NAME FILTER: whether the tests pass under every seed.

@@ -146,11 +146,9 @@ fn the_peer_of_a_killed_rank_ends_with_5_and_names_it() {
 fn a_stopped_rank_ends_the_run_within_its_deadline_and_is_named() {
     for shards in ["run.shard_optimizer=false", "run.shard_optimizer=true"] {
         let folder = Folder::new();
-        let flags = ["--deadline", "3s", "--steps", "100000", "--set", shards];
-        let long = ["--set", "schedule.steps=100000"];
-        let mut running = Running::start(two_ranks(&folder.text(), &[&flags[..], &long].concat()));
+        let long = ["--deadline", "3s", "--set", "schedule.steps=100000", "--set", shards];
+        let mut running = Running::start(two_ranks(&folder.text(), &long));
         let lines = folder.path().join("steps/r000001.jsonl");
-        running.poll_while(|| std::fs::read_to_string(&lines).is_ok_and(|text| text.is_empty()));
         running.poll_while(|| std::fs::read_to_string(&lines).unwrap_or_default().is_empty());
         let pid = folder.record()["ranks"][1]["pid"].to_string();
         Command::new("kill").args(["-STOP", &pid]).status().unwrap();
@@ -197,11 +195,15 @@ fn a_rank_without_nccl_is_an_environment_that_is_not_fit() {
     let mut command = two_ranks(&folder.text(), &["--steps", "1"]);
     command.env("YARDSTICK_CUDA_PATH", &without);
     finish(command).expect(3).expect_stderr(&["NCCL is missing", "libnccl.so.2"]);
-    // A single rank needs none, also under a launcher.
-    let out = folder.text();
-    let mut command = mpirun(1, &arguments(&out, &["--steps", "1"]));
-    command.env("YARDSTICK_CUDA_PATH", &without);
-    finish(command).expect(0);
+    // A single rank needs none, also under a launcher, unless it is told to use it.
+    let alone = |flags: &[&str]| {
+        let out = folder.text();
+        let mut command = mpirun(1, &arguments(&out, flags));
+        command.env("YARDSTICK_CUDA_PATH", &without);
+        finish(command)
+    };
+    alone(&["--steps", "1", "--set", "collectives.backend=nccl"]).expect(3);
+    alone(&["--steps", "1"]).expect(0);
 }
 
 /// A communicator of one rank shows that NCCL works there.

@@ -89,7 +89,7 @@ pub enum Error {
         /// The reporting rank.
         rank: usize,
         /// The driver's message.
-        source: device::cuda::Error,
+        source: Box<device::cuda::Error>,
     },
     /// Not all ranks opened the backend before the deadline. It is stuck there: the process should
     /// end soon (exit code 5).

@@ -23,6 +23,7 @@ mod tests;
 #[cfg(test)]
 pub(crate) use tests::single_block::single_block;
 
+pub use cuda::CudaProbe;
 pub use options::Options;
 pub use probe::{ProbeProduct, probe_shapes};
 

@@ -306,7 +306,7 @@ impl<'world> Nccl<'world> {
                 Error::PeerLost { operation, position, rank, text, peers }
             }
             Cause::Status(_) => Error::Nccl { operation: operation.to_string(), rank, text },
-            Cause::Device(source) => Error::Device { operation, rank, source },
+            Cause::Device(error) => Error::Device { operation, rank, source: Box::new(error) },
         }
     }
 
@@ -392,10 +392,11 @@ unsafe impl Collective for Nccl<'_> {
         self.require_supported(channel, operation, buffer)?;
         let job = Job::new(channel, operation, buffer);
         let rank = self.control.rank();
-        let inserted = state.operations.insert(job);
-        let inserted = inserted.map_err(|source| Error::Device { operation, rank, source })?;
-        let full = || Error::Full { operation, rank, capacity: OUTSTANDING_MAX };
-        let ticket = inserted.ok_or_else(full)?;
+        let ticket = match state.operations.insert(job) {
+            Ok(Some(ticket)) => ticket,
+            Ok(None) => return Err(Error::Full { operation, rank, capacity: OUTSTANDING_MAX }),
+            Err(error) => return Err(self.fail(state, Failing::new(job, error))),
+        };
         // SAFETY: the caller's promise.
         match unsafe { self.start(&state, &ticket) } {
             Ok(()) => Ok(ticket),

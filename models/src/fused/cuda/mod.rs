@@ -7,7 +7,7 @@
 //!
 //! `buffers.rs` allocates, `kernels.rs` compiles, `layers.rs` has the linear layers with all their
 //! gradients, `block.rs` one block, `network.rs` the whole model, `batch.rs` brings tokens to the
-//! device.
+//! device, `probe/` runs single operations for measuring them.
 
 mod batch;
 mod block;
@@ -15,5 +15,7 @@ mod buffers;
 mod kernels;
 mod layers;
 mod network;
+mod probe;
 
 pub(super) use network::Network;
+pub use probe::CudaProbe;
