@@ -23,8 +23,11 @@ export EMULATED_CUDA_CACHE=$work/kernels
 mkdir "$EMULATED_CUDA_CACHE"
 
 # The unit tests of the crate with the kernels.
-tests=$(cargo test --profile "$profile" --workspace --lib --no-run 2>&1 | tee /dev/stderr |
-    sed -n 's/.*(\(target.*yardstick_models-[0-9a-f]*\))$/\1/p')
+build=$(cargo test --profile "$profile" --workspace --lib --no-run 2>&1) || {
+    echo "$build" >&2
+    exit 1
+}
+tests=$(sed -n 's/.*(\(target.*yardstick_models-[0-9a-f]*\))$/\1/p' <<< "$build")
 
 # kind, name and file of each, separated by tabs.
 list() {
@@ -48,9 +51,12 @@ run_tests() {
     local name=$1 filter=$2 seed=$3 status=0
     # The program's own cache does not know mutants.
     rm -rf "$work/cubin"
-    EMULATED_CUDA_MUTANT=${name:+$mutants:$name} EMULATED_CUDA_SEED=$seed \
-        YARDSTICK_CACHE_DIR=$work/cubin RUST_BACKTRACE=0 \
-        timeout "$limit_seconds" "$tests" "$filter" > "$work/log" 2>&1 || status=$?
+    # Without bash's own line about a process that aborts.
+    {
+        EMULATED_CUDA_MUTANT=${name:+$mutants:$name} EMULATED_CUDA_SEED=$seed \
+            YARDSTICK_CACHE_DIR=$work/cubin RUST_BACKTRACE=0 \
+            timeout "$limit_seconds" "$tests" "$filter" > "$work/log" 2>&1 || status=$?
+    } 2> /dev/null
     if grep -a '^emulated NVRTC: ' "$work/log" >&2; then
         exit 1
     fi

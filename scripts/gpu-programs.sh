@@ -52,7 +52,7 @@ executable() {
 }
 
 # pack DIR: builds the programs and collects them, stripped, with the libraries of MPI that the
-# binary links, these scripts, and a manifest.
+# binary links, these scripts, the benchmark against PyTorch, and a manifest.
 pack() {
     local folder=$1 program size
     if [ -e "$folder" ] && [ -n "$(ls -A "$folder")" ]; then
@@ -63,7 +63,7 @@ pack() {
     for program in "${PROGRAMS[@]}"; do
         strip -o "$folder/$program" "${!program}" || return
     done
-    cp "$here/gpu-check.sh" "$here/gpu-programs.sh" "$here/gpu-steps.sh" "$folder/" || return
+    cp "$here"/gpu-*.sh "$here"/../bench/{gpu_vs_torch,torch_gpt}.py "$folder/" || return
     linked_libraries | xargs -r cp -L -t "$folder/lib" || return
     manifest "$folder" >"$folder/MANIFEST" || return
     size=$(du -sm "$folder" | cut -f 1)

@@ -228,8 +228,11 @@ nccl_one_rank() {
     need_nccl 2
     nccl_train nccl-none
     nccl_train nccl-one --set collectives.backend=nccl
+    local version
+    version=$(record nccl-one environment.cuda.nccl)
+    [ -n "$version" ] || fail "the run did not open NCCL"
     same_bits nccl-none nccl-one
-    figure "one rank: bit-identical to training without NCCL"
+    figure "NCCL $version, one rank: bit-identical to training without it"
 }
 
 # Two processes on one device, which NCCL refuses unless it is told to.

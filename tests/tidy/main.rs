@@ -6,6 +6,7 @@
 
 mod files;
 mod functions;
+mod gpu_check;
 mod paths;
 mod project;
 mod scripts;

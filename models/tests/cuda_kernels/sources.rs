@@ -54,6 +54,12 @@ pub(crate) fn headers() -> [(&'static str, String); 2] {
 pub(crate) fn variants(file: &str) -> &'static [&'static [&'static str]] {
     match file {
         "adamw/kernel.cu" | "gradient_norm/kernel.cu" => &[&[]],
+        "attention/kernel.cu" => &[
+            &["-DELEMENT_F32"],
+            &["-DELEMENT_F32", "-DPAIR_ACCESS"],
+            &["-DELEMENT_BF16"],
+            &["-DELEMENT_BF16", "-DPAIR_ACCESS"],
+        ],
         "attention/flash.cu" => {
             &[&["-DELEMENT_BF16", "-DHEAD_WIDTH=64"], &["-DELEMENT_BF16", "-DHEAD_WIDTH=128"]]
         }

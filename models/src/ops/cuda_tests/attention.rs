@@ -1,10 +1,9 @@
 //! Attention: flash kernels in bf16 for heads of 64 and 128, the plain ones for all others.
 
 use device::Allocator;
-use device::cuda::Cuda;
 use half::bf16;
 
-use super::device::{Bound, Memory, Numbers, cuda};
+use super::device::{Bound, Memory, Numbers};
 use crate::ops::attention::cuda::{Attention, Forward};
 use crate::ops::attention::{self, Shape, Workspace};
 use crate::ops::kernels::CudaElement;
@@ -63,9 +62,8 @@ impl<E: CudaElement> Case<E> {
         dqkv
     }
 
-    fn found(&self, device: &Cuda, kernels: &Attention) -> Computed<E> {
+    fn found(&self, memory: &Memory, kernels: &Attention) -> Computed<E> {
         let Self { shape, qkv, doutput } = self;
-        let memory = Memory::of(device);
         let qkv = memory.upload(&qkv.elements);
         let doutput = memory.upload(&doutput.elements);
         let mut output = memory.unwritten::<E>(doutput.len());
@@ -113,9 +111,9 @@ const FLASH_BOUNDS: Bounds = Bounds {
 };
 
 impl Bounds {
-    fn check<E: CudaElement>(&self, device: &Cuda, kernels: &Attention, shape: Shape) {
+    fn check<E: CudaElement>(&self, memory: &Memory, kernels: &Attention, shape: Shape) {
         let case = Case::<E>::new(shape);
-        let found = case.found(device, kernels);
+        let found = case.found(memory, kernels);
         let (output, log_sums) = case.exact_forward();
         let what = |name| format!("{name} of {shape:?}");
         self.output.check(&what("output"), &found.output, &output);
@@ -147,10 +145,10 @@ const PLAIN: [Shape; 9] = [
 ];
 
 fn plain_agrees<E: CudaElement>() {
-    let device = cuda();
+    let memory = Memory::new();
     for shape in PLAIN {
-        let kernels = Attention::plain::<E>(&device, shape.head_width).unwrap();
-        PLAIN_BOUNDS.check::<E>(&device, &kernels, shape);
+        let kernels = Attention::plain::<E>(memory.device(), shape.head_width).unwrap();
+        PLAIN_BOUNDS.check::<E>(&memory, &kernels, shape);
     }
 }
 
@@ -171,10 +169,10 @@ const FLASH: [([usize; 2], [usize; 2]); 12] = [
 ];
 
 fn flash_agrees(head_width: usize) {
-    let device = cuda();
-    let kernels = Attention::new::<bf16>(&device, head_width).unwrap();
+    let memory = Memory::new();
+    let kernels = Attention::new::<bf16>(memory.device(), head_width).unwrap();
     for (rows, heads) in FLASH {
-        FLASH_BOUNDS.check::<bf16>(&device, &kernels, shape(rows, heads, head_width));
+        FLASH_BOUNDS.check::<bf16>(&memory, &kernels, shape(rows, heads, head_width));
     }
 }
 
@@ -200,11 +198,11 @@ fn flash_with_heads_of_128() {
 
 #[test]
 fn flash_is_for_bf16_and_two_widths() {
-    let device = cuda();
+    let memory = Memory::new();
     let is_flash =
         |kernels: Result<Attention, _>| format!("{:?}", kernels.unwrap()).contains("Flash");
-    assert!(is_flash(Attention::new::<bf16>(&device, 64)));
-    assert!(is_flash(Attention::new::<bf16>(&device, 128)));
-    assert!(!is_flash(Attention::new::<bf16>(&device, 96)));
-    assert!(!is_flash(Attention::new::<f32>(&device, 64)));
+    assert!(is_flash(Attention::new::<bf16>(memory.device(), 64)));
+    assert!(is_flash(Attention::new::<bf16>(memory.device(), 128)));
+    assert!(!is_flash(Attention::new::<bf16>(memory.device(), 96)));
+    assert!(!is_flash(Attention::new::<f32>(memory.device(), 64)));
 }

@@ -3,7 +3,7 @@
 use device::Allocator;
 use half::bf16;
 
-use super::device::{Bound, Memory, Numbers, assert_close, cuda};
+use super::device::{Bound, Memory, Numbers, assert_close};
 use crate::Meter;
 use crate::ops::cross_entropy::cuda::{CrossEntropy, LogitsShape};
 use crate::ops::cross_entropy::{self, Inputs, Workspace};
@@ -32,17 +32,20 @@ fn logits<E: CudaElement>(tokens: usize, vocabulary: usize) -> Numbers<E> {
     Numbers::rounded(&logits)
 }
 
+/// A matrix of so many rows.
+fn transposed(matrix: &[f64], rows: usize) -> Vec<f64> {
+    let columns = matrix.len() / rows;
+    let column = |column| (0..rows).map(move |row| row * columns + column);
+    (0..columns).flat_map(column).map(|index| matrix[index]).collect()
+}
+
 /// Loss and gradient (tokens, V) of logits: the CPU op's, where H is the unit matrix, so that the
 /// table is the logits and its gradient theirs, both transposed.
 fn exact(logits: &[f64], targets: &[u32], vocabulary: usize) -> (f64, Vec<f64>) {
     let tokens = targets.len();
-    let transposed = |matrix: &[f64], rows: usize, columns: usize| -> Vec<f64> {
-        let column = |column| (0..rows).map(move |row| (row, column));
-        (0..columns).flat_map(column).map(|(row, column)| matrix[row * columns + column]).collect()
-    };
     let mut hidden = vec![0.0; tokens * tokens];
     hidden.iter_mut().step_by(tokens + 1).for_each(|one| *one = 1.0);
-    let table = transposed(logits, tokens, vocabulary);
+    let table = transposed(logits, tokens);
     let inputs = Inputs { hidden: &hidden, table: &table, targets, width: tokens };
     let host = Allocator::host();
     let mut workspace = Workspace::new(&host, tokens, vocabulary);
@@ -62,7 +65,7 @@ fn exact(logits: &[f64], targets: &[u32], vocabulary: usize) -> (f64, Vec<f64>) 
         &mut products,
         meter,
     );
-    (loss, transposed(&dtable, vocabulary, tokens))
+    (loss, transposed(&dtable, vocabulary))
 }
 
 /// Rows with what is behind their columns set to `rest`.
@@ -78,9 +81,8 @@ fn agrees<E: CudaElement>() {
     // A logit's rounding error is one of its gradient, relative to it.
     const GRADIENT: Bound = Bound::rounded_once(3e-5);
     const LOSS: f64 = 1e-6;
-    let device = cuda();
-    let memory = Memory::of(&device);
-    let kernels = CrossEntropy::new::<E>(&device).unwrap();
+    let memory = Memory::new();
+    let kernels = CrossEntropy::new::<E>(memory.device()).unwrap();
     for (tokens, vocabulary) in SHAPES {
         let what = format!("{tokens} tokens of {vocabulary}");
         let stride = vocabulary.next_multiple_of(8);

@@ -11,7 +11,7 @@ pub(super) fn cuda() -> Cuda {
     Cuda::open(0).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Inputs and outputs of kernels.
+/// A device with inputs and outputs of kernels.
 #[derive(Debug)]
 pub(super) struct Memory {
     device: Cuda,
@@ -19,8 +19,13 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    pub(super) fn of(device: &Cuda) -> Self {
-        Self { device: device.clone(), allocator: Allocator::cuda(device) }
+    pub(super) fn new() -> Self {
+        let device = cuda();
+        Self { allocator: Allocator::cuda(&device), device }
+    }
+
+    pub(super) fn device(&self) -> &Cuda {
+        &self.device
     }
 
     pub(super) fn allocator(&self) -> &Allocator {

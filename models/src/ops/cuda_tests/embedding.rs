@@ -3,7 +3,7 @@
 use device::DeviceBuffer;
 use half::bf16;
 
-use super::device::{Bound, Memory, Numbers, cuda};
+use super::device::{Bound, Memory, Numbers};
 use crate::ops::embedding;
 use crate::ops::embedding::cuda::{Embedding, TokenGroups};
 use crate::ops::kernels::CudaElement;
@@ -23,9 +23,8 @@ fn tokens(count: usize) -> Vec<u32> {
 
 fn forward_agrees<E: CudaElement>() {
     const BOUND: Bound = Bound::rounded_once(1e-7);
-    let device = cuda();
-    let memory = Memory::of(&device);
-    let kernels = Embedding::new::<E>(&device).unwrap();
+    let memory = Memory::new();
+    let kernels = Embedding::new::<E>(memory.device()).unwrap();
     for shape in SHAPES {
         let [sequences, sequence_tokens, width] = shape;
         let ids = tokens(sequences * sequence_tokens);
@@ -77,47 +76,55 @@ impl Groups {
     }
 }
 
-fn backward_agrees<E: CudaElement>() {
-    const BOUND: Bound = Bound::wide(1e-6);
-    let device = cuda();
-    let memory = Memory::of(&device);
-    let kernels = Embedding::new::<E>(&device).unwrap();
+const GRADIENT: Bound = Bound::wide(1e-6);
+
+fn token_gradients_agree<E: CudaElement>() {
+    let memory = Memory::new();
+    let kernels = Embedding::new::<E>(memory.device()).unwrap();
     for shape in SHAPES {
         let [sequences, sequence_tokens, width] = shape;
         let ids = tokens(sequences * sequence_tokens);
         let dx = Numbers::<E>::uniform(ids.len() * width, 1, 1.0);
-        let words_before = Numbers::<f32>::uniform(VOCABULARY * width, 2, 1.0);
-        let positions_before = Numbers::<f32>::uniform(POSITIONS * width, 3, 1.0);
-        let mut exact_words = words_before.exact.clone();
-        let mut exact_positions = positions_before.exact.clone();
-        let sizes = (sequence_tokens, width);
-        let positions = Some(exact_positions.as_mut_slice());
-        embedding::backward(&mut exact_words, positions, &dx.exact, &ids, sizes);
+        let before = Numbers::<f32>::uniform(VOCABULARY * width, 2, 1.0);
+        let mut exact = before.exact.clone();
+        embedding::backward(&mut exact, None, &dx.exact, &ids, (sequence_tokens, width));
 
         let gradient = memory.upload(&dx.elements);
-        let mut words = memory.upload(&words_before.elements);
+        let mut table = memory.upload(&before.elements);
         let groups = Groups::new(&memory, &ids);
-        kernels.backward_tokens(words.view_mut(), gradient.view(), groups.views(), width).unwrap();
-        let what = format!("tokens of {shape:?}");
-        BOUND.check_wide::<E>(&what, &memory.download(&words), &exact_words);
+        kernels.backward_tokens(table.view_mut(), gradient.view(), groups.views(), width).unwrap();
+        GRADIENT.check_wide::<E>(&format!("{shape:?}"), &memory.download(&table), &exact);
+    }
+}
 
-        let mut positions = memory.upload(&positions_before.elements);
-        let mut add = |accumulate| {
-            let table = positions.view_mut();
+fn position_gradients_agree<E: CudaElement>() {
+    let memory = Memory::new();
+    let kernels = Embedding::new::<E>(memory.device()).unwrap();
+    for shape in SHAPES {
+        let [sequences, sequence_tokens, width] = shape;
+        let ids = tokens(sequences * sequence_tokens);
+        let dx = Numbers::<E>::uniform(ids.len() * width, 1, 1.0);
+        let gradient = memory.upload(&dx.elements);
+        let before = Numbers::<f32>::uniform(POSITIONS * width, 2, 1.0);
+        for accumulate in [true, false] {
+            let mut exact = before.exact.clone();
+            if !accumulate {
+                // Rows of positions that no sequence has are not written.
+                exact[..sequence_tokens * width].fill(0.0);
+            }
+            let mut words = vec![0.0; VOCABULARY * width];
+            let positions = Some(&mut *exact);
+            embedding::backward(&mut words, positions, &dx.exact, &ids, (sequence_tokens, width));
+
+            let mut table = memory.upload(&before.elements);
+            let positions = table.view_mut();
             let gradient = gradient.view();
             kernels
-                .backward_positions(table, gradient, sequence_tokens, width, accumulate)
+                .backward_positions(positions, gradient, sequence_tokens, width, accumulate)
                 .unwrap();
-            memory.download(&positions)
-        };
-        let what = format!("positions of {shape:?}");
-        BOUND.check_wide::<E>(&what, &add(true), &exact_positions);
-        let used = 0..sequence_tokens * width;
-        let sums: Vec<f64> = used
-            .clone()
-            .map(|index| exact_positions[index] - positions_before.exact[index])
-            .collect();
-        BOUND.check_wide::<E>(&what, &add(false)[used], &sums);
+            let what = format!("{shape:?}, added: {accumulate}");
+            GRADIENT.check_wide::<E>(&what, &memory.download(&table), &exact);
+        }
     }
 }
 
@@ -128,7 +135,13 @@ fn forward() {
 }
 
 #[test]
-fn backward() {
-    backward_agrees::<f32>();
-    backward_agrees::<bf16>();
+fn gradients_of_tokens() {
+    token_gradients_agree::<f32>();
+    token_gradients_agree::<bf16>();
+}
+
+#[test]
+fn gradients_of_positions() {
+    position_gradients_agree::<f32>();
+    position_gradients_agree::<bf16>();
 }

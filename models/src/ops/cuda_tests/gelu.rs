@@ -2,7 +2,7 @@
 
 use half::bf16;
 
-use super::device::{Bound, Memory, Numbers, cuda};
+use super::device::{Bound, Memory, Numbers};
 use crate::ops::gelu::cuda::Gelu;
 use crate::ops::gelu::with_slope;
 use crate::ops::kernels::CudaElement;
@@ -12,9 +12,8 @@ const LENGTHS: [usize; 3] = [8, 8 * 777, 3_000_000];
 
 fn forward_agrees<E: CudaElement>() {
     const BOUND: Bound = Bound::rounded_once(1e-6);
-    let device = cuda();
-    let memory = Memory::of(&device);
-    let gelu = Gelu::new::<E>(&device).unwrap();
+    let memory = Memory::new();
+    let gelu = Gelu::new::<E>(memory.device()).unwrap();
     for len in LENGTHS {
         let x = Numbers::<E>::uniform(len, 1, 6.0);
         let mut y = memory.unwritten::<E>(len);

@@ -3,7 +3,7 @@
 use device::Allocator;
 use half::bf16;
 
-use super::device::{Bound, Memory, Numbers, cuda};
+use super::device::{Bound, Memory, Numbers};
 use crate::ops::kernels::CudaElement;
 use crate::ops::layer_norm::cuda::{LayerNorm, Parameters as CudaParameters};
 use crate::ops::layer_norm::{self, Gradients, Parameters};
@@ -74,9 +74,8 @@ impl<E: CudaElement> Case<E> {
 fn forward_agrees<E: CudaElement>() {
     const BOUND: Bound = Bound::rounded_once(3e-6);
     const STATS: Bound = Bound::wide(1e-6);
-    let device = cuda();
-    let memory = Memory::of(&device);
-    let norm = LayerNorm::new::<E>(&device).unwrap();
+    let memory = Memory::new();
+    let norm = LayerNorm::new::<E>(memory.device()).unwrap();
     for shape in SHAPES {
         let case = Case::<E>::new(shape);
         let (exact, exact_stats) = case.forward();
@@ -97,43 +96,59 @@ fn forward_agrees<E: CudaElement>() {
     }
 }
 
+/// What the device computed in backward.
+struct Gradient<E> {
+    dx: Vec<E>,
+    dweight: Vec<f32>,
+    dbias: Vec<f32>,
+}
+
+fn gradient_on_device<E: CudaElement>(
+    case: &Case<E>,
+    stats: &[[f64; 2]],
+    accumulate: bool,
+) -> Gradient<E> {
+    let memory = Memory::new();
+    let norm = LayerNorm::new::<E>(memory.device()).unwrap();
+    let column_sums = ColumnSums::new::<E>(memory.device()).unwrap();
+    let stats: Vec<f32> = stats.as_flattened().iter().map(|&value| value as f32).collect();
+    let stats = memory.upload(&stats);
+    let [x, dy, weight] =
+        [&case.x, &case.dy, &case.weight].map(|numbers| memory.upload(&numbers.elements));
+    let mut dx = memory.before(&case.dx_before.elements, accumulate);
+    let NormShape { rows, width } = case.shape;
+    let mut partials = Partials::new(memory.allocator(), rows, width);
+    let operands = NormBackward {
+        dx: dx.view_mut(),
+        accumulate,
+        dy: dy.view(),
+        saved: NormSaved { input: x.view(), stats: stats.view() },
+        weight: weight.view(),
+    };
+    norm.backward(operands, &mut partials, case.shape).unwrap();
+    let count = parts(rows);
+    let (first, second) = partials.two(count, width);
+    let [dweight, dbias] = [first, second].map(|part| {
+        let mut sums = memory.unwritten(width);
+        column_sums.add_up(sums.view_mut(), part.as_view(), false).unwrap();
+        memory.download(&sums)
+    });
+    Gradient { dx: memory.download(&dx), dweight, dbias }
+}
+
 fn backward_agrees<E: CudaElement>() {
     const BOUND: Bound = Bound::rounded_once(5e-6);
     const SUMS: Bound = Bound::wide(5e-6);
-    let device = cuda();
-    let memory = Memory::of(&device);
-    let norm = LayerNorm::new::<E>(&device).unwrap();
-    let column_sums = ColumnSums::new::<E>(&device).unwrap();
     for shape in SHAPES {
         let case = Case::<E>::new(shape);
         let (_, stats) = case.forward();
-        let rounded: Vec<f32> = stats.as_flattened().iter().map(|&value| value as f32).collect();
-        let device_stats = memory.upload(&rounded);
-        let [x, dy, weight] =
-            [&case.x, &case.dy, &case.weight].map(|numbers| memory.upload(&numbers.elements));
-        let mut partials = Partials::new(memory.allocator(), case.shape.rows, case.shape.width);
         for accumulate in [true, false] {
             let what = |gradient| format!("{gradient} of {shape:?}, added: {accumulate}");
-            let [exact_dx, exact_dweight, exact_dbias] = case.backward(&stats, accumulate);
-            let mut dx = memory.before(&case.dx_before.elements, accumulate);
-            let operands = NormBackward {
-                dx: dx.view_mut(),
-                accumulate,
-                dy: dy.view(),
-                saved: NormSaved { input: x.view(), stats: device_stats.view() },
-                weight: weight.view(),
-            };
-            norm.backward(operands, &mut partials, case.shape).unwrap();
-            BOUND.check(&what("dx"), &memory.download(&dx), &exact_dx);
-            let count = parts(case.shape.rows);
-            let (first, second) = partials.two(count, case.shape.width);
-            for (name, part, exact) in
-                [("dweight", first, &exact_dweight), ("dbias", second, &exact_dbias)]
-            {
-                let mut sums = memory.unwritten(case.shape.width);
-                column_sums.add_up(sums.view_mut(), part.as_view(), false).unwrap();
-                SUMS.check_wide::<E>(&what(name), &memory.download(&sums), exact);
-            }
+            let [dx, dweight, dbias] = case.backward(&stats, accumulate);
+            let found = gradient_on_device(&case, &stats, accumulate);
+            BOUND.check(&what("dx"), &found.dx, &dx);
+            SUMS.check_wide::<E>(&what("dweight"), &found.dweight, &dweight);
+            SUMS.check_wide::<E>(&what("dbias"), &found.dbias, &dbias);
         }
     }
 }

@@ -3,7 +3,7 @@
 use device::Allocator;
 use half::bf16;
 
-use super::device::{Bound, Memory, Numbers, cuda};
+use super::device::{Bound, Memory, Numbers};
 use crate::ops::kernels::CudaElement;
 use crate::ops::norm::{NormBackward, NormSaved, NormShape};
 use crate::ops::rms_norm;
@@ -65,9 +65,8 @@ impl<E: CudaElement> Case<E> {
 fn forward_agrees<E: CudaElement>() {
     const BOUND: Bound = Bound::rounded_once(3e-6);
     const STATS: Bound = Bound::wide(1e-6);
-    let device = cuda();
-    let memory = Memory::of(&device);
-    let norm = RmsNorm::new::<E>(&device, EPSILON).unwrap();
+    let memory = Memory::new();
+    let norm = RmsNorm::new::<E>(memory.device(), EPSILON).unwrap();
     for shape in SHAPES {
         let case = Case::<E>::new(shape);
         let (exact, exact_stats) = case.forward();
@@ -87,39 +86,54 @@ fn forward_agrees<E: CudaElement>() {
     }
 }
 
+/// What the device computed in backward.
+struct Gradient<E> {
+    dx: Vec<E>,
+    dweight: Vec<f32>,
+}
+
+fn gradient_on_device<E: CudaElement>(
+    case: &Case<E>,
+    stats: &[f64],
+    accumulate: bool,
+) -> Gradient<E> {
+    let memory = Memory::new();
+    let norm = RmsNorm::new::<E>(memory.device(), EPSILON).unwrap();
+    let column_sums = ColumnSums::new::<E>(memory.device()).unwrap();
+    let stats: Vec<f32> = stats.iter().map(|&value| value as f32).collect();
+    let stats = memory.upload(&stats);
+    let [x, dy, weight] =
+        [&case.x, &case.dy, &case.weight].map(|numbers| memory.upload(&numbers.elements));
+    let mut dx = memory.before(&case.dx_before.elements, accumulate);
+    let NormShape { rows, width } = case.shape;
+    let mut partials = Partials::new(memory.allocator(), rows, width);
+    let operands = NormBackward {
+        dx: dx.view_mut(),
+        accumulate,
+        dy: dy.view(),
+        saved: NormSaved { input: x.view(), stats: stats.view() },
+        weight: weight.view(),
+    };
+    norm.backward(operands, &mut partials, case.shape).unwrap();
+    let count = parts(rows);
+    let (first, _) = partials.two(count, width);
+    let mut sums = memory.unwritten(width);
+    column_sums.add_up(sums.view_mut(), first.as_view(), false).unwrap();
+    Gradient { dx: memory.download(&dx), dweight: memory.download(&sums) }
+}
+
 fn backward_agrees<E: CudaElement>() {
     const BOUND: Bound = Bound::rounded_once(5e-6);
     const SUMS: Bound = Bound::wide(5e-6);
-    let device = cuda();
-    let memory = Memory::of(&device);
-    let norm = RmsNorm::new::<E>(&device, EPSILON).unwrap();
-    let column_sums = ColumnSums::new::<E>(&device).unwrap();
     for shape in SHAPES {
         let case = Case::<E>::new(shape);
         let (_, stats) = case.forward();
-        let rounded: Vec<f32> = stats.iter().map(|&value| value as f32).collect();
-        let device_stats = memory.upload(&rounded);
-        let [x, dy, weight] =
-            [&case.x, &case.dy, &case.weight].map(|numbers| memory.upload(&numbers.elements));
-        let mut partials = Partials::new(memory.allocator(), case.shape.rows, case.shape.width);
         for accumulate in [true, false] {
             let what = |gradient| format!("{gradient} of {shape:?}, added: {accumulate}");
-            let [exact_dx, exact_dweight] = case.backward(&stats, accumulate);
-            let mut dx = memory.before(&case.dx_before.elements, accumulate);
-            let operands = NormBackward {
-                dx: dx.view_mut(),
-                accumulate,
-                dy: dy.view(),
-                saved: NormSaved { input: x.view(), stats: device_stats.view() },
-                weight: weight.view(),
-            };
-            norm.backward(operands, &mut partials, case.shape).unwrap();
-            BOUND.check(&what("dx"), &memory.download(&dx), &exact_dx);
-            let count = parts(case.shape.rows);
-            let (first, _) = partials.two(count, case.shape.width);
-            let mut sums = memory.unwritten(case.shape.width);
-            column_sums.add_up(sums.view_mut(), first.as_view(), false).unwrap();
-            SUMS.check_wide::<E>(&what("dweight"), &memory.download(&sums), &exact_dweight);
+            let [dx, dweight] = case.backward(&stats, accumulate);
+            let found = gradient_on_device(&case, &stats, accumulate);
+            BOUND.check(&what("dx"), &found.dx, &dx);
+            SUMS.check_wide::<E>(&what("dweight"), &found.dweight, &dweight);
         }
     }
 }

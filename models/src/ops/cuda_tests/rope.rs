@@ -3,7 +3,7 @@
 use device::Allocator;
 use half::bf16;
 
-use super::device::{Bound, Memory, Numbers, cuda};
+use super::device::{Bound, Memory, Numbers};
 use crate::ops::kernels::CudaElement;
 use crate::ops::rope::cuda::{Direction, Rope};
 use crate::ops::rope::{self, Shape, Tables};
@@ -15,9 +15,8 @@ const SHAPES: [[usize; 5]; 4] =
 
 fn agrees<E: CudaElement>() {
     const BOUND: Bound = Bound::rounded_once(1e-6);
-    let device = cuda();
-    let memory = Memory::of(&device);
-    let kernel = Rope::new::<E>(&device).unwrap();
+    let memory = Memory::new();
+    let kernel = Rope::new::<E>(memory.device()).unwrap();
     for shape in SHAPES {
         let [sequences, tokens, heads, others, head_width] = shape;
         let columns = (heads + others) * head_width;

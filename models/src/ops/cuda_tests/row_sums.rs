@@ -2,7 +2,7 @@
 
 use half::bf16;
 
-use super::device::{Bound, Memory, Numbers, cuda};
+use super::device::{Bound, Memory, Numbers};
 use crate::ops::kernels::CudaElement;
 use crate::ops::matmul::{self, Sums};
 use crate::ops::row_sums::cuda::{ColumnSums, Partials};
@@ -13,9 +13,8 @@ const SHAPES: [(usize, usize); 5] = [(1, 8), (31, 24), (67, 72), (100, 136), (83
 
 fn agrees<E: CudaElement>() {
     const BOUND: Bound = Bound::wide(2e-6);
-    let device = cuda();
-    let memory = Memory::of(&device);
-    let kernels = ColumnSums::new::<E>(&device).unwrap();
+    let memory = Memory::new();
+    let kernels = ColumnSums::new::<E>(memory.device()).unwrap();
     for (rows, width) in SHAPES {
         let x = Numbers::<E>::uniform(rows * width, 1, 1.0);
         let input = memory.upload(&x.elements);

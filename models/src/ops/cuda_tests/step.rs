@@ -46,6 +46,34 @@ fn relative_error(found: &[f32], exact: &[f32]) -> f64 {
     (error / exact.iter().copied().map(square).sum::<f64>()).sqrt()
 }
 
+/// What AdamW writes.
+struct Updated {
+    /// Weights and both moments.
+    state: [Vec<f32>; 3],
+    working: Vec<bf16>,
+}
+
+fn update(device: &Device, ops: &dyn StepOps, len: usize, narrows: bool, adamw: &AdamW) -> Updated {
+    let mut weights = upload(device, &numbers(len, 1));
+    let mut working = upload(device, &vec![bf16::ZERO; len]);
+    let gradients = upload(device, &numbers(len, 2));
+    let mut exp_avg = upload(device, &numbers(len, 3));
+    let squares: Vec<f32> = numbers(len, 4).iter().map(|x| x * x).collect();
+    let mut exp_avg_sq = upload(device, &squares);
+    let views = AdamWViews {
+        weights: weights.view_mut(),
+        working: narrows.then(|| working.view_mut()),
+        gradients: gradients.view(),
+        exp_avg: exp_avg.view_mut(),
+        exp_avg_sq: exp_avg_sq.view_mut(),
+    };
+    ops.adamw(views, adamw).unwrap();
+    Updated {
+        state: [&weights, &exp_avg, &exp_avg_sq].map(|buffer| download(device, buffer)),
+        working: download(device, &working),
+    }
+}
+
 #[test]
 fn adamw_updates_as_the_processor_does() {
     let adamw = AdamW {
@@ -60,34 +88,17 @@ fn adamw_updates_as_the_processor_does() {
     };
     for len in LENGTHS {
         for narrows in [false, true] {
-            let [exact, found] = on_both(|device, ops| {
-                let mut weights = upload(device, &numbers(len, 1));
-                let mut working = upload(device, &vec![bf16::ZERO; len]);
-                let gradients = upload(device, &numbers(len, 2));
-                let mut exp_avg = upload(device, &numbers(len, 3));
-                let squares: Vec<f32> = numbers(len, 4).iter().map(|x| x * x).collect();
-                let mut exp_avg_sq = upload(device, &squares);
-                let views = AdamWViews {
-                    weights: weights.view_mut(),
-                    working: narrows.then(|| working.view_mut()),
-                    gradients: gradients.view(),
-                    exp_avg: exp_avg.view_mut(),
-                    exp_avg_sq: exp_avg_sq.view_mut(),
-                };
-                ops.adamw(views, &adamw).unwrap();
-                let state = [&weights, &exp_avg, &exp_avg_sq].map(|b| download(device, b));
-                (state, download(device, &working))
-            });
-            for (found, exact) in found.0.iter().zip(&exact.0) {
+            let [exact, found] = on_both(|device, ops| update(device, ops, len, narrows, &adamw));
+            for (found, exact) in found.state.iter().zip(&exact.state) {
                 let error = relative_error(found, exact);
                 assert!(error < 1e-6, "{len} elements: {error:e}");
             }
             let expected: Vec<bf16> = if narrows {
-                found.0[0].iter().map(|&weight| bf16::from_f32(weight)).collect()
+                found.state[0].iter().map(|&weight| bf16::from_f32(weight)).collect()
             } else {
                 vec![bf16::ZERO; len]
             };
-            assert_eq!(found.1, expected, "{len} elements, narrowed: {narrows}");
+            assert_eq!(found.working, expected, "{len} elements, narrowed: {narrows}");
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use half::bf16;
 
-use super::device::{Bound, Memory, Numbers, cuda};
+use super::device::{Bound, Memory, Numbers};
 use crate::ops::kernels::CudaElement;
 use crate::ops::swiglu;
 use crate::ops::swiglu::cuda::SwiGlu;
@@ -13,9 +13,8 @@ const SHAPES: [(usize, usize); 4] = [(1, 8), (3, 24), (67, 328), (13, 200_000)];
 
 fn agrees<E: CudaElement>() {
     const BOUND: Bound = Bound::rounded_once(1e-6);
-    let device = cuda();
-    let memory = Memory::of(&device);
-    let kernels = SwiGlu::new::<E>(&device).unwrap();
+    let memory = Memory::new();
+    let kernels = SwiGlu::new::<E>(memory.device()).unwrap();
     for (rows, width) in SHAPES {
         let what = |step| format!("{step} of {rows} rows of {width}");
         let gate_up = Numbers::<E>::uniform(rows * 2 * width, 1, 5.0);

@@ -257,8 +257,14 @@ impl<E: CudaElement> Operations<E> {
         let shape = LogitsShape { tokens, vocabulary, stride: logits_stride(vocabulary) };
         let Scratch { loss, losses, logits, .. } = scratch;
         let targets = sent.targets().slice(0..tokens);
-        let (loss, losses, logits) = (loss.view_mut(), losses.view_mut(), logits.view_mut());
-        Ok(kernels.cross_entropy.run(loss, losses, logits, targets, shape, Some(LOSS_SCALE))?)
+        Ok(kernels.cross_entropy.run(
+            loss.view_mut(),
+            losses.view_mut(),
+            logits.view_mut(),
+            targets,
+            shape,
+            Some(LOSS_SCALE),
+        )?)
     }
 }
 

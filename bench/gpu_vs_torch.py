@@ -1,0 +1,243 @@
+"""Training steps of yardstick and of compiled PyTorch in one run on the same GPU.
+
+Both train the same shapes in bf16 with f32 master weights, on the same number of tokens a step:
+GPT-2 124M at T = 1024, and GPT-3 1.3B at T = 2048. First each finds its best micro-batch that fits,
+in short runs; then they run in turn for several rounds. yardstick trains on its synthetic stream,
+without checkpoints, with telemetry; what PyTorch does is in bench/torch_gpt.py. The figure is the
+smallest ratio of median tokens/s. On an H200 there are goals for our own rates as well. The script
+prints which goals are missed, and then exits with 1.
+
+    python3 bench/gpu_vs_torch.py [--row 124M|1.3B] [--rounds N] [--yardstick PROGRAM]
+                                  [--torch-micro N] [--our-micro N]
+
+python3 is one that has PyTorch for this GPU; nothing is installed. The program is that of
+`cargo build --release`, or the one beside this file in a folder that `scripts/gpu-check.sh --pack`
+made. With --torch-micro and --our-micro nothing is searched. `--tiny --device cpu` runs all of this
+with a tiny model without a GPU, to check the script: no figure of that means anything.
+"""
+
+import argparse
+import dataclasses
+import json
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+RATIO_GOAL = 1.1
+H200 = "NVIDIA H200"
+H200_RATE_GOAL = 550_000  # tokens/s of 124M
+H200_MFU_GOAL = 0.55  # mfu_causal of 1.3B
+# Steps that are not measured, and those that are; in the search for a micro-batch.
+WARM_UP, STEPS = 5, 20
+SEARCH_WARM_UP, SEARCH_STEPS = 3, 5
+DOES_NOT_FIT = 3  # yardstick's exit code where memory does not suffice
+
+
+@dataclasses.dataclass
+class Row:
+    """A model and its batch."""
+
+    name: str
+    workload: str  # the preset that has the rest of the configuration
+    layers: int
+    width: int
+    heads: int
+    vocabulary: int
+    tokens: int  # T
+    sequences: int  # of a step
+    micro_batches: tuple  # largest first; each divides the sequences
+
+    def settings(self, micro):
+        """The configuration of yardstick."""
+        return {
+            "model.layers": self.layers,
+            "model.width": self.width,
+            "model.heads": self.heads,
+            "model.feed_forward": 4 * self.width,
+            "model.vocabulary": self.vocabulary,
+            "model.context": self.tokens,
+            "precision.compute": "bf16",
+            "batch.micro_sequences": micro,
+            "batch.global_sequences": self.sequences,
+            "batch.sequence_tokens": self.tokens,
+            "checkpoint.at_end": "false",
+        }
+
+    def job(self, micro):
+        """The same for PyTorch."""
+        shape = {key: getattr(self, key) for key in ("layers", "width", "heads", "vocabulary")}
+        accumulation = self.sequences // micro
+        return {**shape, "tokens": self.tokens, "micro_batch": micro, "accumulation": accumulation}
+
+
+ROWS = [
+    Row("124M", "gpt2-124m", 12, 768, 12, 50257, 1024, 128, (128, 64, 32, 16, 8)),
+    Row("1.3B", "gpt3-1.3b", 24, 2048, 16, 50257, 2048, 64, (64, 32, 16, 8, 4, 2, 1)),
+]
+TINY = [
+    Row("124M", "gpt2-124m", 2, 64, 2, 500, 32, 4, (4, 2)),
+    Row("1.3B", "gpt3-1.3b", 2, 64, 2, 500, 32, 4, (4, 2)),
+]
+
+
+@dataclasses.dataclass
+class Measured:
+    """A run of either program; flops, mfu and gpu are known of ours only."""
+
+    rate: float  # tokens/s
+    flops: float = None  # per token, causal
+    mfu: float = None  # mfu_causal
+    gpu: str = None
+
+
+def torch_run(row, micro, steps, options):
+    """Trains with PyTorch in a process of its own; None where it does not fit."""
+    warm_up, measured = steps
+    job = {**row.job(micro), "device": options.device, "warm_up": warm_up, "steps": measured}
+    command = [sys.executable, str(HERE / "torch_gpt.py"), json.dumps(job)]
+    done = subprocess.run(command, text=True, capture_output=True)
+    if done.returncode != 0 and "out of memory" in done.stderr:
+        return None
+    if done.returncode != 0:
+        sys.exit(f"PyTorch failed:\n{done.stderr[-2000:]}")
+    found = json.loads(done.stdout.splitlines()[-1])
+    return Measured(measured * row.sequences * row.tokens / found["seconds"])
+
+
+def our_run(row, micro, steps, options):
+    """Trains with yardstick; None where it does not fit."""
+    warm_up, measured = steps
+    settings = row.settings(micro).items()
+    sets = [word for key, value in settings for word in ("--set", f"{key}={value}")]
+    with tempfile.TemporaryDirectory() as folder:
+        out = pathlib.Path(folder) / "run"
+        command = [options.yardstick, "train", "--workload", row.workload, *sets, "--device",
+                   options.device, "--steps", str(warm_up + measured), "--out", str(out)]
+        done = subprocess.run(command, text=True, capture_output=True)
+        if done.returncode == DOES_NOT_FIT:
+            return None
+        if done.returncode != 0:
+            sys.exit(f"yardstick failed:\n{done.stderr[-2000:]}")
+        record = json.loads((out / "record.json").read_text())
+        lines = (out / "steps" / "r000000.jsonl").read_text().splitlines()
+    seconds = sum(json.loads(line)["wall_ns"] for line in lines[warm_up:]) / 1e9
+    rate = measured * row.sequences * row.tokens / seconds
+    return ours(record, rate)
+
+
+def ours(record, rate):
+    """With what the record says; its MFU is of all steps, so it is scaled to the measured ones."""
+    mfu = record["mfu_causal"]
+    if mfu is not None:
+        mfu *= rate / record["tokens_per_second"]["step"]["total"]
+    gpu = (record["ranks"][0]["device"] or {}).get("name")
+    return Measured(rate, record["steps"]["flops_per_token"]["causal"], mfu, gpu)
+
+
+def best_micro_batch(name, run, row, options):
+    """The micro-batch with the highest rate: from the largest that fits, while it gets faster."""
+    best, best_rate = None, 0
+    for micro in row.micro_batches:
+        found = run(row, micro, (SEARCH_WARM_UP, SEARCH_STEPS), options)
+        rate = found.rate if found else 0
+        outcome = f"{rate:.0f} tokens/s" if found else "does not fit"
+        print(f"{name:10}micro-batch {micro}: {outcome}", flush=True)
+        if best and rate <= best_rate:
+            break
+        if found:
+            best, best_rate = micro, rate
+    if best is None:
+        sys.exit(f"{name}: no micro-batch of {row.micro_batches} fits")
+    return best
+
+
+def measure(row, options):
+    """Measures a row and prints its table; returns the ratio and the goals that were missed."""
+    print(f"\n{row.name}: {row.layers} layers, {row.width} wide, V {row.vocabulary}, "
+          f"T {row.tokens}, {row.sequences} sequences a step, bf16")
+    programs = {
+        "PyTorch": (torch_run, options.torch_micro),
+        "yardstick": (our_run, options.our_micro),
+    }
+    micro = {name: fixed or best_micro_batch(name, run, row, options)
+             for name, (run, fixed) in programs.items()}
+    found = {name: [] for name in programs}
+    for _ in range(options.rounds):
+        for name, (run, _) in programs.items():
+            measured = run(row, micro[name], (WARM_UP, STEPS), options)
+            if measured is None:
+                sys.exit(f"{name}: a micro-batch of {micro[name]} does not fit")
+            found[name].append(measured)
+    return judge(row, micro, found)
+
+
+def judge(row, micro, found):
+    """Prints medians; returns the ratio and the goals that were missed."""
+    rates = {name: statistics.median(run.rate for run in runs) for name, runs in found.items()}
+    one = found["yardstick"][0]
+    print(f"{'':12}{'tokens/s':>10}{'TFLOP/s':>10}{'mfu_causal':>12}{'micro-batch':>13}  rounds")
+    for name, rate in rates.items():
+        # The peak is the same for both: that which our record counts with.
+        mfu = f"{one.mfu * rate / one.rate:.3f}" if one.mfu else "unknown"
+        rounds = " ".join(f"{run.rate:.0f}" for run in found[name])
+        print(f"{name:12}{rate:10.0f}{rate * one.flops / 1e12:10.1f}{mfu:>12}{micro[name]:13}  "
+              f"{rounds}")
+    ratio = rates["yardstick"] / rates["PyTorch"]
+    print(f"ratio {ratio:.2f} (goal {RATIO_GOAL})")
+    missed = [] if ratio >= RATIO_GOAL else [f"{row.name}: ratio"]
+    return ratio, missed + h200_goal(row, rates["yardstick"], one)
+
+
+def h200_goal(row, rate, one):
+    """Prints our rate against its goal, which is for an H200; returns it if it was missed."""
+    if row.name == "124M":
+        figure, goal, what = rate, H200_RATE_GOAL, "tokens/s"
+    else:
+        figure, goal, what = one.mfu and one.mfu * rate / one.rate, H200_MFU_GOAL, "mfu_causal"
+    shown = "unknown" if figure is None else f"{figure:.3f}" if figure < 1 else f"{figure:.0f}"
+    print(f"{row.name} {what} {shown} (goal on an {H200} {goal}); this is {one.gpu or 'no GPU'}")
+    is_missed = one.gpu == H200 and (figure is None or figure <= goal)
+    return [f"{row.name}: {what}"] if is_missed else []
+
+
+def program():
+    """The binary beside this file, or that of `cargo build --release`."""
+    packed = HERE / "yardstick"
+    return str(packed if packed.exists() else HERE.parent / "target" / "release" / "yardstick")
+
+
+def arguments():
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--row", choices=[row.name for row in ROWS], help="one row alone")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--yardstick", default=program(), help="the binary")
+    parser.add_argument("--torch-micro", type=int, help="PyTorch's micro-batch")
+    parser.add_argument("--our-micro", type=int, help="yardstick's micro-batch")
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    parser.add_argument("--tiny", action="store_true", help="a tiny model, to check this script")
+    return parser.parse_args()
+
+
+def main():
+    """Measures one row, or both."""
+    options = arguments()
+    version = subprocess.run([options.yardstick, "--version"], text=True, capture_output=True)
+    print(f"{version.stdout.strip()}; {STEPS} steps a round after {WARM_UP}, {options.rounds} "
+          "rounds in turn; checkpoints off, telemetry on")
+    if options.tiny:
+        print("A tiny model, to check this script: no figure below means anything.")
+    rows = [row for row in (TINY if options.tiny else ROWS) if options.row in (None, row.name)]
+    found = [measure(row, options) for row in rows]
+    missed = [goal for _, goals in found for goal in goals]
+    if missed:
+        print(f"missed: {', '.join(missed)}")
+    print(f"gpu_vs_torch: {min(ratio for ratio, _ in found):.2f} (goal {RATIO_GOAL})")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
