@@ -222,12 +222,16 @@ impl BucketReducer<'_, '_, '_> {
         let backward_end = Instant::now();
         self.clock.enter(Phase::CommExposed);
         self.start_until(self.plan.buckets.len());
+        // The cause: those that were started before would only say that the backend is dead.
+        if let Some(error) = self.error.take() {
+            return Err(error);
+        }
         for pending in self.pending.drain(..) {
             if let Some(timing) = pending.join(deadline)? {
                 self.reductions.add(timing, backward_end);
             }
         }
-        self.error.take().map_or(Ok(()), Err)
+        Ok(())
     }
 }
 
