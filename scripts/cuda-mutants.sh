@@ -67,10 +67,10 @@ run_tests() {
     return "$status"
 }
 
-# What shows that the tests failed.
+# What shows that the tests failed: a line of the emulated device, or that of the first panic.
 reason() {
-    grep -a -m 1 -e '^emulated CUDA: ' -e ': element [0-9]* is ' "$work/log" ||
-        tail -n 1 "$work/log"
+    grep -a -m 1 -e '^emulated CUDA: ' -e 'runtime error: ' "$work/log" ||
+        sed -n '/ panicked at /{n;p;q}' "$work/log"
 }
 
 # survives NAME FILTER: whether the tests pass under every seed.
