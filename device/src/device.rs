@@ -55,15 +55,4 @@ impl Device {
             Self::Cuda(device) => device.write(elements, host),
         }
     }
-
-    /// Waits until all work that was started is done.
-    ///
-    /// # Errors
-    /// Those of that work.
-    pub fn synchronize(&self) -> Result<(), Error> {
-        match self {
-            Self::Host => Ok(()),
-            Self::Cuda(device) => device.synchronize(),
-        }
-    }
 }

@@ -191,8 +191,13 @@ impl Config {
             compute: self.workload.precision.compute,
             recompute: self.settings.run.recompute,
             threads,
-            on_cuda: self.settings.run.device == Device::Cuda,
+            on_cuda: self.is_on_cuda(),
         }
+    }
+
+    /// Whether a CUDA device computes, not the processor.
+    pub(crate) fn is_on_cuda(&self) -> bool {
+        self.settings.run.device == Device::Cuda
     }
 
     /// How long to measure the matmul rate: only the processor's can be measured so far.

@@ -11,7 +11,7 @@ use launch::ThreadPlan;
 use models::memory::{self, MemoryPlan};
 use serde::Serialize;
 
-use crate::config::{Config, Device, Engine};
+use crate::config::{Config, Engine};
 use crate::failure::{ExitCode, Failure, Outcome};
 use crate::hugging_face::BUFFER_BYTES;
 use crate::ranks::Ranks;
@@ -94,7 +94,7 @@ impl RankPlan {
         let single = Single::new();
         let alone = Ranks::new(&single, Duration::ZERO);
         allocate(config, world, threads, alone, &allocators)?;
-        if is_on_cuda(config) {
+        if config.is_on_cuda() {
             let libraries = allocators.device.for_purpose("kernels and libraries");
             libraries.record(CUDA_LIBRARIES_BYTES);
         }
@@ -102,7 +102,7 @@ impl RankPlan {
         let activation_bytes = trained.working_bytes();
         let largest_bucket = buckets.buckets.iter().map(|bucket| bucket.range.len()).max();
         // Buckets of a device are not MPI's.
-        let largest_bucket = largest_bucket.filter(|_| !is_on_cuda(config));
+        let largest_bucket = largest_bucket.filter(|_| !config.is_on_cuda());
         count_communication(shape, largest_bucket.unwrap_or(0), &allocator);
         count_between_steps(config, shape, layout.len(), profile_step, &allocator);
         count_process(shape, &allocator);
@@ -125,7 +125,7 @@ impl RankPlan {
             available_bytes,
             fits: available_bytes.is_none_or(|bytes| total_bytes <= bytes / local as u64),
             plan,
-            device: is_on_cuda(config).then_some(DevicePlan {
+            device: config.is_on_cuda().then_some(DevicePlan {
                 total_bytes: trained.total_bytes(),
                 available_bytes: None,
                 plan: trained,
@@ -166,10 +166,6 @@ impl RankPlan {
 pub(crate) fn compute_threads(config: &Config, local: usize) -> usize {
     let threads = Some(config.settings.run.threads).filter(|&threads| threads > 0);
     ThreadPlan::of_first_rank(local, threads).threads
-}
-
-fn is_on_cuda(config: &Config) -> bool {
-    config.settings.run.device == Device::Cuda
 }
 
 /// All buckets and one vote may be in flight at the same time.
@@ -225,7 +221,7 @@ fn count_between_steps(
     let probe = MatmulProbe::new(&config.workload, probe_time);
     let saved_bytes = CHECKPOINT_BYTES * (buffer_elements / shape.world) as u64;
     // A device's state is copied to the host to be saved.
-    let copied_bytes = if is_on_cuda(config) { saved_bytes } else { 0 };
+    let copied_bytes = if config.is_on_cuda() { saved_bytes } else { 0 };
     let import_bytes = config.settings.run.init_from.as_ref().map_or(0, |_| BUFFER_BYTES as u64);
     let peak = [
         copied_bytes + CHECKPOINT_WRITER_BYTES.min(saved_bytes),
