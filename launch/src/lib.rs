@@ -13,4 +13,4 @@ pub mod signals;
 
 pub use error::Error;
 pub use machine::{CgroupLimits, Machine, available_memory_bytes};
-pub use placement::{CORES_MAX, Placement, ThreadPlan, allowed_cores};
+pub use placement::{CORES_MAX, NumaNode, Placement, ThreadPlan, allowed_cores};

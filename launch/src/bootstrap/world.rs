@@ -7,7 +7,7 @@ use super::group::Group;
 use super::launcher::Launcher;
 use super::options::Options;
 use crate::error::Error;
-use crate::placement::{Placement, RankLocation, ThreadPlan, unused_cores};
+use crate::placement::{NumaNode, Placement, RankLocation, ThreadPlan, unused_cores};
 
 /// A rank that knows the others.
 #[derive(Debug)]
@@ -41,7 +41,8 @@ impl World {
         options: &Options,
     ) -> Result<Self, Error> {
         let rank = collective.rank();
-        let locations = gather_locations(&collective, options)?;
+        let own = RankLocation::of_this_process();
+        let locations = gather_locations(&collective, &own, options)?;
         let placement = Placement::new(rank, &locations);
         let threads = ThreadPlan::of_rank(rank, &locations, options.threads);
         let own_cores = locations[rank].cores.len();
@@ -51,15 +52,41 @@ impl World {
         let hosts = locations.into_iter().map(|location| location.host).collect();
         Ok(Self { collective, placement, hosts, threads, unused_cores })
     }
+
+    /// Chooses the cores of this rank's threads anew, in the NUMA node of what it computes on if
+    /// that is known and the rank may run there. A collective operation; call it before any thread
+    /// is bound to cores.
+    ///
+    /// # Errors
+    /// [`Error::Rendezvous`] when not all ranks arrive before the timeout.
+    pub fn choose_cores_near(
+        &mut self,
+        node: Option<&NumaNode>,
+        options: &Options,
+    ) -> Result<(), Error> {
+        let mut own = RankLocation::of_this_process();
+        if let Some(node) = node {
+            own.cores = node.narrow(own.cores);
+        }
+        let locations = gather_locations(&self.collective, &own, options)?;
+        let threads = ThreadPlan::of_rank(self.placement.rank, &locations, options.threads);
+        let numa_node = node.filter(|node| node.has(&threads.cores)).map(|node| node.number);
+        self.threads = ThreadPlan { numa_node, ..threads };
+        Ok(())
+    }
 }
 
 /// Where every rank is, by rank.
-fn gather_locations(collective: &Group, options: &Options) -> Result<Vec<RankLocation>, Error> {
+fn gather_locations(
+    collective: &Group,
+    own: &RankLocation,
+    options: &Options,
+) -> Result<Vec<RankLocation>, Error> {
     let rank = collective.rank();
     let size = RankLocation::BYTES;
     // After an error the network may still write to this memory: it is then never freed.
     let mut bytes = ManuallyDrop::new(vec![0_u8; collective.world() * size]);
-    RankLocation::of_this_process().encode(&mut bytes[rank * size..(rank + 1) * size]);
+    own.encode(&mut bytes[rank * size..(rank + 1) * size]);
     collective
         .all_gather(&mut bytes, Instant::now() + options.timeout)
         .map_err(|source| Error::Rendezvous { rank, source })?;
@@ -111,5 +138,29 @@ mod tests {
         assert!(worlds.iter().all(|world| world.threads.threads <= expected.threads));
         let threads: usize = worlds.iter().map(|world| world.threads.threads).sum();
         assert!(threads <= allowed_cores().len().max(3), "{threads} threads");
+    }
+
+    #[test]
+    fn ranks_choose_cores_near_what_they_compute_on() {
+        let allowed = allowed_cores();
+        let [first, last] = [allowed[0], allowed[allowed.len() - 1]];
+        let node = |number, core| NumaNode { number, cores: vec![core] };
+        // Each near its own, then one near a node on which no rank may run.
+        for nodes in [[node(0, first), node(1, last)], [node(0, first), node(1, usize::MAX)]] {
+            let ranks = collectives::Threads::group(2).into_iter().zip(nodes.clone());
+            let choose = |(rank, node): (collectives::Threads, NumaNode)| {
+                let mut world = World::rendezvous(rank, &OPTIONS).unwrap();
+                world.choose_cores_near(Some(&node), &OPTIONS).unwrap();
+                world.threads
+            };
+            let ranks: Vec<_> =
+                ranks.map(|rank| std::thread::spawn(move || choose(rank))).collect();
+            for (rank, node) in ranks.into_iter().zip(&nodes) {
+                let threads = rank.join().unwrap();
+                let is_near = allowed.contains(&node.cores[0]);
+                assert_eq!(threads.numa_node, is_near.then_some(node.number));
+                assert_eq!(threads.cores == node.cores, is_near);
+            }
+        }
     }
 }

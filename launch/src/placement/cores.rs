@@ -41,7 +41,7 @@ fn members(set: &CpuSet) -> Vec<usize> {
 }
 
 /// Sorts by physical core: siblings are often numbered half the machine apart.
-fn by_physical_core(mut cores: Vec<usize>, sysfs: &Path) -> Vec<usize> {
+pub(super) fn by_physical_core(mut cores: Vec<usize>, sysfs: &Path) -> Vec<usize> {
     let physical: HashMap<_, _> =
         cores.iter().map(|&core| (core, physical_core(core, sysfs))).collect();
     cores.sort_by_key(|core| (physical[core], *core));

@@ -7,6 +7,7 @@
 mod core_share;
 mod cores;
 mod location;
+mod numa;
 mod thread_plan;
 mod unused_cores;
 
@@ -14,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 pub use cores::{CORES_MAX, allowed_cores};
 pub(crate) use location::RankLocation;
+pub use numa::NumaNode;
 pub use thread_plan::ThreadPlan;
 pub(crate) use unused_cores::unused_cores;
 

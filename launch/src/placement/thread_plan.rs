@@ -3,9 +3,12 @@
 //! Ranks that `mpirun` has bound to cores of their own keep them. Ranks that share the same cores
 //! divide them among each other, so that threads of different ranks do not compete for one core.
 //! Ranks whose cores overlap in part run as many threads as their parts add up to, and pin none.
+//! A rank with a GPU prefers the cores of the GPU's NUMA node, and stays there in any case.
+
+use std::path::Path;
 
 use super::core_share::CoreShare;
-use super::cores::{allowed_cores, bind_current_thread, known_cores};
+use super::cores::{SYSFS, allowed_cores, bind_current_thread, by_physical_core, known_cores};
 use super::location::RankLocation;
 use crate::error::Error;
 use crate::machine::CgroupLimits;
@@ -19,6 +22,8 @@ pub struct ThreadPlan {
     pub cores: Vec<usize>,
     /// Whether no other rank uses `cores`, so that the threads should be pinned to them.
     pub exclusive: bool,
+    /// Number of the GPU's NUMA node, if `cores` are some of that node's.
+    pub numa_node: Option<usize>,
 }
 
 impl ThreadPlan {
@@ -29,7 +34,7 @@ impl ThreadPlan {
     /// When `threads` or `local_world` is 0.
     pub fn of_first_rank(local_world: usize, threads: Option<usize>) -> Self {
         let share = CoreShare { index: 0, count: local_world, overlapping_threads: None };
-        Resources::of_this_process(share, local_world).plan(threads)
+        Resources::of_this_process(allowed_cores(), share, local_world).plan(threads)
     }
 
     /// Of this process among all ranks; `locations` has one entry per rank.
@@ -37,24 +42,32 @@ impl ThreadPlan {
         let own = &locations[rank];
         let local_world = locations.iter().filter(|other| other.node() == own.node()).count();
         let share = CoreShare::new(rank, locations);
-        Resources::of_this_process(share, local_world).plan(threads)
+        let cores = by_physical_core(own.cores.clone(), Path::new(SYSFS));
+        Resources::of_this_process(cores, share, local_world).plan(threads)
+    }
+
+    /// Whether threads may run on `cores` only.
+    pub fn is_bound(&self) -> bool {
+        self.exclusive || self.numa_node.is_some()
     }
 
     /// Binds the current thread, and threads that it starts, to the cores of the plan, if no other
-    /// rank uses them.
+    /// rank uses them or they are near the GPU.
     ///
     /// # Errors
     /// [`Error::System`] when the plan names a core that this process may not use.
     pub fn bind(&self) -> Result<(), Error> {
-        if self.exclusive { bind_current_thread(&self.cores) } else { Ok(()) }
+        if self.is_bound() { bind_current_thread(&self.cores) } else { Ok(()) }
     }
 }
 
 /// What decides a [`ThreadPlan`].
 #[derive(Debug, Clone)]
 struct Resources {
-    /// Logical processors that this process may run on, those of one physical core adjacent.
+    /// Logical processors for this rank, those of one physical core adjacent.
     cores: Vec<usize>,
+    /// Number of those that this process may run on.
+    allowed: usize,
     /// Whether the system reports them; otherwise the cores are a guess, good for a number only.
     cores_known: bool,
     /// Which ranks of this machine may run on exactly the same ones.
@@ -66,9 +79,10 @@ struct Resources {
 }
 
 impl Resources {
-    fn of_this_process(share: CoreShare, local_world: usize) -> Self {
+    fn of_this_process(cores: Vec<usize>, share: CoreShare, local_world: usize) -> Self {
         Self {
-            cores: allowed_cores(),
+            cores,
+            allowed: allowed_cores().len(),
             cores_known: known_cores().is_some(),
             share,
             local_world,
@@ -97,11 +111,11 @@ impl Resources {
             None => self.cores.len() / self.share.count,
         };
         let threads = requested.unwrap_or_else(|| fair.min(self.quota_threads()).max(1));
-        ThreadPlan { threads, cores, exclusive }
+        ThreadPlan { threads, cores, exclusive, numa_node: None }
     }
 
     fn is_within_quota(&self) -> bool {
-        self.quota_cores.is_none_or(|quota| quota >= self.cores.len() as f64)
+        self.quota_cores.is_none_or(|quota| quota >= self.allowed as f64)
     }
 
     fn is_divisible(&self) -> bool {
@@ -131,6 +145,7 @@ mod tests {
     fn resources(cores: usize, index: usize, count: usize) -> Resources {
         Resources {
             cores: (0..cores).collect(),
+            allowed: cores,
             cores_known: true,
             share: CoreShare { index, count, overlapping_threads: None },
             local_world: count,
@@ -154,7 +169,7 @@ mod tests {
     #[test]
     fn more_ranks_than_cores_run_one_thread_each_unpinned() {
         let plan = resources(2, 3, 4).plan(None);
-        assert_eq!(plan, ThreadPlan { threads: 1, cores: vec![0, 1], exclusive: false });
+        assert_eq!((plan.threads, plan.cores, plan.exclusive), (1, vec![0, 1], false));
     }
 
     #[test]
@@ -197,7 +212,7 @@ mod tests {
         let allowed = allowed_cores();
         let cores = vec![allowed[0]];
         let thread = std::thread::spawn(move || {
-            let shared = ThreadPlan { threads: 1, cores, exclusive: false };
+            let shared = ThreadPlan { threads: 1, cores, exclusive: false, numa_node: None };
             shared.bind().unwrap();
             assert_eq!(allowed_cores(), allowed, "threads are not bound to shared cores");
             let own = ThreadPlan { exclusive: true, ..shared };
@@ -205,5 +220,23 @@ mod tests {
             assert_eq!(allowed_cores(), own.cores);
         });
         thread.join().unwrap();
+    }
+
+    #[test]
+    fn shared_cores_near_the_gpu_bind() {
+        let cores = vec![allowed_cores()[0]];
+        let plan = ThreadPlan { threads: 1, cores, exclusive: false, numa_node: Some(0) };
+        let thread = std::thread::spawn(move || {
+            plan.bind().unwrap();
+            assert_eq!(allowed_cores(), plan.cores);
+        });
+        thread.join().unwrap();
+    }
+
+    #[test]
+    fn a_quota_counts_against_all_cores_and_not_those_of_one_numa_node() {
+        let near = Resources { allowed: 128, quota_cores: Some(64.0), ..resources(64, 0, 4) };
+        let plan = near.plan(None);
+        assert_eq!((plan.threads, plan.cores.len(), plan.exclusive), (16, 64, false));
     }
 }

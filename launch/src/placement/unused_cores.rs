@@ -10,6 +10,7 @@ use std::path::Path;
 
 use super::cores::{PhysicalCore, SYSFS, cores_of_parent, physical_core};
 use super::location::RankLocation;
+use super::numa::parse_core_list;
 use crate::machine::CgroupLimits;
 
 /// How many logical processors this rank's launcher may run on and no rank of the machine is bound
@@ -61,14 +62,10 @@ fn cores_of(
     included.flat_map(|location| location.cores.iter().copied()).collect()
 }
 
-/// Processors that the scheduler does not use (kernel parameter `isolcpus`), as in `2-3,8`.
+/// Processors that the scheduler does not use (kernel parameter `isolcpus`).
 fn isolated_cores(sysfs: &Path) -> HashSet<usize> {
     let text = fs::read_to_string(sysfs.join("isolated")).unwrap_or_default();
-    let range = |part: &str| {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        Some(first.parse().ok()?..=last.parse::<usize>().ok()?)
-    };
-    text.trim().split(',').filter_map(range).flatten().collect()
+    parse_core_list(&text).into_iter().collect()
 }
 
 #[cfg(test)]

@@ -29,7 +29,7 @@ pub use measure::Reference;
 pub(crate) use rank_anomalies::rank_anomalies;
 pub use sections::{
     Anomaly, CheckpointSaved, Checkpoints, Clocks, Collectives, Fingerprint, FlopsPerToken,
-    Goodput, MfuMeasured, PhaseSummary, RankRecord, Rate, Reason, Status, StepsSummary,
+    Goodput, MfuMeasured, NumaRecord, PhaseSummary, RankRecord, Rate, Reason, Status, StepsSummary,
     TargetRecord, Transport, WorkloadRecord,
 };
 pub use steps::{

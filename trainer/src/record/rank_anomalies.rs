@@ -9,12 +9,13 @@ use super::sections::{Anomaly, RankRecord};
 /// How many ranks or hosts a text lists; the record has all.
 const LISTED_MAX: usize = 8;
 
-/// Ranks whose matmul kernel is a fallback, or slower than that of other ranks; and hosts on which
-/// the launcher's binding leaves cores unused. At most one anomaly each.
+/// Ranks whose matmul kernel is a fallback, or slower than that of other ranks; hosts on which the
+/// launcher's binding leaves cores unused; and ranks that run far from their GPU. At most one
+/// anomaly each.
 pub(crate) fn rank_anomalies(ranks: &[RankRecord], compute: Compute) -> Vec<Anomaly> {
     let fast = models::fused::full_speed_kernels(compute);
     let anomaly = |text| Anomaly { step: None, rank: None, text };
-    [slow_matmul(ranks, compute, fast), unused_cores(ranks)]
+    [slow_matmul(ranks, compute, fast), unused_cores(ranks), far_from_gpu(ranks)]
         .into_iter()
         .flatten()
         .map(anomaly)
@@ -60,6 +61,21 @@ fn unused_cores(ranks: &[RankRecord]) -> Option<String> {
     ))
 }
 
+fn far_from_gpu(ranks: &[RankRecord]) -> Option<String> {
+    let is_far = |rank: &&RankRecord| rank.numa.is_some_and(|numa| !numa.is_local);
+    let far: Vec<_> = ranks.iter().filter(is_far).map(|rank| rank.rank.to_string()).collect();
+    if far.is_empty() {
+        return None;
+    }
+    let noun = if far.len() == 1 { "rank" } else { "ranks" };
+    Some(format!(
+        "the launcher's binding keeps {noun} {} from the cores near the GPU: copies cross between \
+         NUMA nodes; with `mpirun --bind-to none` (srun: `--cpu-bind=none`) ranks run near their \
+         GPUs",
+        list(&far)
+    ))
+}
+
 fn list(items: &[String]) -> String {
     match items.len().saturating_sub(LISTED_MAX) {
         0 => items.join(", "),
@@ -70,6 +86,7 @@ fn list(items: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::record::NumaRecord;
     use crate::record::tests::finished;
 
     fn ranks(kernels: &[Option<&str>], unused_cores: usize) -> Vec<RankRecord> {
@@ -123,11 +140,22 @@ mod tests {
     }
 
     #[test]
-    fn both_anomalies_are_reported() {
+    fn ranks_far_from_their_gpus_are_named() {
+        let mut three = ranks(&[None, None, None], 0);
+        assert_eq!(far_from_gpu(&three), None, "not known");
+        three[0].numa = Some(NumaRecord { device_node: 0, is_local: true });
+        three[2].numa = Some(NumaRecord { device_node: 1, is_local: false });
+        let text = far_from_gpu(&three).unwrap();
+        assert!(text.contains("keeps rank 2 from the cores near the GPU"), "{text}");
+    }
+
+    #[test]
+    fn all_anomalies_are_reported() {
         let mut record = finished();
         record.ranks[1].matmul_kernel = Some("none".to_owned());
         record.ranks[1].unused_cores = 1;
+        record.ranks[1].numa = Some(NumaRecord { device_node: 0, is_local: false });
         let anomalies = rank_anomalies(&record.ranks[1..], Compute::F32);
-        assert_eq!(anomalies.len(), 2, "{anomalies:?}");
+        assert_eq!(anomalies.len(), 3, "{anomalies:?}");
     }
 }

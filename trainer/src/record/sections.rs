@@ -82,10 +82,21 @@ pub struct RankRecord {
     pub matmul_kernel: Option<String>,
     /// The GPU that it computes on; `null` where the processor does.
     pub device: Option<DeviceProperties>,
+    /// Where that GPU is attached; `null` without one, and where the system does not say.
+    pub numa: Option<NumaRecord>,
     /// Planned peak memory of the host, given whether the ranks of its node share memory.
     pub planned_bytes: u64,
     /// Nanoseconds in each phase over all its steps; `null` until the attempt ends.
     pub phases_ns: Option<PhaseTimes>,
+}
+
+/// The NUMA node of a rank's GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NumaRecord {
+    /// Number of the node.
+    pub device_node: usize,
+    /// Whether the rank's threads run on cores of that node only.
+    pub is_local: bool,
 }
 
 /// Steps of a run on rank 0, without those that a later attempt repeated.

@@ -15,6 +15,7 @@ pub(crate) fn finished() -> Record {
         unused_cores: 0,
         matmul_kernel: Some("avx512f".to_owned()),
         device: None,
+        numa: None,
         planned_bytes: 1 << 30,
         phases_ns: None,
     });

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use launch::ThreadPlan;
+use device::cuda;
 use launch::bootstrap::{self, World};
+use launch::{NumaNode, Placement, ThreadPlan};
 
-use crate::config::Config;
+use crate::config::{self, Config};
 use crate::failure::{ExitCode, Failure, Outcome};
 
 /// Aborts communication after a failure. A rank that fails by itself must not wait for the others,
@@ -35,7 +36,8 @@ pub(super) fn warn_unless_closed(closed: Result<(), collectives::Error>) -> bool
     closed.is_ok()
 }
 
-/// Joins the other ranks.
+/// Joins the other ranks, and chooses the cores of compute threads: near the GPU where one
+/// computes.
 pub(super) fn open_world(config: &Config) -> Outcome<World> {
     let settings = &config.settings;
     let timeout = settings.collectives.deadline;
@@ -45,11 +47,31 @@ pub(super) fn open_world(config: &Config) -> Outcome<World> {
         close_timeout: close_timeout(config),
         threads: Some(settings.run.threads).filter(|&threads| threads > 0),
     };
-    bootstrap::open(&options).map_err(|error| {
+    let open = || {
+        let mut world = bootstrap::open(&options)?;
+        if settings.run.device == config::Device::Cuda {
+            world.choose_cores_near(gpu_node(&world.placement).as_ref(), &options)?;
+        }
+        Ok(world)
+    };
+    open().map_err(|error: launch::Error| {
         let is_peer = error.is_peer_failure();
         let code = if is_peer { ExitCode::PeerLost } else { ExitCode::Environment };
         Failure::new(code, error)
     })
+}
+
+/// The NUMA node of this rank's GPU. `None` where it is not known, or there is no GPU: whoever
+/// opens it says why.
+fn gpu_node(placement: &Placement) -> Option<NumaNode> {
+    let devices = cuda::devices().ok()?;
+    let gpu = &devices[gpu_ordinal(placement, devices.len())];
+    NumaNode::of_pci_device(&gpu.pci_bus_id)
+}
+
+/// Which of the GPUs that this rank sees is its own: each rank of a node takes the next one.
+pub(super) fn gpu_ordinal(placement: &Placement, gpus: usize) -> usize {
+    placement.local_rank % gpus
 }
 
 /// How long leaving waits for ranks that still write their files.
@@ -84,7 +106,8 @@ mod tests {
         let allowed = allowed_cores();
         for exclusive in [false, true] {
             let cores = vec![allowed[0]];
-            let pool = thread_pool(&ThreadPlan { threads: 1, cores, exclusive }).unwrap();
+            let plan = ThreadPlan { threads: 1, cores, exclusive, numa_node: None };
+            let pool = thread_pool(&plan).unwrap();
             let expected = if exclusive { &allowed[..1] } else { &allowed };
             assert_eq!(pool.install(allowed_cores), expected, "exclusive: {exclusive}");
         }

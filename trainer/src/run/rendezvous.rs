@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use device::Device;
 use device::cuda::{Cuda, DeviceProperties};
 use launch::bootstrap::World;
+use launch::{NumaNode, ThreadPlan};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -13,7 +14,7 @@ use super::options::RunOptions;
 use crate::config::Engine;
 use crate::failure::{ExitCode, Failure, Outcome};
 use crate::ranks::Ranks;
-use crate::record::RankRecord;
+use crate::record::{NumaRecord, RankRecord};
 use crate::timing::phase::PhaseTimes;
 
 /// The folder of the run, as prepared by rank 0.
@@ -186,10 +187,11 @@ pub(super) fn gather_ranks(
         rank: placement.rank,
         host: placement.host.clone(),
         pid: std::process::id(),
-        cores: threads.exclusive.then(|| threads.cores.clone()),
+        cores: threads.is_bound().then(|| threads.cores.clone()),
         threads: threads.threads,
         unused_cores: world.unused_cores,
         matmul_kernel: has_own_matmul.then(|| models::fused::matmul_kernel(compute).to_owned()),
+        numa: gpu.as_ref().and_then(|gpu| numa_of(gpu, threads)),
         device: gpu,
         planned_bytes,
         phases_ns,
@@ -199,6 +201,11 @@ pub(super) fn gather_ranks(
     let ranks = ranks_with_storage_timeout(options, world);
     let records = ranks.gather_bytes(&serde_json::to_vec(&own).map_err(internal)?)?;
     records.iter().map(|bytes| serde_json::from_slice(bytes).map_err(internal)).collect()
+}
+
+fn numa_of(gpu: &DeviceProperties, threads: &ThreadPlan) -> Option<NumaRecord> {
+    let NumaNode { number, .. } = NumaNode::of_pci_device(&gpu.pci_bus_id)?;
+    Some(NumaRecord { device_node: number, is_local: threads.numa_node == Some(number) })
 }
 
 fn internal(error: serde_json::Error) -> Failure {

@@ -15,7 +15,7 @@ use super::attempt::{PeriodicEvaluation, Probes, RunningAttempt};
 use super::console::{Console, RunEnd};
 use super::folder::{Folder, Prepared};
 use super::options::RunOptions;
-use super::process::{close_timeout, warn_unless_closed};
+use super::process::{close_timeout, gpu_ordinal, warn_unless_closed};
 use super::rank_backend::RankBackend;
 use super::recorder::{Ending, Measured, Recorder};
 use super::rendezvous::{
@@ -432,11 +432,11 @@ impl Session<'_> {
     }
 }
 
-/// The device of this rank: each rank of a node takes the next one.
+/// The device of this rank.
 fn open_device(config: &Config, placement: &Placement) -> Outcome<Device> {
     if config.settings.run.device == config::Device::Cpu {
         return Ok(Device::Host);
     }
     let devices = cuda::devices()?.len();
-    Ok(Device::Cuda(Cuda::open(placement.local_rank % devices)?))
+    Ok(Device::Cuda(Cuda::open(gpu_ordinal(placement, devices))?))
 }
