@@ -12,7 +12,7 @@ use crate::failure::Outcome;
 use crate::record::StepSample;
 use crate::step::{Evaluation, Requests, StepOutcome, Trainer};
 use crate::telemetry::Telemetry;
-use crate::timing::phase::Phase;
+use crate::timing::phase::{Phase, PhaseTimes, StepTime};
 use crate::timing::probe::MatmulProbe;
 use crate::timing::profile::{Profile, Rates};
 
@@ -46,6 +46,8 @@ pub(super) struct RunningAttempt<'run, 'world> {
     pub(super) stop_conditions: StopConditions,
     /// The first step of this attempt.
     pub(super) first_step: u64,
+    /// The last step, if its time is not known yet: on a device, which nothing waits for.
+    pub(super) untimed: Option<StepSample>,
 }
 
 /// A step and the evaluation after it.
@@ -66,7 +68,9 @@ struct SaveStart {
 impl RunningAttempt<'_, '_> {
     /// Trains until there is a reason to stop, and saves a checkpoint if the end requires one.
     pub(super) fn run(&mut self) -> Outcome<StopReason> {
-        let reason = self.steps()?;
+        let reason = self.steps();
+        self.report_untimed();
+        let reason = reason?;
         let is_due = self.checkpointer.is_due_at_end(self.trainer.completed_steps());
         let saved = match reason {
             StopReason::Requested => {
@@ -153,7 +157,7 @@ impl RunningAttempt<'_, '_> {
         })?;
         let Stepped { outcome, evaluation_loss } = timed.result;
         let communication = outcome.communication;
-        self.telemetry.step(StepSample {
+        let sample = StepSample {
             attempt: self.checkpointer.attempt(),
             step,
             loss: outcome.loss,
@@ -161,14 +165,34 @@ impl RunningAttempt<'_, '_> {
             learning_rate: outcome.learning_rate,
             tokens: self.trainer.batches().tokens_per_step(),
             evaluation_loss,
-            phases: timed.time.phases,
+            phases: PhaseTimes::default(),
             comm_total_ns: communication.total_ns,
             comm_hidden_ns: communication.hidden_ns,
             first_bucket_lead_ns: communication.first_bucket_lead_ns,
             comm_bytes: communication.bytes,
-            wall_ns: timed.time.wall_ns,
-        });
+            wall_ns: 0,
+        };
+        // The time is that of the first one without: this step's, or the one's before.
+        let before = self.untimed.replace(sample);
+        if let Some(time) = timed.time {
+            let timed = before.or_else(|| self.untimed.take());
+            self.report(timed, time);
+        }
         Ok(Stepped { outcome, evaluation_loss })
+    }
+
+    /// Reports the last step if its time was not known.
+    fn report_untimed(&mut self) {
+        if let Some(time) = self.trainer.last_step_time() {
+            let untimed = self.untimed.take();
+            self.report(untimed, time);
+        }
+    }
+
+    fn report(&self, sample: Option<StepSample>, StepTime { phases, wall_ns }: StepTime) {
+        if let Some(sample) = sample {
+            self.telemetry.step(StepSample { phases, wall_ns, ..sample });
+        }
     }
 
     /// Measures the matmul rate after some of the steps, and prints the profile after the profiled
@@ -239,6 +263,7 @@ impl RunningAttempt<'_, '_> {
     fn prepare_save(&mut self) -> Outcome<SaveStart> {
         let step = self.trainer.completed_steps();
         self.trainer.synchronize_weights().map_err(|failure| failure.at_step(step))?;
+        self.report_untimed();
         self.trainer.clock().enter(Phase::Checkpoint);
         let stall_start = Instant::now();
         Ok(SaveStart { stall_start, veto: self.telemetry.sync().err() })

@@ -204,6 +204,7 @@ impl<'run> Session<'run> {
                 is_target_reached,
             },
             first_step: completed_steps + 1,
+            untimed: None,
         };
         // Ranks have opened their steps, and rank 0 has written the record.
         storage_barrier(self.options, self.world)?;

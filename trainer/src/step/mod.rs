@@ -83,13 +83,14 @@ pub struct StepOutcome {
     pub requests: Requests,
 }
 
-/// The result of a step, and its time.
+/// The result of a step, and a time.
 #[derive(Debug)]
 pub struct TimedStep<T> {
     /// What the step returned.
     pub result: T,
-    /// Its time.
-    pub time: StepTime,
+    /// Its time on the host. On a device the time of the step before, unless there is none or
+    /// [`Trainer::last_step_time`] returned it.
+    pub time: Option<StepTime>,
 }
 
 impl Trainer<'_> {
@@ -241,6 +242,11 @@ impl Trainer<'_> {
         self.injector.begin(self.state.progress.step + 1);
         let result = body(self)?;
         Ok(TimedStep { result, time: self.clock.finish_step() })
+    }
+
+    /// The time of the last step, unless it was returned. Waits for the device.
+    pub(crate) fn last_step_time(&mut self) -> Option<StepTime> {
+        self.clock.last_step()
     }
 
     /// Waits until all weights have been gathered. Call it before weights are read outside of a

@@ -162,8 +162,12 @@ impl ArrivingWeights<'_, '_> {
 
     /// Blocks until the device, if one computes, has all weights that were waited for.
     pub(super) fn settle(&mut self) -> Result<(), collectives::Error> {
+        let phase = self.clock.phase();
+        self.clock.enter(Phase::CommExposed);
         let report = &mut |gather: Settled| self.gathers.add(gather.timing, gather.wait_start);
-        self.ranks.collective.settle(self.ranks.timeout, report)
+        self.ranks.collective.settle(self.ranks.timeout, report)?;
+        self.clock.enter(phase);
+        Ok(())
     }
 }
 
@@ -225,7 +229,7 @@ mod tests {
             let waited_ns = wait_start.elapsed().as_nanos() as u64;
             assert_eq!(gathered.host(), [1.0, 1.0, 1.0, 1.0, 2.0, 2.0]);
             assert_eq!(clock.phase(), Phase::Forward, "the wait restores the phase");
-            let phases = clock.finish_step().phases;
+            let phases = clock.finish_step().unwrap().phases;
             assert!(phases.comm_exposed >= waited_ns / 2, "{phases:?}, waited {waited_ns} ns");
             let reported = gathers.take();
             assert!(reported.total_ns > 0 && reported.hidden_ns == 0, "{reported:?}");

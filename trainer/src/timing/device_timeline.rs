@@ -1,61 +1,167 @@
 //! The phases of a step as its device passes them: work is started long before it is done, so the
 //! host's clock at the start says nothing about its time.
+//!
+//! Nothing waits for the device to be timed. The time of a step is read when the next one ends,
+//! which has waited for the device in its vote.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
 
 use device::cuda::{Cuda, Error, Event};
 
-use super::phase::{Phase, PhaseTimes};
+use super::phase::{Phase, PhaseTimes, StepTime};
+
+/// How long the time of the last step is waited for. A device that is stuck must not keep a failed
+/// run from its end.
+const LAST_STEP_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The points on the stream that computes where phases begin.
 #[derive(Debug)]
 pub(super) struct DeviceTimeline {
     device: Cuda,
-    /// Recorded in this order; more are made when a step has more phases than any before.
-    events: Vec<Event>,
-    /// What begins at each recorded event.
-    phases: Vec<Phase>,
+    /// From the start of the oldest step that was not read.
+    marks: VecDeque<Mark>,
+    /// Events that were read, to be recorded again.
+    spare: Vec<Event>,
+    /// The last finished step, until it is read.
+    finished: Option<FinishedStep>,
+}
+
+/// A point on the stream.
+#[derive(Debug)]
+struct Mark {
+    event: Event,
+    /// The phase that begins here; `None` where a pause does, whose time is in no step.
+    begins: Option<Phase>,
+}
+
+/// A step whose end was marked.
+#[derive(Debug)]
+struct FinishedStep {
+    /// Index of the mark at its end, where the next step begins.
+    end: Option<usize>,
+    /// Its time on the host, for a device that fails before it can be read.
+    host: StepTime,
 }
 
 impl DeviceTimeline {
     pub(super) fn new(device: &Cuda) -> Self {
-        Self { device: device.clone(), events: Vec::new(), phases: Vec::new() }
+        let marks = VecDeque::new();
+        Self { device: device.clone(), marks, spare: Vec::new(), finished: None }
     }
 
-    /// Forgets what was recorded: time before this point is in no step.
-    pub(super) fn restart(&mut self, phase: Phase) {
-        self.phases.clear();
-        self.enter(phase);
-    }
-
-    /// A phase begins behind all work that was started so far. An error is one of that work, which
-    /// whoever reads its results is told.
-    pub(super) fn enter(&mut self, phase: Phase) {
-        if self.phases.last() != Some(&phase) && self.record().is_ok() {
-            self.phases.push(phase);
+    /// A phase, or a pause, begins behind all work that was started so far.
+    pub(super) fn enter(&mut self, phase: Option<Phase>) {
+        if self.marks.back().is_none_or(|mark| mark.begins != phase) {
+            self.mark(phase);
         }
     }
 
-    fn record(&mut self) -> Result<(), Error> {
-        if self.events.len() == self.phases.len() {
-            self.events.push(Event::new(&self.device)?);
-        }
-        self.events[self.phases.len()].record(self.device.compute())
+    /// Returns the index of the new mark. `None` is an error of the work before it, which whoever
+    /// reads its results is told.
+    fn mark(&mut self, begins: Option<Phase>) -> Option<usize> {
+        let event = self.record().ok()?;
+        self.marks.push_back(Mark { event, begins });
+        Some(self.marks.len() - 1)
     }
 
-    /// Waits for the device, and returns the time in each phase since the last call or restart. The
-    /// next step begins here.
-    pub(super) fn finish(&mut self) -> PhaseTimes {
-        // The end of the last phase.
-        let end = self.record().and_then(|()| self.events[self.phases.len()].wait());
-        let mut times = PhaseTimes::default();
-        if end.is_ok() {
-            for (index, &phase) in self.phases.iter().enumerate() {
-                let elapsed = self.events[index].elapsed_ns(&self.events[index + 1]);
-                *times.get_mut(phase) += elapsed.unwrap_or(0);
+    fn record(&mut self) -> Result<Event, Error> {
+        let event = self.spare.pop().map_or_else(|| Event::new(&self.device), Ok)?;
+        event.record(self.device.compute())?;
+        Ok(event)
+    }
+
+    /// Ends a step, whose time on the host is `host`, and returns that of the step before unless it
+    /// was read. That step's device time is complete: this one has waited for the device.
+    pub(super) fn finish(&mut self, host: StepTime) -> Option<StepTime> {
+        let before = self.read_finished();
+        let end = self.mark(Some(Phase::Other));
+        self.finished = Some(FinishedStep { end, host });
+        before
+    }
+
+    /// The time of the last finished step, unless it was read. Waits for the device.
+    pub(super) fn last(&mut self) -> Option<StepTime> {
+        let end = self.finished.as_ref()?.end;
+        let deadline = Instant::now() + LAST_STEP_TIMEOUT;
+        while end.is_some_and(|end| matches!(self.marks[end].event.is_complete(), Ok(false))) {
+            if Instant::now() > deadline {
+                let FinishedStep { host, .. } = self.finished.take()?;
+                return Some(host);
             }
-            self.events.swap(0, self.phases.len());
+            std::thread::sleep(Duration::from_micros(50));
         }
-        self.phases.clear();
-        self.phases.push(Phase::Other);
-        times
+        self.read_finished()
+    }
+
+    fn read_finished(&mut self) -> Option<StepTime> {
+        let FinishedStep { end, host } = self.finished.take()?;
+        let Some(end) = end else { return Some(host) };
+        let phases = self.phases_until(end);
+        self.spare.extend(self.marks.drain(..end).map(|mark| mark.event));
+        let phases = phases.unwrap_or(host.phases);
+        Some(StepTime { phases, wall_ns: phases.wall_ns() })
+    }
+
+    /// Time in each phase from the first mark to that of this index.
+    fn phases_until(&self, end: usize) -> Result<PhaseTimes, Error> {
+        let mut times = PhaseTimes::default();
+        for index in 0..end {
+            let Mark { event, begins } = &self.marks[index];
+            if let Some(phase) = *begins {
+                *times.get_mut(phase) += event.elapsed_ns(&self.marks[index + 1].event)?;
+            }
+        }
+        Ok(times)
+    }
+}
+
+#[cfg(test)]
+mod cuda_tests {
+    use device::Device;
+
+    use super::*;
+    use crate::timing::phase::PhaseClock;
+
+    fn clock() -> PhaseClock {
+        PhaseClock::on(&Device::Cuda(Cuda::open(0).unwrap()))
+    }
+
+    /// A step of one phase.
+    fn step(clock: &mut PhaseClock, phase: Phase) -> Option<StepTime> {
+        clock.start_step();
+        clock.enter(phase);
+        std::thread::sleep(Duration::from_millis(2));
+        clock.finish_step()
+    }
+
+    #[test]
+    fn the_time_of_a_step_is_known_when_the_next_one_ends() {
+        let mut clock = clock();
+        assert_eq!(step(&mut clock, Phase::Forward), None, "no step before");
+        let first = step(&mut clock, Phase::Backward).unwrap();
+        assert!(first.phases.forward >= 1_000_000, "{first:?}");
+        assert_eq!((first.phases.backward, first.phases.wall_ns()), (0, first.wall_ns));
+        let second = clock.last_step().unwrap();
+        assert!(second.phases.backward >= 1_000_000, "{second:?}");
+        assert_eq!(second.phases.forward, 0);
+        assert_eq!(clock.last_step(), None, "it was returned");
+        assert_eq!(step(&mut clock, Phase::Data), None, "so was the step before");
+        assert!(clock.last_step().unwrap().phases.data >= 1_000_000);
+    }
+
+    #[test]
+    fn time_in_a_pause_is_in_no_step_and_time_before_it_is_in_the_next() {
+        let mut clock = clock();
+        step(&mut clock, Phase::Forward);
+        clock.enter(Phase::Checkpoint);
+        std::thread::sleep(Duration::from_millis(5));
+        clock.pause();
+        std::thread::sleep(Duration::from_millis(300));
+        let first = step(&mut clock, Phase::Backward).unwrap();
+        assert!(first.phases.forward > 0 && first.phases.checkpoint == 0, "{first:?}");
+        let second = clock.last_step().unwrap();
+        assert!(second.phases.checkpoint >= 4_000_000, "{second:?}");
+        assert!(second.wall_ns < 300_000_000, "{second:?}");
     }
 }

@@ -131,19 +131,6 @@ impl PhaseTimes {
     pub fn step_ns(&self) -> u64 {
         self.wall_ns() - self.checkpoint - self.eval
     }
-
-    /// Times of a device, completed to the host's wall time: what they lack is `other`. What they
-    /// have too much, by the resolution of both clocks, the longest phase gives.
-    fn within(mut self, wall_ns: u64) -> Self {
-        let measured_ns = self.wall_ns();
-        self.other += wall_ns.saturating_sub(measured_ns);
-        let longest = Phase::ALL.into_iter().max_by_key(|&phase| self.get(phase));
-        if let Some(longest) = longest {
-            let longest = self.get_mut(longest);
-            *longest = longest.saturating_sub(measured_ns.saturating_sub(wall_ns));
-        }
-        self
-    }
 }
 
 /// The time of one step.
@@ -151,7 +138,8 @@ impl PhaseTimes {
 pub struct StepTime {
     /// Nanoseconds in each phase.
     pub phases: PhaseTimes,
-    /// Nanoseconds since the end of the last step: the sum of the phases, measured independently.
+    /// Nanoseconds since the end of the last step: the sum of the phases, which the host measures
+    /// independently.
     pub wall_ns: u64,
 }
 
@@ -196,7 +184,8 @@ impl PhaseClock {
         }
     }
 
-    /// The same for steps that a device computes. Finishing a step waits for it.
+    /// The same for steps that a device computes: the device's time counts, and is known when it
+    /// has come to the end of the step.
     pub(crate) fn on(device: &Device) -> Self {
         let timeline = match device {
             Device::Host => None,
@@ -216,7 +205,7 @@ impl PhaseClock {
             let since = self.since.get();
             self.step_since += now.saturating_duration_since(since);
             self.since.set(since.max(now));
-            self.on_device(|device| device.restart(Phase::Other));
+            self.on_device(|device| device.enter(Some(Phase::Other)));
         }
         self.enter_at(Phase::Other, now);
     }
@@ -234,6 +223,7 @@ impl PhaseClock {
 
     fn pause_at(&mut self, now: Instant) {
         self.enter_at(Phase::Other, now);
+        self.on_device(|device| device.enter(None));
         self.running = false;
     }
 
@@ -247,12 +237,19 @@ impl PhaseClock {
         self.phase.get()
     }
 
-    /// Ends the step and returns its times.
-    pub fn finish_step(&mut self) -> StepTime {
-        let Some(device) = &mut self.device else { return self.finish_at(Instant::now()) };
-        let phases = device.get_mut().finish();
-        let StepTime { wall_ns, .. } = self.finish_at(Instant::now());
-        StepTime { phases: phases.within(wall_ns), wall_ns }
+    /// Ends the step. Returns its times on the host, and on a device those of the step before,
+    /// unless there is none or they were returned: nothing waits for the device.
+    pub fn finish_step(&mut self) -> Option<StepTime> {
+        let host = self.finish_at(Instant::now());
+        match &mut self.device {
+            None => Some(host),
+            Some(device) => device.get_mut().finish(host),
+        }
+    }
+
+    /// The times of the last step, unless they were returned. Waits for the device.
+    pub fn last_step(&mut self) -> Option<StepTime> {
+        self.device.as_mut()?.get_mut().last()
     }
 
     fn enter_at(&self, phase: Phase, now: Instant) {
@@ -264,7 +261,7 @@ impl PhaseClock {
             self.spent_ns.set(spent_ns);
             // Never goes back: each nanosecond is counted once.
             self.since.set(since.max(now));
-            self.on_device(|device| device.enter(phase));
+            self.on_device(|device| device.enter(Some(phase)));
         }
         self.phase.set(phase);
     }
@@ -327,7 +324,7 @@ mod tests {
                 clock.enter(phase);
                 std::hint::black_box((0..step * 10).sum::<usize>());
             }
-            let time = clock.finish_step();
+            let time = clock.finish_step().unwrap();
             assert_eq!(time.phases.wall_ns(), time.wall_ns);
             total_ns += time.wall_ns;
             std::hint::black_box((0..1000_usize).sum::<usize>()); // between steps: counted
