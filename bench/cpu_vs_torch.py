@@ -1,10 +1,10 @@
 """Training steps of yardstick and of PyTorch in one run on the same cores.
 
 Both train the same GPT-2 shapes: forward, backward, clipping and AdamW. PyTorch trains on random
-tokens, yardstick on its synthetic stream, without checkpoints, with telemetry. In bf16 PyTorch uses
-autocast, so both have f32 master weights. They run in turn for several rounds; the figure is the
-ratio of median tokens/s to the better of eager and compiled PyTorch (with --all, the smallest ratio
-relative to the goal of its row). Peak memory is the maximum resident set size of the process.
+tokens (bench/torch_gpt.py), yardstick on its synthetic stream, without checkpoints, with telemetry.
+They run in turn for several rounds; the figure is the ratio of median tokens/s to the better of
+eager and compiled PyTorch (with --all, the smallest ratio relative to the goal of its row). Peak
+memory is the maximum resident set size of the process.
 Memory and the share of the matmul rate have goals too: the script prints which goals a row misses,
 and then exits with 1.
 
@@ -19,7 +19,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 
 TOP = pathlib.Path(__file__).resolve().parent.parent
 YARDSTICK = TOP / "target" / "release" / "yardstick"
@@ -40,79 +39,23 @@ WARM_UP, STEPS = 3, 10
 ROUNDS = int(os.environ.get("ROUNDS", "2"))
 
 
-def peer(shape, sequences, tokens, precision, compiled):
-    """Trains with PyTorch, and prints the time of every measured step and the peak memory."""
-    import resource
-
-    import torch
-    from torch import nn
-    from torch.nn import functional as F
-
-    class Block(nn.Module):
-        """A GPT-2 block."""
-
-        def __init__(self, width, heads):
-            super().__init__()
-            self.heads = heads
-            self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-            self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-            self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-        def forward(self, x):
-            b, t, c = x.shape
-            qkv = self.qkv(self.norm1(x)).view(b, t, 3, self.heads, c // self.heads)
-            q, k, v = qkv.permute(2, 0, 3, 1, 4)
-            mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-            x = x + self.out(mixed.transpose(1, 2).reshape(b, t, c))
-            return x + self.down(F.gelu(self.up(self.norm2(x)), approximate="tanh"))
-
-    class Gpt(nn.Module):
-        """GPT-2 with a head tied to the token embedding."""
-
-        def __init__(self, layers, width, heads, vocabulary):
-            super().__init__()
-            self.tokens = nn.Embedding(vocabulary, width)
-            self.positions = nn.Embedding(1024, width)
-            self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
-            self.norm = nn.LayerNorm(width)
-            for parameter in self.parameters():
-                if parameter.dim() == 2:
-                    nn.init.normal_(parameter, std=0.02)
-
-        def forward(self, inputs, targets):
-            x = self.tokens(inputs) + self.positions.weight[: inputs.shape[1]]
-            for block in self.blocks:
-                x = block(x)
-            logits = self.norm(x) @ self.tokens.weight.T
-            return F.cross_entropy(logits.view(-1, logits.shape[-1]), targets.view(-1))
-
-    torch.manual_seed(0)
-    torch.set_num_threads(len(os.sched_getaffinity(0)))
-    model = Gpt(**shape)
-    run = torch.compile(model) if compiled else model
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=6e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True
-    )
-    cast = torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16")
-    times = []
-    for _ in range(WARM_UP + STEPS):
-        batch = torch.randint(shape["vocabulary"], (sequences, tokens + 1))
-        start = time.perf_counter()
-        with cast:
-            loss = run(batch[:, :-1], batch[:, 1:].contiguous())
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        times.append(time.perf_counter() - start)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    print(json.dumps({"step_ms": [1e3 * t for t in times[WARM_UP:]], "peak_bytes": peak}))
-
-
 def torch_round(row, compiled):
     """Runs one process of PyTorch; returns the times of its measured steps and its peak memory."""
-    arguments = [sys.executable, __file__, "--peer", json.dumps([*row[:4], compiled])]
-    done = subprocess.run(arguments, text=True, capture_output=True)
+    shape, sequences, tokens, precision, _ = row
+    job = {
+        **shape,
+        "device": "cpu",
+        "embedding_rows": shape["vocabulary"],
+        "tokens": tokens,
+        "micro_batch": sequences,
+        "accumulation": 1,
+        "precision": precision,
+        "is_compiled": compiled,
+        "warm_up": WARM_UP,
+        "steps": STEPS,
+    }
+    command = [sys.executable, str(TOP / "bench" / "torch_gpt.py"), json.dumps(job)]
+    done = subprocess.run(command, text=True, capture_output=True)
     if done.returncode != 0:
         sys.exit(f"PyTorch failed:\n{done.stderr[-2000:]}")
     found = json.loads(done.stdout.splitlines()[-1])
@@ -191,10 +134,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--all", action="store_true", help="every row")
     parser.add_argument("--row", type=int, default=1, help="one row, from 1")
-    parser.add_argument("--peer", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.peer:
-        return peer(*json.loads(options.peer))
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=TOP, text=True,
                             capture_output=True).stdout.strip()
     print(f"{len(os.sched_getaffinity(0))} cores, {STEPS} steps per round after {WARM_UP}, "

@@ -1,16 +1,20 @@
-"""GPT-2 in PyTorch, as its users train it fast: the peer of bench/gpu_vs_torch.py.
+"""GPT-2 in PyTorch, as its users train it fast: the peer of bench/cpu_vs_torch.py and
+bench/gpu_vs_torch.py.
 
-bf16 by autocast over f32 weights, so weights, gradients and moments are f32 as in yardstick;
-torch.compile; attention by scaled_dot_product_attention; fused AdamW. The vocabulary is padded to a
-multiple of 64, which is faster here. Tokens are random and on the device before the clock starts.
+AdamW is fused, attention is scaled_dot_product_attention. In bf16 autocast runs over f32 weights, so
+weights, gradients and moments are f32 as in yardstick. Tokens are random, and there before the clock
+starts.
 
     torch_gpt.py JSON
 
-JSON is an object with device, layers, width, heads, vocabulary, tokens, micro_batch, accumulation,
-warm_up and steps. Prints a line of JSON: the seconds of all measured steps and the last loss.
+JSON is an object with device, layers, width, heads, vocabulary, embedding_rows, tokens, micro_batch,
+accumulation, precision, is_compiled, warm_up and steps. Prints a line of JSON: the seconds of all
+measured steps, on the CPU the milliseconds of each and the peak memory, and the last loss.
 """
 
 import json
+import os
+import resource
 import sys
 import time
 
@@ -41,10 +45,9 @@ class Block(nn.Module):
 class Gpt(nn.Module):
     """GPT-2 with a head tied to the token embedding."""
 
-    def __init__(self, layers, width, heads, vocabulary, tokens):
+    def __init__(self, layers, width, heads, embedding_rows, tokens):
         super().__init__()
-        rows = -(-vocabulary // 64) * 64
-        self.tokens = nn.Embedding(rows, width)
+        self.tokens = nn.Embedding(embedding_rows, width)
         self.positions = nn.Embedding(tokens, width)
         self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
@@ -61,23 +64,27 @@ class Gpt(nn.Module):
 
 
 def train(job):
-    """Trains; returns the seconds of all measured steps, and the last loss."""
+    """Trains; returns what is printed."""
     device = torch.device(job["device"])
+    is_cpu = device.type == "cpu"
     torch.manual_seed(0)
-    shape = {key: job[key] for key in ("layers", "width", "heads", "vocabulary", "tokens")}
+    if is_cpu:
+        torch.set_num_threads(len(os.sched_getaffinity(0)))
+    shape = {key: job[key] for key in ("layers", "width", "heads", "embedding_rows", "tokens")}
     with device:
         model = Gpt(**shape)
-    run = torch.compile(model)
+    run = torch.compile(model) if job["is_compiled"] else model
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=6e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True
     )
     count = job["accumulation"]
     size = (count, job["micro_batch"], job["tokens"] + 1)
     batches = torch.randint(job["vocabulary"], size, device=device)
+    is_bf16 = job["precision"] == "bf16"
 
     def step():
         for batch in batches:
-            with torch.autocast(device.type, torch.bfloat16):
+            with torch.autocast(device.type, torch.bfloat16, enabled=is_bf16):
                 loss = run(batch[:, :-1], batch[:, 1:].contiguous())
             (loss / count).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -86,16 +93,22 @@ def train(job):
         return loss
 
     def seconds():
-        if device.type == "cuda":
+        if not is_cpu:
             torch.cuda.synchronize()
         return time.perf_counter()
 
     for _ in range(job["warm_up"]):
         step()
-    start = seconds()
+    ends = [seconds()]
     for _ in range(job["steps"]):
         loss = step()
-    return {"seconds": seconds() - start, "loss": loss.item()}
+        if is_cpu:  # a GPU is not waited for between steps
+            ends.append(seconds())
+    found = {"seconds": seconds() - ends[0], "loss": loss.item()}
+    if is_cpu:
+        found["step_ms"] = [1e3 * (end - start) for start, end in zip(ends, ends[1:])]
+        found["peak_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return found
 
 
 if __name__ == "__main__":
