@@ -11,6 +11,8 @@ mod rendezvous;
 mod session;
 mod stop;
 
+use std::mem::ManuallyDrop;
+
 use launch::signals::SignalFlags;
 
 pub(crate) use folder::Folder;
@@ -40,9 +42,11 @@ pub(crate) fn run(options: &RunOptions) -> Outcome<Exit> {
         SignalFlags::install().map_err(|error| Failure::new(ExitCode::Internal, error))?;
     let world = process::open_world(config)?;
     let train = || {
-        let session = Session::new(options, &world, &signals, last_step)?;
+        // Not dropped after a failure: to free what a device or a network still uses may hang, and
+        // the process ends now.
+        let session = ManuallyDrop::new(Session::new(options, &world, &signals, last_step)?);
         let code = session.train()?;
-        Ok((code, session.close()))
+        Ok((code, ManuallyDrop::into_inner(session).close()))
     };
     let trained = process::thread_pool(&world.threads).and_then(|pool| pool.install(train));
     match trained {

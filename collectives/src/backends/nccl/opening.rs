@@ -50,7 +50,8 @@ pub(super) fn open(
                 }
                 NotReady::Failed(status @ Status::REMOTE_ERROR) => {
                     let text = communicator.text(status);
-                    Error::Nccl { operation: "ncclCommInitRankConfig".to_owned(), rank, text }
+                    let operation = "ncclCommInitRankConfig".to_owned();
+                    Error::Nccl { operation, position: None, rank, text, peers: Vec::new() }
                 }
                 NotReady::Failed(status) => start(communicator.text(status)),
             };
