@@ -10,7 +10,8 @@
 //! is fastest: on MPI, memory that the ranks of a node share.
 //!
 //! Backends: [`Single`] (one rank), [`Threads`] (several ranks in one process, for tests), with
-//! feature `mpi` `Mpi`, and over one of them [`Nccl`] for memory of CUDA devices. [`contract`] has
+//! feature `mpi` `Mpi`, and over one of them [`Nccl`] for memory of CUDA devices. [`transports`] reads
+//! from NCCL's log what it chose for each pair of ranks. [`contract`] has
 //! functions that check what they all promise. How to add a backend is said in
 //! `src/backends/mod.rs`.
 
@@ -20,11 +21,12 @@ mod core;
 #[cfg(feature = "mpi")]
 mod shm;
 mod stages;
+pub mod transports;
 
 pub use backends::footprint::Footprint;
 #[cfg(feature = "mpi")]
 pub use backends::mpi::{Mpi, MpiOptions};
-pub use backends::nccl::Nccl;
+pub use backends::nccl::{LogSettings, Nccl, Variable};
 pub use backends::single::Single;
 pub use backends::threads::Threads;
 pub use core::bucket::{Bucket, BucketPlan};
