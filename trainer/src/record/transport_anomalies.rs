@@ -28,9 +28,8 @@ fn unknown(gaps: &[Option<String>]) -> Option<String> {
         }
     }
     let of_reason = |(reason, with): (&&str, &Vec<String>)| {
-        let all = if with.len() == gaps.len() { "all ".to_owned() } else { String::new() };
-        let which = if all.is_empty() { format!(" {}", list(with)) } else { String::new() };
-        format!("{all}ranks{which}: {reason}")
+        let which = if with.len() == gaps.len() { "all ranks".to_owned() } else { named(with) };
+        format!("{which}: {reason}")
     };
     let texts: Vec<_> = reasons.iter().map(of_reason).collect();
     (!texts.is_empty()).then(|| {
@@ -49,17 +48,22 @@ struct HostEnds {
 impl HostEnds {
     fn text(&self, host: &str) -> String {
         let Self { sends, receives } = self;
-        let (what, ranks) = match (sends.is_empty(), receives.is_empty()) {
-            (false, false) if sends == receives => ("sends and receives", list(sends)),
+        let without = |what: &str, ranks| format!("{what} without it ({})", named(ranks));
+        let text = match (sends.is_empty(), receives.is_empty()) {
+            (false, false) if sends == receives => without("sends and receives", sends),
             (false, false) => {
-                let text = format!("{host} sends without it (ranks {})", list(sends));
-                return format!("{text} and receives without it (ranks {})", list(receives));
+                format!("{} and {}", without("sends", sends), without("receives", receives))
             }
-            (false, true) => ("sends", list(sends)),
-            (true, _) => ("receives", list(receives)),
+            (false, true) => without("sends", sends),
+            (true, _) => without("receives", receives),
         };
-        format!("{host} {what} without it (ranks {ranks})")
+        format!("{host} {text}")
     }
+}
+
+/// `rank 3`, or `ranks 2, 3`.
+fn named(ranks: &[String]) -> String {
+    format!("{} {}", if ranks.len() == 1 { "rank" } else { "ranks" }, list(ranks))
 }
 
 fn without_gdr(ends: &[EndWithoutGdr], ranks: &[RankRecord]) -> Option<String> {
@@ -119,12 +123,12 @@ mod tests {
         let none = [const { None }; 4];
         assert_eq!(transport_anomalies(&ring(&[]), &none, &ranks()), [], "on everywhere");
         assert_eq!(transport_anomalies(&[], &none, &ranks()), [], "no pairs");
-        assert_text(&["receive 1"], "node-a receives without it (ranks 1)");
+        assert_text(&["receive 1"], "node-a receives without it (rank 1)");
         let node_b = ["send 2", "send 3", "receive 2", "receive 3"];
         assert_text(&node_b, "node-b sends and receives without it (ranks 2, 3)");
         assert_text(
             &["send 0", "receive 2", "receive 3", "send 2"],
-            "node-a sends without it (ranks 0), node-b sends without it (ranks 2) and receives \
+            "node-a sends without it (rank 0), node-b sends without it (rank 2) and receives \
              without it (ranks 2, 3)",
         );
     }
@@ -139,6 +143,6 @@ mod tests {
         let start = "transports are not known and count as without GPUDirect RDMA: ";
         assert_eq!(text(&[Some("hidden"); 2]), Some(format!("{start}all ranks: hidden")));
         let mixed = text(&[Some("b"), None, Some("a"), Some("b")]);
-        assert_eq!(mixed, Some(format!("{start}ranks 2: a; ranks 0, 3: b")));
+        assert_eq!(mixed, Some(format!("{start}rank 2: a; ranks 0, 3: b")));
     }
 }
