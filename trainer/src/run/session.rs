@@ -330,8 +330,8 @@ impl<'run> Session<'run> {
         }
         if let Some(path) = self.nccl_log.redirected_to() {
             let path = path.display();
-            self.console()
-                .note(format!("NCCL_DEBUG: rank 0's log is {path}; NCCL_DEBUG_FILE names another"));
+            let text = "NCCL_DEBUG is set without NCCL_DEBUG_FILE: NCCL of rank 0 logs to";
+            self.console().note(format!("{text} {path}"));
         }
         let ranks = ranks_with_storage_timeout(self.options, self.world);
         Some(TransportProbe { log: self.nccl_log, ranks })
