@@ -10,10 +10,12 @@
 //! is fastest: on MPI, memory that the ranks of a node share.
 //!
 //! Backends: [`Single`] (one rank), [`Threads`] (several ranks in one process, for tests), with
-//! feature `mpi` `Mpi`, and over one of them [`Nccl`] for memory of CUDA devices. [`transports`] reads
-//! from NCCL's log what it chose for each pair of ranks. [`contract`] has
+//! feature `mpi` `Mpi`, and over one of them [`Nccl`] for memory of CUDA devices. [`contract`] has
 //! functions that check what they all promise. How to add a backend is said in
 //! `src/backends/mod.rs`.
+//!
+//! [`transports`] reads from NCCL's log what it chose for each pair of ranks, and [`LogSettings`]
+//! decides what that log has.
 
 mod backends;
 pub mod contract;

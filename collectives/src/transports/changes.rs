@@ -40,7 +40,8 @@ pub enum ChangeKind {
 /// let line = "NCCL INFO Channel 00 : 0[0] -> 1[1] via SHM/direct";
 /// let before = transports(Log::parse(line).ends());
 /// let after = transports(Log::parse(&line.replace("SHM/direct", "P2P/IPC")).ends());
-/// assert_eq!(changes(&before, &after)[0].to_string(), "SHM/direct is P2P/IPC now in 1 pair (0 -> 1)");
+/// let change = changes(&before, &after)[0].to_string();
+/// assert_eq!(change, "SHM/direct is P2P/IPC now in 1 pair (0 -> 1)");
 /// ```
 pub fn changes(before: &[Transport], after: &[Transport]) -> Vec<Change> {
     let mut pairs: BTreeMap<(usize, usize), [Option<&Transport>; 2]> = BTreeMap::new();

@@ -17,8 +17,8 @@ pub struct EndWithoutGdr {
     pub network: String,
 }
 
-/// All such ends, in the order of ranks; none where GPUDirect RDMA is on in both directions of every
-/// pair that needs it. A pair that is in no log is not among them.
+/// All such ends, in the order of ranks; none where GPUDirect RDMA is on in both directions of
+/// every pair that needs it. A pair that is in no log is not among them.
 pub fn ends_without_gdr(transports: &[Transport]) -> Vec<EndWithoutGdr> {
     let mut ends = BTreeMap::new();
     for Transport { from, to, name, send, receive, .. } in transports {

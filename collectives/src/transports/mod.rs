@@ -5,8 +5,8 @@
 //! ```text
 //! node-a:71:90 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM/read
 //! node-a:71:90 [0] NCCL INFO Channel 00 : 0[0] -> 1[1] via SHM/direct
-//! node-a:72:91 [1] NCCL INFO Channel 00/0 : 1[1] -> 2[0] [send] via NET/IB/0/GDRDMA
-//! node-b:55:74 [0] NCCL INFO Channel 00/0 : 1[1] -> 2[0] [receive] via NET/IB/0(3)/GDRDMA(PCI)/Shared
+//! node-a:72:91 [1] NCCL INFO Channel 00/0 : 1[1] -> 2[0] [send] via NET/IB/0(0)/GDRDMA
+//! node-b:55:74 [0] NCCL INFO Channel 00/0 : 1[1] -> 2[0] [receive] via NET/IB/0/GDRDMA/Shared
 //! ```
 //!
 //! - `1[1] -> 2[0]` are ranks, with the device's number on its node (its bus id before 2.17).
@@ -14,7 +14,8 @@
 //! - P2P and SHM are logged by the sender. Over the network both ends log: the sender `[send]`, the
 //!   receiver `[receive]`. Each end decides by itself whether its NIC reaches its GPU's memory.
 //! - After the network's name (a plugin's may have spaces) follow the NIC's number, in parentheses
-//!   the rank whose NIC it is, if another's, and `/GDRDMA` if GPUDirect RDMA is on.
+//!   the rank whose NIC it is, if another's, and `/GDRDMA` or `/GDRDMA(PCI)` if GPUDirect RDMA is
+//!   on.
 //! - Lines of `CollNet` and `NVLS` are of sums in a switch: they have no pairs and are not read.
 //!   NCCL connects rings beside them, whose lines are.
 //!

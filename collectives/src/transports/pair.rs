@@ -15,8 +15,8 @@ pub struct Transport {
     pub from: usize,
     /// The rank that receives.
     pub to: usize,
-    /// As the library names it: `P2P/CUMEM/read`, `SHM/direct`, `NET/IB`. Where channels differ, all
-    /// of their names with ` + ` between them.
+    /// As the library names it: `P2P/CUMEM/read`, `SHM/direct`, `NET/IB`. Where channels differ,
+    /// all of their names with ` + ` between them.
     pub name: String,
     /// Number of channels.
     pub channels: usize,

@@ -105,6 +105,7 @@ fn ranks_that_log_nothing_have_no_gdr() {
     let whole = Log::parse(FULL);
     let parts: Vec<_> = (0..4).flat_map(|rank| whole.ends_of(rank)).collect();
     assert_eq!(transports(parts), parsed(FULL), "all ranks read the same file");
+    assert!(whole.ends_of(1).iter().all(|end| end.rank() == 1), "of which each takes its own");
 }
 
 /// One channel of one end decides.

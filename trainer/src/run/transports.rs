@@ -1,5 +1,5 @@
-//! What the ranks know of the transports between them: each reads NCCL's log of its own process, and
-//! all learn what the others have found.
+//! What the ranks know of the transports between them: each reads NCCL's log of its own process,
+//! and all learn what the others have found.
 
 use collectives::transports::PairEnd;
 use serde::{Deserialize, Serialize};

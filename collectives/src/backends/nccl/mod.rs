@@ -2,8 +2,8 @@
 //!
 //! `opening` connects the ranks; `backend` implements the contract; `operations` has the events of
 //! operations in flight; `device_clock` turns events into times of the host; `roll_call` finds out
-//! which peers are gone. `library` and `communicator` are NCCL's interface, `log_settings` what decides
-//! about its log.
+//! which peers are gone. `library` and `communicator` are NCCL's interface, and `log_settings` what
+//! decides about its log.
 
 mod backend;
 mod communicator;
