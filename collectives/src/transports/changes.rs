@@ -13,8 +13,8 @@ const LISTED_MAX: usize = 4;
 pub struct Change {
     /// What changed.
     pub kind: ChangeKind,
-    /// The pairs, each from a rank to another, in the order of ranks.
-    pub pairs: Vec<(usize, usize)>,
+    /// The pairs, each from a rank to another or to a switch, in the order of ranks.
+    pub pairs: Vec<(usize, Option<usize>)>,
 }
 
 /// What changed in a pair of ranks.
@@ -44,14 +44,14 @@ pub enum ChangeKind {
 /// assert_eq!(change, "SHM/direct is P2P/IPC now in 1 pair (0 -> 1)");
 /// ```
 pub fn changes(before: &[Transport], after: &[Transport]) -> Vec<Change> {
-    let mut pairs: BTreeMap<(usize, usize), [Option<&Transport>; 2]> = BTreeMap::new();
+    let mut pairs: BTreeMap<(usize, Option<usize>), [Option<&Transport>; 2]> = BTreeMap::new();
     for (index, run) in [before, after].into_iter().enumerate() {
         for transport in run {
             let pair = pairs.entry((transport.from, transport.to)).or_default();
             pair[index] = Some(transport);
         }
     }
-    let mut changes: BTreeMap<ChangeKind, Vec<(usize, usize)>> = BTreeMap::new();
+    let mut changes: BTreeMap<ChangeKind, Vec<(usize, Option<usize>)>> = BTreeMap::new();
     for (pair, [before, after]) in pairs {
         for kind in changes_of(before, after) {
             changes.entry(kind).or_default().push(pair);
@@ -90,10 +90,15 @@ impl fmt::Display for Change {
         let count = self.pairs.len();
         let noun = if count == 1 { "pair" } else { "pairs" };
         let listed = self.pairs.iter().take(LISTED_MAX);
-        let listed: Vec<_> = listed.map(|(from, to)| format!("{from} -> {to}")).collect();
+        let listed: Vec<_> = listed.map(pair_text).collect();
         let more = if count > LISTED_MAX { ", ..." } else { "" };
         write!(formatter, " in {count} {noun} ({}{more})", listed.join(", "))
     }
+}
+
+fn pair_text((from, to): &(usize, Option<usize>)) -> String {
+    let to = to.map_or("switch".to_owned(), |to| to.to_string());
+    format!("{from} -> {to}")
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::NETWORK;
+use super::{NETWORKS, is_network};
 
 /// Which end of a connection a line is about, and was logged by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -23,8 +23,8 @@ pub struct Channel(pub u16, pub u16);
 pub struct Connection {
     /// The rank that sends.
     pub from: usize,
-    /// The rank that receives.
-    pub to: usize,
+    /// The rank that receives; `None` where a switch sums, and both ends are of `from`.
+    pub to: Option<usize>,
     /// The end that logged it.
     pub side: Side,
     /// The channel.
@@ -45,18 +45,26 @@ impl Connection {
     /// # use yardstick_collectives::transports::{Connection, Side};
     /// let text = "Channel 00/0 : 1[1] -> 2[0] [send] via NET/IB/0/GDRDMA";
     /// let connection = Connection::parse(text).unwrap();
-    /// assert_eq!((connection.from, connection.to, connection.side), (1, 2, Side::Send));
+    /// assert_eq!((connection.from, connection.to, connection.side), (1, Some(2), Side::Send));
     /// assert!(connection.name == "NET/IB" && connection.has_gdr);
     /// ```
     pub fn parse(message: &str) -> Option<Self> {
-        let (channel, ranks) = message.strip_prefix("Channel ")?.split_once(" : ")?;
-        let (from, ranks) = rank(ranks)?;
-        let (to, rest) = rank(ranks.strip_prefix(" -> ")?)?;
-        let (side, path) = rest.trim_end().split_once("via ")?;
+        let (kind, rest) = message.split_once(' ')?;
+        let (channel, rest) = rest.split_once(" : ")?;
+        let (ranks, path) = rest.trim_end().split_once(" via ")?;
         let Path { name, nic, has_gdr } = Path::parse(path)?;
-        let side = match (side, name.starts_with(NETWORK)) {
-            (" [send] ", true) | (" ", false) => Side::Send,
-            (" [receive] ", true) => Side::Receive,
+        let (ranks, side) = match ranks.rsplit_once(' ') {
+            Some((ranks, "[send]")) if is_network(&name) => (ranks, Side::Send),
+            Some((ranks, "[receive]")) if is_network(&name) => (ranks, Side::Receive),
+            _ if is_network(&name) => return None,
+            _ => (ranks, Side::Send),
+        };
+        let (from, to) = match kind {
+            "Channel" => {
+                let (from, to) = ranks.split_once(" -> ")?;
+                (rank(from)?, Some(rank(to)?))
+            }
+            "CollNet" => (ranks.parse().ok()?, None),
             _ => return None,
         };
         Some(Self { from, to, side, channel: Channel::parse(channel)?, name, nic, has_gdr })
@@ -64,7 +72,7 @@ impl Connection {
 
     /// Whether it is over a network, where GPUDirect RDMA matters.
     pub fn is_network(&self) -> bool {
-        self.name.starts_with(NETWORK)
+        is_network(&self.name)
     }
 }
 
@@ -76,12 +84,11 @@ impl Channel {
     }
 }
 
-/// `12[4]`, or `12[1a000]` with the bus id of its device, and what follows it.
-fn rank(text: &str) -> Option<(usize, &str)> {
-    let (number, rest) = text.split_once('[')?;
-    let (device, rest) = rest.split_once(']')?;
+/// `12[4]`, or `12[1a000]` with the bus id of its device.
+fn rank(text: &str) -> Option<usize> {
+    let (number, device) = text.strip_suffix(']')?.split_once('[')?;
     let is_device = !device.is_empty() && device.bytes().all(|byte| byte.is_ascii_hexdigit());
-    is_device.then_some((number.parse().ok()?, rest))
+    number.parse().ok().filter(|_| is_device)
 }
 
 /// What follows `via`.
@@ -93,17 +100,19 @@ struct Path {
 
 impl Path {
     fn parse(text: &str) -> Option<Self> {
-        match text.strip_prefix(NETWORK) {
-            Some(network) => Self::of_network(network),
-            None => Self::of_node(text),
+        for network in NETWORKS {
+            if let Some(rest) = text.strip_prefix(network) {
+                return Self::of_network(network, rest);
+            }
         }
+        Self::of_node(text)
     }
 
     /// `IB/0(7)/GDRDMA(PCI)/Shared`. Where anything but that follows the name, the line is damaged
     /// and shows only that the network is used.
-    fn of_network(text: &str) -> Option<Self> {
+    fn of_network(network: &str, text: &str) -> Option<Self> {
         let mut parts = text.split('/');
-        let name = format!("{NETWORK}{}", parts.next().filter(|name| is_name(name))?);
+        let name = format!("{network}{}", parts.next().filter(|name| is_name(name))?);
         let nic = parts.next().and_then(nic_number);
         let flags: Vec<&str> = parts.collect();
         let is_intact = nic.is_some()

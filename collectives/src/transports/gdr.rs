@@ -22,7 +22,8 @@ pub struct EndWithoutGdr {
 pub fn ends_without_gdr(transports: &[Transport]) -> Vec<EndWithoutGdr> {
     let mut ends = BTreeMap::new();
     for Transport { from, to, name, send, receive, .. } in transports {
-        for (rank, side, end) in [(*from, Side::Send, send), (*to, Side::Receive, receive)] {
+        let receiver = to.unwrap_or(*from);
+        for (rank, side, end) in [(*from, Side::Send, send), (receiver, Side::Receive, receive)] {
             if end.as_ref().is_some_and(|end| !end.gdr) {
                 ends.insert((rank, side), name.clone());
             }

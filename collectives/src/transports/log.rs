@@ -10,6 +10,9 @@ use super::nics::NicNames;
 /// Before the text of each line of level INFO.
 const MARK: &str = "NCCL INFO ";
 
+/// Start of the line of a process whose ranks are summed by the switch of their NVLinks.
+const NVLS: &str = "NVLS comm ";
+
 /// What a log says about transports: of one rank, or of several that write to one file.
 ///
 /// ```
@@ -20,8 +23,9 @@ const MARK: &str = "NCCL INFO ";
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Log {
-    connections: BTreeMap<(usize, usize, Side), Vec<Connection>>,
+    connections: BTreeMap<(usize, Option<usize>, Side), Vec<Connection>>,
     nics: NicNames,
+    uses_nvls: bool,
 }
 
 /// One end of the connections from one rank to another.
@@ -29,8 +33,8 @@ pub struct Log {
 pub struct PairEnd {
     /// The rank that sends.
     pub from: usize,
-    /// The rank that receives.
-    pub to: usize,
+    /// The rank that receives; `None` for the switch, of which both ends are of `from`.
+    pub to: Option<usize>,
     /// Which end.
     pub side: Side,
     /// The names of its transports, as a rule one.
@@ -58,6 +62,7 @@ impl Log {
     pub fn add(&mut self, line: &str) {
         for message in line.split(MARK).skip(1) {
             self.nics.add(message);
+            self.uses_nvls |= message.starts_with(NVLS);
             if let Some(connection) = Connection::parse(message) {
                 let Connection { from, to, side, .. } = connection;
                 self.connections.entry((from, to, side)).or_default().push(connection);
@@ -65,15 +70,19 @@ impl Log {
         }
     }
 
-    /// All ends that it has evidence of.
+    /// All ends that it has evidence of. Lines of NVLS do not tell the rank.
     pub fn ends(&self) -> Vec<PairEnd> {
         self.connections.values().map(|end| self.end(end)).collect()
     }
 
-    /// Those of one rank: of other ranks, their own logs decide.
+    /// Those of one rank, in the log of its process: of other ranks, their own logs decide.
     pub fn ends_of(&self, rank: usize) -> Vec<PairEnd> {
         let mut ends = self.ends();
         ends.retain(|end| end.rank() == rank);
+        if self.uses_nvls {
+            let names = BTreeSet::from(["NVLS".to_owned()]);
+            ends.push(PairEnd { names, ..PairEnd::new(rank, None, Side::Send) });
+        }
         ends
     }
 
@@ -97,7 +106,7 @@ impl Log {
 
 impl PairEnd {
     /// An end without any evidence.
-    pub(super) fn new(from: usize, to: usize, side: Side) -> Self {
+    pub(super) fn new(from: usize, to: Option<usize>, side: Side) -> Self {
         let names = BTreeSet::new();
         let nics = BTreeSet::new();
         let [local, with_gdr, without_gdr] = [const { BTreeSet::new() }; 3];
@@ -108,7 +117,7 @@ impl PairEnd {
     pub fn rank(&self) -> usize {
         match self.side {
             Side::Send => self.from,
-            Side::Receive => self.to,
+            Side::Receive => self.to.unwrap_or(self.from),
         }
     }
 

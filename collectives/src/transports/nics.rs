@@ -19,7 +19,7 @@ impl NicNames {
     /// ```
     pub(super) fn add(&mut self, message: &str) {
         let Some((network, text)) = message.split_once(" : ") else { return };
-        if !network.starts_with(super::NETWORK) {
+        if !super::is_network(network) {
             return;
         }
         if let Some(list) = text.strip_prefix("Using ") {
@@ -55,6 +55,8 @@ impl NicNames {
 
     /// The name of a NIC, or its number where the log does not name it.
     pub(super) fn name(&self, network: &str, number: u32) -> String {
+        // A switch that sums is reached by the same NICs, of which only InfiniBand has any.
+        let network = if network.starts_with("COLLNET/") { "NET/IB" } else { network };
         let name = self.names.get(&(network.to_owned(), number));
         name.cloned().unwrap_or_else(|| number.to_string())
     }

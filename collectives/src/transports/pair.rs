@@ -4,21 +4,21 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::NETWORK;
 use super::connection::{Channel, Side};
+use super::is_network;
 use super::log::PairEnd;
 
-/// How one rank sends to another.
+/// How one rank sends to another, or how a switch sums what several ranks send to it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Transport {
     /// The rank that sends.
     pub from: usize,
-    /// The rank that receives.
-    pub to: usize,
-    /// As the library names it: `P2P/CUMEM/read`, `SHM/direct`, `NET/IB`. Where channels differ,
-    /// all of their names with ` + ` between them.
+    /// The rank that receives; `null` is the switch, which also sends back to `from`.
+    pub to: Option<usize>,
+    /// As the library names it: `P2P/CUMEM/read`, `SHM/direct`, `NET/IB`, and for a switch `NVLS`
+    /// or `COLLNET/SHARP`. Where channels differ, all of their names with ` + ` between them.
     pub name: String,
-    /// Number of channels.
+    /// Number of channels; 0 for NVLS, which logs none.
     pub channels: usize,
     /// The sender's end; `null` within a node.
     pub send: Option<NetworkEnd>,
@@ -51,7 +51,7 @@ impl Transport {
 /// The transport of every pair that is in a log, in the order of ranks. Each end may be in several
 /// logs, or in none.
 pub fn transports(ends: impl IntoIterator<Item = PairEnd>) -> Vec<Transport> {
-    let mut pairs: BTreeMap<(usize, usize), Pair> = BTreeMap::new();
+    let mut pairs: BTreeMap<(usize, Option<usize>), Pair> = BTreeMap::new();
     for end in ends {
         let PairEnd { from, to, side, .. } = end;
         let pair = pairs.entry((from, to)).or_insert_with(|| Pair::new(from, to));
@@ -70,14 +70,14 @@ struct Pair {
 }
 
 impl Pair {
-    fn new(from: usize, to: usize) -> Self {
+    fn new(from: usize, to: Option<usize>) -> Self {
         let [send, receive] = [Side::Send, Side::Receive].map(|side| PairEnd::new(from, to, side));
         Self { send, receive }
     }
 
     fn transport(&self) -> Transport {
         let names: BTreeSet<_> = self.send.names.union(&self.receive.names).cloned().collect();
-        let is_network = names.iter().any(|name| name.starts_with(NETWORK));
+        let is_network = names.iter().any(|name| is_network(name));
         let network = self.network_channels();
         let end = |end: &PairEnd| NetworkEnd {
             nics: end.nics.iter().cloned().collect(),

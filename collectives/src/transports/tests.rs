@@ -7,6 +7,7 @@ const RECEIVES_WITHOUT: &str = include_str!("fixtures/receives-without-2.27.log"
 const NODE_B_WITHOUT: &str = include_str!("fixtures/node-b-without-2.18.log");
 const SOCKETS: &str = include_str!("fixtures/sockets-2.21.log");
 const NOTHING: &str = include_str!("fixtures/nothing.log");
+const SWITCHES: &str = include_str!("fixtures/switches-2.28.log");
 const DAMAGED: &str = include_str!("fixtures/damaged.log");
 
 fn parsed(text: &str) -> Vec<Transport> {
@@ -14,7 +15,7 @@ fn parsed(text: &str) -> Vec<Transport> {
 }
 
 fn pair(transports: &[Transport], from: usize, to: usize) -> &Transport {
-    let is_pair = |pair: &&Transport| (pair.from, pair.to) == (from, to);
+    let is_pair = |pair: &&Transport| (pair.from, pair.to) == (from, Some(to));
     transports.iter().find(is_pair).expect("a pair of the log")
 }
 
@@ -28,12 +29,12 @@ fn gdr(pair: &Transport) -> Option<[bool; 2]> {
 fn assert_pairs(transports: &[Transport], local: &str, network: &str) {
     let pairs = transports.iter().map(|pair| (pair.from, pair.to, &*pair.name, pair.channels));
     let expected = [
-        (0, 1, local, 2),
-        (0, 2, network, 2),
-        (1, 2, network, 2),
-        (2, 0, network, 2),
-        (2, 3, local, 2),
-        (3, 0, network, 2),
+        (0, Some(1), local, 2),
+        (0, Some(2), network, 2),
+        (1, Some(2), network, 2),
+        (2, Some(0), network, 2),
+        (2, Some(3), local, 2),
+        (3, Some(0), network, 2),
     ];
     assert_eq!(pairs.collect::<Vec<_>>(), expected);
     assert_eq!(gdr(&transports[0]), None, "within a node");
@@ -128,14 +129,29 @@ fn damaged_lines_are_no_evidence() {
     let pairs: Vec<_> =
         found.iter().map(|pair| (pair.from, pair.to, &*pair.name, pair.channels)).collect();
     let expected = [
-        (0, 1, "SHM/CE/direct", 1),
-        (1, 2, "NET/IB", 2),
-        (2, 3, "P2P/CUMEM/CE + P2P/indirect", 2),
-        (3, 0, "NET/IB", 2),
+        (0, Some(1), "SHM/CE/direct", 1),
+        (1, Some(2), "NET/IB", 2),
+        (2, Some(3), "P2P/CUMEM/CE + P2P/indirect", 2),
+        (3, Some(0), "NET/IB", 2),
     ];
     assert_eq!(pairs, expected);
     assert_eq!(gdr(&found[1]), Some([false, true]), "the sender's second line was interrupted");
     assert_eq!(gdr(&found[3]), Some([true, false]), "the receiver's second line is cut off");
+}
+
+/// Rings are not connected where all sums are in switches.
+#[test]
+fn sums_in_a_switch_have_ends_of_one_rank() {
+    let log = Log::parse(SWITCHES);
+    let [first, second] = [0, 1].map(|rank| transports(log.ends_of(rank)));
+    let pairs: Vec<_> = first.iter().map(|pair| (pair.from, pair.to, &*pair.name)).collect();
+    assert_eq!(pairs, [(0, None, "COLLNET/SHARP + NVLS")]);
+    assert_eq!((first[0].channels, gdr(&first[0])), (2, Some([true, false])));
+    assert_eq!(first[0].send.as_ref().unwrap().nics, ["mlx5_0:1"]);
+    assert_eq!(without(&first), [(0, Side::Receive)]);
+    let pairs: Vec<_> = second.iter().map(|pair| (pair.from, pair.to, &*pair.name)).collect();
+    assert_eq!(pairs, [(1, None, "NVLS")]);
+    assert_eq!((second[0].channels, gdr(&second[0]), second[0].has_gdr()), (0, None, true));
 }
 
 #[test]
@@ -143,7 +159,7 @@ fn forms_of_a_line() {
     let form = |text: &str| Connection::parse(text);
     let network = |path: &str| {
         let found = form(&format!("Channel 03/1 : 12[4] -> 9[1] [send] via {path}"))?;
-        assert_eq!((found.from, found.to, found.channel), (12, 9, Channel(3, 1)));
+        assert_eq!((found.from, found.to, found.channel), (12, Some(9), Channel(3, 1)));
         Some((found.name, found.nic, found.has_gdr))
     };
     let named = |name: &str, nic, has_gdr| Some((name.to_owned(), nic, has_gdr));
@@ -157,7 +173,7 @@ fn forms_of_a_line() {
     for damaged in ["NET/IB/0/GDR", "NET/IB/0/GDRDMA/Sha", "NET/IB/0/GDRDMAnode-a:1:2 [0] "] {
         assert_eq!(network(damaged), named("NET/IB", Some(0), false), "{damaged}");
     }
-    for other in ["NET/", "NET/node-a:1:2", "P2P", "P2P/node-a:1:2", "COLLNET/IB/0/GDRDMA"] {
+    for other in ["NET/", "NET/node-a:1:2", "P2P", "P2P/node-a:1:2", "NVB/0/GDRDMA"] {
         assert_eq!(network(other), None, "{other}");
     }
     for other in [
@@ -165,7 +181,9 @@ fn forms_of_a_line() {
         "Channel 00/0 : 0[0] -> 1 [send] via NET/IB/0",
         "Channel 00/0 : 0[] -> 1[1] via SHM/direct",
         "Channel x : 0[0] -> 1[1] via SHM/direct",
-        "CollNet 00/0 : 1 [send] via COLLNET/SHARP/0/GDRDMA",
+        "CollNet 00/0 : 1 via COLLNET/SHARP/0/GDRDMA",
+        "CollNet 00/0 : 1[1] [send] via COLLNET/SHARP/0/GDRDMA",
+        "Other 00/0 : 0[0] -> 1[1] via SHM/direct",
         "Channel 00/02 :    0   1   2   3",
     ] {
         assert_eq!(form(other), None, "{other}");

@@ -20,7 +20,8 @@ pub(super) fn transports(record: &Record) -> Option<String> {
 }
 
 fn of_name(name: &str, pairs: &[&Transport]) -> String {
-    let count = number_format::count(pairs.len(), "pair");
+    let is_switch = pairs.iter().all(|pair| pair.to.is_none());
+    let count = number_format::count(pairs.len(), if is_switch { "rank" } else { "pair" });
     if !pairs.iter().any(|pair| pair.is_network()) {
         return format!("{name} in {count}");
     }
@@ -46,7 +47,8 @@ mod tests {
     fn pair(name: &str, gdr: Option<[bool; 2]>) -> Transport {
         let end = |gdr| NetworkEnd { nics: Vec::new(), gdr };
         let [send, receive] = gdr.map_or([None, None], |gdr| gdr.map(|gdr| Some(end(gdr))));
-        Transport { from: 0, to: 1, name: name.to_owned(), channels: 2, send, receive }
+        let to = (name != "NVLS").then_some(1);
+        Transport { from: 0, to, name: name.to_owned(), channels: 2, send, receive }
     }
 
     #[test]
@@ -64,6 +66,7 @@ mod tests {
         let half = ("NET/IB", Some([true, false]));
         let local = ("P2P/IPC", None);
         assert_eq!(text(&[local]), "P2P/IPC in 1 pair");
+        assert_eq!(text(&[("NVLS", None); 2]), "NVLS in 2 ranks");
         assert_eq!(
             text(&[local, full, full, local]),
             "NET/IB in 2 pairs, with GPUDirect RDMA in both directions; P2P/IPC in 2 pairs"
