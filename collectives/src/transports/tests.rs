@@ -137,6 +137,11 @@ fn damaged_lines_are_no_evidence() {
     assert_eq!(pairs, expected);
     assert_eq!(gdr(&found[1]), Some([false, true]), "the sender's second line was interrupted");
     assert_eq!(gdr(&found[3]), Some([true, false]), "the receiver's second line is cut off");
+    let ranks = "NCCL INFO Channel 00/0 : 0[0] -> 1[1]";
+    let line = format!("{ranks} [send] via NET/IB/3/GDRb:1:2 [0] {ranks} [receive] via NET/IB/4");
+    let both = &parsed(&line)[0];
+    let nics = [&both.send, &both.receive].map(|end| end.as_ref().unwrap().nics.join(" "));
+    assert_eq!(nics, ["3", "4"], "two messages in a line");
 }
 
 /// Rings are not connected where all sums are in switches.

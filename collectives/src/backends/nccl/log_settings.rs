@@ -163,7 +163,7 @@ mod tests {
     /// The settings with what is missing.
     fn completed(settings: &LogSettings) -> LogSettings {
         let LogSettings { level, subsystems, file } = settings.clone();
-        let missing = settings.missing("/logs/100%");
+        let missing = settings.missing("/logs/100%p");
         let value = |name| missing.iter().find(|new| new.name == name).map(|new| new.value.clone());
         let [new_level, new_subsystems, new_file] = [LEVEL, SUBSYSTEMS, FILE].map(value);
         assert!(level.is_none() || new_level.is_none(), "what is set stays");
@@ -191,7 +191,7 @@ mod tests {
             let completed = completed(&settings);
             assert_eq!(completed.hides_transports(), None, "{variables:?}");
             let file = completed.file("node-a", 7).unwrap();
-            assert_eq!(file.to_str(), Some("/logs/100%"), "{variables:?}");
+            assert_eq!(file.to_str(), Some("/logs/100%p"), "{variables:?}");
         }
         let own = completed(&settings(&[(FILE, "/logs/%h.%p")]));
         assert_eq!(own.hides_transports(), None);
