@@ -21,9 +21,9 @@
 //!   begins with `NVLS comm`. They may be the only ones: rings are connected only where used.
 //!
 //! Source: `src/transport/{p2p,shm,net,coll_net}.cc` and `src/debug.cc` of NCCL 2.18.6 to 2.30.7.
-//! Over these versions SHM lost the receiver's half (`SHM/direct/direct` until 2.30.4), `MNNVL` came
-//! with 2.20, `(PCI)` and optional timestamps before the host's name with 2.26. All of these lines
-//! are logged at level INFO, for subsystem INIT as well as for the transport's own.
+//! Over these versions SHM lost the receiver's half (`SHM/direct/direct` until 2.30.4), `MNNVL`
+//! came with 2.20, `(PCI)` and optional timestamps before the host's name with 2.26. All of these
+//! lines are logged at level INFO, for subsystem INIT as well as for the transport's own.
 //! NCCL connects when an operation first needs it (since 2.22), so a log is complete only after the
 //! first operations of every kind.
 //!
