@@ -7,6 +7,8 @@
 #![cfg(feature = "mpi")]
 
 mod support;
+#[path = "cuda_nccl/transports.rs"]
+mod transports;
 
 use std::ffi::OsStr;
 use std::process::Command;

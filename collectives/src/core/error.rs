@@ -110,7 +110,7 @@ pub enum Error {
         /// From the first call of the library until the deadline.
         waited: Duration,
         /// What to look at.
-        hint: &'static str,
+        hint: String,
     },
     /// The backend could not be started.
     #[error("backend {backend} cannot start: {text}")]

@@ -342,7 +342,7 @@ impl<'world> Nccl<'world> {
         let text = match (&cause, &state.communicator) {
             (Cause::Deadline { .. }, _) => "it was not over in time".to_owned(),
             (Cause::Device(error), _) => error.to_string(),
-            (Cause::Status(status), Some(communicator)) => communicator.text(*status),
+            (Cause::Status(status), Some(communicator)) => communicator.failure(*status),
             (Cause::Status(status), None) => format!("{status:?}"),
         };
         state.die(&format!("{operation}: {text}"));

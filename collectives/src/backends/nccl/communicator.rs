@@ -152,9 +152,9 @@ impl Communicator {
         Ok(())
     }
 
-    /// What NCCL says about a status.
-    pub(super) fn text(&self, status: Status) -> String {
-        self.functions.text(status)
+    /// What NCCL says about a failure.
+    pub(super) fn failure(&self, status: Status) -> String {
+        self.functions.failure(status)
     }
 
     /// Ends in order, after all ranks have completed what they started.

@@ -8,6 +8,8 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
 use device::cuda::{self, Libraries, Library, Required};
 
+use super::log_settings::LogSettings;
+
 /// What a function returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(transparent)]
@@ -150,6 +152,15 @@ impl Functions {
                 get_error_string: library.function("ncclGetErrorString")?,
                 get_last_error: library.function("ncclGetLastError")?,
             })
+        }
+    }
+
+    /// What NCCL says about a failure, and which file has more.
+    pub(super) fn failure(&self, status: Status) -> String {
+        let text = self.text(status);
+        match LogSettings::written_file() {
+            Some(file) => format!("{text}; NCCL's log is {}", file.display()),
+            None => text,
         }
     }
 
