@@ -31,14 +31,12 @@
 //! processes write to, is no evidence: GPUDirect RDMA counts as on only if it is on in every
 //! channel of a pair.
 
-mod changes;
 mod connection;
 mod gdr;
 mod log;
 mod nics;
 mod pair;
 
-pub use changes::{Change, ChangeKind, changes};
 pub use connection::{Channel, Connection, Side};
 pub use gdr::{EndWithoutGdr, ends_without_gdr};
 pub use log::{Log, PairEnd};
