@@ -184,7 +184,7 @@ impl<E: CudaElement> BlockPass<'_, E> {
         let norm_saved = NormSaved { input: saved.middle.as_view(), stats: saved.stats2.as_view() };
         let norm = parameters(&ranges.norm2, *weights);
         let shape = kernels.layers.norm_shape();
-        kernels.norm.recompute(normed.view_mut(), norm_saved, norm, shape)?;
+        kernels.norm.apply(normed.view_mut(), norm_saved, norm, shape)?;
         let expand = ranges.linear(Linear::Expand);
         let weight = parameters(expand, *weights).weight;
         kernels.layers.input(Linear::Expand, branch.view_mut(), dexpanded, weight, None)?;
@@ -227,7 +227,7 @@ impl<E: CudaElement> BlockPass<'_, E> {
         let norm_saved = NormSaved { input: saved.input, stats: saved.stats1.as_view() };
         let norm = parameters(&ranges.norm1, *weights);
         let shape = kernels.layers.norm_shape();
-        kernels.norm.recompute(normed.view_mut(), norm_saved, norm, shape)?;
+        kernels.norm.apply(normed.view_mut(), norm_saved, norm, shape)?;
         let layer = ranges.linear(Linear::AttentionIn);
         let weight = parameters(layer, *weights).weight;
         let dqkv = dqkv.as_view();
