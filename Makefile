@@ -13,6 +13,7 @@ TEST_END_TO_END_SECONDS := 850
 TEST_DOC_SECONDS := 60
 TEST_CUDA_KERNELS_SECONDS := 240
 TEST_CUDA_SEED_SECONDS := 100
+TEST_CUDA_ADDRESS_SECONDS := 120
 TEST_CUDA_EMULATED_SECONDS := 500
 TEST_WITHOUT_MPI_SECONDS := 350
 TEST_MPICH_SECONDS := 300
@@ -96,6 +97,14 @@ test-doc: test-build ## run the examples in the documentation
 test-cuda-kernels: test-build ## compile every CUDA kernel with NVRTC 12 and 13, for every architecture
 	@$(BUDGET) $@ $(TEST_CUDA_KERNELS_SECONDS) $(CARGO_TEST) --test cuda_kernels -- --nocapture
 
+# Kernels with AddressSanitizer, which finds overruns of static shared memory. Its library has to be
+# the first of the tests' process, and only of that. The program's cache does not tell these kernels
+# from the others.
+WITH_ADDRESS_SANITIZER = EMULATED_CUDA_SANITIZE=address ASAN_OPTIONS=detect_leaks=0 \
+	YARDSTICK_CACHE_DIR=$(YARDSTICK_CACHE_DIR)-address
+PRELOAD_ADDRESS_SANITIZER = --config \
+	"target.'cfg(unix)'.runner = ['env', 'LD_PRELOAD=$$(g++ -print-file-name=libasan.so)']"
+
 # The emulated device, its own tests, and what computes on it. The compiled kernels have a cache of
 # their own, which is kept.
 test-cuda-emulated: export YARDSTICK_CUDA_PATH := $(CURDIR)/target/emulated-cuda/lib
@@ -105,6 +114,8 @@ test-cuda-emulated: test-build ## train on the emulated CUDA device
 	@scripts/emulated-cuda.sh --test
 	@for seed in 1 2 3; do EMULATED_CUDA_SEED=$$seed $(BUDGET) $@-seed-$$seed \
 		$(TEST_CUDA_SEED_SECONDS) $(CARGO_TEST) --lib -- cuda_tests:: || exit; done
+	@$(WITH_ADDRESS_SANITIZER) $(BUDGET) $@-address $(TEST_CUDA_ADDRESS_SECONDS) \
+		$(CARGO_TEST) $(PRELOAD_ADDRESS_SANITIZER) --lib -- cuda_tests::
 	@$(BUDGET) $@ $(TEST_CUDA_EMULATED_SECONDS) $(CARGO_TEST) $(CUDA_TESTS)
 
 # `models` and `checkpoint` have no feature `mpi`, so nothing in them changes without it.
