@@ -28,8 +28,12 @@ const F32_BOUND: f64 = 1e-4;
 const BF16_BOUND: f64 = 1e-2;
 
 fn train(folder: &Folder, workload: &str, flags: &[&str]) -> Finished {
+    finish(train_command(folder, workload, flags))
+}
+
+fn train_command(folder: &Folder, workload: &str, flags: &[&str]) -> Command {
     let all = [&["train", "--workload", workload, "--out", &folder.text()], &SMALL[..], flags];
-    finish(on_delayed_streams(yardstick(&all.concat())))
+    on_delayed_streams(yardstick(&all.concat()))
 }
 
 /// Each operation of a stream starts up to so much later than it could.
@@ -148,6 +152,22 @@ fn a_loss_that_is_not_finite_stops_the_run_before_the_update() {
     let folder = Folder::new();
     let flags = ["--device", "cuda", "--steps", "3", "--set", "schedule.learning_rate=1e30"];
     train(&folder, "smoke", &flags).expect(4).expect_stderr(&["is not finite"]);
+}
+
+/// In the second of two micro-batches of step 2.
+#[test]
+fn a_launch_that_fails_ends_the_run_and_names_step_and_kernel() {
+    let folder = Folder::new();
+    let mut command = train_command(&folder, "smoke", &["--device", "cuda", "--steps", "3"]);
+    command.env("EMULATED_CUDA_FAIL_LAUNCH", "embedding_forward:4");
+    let said = ["step 2", "launching embedding_forward failed: ", "LAUNCH_OUT_OF_RESOURCES"];
+    let finished = finish(command).expect(1).expect_stderr(&said);
+    assert!(!finished.stderr.contains("panicked"), "{}", finished.stderr);
+    let reason = folder.record()["reason"].clone();
+    assert_eq!((&reason["rank"], &reason["step"]), (&0.into(), &2.into()), "{reason}");
+    assert_eq!(reason["phase"], "forward", "{reason}");
+    assert!(reason["text"].as_str().unwrap().contains("embedding_forward"), "{reason}");
+    assert_eq!(folder.losses().len(), 1);
 }
 
 /// What is wrong with a machine, and what is said about it.

@@ -91,6 +91,27 @@ fn sharding_and_overlap_do_not_change_a_bit() {
     }
 }
 
+/// A mistake is planted: the device forgets the waits of the stream that communicates for what
+/// computes, or those the other way. One bucket leaves the stream that computes little to do before
+/// it reads what is reduced.
+#[test]
+fn a_missing_wait_of_either_stream_changes_losses() {
+    let with_waits_forgotten = |kind| {
+        let folder = Folder::new();
+        let one_bucket = ["--steps", "6", "--set", "collectives.bucket_bytes=100000000"];
+        let mut command = two_ranks(&folder.text(), &one_bucket);
+        command.env("EMULATED_CUDA_FORGET_WAITS", kind).env("EMULATED_CUDA_SEED", "1");
+        (finish(command).code, folder.losses())
+    };
+    let (code, losses) = with_waits_forgotten("");
+    assert_eq!((code, losses.len()), (0, 6));
+    for kind in ["urgent", "ordinary"] {
+        // A gradient of poison ends the run.
+        let (code, found) = with_waits_forgotten(kind);
+        assert!(code == 4 || found != losses, "waits of {kind} streams are forgotten");
+    }
+}
+
 #[test]
 fn communication_is_recorded_as_nccl_s() {
     let folder = Folder::new();
