@@ -7,7 +7,7 @@ mod support;
 
 use std::process::Command;
 
-use support::{Finished, Folder, LossBits, finish, run, text, yardstick};
+use support::{Finished, Folder, LossBits, delay_streams, finish, run, text, yardstick};
 
 /// The emulated device takes a second for what a real one does in microseconds: two micro-batches
 /// of 32 tokens.
@@ -33,12 +33,8 @@ fn train(folder: &Folder, workload: &str, flags: &[&str]) -> Finished {
 
 fn train_command(folder: &Folder, workload: &str, flags: &[&str]) -> Command {
     let all = [&["train", "--workload", workload, "--out", &folder.text()], &SMALL[..], flags];
-    on_delayed_streams(yardstick(&all.concat()))
-}
-
-/// Each operation of a stream starts up to so much later than it could.
-fn on_delayed_streams(mut command: Command) -> Command {
-    command.env("EMULATED_CUDA_DELAY_US", "30");
+    let mut command = yardstick(&all.concat());
+    delay_streams(&mut command, "30");
     command
 }
 

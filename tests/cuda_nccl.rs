@@ -13,7 +13,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use support::{Finished, Folder, Running, finish, mpirun, on_both_ranks, run};
+use support::{Finished, Folder, Running, delay_streams, finish, mpirun, on_both_ranks, run};
 
 /// Little work, because the emulated device is slow: four micro-batches of 16 tokens a step on one
 /// rank, two on two ranks, and several buckets.
@@ -34,9 +34,8 @@ const SMALL: [&str; 12] = [
 
 const FORMATS: [&str; 2] = ["precision.compute=f32", "precision.compute=bf16"];
 
-/// A device for each rank, and each operation of a stream may start so much later than it could.
-const VARIABLES: [(&str, &str); 2] =
-    [("EMULATED_CUDA_DEVICES", "2"), ("EMULATED_CUDA_DELAY_US", "200")];
+/// A device for each rank.
+const DEVICES: (&str, &str) = ("EMULATED_CUDA_DEVICES", "2");
 
 fn arguments<'a>(out: &'a str, flags: &[&'a str]) -> Vec<&'a str> {
     [&["train", "--device", "cuda", "--out", out], &SMALL[..], flags].concat()
@@ -44,7 +43,8 @@ fn arguments<'a>(out: &'a str, flags: &[&'a str]) -> Vec<&'a str> {
 
 fn two_ranks(out: &str, flags: &[&str]) -> Command {
     let mut command = mpirun(2, &arguments(out, flags));
-    command.envs(VARIABLES);
+    command.envs([DEVICES]);
+    delay_streams(&mut command, "200");
     command
 }
 
@@ -152,7 +152,7 @@ fn the_peer_of_a_killed_rank_ends_with_5_and_names_it() {
     let folder = Folder::new();
     let out = folder.text();
     let kill = ["--deadline", "60s", "--steps", "6", "--inject", "kill@step=4,rank=1"];
-    let variables = VARIABLES.map(|(name, value)| (name, OsStr::new(value)));
+    let variables = [DEVICES].map(|(name, value)| (name, OsStr::new(value)));
     let start = Instant::now();
     let both = on_both_ranks(&arguments(&out, &kill), &variables);
     assert_eq!(both.codes, "137\n5\n", "{}", both.finished.stderr);
