@@ -1,5 +1,5 @@
-//! Training on a CUDA device allocates nothing in the steady state: after step 3 the training thread
-//! never calls the allocator.
+//! Training on a CUDA device allocates nothing in the steady state: after step 3 the training
+//! thread never calls the allocator.
 //!
 //! Needs the emulated device: `make test-cuda-emulated`.
 
