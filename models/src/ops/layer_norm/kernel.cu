@@ -28,7 +28,7 @@ struct LayerNorm {
 
     DEV float normalised(const Stats& stats, float x) { return (x - stats.mean) * stats.inverse; }
 
-    DEV Row row(const Stats& stats, const Element* dy, const Element* x, const Element* weight,
+    DEV Row row(Stats stats, const Element* dy, const Element* x, const Element* weight,
                 int width) {
         float sum_g = 0.0f;
         float sum_gh = 0.0f;

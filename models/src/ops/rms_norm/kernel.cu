@@ -21,7 +21,7 @@ struct RmsNorm {
 
     DEV float normalised(const Stats& stats, float x) { return x * stats.inverse; }
 
-    DEV Row row(const Stats& stats, const Element* dy, const Element* x, const Element* weight,
+    DEV Row row(Stats stats, const Element* dy, const Element* x, const Element* weight,
                 int width) {
         float sum_gx = 0.0f;
         for_own_elements(dy, x, weight, width, [&](float g, float value) { sum_gx += g * value; });
