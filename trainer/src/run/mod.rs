@@ -56,7 +56,8 @@ fn run_ranks(options: &RunOptions, nccl_log: &NcclLog, last_step: u64) -> Outcom
     let train = || {
         // Not dropped after a failure: to free what a device or a network still uses may hang, and
         // the process ends now.
-        let session = ManuallyDrop::new(Session::new(options, &world, &signals, nccl_log, last_step)?);
+        let session =
+            ManuallyDrop::new(Session::new(options, &world, &signals, nccl_log, last_step)?);
         let code = session.train()?;
         Ok((code, ManuallyDrop::into_inner(session).close()))
     };
