@@ -12,6 +12,7 @@ TEST_MPI_SECONDS := 150
 TEST_END_TO_END_SECONDS := 850
 TEST_DOC_SECONDS := 60
 TEST_CUDA_KERNELS_SECONDS := 240
+TEST_CUDNN_PLANS_SECONDS := 200
 TEST_CUDA_SEED_SECONDS := 100
 TEST_CUDA_EMULATED_SECONDS := 500
 TEST_WITHOUT_MPI_SECONDS := 350
@@ -54,8 +55,8 @@ MPI_TESTS := $(addprefix --test ,$(filter mpi% contract%,$(TEST_TARGETS)))
 CUDA_TESTS := $(addprefix --test ,$(filter-out cuda_kernels,$(filter cuda%,$(TEST_TARGETS))))
 END_TO_END_TESTS := $(addprefix --test ,$(filter-out mpi% contract% cuda%,$(TEST_TARGETS)))
 SETUPS := setup-build setup-test setup-lint
-TEST_GROUPS := test-unit test-mpi test-end-to-end test-doc test-cuda-kernels test-cuda-emulated \
-	test-without-mpi test-mpich test-openmpi5
+TEST_GROUPS := test-unit test-mpi test-end-to-end test-doc test-cuda-kernels test-cudnn-plans \
+	test-cuda-emulated test-without-mpi test-mpich test-openmpi5
 
 .PHONY: help build demo test test-build $(TEST_GROUPS) lint format clippy docs deny shellcheck \
 	style bench clean $(SETUPS)
@@ -81,7 +82,8 @@ test-build:
 	@$(BUDGET) test-build $(TEST_BUILD_SECONDS) $(CARGO_TEST) --tests --no-run
 
 test-unit: test-build ## run the unit tests
-	@$(BUDGET) $@ $(TEST_UNIT_SECONDS) $(CARGO_TEST) --lib --bins -- --skip cuda_tests::
+	@$(BUDGET) $@ $(TEST_UNIT_SECONDS) $(CARGO_TEST) --lib --bins -- --skip cuda_tests:: \
+		--skip plan_gate::
 
 test-mpi: test-build ## run the tests of the backends under mpirun
 	@$(if $(MPI_TESTS),$(BUDGET) $@ $(TEST_MPI_SECONDS) $(CARGO_TEST) $(MPI_TESTS),\
@@ -95,6 +97,9 @@ test-doc: test-build ## run the examples in the documentation
 
 test-cuda-kernels: test-build ## compile every CUDA kernel with NVRTC 12 and 13, for every architecture
 	@$(BUDGET) $@ $(TEST_CUDA_KERNELS_SECONDS) $(CARGO_TEST) --test cuda_kernels -- --nocapture
+
+test-cudnn-plans: test-build ## plan every preset's attention with cuDNN, for three architectures
+	@$(BUDGET) $@ $(TEST_CUDNN_PLANS_SECONDS) $(CARGO_TEST) --lib -- plan_gate:: --nocapture
 
 # The emulated device, its own tests, and what computes on it. The compiled kernels have a cache of
 # their own, which is kept.

@@ -121,6 +121,7 @@ pub(super) const CUDNN: &[&str] = &[
     "cudnnCreate",
     "cudnnDestroy",
     "cudnnGetErrorString",
+    "cudnnGetLastErrorString",
     "cudnnGetVersion",
     "cudnnSetStream",
 ];

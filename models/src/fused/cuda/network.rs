@@ -4,7 +4,7 @@ use device::{Allocator, Device, View, ViewMut};
 
 use super::batch::Tokens;
 use super::block::BlockPass;
-use super::buffers::{Buffers, Saved, Scratch, logits_stride};
+use super::buffers::{Buffers, Saved, Scratch, Workspaces, logits_stride};
 use super::kernels::Kernels;
 use super::layers::{SegmentGradients, parameters};
 use crate::fused::parameter_ranges::ParameterRanges;
@@ -50,11 +50,11 @@ impl<E: CudaElement> Network<E> {
         check(config, &size)?;
         let Buffers { saved, scratch } = Buffers::new(allocator, config, &size);
         let tokens = Tokens::new(allocator, size.rows);
-        let workspace = Buffers::<E>::workspace(allocator);
+        let workspaces = Workspaces::new(allocator, &size);
         let kernels = match allocator.device() {
             Device::Cuda(device) if !allocator.is_counting() => {
                 allocator.outcome()?;
-                Some(Kernels::new::<E>(&device, &size, workspace)?)
+                Some(Kernels::new::<E>(&device, &size, workspaces)?)
             }
             _ => None,
         };

@@ -62,7 +62,7 @@ impl<E: CudaElement> Case<E> {
         dqkv
     }
 
-    fn found(&self, memory: &Memory, kernels: &Attention) -> Computed<E> {
+    fn found(&self, memory: &Memory, kernels: &mut Attention) -> Computed<E> {
         let Self { shape, qkv, doutput } = self;
         let qkv = memory.upload(&qkv.elements);
         let doutput = memory.upload(&doutput.elements);
@@ -111,7 +111,7 @@ const FLASH_BOUNDS: Bounds = Bounds {
 };
 
 impl Bounds {
-    fn check<E: CudaElement>(&self, memory: &Memory, kernels: &Attention, shape: Shape) {
+    fn check<E: CudaElement>(&self, memory: &Memory, kernels: &mut Attention, shape: Shape) {
         let case = Case::<E>::new(shape);
         let found = case.found(memory, kernels);
         let (output, log_sums) = case.exact_forward();
@@ -147,8 +147,8 @@ const PLAIN: [Shape; 9] = [
 fn plain_agrees<E: CudaElement>() {
     let memory = Memory::new();
     for shape in PLAIN {
-        let kernels = Attention::plain::<E>(memory.device(), shape.head_width).unwrap();
-        PLAIN_BOUNDS.check::<E>(&memory, &kernels, shape);
+        let mut kernels = Attention::plain::<E>(memory.device(), shape.head_width).unwrap();
+        PLAIN_BOUNDS.check::<E>(&memory, &mut kernels, shape);
     }
 }
 
@@ -170,9 +170,9 @@ const FLASH: [([usize; 2], [usize; 2]); 12] = [
 
 fn flash_agrees(head_width: usize) {
     let memory = Memory::new();
-    let kernels = Attention::new::<bf16>(memory.device(), head_width).unwrap();
+    let mut kernels = Attention::new::<bf16>(memory.device(), head_width).unwrap();
     for (rows, heads) in FLASH {
-        FLASH_BOUNDS.check::<bf16>(&memory, &kernels, shape(rows, heads, head_width));
+        FLASH_BOUNDS.check::<bf16>(&memory, &mut kernels, shape(rows, heads, head_width));
     }
 }
 
