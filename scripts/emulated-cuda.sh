@@ -87,8 +87,8 @@ build() {
 build_test() {
     compile selftest
     g++ -pthread "$out"/objects/selftest/*.o "$out/lib/libcuda.so.1" "$out/lib/libnvrtc.so.12" \
-        "$out/lib/libcublasLt.so.12" "$out/lib/libnccl.so.2" "$out/lib/libcudnn.so.9" -Wl,-rpath,"$PWD/$out/lib" \
-        -o "$out/selftest"
+        "$out/lib/libcublasLt.so.12" "$out/lib/libnccl.so.2" "$out/lib/libcudnn.so.9" \
+        -Wl,-rpath,"$PWD/$out/lib" -o "$out/selftest"
 }
 
 case "${1:-}" in

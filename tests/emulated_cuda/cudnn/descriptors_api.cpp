@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdarg>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <mutex>
 
@@ -30,7 +31,10 @@ Registry<void*, Descriptor>& descriptors() {
 
 }  // namespace emulated
 
-CUDA_API size_t cudnnGetVersion() { return 92801; }
+CUDA_API size_t cudnnGetVersion() {
+    const char* version = getenv("EMULATED_CUDNN_VERSION");
+    return version == nullptr ? 92801 : strtoull(version, nullptr, 10);
+}
 
 CUDA_API void cudnnGetLastErrorString(char* message, size_t bytes) {
     if (message != nullptr && bytes > 0) {

@@ -178,10 +178,8 @@ fn flash_agrees(head_width: usize) {
 }
 
 /// Gradients of heads that share a key are rounded before they are added.
-const CUDNN_BOUNDS: Bounds = Bounds {
-    gradient: Bound { bf16: 3e-2, ..FLASH_BOUNDS.gradient },
-    ..FLASH_BOUNDS
-};
+const CUDNN_BOUNDS: Bounds =
+    Bounds { gradient: Bound { bf16: 3e-2, ..FLASH_BOUNDS.gradient }, ..FLASH_BOUNDS };
 
 /// Single tokens, odd lengths, and heads that share keys, in one sequence and in more.
 const CUDNN: [([usize; 2], [usize; 2]); 6] = [

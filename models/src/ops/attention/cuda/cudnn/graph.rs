@@ -27,8 +27,8 @@ pub(super) mod unique_id {
     pub(super) const CAUSAL_SCORES: i64 = 13;
 }
 
-/// Every address is a multiple of so many bytes.
-const ALIGNMENT_BYTES: i64 = 16;
+/// Addresses are multiples of so many bytes, where rows are.
+const ALIGNMENT_BYTES: usize = 16;
 
 /// Where a tensor is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,6 +45,8 @@ enum Storage {
 struct Extent {
     dimensions: [usize; 4],
     strides: [usize; 4],
+    /// Every address is a multiple of so many bytes.
+    alignment_bytes: usize,
 }
 
 /// The tensors of a part of an attention.
@@ -137,17 +139,19 @@ impl Graphs<'_> {
         let extent = Extent {
             dimensions: [self.part.sequences, heads, tokens, head_width],
             strides: [tokens * row_elements, head_width, row_elements, 1],
+            alignment_bytes: ALIGNMENT_BYTES,
         };
         self.tensor(unique_id, DataType::BF16, Storage::Device, extent)
     }
 
-    /// (B, H, T): a part is packed, since it has one sequence or all heads.
+    /// (B, H, T): a part is packed, since it has one sequence or all heads. It starts at any head.
     fn stats(&self) -> Result<Descriptor, Refusal> {
         let heads = self.part.heads(self.shape);
         let tokens = self.shape.tokens;
         let extent = Extent {
             dimensions: [self.part.sequences, heads, tokens, 1],
             strides: [heads * tokens, tokens, 1, 1],
+            alignment_bytes: if tokens.is_multiple_of(4) { ALIGNMENT_BYTES } else { 4 },
         };
         self.tensor(unique_id::STATS, DataType::F32, Storage::Device, extent)
     }
@@ -158,12 +162,14 @@ impl Graphs<'_> {
         let extent = Extent {
             dimensions: [self.part.sequences, heads, tokens, tokens],
             strides: [heads * tokens * tokens, tokens * tokens, tokens, 1],
+            alignment_bytes: ALIGNMENT_BYTES,
         };
         self.tensor(unique_id, DataType::F32, Storage::Virtual, extent)
     }
 
     fn number(&self, unique_id: i64) -> Result<Descriptor, Refusal> {
-        let extent = Extent { dimensions: [1; 4], strides: [1; 4] };
+        let alignment_bytes = size_of::<f32>();
+        let extent = Extent { dimensions: [1; 4], strides: [1; 4], alignment_bytes };
         self.tensor(unique_id, DataType::F32, Storage::Host, extent)
     }
 
@@ -181,7 +187,7 @@ impl Graphs<'_> {
             .integers(Attribute::TENSOR_DIMENSIONS, &integers(extent.dimensions))?
             .integers(Attribute::TENSOR_STRIDES, &integers(extent.strides))?
             .integers(Attribute::TENSOR_UNIQUE_ID, &[unique_id])?
-            .integers(Attribute::TENSOR_BYTE_ALIGNMENT, &[ALIGNMENT_BYTES])?;
+            .integers(Attribute::TENSOR_BYTE_ALIGNMENT, &[extent.alignment_bytes as i64])?;
         let tensor = match storage {
             Storage::Device => tensor,
             Storage::Host => tensor.flag(Attribute::TENSOR_IS_BY_VALUE, true)?,
