@@ -70,8 +70,8 @@ impl Handle {
     ///
     /// # Safety
     /// The addresses are those of the plan's tensors, and the workspace is as large as the plan
-    /// says; on the device both stay so until the stream has come to it. A value of the host is read
-    /// before this returns. Nothing that is written overlaps anything else.
+    /// says; on the device both stay so until the stream has come to it. A value of the host is
+    /// read before this returns. Nothing that is written overlaps anything else.
     ///
     /// # Errors
     /// When the library refuses it.

@@ -3,8 +3,8 @@
 //!
 //! A descriptor is made, given attributes, and finalized, which is when cuDNN checks it. A plan can
 //! be made for a device that is not there, from its properties alone. Numbers of attributes are
-//! those of `cudnn_graph.h`; statuses and enumerations are plain integers, since a later version may
-//! return one that this program does not know.
+//! those of `cudnn_graph.h`; statuses and enumerations are plain integers, since a later version
+//! may return one that this program does not know.
 
 mod descriptor;
 mod functions;

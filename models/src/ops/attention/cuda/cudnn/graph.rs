@@ -1,5 +1,5 @@
-//! Causal attention and its gradient as cuDNN's graphs, over the layout of this crate: queries, keys
-//! and values are columns of one tensor, which strides and addresses select.
+//! Causal attention and its gradient as cuDNN's graphs, over the layout of this crate: queries,
+//! keys and values are columns of one tensor, which strides and addresses select.
 
 use device::cuda::cudnn::{
     Attribute, Builder, ComparisonMode, Cudnn, DataType, Descriptor, Kind, Refusal,

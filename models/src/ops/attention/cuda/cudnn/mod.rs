@@ -1,8 +1,8 @@
 //! Attention by cuDNN, in bf16: a plan for forward and one for backward, made once.
 //!
-//! `graph.rs` says what is computed, `engine.rs` which engine computes the gradient, `plan.rs` makes
-//! plans of both within a workspace whose size `workspace.rs` tells, and `part.rs` divides an
-//! attention whose gradient needs more.
+//! `graph.rs` says what is computed, `engine.rs` which engine computes the gradient, `plan.rs`
+//! makes plans of both within a workspace whose size `workspace.rs` tells, and `part.rs` divides
+//! an attention whose gradient needs more.
 #![allow(unsafe_code)] // executes plans
 
 mod engine;

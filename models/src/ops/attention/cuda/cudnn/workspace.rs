@@ -1,5 +1,5 @@
-//! How much memory plans may use: a function of the shape alone, so that it can be planned without a
-//! device.
+//! How much memory plans may use: a function of the shape alone, so that it can be planned without
+//! a device.
 
 use crate::ops::attention::Shape;
 
