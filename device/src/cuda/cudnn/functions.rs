@@ -42,7 +42,8 @@ impl Cudnn {
     /// When it is missing, or older than what this program was written for.
     pub fn open() -> Result<Self, Error> {
         let required = Required { cudnn: true, ..Required::NONE };
-        let library = Libraries::open(&required)?.cudnn().expect("it was required");
+        let libraries = Libraries::open(&required)?;
+        let library = libraries.cudnn().unwrap_or_else(|| unreachable!("it was required"));
         // SAFETY: each field has the type that `cudnn_graph.h` gives the function of this name.
         let functions = unsafe {
             Functions {
