@@ -12,6 +12,7 @@ TEST_MPI_SECONDS := 150
 TEST_END_TO_END_SECONDS := 850
 TEST_DOC_SECONDS := 60
 TEST_CUDA_KERNELS_SECONDS := 240
+TEST_CUDNN_PLANS_SECONDS := 200
 TEST_CUDA_SEED_SECONDS := 100
 TEST_CUDA_ADDRESS_SECONDS := 120
 TEST_CUDA_EMULATED_SECONDS := 500
@@ -57,12 +58,12 @@ MPI_TESTS := $(addprefix --test ,$(filter mpi% contract%,$(TEST_TARGETS)))
 CUDA_TESTS := $(addprefix --test ,$(filter-out cuda_kernels,$(filter cuda%,$(TEST_TARGETS))))
 END_TO_END_TESTS := $(addprefix --test ,$(filter-out mpi% contract% cuda%,$(TEST_TARGETS)))
 SETUPS := setup-build setup-test setup-lint
-TEST_GROUPS := test-unit test-mpi test-end-to-end test-doc test-cuda-kernels test-cuda-emulated \
-	test-without-mpi test-mpich test-openmpi5
+TEST_GROUPS := test-unit test-mpi test-end-to-end test-doc test-cuda-kernels test-cudnn-plans \
+	test-cuda-emulated test-without-mpi test-mpich test-openmpi5
 SOAK_GROUPS := mutants soak-cuda-kernels soak-cuda-emulated
 
-.PHONY: help build demo test test-build $(TEST_GROUPS) soak $(SOAK_GROUPS) lint format clippy docs deny shellcheck \
-	style bench clean $(SETUPS)
+.PHONY: help build demo test test-build $(TEST_GROUPS) soak $(SOAK_GROUPS) lint format clippy docs \
+	deny shellcheck style bench clean $(SETUPS)
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand --tabs=20
@@ -85,7 +86,8 @@ test-build:
 	@$(BUDGET) test-build $(TEST_BUILD_SECONDS) $(CARGO_TEST) --tests --no-run
 
 test-unit: test-build ## run the unit tests
-	@$(BUDGET) $@ $(TEST_UNIT_SECONDS) $(CARGO_TEST) --lib --bins -- --skip cuda_tests::
+	@$(BUDGET) $@ $(TEST_UNIT_SECONDS) $(CARGO_TEST) --lib --bins -- --skip cuda_tests:: \
+		--skip plan_gate::
 
 test-mpi: test-build ## run the tests of the backends under mpirun
 	@$(if $(MPI_TESTS),$(BUDGET) $@ $(TEST_MPI_SECONDS) $(CARGO_TEST) $(MPI_TESTS),\
@@ -99,6 +101,9 @@ test-doc: test-build ## run the examples in the documentation
 
 test-cuda-kernels: test-build ## compile every CUDA kernel with NVRTC 12 and 13, for every architecture
 	@$(BUDGET) $@ $(TEST_CUDA_KERNELS_SECONDS) $(CARGO_TEST) --test cuda_kernels -- --nocapture
+
+test-cudnn-plans: test-build ## plan every preset's attention with cuDNN, for three architectures
+	@$(BUDGET) $@ $(TEST_CUDNN_PLANS_SECONDS) $(CARGO_TEST) --lib -- plan_gate:: --nocapture
 
 # Kernels with AddressSanitizer, which finds overruns of static shared memory. Its library has to be
 # the first of the tests' process, and only of that. The program's cache does not tell these kernels

@@ -8,7 +8,7 @@ smallest ratio of median tokens/s. On an H200 there are goals for our own rates 
 prints which goals are missed, and then exits with 1.
 
     python3 bench/gpu_vs_torch.py [--row 124M|1.3B] [--rounds N] [--yardstick PROGRAM]
-                                  [--torch-micro N] [--our-micro N]
+                                  [--torch-micro N] [--our-micro N] [--attention flash|cudnn]
 
 python3 is one that has PyTorch for this GPU; nothing is installed. The program is that of
 `cargo build --release`, or the one beside this file in a folder that `scripts/gpu-check.sh --pack`
@@ -116,8 +116,8 @@ def torch_run(row, micro, steps, options):
 def our_run(row, micro, steps, options):
     """Trains with yardstick; None where it does not fit."""
     warm_up, measured = steps
-    settings = row.settings(micro).items()
-    sets = [word for key, value in settings for word in ("--set", f"{key}={value}")]
+    settings = {**row.settings(micro), "run.attention": options.attention}
+    sets = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
     with tempfile.TemporaryDirectory() as folder:
         out = pathlib.Path(folder) / "run"
         command = [options.yardstick, "train", "--workload", row.workload, *sets, "--device",
@@ -223,6 +223,8 @@ def arguments():
     parser.add_argument("--yardstick", default=program(), help="the binary")
     parser.add_argument("--torch-micro", type=int, help="PyTorch's micro-batch")
     parser.add_argument("--our-micro", type=int, help="yardstick's micro-batch")
+    parser.add_argument("--attention", choices=["flash", "cudnn"], default="flash",
+                        help="what computes ours")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--tiny", action="store_true", help="a tiny model, to check this script")
     return parser.parse_args()

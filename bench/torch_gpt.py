@@ -1,15 +1,16 @@
 """GPT-2 in PyTorch, as its users train it fast: the peer of bench/cpu_vs_torch.py and
 bench/gpu_vs_torch.py.
 
-AdamW is fused, attention is scaled_dot_product_attention. In bf16 autocast runs over f32 weights, so
-weights, gradients and moments are f32 as in yardstick. Tokens are random, and there before the clock
-starts.
+AdamW is fused, attention is scaled_dot_product_attention. In bf16 autocast runs over f32 weights,
+so weights, gradients and moments are f32 as in yardstick. Tokens are random, and there before the
+clock starts.
 
     torch_gpt.py JSON
 
-JSON is an object with device, layers, width, heads, vocabulary, embedding_rows, tokens, micro_batch,
-accumulation, precision, is_compiled, warm_up and steps. Prints a line of JSON: the seconds of all
-measured steps, on the CPU the milliseconds of each and the peak memory, and the last loss.
+JSON is an object with device, layers, width, heads, vocabulary, embedding_rows, tokens,
+micro_batch, accumulation, precision, is_compiled, warm_up and steps. Prints a line of JSON: the
+seconds of all measured steps, on the CPU the milliseconds of each and the peak memory, and the last
+loss.
 """
 
 import json

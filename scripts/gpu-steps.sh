@@ -14,7 +14,8 @@ LIMIT=300
 list_steps() {
     printf '%s\n' devices update-tests engine-tests \
         smoke-f32 smoke-bf16 llama-smoke-f32 llama-smoke-bf16 \
-        gpt2-loss-falls gpt2-rerun resume-f32 resume-bf16 nccl-one-rank nccl-two-ranks \
+        gpt2-loss-falls gpt2-rerun resume-f32 resume-bf16 cudnn-engine-tests cudnn-gpt2 \
+        nccl-one-rank nccl-two-ranks \
         memcheck racecheck
     $quick || printf '%s\n' kernel-timing tokens-per-second
 }
@@ -24,7 +25,9 @@ step() {
     case $1 in
         devices) devices ;;
         update-tests) tests "$cuda_step" ;;
-        engine-tests) tests "$cuda_engine" ;;
+        engine-tests) tests "$cuda_engine" --skip cudnn ;;
+        cudnn-engine-tests) cudnn_engine_tests ;;
+        cudnn-gpt2) cudnn_gpt2 ;;
         *smoke-f32) parity "${1%-f32}" f32 "$F32_BOUND" ;;
         *smoke-bf16) parity "${1%-bf16}" bf16 "$BF16_BOUND" ;;
         gpt2-loss-falls) gpt2_loss_falls ;;
@@ -140,10 +143,10 @@ devices() {
         "driver for CUDA $(json "$out/devices.json" cuda.versions.cuda_driver)"
 }
 
-# tests PROGRAM: all tests of a binary, on the device.
+# tests PROGRAM [FLAG...]: tests of a binary, on the device.
 tests() {
     local log=$out/$current.tests
-    if ! timeout "$LIMIT" "$1" >"$log" 2>&1; then
+    if ! timeout "$LIMIT" "$@" >"$log" 2>&1; then
         cat "$log"
         fail "$(grep '^test result' "$log" || tail -n 1 "$log")"
     fi
@@ -172,9 +175,9 @@ note_parity() {
     { echo '{'; sed '$!s/$/,/' "$out/parity.lines"; echo '}'; } >"$out/parity.json"
 }
 
-# gpt2_train RUN: 20 steps of GPT-2 124M in bf16.
+# gpt2_train RUN FLAG...: 20 steps of GPT-2 124M in bf16.
 gpt2_train() {
-    train "$1" --workload gpt2-124m --device cuda --steps 20 --set precision.compute=bf16 \
+    train "$@" --workload gpt2-124m --device cuda --steps 20 --set precision.compute=bf16 \
         --set batch.micro_sequences=4 --set batch.global_sequences=4 \
         --set "batch.sequence_tokens=$gpt2_tokens" --set schedule.warmup_steps=5 "${gpt2[@]}"
 }
@@ -193,6 +196,35 @@ gpt2_rerun() {
     gpt2_train gpt2-rerun
     same_bits gpt2 gpt2-rerun
     figure "losses and weights of 20 steps are bit-identical"
+}
+
+# Skips unless this machine has a cuDNN that is new enough.
+need_cudnn() {
+    [ -s "$out/devices.json" ] || "$yardstick" devices --json >"$out/devices.json"
+    local found
+    found=$(json "$out/devices.json" cuda.versions.cudnn)
+    [ -n "$found" ] || skip "no cuDNN on this machine, or one that is too old"
+}
+
+# Losses and gradients with cuDNN's attention against the processor's and our kernels'.
+cudnn_engine_tests() {
+    need_cudnn
+    tests "$cuda_engine" cudnn
+}
+
+# Losses with cuDNN's attention against those with ours; and twice the same bits.
+cudnn_gpt2() {
+    need_cudnn
+    [ -e "$out/runs/gpt2/record.json" ] || gpt2_train gpt2
+    gpt2_train cudnn --set run.attention=cudnn
+    local worst version
+    worst=$(difference cudnn gpt2) || fail "the runs have not the same steps"
+    is_below "$worst" "$BF16_BOUND" || fail "losses differ from those of our kernels by $worst"
+    gpt2_train cudnn-rerun --set run.attention=cudnn
+    same_bits cudnn cudnn-rerun
+    version=$(record cudnn environment.cuda.cudnn)
+    figure "cuDNN $version: losses differ from ours by $worst (bound $BF16_BOUND);" \
+        "a rerun is bit-identical"
 }
 
 # resume FORMAT: a run that was killed and resumed ends as one that was not.

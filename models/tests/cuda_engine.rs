@@ -7,7 +7,7 @@ use device::cuda::Cuda;
 use device::{Allocator, Device, DeviceBuffer, ViewMut};
 use half::bf16;
 use yardstick_models::config::{Family, Llama, RopeScaling};
-use yardstick_models::fused::{Fused, Options};
+use yardstick_models::fused::{AttentionBackend, Fused, Options};
 use yardstick_models::init::init_weights;
 use yardstick_models::ops::cross_entropy::chunk_tokens;
 use yardstick_models::rng::{Purpose, Stream};
@@ -218,6 +218,30 @@ fn a_rerun_and_recomputation_have_the_same_bits() {
     }
 }
 
+/// Layers, width, heads, feed-forward width, vocabulary and context: heads of 64, which two share
+/// in Llama.
+const CUDNN_DIMENSIONS: [usize; 6] = [2, 256, 4, 256, 65, 64];
+
+/// Needs cuDNN.
+#[test]
+fn attention_by_cudnn_has_the_losses_and_gradients_of_the_processor_and_of_our_kernels() {
+    let device = cuda();
+    let grouped = Llama { key_value_heads: 2, ..Llama::plain(2) };
+    let gpt = gpt(CUDNN_DIMENSIONS);
+    let llama = ModelConfig { family: Family::Llama(grouped), ..gpt.clone() };
+    for config in [gpt, llama] {
+        let case = Case::new(config, (2, 64));
+        let flash = Options::from(Compute::Bf16);
+        let cudnn = Options { attention: AttentionBackend::Cudnn, ..flash };
+        let found = case.compute(&device, cudnn);
+        assert_agree(&case, &found, &case.compute(&Device::Host, flash), Compute::Bf16);
+        assert_agree(&case, &found, &case.compute(&device, flash), Compute::Bf16);
+        assert_eq!(found, case.compute(&device, cudnn), "a rerun");
+        let recompute = Options { recompute: true, ..cudnn };
+        assert_eq!(found, case.compute(&device, recompute), "recomputation");
+    }
+}
+
 #[test]
 fn one_shape_takes_the_head_several_chunks() {
     let ([_, _, _, _, vocabulary, _], (sequences, tokens)) = CHUNKED;
@@ -227,14 +251,24 @@ fn one_shape_takes_the_head_several_chunks() {
 
 #[test]
 fn a_plan_counts_what_the_engine_allocates() {
-    let device = cuda();
     let (dimensions, (sequences, tokens)) = SHAPES[0];
-    let config = gpt(dimensions);
-    let micro_batch = MicroBatch { sequences, tokens };
+    assert_planned(&gpt(dimensions), MicroBatch { sequences, tokens }, AttentionBackend::Flash);
+}
+
+/// Needs cuDNN.
+#[test]
+fn a_plan_counts_the_workspace_of_cudnn() {
+    let micro_batch = MicroBatch { sequences: 1, tokens: 64 };
+    assert_planned(&gpt(CUDNN_DIMENSIONS), micro_batch, AttentionBackend::Cudnn);
+}
+
+#[track_caller]
+fn assert_planned(config: &ModelConfig, micro_batch: MicroBatch, attention: AttentionBackend) {
+    let device = cuda();
     let items = |allocator: Allocator| {
-        let options = Options { on_cuda: true, ..Options::from(Compute::Bf16) };
-        let layout = Layout::new(&config);
-        let engine = Fused::new(&config, layout, micro_batch, options, &allocator).unwrap();
+        let options = Options { on_cuda: true, attention, ..Options::from(Compute::Bf16) };
+        let layout = Layout::new(config);
+        let engine = Fused::new(config, layout, micro_batch, options, &allocator).unwrap();
         drop(engine);
         allocator.items()
     };

@@ -45,6 +45,22 @@ pub enum Error {
         /// How to get it.
         install: &'static str,
     },
+    /// A library lacks what came with a later version.
+    #[error(
+        "{}: expected {library} {needed} or newer, found {found}; {install}", path.display()
+    )]
+    LibraryTooOld {
+        /// Its name, as in `cuDNN`.
+        library: &'static str,
+        /// Its file.
+        path: PathBuf,
+        /// Its version.
+        found: String,
+        /// The oldest that is enough.
+        needed: String,
+        /// How to get another.
+        install: &'static str,
+    },
     /// A library is older or newer than what this program was written for, or is another one.
     #[error(
         "{}: expected a function {symbol}, which this {library} (version {}) does not have; \
@@ -151,6 +167,18 @@ pub enum Error {
         what: String,
         /// What it says.
         text: String,
+    },
+    /// A library cannot compute this on this device.
+    #[error("{library} has no plan for {what}: {reason}; use {instead}")]
+    NoPlan {
+        /// Its name and version, as in `cuDNN 9.28.1`.
+        library: String,
+        /// What was asked for.
+        what: String,
+        /// What the library says.
+        reason: String,
+        /// What computes it.
+        instead: &'static str,
     },
     /// The compiler does not know the device: mostly it is older than that.
     #[error(

@@ -6,6 +6,7 @@
 //! their first call, and panics where one is missing.
 
 pub mod cubin_cache;
+pub mod cudnn;
 mod device;
 mod error;
 mod event;

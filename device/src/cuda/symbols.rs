@@ -90,8 +90,8 @@ pub(super) const CUBLASLT: &[&str] = &[
     "cublasLtMatrixLayoutSetAttribute",
 ];
 
-/// Of the collectives. `ncclCommRegister` and `ncclCommDeregister` are missing on purpose: they came
-/// with NCCL 2.19, and are used where they exist.
+/// Of the collectives. `ncclCommRegister` and `ncclCommDeregister` are missing on purpose: they
+/// came with NCCL 2.19, and are used where they exist.
 pub(super) const NCCL: &[&str] = &[
     "ncclAllGather",
     "ncclAllReduce",
@@ -120,6 +120,7 @@ pub(super) const CUDNN: &[&str] = &[
     "cudnnCreate",
     "cudnnDestroy",
     "cudnnGetErrorString",
+    "cudnnGetLastErrorString",
     "cudnnGetVersion",
     "cudnnSetStream",
 ];

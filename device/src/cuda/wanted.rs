@@ -90,7 +90,7 @@ pub(super) const CUDNN: Wanted = Wanted {
     stem: "libcudnn.so",
     majors: &[9],
     follows_cuda: false,
-    accept: |_| Ok(()),
+    accept: accept_cudnn,
     symbols: symbols::CUDNN,
     version: cudnn_version,
     cudarc_address: None,
@@ -169,12 +169,34 @@ fn nccl_version(library: &Library) -> Option<String> {
     (status == 0).then(|| from_six_digits(number.unsigned_abs().into()))
 }
 
+/// The oldest cuDNN, 9.25.0, with everything that attention uses: causal attention as one operation
+/// and its backward came with 9.21, a deterministic backward for Blackwell with 9.18, and one for
+/// Hopper whose workspace does not grow with T squared with 9.25.
+const CUDNN_MIN: u64 = 92_500;
+
+fn accept_cudnn(library: &Library) -> Result<(), Error> {
+    match cudnn_number(library) {
+        Some(found) if found < CUDNN_MIN => Err(Error::LibraryTooOld {
+            library: CUDNN.name,
+            path: library.path().to_owned(),
+            found: from_six_digits(found),
+            needed: from_six_digits(CUDNN_MIN),
+            install: CUDNN.install,
+        }),
+        _ => Ok(()),
+    }
+}
+
 fn cudnn_version(library: &Library) -> Option<String> {
+    Some(from_six_digits(cudnn_number(library)?))
+}
+
+fn cudnn_number(library: &Library) -> Option<u64> {
     // SAFETY: this is its type.
     let get: unsafe extern "C" fn() -> usize =
         unsafe { library.function("cudnnGetVersion") }.ok()?;
     // SAFETY: it has no arguments and no conditions.
-    Some(from_six_digits(unsafe { get() } as u64))
+    Some(unsafe { get() } as u64)
 }
 
 /// Where each module of cudarc finds a function. `culib` panics where it finds no library, so

@@ -1,8 +1,22 @@
 //! What the fused engine computes in, and what it keeps in memory.
 
+use serde::{Deserialize, Serialize};
+
 use crate::workload::Compute;
 
-/// Choices that change speed and memory. Apart from the format, results have the same bits for all.
+/// What computes attention on a CUDA device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AttentionBackend {
+    /// Our own kernels, for every shape and format.
+    #[default]
+    Flash,
+    /// cuDNN, in bf16, for the shapes that it has plans for.
+    Cudnn,
+}
+
+/// Choices that change speed and memory. Apart from the format and the backend of attention,
+/// results have the same bits for all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
     /// The format of weights and activations.
@@ -13,12 +27,15 @@ pub struct Options {
     pub threads: usize,
     /// Whether a CUDA device computes: that of the allocator.
     pub on_cuda: bool,
+    /// What computes attention there.
+    pub attention: AttentionBackend,
 }
 
 impl From<Compute> for Options {
     /// All activations are saved, and the current pool computes.
     fn from(compute: Compute) -> Self {
         let threads = rayon::current_num_threads();
-        Self { compute, recompute: false, threads, on_cuda: false }
+        let attention = AttentionBackend::default();
+        Self { compute, recompute: false, threads, on_cuda: false, attention }
     }
 }

@@ -25,7 +25,7 @@ const ELEMENTS_MAX: usize = 4 << 20;
 pub fn probe_shapes(config: &ModelConfig, micro_batch: MicroBatch) -> Vec<Shape> {
     let squares = SIDES.map(|side| Shape { rows: side, inputs: side, outputs: side });
     let compute = Compute::F32;
-    let options = Options { compute, recompute: false, threads: 1, on_cuda: false };
+    let options = Options { threads: 1, ..compute.into() };
     let size = Size::new(config, micro_batch, options);
     let layers = Linear::ALL.map(|linear| size.linear(linear));
     let products = layers.into_iter().chain([head(&size)]);

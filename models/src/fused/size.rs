@@ -2,7 +2,7 @@
 
 use super::linear::Linear;
 use super::norm::Norm;
-use super::options::Options;
+use super::options::{AttentionBackend, Options};
 use crate::config::Family;
 use crate::ops::matmul::{self, Shape};
 use crate::ops::{Element, Work, attention, cross_entropy, rope, work};
@@ -24,6 +24,7 @@ pub(super) struct Size {
     pub(super) rows: usize,
     /// B, T, H, K and D.
     pub(super) attention: attention::Shape,
+    pub(super) attention_backend: AttentionBackend,
     /// C.
     pub(super) width: usize,
     /// F.
@@ -42,7 +43,7 @@ pub(super) struct Size {
 
 impl Size {
     pub(super) fn new(config: &ModelConfig, micro_batch: MicroBatch, options: Options) -> Self {
-        let Options { recompute, threads, .. } = options;
+        let Options { recompute, threads, attention: attention_backend, .. } = options;
         let attention = attention::Shape {
             sequences: micro_batch.sequences,
             tokens: micro_batch.tokens,
@@ -57,6 +58,7 @@ impl Size {
         Self {
             rows: micro_batch.rows(),
             attention,
+            attention_backend,
             width: config.width,
             feed_forward: config.feed_forward,
             vocabulary: config.vocabulary,

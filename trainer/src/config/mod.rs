@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use launch::bootstrap::Backend;
 use models::Workload;
+use models::fused::AttentionBackend;
 use models::workload::Compute;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
@@ -86,6 +87,8 @@ pub struct RunConfig {
     pub engine: Engine,
     /// Which device.
     pub device: Device,
+    /// What computes attention on a CUDA device.
+    pub attention: AttentionBackend,
     /// Same workload, world and machine: same bits. `false` would allow faster algorithms that do
     /// not guarantee this; no engine of this build has any.
     pub deterministic: bool,
@@ -107,6 +110,7 @@ impl Default for RunConfig {
         Self {
             engine: Engine::default(),
             device: Device::default(),
+            attention: AttentionBackend::default(),
             deterministic: true,
             threads: 0,
             shard_optimizer: false,
@@ -192,6 +196,7 @@ impl Config {
             recompute: self.settings.run.recompute,
             threads,
             on_cuda: self.is_on_cuda(),
+            attention: self.settings.run.attention,
         }
     }
 
@@ -285,6 +290,14 @@ fn validate(workload: &Workload, settings: &Settings) -> Outcome<()> {
         _ => {}
     }
     let compute = workload.precision.compute;
+    if settings.run.attention == AttentionBackend::Cudnn {
+        if settings.run.device != Device::Cuda {
+            return Err(invalid("run.attention", "cudnn", "flash with run.device = cpu"));
+        }
+        if compute != Compute::Bf16 {
+            return Err(invalid("run.attention", "cudnn", "flash with precision.compute = f32"));
+        }
+    }
     if settings.run.engine == Engine::Candle && compute != Compute::F32 {
         return Err(invalid("precision.compute", compute, "f32 with run.engine = candle"));
     }

@@ -6,10 +6,11 @@ use std::path::Path;
 
 use checkpoint::{Identity, Store};
 use device::Device;
-use device::cuda::{self, Cuda};
+use device::cuda::{self, Cuda, Libraries, Required};
 use launch::Placement;
 use launch::bootstrap::World;
 use launch::signals::SignalFlags;
+use models::fused::AttentionBackend;
 
 use super::attempt::{PeriodicEvaluation, Probes, RunningAttempt};
 use super::console::{Console, RunEnd};
@@ -459,6 +460,9 @@ fn open_device(config: &Config, placement: &Placement) -> Outcome<Device> {
     if config.settings.run.device == config::Device::Cpu {
         return Ok(Device::Host);
     }
+    // A library that is missing ends the run before it has a folder.
+    let cudnn = config.settings.run.attention == AttentionBackend::Cudnn;
+    Libraries::open(&Required { cudnn, ..Required::TRAINING })?;
     let devices = cuda::devices()?.len();
     Ok(Device::Cuda(Cuda::open(gpu_ordinal(placement, devices))?))
 }

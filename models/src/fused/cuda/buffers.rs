@@ -3,7 +3,9 @@
 use device::{Allocator, DeviceBuffer};
 
 use crate::config::Family;
+use crate::fused::options::AttentionBackend;
 use crate::fused::size::Size;
+use crate::ops::attention::cuda::workspace_bytes;
 use crate::ops::kernels::CudaElement;
 use crate::ops::matmul::cuda::Blas;
 use crate::ops::rope;
@@ -43,7 +45,7 @@ pub(super) struct Scratch<E: CudaElement> {
     pub(super) hidden: DeviceBuffer<E>,
     /// (N, max((H + 2 K) D, F)): gradient of qkv, or of the feed-forward layer.
     pub(super) wide: DeviceBuffer<E>,
-    /// (B, H, T): the attention's row sums of dout out.
+    /// (B, H, T): the attention's row sums of dout out; empty with cuDNN, which has its own.
     pub(super) delta: DeviceBuffer<f32>,
     /// (tokens of a chunk, V rounded up): logits, then their gradients.
     pub(super) logits: DeviceBuffer<E>,
@@ -57,7 +59,16 @@ pub(super) struct Scratch<E: CudaElement> {
     pub(super) loss: DeviceBuffer<f64>,
 }
 
-/// Everything; the workspace of products becomes part of the library's handle.
+/// Workspaces of libraries, which become part of what calls them.
+#[derive(Debug)]
+pub(super) struct Workspaces {
+    /// Of cuBLASLt.
+    pub(super) products: DeviceBuffer<u8>,
+    /// Of cuDNN; empty with our kernels.
+    pub(super) attention: DeviceBuffer<u8>,
+}
+
+/// Everything else.
 #[derive(Debug)]
 pub(super) struct Buffers<E: CudaElement> {
     pub(super) saved: Saved<E>,
@@ -73,10 +84,18 @@ impl<E: CudaElement> Buffers<E> {
     pub(super) fn new(allocator: &Allocator, config: &ModelConfig, size: &Size) -> Self {
         Self { saved: Saved::new(allocator, size), scratch: Scratch::new(allocator, config, size) }
     }
+}
 
-    /// The workspace of cuBLASLt.
-    pub(super) fn workspace(allocator: &Allocator) -> DeviceBuffer<u8> {
-        Blas::workspace(&allocator.for_purpose("workspace of products"))
+impl Workspaces {
+    pub(super) fn new(allocator: &Allocator, size: &Size) -> Self {
+        let attention = match size.attention_backend {
+            AttentionBackend::Flash => 0,
+            AttentionBackend::Cudnn => workspace_bytes(&size.attention),
+        };
+        Self {
+            products: Blas::workspace(&allocator.for_purpose("workspace of products")),
+            attention: allocator.for_purpose("workspace of attention").zeros(attention),
+        }
     }
 }
 
@@ -106,13 +125,17 @@ impl<E: CudaElement> Scratch<E> {
         let rows = |columns| shared.zeros(size.rows * columns);
         let chunk = size.chunk_tokens::<E>();
         let columns = size.width.max(size.qkv()).max(size.expanded());
+        let delta = match size.attention_backend {
+            AttentionBackend::Flash => size.rows * size.attention.heads,
+            AttentionBackend::Cudnn => 0,
+        };
         Self {
             normed: rows(size.width),
             branch: rows(size.width),
             gradient: rows(size.width),
             hidden: rows(size.feed_forward),
             wide: rows(size.wide()),
-            delta: shared.zeros(size.rows * size.attention.heads),
+            delta: shared.zeros(delta),
             logits: logits.zeros(chunk * logits_stride(size.vocabulary)),
             losses: logits.zeros(chunk),
             partials: Partials::new(&shared, size.rows, columns),

@@ -1,13 +1,13 @@
 //! The compiled kernels and planned products of a network.
 
-use device::DeviceBuffer;
 use device::cuda::{Cuda, Error};
 
 use super::batch::TokenSender;
-use super::buffers::logits_stride;
+use super::buffers::{Workspaces, logits_stride};
 use super::layers::Layers;
 use crate::fused::linear::Linear;
 use crate::fused::norm::Norm;
+use crate::fused::options::AttentionBackend;
 use crate::fused::size::{Activation, Size};
 use crate::ops::attention::cuda::Attention;
 use crate::ops::cross_entropy::cuda::CrossEntropy;
@@ -55,9 +55,9 @@ impl Kernels {
     pub(super) fn new<E: CudaElement>(
         device: &Cuda,
         size: &Size,
-        workspace: DeviceBuffer<u8>,
+        workspaces: Workspaces,
     ) -> Result<Self, Error> {
-        let blas = Blas::new(device, workspace)?;
+        let blas = Blas::new(device, workspaces.products)?;
         let norm = match size.norm {
             Norm::Layer => NormKernels::layer_norm::<E>(device)?,
             Norm::RootMeanSquare { epsilon } => NormKernels::rms_norm::<E>(device, epsilon)?,
@@ -66,13 +66,19 @@ impl Kernels {
             Activation::Gelu => ActivationKernels::Gelu(Gelu::new::<E>(device)?),
             Activation::SwiGlu => ActivationKernels::SwiGlu(SwiGlu::new::<E>(device)?),
         };
+        let attention = match size.attention_backend {
+            AttentionBackend::Flash => Attention::new::<E>(device, size.attention.head_width)?,
+            AttentionBackend::Cudnn => {
+                Attention::cudnn(device, size.attention, workspaces.attention)?
+            }
+        };
         let rope = matches!(size.activation, Activation::SwiGlu).then(|| Rope::new::<E>(device));
         Ok(Self {
             device: device.clone(),
             tokens: TokenSender::new(device, size.rows, size.vocabulary)?,
             embedding: Embedding::new::<E>(device)?,
             norm,
-            attention: Attention::new::<E>(device, size.attention.head_width)?,
+            attention,
             activation,
             rope: rope.transpose()?,
             cross_entropy: CrossEntropy::new::<E>(device)?,

@@ -4,14 +4,15 @@ use device::{Allocator, Device, View, ViewMut};
 
 use super::batch::Tokens;
 use super::block::BlockPass;
-use super::buffers::{Buffers, Saved, Scratch, logits_stride};
+use super::buffers::{Buffers, Saved, Scratch, Workspaces, logits_stride};
 use super::kernels::Kernels;
 use super::layers::{SegmentGradients, parameters};
+use crate::fused::options::AttentionBackend;
 use crate::fused::parameter_ranges::ParameterRanges;
 use crate::fused::size::Size;
 use crate::ops::attention::cuda::HEAD_WIDTH_MAX;
 use crate::ops::cross_entropy::cuda::LogitsShape;
-use crate::ops::kernels::CudaElement;
+use crate::ops::kernels::{CudaElement, Format};
 use crate::ops::matmul::Sums;
 use crate::ops::matmul::cuda::Extras;
 use crate::ops::norm::{NormBackward, NormSaved};
@@ -47,14 +48,14 @@ impl<E: CudaElement> Network<E> {
         size: Size,
         ranges: ParameterRanges,
     ) -> Result<Self, Error> {
-        check(config, &size)?;
+        check::<E>(config, &size)?;
         let Buffers { saved, scratch } = Buffers::new(allocator, config, &size);
         let tokens = Tokens::new(allocator, size.rows);
-        let workspace = Buffers::<E>::workspace(allocator);
+        let workspaces = Workspaces::new(allocator, &size);
         let kernels = match allocator.device() {
             Device::Cuda(device) if !allocator.is_counting() => {
                 allocator.outcome()?;
-                Some(Kernels::new::<E>(&device, &size, workspace)?)
+                Some(Kernels::new::<E>(&device, &size, workspaces)?)
             }
             _ => None,
         };
@@ -112,7 +113,11 @@ impl<E: CudaElement> Network<E> {
 }
 
 /// Kernels read rows 16 bytes at a time; those of attention read heads as they lie in their rows.
-fn check(config: &ModelConfig, size: &Size) -> Result<(), Error> {
+fn check<E: CudaElement>(config: &ModelConfig, size: &Size) -> Result<(), Error> {
+    if size.attention_backend == AttentionBackend::Cudnn && E::FORMAT != Format::Bf16 {
+        let expected = "flash with precision.compute = f32";
+        return Err(Error::invalid("run.attention", "cudnn", expected));
+    }
     let widths = [("model.width", config.width), ("model.feed_forward", config.feed_forward)];
     for (key, width) in widths {
         if !width.is_multiple_of(8) {

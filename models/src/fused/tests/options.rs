@@ -60,7 +60,7 @@ fn losses_and_gradients_have_the_same_bits_on_any_threads() {
             let expected = results(&config, plain);
             assert!(expected[0].gradients.iter().all(|gradient| gradient.is_finite()));
             for (threads, recompute) in [(2, false), (1, true), (3, false), (2, true)] {
-                let options = Options { compute, recompute, threads, on_cuda: false };
+                let options = Options { recompute, threads, ..compute.into() };
                 let found = results(&config, options);
                 assert!(found == expected, "{options:?}, {:?}", config.family);
             }

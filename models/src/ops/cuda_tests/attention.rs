@@ -1,10 +1,11 @@
-//! Attention: flash kernels in bf16 for heads of 64 and 128, the plain ones for all others.
+//! Attention: flash kernels in bf16 for heads of 64 and 128, the plain ones for all others, and
+//! cuDNN's.
 
 use device::Allocator;
 use half::bf16;
 
 use super::device::{Bound, Memory, Numbers};
-use crate::ops::attention::cuda::{Attention, Forward};
+use crate::ops::attention::cuda::{Attention, Forward, workspace_bytes};
 use crate::ops::attention::{self, Shape, Workspace};
 use crate::ops::kernels::CudaElement;
 use crate::ops::testing::widened;
@@ -62,7 +63,7 @@ impl<E: CudaElement> Case<E> {
         dqkv
     }
 
-    fn found(&self, memory: &Memory, kernels: &Attention) -> Computed<E> {
+    fn found(&self, memory: &Memory, kernels: &mut Attention) -> Computed<E> {
         let Self { shape, qkv, doutput } = self;
         let qkv = memory.upload(&qkv.elements);
         let doutput = memory.upload(&doutput.elements);
@@ -70,7 +71,7 @@ impl<E: CudaElement> Case<E> {
         let mut log_sums = memory.unwritten(self.statistics());
         kernels.forward(output.view_mut(), log_sums.view_mut(), qkv.view(), *shape).unwrap();
         let mut dqkv = memory.unwritten::<E>(qkv.len());
-        let mut delta = memory.unwritten(self.statistics());
+        let mut delta = memory.unwritten(self.statistics()); // cuDNN has its own
         let forward = Forward { output: output.view(), log_sums: log_sums.view() };
         kernels
             .backward(
@@ -111,7 +112,7 @@ const FLASH_BOUNDS: Bounds = Bounds {
 };
 
 impl Bounds {
-    fn check<E: CudaElement>(&self, memory: &Memory, kernels: &Attention, shape: Shape) {
+    fn check<E: CudaElement>(&self, memory: &Memory, kernels: &mut Attention, shape: Shape) {
         let case = Case::<E>::new(shape);
         let found = case.found(memory, kernels);
         let (output, log_sums) = case.exact_forward();
@@ -147,8 +148,8 @@ const PLAIN: [Shape; 9] = [
 fn plain_agrees<E: CudaElement>() {
     let memory = Memory::new();
     for shape in PLAIN {
-        let kernels = Attention::plain::<E>(memory.device(), shape.head_width).unwrap();
-        PLAIN_BOUNDS.check::<E>(&memory, &kernels, shape);
+        let mut kernels = Attention::plain::<E>(memory.device(), shape.head_width).unwrap();
+        PLAIN_BOUNDS.check::<E>(&memory, &mut kernels, shape);
     }
 }
 
@@ -170,10 +171,73 @@ const FLASH: [([usize; 2], [usize; 2]); 12] = [
 
 fn flash_agrees(head_width: usize) {
     let memory = Memory::new();
-    let kernels = Attention::new::<bf16>(memory.device(), head_width).unwrap();
+    let mut kernels = Attention::new::<bf16>(memory.device(), head_width).unwrap();
     for (rows, heads) in FLASH {
-        FLASH_BOUNDS.check::<bf16>(&memory, &kernels, shape(rows, heads, head_width));
+        FLASH_BOUNDS.check::<bf16>(&memory, &mut kernels, shape(rows, heads, head_width));
     }
+}
+
+/// Gradients of heads that share a key are rounded before they are added.
+const CUDNN_BOUNDS: Bounds =
+    Bounds { gradient: Bound { bf16: 3e-2, ..FLASH_BOUNDS.gradient }, ..FLASH_BOUNDS };
+
+/// Single tokens, odd lengths, and heads that share keys, in one sequence and in more.
+const CUDNN: [([usize; 2], [usize; 2]); 6] = [
+    ([3, 1], [2, 1]),
+    ([1, 31], [1, 1]),
+    ([2, 65], [4, 2]),
+    ([1, 128], [3, 1]),
+    ([2, 129], [2, 2]),
+    ([1, 97], [6, 2]),
+];
+
+/// Plans within a workspace that is told for each shape.
+fn cudnn_agrees(head_width: usize, workspace: impl Fn(&Shape) -> usize) {
+    let memory = Memory::new();
+    for (rows, heads) in CUDNN {
+        let shape = shape(rows, heads, head_width);
+        let workspace = memory.allocator().zeros(workspace(&shape));
+        let mut cudnn = Attention::cudnn(memory.device(), shape, workspace).unwrap();
+        CUDNN_BOUNDS.check::<bf16>(&memory, &mut cudnn, shape);
+    }
+}
+
+#[test]
+fn cudnn_with_heads_of_64() {
+    cudnn_agrees(64, workspace_bytes);
+}
+
+#[test]
+fn cudnn_with_heads_of_128() {
+    cudnn_agrees(128, workspace_bytes);
+}
+
+/// What one sequence and key head with its queries' heads needs: the gradient is computed for each
+/// of them by itself.
+#[test]
+fn cudnn_in_parts() {
+    cudnn_agrees(64, |shape| {
+        let rows = shape.heads / shape.key_value_heads * shape.tokens;
+        rows * (8 * shape.head_width + 8) + 512
+    });
+}
+
+#[test]
+fn cudnn_that_has_no_plan_says_what_else_computes() {
+    let memory = Memory::new();
+    let refused = |head_width, bytes| {
+        let workspace = memory.allocator().zeros(bytes);
+        let shape = shape([1, 32], [2, 1], head_width);
+        let error = Attention::cudnn(memory.device(), shape, workspace).unwrap_err();
+        assert!(error.is_of_machine(), "{error}");
+        error.to_string()
+    };
+    let width = refused(20, 1 << 20);
+    for part in ["cuDNN 9.28.1 has no plan for attention", "D = 20", "use run.attention = flash"] {
+        assert!(width.contains(part), "{width}");
+    }
+    let small = refused(64, 1000);
+    assert!(small.contains("a workspace of at most 1000 bytes, not"), "{small}");
 }
 
 #[test]

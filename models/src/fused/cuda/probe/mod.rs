@@ -16,7 +16,7 @@ use half::bf16;
 
 use self::update::Update;
 use super::batch::Tokens;
-use super::buffers::{Buffers, Saved, Scratch};
+use super::buffers::{Buffers, Saved, Scratch, Workspaces};
 use super::kernels::Kernels;
 use crate::fused::options::Options;
 use crate::fused::parameter_ranges::ParameterRanges;
@@ -135,7 +135,7 @@ impl<E: CudaElement> Operations<E> {
         compute: Compute,
         device: &Cuda,
     ) -> Result<Self, Error> {
-        let options = Options { compute, recompute: false, threads: 1, on_cuda: true };
+        let options = Options { threads: 1, on_cuda: true, ..compute.into() };
         let size = Size::new(config, micro_batch, options);
         let layout = Layout::new(config);
         let allocator = Allocator::cuda(device);
@@ -149,7 +149,7 @@ impl<E: CudaElement> Operations<E> {
             tokens: Tokens::new(&allocator, size.rows),
             groups: Groups::new(&allocator, size.rows),
             update: Update::new(&allocator, device, layout.len(), compute)?,
-            kernels: Kernels::new::<E>(device, &size, Buffers::<E>::workspace(&allocator))?,
+            kernels: Kernels::new::<E>(device, &size, Workspaces::new(&allocator, &size))?,
             column_sums: ColumnSums::new::<E>(device)?,
             size,
         };

@@ -1,36 +1,39 @@
-//! Attention by one of two implementations, chosen once: flash attention on tensor cores where it
-//! can be, and the plain kernels for everything else.
+//! Attention by one of three implementations, chosen once: flash attention on tensor cores where it
+//! can be, the plain kernels for everything else, or cuDNN's where the user asks for it.
 #![allow(unsafe_code)] // launches
 
+mod cudnn;
 mod flash;
 mod launch;
 mod plain;
 
 use device::cuda::{Cuda, Error, Kernel};
-use device::{View, ViewMut};
+use device::{DeviceBuffer, View, ViewMut};
 
 use super::Shape;
 use crate::ops::kernels::CudaElement;
+use cudnn::Cudnn;
+pub(crate) use cudnn::workspace_bytes;
 use flash::Flash;
 use plain::Plain;
 
 /// The widest head that the plain kernels keep in registers.
 pub(crate) const HEAD_WIDTH_MAX: usize = 256;
 
-/// The compiled kernels for heads of one width.
+/// What computes attention.
 #[derive(Debug)]
 pub(crate) struct Attention {
     products: Products,
-    /// The row sums of dout out, which both backwards need.
-    delta: Kernel,
     head_width: usize,
 }
 
-/// What computes forward and backward.
+/// What computes forward and backward. Our kernels have another for the row sums of dout out, which
+/// cuDNN computes by itself.
 #[derive(Debug)]
 enum Products {
-    Flash(Flash),
-    Plain(Plain),
+    Flash(Flash, Kernel),
+    Plain(Plain, Kernel),
+    Cudnn(Box<Cudnn>),
 }
 
 /// What forward wrote: output (B, T, H D) and log sums (B, H, T).
@@ -61,7 +64,7 @@ impl Attention {
         }
         let flash = Flash::new::<E>(device, head_width)?;
         let delta = plain::load::<E>(device, head_width)?.kernel(plain::DELTA)?;
-        Ok(Self { products: Products::Flash(flash), delta, head_width })
+        Ok(Self { products: Products::Flash(flash, delta), head_width })
     }
 
     /// The plain kernels, whatever the width and the format.
@@ -69,12 +72,25 @@ impl Attention {
         assert!(head_width.is_multiple_of(2) && head_width <= HEAD_WIDTH_MAX, "D = {head_width}");
         let module = plain::load::<E>(device, head_width)?;
         let delta = module.kernel(plain::DELTA)?;
-        Ok(Self { products: Products::Plain(Plain::new(&module)?), delta, head_width })
+        Ok(Self { products: Products::Plain(Plain::new(&module)?, delta), head_width })
+    }
+
+    /// cuDNN's, in bf16 for one shape, with [`workspace_bytes`] of workspace.
+    ///
+    /// # Errors
+    /// When cuDNN is missing, or has no plan for this shape and device.
+    pub(crate) fn cudnn(
+        device: &Cuda,
+        shape: Shape,
+        workspace: DeviceBuffer<u8>,
+    ) -> Result<Self, Error> {
+        let cudnn = Cudnn::new(device, shape, workspace)?;
+        Ok(Self { products: Products::Cudnn(Box::new(cudnn)), head_width: shape.head_width })
     }
 
     /// Writes `output` (B, T, H D) and `log_sums` (B, H, T).
     pub(crate) fn forward<E: CudaElement>(
-        &self,
+        &mut self,
         output: ViewMut<'_, E>,
         log_sums: ViewMut<'_, f32>,
         qkv: View<'_, E>,
@@ -82,17 +98,18 @@ impl Attention {
     ) -> Result<(), Error> {
         self.check(shape);
         shape.check(qkv.len(), output.len(), log_sums.len());
-        match &self.products {
-            Products::Flash(flash) => flash.forward(output, log_sums, qkv, shape),
-            Products::Plain(plain) => plain.forward(output, log_sums, qkv, shape),
+        match &mut self.products {
+            Products::Flash(flash, _) => flash.forward(output, log_sums, qkv, shape),
+            Products::Plain(plain, _) => plain.forward(output, log_sums, qkv, shape),
+            Products::Cudnn(cudnn) => cudnn.forward(output, log_sums, qkv, shape),
         }
     }
 
-    /// Writes `dqkv`, with `delta` (B, H, T) as its workspace.
+    /// Writes `dqkv`, with `delta` (B, H, T) as the workspace of our kernels.
     pub(crate) fn backward<E: CudaElement>(
-        &self,
+        &mut self,
         dqkv: ViewMut<'_, E>,
-        mut delta: ViewMut<'_, f32>,
+        delta: ViewMut<'_, f32>,
         doutput: View<'_, E>,
         qkv: View<'_, E>,
         forward: Forward<'_, E>,
@@ -101,23 +118,42 @@ impl Attention {
         let Forward { output, log_sums } = forward;
         self.check(shape);
         shape.check(qkv.len(), output.len(), log_sums.len());
-        shape.check(dqkv.len(), doutput.len(), delta.len());
-        let launch = self.delta.launch(plain::grid(&shape, shape.heads));
-        let launch = launch.writes(&mut delta).reads(doutput).reads(output);
-        let launch = launch.int(shape.tokens).int(shape.heads).int(shape.head_width);
-        // SAFETY: attention_delta(delta, doutput, output, tokens, heads, head width); the lengths
-        // were checked.
-        unsafe { launch.run() }?;
-        let inputs = BackwardInputs { doutput, qkv, log_sums, delta: delta.as_view() };
-        match &self.products {
-            Products::Flash(flash) => flash.backward(dqkv, inputs, shape),
-            Products::Plain(plain) => plain.backward(dqkv, inputs, shape),
+        shape.check(dqkv.len(), doutput.len(), log_sums.len());
+        let inputs = |delta| BackwardInputs { doutput, qkv, log_sums, delta };
+        match &mut self.products {
+            Products::Flash(flash, kernel) => {
+                let delta = row_sums(kernel, delta, doutput, output, shape)?;
+                flash.backward(dqkv, inputs(delta), shape)
+            }
+            Products::Plain(plain, kernel) => {
+                let delta = row_sums(kernel, delta, doutput, output, shape)?;
+                plain.backward(dqkv, inputs(delta), shape)
+            }
+            Products::Cudnn(cudnn) => cudnn.backward(dqkv, doutput, qkv, forward, shape),
         }
     }
 
     fn check(&self, shape: Shape) {
         assert_eq!(shape.head_width, self.head_width, "the width that was compiled for");
     }
+}
+
+/// Writes `delta` (B, H, T): the row sums of dout out. The caller checked the other lengths.
+fn row_sums<'a, E: CudaElement>(
+    kernel: &Kernel,
+    mut delta: ViewMut<'a, f32>,
+    doutput: View<'_, E>,
+    output: View<'_, E>,
+    shape: Shape,
+) -> Result<View<'a, f32>, Error> {
+    assert_eq!(delta.len(), shape.rows() * shape.heads, "delta (B, H, T) of {shape:?}");
+    let launch = kernel.launch(plain::grid(&shape, shape.heads));
+    let launch = launch.writes(&mut delta).reads(doutput).reads(output);
+    let launch = launch.int(shape.tokens).int(shape.heads).int(shape.head_width);
+    // SAFETY: attention_delta(delta, doutput, output, tokens, heads, head width); the lengths were
+    // checked.
+    unsafe { launch.run() }?;
+    Ok(delta.into_view())
 }
 
 /// 1 / sqrt(D).
