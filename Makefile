@@ -14,6 +14,7 @@ TEST_DOC_SECONDS := 60
 TEST_CUDA_KERNELS_SECONDS := 240
 TEST_CUDA_SEED_SECONDS := 100
 TEST_CUDA_EMULATED_SECONDS := 500
+TEST_GPU_CHECK_SECONDS := 150
 TEST_WITHOUT_MPI_SECONDS := 350
 TEST_MPICH_SECONDS := 300
 TEST_OPENMPI5_SECONDS := 140
@@ -96,6 +97,13 @@ test-doc: test-build ## run the examples in the documentation
 test-cuda-kernels: test-build ## compile every CUDA kernel with NVRTC 12 and 13, for every architecture
 	@$(BUDGET) $@ $(TEST_CUDA_KERNELS_SECONDS) $(CARGO_TEST) --test cuda_kernels -- --nocapture
 
+# Steps of the check of GPUs that are not among these tests already, but for those that need more
+# than the emulated device.
+GPU_CHECK_STEPS := devices smoke-bf16 gpt2-loss-falls gpt2-rerun resume-bf16 nccl-tests \
+	nccl-one-rank nccl-two-ranks kernel-timing tokens-per-second
+comma := ,
+space := $(subst ,, )
+
 # The emulated device, its own tests, and what computes on it. The compiled kernels have a cache of
 # their own, which is kept.
 test-cuda-emulated: export YARDSTICK_CUDA_PATH := $(CURDIR)/target/emulated-cuda/lib
@@ -106,6 +114,9 @@ test-cuda-emulated: test-build ## train on the emulated CUDA device
 	@for seed in 1 2 3; do EMULATED_CUDA_SEED=$$seed $(BUDGET) $@-seed-$$seed \
 		$(TEST_CUDA_SEED_SECONDS) $(CARGO_TEST) --lib -- cuda_tests:: || exit; done
 	@$(BUDGET) $@ $(TEST_CUDA_EMULATED_SECONDS) $(CARGO_TEST) $(CUDA_TESTS)
+	@$(BUDGET) $@-gpu-check $(TEST_GPU_CHECK_SECONDS) scripts/gpu-check.sh --small \
+		--only $(subst $(space),$(comma),$(GPU_CHECK_STEPS)) \
+		$(addprefix --require ,$(GPU_CHECK_STEPS))
 
 # `models` and `checkpoint` have no feature `mpi`, so nothing in them changes without it.
 test-without-mpi: ## run the tests of a build without MPI
