@@ -14,7 +14,7 @@ TEST_DOC_SECONDS := 60
 TEST_CUDA_KERNELS_SECONDS := 240
 TEST_CUDA_SEED_SECONDS := 100
 TEST_CUDA_EMULATED_SECONDS := 500
-TEST_GPU_CHECK_SECONDS := 150
+TEST_GPU_CHECK_SECONDS := 240
 TEST_WITHOUT_MPI_SECONDS := 350
 TEST_MPICH_SECONDS := 300
 TEST_OPENMPI5_SECONDS := 140
@@ -99,8 +99,8 @@ test-cuda-kernels: test-build ## compile every CUDA kernel with NVRTC 12 and 13,
 
 # Steps of the check of GPUs that are not among these tests already, but for those that need more
 # than the emulated device.
-GPU_CHECK_STEPS := devices smoke-bf16 gpt2-loss-falls gpt2-rerun resume-bf16 nccl-tests \
-	nccl-one-rank nccl-two-ranks kernel-timing tokens-per-second
+GPU_CHECK_STEPS := devices smoke-bf16 gpt2-loss-falls gpt2-rerun resume-bf16 nccl-one-rank \
+	nccl-two-ranks kernel-timing tokens-per-second
 comma := ,
 space := $(subst ,, )
 
