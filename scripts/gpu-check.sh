@@ -95,9 +95,10 @@ chosen_steps() {
 
 # Ends with 2 unless each step that --only and --require name is one that will run.
 check_names() {
-    local name
+    local name chosen
+    chosen=$(chosen_steps)
     for name in ${only//,/ } ${required//,/ }; do
-        chosen_steps | grep -qxF "$name" || usage "no step $name is to run: see --list"
+        grep -qxF "$name" <<<"$chosen" || usage "no step $name is to run: see --list"
     done
 }
 

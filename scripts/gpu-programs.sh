@@ -90,7 +90,7 @@ pack() {
 # plugins that need no further library, as those for networks do: it starts ranks on one machine.
 pack_launcher() {
     local folder=$1 plugins messages plugin
-    if ! mpirun --version 2>/dev/null | grep -q '(Open MPI) 4'; then
+    if ! grep -q '(Open MPI) 4' <<<"$(mpirun --version 2>/dev/null)"; then
         echo "gpu-check: no mpirun of Open MPI 4, so none is packed" >&2
         return
     fi

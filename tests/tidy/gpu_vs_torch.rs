@@ -29,6 +29,8 @@ fn benchmark(yardstick: &str, flags: &[&str]) -> Finished {
     let mut python = Command::new("python3");
     python.arg(folder.path().join("gpu_vs_torch.py"));
     python.args(["--tiny", "--device", "cpu", "--row", "124M"]).args(flags);
+    // It would print each line at once in any case.
+    python.env_remove("PYTHONUNBUFFERED");
     let output = python.output().expect("python3 runs");
     Finished {
         status: output.status.code(),
