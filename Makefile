@@ -13,11 +13,14 @@ TEST_END_TO_END_SECONDS := 850
 TEST_DOC_SECONDS := 60
 TEST_CUDA_KERNELS_SECONDS := 240
 TEST_CUDA_SEED_SECONDS := 100
+TEST_CUDA_ADDRESS_SECONDS := 120
 TEST_CUDA_EMULATED_SECONDS := 500
 TEST_GPU_CHECK_SECONDS := 240
 TEST_WITHOUT_MPI_SECONDS := 350
 TEST_MPICH_SECONDS := 300
 TEST_OPENMPI5_SECONDS := 140
+MUTANTS_SECONDS := 3000
+SOAK_CUDA_EMULATED_SECONDS := 1800
 LINT_SECONDS := 900
 ifneq ($(PROFILE),testing) # takes three times as long to compile
 TEST_BUILD_SECONDS := 2100
@@ -57,12 +60,13 @@ END_TO_END_TESTS := $(addprefix --test ,$(filter-out mpi% contract% cuda%,$(TEST
 SETUPS := setup-build setup-test setup-lint
 TEST_GROUPS := test-unit test-mpi test-end-to-end test-doc test-cuda-kernels test-cuda-emulated \
 	test-without-mpi test-mpich test-openmpi5
+SOAK_GROUPS := mutants soak-cuda-kernels soak-cuda-emulated
 
-.PHONY: help build demo test test-build $(TEST_GROUPS) lint format clippy docs deny shellcheck \
+.PHONY: help build demo test test-build $(TEST_GROUPS) soak $(SOAK_GROUPS) lint format clippy docs deny shellcheck \
 	style bench clean $(SETUPS)
 
 help: ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand --tabs=18
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand --tabs=20
 
 # A static pattern rule: make ignores implicit rules for phony targets.
 $(SETUPS): setup-%:
@@ -104,19 +108,50 @@ GPU_CHECK_STEPS := devices smoke-bf16 gpt2-loss-falls gpt2-rerun resume-bf16 ncc
 comma := ,
 space := $(subst ,, )
 
+# Kernels with AddressSanitizer, which finds overruns of static shared memory. Its library has to be
+# the first of the tests' process, and only of that. The program's cache does not tell these kernels
+# from the others.
+WITH_ADDRESS_SANITIZER = EMULATED_CUDA_SANITIZE=address ASAN_OPTIONS=detect_leaks=0 \
+	YARDSTICK_CACHE_DIR=$(YARDSTICK_CACHE_DIR)-address
+PRELOAD_ADDRESS_SANITIZER = --config \
+	"target.'cfg(unix)'.runner = ['env', 'LD_PRELOAD=$$(g++ -print-file-name=libasan.so)']"
+
 # The emulated device, its own tests, and what computes on it. The compiled kernels have a cache of
 # their own, which is kept.
-test-cuda-emulated: export YARDSTICK_CUDA_PATH := $(CURDIR)/target/emulated-cuda/lib
-test-cuda-emulated: export YARDSTICK_CACHE_DIR := $(CURDIR)/target/emulated-cuda/cache
-test-cuda-emulated: export EMULATED_CUDA_CACHE := $(CURDIR)/target/emulated-cuda/kernels
+ON_EMULATED_CUDA := test-cuda-emulated soak-cuda-kernels soak-cuda-emulated
+$(ON_EMULATED_CUDA): export YARDSTICK_CUDA_PATH := $(CURDIR)/target/emulated-cuda/lib
+$(ON_EMULATED_CUDA): export YARDSTICK_CACHE_DIR := $(CURDIR)/target/emulated-cuda/cache
+$(ON_EMULATED_CUDA): export EMULATED_CUDA_CACHE := $(CURDIR)/target/emulated-cuda/kernels
 test-cuda-emulated: test-build ## train on the emulated CUDA device
 	@scripts/emulated-cuda.sh --test
 	@for seed in 1 2 3; do EMULATED_CUDA_SEED=$$seed $(BUDGET) $@-seed-$$seed \
 		$(TEST_CUDA_SEED_SECONDS) $(CARGO_TEST) --lib -- cuda_tests:: || exit; done
+	@$(WITH_ADDRESS_SANITIZER) $(BUDGET) $@-address $(TEST_CUDA_ADDRESS_SECONDS) \
+		$(CARGO_TEST) $(PRELOAD_ADDRESS_SANITIZER) --lib -- cuda_tests::
 	@$(BUDGET) $@ $(TEST_CUDA_EMULATED_SECONDS) $(CARGO_TEST) $(CUDA_TESTS)
 	@$(BUDGET) $@-gpu-check $(TEST_GPU_CHECK_SECONDS) scripts/gpu-check.sh --small \
 		--only $(subst $(space),$(comma),$(GPU_CHECK_STEPS)) \
 		$(addprefix --require ,$(GPU_CHECK_STEPS))
+
+soak: setup-test ## run what takes longer than `make test`: an hour
+	@$(MAKE) --no-print-directory --keep-going $(SOAK_GROUPS)
+
+mutants: test-build ## plant errors in the CUDA kernels, one by one: their tests must find them
+	@$(BUDGET) $@ $(MUTANTS_SECONDS) scripts/cuda-mutants.sh
+
+soak-cuda-kernels: test-build ## run the tests of the CUDA kernels with more seeds of scheduling
+	@scripts/emulated-cuda.sh > /dev/null
+	@for seed in {4..12}; do EMULATED_CUDA_SEED=$$seed $(BUDGET) $@-seed-$$seed \
+		$(TEST_CUDA_SEED_SECONDS) $(CARGO_TEST) --lib -- cuda_tests:: || exit; done
+	@for seed in {1..3}; do EMULATED_CUDA_SEED=$$seed $(WITH_ADDRESS_SANITIZER) $(BUDGET) \
+		$@-address-$$seed $(TEST_CUDA_ADDRESS_SECONDS) \
+		$(CARGO_TEST) $(PRELOAD_ADDRESS_SANITIZER) --lib -- cuda_tests:: || exit; done
+
+soak-cuda-emulated: export EMULATED_CUDA_DELAY_US := 1000
+soak-cuda-emulated: test-build ## train on the emulated CUDA device with longer delays of streams
+	@scripts/emulated-cuda.sh > /dev/null
+	@for seed in 1 2; do EMULATED_CUDA_SEED=$$seed $(BUDGET) $@-seed-$$seed \
+		$(SOAK_CUDA_EMULATED_SECONDS) $(CARGO_TEST) $(CUDA_TESTS) || exit; done
 
 # `models` and `checkpoint` have no feature `mpi`, so nothing in them changes without it.
 test-without-mpi: ## run the tests of a build without MPI

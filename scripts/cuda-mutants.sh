@@ -39,6 +39,7 @@ list() {
 # The tests of a file of kernels.
 tests_of() {
     case $1 in
+        */ops/layer_norm/* | */ops/rms_norm/* | */ops/norm.cuh) echo cuda_tests::norm ;;
         */ops/adamw/* | */ops/gradient_norm/*) echo cuda_tests::step ;;
         */ops/*/*) echo "cuda_tests::$(basename "$(dirname "$1")")" ;;
         *) echo cuda_tests:: ;;

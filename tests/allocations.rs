@@ -5,35 +5,20 @@
 
 #[path = "support/counting.rs"]
 mod counting;
+#[path = "support/steady_state.rs"]
+mod steady_state;
 mod support;
 
 use collectives::{Collective, Single, Threads};
 use counting::own_calls;
 use device::Device;
-use support::{SEVERAL_BUCKETS, Variant};
-use trainer::config::Config;
-use trainer::data::Source;
-use trainer::fault_injection::Injector;
-use trainer::step::{Requests, Trainer};
+use steady_state::Training;
+use support::Variant;
 
-/// Trains on a pool of `threads`, and counts the allocations of steps 4 to 12.
 fn allocations_of_training(collective: &dyn Collective, threads: usize, variant: Variant) -> u64 {
-    let small = [SEVERAL_BUCKETS, "batch.global_sequences=4", "batch.micro_sequences=1"];
-    let overrides: Vec<String> =
-        variant.settings().into_iter().chain(small).map(str::to_owned).collect();
-    let config = Config::load(variant.workload, &overrides).unwrap();
-    let vocabulary = config.workload.model.vocabulary;
-    let source = Source::open(&config.workload.data, vocabulary, &config.base).unwrap();
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-    pool.install(|| {
-        let mut trainer =
-            Trainer::new(&config, &source, &Device::Host, collective, Injector::default()).unwrap();
-        let mut step = || {
-            trainer.time_step(|trainer| trainer.step(Requests::default())).unwrap();
-        };
-        (0..3).for_each(|_| step());
-        own_calls(|| (3..12).for_each(|_| step()))
-    })
+    let settings = ["batch.global_sequences=4", "batch.micro_sequences=1"];
+    let training = Training { device: Device::Host, collective, threads, settings: &settings };
+    training.allocations(variant)
 }
 
 #[test]

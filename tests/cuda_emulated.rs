@@ -7,7 +7,7 @@ mod support;
 
 use std::process::Command;
 
-use support::{Finished, Folder, LossBits, finish, run, text, yardstick};
+use support::{Finished, Folder, LossBits, delay_streams, finish, run, text, yardstick};
 
 /// The emulated device takes a second for what a real one does in microseconds: two micro-batches
 /// of 32 tokens.
@@ -28,13 +28,13 @@ const F32_BOUND: f64 = 1e-4;
 const BF16_BOUND: f64 = 1e-2;
 
 fn train(folder: &Folder, workload: &str, flags: &[&str]) -> Finished {
-    let all = [&["train", "--workload", workload, "--out", &folder.text()], &SMALL[..], flags];
-    finish(on_delayed_streams(yardstick(&all.concat())))
+    finish(train_command(folder, workload, flags))
 }
 
-/// Each operation of a stream starts up to so much later than it could.
-fn on_delayed_streams(mut command: Command) -> Command {
-    command.env("EMULATED_CUDA_DELAY_US", "30");
+fn train_command(folder: &Folder, workload: &str, flags: &[&str]) -> Command {
+    let all = [&["train", "--workload", workload, "--out", &folder.text()], &SMALL[..], flags];
+    let mut command = yardstick(&all.concat());
+    delay_streams(&mut command, "30");
     command
 }
 
@@ -148,6 +148,22 @@ fn a_loss_that_is_not_finite_stops_the_run_before_the_update() {
     let folder = Folder::new();
     let flags = ["--device", "cuda", "--steps", "3", "--set", "schedule.learning_rate=1e30"];
     train(&folder, "smoke", &flags).expect(4).expect_stderr(&["is not finite"]);
+}
+
+/// In the second of two micro-batches of step 2.
+#[test]
+fn a_launch_that_fails_ends_the_run_and_names_step_and_kernel() {
+    let folder = Folder::new();
+    let mut command = train_command(&folder, "smoke", &["--device", "cuda", "--steps", "3"]);
+    command.env("EMULATED_CUDA_FAIL_LAUNCH", "embedding_forward:4");
+    let said = ["step 2", "launching embedding_forward failed: ", "LAUNCH_OUT_OF_RESOURCES"];
+    let finished = finish(command).expect(1).expect_stderr(&said);
+    assert!(!finished.stderr.contains("panicked"), "{}", finished.stderr);
+    let reason = folder.record()["reason"].clone();
+    assert_eq!((&reason["rank"], &reason["step"]), (&0.into(), &2.into()), "{reason}");
+    assert_eq!(reason["phase"], "forward", "{reason}");
+    assert!(reason["text"].as_str().unwrap().contains("embedding_forward"), "{reason}");
+    assert_eq!(folder.losses().len(), 1);
 }
 
 /// What is wrong with a machine, and what is said about it.

@@ -7,13 +7,15 @@
 #![cfg(feature = "mpi")]
 
 mod support;
+#[path = "cuda_nccl/transports.rs"]
+mod transports;
 
 use std::ffi::OsStr;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use support::{Finished, Folder, Running, finish, mpirun, on_both_ranks, run};
+use support::{Finished, Folder, Running, delay_streams, finish, mpirun, on_both_ranks, run};
 
 /// Little work, because the emulated device is slow: four micro-batches of 16 tokens a step on one
 /// rank, two on two ranks, and several buckets.
@@ -34,9 +36,8 @@ const SMALL: [&str; 12] = [
 
 const FORMATS: [&str; 2] = ["precision.compute=f32", "precision.compute=bf16"];
 
-/// A device for each rank, and each operation of a stream may start so much later than it could.
-const VARIABLES: [(&str, &str); 2] =
-    [("EMULATED_CUDA_DEVICES", "2"), ("EMULATED_CUDA_DELAY_US", "200")];
+/// A device for each rank.
+const DEVICES: (&str, &str) = ("EMULATED_CUDA_DEVICES", "2");
 
 fn arguments<'a>(out: &'a str, flags: &[&'a str]) -> Vec<&'a str> {
     [&["train", "--device", "cuda", "--out", out], &SMALL[..], flags].concat()
@@ -44,7 +45,8 @@ fn arguments<'a>(out: &'a str, flags: &[&'a str]) -> Vec<&'a str> {
 
 fn two_ranks(out: &str, flags: &[&str]) -> Command {
     let mut command = mpirun(2, &arguments(out, flags));
-    command.envs(VARIABLES);
+    command.envs([DEVICES]);
+    delay_streams(&mut command, "200");
     command
 }
 
@@ -91,6 +93,27 @@ fn sharding_and_overlap_do_not_change_a_bit() {
     }
 }
 
+/// A mistake is planted: the device forgets the waits of the stream that communicates for what
+/// computes, or those the other way. One bucket leaves the stream that computes little to do before
+/// it reads what is reduced.
+#[test]
+fn a_missing_wait_of_either_stream_changes_losses() {
+    let with_waits_forgotten = |kind| {
+        let folder = Folder::new();
+        let one_bucket = ["--steps", "6", "--set", "collectives.bucket_bytes=100000000"];
+        let mut command = two_ranks(&folder.text(), &one_bucket);
+        command.env("EMULATED_CUDA_FORGET_WAITS", kind).env("EMULATED_CUDA_SEED", "1");
+        (finish(command).code, folder.losses())
+    };
+    let (code, losses) = with_waits_forgotten("");
+    assert_eq!((code, losses.len()), (0, 6));
+    for kind in ["urgent", "ordinary"] {
+        // A gradient of poison ends the run.
+        let (code, found) = with_waits_forgotten(kind);
+        assert!(code == 4 || found != losses, "waits of {kind} streams are forgotten");
+    }
+}
+
 #[test]
 fn communication_is_recorded_as_nccl_s() {
     let folder = Folder::new();
@@ -131,7 +154,7 @@ fn the_peer_of_a_killed_rank_ends_with_5_and_names_it() {
     let folder = Folder::new();
     let out = folder.text();
     let kill = ["--deadline", "60s", "--steps", "6", "--inject", "kill@step=4,rank=1"];
-    let variables = VARIABLES.map(|(name, value)| (name, OsStr::new(value)));
+    let variables = [DEVICES].map(|(name, value)| (name, OsStr::new(value)));
     let start = Instant::now();
     let both = on_both_ranks(&arguments(&out, &kill), &variables);
     assert_eq!(both.codes, "137\n5\n", "{}", both.finished.stderr);

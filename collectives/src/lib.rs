@@ -13,6 +13,9 @@
 //! feature `mpi` `Mpi`, and over one of them [`Nccl`] for memory of CUDA devices. [`contract`] has
 //! functions that check what they all promise. How to add a backend is said in
 //! `src/backends/mod.rs`.
+//!
+//! [`transports`] reads from NCCL's log what it chose for each pair of ranks, and [`LogSettings`]
+//! decides what that log has.
 
 mod backends;
 pub mod contract;
@@ -20,11 +23,12 @@ mod core;
 #[cfg(feature = "mpi")]
 mod shm;
 mod stages;
+pub mod transports;
 
 pub use backends::footprint::Footprint;
 #[cfg(feature = "mpi")]
 pub use backends::mpi::{Mpi, MpiOptions};
-pub use backends::nccl::Nccl;
+pub use backends::nccl::{LogSettings, Nccl, Variable};
 pub use backends::single::Single;
 pub use backends::threads::Threads;
 pub use core::bucket::{Bucket, BucketPlan};

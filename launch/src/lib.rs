@@ -6,6 +6,7 @@
 //! environment, or when the MPI backend is requested.
 
 pub mod bootstrap;
+pub mod environment;
 mod error;
 mod machine;
 mod placement;

@@ -9,7 +9,7 @@ mod variant;
 
 pub use folder::{Folder, LossBits, RunResult, StepLine, record, text};
 pub use process::{
-    BothRanks, Finished, Running, finish, launch, mpirun, mpirun_test, on_both_ranks,
-    resident_bytes, run, yardstick,
+    BothRanks, Finished, Running, delay_streams, finish, launch, mpirun, mpirun_test,
+    on_both_ranks, resident_bytes, run, yardstick,
 };
 pub use variant::{SEVERAL_BUCKETS, VARIANTS, Variant};

@@ -65,6 +65,15 @@ pub fn mpirun_test(ranks: usize, test: &str) -> Command {
     command
 }
 
+/// Lets each operation of an emulated device's stream start up to so much later than it could, or
+/// what the environment says (`make soak`).
+pub fn delay_streams(command: &mut Command, delay_us: &str) {
+    const VARIABLE: &str = "EMULATED_CUDA_DELAY_US";
+    if std::env::var_os(VARIABLE).is_none() {
+        command.env(VARIABLE, delay_us);
+    }
+}
+
 thread_local! {
     /// For the files of the launchers that a test starts. All launchers of a user share a folder in
     /// the temporary folder: the last to end removes it, even while another one starts.

@@ -9,6 +9,7 @@
 //!   uninterrupted run of the plain variant, which has the same bits. [`Variant::corners`] are
 //!   killed on four ranks and resume on one.
 //! - `allocations`: one process on one and two threads, two ranks as threads, two ranks of MPI.
+//!   [`Variant::corners`] on a CUDA device (`cuda_allocations`).
 
 /// One variant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

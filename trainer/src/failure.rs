@@ -139,9 +139,8 @@ impl From<collectives::Error> for Failure {
     /// A failed collective operation: of a peer, unless it is of this rank's device or libraries.
     fn from(error: collectives::Error) -> Self {
         let code = match &error {
-            collectives::Error::Start { .. } | collectives::Error::Device { .. } => {
-                ExitCode::Environment
-            }
+            collectives::Error::Start { .. } => ExitCode::Environment,
+            collectives::Error::Device { source, .. } => code_of_device(source),
             _ => ExitCode::PeerLost,
         };
         let rank = error.missing_rank();
@@ -153,10 +152,12 @@ impl From<device::cuda::Error> for Failure {
     /// The device or a library of it is missing or broken; or what this program does with it is
     /// wrong.
     fn from(error: device::cuda::Error) -> Self {
-        let is_of_machine = error.is_of_machine();
-        let code = if is_of_machine { ExitCode::Environment } else { ExitCode::Internal };
-        Self::new(code, error)
+        Self::new(code_of_device(&error), error)
     }
+}
+
+fn code_of_device(error: &device::cuda::Error) -> ExitCode {
+    if error.is_of_machine() { ExitCode::Environment } else { ExitCode::Internal }
 }
 
 impl From<std::io::Error> for Failure {

@@ -76,7 +76,7 @@ pub fn an_absent_rank_is_a_deadline(collective: &dyn Collective, timeout: Durati
     let missing = collective.world() - 1;
     assert!(peers.is_empty() || peers.contains(&missing), "{peers:?} does not name {missing}");
     assert!(waited >= timeout, "the deadline came early: {waited:?}");
-    assert!(waited < timeout + Duration::from_secs(2), "the deadline came late: {waited:?}");
+    assert!(waited < timeout + Duration::from_secs(4), "the deadline came late: {waited:?}");
     assert_dead(collective, timeout);
     peers
 }

@@ -72,14 +72,21 @@ pub enum Error {
         text: String,
     },
     /// NCCL reports an error that is not a lost peer for certain. The backend is dead from here on.
-    #[error("{operation} on rank {rank}: NCCL: {text}")]
+    #[error(
+        "{operation}{} on rank {rank}: NCCL: {text} ({})",
+        position_text(*position), peers_text(peers)
+    )]
     Nccl {
         /// The operation or the call that failed.
         operation: String,
+        /// Which of several it is, where a device was given several.
+        position: Option<Position>,
         /// The reporting rank.
         rank: usize,
         /// NCCL's message.
         text: String,
+        /// Ranks that may be the cause; empty where the backend cannot know.
+        peers: Vec<usize>,
     },
     /// This rank's device failed, or its driver. The backend is dead from here on.
     #[error("{operation} on rank {rank}: the device failed")]
@@ -103,7 +110,7 @@ pub enum Error {
         /// From the first call of the library until the deadline.
         waited: Duration,
         /// What to look at.
-        hint: &'static str,
+        hint: String,
     },
     /// The backend could not be started.
     #[error("backend {backend} cannot start: {text}")]
@@ -165,7 +172,9 @@ impl Error {
     pub fn missing_rank(&self) -> Option<usize> {
         match self {
             Self::Deadline { peers, .. } => peers.first().copied(),
-            Self::PeerLost { peers, .. } if peers.len() == 1 => peers.first().copied(),
+            Self::PeerLost { peers, .. } | Self::Nccl { peers, .. } if peers.len() == 1 => {
+                peers.first().copied()
+            }
             _ => None,
         }
     }

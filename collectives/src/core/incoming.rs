@@ -102,9 +102,9 @@ impl<'world, E: Element> Incoming<'world, E> {
     }
 
     /// Waits for every operation that overlaps a range, in the order of their starts, and passes
-    /// the timing of each to `report`. Free where there is none. In the memory of a device it does
-    /// not block: computation that the device is given after this waits, and
-    /// [`Collective::settle`] reports the timing.
+    /// the timing of each to `report`. Free where there is none. In the memory of a device it
+    /// blocks for earlier operations at most: computation that the device is given after this
+    /// waits, and [`Collective::settle`] reports the timing.
     ///
     /// # Errors
     /// Those of [`Collective::join`]; [`Error::Dead`] after an earlier failure.

@@ -150,15 +150,52 @@ fn lacks_one(nccl: &Nccl<'_>, device: &Cuda) {
     let outcome = nccl.settle(timeout, &mut |_| ());
     if is_absent {
         outcome.unwrap();
-        return std::thread::sleep(timeout + Duration::from_secs(3));
+        return std::thread::sleep(timeout + Duration::from_secs(5));
     }
     let error = outcome.unwrap_err();
-    assert!(start.elapsed() < timeout + Duration::from_secs(2), "{:?}", start.elapsed());
+    assert!(start.elapsed() < timeout + Duration::from_secs(4), "{:?}", start.elapsed());
     let Error::Deadline { position, peers, bytes, .. } = &error else { panic!("{error}") };
     assert_eq!(*position, Some(Position { number: 3, of: 3 }));
     assert_eq!((&peers[..], *bytes), (&[nccl.world() - 1][..], 4 * LEN));
     let collective: &dyn Collective = nccl;
     assert!(matches!(collective.barrier(soon()), Err(Error::Dead { .. })), "everything is dead");
+}
+
+/// A stream that waits takes only so much work; then the host would block without a deadline.
+#[test]
+fn the_host_is_not_far_ahead_of_a_gather_that_hangs() {
+    let test = "joining::the_host_is_not_far_ahead_of_a_gather_that_hangs";
+    in_own_process(test, 0, || {
+        on_ranks(2, |Rank { nccl, device }| computes_behind_gathers(&nccl, &device));
+    });
+}
+
+/// Rank 1 starts none of the gathers behind each of which rank 0 computes.
+fn computes_behind_gathers(nccl: &Nccl<'_>, device: &Cuda) {
+    if nccl.rank() == 1 {
+        return std::thread::sleep(TERMS.timeout + Duration::from_secs(5));
+    }
+    let mut buffers = [(); 3].map(|()| on_device(device, &[1.0; LEN]));
+    let mut other = on_device(device, &[1.0; LEN]);
+    scope(nccl, |scope| {
+        let mut outcomes = Vec::new();
+        for buffer in &mut buffers {
+            let pending = scope.start(Operation::AllGather, buffer.view_mut()).unwrap();
+            outcomes.push(pending.join(soon()).map_err(|error| error.to_string()));
+            for _ in 0..450 {
+                device.fill(other.view_mut(), 0).unwrap();
+            }
+            if outcomes.last().is_some_and(Result::is_err) {
+                break;
+            }
+        }
+        assert_eq!(outcomes[0], Ok(None), "the device waits");
+        let error = outcomes.last().unwrap().clone().unwrap_err();
+        assert!(
+            error.contains("(number 1 of 2)") && error.contains("missing ranks: [1]"),
+            "{error}"
+        );
+    });
 }
 
 #[test]

@@ -35,7 +35,7 @@ impl Cuda {
         let libraries = Libraries::open(&Required::TRAINING)?;
         let properties = properties::of(ordinal)?;
         properties.require_new_enough()?;
-        let context = CudaContext::new(ordinal).during("opening the device")?;
+        let context = CudaContext::new(ordinal).at_startup("opening the device")?;
         // SAFETY: the tracking orders the streams of `CudaSlice`s, which are not used here: buffers
         // are used on one stream, and marks order that with others.
         unsafe { context.disable_event_tracking() };

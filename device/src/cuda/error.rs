@@ -120,6 +120,18 @@ pub enum Error {
         /// What the driver says.
         status: DriverStatus,
     },
+    /// The driver does not start, or does not open a device: something of its installation is
+    /// broken, such as a container that lacks one of its device files.
+    #[error(
+        "{doing} failed: {status}; check `nvidia-smi`, and that the container has all of the \
+         driver's device files, /dev/nvidia-uvm too"
+    )]
+    Startup {
+        /// What was done, as in `opening the device`.
+        doing: &'static str,
+        /// What the driver says.
+        status: DriverStatus,
+    },
     /// The driver refused a kernel.
     #[error("{doing} {kernel} failed: {status}")]
     Kernel {
@@ -202,13 +214,19 @@ impl Error {
 
 /// Says what was done when the driver refused a call.
 pub(super) trait DriverCall<T> {
-    /// As in `.during("opening the device")`.
+    /// As in `.during("counting devices")`.
     fn during(self, doing: &'static str) -> Result<T, Error>;
+    /// As in `.at_startup("opening the device")`.
+    fn at_startup(self, doing: &'static str) -> Result<T, Error>;
 }
 
 impl<T> DriverCall<T> for Result<T, DriverError> {
     fn during(self, doing: &'static str) -> Result<T, Error> {
         self.map_err(|error| Error::Driver { doing, status: error.into() })
+    }
+
+    fn at_startup(self, doing: &'static str) -> Result<T, Error> {
+        self.map_err(|error| Error::Startup { doing, status: error.into() })
     }
 }
 

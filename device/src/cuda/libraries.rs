@@ -185,7 +185,7 @@ impl Libraries {
                 CUresult::CUDA_ERROR_NO_DEVICE => {
                     Err(Error::NoDevice { path: driver.path().to_owned() })
                 }
-                status => status.result().during("initializing the CUDA driver"),
+                status => status.result().at_startup("initializing the CUDA driver"),
             }
         };
         self.initialization.get_or_init(initialize).clone()

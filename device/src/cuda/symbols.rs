@@ -90,17 +90,16 @@ pub(super) const CUBLASLT: &[&str] = &[
     "cublasLtMatrixLayoutSetAttribute",
 ];
 
-/// Of the collectives.
+/// Of the collectives. `ncclCommRegister` and `ncclCommDeregister` are missing on purpose: they came
+/// with NCCL 2.19, and are used where they exist.
 pub(super) const NCCL: &[&str] = &[
     "ncclAllGather",
     "ncclAllReduce",
     "ncclCommAbort",
-    "ncclCommDeregister",
     "ncclCommDestroy",
     "ncclCommFinalize",
     "ncclCommGetAsyncError",
     "ncclCommInitRankConfig",
-    "ncclCommRegister",
     "ncclGetErrorString",
     "ncclGetLastError",
     "ncclGetUniqueId",

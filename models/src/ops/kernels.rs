@@ -49,8 +49,11 @@ sources! {
 }
 
 /// What the sources include.
-const HEADERS: [(&str, &str); 2] =
-    [("intrinsics.cuh", INTRINSICS), ("common.cuh", include_str!("common.cuh"))];
+const HEADERS: [(&str, &str); 3] = [
+    ("intrinsics.cuh", INTRINSICS),
+    ("common.cuh", include_str!("common.cuh")),
+    ("norm.cuh", include_str!("norm.cuh")),
+];
 
 /// Compiles a source for a device and a format, and loads it.
 pub(crate) fn load(device: &Cuda, source: &KernelSource, format: Format) -> Result<Module, Error> {

@@ -1,9 +1,31 @@
-//! What the kernels of both norms have in common.
+//! LayerNorm and RMSNorm on CUDA: a warp for each row forward, parts of the rows backward.
+#![allow(unsafe_code)] // launches
 
-use device::cuda::Grid;
+use device::cuda::{Cuda, Error, Grid, Kernel, Launch};
 use device::{View, ViewMut};
 
-use super::kernels::CudaElement;
+use super::kernels::{self, CudaElement};
+use super::layer_norm;
+use super::row_sums::{self, cuda::Partials};
+
+/// The compiled kernels of one of the norms.
+#[derive(Debug)]
+pub(crate) struct NormKernels {
+    forward: Kernel,
+    apply: Kernel,
+    backward: Kernel,
+    /// Added to the variance or the mean square.
+    epsilon: f64,
+    stats_per_row: usize,
+    has_bias: bool,
+}
+
+/// Weight (C) and in LayerNorm bias (C).
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct NormParameters<'a, E: CudaElement> {
+    pub(crate) weight: View<'a, E>,
+    pub(crate) bias: Option<View<'a, E>>,
+}
 
 /// What a norm is applied to.
 #[derive(Debug, Clone, Copy)]
@@ -38,14 +60,113 @@ pub(crate) struct NormSaved<'a, E: CudaElement> {
     pub(crate) stats: View<'a, f32>,
 }
 
+impl NormKernels {
+    /// LayerNorm with bias. Saves mean and 1 / standard deviation.
+    pub(crate) fn layer_norm<E: CudaElement>(device: &Cuda) -> Result<Self, Error> {
+        let module = kernels::load(device, &kernels::LAYER_NORM, E::FORMAT)?;
+        Ok(Self {
+            forward: module.kernel("layer_norm_forward")?,
+            apply: module.kernel("layer_norm_apply")?,
+            backward: module.kernel("layer_norm_backward")?,
+            epsilon: layer_norm::EPSILON,
+            stats_per_row: 2,
+            has_bias: true,
+        })
+    }
+
+    /// RMSNorm without bias. Saves 1 / root mean square.
+    pub(crate) fn rms_norm<E: CudaElement>(device: &Cuda, epsilon: f64) -> Result<Self, Error> {
+        let module = kernels::load(device, &kernels::RMS_NORM, E::FORMAT)?;
+        Ok(Self {
+            forward: module.kernel("rms_norm_forward")?,
+            apply: module.kernel("rms_norm_apply")?,
+            backward: module.kernel("rms_norm_backward")?,
+            epsilon,
+            stats_per_row: 1,
+            has_bias: false,
+        })
+    }
+
+    /// Writes `y` (N, C) and the statistics of each row.
+    pub(crate) fn forward<E: CudaElement>(
+        &self,
+        mut y: ViewMut<'_, E>,
+        mut stats: ViewMut<'_, f32>,
+        x: View<'_, E>,
+        parameters: NormParameters<'_, E>,
+        shape: NormShape,
+    ) -> Result<(), Error> {
+        shape.check(&[y.len(), x.len()], stats.len(), self.stats_per_row);
+        let launch = self.forward.launch(shape.grid()).writes(&mut y).writes(&mut stats).reads(x);
+        let launch = self.reads_parameters(launch, parameters, shape).float(self.epsilon);
+        // SAFETY: *_norm_forward(y, stats, x, weight, bias if there is one, epsilon, rows, width);
+        // the lengths were checked.
+        unsafe { launch.int(shape.rows).int(shape.width).run() }
+    }
+
+    /// Writes `y` (N, C), recomputed from what [`forward`](Self::forward) read and saved.
+    pub(crate) fn apply<E: CudaElement>(
+        &self,
+        mut y: ViewMut<'_, E>,
+        saved: NormSaved<'_, E>,
+        parameters: NormParameters<'_, E>,
+        shape: NormShape,
+    ) -> Result<(), Error> {
+        let NormSaved { input: x, stats } = saved;
+        shape.check(&[y.len(), x.len()], stats.len(), self.stats_per_row);
+        let launch = self.apply.launch(shape.grid()).writes(&mut y).reads(stats).reads(x);
+        let launch = self.reads_parameters(launch, parameters, shape);
+        // SAFETY: *_norm_apply(y, stats, x, weight, bias if there is one, rows, width); the lengths
+        // were checked.
+        unsafe { launch.int(shape.rows).int(shape.width).run() }
+    }
+
+    /// Adds to `dx` (N, C), or writes it, and writes the parts of the parameters' gradients.
+    pub(crate) fn backward<E: CudaElement>(
+        &self,
+        operands: NormBackward<'_, E>,
+        partials: &mut Partials,
+        shape: NormShape,
+    ) -> Result<(), Error> {
+        operands.check(shape, self.stats_per_row);
+        let NormBackward { mut dx, accumulate, dy, saved, weight } = operands;
+        let parts = row_sums::cuda::parts(shape.rows);
+        let (mut weight_parts, mut bias_parts) = partials.two(parts, shape.width);
+        let launch = self.backward.launch(Grid::row(parts, 256)).writes(&mut dx);
+        let launch = launch.writes(&mut weight_parts);
+        let launch = if self.has_bias { launch.writes(&mut bias_parts) } else { launch };
+        let launch = launch.reads(dy).reads(saved.input).reads(saved.stats).reads(weight);
+        // SAFETY: *_norm_backward(dx, weight partials, bias partials if there is one, dy, x, stats,
+        // weight, rows, width, accumulate), one part a block; the lengths were checked.
+        unsafe { launch.int(shape.rows).int(shape.width).flag(accumulate).run() }
+    }
+
+    fn reads_parameters<'a, E: CudaElement>(
+        &self,
+        launch: Launch<'a>,
+        parameters: NormParameters<'_, E>,
+        shape: NormShape,
+    ) -> Launch<'a> {
+        let NormParameters { weight, bias } = parameters;
+        assert_eq!(weight.len(), shape.width, "weight (C) of {shape:?}");
+        let bias_width = self.has_bias.then_some(shape.width);
+        assert_eq!(bias.map(|bias| bias.len()), bias_width, "bias of {shape:?}");
+        let launch = launch.reads(weight);
+        match bias {
+            Some(bias) => launch.reads(bias),
+            None => launch,
+        }
+    }
+}
+
 impl NormShape {
     /// A warp for each row, four in a block.
-    pub(crate) fn grid(self) -> Grid {
+    fn grid(self) -> Grid {
         Grid::row(self.rows.div_ceil(4), 128)
     }
 
     /// Panics unless matrices are (N, C) and statistics (N, `stats_per_row`).
-    pub(crate) fn check(self, matrices: &[usize], stats: usize, stats_per_row: usize) {
+    fn check(self, matrices: &[usize], stats: usize, stats_per_row: usize) {
         let expected = self.rows * self.width;
         assert!(matrices.iter().all(|&len| len == expected), "{matrices:?} elements of {self:?}");
         assert_eq!(stats, self.rows * stats_per_row, "statistics of {self:?}");
@@ -54,7 +175,7 @@ impl NormShape {
 
 impl<E: CudaElement> NormBackward<'_, E> {
     /// Panics unless all lengths are those of a shape.
-    pub(crate) fn check(&self, shape: NormShape, stats_per_row: usize) {
+    fn check(&self, shape: NormShape, stats_per_row: usize) {
         let NormSaved { input, stats } = self.saved;
         shape.check(&[self.dx.len(), self.dy.len(), input.len()], stats.len(), stats_per_row);
         assert_eq!(self.weight.len(), shape.width, "weight (C) of {shape:?}");

@@ -29,7 +29,7 @@ pub(crate) fn run() {
     let libraries = Libraries::open(&Required::COMPILER).unwrap();
     println!("NVRTC {}, {}", libraries.versions().nvrtc.unwrap(), architectures.join(" "));
     let headers = sources::headers();
-    let headers = headers.each_ref().map(|(name, text)| (*name, text.as_str()));
+    let headers: Vec<_> = headers.iter().map(|file| (&*file.name, &*file.text)).collect();
     let mut violations = Vec::new();
     let mut measured = Vec::new();
     for file in sources::all() {

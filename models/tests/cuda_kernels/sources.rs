@@ -22,32 +22,36 @@ pub(crate) struct File {
 
 /// All of them, by name.
 pub(crate) fn all() -> Vec<File> {
+    with_extension("cu")
+}
+
+fn with_extension(extension: &str) -> Vec<File> {
     let mut files = Vec::new();
-    collect(&ops(), &mut files);
+    collect(&ops(), extension, &mut files);
     files.sort_by(|a, b| a.name.cmp(&b.name));
-    assert!(!files.is_empty(), "no kernels in {}", ops().display());
+    assert!(!files.is_empty(), "no .{extension} in {}", ops().display());
     files
 }
 
-fn collect(folder: &Path, files: &mut Vec<File>) {
+fn collect(folder: &Path, extension: &str, files: &mut Vec<File>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
-            collect(&path, files);
-        } else if path.extension().is_some_and(|extension| extension == "cu") {
+            collect(&path, extension, files);
+        } else if path.extension().is_some_and(|found| found == extension) {
             let name = path.strip_prefix(ops()).unwrap().to_str().unwrap().to_owned();
             files.push(File { name, text: fs::read_to_string(&path).unwrap() });
         }
     }
 }
 
-/// Name and text of what kernels include.
-pub(crate) fn headers() -> [(&'static str, String); 2] {
-    let read = |path: &str| fs::read_to_string(top().join(path)).unwrap();
-    [
-        ("intrinsics.cuh", read("device/src/cuda/intrinsics.cuh")),
-        ("common.cuh", read("models/src/ops/common.cuh")),
-    ]
+/// What kernels include.
+pub(crate) fn headers() -> Vec<File> {
+    let intrinsics = top().join("device/src/cuda/intrinsics.cuh");
+    let text = fs::read_to_string(intrinsics).unwrap();
+    let mut headers = with_extension("cuh");
+    headers.push(File { name: "intrinsics.cuh".to_owned(), text });
+    headers
 }
 
 /// The options of each compilation of a file: formats, and widths that are constants.

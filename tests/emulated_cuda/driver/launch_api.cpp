@@ -1,6 +1,8 @@
 // cuLaunchKernel. Arguments are copied at the call; pointers among them must be device memory, at
 // the call and again when the kernel starts. After the kernel, the guards around what they point to
 // are checked.
+#include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <vector>
@@ -119,6 +121,18 @@ static bool fits(const Function& function, const Shape& shape) {
            shape.shared_bytes <= unsigned(function.dynamic_shared_max);
 }
 
+// Whether this is the launch that EMULATED_CUDA_FAIL_LAUNCH names, as in "adamw:3": the third of a
+// kernel.
+static bool is_to_fail(const std::string& kernel) {
+    static const char* const setting = getenv("EMULATED_CUDA_FAIL_LAUNCH");
+    static std::atomic<int> launches{0};
+    const std::string name = kernel + ":";
+    if (setting == nullptr || strncmp(setting, name.c_str(), name.size()) != 0) {
+        return false;
+    }
+    return ++launches == atoi(setting + name.size());
+}
+
 static CUresult launch(CUfunction handle, const Shape& shape, CUstream stream_handle,
                        void** parameters) {
     const std::shared_ptr<Function> function = find_function(handle);
@@ -133,6 +147,9 @@ static CUresult launch(CUfunction handle, const Shape& shape, CUstream stream_ha
     const bool arguments_missing = parameters == nullptr && function->kernel->argument_count > 0;
     if (arguments_missing || !within_limits(shape) || !fits(*function, shape)) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (is_to_fail(function->name)) {
+        return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
     }
     const auto launch = std::make_shared<Launch>(function, shape, parameters);
     submit(stream, launch->name(), [launch] { launch->run(); });

@@ -43,8 +43,12 @@ std::shared_ptr<Stream> Stream::create(Context* context, bool blocking, int prio
     return stream;
 }
 
+// As on hardware: the host blocks where a stream has so many operations to do.
+static const size_t QUEUE_MAX = 1024;
+
 Point Stream::submit(Operation operation) {
-    std::lock_guard<std::mutex> lock(mutex);
+    std::unique_lock<std::mutex> lock(mutex);
+    changed.wait(lock, [&] { return queue.size() < QUEUE_MAX; });
     queue.push_back(std::move(operation));
     submitted++;
     changed.notify_all();

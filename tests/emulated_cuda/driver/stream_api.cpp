@@ -1,6 +1,8 @@
 // Streams and events, as the driver's functions.
 #include <atomic>
+#include <cstdlib>
 #include <ctime>
+#include <string>
 
 #include "../emulated_cuda.h"
 #include "context.h"
@@ -188,6 +190,20 @@ CUDA_API CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigne
     return flags == 0 ? cuEventRecord(event, stream) : CUDA_ERROR_INVALID_VALUE;
 }
 
+// Whether EMULATED_CUDA_FORGET_WAITS makes a stream ignore events: "urgent" streams, which have a
+// priority, or the "ordinary" ones.
+static bool forgets_waits(const Stream& stream) {
+    static const std::string forgetful = [] {
+        const char* text = getenv("EMULATED_CUDA_FORGET_WAITS");
+        const std::string kind = text == nullptr ? "" : text;
+        if (!kind.empty() && kind != "urgent" && kind != "ordinary") {
+            emulated_cuda_violation("EMULATED_CUDA_FORGET_WAITS is \"%s\"", text);
+        }
+        return kind;
+    }();
+    return forgetful == (stream.priority < 0 ? "urgent" : "ordinary");
+}
+
 // Of another context's event, too: that is how devices wait for each other.
 CUDA_API CUresult cuStreamWaitEvent(CUstream stream_handle, CUevent handle, unsigned flags) {
     const std::shared_ptr<Event> event = events().find(handle);
@@ -201,7 +217,8 @@ CUDA_API CUresult cuStreamWaitEvent(CUstream stream_handle, CUevent handle, unsi
     if (flags != 0) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (const std::shared_ptr<Record> record = event->recorded()) {
+    const std::shared_ptr<Record> record = event->recorded();
+    if (record != nullptr && !forgets_waits(*stream)) {
         stream->submit({"a wait for an event", nullptr, {record->point}});
     }
     return CUDA_SUCCESS;

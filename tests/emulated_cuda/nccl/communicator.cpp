@@ -8,7 +8,9 @@
 #include <cstring>
 
 #include "../emulated_cuda.h"
+#include "debug_log.h"
 #include "reduce.h"
+#include "transport_log.h"
 
 CUDA_API CUresult cuCtxGetCurrent(CUcontext* context);
 CUDA_API CUresult cuCtxSetCurrent(CUcontext context);
@@ -17,7 +19,11 @@ namespace emulated {
 
 static thread_local std::string error_text;
 
-void set_last_error(const char* text) { error_text = text; }
+void set_last_error(const char* text) {
+    error_text = text;
+    log_warning(text);
+}
+
 const char* last_error() { return error_text.c_str(); }
 
 Communicator::Communicator(Segment* segment, int ranks, int rank, bool blocking)
@@ -126,6 +132,9 @@ ncclResult_t Communicator::enqueue(const Collective& collective) {
     cuCtxGetCurrent(&before);
     cuCtxSetCurrent(collective.context);
     const uint64_t sequence = ++launched;
+    if (sequence == 1) {
+        log_connections(*segment, ranks, rank);
+    }
     in_flight++;
     const CUresult submitted = emulated_cuda_enqueue(
         collective.stream, "an NCCL collective", [self, collective, sequence] {

@@ -5,6 +5,7 @@
 
 #include "../emulated_cuda.h"
 #include "communicator.h"
+#include "transport_log.h"
 #include "types.h"
 
 using namespace emulated;
@@ -110,6 +111,7 @@ CUDA_API ncclResult_t ncclCommInitRankConfig(ncclComm_t* handle, int ranks, nccl
         set_last_error("another rank has this number, or expects another number of ranks");
         return error;
     }
+    log_network();
     auto communicator = std::make_shared<Communicator>(segment, ranks, rank, blocking);
     *handle = add(communicator);
     return blocking ? communicator->wait_for_ranks() : ncclInProgress;

@@ -47,6 +47,20 @@ PASSES(event_wait_orders) {
     CHECK_EQUAL(wrong_reads(true), 0);
 }
 
+PASSES(forgotten_event_wait_shows) {
+    setenv("EMULATED_CUDA_DELAY_US", "3000", 1);
+    setenv("EMULATED_CUDA_FORGET_WAITS", "ordinary", 1);
+    open_device();
+    CHECK(wrong_reads(true) >= 1);
+}
+
+PASSES(other_streams_do_not_forget_waits) {
+    setenv("EMULATED_CUDA_DELAY_US", "3000", 1);
+    setenv("EMULATED_CUDA_FORGET_WAITS", "urgent", 1);
+    open_device();
+    CHECK_EQUAL(wrong_reads(true), 0);
+}
+
 PASSES(page_locked_copies_are_asynchronous) {
     open_device();
     const CUstream stream = make_stream();

@@ -13,7 +13,7 @@ impl Record {
     ///
     /// A figure that does not apply is not missing: the MFU of a processor without a published
     /// peak, transports between CPUs, times of a run without steps, what a failed run did not
-    /// reach.
+    /// reach. Transports between GPUs have an anomaly of their own.
     pub fn note_missing(&mut self) {
         self.anomalies.retain(|anomaly| !anomaly.text.starts_with(MISSING));
         let parts = [self.missing_matmul_rate(), self.missing_peak(), self.missing_machine()];

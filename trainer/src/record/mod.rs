@@ -14,6 +14,7 @@ pub(crate) mod peaks;
 mod rank_anomalies;
 mod sections;
 pub(crate) mod steps;
+mod transport_anomalies;
 pub(crate) mod unix_time;
 
 use std::fs;
@@ -22,6 +23,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 pub use attempt::{Attempt, AttemptEnd};
+pub use collectives::transports::Transport;
 pub use environment::Environment;
 pub use error::Error;
 pub use error_file::ErrorFile;
@@ -30,11 +32,13 @@ pub(crate) use rank_anomalies::rank_anomalies;
 pub use sections::{
     Anomaly, CheckpointSaved, Checkpoints, Clocks, Collectives, Fingerprint, FlopsPerToken,
     Goodput, MfuMeasured, NumaRecord, PhaseSummary, RankRecord, Rate, Reason, Status, StepsSummary,
-    TargetRecord, Transport, WorkloadRecord,
+    TargetRecord, WorkloadRecord,
 };
 pub use steps::{
     StepLine, StepSample, StepSeries, read_steps, read_undamaged_steps, steps_path, truncate_after,
 };
+
+pub(crate) use transport_anomalies::transport_anomalies;
 
 use crate::timing::phase::ByPhase;
 use checkpoint::durable::IoError;
@@ -82,7 +86,8 @@ pub struct Record {
     pub mfu_measured: Option<MfuMeasured>,
     /// Communication on rank 0; `null` for a single rank.
     pub collectives: Option<Collectives>,
-    /// Transport of each pair of ranks, where there is evidence of it.
+    /// How each rank sends to others by NCCL, by its log after the first step of the last attempt;
+    /// `null` where NCCL was not used or its log names no pair.
     pub transports: Option<Vec<Transport>>,
     /// Checkpoints committed by the last attempt.
     pub checkpoints: Option<Checkpoints>,

@@ -211,17 +211,6 @@ pub struct Collectives {
     pub hidden_share: f64,
 }
 
-/// Transport between two ranks.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Transport {
-    /// One rank.
-    pub from: usize,
-    /// The other.
-    pub to: usize,
-    /// As the library names it.
-    pub name: String,
-}
-
 /// One committed checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckpointSaved {

@@ -1,6 +1,7 @@
 //! `yardstick report DIR`: the result of a run, as text and as JSON.
 
 mod render;
+mod transports;
 
 use std::path::Path;
 

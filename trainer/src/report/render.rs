@@ -5,6 +5,7 @@ use std::fmt;
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 
 use super::ReportData;
+use super::transports::transports;
 use crate::number_format;
 use crate::record::{Record, StepsSummary, TargetRecord};
 use crate::timing::phase::Phase;
@@ -74,6 +75,9 @@ impl ReportData {
         }
         if let Some(communication) = communication(record) {
             table.add_row(["communication".to_owned(), communication]);
+        }
+        if let Some(transports) = transports(record) {
+            table.add_row(["transports".to_owned(), transports]);
         }
         table
     }

@@ -7,6 +7,7 @@ use launch::signals::SignalFlags;
 
 use super::recorder::Recorder;
 use super::stop::{StopConditions, StopReason};
+use super::transports::TransportProbe;
 use crate::checkpoints::Checkpointer;
 use crate::failure::Outcome;
 use crate::record::StepSample;
@@ -25,12 +26,14 @@ pub(super) struct PeriodicEvaluation {
 
 /// Measurements of the machine between steps.
 #[derive(Debug)]
-pub(super) struct Probes {
+pub(super) struct Probes<'run> {
     pub(super) matmul: MatmulProbe,
     /// Profile of one step, if requested.
     pub(super) profile: Option<Profile>,
     /// Number of ranks on this machine, which measure at the same time.
     pub(super) local_world: usize,
+    /// The transports between ranks, where they can be known.
+    pub(super) transports: Option<TransportProbe<'run>>,
 }
 
 /// The parts of one attempt.
@@ -42,7 +45,7 @@ pub(super) struct RunningAttempt<'run, 'world> {
     pub(super) telemetry: &'run Telemetry,
     pub(super) signals: &'run SignalFlags,
     pub(super) evaluation: Option<PeriodicEvaluation>,
-    pub(super) probes: Probes,
+    pub(super) probes: Probes<'run>,
     pub(super) stop_conditions: StopConditions,
     /// The first step of this attempt.
     pub(super) first_step: u64,
@@ -117,6 +120,7 @@ impl RunningAttempt<'_, '_> {
         if requests.save && end != Some(StopReason::Requested) {
             self.save(end)?;
         }
+        self.record_transports()?;
         if !requests.stop {
             self.measure_machine(step)?;
         }
@@ -193,6 +197,15 @@ impl RunningAttempt<'_, '_> {
         if let Some(sample) = sample {
             self.telemetry.step(StepSample { phases, wall_ns, ..sample });
         }
+    }
+
+    /// After the first step of the attempt, when NCCL has connected all ranks. Its time is in no
+    /// step.
+    fn record_transports(&mut self) -> Outcome<()> {
+        let Some(probe) = self.probes.transports.take() else { return Ok(()) };
+        self.trainer.pause_clock();
+        self.recorder.transports(probe.gather()?);
+        Ok(())
     }
 
     /// Measures the matmul rate after some of the steps, and prints the profile after the profiled

@@ -75,7 +75,7 @@ impl Console<'_> {
 /// rank, `null` before the rendezvous; `caused_by_rank` and `step` are `null` if unknown.
 pub(crate) fn report_failure(format: LogFormat, failure: &Failure) {
     let text = match format {
-        LogFormat::Text => format!("error: {failure}"),
+        LogFormat::Text => format!("error: {}", with_step(failure)),
         LogFormat::Json => failure.to_string(),
     };
     let details = json!({
@@ -85,6 +85,16 @@ pub(crate) fn report_failure(format: LogFormat, failure: &Failure) {
         "step": failure.step,
     });
     write_message(format, "error", text, details);
+}
+
+/// The error behind the step in which it happened, unless it names that itself.
+fn with_step(failure: &Failure) -> String {
+    let text = failure.to_string();
+    let step = failure.step.map(|step| format!("step {step}"));
+    match step.filter(|step| !text.contains(step)) {
+        Some(step) => format!("{step}: {text}"),
+        None => text,
+    }
 }
 
 /// Writes the text, or as JSON an object with `event`, `text` and the `details`. One write per

@@ -3,12 +3,15 @@
 
 use std::time::{Duration, Instant};
 
-use collectives::{Collective, Nccl, Single};
+use collectives::{Collective, Nccl, Operation, Single};
 use device::Device;
 use launch::bootstrap::{Backend, World};
 
 use crate::config::Config;
 use crate::failure::Outcome;
+
+/// From this size on NCCL does the same for larger buffers.
+const CONNECT_BYTES_MAX: usize = 64 << 20;
 
 /// The backend of one rank's training.
 #[derive(Debug)]
@@ -32,6 +35,7 @@ impl<'world> RankBackend<'world> {
             return Ok(Self::Alone(Single::new()));
         }
         let nccl = Nccl::open(of_world, device, settings.deadline)?;
+        nccl.connect(operations(config), settings.bucket_bytes.min(CONNECT_BYTES_MAX))?;
         Ok(Self::Nccl(Box::new(nccl)))
     }
 
@@ -50,5 +54,14 @@ impl<'world> RankBackend<'world> {
             Self::World(_) | Self::Alone(_) => Ok(()),
             Self::Nccl(nccl) => nccl.close(Instant::now() + timeout),
         }
+    }
+}
+
+/// What training does on buffers of devices.
+fn operations(config: &Config) -> &'static [Operation] {
+    if config.settings.run.shard_optimizer {
+        &[Operation::ReduceScatterSum, Operation::AllGather]
+    } else {
+        &[Operation::AllReduceSum]
     }
 }

@@ -3,11 +3,13 @@
 
 use std::path::{Path, PathBuf};
 
+use collectives::transports::transports;
 use device::cuda::{Libraries, Required, Versions};
 use serde_json::{Value, json};
 
 use super::folder::Folder;
 use super::stop::StopReason;
+use super::transports::Evidence;
 use crate::checkpoints::Checkpointer;
 use crate::config::Config;
 use crate::failure::{ExitCode, Failure, Outcome};
@@ -16,6 +18,7 @@ use crate::record::peaks;
 use crate::record::{
     self, Anomaly, AttemptEnd, Checkpoints, Collectives, ErrorFile, FlopsPerToken, RankRecord,
     Reason, Record, Reference, Status, StepSeries, TargetRecord, WorkloadRecord, rank_anomalies,
+    transport_anomalies,
 };
 use crate::step::Trainer;
 
@@ -30,7 +33,7 @@ pub(super) struct Recorder {
     hosts: Vec<String>,
     reference: Reference,
     bucket_bytes: u64,
-    /// Anomalies that were found and reported at the start.
+    /// Anomalies that were found and reported at the start and after the first step.
     start_anomalies: Vec<Anomaly>,
     measured: Measured,
 }
@@ -157,6 +160,18 @@ impl Recorder {
         let digest = digest.to_hex().to_string();
         record.run[INITIAL_WEIGHTS] = json!({ "folder": folder, "digest": digest });
         Ok(record.write(&self.dir)?)
+    }
+
+    /// Keeps what all ranks know of the transports between them until the end of the attempt is
+    /// recorded, and reports what is unusual.
+    pub(super) fn transports(&mut self, evidence: Vec<Evidence>) {
+        let Some(record) = &mut self.record else { return };
+        let gaps: Vec<_> = evidence.iter().map(|rank| rank.gap.clone()).collect();
+        let found = transports(evidence.into_iter().flat_map(|rank| rank.ends));
+        let anomalies = transport_anomalies(&found, &gaps, &record.ranks);
+        anomalies.iter().for_each(|anomaly| tracing::warn!("{}", anomaly.text));
+        self.start_anomalies.extend(anomalies);
+        record.transports = (!found.is_empty()).then_some(found);
     }
 
     /// Keeps the measurements of the attempt until its end is recorded.

@@ -29,7 +29,10 @@ fn ranks_of<'world>(options: &RunOptions, world: &'world World) -> Ranks<'world>
 }
 
 /// The same for operations during which another rank may wait for storage.
-fn ranks_with_storage_timeout<'world>(options: &RunOptions, world: &'world World) -> Ranks<'world> {
+pub(super) fn ranks_with_storage_timeout<'world>(
+    options: &RunOptions,
+    world: &'world World,
+) -> Ranks<'world> {
     let ranks = ranks_of(options, world);
     ranks.with_timeout(ranks.timeout.max(options.config.settings.checkpoint.deadline))
 }

@@ -14,15 +14,18 @@ use launch::signals::SignalFlags;
 use super::attempt::{PeriodicEvaluation, Probes, RunningAttempt};
 use super::console::{Console, RunEnd};
 use super::folder::{Folder, Prepared};
+use super::nccl_log::NcclLog;
 use super::options::RunOptions;
 use super::process::{close_timeout, gpu_ordinal, warn_unless_closed};
 use super::rank_backend::RankBackend;
 use super::recorder::{Ending, Measured, Recorder};
 use super::rendezvous::{
     PreparedFolder, agree_on_configuration, agree_on_folder, agree_on_weights,
-    broadcast_from_rank_0, gather_ranks, ranks_sharing, storage_barrier,
+    broadcast_from_rank_0, gather_ranks, ranks_sharing, ranks_with_storage_timeout,
+    storage_barrier,
 };
 use super::stop::{StopConditions, StopReason, TargetLoss};
+use super::transports::TransportProbe;
 use crate::checkpoints::Checkpointer;
 use crate::config::{self, Config};
 use crate::data::Source;
@@ -42,6 +45,7 @@ pub(super) struct Session<'run> {
     options: &'run RunOptions,
     world: &'run World,
     signals: &'run SignalFlags,
+    nccl_log: &'run NcclLog,
     /// What this rank computes on.
     device: Device,
     /// What carries the operations of training.
@@ -64,6 +68,7 @@ impl<'run> Session<'run> {
         options: &'run RunOptions,
         world: &'run World,
         signals: &'run SignalFlags,
+        nccl_log: &'run NcclLog,
         last_step: u64,
     ) -> Outcome<Self> {
         let config = &options.config;
@@ -103,6 +108,7 @@ impl<'run> Session<'run> {
             options,
             world,
             signals,
+            nccl_log,
             device,
             backend,
             source,
@@ -197,6 +203,7 @@ impl<'run> Session<'run> {
                 matmul: MatmulProbe::new(&config.workload, config.matmul_probe_time()),
                 profile: self.profile(completed_steps),
                 local_world: self.world.placement.local_world,
+                transports: self.transport_probe(),
             },
             stop_conditions: StopConditions {
                 last_step: self.last_step,
@@ -315,6 +322,20 @@ impl<'run> Session<'run> {
             return None;
         }
         Some(Profile::new(step, self.world.placement.rank == 0))
+    }
+
+    /// Where NCCL connects several ranks.
+    fn transport_probe(&self) -> Option<TransportProbe<'_>> {
+        if !matches!(self.backend, RankBackend::Nccl(_)) || self.ranks().is_alone() {
+            return None;
+        }
+        if let Some(path) = self.nccl_log.redirected_to() {
+            let path = path.display();
+            let text = "NCCL_DEBUG is set without NCCL_DEBUG_FILE: NCCL of rank 0 logs to";
+            self.console().note(format!("{text} {path}"));
+        }
+        let ranks = ranks_with_storage_timeout(self.options, self.world);
+        Some(TransportProbe { log: self.nccl_log, ranks })
     }
 
     fn telemetry(&self, completed_steps: u64) -> Outcome<Telemetry> {

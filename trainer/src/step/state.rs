@@ -141,7 +141,7 @@ impl<'world> State<'world> {
         clock: &'step PhaseClock,
     ) -> (&'step Layout, ArrivingWeights<'step, 'world>) {
         let Self { ranks, layout, weights, gathers, .. } = self;
-        (layout, ArrivingWeights { weights, gathers, clock, ranks: *ranks })
+        (layout, ArrivingWeights::new(weights, gathers, clock, *ranks))
     }
 
     /// Waits until no weights are in flight, also where a device waits for them.

@@ -139,18 +139,30 @@ pub(super) fn update_and_gather<E: Element>(
 /// earlier. That wait is exposed communication.
 #[derive(Debug)]
 pub(crate) struct ArrivingWeights<'step, 'world> {
-    pub(super) weights: &'step mut ModelWeights<'world>,
-    pub(super) gathers: &'step mut CommunicationTally,
-    pub(super) clock: &'step PhaseClock,
-    pub(super) ranks: Ranks<'world>,
+    weights: &'step mut ModelWeights<'world>,
+    gathers: &'step mut CommunicationTally,
+    clock: &'step PhaseClock,
+    ranks: Ranks<'world>,
+    /// Whether a device may wait for what was waited for here.
+    is_unsettled: bool,
 }
 
-impl ArrivingWeights<'_, '_> {
+impl<'step, 'world> ArrivingWeights<'step, 'world> {
+    pub(super) fn new(
+        weights: &'step mut ModelWeights<'world>,
+        gathers: &'step mut CommunicationTally,
+        clock: &'step PhaseClock,
+        ranks: Ranks<'world>,
+    ) -> Self {
+        Self { weights, gathers, clock, ranks, is_unsettled: false }
+    }
+
     /// Waits until no part of a range is in flight.
     pub(super) fn wait(&mut self, range: &Range<usize>) -> Result<(), collectives::Error> {
         if !self.weights.is_in_flight(range) {
-            return Ok(());
+            return self.settle_if_all_were_waited_for();
         }
+        self.is_unsettled = true;
         let phase = self.clock.phase();
         let wait_start = Instant::now();
         self.clock.enter(Phase::CommExposed);
@@ -160,6 +172,13 @@ impl ArrivingWeights<'_, '_> {
         Ok(())
     }
 
+    /// The host must not be ahead of a device by a whole step while a gather may hang: what it
+    /// starts then blocks it without a deadline.
+    fn settle_if_all_were_waited_for(&mut self) -> Result<(), collectives::Error> {
+        let is_any_in_flight = self.weights.is_in_flight(&(0..self.weights.len()));
+        if self.is_unsettled && !is_any_in_flight { self.settle() } else { Ok(()) }
+    }
+
     /// Blocks until the device, if one computes, has all weights that were waited for.
     pub(super) fn settle(&mut self) -> Result<(), collectives::Error> {
         let phase = self.clock.phase();
@@ -167,6 +186,7 @@ impl ArrivingWeights<'_, '_> {
         let report = &mut |gather: Settled| self.gathers.add(gather.timing, gather.wait_start);
         self.ranks.collective.settle(self.ranks.timeout, report)?;
         self.clock.enter(phase);
+        self.is_unsettled = false;
         Ok(())
     }
 }
@@ -220,7 +240,7 @@ mod tests {
             clock.start_step();
             clock.enter(Phase::Forward);
             let ranks = Ranks::new(&group[0], timeout);
-            let mut arriving = ArrivingWeights { weights, gathers, clock, ranks };
+            let mut arriving = ArrivingWeights::new(weights, gathers, clock, ranks);
             let Weights::F32(own) = arriving.segment(&(0..4)).unwrap() else { panic!("f32") };
             assert_eq!(own.host(), [1.0; 4], "not in flight");
             start.send(()).unwrap();

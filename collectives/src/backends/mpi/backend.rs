@@ -77,7 +77,9 @@ impl Mpi {
         };
         let waited = options.open_timeout;
         let opened = opened.recv_timeout(waited).map_err(|error| match error {
-            RecvTimeoutError::Timeout => Error::OpenDeadline { backend: NAME, waited, hint: HINT },
+            RecvTimeoutError::Timeout => {
+                Error::OpenDeadline { backend: NAME, waited, hint: HINT.to_owned() }
+            }
             RecvTimeoutError::Disconnected => start("the communication thread ended".to_owned()),
         });
         let Opened { rank, size, warning } = opened??;

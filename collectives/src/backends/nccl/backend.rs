@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use device::cuda::{self, Cuda, CudaStream, Libraries, Required};
-use device::{Keeper, Place};
+use device::{Allocator, Keeper, Place};
 
 use super::NAME;
 use super::communicator::{Communicator, NotReady, Pause};
@@ -15,8 +15,8 @@ use super::operations::{Entry, Operations};
 use super::{opening, roll_call};
 use crate::core::outstanding::Job;
 use crate::{
-    BackendMemory, Channel, Collective, Error, OUTSTANDING_MAX, Operation, Position, RawBuffer,
-    Settled, Ticket, Timing,
+    BackendMemory, Channel, Collective, Error, Incoming, OUTSTANDING_MAX, Operation, Position,
+    RawBuffer, Settled, Ticket, Timing,
 };
 
 /// All ranks, each with a CUDA device.
@@ -96,6 +96,14 @@ impl Failing {
     }
 }
 
+/// An operation that the host waits for.
+struct Awaited {
+    slot: usize,
+    position: Option<Position>,
+    /// Whether its time counts: before, the device computes what comes before it.
+    since: fn(&Entry) -> Result<bool, cuda::Error>,
+}
+
 impl<'world> Nccl<'world> {
     /// Connects this rank's device with those of all others. All ranks call this at the same time.
     /// No operation takes longer than `timeout` to be started.
@@ -108,7 +116,6 @@ impl<'world> Nccl<'world> {
         device: &Cuda,
         timeout: Duration,
     ) -> Result<Self, Error> {
-        let start = |error: cuda::Error| Error::Start { backend: NAME, text: error.to_string() };
         let communicator = opening::open(control, device, timeout)?;
         let state = State {
             communicator: Some(communicator),
@@ -128,6 +135,33 @@ impl<'world> Nccl<'world> {
         })
     }
 
+    /// Runs operations once, on so much memory, which is freed again. NCCL connects the ranks, and
+    /// allocates memory, when it first runs an operation of a kind and size: after this, what the
+    /// device has free is known. All ranks call it at the same time.
+    ///
+    /// # Errors
+    /// [`Error::Start`] when NCCL cannot; [`Error::Deadline`] and [`Error::PeerLost`] as any
+    /// operation.
+    pub fn connect(&self, operations: &[Operation], bytes: usize) -> Result<(), Error> {
+        let allocator = Allocator::cuda(&self.device);
+        let part_len = bytes.div_ceil(self.world() * size_of::<f32>());
+        let memory = allocator.zeros::<f32>(part_len * self.world());
+        allocator.outcome().map_err(start)?;
+        let all = 0..memory.len();
+        let mut memory = Incoming::new(self, memory);
+        for &operation in operations {
+            let deadline = Instant::now() + self.timeout;
+            let started = memory.start(operation, all.clone());
+            let joined = started.and_then(|()| memory.wait(&all, deadline, |_| {}));
+            let settled = joined.and_then(|()| self.settle(self.timeout, &mut |_| {}));
+            settled.map_err(|error| match error {
+                Error::Nccl { text, .. } => Error::Start { backend: NAME, text },
+                error => error,
+            })?;
+        }
+        Ok(())
+    }
+
     /// Closes the communicator in order, when all ranks do. Dropping this without closing it aborts
     /// the communicator. `control` is not closed.
     ///
@@ -141,8 +175,10 @@ impl<'world> Nccl<'world> {
         let Some(communicator) = state.communicator.take() else { return Ok(()) };
         let failed = |text: String| Error::Nccl {
             operation: "ncclCommFinalize".to_owned(),
+            position: None,
             rank: self.control.rank(),
             text,
+            peers: Vec::new(),
         };
         self.device.bind().map_err(|error| failed(error.to_string()))?;
         communicator.close(deadline).map_err(|error| {
@@ -229,17 +265,38 @@ impl<'world> Nccl<'world> {
 
     /// Waits for one of the joined operations. Its time counts from where the device needs it.
     fn await_joined(&self, index: usize, timeout: Duration) -> Result<(), Error> {
+        let (slot, position) = {
+            let operations = &self.lock().operations;
+            (operations.joined_slot(index), operations.position(index))
+        };
+        self.await_over(
+            Awaited { slot, position: Some(position), since: Entry::is_waited_for },
+            timeout,
+        )
+    }
+
+    /// Waits until the stream that communicates has room for one more operation.
+    fn await_room(&self) -> Result<(), Error> {
+        while let Some(slot) = { self.lock().operations.first_in_the_way() } {
+            let awaited = Awaited { slot, position: None, since: Entry::is_ready };
+            self.await_over(awaited, self.timeout)?;
+            self.lock().operations.forget_first();
+        }
+        Ok(())
+    }
+
+    fn await_over(&self, awaited: Awaited, timeout: Duration) -> Result<(), Error> {
         let mut needed_since = None;
         let mut pause = Pause::default();
         loop {
             let state = self.lock();
             self.require_alive(&state)?;
-            match self.progress(&state, index, &mut needed_since, timeout) {
+            match self.progress(&state, &awaited, &mut needed_since, timeout) {
                 Ok(true) => return Ok(()),
                 Ok(false) => drop(state),
                 Err(cause) => {
-                    let job = state.operations.joined(index).job();
-                    let position = Some(state.operations.position(index));
+                    let job = state.operations.entry(awaited.slot).job();
+                    let position = awaited.position;
                     return Err(self.fail(state, Failing { job, position, cause }));
                 }
             }
@@ -250,15 +307,15 @@ impl<'world> Nccl<'world> {
     fn progress(
         &self,
         state: &State,
-        index: usize,
+        awaited: &Awaited,
         needed_since: &mut Option<Instant>,
         timeout: Duration,
     ) -> Result<bool, Cause> {
-        let entry = state.operations.joined(index);
+        let entry = state.operations.entry(awaited.slot);
         if self.is_over(state, entry)? {
             return Ok(true);
         }
-        if needed_since.is_none() && entry.is_waited_for()? {
+        if needed_since.is_none() && (awaited.since)(entry)? {
             *needed_since = Some(Instant::now());
         }
         match needed_since.map(|since| since.elapsed()) {
@@ -285,12 +342,18 @@ impl<'world> Nccl<'world> {
         let text = match (&cause, &state.communicator) {
             (Cause::Deadline { .. }, _) => "it was not over in time".to_owned(),
             (Cause::Device(error), _) => error.to_string(),
-            (Cause::Status(status), Some(communicator)) => communicator.text(*status),
+            (Cause::Status(status), Some(communicator)) => communicator.failure(*status),
             (Cause::Status(status), None) => format!("{status:?}"),
         };
         state.die(&format!("{operation}: {text}"));
-        state.abort();
         drop(state);
+        if let Cause::Device(error) = cause {
+            self.lock().abort();
+            return Error::Device { operation, rank, source: Box::new(error) };
+        }
+        // Before the abort, which takes a second on some ranks and nothing on others.
+        let peers = roll_call::silent_peers(self.control);
+        self.lock().abort();
         match cause {
             Cause::Deadline { waited } => Error::Deadline {
                 operation,
@@ -299,14 +362,12 @@ impl<'world> Nccl<'world> {
                 waited,
                 bytes: buffer.bytes(),
                 backend: NAME,
-                peers: roll_call::silent_peers(self.control),
+                peers,
             },
             Cause::Status(Status::REMOTE_ERROR) => {
-                let peers = roll_call::silent_peers(self.control);
                 Error::PeerLost { operation, position, rank, text, peers }
             }
-            Cause::Status(_) => Error::Nccl { operation: operation.to_string(), rank, text },
-            Cause::Device(error) => Error::Device { operation, rank, source: Box::new(error) },
+            _ => Error::Nccl { operation: operation.to_string(), position, rank, text, peers },
         }
     }
 
@@ -315,6 +376,22 @@ impl<'world> Nccl<'world> {
         let mut state = self.lock();
         state.die(reason);
         state.abort();
+    }
+}
+
+fn start(error: cuda::Error) -> Error {
+    Error::Start { backend: NAME, text: error.to_string() }
+}
+
+/// How many joined operations may be in flight behind one that is not over.
+///
+/// A stream takes about a thousand entries; then the host blocks, without a deadline, in whatever
+/// it starts next. Behind a gather of weights whole layers are started, behind a reduction of
+/// gradients a few kernels.
+fn ahead_max(operation: Operation) -> usize {
+    match operation {
+        Operation::AllGather => 1,
+        _ => 64,
     }
 }
 
@@ -382,14 +459,15 @@ unsafe impl Collective for Nccl<'_> {
         operation: Operation,
         buffer: RawBuffer,
     ) -> Result<Ticket, Error> {
-        let mut state = self.lock();
-        self.require_alive(&state)?;
         if buffer.place() == Place::Host {
-            drop(state);
+            self.require_alive(&self.lock())?;
             // SAFETY: the caller's promise.
             return unsafe { self.control.submit(channel, operation, buffer) };
         }
         self.require_supported(channel, operation, buffer)?;
+        self.await_room()?;
+        let mut state = self.lock();
+        self.require_alive(&state)?;
         let job = Job::new(channel, operation, buffer);
         let rank = self.control.rank();
         let ticket = match state.operations.insert(job) {
@@ -436,13 +514,16 @@ unsafe impl Collective for Nccl<'_> {
         self.require_alive(&state)?;
         let entry = state.operations.of(&ticket);
         let job = entry.job();
-        match entry.join(self.device.compute()) {
-            Ok(()) => {
-                state.operations.add_joined(&ticket);
-                Ok(None)
-            }
-            Err(error) => Err(self.fail(state, Failing::new(job, error))),
+        if let Err(error) = entry.join(self.device.compute()) {
+            return Err(self.fail(state, Failing::new(job, error)));
         }
+        state.operations.add_joined(&ticket);
+        let before = state.operations.joined_len().checked_sub(1 + ahead_max(job.operation));
+        drop(state);
+        if let Some(before) = before {
+            self.await_joined(before, self.timeout)?;
+        }
+        Ok(None)
     }
 
     fn settle(&self, timeout: Duration, report: &mut dyn FnMut(Settled)) -> Result<(), Error> {

@@ -3,13 +3,16 @@
 
 use std::ffi::{c_int, c_void};
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
 use device::Keeper;
 use device::cuda::{Cuda, CudaStream};
 
-use super::library::{Config, FLOAT32, FLOAT64, Functions, Handle, SUM, Status, UINT8, UniqueId};
+use super::library::{
+    Config, FLOAT32, FLOAT64, Functions, Handle, Registration, SUM, Status, UINT8, UniqueId,
+};
 use crate::{Dtype, Operation, RawBuffer};
 
 /// How long `ncclCommAbort` may take before it is given up.
@@ -31,8 +34,9 @@ pub(super) struct Communicator {
     device: Cuda,
     rank: usize,
     world: usize,
-    /// Memory that NCCL knows.
-    registered: Vec<Registered>,
+    /// Memory that NCCL knows. Never freed unless the communicator is closed in order: peers that
+    /// have not ended may still write to it.
+    registered: ManuallyDrop<Vec<Registered>>,
 }
 
 struct Registered {
@@ -64,7 +68,8 @@ impl Communicator {
         match status {
             Status::SUCCESS | Status::IN_PROGRESS => {
                 let device = device.clone();
-                Ok(Self { functions, handle, device, rank, world, registered: Vec::new() })
+                let registered = ManuallyDrop::default();
+                Ok(Self { functions, handle, device, rank, world, registered })
             }
             refused => Err(refused),
         }
@@ -133,13 +138,13 @@ impl Communicator {
 
     /// Tells NCCL of memory that operations will use.
     pub(super) fn register(&mut self, buffer: RawBuffer, keeper: Keeper) -> Result<(), String> {
+        let Some(Registration { register, .. }) = self.functions.registration else {
+            return Err("it can since version 2.19".to_owned());
+        };
         let mut registration = std::ptr::null_mut();
         let start = buffer.start().as_ptr().cast();
         // SAFETY: valid memory of the device, which the keeper keeps for as long as it is known.
-        let status = unsafe {
-            let register = self.functions.comm_register;
-            register(self.handle, start, buffer.bytes(), &raw mut registration)
-        };
+        let status = unsafe { register(self.handle, start, buffer.bytes(), &raw mut registration) };
         if status != Status::SUCCESS {
             return Err(self.functions.text(status));
         }
@@ -147,16 +152,18 @@ impl Communicator {
         Ok(())
     }
 
-    /// What NCCL says about a status.
-    pub(super) fn text(&self, status: Status) -> String {
-        self.functions.text(status)
+    /// What NCCL says about a failure.
+    pub(super) fn failure(&self, status: Status) -> String {
+        self.functions.failure(status)
     }
 
     /// Ends in order, after all ranks have completed what they started.
     pub(super) fn close(mut self, deadline: Instant) -> Result<(), NotReady> {
-        for Registered { registration, .. } in &self.registered {
-            // SAFETY: a registration of this communicator, which is ready.
-            unsafe { (self.functions.comm_deregister)(self.handle, *registration) };
+        if let Some(Registration { deregister, .. }) = self.functions.registration {
+            for Registered { registration, .. } in &*self.registered {
+                // SAFETY: a registration of this communicator, which is ready.
+                unsafe { deregister(self.handle, *registration) };
+            }
         }
         // SAFETY: a live communicator.
         let finalizing = unsafe { (self.functions.comm_finalize)(self.handle) };
@@ -171,8 +178,7 @@ impl Communicator {
     }
 
     /// Ends at once: operations in flight stop. It gives up when NCCL does not return, because a
-    /// process that never ends is worse. Registered memory is leaked: peers that have not ended may
-    /// still write to it.
+    /// process that never ends is worse.
     pub(super) fn abort(self) {
         let (sender, ended) = sync_channel(1);
         let abort = move || {
@@ -190,7 +196,6 @@ impl Communicator {
             // SAFETY: a live communicator, which nobody has any more.
             unsafe { (self.functions.comm_abort)(self.handle) };
         }
-        std::mem::forget(self.registered);
     }
 }
 

@@ -6,7 +6,9 @@
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
-use device::cuda::{self, Libraries, Required};
+use device::cuda::{self, Libraries, Library, Required};
+
+use super::log_settings::LogSettings;
 
 /// What a function returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,9 +93,8 @@ pub(super) struct Functions {
     pub(super) comm_abort: unsafe extern "C" fn(Handle) -> Status,
     pub(super) comm_finalize: unsafe extern "C" fn(Handle) -> Status,
     pub(super) comm_destroy: unsafe extern "C" fn(Handle) -> Status,
-    pub(super) comm_register:
-        unsafe extern "C" fn(Handle, *mut c_void, usize, *mut *mut c_void) -> Status,
-    pub(super) comm_deregister: unsafe extern "C" fn(Handle, *mut c_void) -> Status,
+    /// Since NCCL 2.19.
+    pub(super) registration: Option<Registration>,
     pub(super) all_reduce: Reduce,
     pub(super) reduce_scatter: Reduce,
     pub(super) all_gather: unsafe extern "C" fn(
@@ -106,6 +107,26 @@ pub(super) struct Functions {
     ) -> Status,
     get_error_string: unsafe extern "C" fn(Status) -> *const c_char,
     get_last_error: unsafe extern "C" fn(Handle) -> *const c_char,
+}
+
+/// The functions by which NCCL is told of buffers.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Registration {
+    pub(super) register:
+        unsafe extern "C" fn(Handle, *mut c_void, usize, *mut *mut c_void) -> Status,
+    pub(super) deregister: unsafe extern "C" fn(Handle, *mut c_void) -> Status,
+}
+
+impl Registration {
+    fn find(library: &Library) -> Option<Self> {
+        // SAFETY: each field has the type that `nccl.h` gives the function of this name.
+        unsafe {
+            Some(Self {
+                register: library.function("ncclCommRegister").ok()?,
+                deregister: library.function("ncclCommDeregister").ok()?,
+            })
+        }
+    }
 }
 
 impl Functions {
@@ -124,14 +145,22 @@ impl Functions {
                 comm_abort: library.function("ncclCommAbort")?,
                 comm_finalize: library.function("ncclCommFinalize")?,
                 comm_destroy: library.function("ncclCommDestroy")?,
-                comm_register: library.function("ncclCommRegister")?,
-                comm_deregister: library.function("ncclCommDeregister")?,
+                registration: Registration::find(library),
                 all_reduce: library.function("ncclAllReduce")?,
                 reduce_scatter: library.function("ncclReduceScatter")?,
                 all_gather: library.function("ncclAllGather")?,
                 get_error_string: library.function("ncclGetErrorString")?,
                 get_last_error: library.function("ncclGetLastError")?,
             })
+        }
+    }
+
+    /// What NCCL says about a failure, and which file has more.
+    pub(super) fn failure(&self, status: Status) -> String {
+        let text = self.text(status);
+        match LogSettings::written_file() {
+            Some(file) => format!("{text}; NCCL's log is {}", file.display()),
+            None => text,
         }
     }
 

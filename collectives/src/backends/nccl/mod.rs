@@ -2,16 +2,19 @@
 //!
 //! `opening` connects the ranks; `backend` implements the contract; `operations` has the events of
 //! operations in flight; `device_clock` turns events into times of the host; `roll_call` finds out
-//! which peers are gone. `library` and `communicator` are NCCL's interface.
+//! which peers are gone. `library` and `communicator` are NCCL's interface, and `log_settings` what
+//! decides about its log.
 
 mod backend;
 mod communicator;
 mod device_clock;
 mod library;
+mod log_settings;
 mod opening;
 mod operations;
 mod roll_call;
 
 pub use backend::Nccl;
+pub use log_settings::{LogSettings, Variable};
 
 const NAME: &str = "nccl";

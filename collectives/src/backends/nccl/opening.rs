@@ -10,10 +10,10 @@ use device::cuda::Cuda;
 use super::NAME;
 use super::communicator::{Communicator, NotReady};
 use super::library::{Functions, Status, UniqueId};
+use super::log_settings::LogSettings;
 use crate::{Collective, Error};
 
-const HINT: &str = "NCCL_DEBUG=INFO shows what NCCL tries, and NCCL_SOCKET_IFNAME chooses the \
-                    network interface by which ranks connect";
+const HINT: &str = "NCCL_SOCKET_IFNAME chooses the network interface by which ranks connect";
 
 /// What a rank tells the others: the version of its NCCL (0 where it has none), and from rank 0 the
 /// id of the communicator.
@@ -38,7 +38,7 @@ pub(super) fn open(
     let greetings = ManuallyDrop::into_inner(greetings);
     let id = agreed_id(&greetings)?;
     device.bind().map_err(start)?;
-    let refused = |status| start(functions.text(status));
+    let refused = |status| start(functions.failure(status));
     let begun = Communicator::begin(functions, device, id, rank, control.world());
     let communicator = begun.map_err(refused)?;
     match communicator.await_ready(Status::IN_PROGRESS, deadline) {
@@ -46,13 +46,14 @@ pub(super) fn open(
         Err(failed) => {
             let error = match failed {
                 NotReady::Deadline => {
-                    Error::OpenDeadline { backend: NAME, waited: timeout, hint: HINT }
+                    Error::OpenDeadline { backend: NAME, waited: timeout, hint: hint() }
                 }
                 NotReady::Failed(status @ Status::REMOTE_ERROR) => {
-                    let text = communicator.text(status);
-                    Error::Nccl { operation: "ncclCommInitRankConfig".to_owned(), rank, text }
+                    let text = communicator.failure(status);
+                    let operation = "ncclCommInitRankConfig".to_owned();
+                    Error::Nccl { operation, position: None, rank, text, peers: Vec::new() }
                 }
-                NotReady::Failed(status) => start(communicator.text(status)),
+                NotReady::Failed(status) => start(communicator.failure(status)),
             };
             communicator.abort();
             Err(error)
@@ -70,7 +71,7 @@ fn greeting(rank: usize) -> Result<Greeting, Error> {
     let functions = Functions::open().map_err(start)?;
     let require = |status| match status {
         Status::SUCCESS => Ok(()),
-        refused => Err(start(functions.text(refused))),
+        refused => Err(start(functions.failure(refused))),
     };
     let mut version = 0;
     // SAFETY: it writes one int.
@@ -106,6 +107,14 @@ fn agreed_id(greetings: &[u8]) -> Result<UniqueId, Error> {
     }
     let id = &greetings[size_of::<c_int>()..GREETING_BYTES];
     Ok(UniqueId(std::array::from_fn(|index| id[index])))
+}
+
+/// What to look at where a peer does not connect.
+fn hint() -> String {
+    match LogSettings::written_file() {
+        Some(file) => format!("NCCL's log {} shows what it tried; {HINT}", file.display()),
+        None => format!("NCCL_DEBUG=INFO shows what NCCL tries; {HINT}"),
+    }
 }
 
 fn start(text: impl ToString) -> Error {

@@ -1,6 +1,7 @@
 //! Operations that were given to the device, and the events by which their progress is seen. Events
 //! are made when more operations are in flight than ever before, and then used again.
 
+use std::collections::VecDeque;
 use std::time::Instant;
 
 use device::cuda::{Cuda, CudaStream, Error, Event};
@@ -12,6 +13,10 @@ use crate::{OUTSTANDING_MAX, Position, Settled, Ticket, Timing};
 /// Set in the slots of tickets for this table: the others are for the host's backend.
 const ON_DEVICE: u32 = 1 << 31;
 
+/// How many operations the stream that communicates is given ahead. It takes about a thousand
+/// entries, of which each operation needs four; then the host blocks, without a deadline.
+const STARTED_MAX: usize = 128;
+
 /// The operations in flight, and those that were joined and not settled.
 #[derive(Debug)]
 pub(super) struct Operations {
@@ -20,6 +25,15 @@ pub(super) struct Operations {
     free: Vec<usize>,
     /// In the order in which they were joined.
     joined: Vec<usize>,
+    /// In the order in which they were started; some may be over.
+    started: VecDeque<Started>,
+}
+
+/// A use of an entry.
+#[derive(Debug)]
+struct Started {
+    slot: usize,
+    generation: u32,
 }
 
 /// One operation, or a place for one.
@@ -44,6 +58,7 @@ impl Operations {
             entries: Vec::with_capacity(OUTSTANDING_MAX),
             free: Vec::with_capacity(OUTSTANDING_MAX),
             joined: Vec::with_capacity(OUTSTANDING_MAX),
+            started: VecDeque::with_capacity(STARTED_MAX + 1),
         }
     }
 
@@ -64,6 +79,7 @@ impl Operations {
         let index = self.free.pop().unwrap_or_else(|| unreachable!("one was just added"));
         let entry = &mut self.entries[index];
         entry.job = Some(job);
+        self.started.push_back(Started { slot: index, generation: entry.generation });
         Ok(Some(Ticket { slot: index as u32 | ON_DEVICE, generation: entry.generation }))
     }
 
@@ -90,9 +106,36 @@ impl Operations {
         self.joined.len()
     }
 
+    /// The entry of one of those that were joined.
+    pub(super) fn joined_slot(&self, index: usize) -> usize {
+        self.joined[index]
+    }
+
     /// One of those that were joined.
     pub(super) fn joined(&self, index: usize) -> &Entry {
         &self.entries[self.joined[index]]
+    }
+
+    /// An entry.
+    pub(super) fn entry(&self, slot: usize) -> &Entry {
+        &self.entries[slot]
+    }
+
+    /// The entry of the first operation that has to be over before one more is started.
+    pub(super) fn first_in_the_way(&mut self) -> Option<usize> {
+        while self.started.len() >= STARTED_MAX {
+            let Started { slot, generation } = self.started.front()?;
+            if self.entries[*slot].generation == *generation {
+                return Some(*slot);
+            }
+            self.forget_first();
+        }
+        None
+    }
+
+    /// The first of the started operations is over.
+    pub(super) fn forget_first(&mut self) {
+        self.started.pop_front();
     }
 
     /// Which one it is among the joined operations of its kind.
@@ -168,6 +211,11 @@ impl Entry {
 
     pub(super) fn is_over(&self) -> Result<bool, Error> {
         self.end.is_complete()
+    }
+
+    /// Whether the stream that computes has come to where the buffer may be used.
+    pub(super) fn is_ready(&self) -> Result<bool, Error> {
+        self.ready.is_complete()
     }
 
     /// Whether the stream that computes has come to where it waits.

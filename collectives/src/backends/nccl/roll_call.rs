@@ -7,7 +7,7 @@ use crate::{Channel, Collective, OUTSTANDING_MAX, Operation, RawBuffer, Ticket};
 
 /// How long peers have to notice the same failure. They wait for the same operation with the same
 /// timeout, and begin to wait at about the same time.
-const GRACE: Duration = Duration::from_secs(1);
+const GRACE: Duration = Duration::from_secs(3);
 
 /// Exchanges a message with every peer over the host's backend, after an operation has failed, and
 /// returns those that do not answer. Empty where there are too many to ask.

@@ -7,7 +7,7 @@ use super::buffers::{Saved, Scratch};
 use super::kernels::{ActivationKernels, Kernels};
 use super::layers::{SegmentGradients, parameters};
 use crate::fused::linear::Linear;
-use crate::fused::parameter_ranges::BlockRanges;
+use crate::fused::parameter_ranges::{AffineRanges, BlockRanges};
 use crate::fused::size::Size;
 use crate::ops::attention::cuda::Forward;
 use crate::ops::kernels::CudaElement;
@@ -66,6 +66,15 @@ pub(super) struct BlockPass<'a, E: CudaElement> {
     pub(super) weights: View<'a, E>,
     pub(super) kernels: &'a mut Kernels,
     pub(super) scratch: &'a mut Scratch<E>,
+}
+
+/// A norm and the linear layer behind it, for backward.
+struct NormedLinear<'a, E: CudaElement> {
+    norm: &'a AffineRanges,
+    saved: NormSaved<'a, E>,
+    linear: Linear,
+    /// The gradient of the output; in `scratch.wide` where there is none.
+    dy: Option<View<'a, E>>,
 }
 
 impl<E: CudaElement> BlockPass<'_, E> {
@@ -157,7 +166,7 @@ impl<E: CudaElement> BlockPass<'_, E> {
         gradients: &mut SegmentGradients<'_>,
     ) -> Result<(), Error> {
         let Self { size, ranges, weights, kernels, scratch } = self;
-        let Scratch { normed, branch, gradient, hidden, wide, partials, .. } = &mut **scratch;
+        let Scratch { gradient, hidden, wide, partials, .. } = &mut **scratch;
         let contract = ranges.linear(Linear::Contract);
         let weight = parameters(contract, *weights).weight;
         let mut dhidden = wide.view_mut().slice(0..size.rows * size.feed_forward);
@@ -177,27 +186,13 @@ impl<E: CudaElement> BlockPass<'_, E> {
         }
         let x = hidden.view();
         kernels.layers.parameters(Linear::Contract, gradients, contract, dy, x, partials)?;
-        let dexpanded = match &kernels.activation {
-            ActivationKernels::Gelu(_) => dhidden.as_view(),
-            ActivationKernels::SwiGlu(_) => saved.expanded.as_view(),
+        let dy = match &kernels.activation {
+            ActivationKernels::Gelu(_) => None,
+            ActivationKernels::SwiGlu(_) => Some(saved.expanded.as_view()),
         };
-        let norm_saved = NormSaved { input: saved.middle.as_view(), stats: saved.stats2.as_view() };
-        let norm = parameters(&ranges.norm2, *weights);
-        let shape = kernels.layers.norm_shape();
-        kernels.norm.recompute(normed.view_mut(), norm_saved, norm, shape)?;
-        let expand = ranges.linear(Linear::Expand);
-        let weight = parameters(expand, *weights).weight;
-        kernels.layers.input(Linear::Expand, branch.view_mut(), dexpanded, weight, None)?;
-        let x = normed.view();
-        kernels.layers.parameters(Linear::Expand, gradients, expand, dexpanded, x, partials)?;
-        let operands = NormBackward {
-            dx: gradient.view_mut(),
-            accumulate: true,
-            dy: branch.view(),
-            saved: norm_saved,
-            weight: norm.weight,
-        };
-        kernels.layers.norm(&kernels.norm, gradients, &ranges.norm2, operands, partials)
+        let saved = NormSaved { input: saved.middle.as_view(), stats: saved.stats2.as_view() };
+        let norm = &self.ranges.norm2;
+        self.input_backward(NormedLinear { norm, saved, linear: Linear::Expand, dy }, gradients)
     }
 
     /// From the gradient of the stream after attention to that of the block's input.
@@ -207,7 +202,7 @@ impl<E: CudaElement> BlockPass<'_, E> {
         gradients: &mut SegmentGradients<'_>,
     ) -> Result<(), Error> {
         let Self { size, ranges, weights, kernels, scratch } = self;
-        let Scratch { normed, branch, gradient, wide, delta, partials, rope, .. } = &mut **scratch;
+        let Scratch { branch, gradient, wide, delta, partials, rope, .. } = &mut **scratch;
         let out = ranges.linear(Linear::AttentionOut);
         let weight = parameters(out, *weights).weight;
         let dy = gradient.view();
@@ -218,29 +213,45 @@ impl<E: CudaElement> BlockPass<'_, E> {
         let forward =
             Forward { output: saved.attention.as_view(), log_sums: saved.log_sums.as_view() };
         let qkv = saved.qkv.as_view();
-        let (delta, doutput) = (delta.view_mut(), branch.view());
+        let delta = delta.view_mut();
+        let doutput = branch.view();
         let shape = size.attention;
         kernels.attention.backward(dqkv.reborrow(), delta, doutput, qkv, forward, shape)?;
         if let (Some(kernel), Some(tables)) = (&kernels.rope, &*rope) {
             kernel.rotate(dqkv.reborrow(), tables, size.rope(), Direction::Backward)?;
         }
-        let norm_saved = NormSaved { input: saved.input, stats: saved.stats1.as_view() };
-        let norm = parameters(&ranges.norm1, *weights);
+        let saved = NormSaved { input: saved.input, stats: saved.stats1.as_view() };
+        let norm = &self.ranges.norm1;
+        let linear = Linear::AttentionIn;
+        self.input_backward(NormedLinear { norm, saved, linear, dy: None }, gradients)
+    }
+
+    /// From the gradient of a linear layer's output to that of the stream before its norm.
+    fn input_backward(
+        &mut self,
+        layer: NormedLinear<'_, E>,
+        gradients: &mut SegmentGradients<'_>,
+    ) -> Result<(), Error> {
+        let Self { size, ranges, weights, kernels, scratch } = self;
+        let Scratch { normed, branch, gradient, wide, partials, .. } = &mut **scratch;
+        let NormedLinear { norm: norm_ranges, saved, linear, dy } = layer;
+        let norm = parameters(norm_ranges, *weights);
         let shape = kernels.layers.norm_shape();
-        kernels.norm.recompute(normed.view_mut(), norm_saved, norm, shape)?;
-        let layer = ranges.linear(Linear::AttentionIn);
-        let weight = parameters(layer, *weights).weight;
-        let dqkv = dqkv.as_view();
-        kernels.layers.input(Linear::AttentionIn, branch.view_mut(), dqkv, weight, None)?;
+        kernels.norm.apply(normed.view_mut(), saved, norm, shape)?;
+        let outputs = size.linear(linear).outputs;
+        let dy = dy.unwrap_or_else(|| wide.view().slice(0..size.rows * outputs));
+        let linear_ranges = ranges.linear(linear);
+        let weight = parameters(linear_ranges, *weights).weight;
+        kernels.layers.input(linear, branch.view_mut(), dy, weight, None)?;
         let x = normed.view();
-        kernels.layers.parameters(Linear::AttentionIn, gradients, layer, dqkv, x, partials)?;
+        kernels.layers.parameters(linear, gradients, linear_ranges, dy, x, partials)?;
         let operands = NormBackward {
             dx: gradient.view_mut(),
             accumulate: true,
             dy: branch.view(),
-            saved: norm_saved,
+            saved,
             weight: norm.weight,
         };
-        kernels.layers.norm(&kernels.norm, gradients, &ranges.norm1, operands, partials)
+        kernels.layers.norm(&kernels.norm, gradients, norm_ranges, operands, partials)
     }
 }

@@ -1,7 +1,7 @@
 //! The compiled kernels and planned products of a network.
 
+use device::DeviceBuffer;
 use device::cuda::{Cuda, Error};
-use device::{DeviceBuffer, View, ViewMut};
 
 use super::batch::TokenSender;
 use super::buffers::logits_stride;
@@ -14,13 +14,11 @@ use crate::ops::cross_entropy::cuda::CrossEntropy;
 use crate::ops::embedding::cuda::Embedding;
 use crate::ops::gelu::cuda::Gelu;
 use crate::ops::kernels::CudaElement;
-use crate::ops::layer_norm::cuda::{LayerNorm, Parameters};
 use crate::ops::matmul::Shape;
 use crate::ops::matmul::cuda::{Blas, Epilogue, LinearProducts, LinearRows};
-use crate::ops::norm::{NormBackward, NormSaved, NormShape};
-use crate::ops::rms_norm::cuda::RmsNorm;
+use crate::ops::norm::NormKernels;
 use crate::ops::rope::cuda::Rope;
-use crate::ops::row_sums::cuda::{ColumnSums, Partials};
+use crate::ops::row_sums::cuda::ColumnSums;
 use crate::ops::swiglu::cuda::SwiGlu;
 
 /// Everything that computes.
@@ -53,20 +51,6 @@ pub(super) enum ActivationKernels {
     SwiGlu(SwiGlu),
 }
 
-/// A family's norm.
-#[derive(Debug)]
-pub(super) enum NormKernels {
-    Layer(LayerNorm),
-    RootMeanSquare(RmsNorm),
-}
-
-/// Weight (C) and in LayerNorm bias.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct NormParameters<'a, E: CudaElement> {
-    pub(super) weight: View<'a, E>,
-    pub(super) bias: Option<View<'a, E>>,
-}
-
 impl Kernels {
     pub(super) fn new<E: CudaElement>(
         device: &Cuda,
@@ -75,10 +59,8 @@ impl Kernels {
     ) -> Result<Self, Error> {
         let blas = Blas::new(device, workspace)?;
         let norm = match size.norm {
-            Norm::Layer => NormKernels::Layer(LayerNorm::new::<E>(device)?),
-            Norm::RootMeanSquare { epsilon } => {
-                NormKernels::RootMeanSquare(RmsNorm::new::<E>(device, epsilon)?)
-            }
+            Norm::Layer => NormKernels::layer_norm::<E>(device)?,
+            Norm::RootMeanSquare { epsilon } => NormKernels::rms_norm::<E>(device, epsilon)?,
         };
         let activation = match size.activation {
             Activation::Gelu => ActivationKernels::Gelu(Gelu::new::<E>(device)?),
@@ -124,56 +106,6 @@ impl Head {
         }
         self.rest.as_mut().unwrap_or_else(|| unreachable!("a chunk of {tokens} tokens"))
     }
-}
-
-impl NormKernels {
-    /// Writes `y` (N, C) and the statistics of each row.
-    pub(super) fn forward<E: CudaElement>(
-        &self,
-        y: ViewMut<'_, E>,
-        stats: ViewMut<'_, f32>,
-        x: View<'_, E>,
-        parameters: NormParameters<'_, E>,
-        shape: NormShape,
-    ) -> Result<(), Error> {
-        match self {
-            Self::Layer(norm) => norm.forward(y, stats, x, with_bias(parameters), shape),
-            Self::RootMeanSquare(norm) => norm.forward(y, stats, x, parameters.weight, shape),
-        }
-    }
-
-    /// Recomputes `y` (N, C) from saved statistics.
-    pub(super) fn recompute<E: CudaElement>(
-        &self,
-        y: ViewMut<'_, E>,
-        saved: NormSaved<'_, E>,
-        parameters: NormParameters<'_, E>,
-        shape: NormShape,
-    ) -> Result<(), Error> {
-        let NormSaved { input, stats } = saved;
-        match self {
-            Self::Layer(norm) => norm.apply(y, stats, input, with_bias(parameters), shape),
-            Self::RootMeanSquare(norm) => norm.apply(y, stats, input, parameters.weight, shape),
-        }
-    }
-
-    /// Adds to `dx` (N, C), or writes it, and writes the parts of the parameters' gradients.
-    pub(super) fn backward<E: CudaElement>(
-        &self,
-        operands: NormBackward<'_, E>,
-        partials: &mut Partials,
-        shape: NormShape,
-    ) -> Result<(), Error> {
-        match self {
-            Self::Layer(norm) => norm.backward(operands, partials, shape),
-            Self::RootMeanSquare(norm) => norm.backward(operands, partials, shape),
-        }
-    }
-}
-
-fn with_bias<E: CudaElement>(parameters: NormParameters<'_, E>) -> Parameters<'_, E> {
-    let bias = parameters.bias.unwrap_or_else(|| unreachable!("LayerNorm has a bias"));
-    Parameters { weight: parameters.weight, bias }
 }
 
 /// The epilogues of a linear layer.

@@ -3,14 +3,14 @@
 use device::cuda::Error;
 use device::{View, ViewMut};
 
-use super::kernels::{NormKernels, NormParameters, linear_rows};
+use super::kernels::linear_rows;
 use crate::fused::linear::Linear;
 use crate::fused::parameter_ranges::AffineRanges;
 use crate::fused::size::Size;
 use crate::ops::kernels::CudaElement;
 use crate::ops::matmul::Sums;
 use crate::ops::matmul::cuda::{Blas, Extras, LinearProducts};
-use crate::ops::norm::{NormBackward, NormShape};
+use crate::ops::norm::{NormBackward, NormKernels, NormParameters, NormShape};
 use crate::ops::row_sums::cuda::{ColumnSums, Partials, parts};
 
 /// The products of all linear layers, and sums over rows.

@@ -216,7 +216,8 @@ impl<E: CudaElement> NetworkPass<'_, E> {
             let Self { scratch, tokens, kernels, .. } = self;
             let targets = tokens.targets().slice(chunk.rows());
             let logits = scratch.logits.view_mut().slice(0..chunk.elements());
-            let (loss, losses) = (scratch.loss.view_mut(), scratch.losses.view_mut());
+            let loss = scratch.loss.view_mut();
+            let losses = scratch.losses.view_mut();
             kernels.cross_entropy.run(loss, losses, logits, targets, chunk.shape, None)?;
         }
         Ok(())

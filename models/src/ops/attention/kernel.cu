@@ -136,7 +136,7 @@ DEV void store_row(Element* row, const Sums& sums, float factor, int width) {
 KERNEL void __launch_bounds__(WARPS* WARP, 4)
 attention_forward(Element* __restrict__ output, float* __restrict__ log_sums,
                   const Element* __restrict__ qkv, int tokens, int heads, int key_value_heads,
-                  int head_width, float scale) {
+                  float scale, int head_width) {
     __shared__ __align__(16) float queries[WARPS][MOST_WIDTH];
     const Shape shape = {tokens, heads, key_value_heads, head_width};
     const int row = late_row_first();
@@ -219,7 +219,7 @@ KERNEL void __launch_bounds__(WARPS* WARP, 4)
 attention_backward_queries(Element* __restrict__ dqkv, const Element* __restrict__ doutput,
                            const Element* __restrict__ qkv, const float* __restrict__ log_sums,
                            const float* __restrict__ delta, int tokens, int heads,
-                           int key_value_heads, int head_width, float scale) {
+                           int key_value_heads, float scale, int head_width) {
     __shared__ __align__(16) float queries[WARPS][MOST_WIDTH];
     __shared__ __align__(16) float gradients[WARPS][MOST_WIDTH];
     const Shape shape = {tokens, heads, key_value_heads, head_width};
@@ -265,7 +265,7 @@ KERNEL void __launch_bounds__(WARPS* WARP, 4)
 attention_backward_keys(Element* __restrict__ dqkv, const Element* __restrict__ doutput,
                         const Element* __restrict__ qkv, const float* __restrict__ log_sums,
                         const float* __restrict__ delta, int tokens, int heads,
-                        int key_value_heads, int head_width, float scale) {
+                        int key_value_heads, float scale, int head_width) {
     __shared__ __align__(16) float shared_keys[WARPS][MOST_WIDTH];
     __shared__ __align__(16) float shared_values[WARPS][MOST_WIDTH];
     const Shape shape = {tokens, heads, key_value_heads, head_width};

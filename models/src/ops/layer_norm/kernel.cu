@@ -1,206 +1,71 @@
-// LayerNorm: a warp computes a row. Rows are read from memory once, then from the cache.
-#include "common.cuh"
+// LayerNorm: norm.cuh has the kernels.
+#include "norm.cuh"
 
-constexpr int FORWARD_WARPS = 4;
+struct LayerNorm {
+    static constexpr bool HAS_BIAS = true;
 
-// The row of this warp, where every warp of the grid has one.
-DEV int warp_row() { return blockIdx.x * FORWARD_WARPS + warp_index(); }
+    struct Stats {
+        float mean;
+        // 1 / standard deviation.
+        float inverse;
+    };
 
-// Writes a row of y, this lane's packs of it.
-DEV void normalise(Element* y, const Element* x, const Element* weight, const Element* bias,
-                   float mean, float inverse, int width) {
-    for (int column = lane_index() * PACK; column < width; column += WARP * PACK) {
-        Pack values = load(x + column);
-        const Pack factors = load(weight + column);
-        const Pack addends = load(bias + column);
-#pragma unroll
-        for (int i = 0; i < PACK; i++) {
-            values.at[i] = (values.at[i] - mean) * inverse * factors.at[i] + addends.at[i];
-        }
-        store(y + column, values);
+    struct Row {
+        Stats stats;
+        float mean_g;
+        float mean_gh;
+    };
+
+    DEV Stats stats(const Element* x, float epsilon, int width) {
+        const float mean = row_mean(x, width, [](float value) { return value; });
+        // Of the squares of differences, which loses no digits where the mean is large.
+        const float variance = row_mean(x, width, [mean](float value) {
+            const float difference = value - mean;
+            return difference * difference;
+        });
+        return {mean, 1.0f / sqrtf(variance + epsilon)};
     }
-}
 
-DEV float row_mean(const Element* x, int width) {
-    float sum = 0.0f;
-    for (int column = lane_index() * PACK; column < width; column += WARP * PACK) {
-        const Pack values = load(x + column);
-#pragma unroll
-        for (int i = 0; i < PACK; i++) {
-            sum += values.at[i];
-        }
+    DEV float normalised(const Stats& stats, float x) { return (x - stats.mean) * stats.inverse; }
+
+    DEV Row row(Stats stats, const Element* dy, const Element* x, const Element* weight,
+                int width) {
+        float sum_g = 0.0f;
+        float sum_gh = 0.0f;
+        for_own_elements(dy, x, weight, width, [&](float g, float value) {
+            sum_g += g;
+            sum_gh += g * (value - stats.mean);
+        });
+        return {stats, warp_sum(sum_g) / width, warp_sum(sum_gh) * stats.inverse / width};
     }
-    return warp_sum(sum) / width;
-}
 
-// The mean of the squares of differences, which loses no digits where the mean is large.
-DEV float row_variance(const Element* x, float mean, int width) {
-    float sum = 0.0f;
-    for (int column = lane_index() * PACK; column < width; column += WARP * PACK) {
-        const Pack values = load(x + column);
-#pragma unroll
-        for (int i = 0; i < PACK; i++) {
-            const float difference = values.at[i] - mean;
-            sum += difference * difference;
-        }
+    DEV float input_gradient(const Row& row, float g, float h) {
+        return row.stats.inverse * (g - row.mean_g - h * row.mean_gh);
     }
-    return warp_sum(sum) / width;
-}
+};
 
-// Writes y (rows, width) and, per row, mean and 1 / standard deviation to stats (rows, 2).
-//
-// Grid: ceil(rows / 4). Block: 128.
-KERNEL void __launch_bounds__(FORWARD_WARPS* WARP)
-layer_norm_forward(Element* __restrict__ y, float* __restrict__ stats,
+KERNEL void __launch_bounds__(FORWARD_THREADS)
+layer_norm_forward(Element* __restrict__ y, LayerNorm::Stats* __restrict__ stats,
                    const Element* __restrict__ x, const Element* __restrict__ weight,
                    const Element* __restrict__ bias, float epsilon, int rows, int width) {
-    const int row = warp_row();
-    if (row >= rows) {
-        return;
-    }
-    const Element* input = x + i64(row) * width;
-    const float mean = row_mean(input, width);
-    const float inverse = 1.0f / sqrtf(row_variance(input, mean, width) + epsilon);
-    if (lane_index() == 0) {
-        stats[i64(row) * 2] = mean;
-        stats[i64(row) * 2 + 1] = inverse;
-    }
-    normalise(y + i64(row) * width, input, weight, bias, mean, inverse, width);
+    norm_forward<LayerNorm>(y, stats, x, weight, bias, epsilon, rows, width);
 }
 EXPORT_KERNEL(layer_norm_forward)
 
-// Writes y (rows, width), recomputed from x and the stats of layer_norm_forward.
-//
-// Grid: ceil(rows / 4). Block: 128.
-KERNEL void __launch_bounds__(FORWARD_WARPS* WARP)
-layer_norm_apply(Element* __restrict__ y, const float* __restrict__ stats,
+KERNEL void __launch_bounds__(FORWARD_THREADS)
+layer_norm_apply(Element* __restrict__ y, const LayerNorm::Stats* __restrict__ stats,
                  const Element* __restrict__ x, const Element* __restrict__ weight,
                  const Element* __restrict__ bias, int rows, int width) {
-    const int row = warp_row();
-    if (row >= rows) {
-        return;
-    }
-    const i64 start = i64(row) * width;
-    const float mean = stats[i64(row) * 2];
-    const float inverse = stats[i64(row) * 2 + 1];
-    normalise(y + start, x + start, weight, bias, mean, inverse, width);
+    norm_apply<LayerNorm>(y, stats, x, weight, bias, rows, width);
 }
 EXPORT_KERNEL_ELEMENTWISE(layer_norm_apply)
 
-constexpr int BACKWARD_WARPS = 8;
-constexpr int BACKWARD_THREADS = BACKWARD_WARPS * WARP;
-// Pairs of columns whose sums a thread keeps. Rows of more than 4096 columns take several passes.
-constexpr int PAIRS = 8;
-constexpr int PASS_COLUMNS = 2 * PAIRS * BACKWARD_THREADS;
-
-// What the second half of backward needs of a row: with g = dy w and h = (x - mean) inverse.
-struct Row {
-    float mean;
-    float inverse;
-    float mean_g;
-    float mean_gh;
-};
-
-// By a warp.
-DEV Row row_means(const Element* dy, const Element* x, const float* stats, const Element* weight,
-                  int width) {
-    Row row;
-    row.mean = stats[0];
-    row.inverse = stats[1];
-    float sum_g = 0.0f;
-    float sum_gh = 0.0f;
-    for (int column = lane_index() * PACK; column < width; column += WARP * PACK) {
-        const Pack gradients = load(dy + column);
-        const Pack factors = load(weight + column);
-        const Pack values = load(x + column);
-#pragma unroll
-        for (int i = 0; i < PACK; i++) {
-            const float g = gradients.at[i] * factors.at[i];
-            sum_g += g;
-            sum_gh += g * (values.at[i] - row.mean);
-        }
-    }
-    row.mean_g = warp_sum(sum_g) / width;
-    row.mean_gh = warp_sum(sum_gh) * row.inverse / width;
-    return row;
-}
-
-// The gradients of a pair of columns, summed over rows.
-struct Sums {
-    Vector<2> weight;
-    Vector<2> bias;
-};
-
-// One pair of columns of a few rows: writes dx or adds to it, and adds to the columns' sums.
-DEV void columns_backward(Element* dx, Sums& sums, const Element* dy, const Element* x,
-                          const Row* rows, int count, const Vector<2>& weight, int width,
-                          bool accumulate) {
-#pragma unroll 2
-    for (int r = 0; r < count; r++) {
-        const i64 start = i64(r) * width;
-        const Row row = rows[r];
-        const Vector<2> gradients = load_pair(dy + start);
-        const Vector<2> values = load_pair(x + start);
-        Vector<2> result = accumulate ? load_pair(dx + start) : zeros<2>();
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const float h = (values.at[i] - row.mean) * row.inverse;
-            const float g = gradients.at[i] * weight.at[i];
-            result.at[i] += row.inverse * (g - row.mean_g - h * row.mean_gh);
-            sums.weight.at[i] += gradients.at[i] * h;
-            sums.bias.at[i] += gradients.at[i];
-        }
-        store_pair(dx + start, result);
-    }
-}
-
-// Writes dx (rows, width), or adds to it, and each block's sums over its rows to a row of the
-// partials (blocks, width). Eight rows at a time: first a warp computes the means of a row, then a
-// thread computes pairs of columns of all eight. dx may not be dy.
-//
-// Grid: number of partials. Block: 256.
 KERNEL void __launch_bounds__(BACKWARD_THREADS, 2)
 layer_norm_backward(Element* __restrict__ dx, float* __restrict__ weight_partials,
                     float* __restrict__ bias_partials, const Element* __restrict__ dy,
-                    const Element* __restrict__ x, const float* __restrict__ stats,
+                    const Element* __restrict__ x, const LayerNorm::Stats* __restrict__ stats,
                     const Element* __restrict__ weight, int rows, int width, int accumulate) {
-    __shared__ Row means[BACKWARD_WARPS];
-    const int first = part_start(rows, blockIdx.x, gridDim.x);
-    const int end = part_start(rows, blockIdx.x + 1, gridDim.x);
-    for (int pass = 0; pass < width; pass += PASS_COLUMNS) {
-        const int own = pass + threadIdx.x * 2;
-        Sums sums[PAIRS] = {};
-        for (int tile = first; tile < end; tile += BACKWARD_WARPS) {
-            const int row = tile + warp_index();
-            if (row < end) {
-                const i64 start = i64(row) * width;
-                means[warp_index()] =
-                    row_means(dy + start, x + start, stats + i64(row) * 2, weight, width);
-            }
-            __syncthreads();
-            const int count = min(BACKWARD_WARPS, end - tile);
-#pragma unroll
-            for (int pair = 0; pair < PAIRS; pair++) {
-                const int column = own + pair * 2 * BACKWARD_THREADS;
-                if (column < width) {
-                    const i64 start = i64(tile) * width + column;
-                    columns_backward(dx + start, sums[pair], dy + start, x + start, means,
-                                     count, load_pair(weight + column), width, accumulate);
-                }
-            }
-            __syncthreads();
-        }
-#pragma unroll
-        for (int pair = 0; pair < PAIRS; pair++) {
-            const int column = own + pair * 2 * BACKWARD_THREADS;
-            if (column < width) {
-                const i64 start = i64(blockIdx.x) * width + column;
-                weight_partials[start] = sums[pair].weight.at[0];
-                weight_partials[start + 1] = sums[pair].weight.at[1];
-                bias_partials[start] = sums[pair].bias.at[0];
-                bias_partials[start + 1] = sums[pair].bias.at[1];
-            }
-        }
-    }
+    norm_backward<LayerNorm>(dx, weight_partials, bias_partials, dy, x, stats, weight, rows,
+                             width, accumulate);
 }
 EXPORT_KERNEL(layer_norm_backward)

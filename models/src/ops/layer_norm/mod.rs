@@ -7,7 +7,6 @@
 //! db += the sum over rows of dy.
 
 mod cpu;
-pub(crate) mod cuda;
 
 pub use cpu::{apply, backward, forward};
 

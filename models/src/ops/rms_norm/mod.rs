@@ -5,6 +5,5 @@
 //! Backward, with g = dy w: dx += r (g - x r^2 mean(g x)); dw += the sum over rows of dy x r.
 
 mod cpu;
-pub(crate) mod cuda;
 
 pub use cpu::{apply, backward, forward};

@@ -84,7 +84,7 @@ impl<E: CudaElement> Operations<E> {
         }
         let norm_saved = NormSaved { input, stats: stats1.as_view() };
         if kind == Kind::Recompute {
-            return Ok(kernels.norm.recompute(normed.view_mut(), norm_saved, norm, shape)?);
+            return Ok(kernels.norm.apply(normed.view_mut(), norm_saved, norm, shape)?);
         }
         let view = of_segment(gradients, &block.segment);
         let operands = NormBackward {

@@ -4,7 +4,7 @@
 use device::cuda::{Cuda, Error, Grid, Kernel};
 use device::{View, ViewMut};
 
-use super::{BackwardInputs, scale};
+use super::{BackwardInputs, launch};
 use crate::ops::attention::Shape;
 use crate::ops::kernels::{self, CudaElement, Format};
 
@@ -57,12 +57,10 @@ impl Flash {
         shape: Shape,
     ) -> Result<(), Error> {
         let blocks = shape.tokens.div_ceil(QUERIES);
-        let launch = self.forward.launch(grid(&shape, shape.heads, blocks));
-        let launch = launch.writes(&mut output).writes(&mut log_sums).reads(qkv);
-        let launch = launch.int(shape.tokens).int(shape.heads).int(shape.key_value_heads);
-        // SAFETY: flash_forward(output, log sums, qkv, tokens, heads, key-value heads, scale); the
-        // lengths were checked.
-        unsafe { launch.float(scale(&shape)).run() }
+        let grid = grid(&shape, shape.heads, blocks);
+        let launch = launch::forward(&self.forward, grid, &mut output, &mut log_sums, qkv, &shape);
+        // SAFETY: flash_forward has these arguments; the lengths were checked.
+        unsafe { launch.run() }
     }
 
     /// Writes `dqkv`; the caller checked all lengths.
@@ -76,13 +74,9 @@ impl Flash {
         let key_blocks = (shape.tokens * shape.head_width).div_ceil(KEY_ELEMENTS);
         let keys = grid(&shape, shape.key_value_heads, key_blocks);
         for (kernel, grid) in [(&self.backward_queries, queries), (&self.backward_keys, keys)] {
-            let launch = kernel.launch(grid).writes(&mut dqkv);
-            let launch = launch.reads(inputs.doutput).reads(inputs.qkv);
-            let launch = launch.reads(inputs.log_sums).reads(inputs.delta);
-            let launch = launch.int(shape.tokens).int(shape.heads).int(shape.key_value_heads);
-            // SAFETY: flash_backward_*(dqkv, doutput, qkv, log sums, delta, tokens, heads,
-            // key-value heads, scale); the lengths were checked.
-            unsafe { launch.float(scale(&shape)).run() }?;
+            let launch = launch::backward(kernel, grid, &mut dqkv, inputs, &shape);
+            // SAFETY: flash_backward_* have these arguments; the lengths were checked.
+            unsafe { launch.run() }?;
         }
         Ok(())
     }

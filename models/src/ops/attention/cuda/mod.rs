@@ -3,6 +3,7 @@
 #![allow(unsafe_code)] // launches
 
 mod flash;
+mod launch;
 mod plain;
 
 use device::cuda::{Cuda, Error, Kernel};

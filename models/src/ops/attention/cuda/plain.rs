@@ -5,7 +5,7 @@
 use device::cuda::{Cuda, Error, Grid, Kernel, Module};
 use device::{View, ViewMut};
 
-use super::{BackwardInputs, scale};
+use super::{BackwardInputs, launch};
 use crate::ops::attention::Shape;
 use crate::ops::kernels::{self, CudaElement};
 
@@ -50,12 +50,11 @@ impl Plain {
         qkv: View<'_, E>,
         shape: Shape,
     ) -> Result<(), Error> {
-        let launch = self.forward.launch(grid(&shape, shape.heads));
-        let launch = launch.writes(&mut output).writes(&mut log_sums).reads(qkv);
-        let launch = launch.int(shape.tokens).int(shape.heads).int(shape.key_value_heads);
-        // SAFETY: attention_forward(output, log sums, qkv, tokens, heads, key-value heads, head
-        // width, scale); the lengths were checked.
-        unsafe { launch.int(shape.head_width).float(scale(&shape)).run() }
+        let grid = grid(&shape, shape.heads);
+        let launch = launch::forward(&self.forward, grid, &mut output, &mut log_sums, qkv, &shape);
+        // SAFETY: attention_forward has these arguments and the head width; the lengths were
+        // checked.
+        unsafe { launch.int(shape.head_width).run() }
     }
 
     /// Writes `dqkv`; the caller checked all lengths.
@@ -68,13 +67,11 @@ impl Plain {
         let kernels =
             [(&self.backward_queries, shape.heads), (&self.backward_keys, shape.key_value_heads)];
         for (kernel, heads) in kernels {
-            let launch = kernel.launch(grid(&shape, heads)).writes(&mut dqkv);
-            let launch = launch.reads(inputs.doutput).reads(inputs.qkv);
-            let launch = launch.reads(inputs.log_sums).reads(inputs.delta);
-            let launch = launch.int(shape.tokens).int(shape.heads).int(shape.key_value_heads);
-            // SAFETY: attention_backward_*(dqkv, doutput, qkv, log sums, delta, tokens, heads,
-            // key-value heads, head width, scale); the lengths were checked.
-            unsafe { launch.int(shape.head_width).float(scale(&shape)).run() }?;
+            let grid = grid(&shape, heads);
+            let launch = launch::backward(kernel, grid, &mut dqkv, inputs, &shape);
+            // SAFETY: attention_backward_* have these arguments and the head width; the lengths
+            // were checked.
+            unsafe { launch.int(shape.head_width).run() }?;
         }
         Ok(())
     }

@@ -5,7 +5,8 @@ use device::cuda::Error;
 use device::{View, ViewMut};
 
 use super::product::{Blas, Epilogue, Operands, Product, ProductShape};
-use crate::ops::kernels::CudaElement;
+use crate::ops::gelu::cuda::Gelu;
+use crate::ops::kernels::{CudaElement, Format};
 use crate::ops::matmul::{Shape, Sums};
 use cudarc::cublaslt::sys::cudaDataType;
 
@@ -17,6 +18,8 @@ pub(crate) struct LinearProducts {
     forward: Product,
     input: Product,
     weight: Product,
+    /// For f32: the library's GELU is not known to be as precise, nor to exist for every shape.
+    gelu: Option<Gelu>,
 }
 
 /// What a linear layer does beside its products.
@@ -28,6 +31,12 @@ pub(crate) struct LinearRows {
     pub(crate) forward: Epilogue,
     /// Of the input's gradient.
     pub(crate) input: Epilogue,
+}
+
+impl LinearRows {
+    fn has_gelu(&self) -> bool {
+        self.forward == Epilogue::GeluBias || self.input == Epilogue::GeluGradient
+    }
 }
 
 /// What forward's epilogue reads and writes.
@@ -79,12 +88,16 @@ impl LinearProducts {
             product: cudaDataType::CUDA_R_32F,
             ..base
         };
+        let has_own_gelu = E::FORMAT == Format::F32 && rows.has_gelu();
+        let gelu = has_own_gelu.then(|| Gelu::new::<E>(blas.device())).transpose()?;
+        let epilogue = |of: Epilogue| if has_own_gelu { of.without_gelu() } else { of };
         Ok(Self {
             shape,
             rows,
-            forward: Product::new(blas, base, rows.forward)?,
-            input: Product::new(blas, input, rows.input)?,
+            forward: Product::new(blas, base, epilogue(rows.forward))?,
+            input: Product::new(blas, input, epilogue(rows.input))?,
             weight: Product::new(blas, weight, Epilogue::None)?,
+            gelu,
         })
     }
 
@@ -111,10 +124,21 @@ impl LinearProducts {
             added: residual.map_or(0, View::cuda_address),
             d: y.cuda_address(),
             bias: bias.map_or(0, View::cuda_address),
-            before_gelu: before_gelu.map_or(0, |view| view.cuda_address()),
+            before_gelu: 0,
         };
-        // SAFETY: the lengths were checked; what is written is borrowed exclusively.
-        unsafe { self.forward.run(blas, operands) }
+        match (before_gelu, &self.gelu) {
+            (Some(before), Some(gelu)) => {
+                let operands = Operands { d: before.cuda_address(), ..operands };
+                // SAFETY: the lengths were checked; what is written is borrowed exclusively.
+                unsafe { self.forward.run(blas, operands) }?;
+                gelu.forward(y, before.into_view())
+            }
+            (before, _) => {
+                let before_gelu = before.map_or(0, |view| view.cuda_address());
+                // SAFETY: as above.
+                unsafe { self.forward.run(blas, Operands { before_gelu, ..operands }) }
+            }
+        }
     }
 
     /// Writes dX (N, I) = dY W.
@@ -137,7 +161,11 @@ impl LinearProducts {
             ..Operands::default()
         };
         // SAFETY: the lengths were checked; `dx` is borrowed exclusively.
-        unsafe { self.input.run(blas, operands) }
+        unsafe { self.input.run(blas, operands) }?;
+        match (before_gelu, &self.gelu) {
+            (Some(before), Some(gelu)) => gelu.backward(dx, before),
+            _ => Ok(()),
+        }
     }
 
     /// Writes dW (O, I) = dY^T X, or adds it.

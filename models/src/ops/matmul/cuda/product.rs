@@ -62,6 +62,17 @@ pub(crate) enum Epilogue {
     GeluGradient,
 }
 
+impl Epilogue {
+    /// What is left where GELU and its slope are a kernel's.
+    pub(crate) fn without_gelu(self) -> Self {
+        match self {
+            Self::GeluBias => Self::Bias,
+            Self::GeluGradient => Self::None,
+            other => other,
+        }
+    }
+}
+
 /// Addresses of a product.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Operands {
@@ -82,6 +93,11 @@ impl Blas {
         device.bind()?;
         let handle = Handle::new().map_err(|error| failed("opening cuBLASLt", error))?;
         Ok(Self { handle, workspace, device: device.clone() })
+    }
+
+    /// The device of all products.
+    pub(crate) fn device(&self) -> &Cuda {
+        &self.device
     }
 
     /// The workspace of all products.

@@ -1,0 +1,40 @@
+//! Environment variables that a library reads when it is first called.
+#![allow(unsafe_code)] // std::env::set_var
+
+use std::io;
+
+use crate::error::Error;
+
+/// Sets a variable of this process, at its start: before anything of it runs on another thread.
+///
+/// # Errors
+/// [`Error::System`] when there are other threads, or when that cannot be told: they may be reading
+/// the environment.
+pub fn set_variable(name: &str, value: &str) -> Result<(), Error> {
+    let refused = |source| Error::System { action: format!("set {name}"), source };
+    let threads = std::fs::read_dir("/proc/self/task").map_err(refused)?.count();
+    if threads != 1 {
+        let text = format!("expected the only thread of the process, found {threads} threads");
+        return Err(refused(io::Error::other(text)));
+    }
+    // SAFETY: no other thread reads or writes the environment meanwhile: there is none, and only
+    // this one could start one.
+    unsafe { std::env::set_var(name, value) };
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Where it succeeds is shown by whole processes, in `tests/cuda_nccl.rs`.
+    #[test]
+    fn a_variable_is_not_set_beside_other_threads() {
+        let name = "YARDSTICK_TEST_SET_VARIABLE";
+        let beside_this_one = std::thread::spawn(move || set_variable(name, "1"));
+        let error = beside_this_one.join().unwrap().unwrap_err();
+        let source = std::error::Error::source(&error).unwrap().to_string();
+        assert!(source.contains("expected the only thread"), "{source}");
+        assert_eq!(std::env::var_os(name), None);
+    }
+}

@@ -1,0 +1,184 @@
+//! NCCL's log of this process: how NCCL is made to write it, and how long the file stays.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufRead, BufReader};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use collectives::LogSettings;
+use collectives::transports::Log;
+use launch::{bootstrap, environment};
+
+use crate::config::{Config, Device};
+use crate::failure::{ExitCode, Failure};
+
+/// The file of this process in the folder for temporary files, unless the user has named another.
+#[derive(Debug)]
+pub(super) struct NcclLog {
+    /// The file that this process has created.
+    created: Option<PathBuf>,
+    /// The user has asked for the log, so the file stays.
+    is_asked_for: bool,
+    /// Why NCCL was not made to log, where that was tried.
+    error: Option<String>,
+}
+
+impl NcclLog {
+    /// Sets NCCL's variables, where ranks on CUDA devices will use it. Call it before the process
+    /// has a second thread. An error only means that transports are not known.
+    pub(super) fn prepare(config: &Config) -> Self {
+        let settings = LogSettings::of_process();
+        let mut log = Self { created: None, is_asked_for: settings.logs_to_stdout(), error: None };
+        if config.settings.run.device == Device::Cuda && is_one_of_several() {
+            let path = default_path();
+            log.error = log.set_missing(&settings, &path).err();
+        }
+        log
+    }
+
+    fn set_missing(&mut self, settings: &LogSettings, path: &Path) -> Result<(), String> {
+        let text = path.to_str().ok_or_else(|| format!("{} is not UTF-8", path.display()))?;
+        let missing = settings.missing(text);
+        for variable in &missing {
+            let set = environment::set_variable(variable.name, &variable.value);
+            set.map_err(|error| failure_text(&error))?;
+        }
+        if LogSettings::of_process().file_of_process().as_deref() == Some(path) {
+            create(path).map_err(|error| format!("{}: {error}", path.display()))?;
+            self.created = Some(path.to_owned());
+        }
+        Ok(())
+    }
+
+    /// What NCCL has logged by now, and why that may not be everything.
+    pub(super) fn read(&self) -> (Log, Option<String>) {
+        let settings = LogSettings::of_process();
+        let gap = self.error.clone().or_else(|| settings.hides_transports());
+        let Some(path) = settings.file_of_process() else {
+            let gap = gap.unwrap_or_else(|| "NCCL's log is not in a file".to_owned());
+            return (Log::default(), Some(gap));
+        };
+        match read_file(&path) {
+            Ok(log) => (log, gap),
+            Err(error) => {
+                let error = format!("NCCL's log {} cannot be read: {error}", path.display());
+                (Log::default(), Some(gap.unwrap_or(error)))
+            }
+        }
+    }
+
+    /// The file that holds what NCCL would have written to stdout.
+    pub(super) fn redirected_to(&self) -> Option<&Path> {
+        self.created.as_deref().filter(|_| self.is_asked_for)
+    }
+
+    /// Removes the file when the run is over, unless it may tell why the run failed.
+    pub(super) fn finish(self, failure: Option<&Failure>) {
+        let Some(path) = self.created else { return };
+        let may_explain = [ExitCode::PeerLost, ExitCode::Environment, ExitCode::Internal];
+        let is_of_failure = failure.is_some_and(|failure| may_explain.contains(&failure.code));
+        let is_empty = fs::metadata(&path).is_ok_and(|file| file.len() == 0);
+        if is_empty || !(is_of_failure || self.is_asked_for) {
+            let _ = fs::remove_file(path); // it may be gone
+        }
+    }
+}
+
+/// Whether a launcher has started this process beside others. Errors are reported by who joins.
+fn is_one_of_several() -> bool {
+    let launcher = bootstrap::detect_launcher(|name| std::env::var(name).ok());
+    launcher.ok().flatten().is_some_and(|launcher| launcher.world != Some(1))
+}
+
+/// Unique on all machines and in all containers that may share the folder.
+fn default_path() -> PathBuf {
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host = host.trim_end().split('.').next().unwrap_or_default().to_owned();
+    std::env::temp_dir().join(format!("yardstick-nccl-{host}-{}.log", std::process::id()))
+}
+
+/// Creates the file, so that NCCL opens ours and nobody else's. One that an earlier process of the
+/// same id has left is replaced.
+fn create(path: &Path) -> io::Result<File> {
+    let create = || OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    match create() {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            fs::remove_file(path)?;
+            create()
+        }
+        created => created,
+    }
+}
+
+/// Reads a log of any size, line by line.
+fn read_file(path: &Path) -> io::Result<Log> {
+    // A terminal or a pipe would make this wait.
+    if !fs::metadata(path)?.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    let mut file = BufReader::new(File::open(path)?);
+    let mut log = Log::default();
+    let mut line = Vec::new();
+    while file.read_until(b'\n', &mut line)? > 0 {
+        log.add(&String::from_utf8_lossy(&line));
+        line.clear();
+    }
+    Ok(log)
+}
+
+fn failure_text(error: &launch::Error) -> String {
+    let source = std::error::Error::source(error).map(ToString::to_string);
+    format!("{error}: {}", source.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn created(path: &Path, text: &str, is_asked_for: bool) -> NcclLog {
+        create(path).unwrap();
+        fs::write(path, text).unwrap();
+        NcclLog { created: Some(path.to_owned()), is_asked_for, error: None }
+    }
+
+    #[test]
+    fn the_file_stays_where_it_may_tell_why_a_run_failed_or_was_asked_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("nccl.log");
+        let failure = |code| Failure::new(code, anyhow::anyhow!("a failure"));
+        let stays = |text, is_asked_for, failure: Option<Failure>| {
+            created(&path, text, is_asked_for).finish(failure.as_ref());
+            path.exists()
+        };
+        assert!(!stays("log", false, None), "the run did not fail");
+        assert!(stays("log", true, None) && stays("log", true, Some(failure(ExitCode::Usage))));
+        for code in [ExitCode::PeerLost, ExitCode::Environment, ExitCode::Internal] {
+            assert!(stays("log", false, Some(failure(code))), "{code:?}");
+            assert!(!stays("", true, Some(failure(code))), "NCCL was not called");
+        }
+        assert!(!stays("log", false, Some(failure(ExitCode::Numerical))));
+        NcclLog { created: None, is_asked_for: false, error: None }.finish(None);
+    }
+
+    #[test]
+    fn a_file_that_was_left_is_replaced_and_belongs_to_the_user_alone() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("nccl.log");
+        fs::write(&path, "left").unwrap();
+        create(&path).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_log_may_have_any_bytes() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("nccl.log");
+        let line = b"a:1:1 [0] NCCL INFO Channel 00 : 0[0] -> 1[1] via SHM/direct\n";
+        fs::write(&path, [b"\xff\xfe\n\0", &line[..], b"cut of"].concat()).unwrap();
+        assert_eq!(read_file(&path).unwrap().ends().len(), 1);
+        assert!(read_file(folder.path()).unwrap_err().to_string().contains("not a regular file"));
+        assert!(read_file(Path::new("/dev/null")).is_err());
+    }
+}
