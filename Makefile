@@ -16,6 +16,7 @@ TEST_CUDNN_PLANS_SECONDS := 200
 TEST_CUDA_SEED_SECONDS := 100
 TEST_CUDA_ADDRESS_SECONDS := 120
 TEST_CUDA_EMULATED_SECONDS := 500
+TEST_GPU_CHECK_SECONDS := 240
 TEST_WITHOUT_MPI_SECONDS := 350
 TEST_MPICH_SECONDS := 300
 TEST_OPENMPI5_SECONDS := 140
@@ -105,6 +106,13 @@ test-cuda-kernels: test-build ## compile every CUDA kernel with NVRTC 12 and 13,
 test-cudnn-plans: test-build ## plan every preset's attention with cuDNN, for three architectures
 	@$(BUDGET) $@ $(TEST_CUDNN_PLANS_SECONDS) $(CARGO_TEST) --lib -- plan_gate:: --nocapture
 
+# Steps of the check of GPUs that are not among these tests already, but for those that need more
+# than the emulated device.
+GPU_CHECK_STEPS := devices smoke-bf16 gpt2-loss-falls gpt2-rerun resume-bf16 nccl-one-rank \
+	nccl-two-ranks kernel-timing tokens-per-second
+comma := ,
+space := $(subst ,, )
+
 # Kernels with AddressSanitizer, which finds overruns of static shared memory. Its library has to be
 # the first of the tests' process, and only of that. The program's cache does not tell these kernels
 # from the others.
@@ -126,6 +134,9 @@ test-cuda-emulated: test-build ## train on the emulated CUDA device
 	@$(WITH_ADDRESS_SANITIZER) $(BUDGET) $@-address $(TEST_CUDA_ADDRESS_SECONDS) \
 		$(CARGO_TEST) $(PRELOAD_ADDRESS_SANITIZER) --lib -- cuda_tests::
 	@$(BUDGET) $@ $(TEST_CUDA_EMULATED_SECONDS) $(CARGO_TEST) $(CUDA_TESTS)
+	@$(BUDGET) $@-gpu-check $(TEST_GPU_CHECK_SECONDS) scripts/gpu-check.sh --small \
+		--only $(subst $(space),$(comma),$(GPU_CHECK_STEPS)) \
+		$(addprefix --require ,$(GPU_CHECK_STEPS))
 
 soak: setup-test ## run what takes longer than `make test`: an hour
 	@$(MAKE) --no-print-directory --keep-going $(SOAK_GROUPS)

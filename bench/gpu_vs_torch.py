@@ -12,13 +12,16 @@ prints which goals are missed, and then exits with 1.
 
 python3 is one that has PyTorch for this GPU; nothing is installed. The program is that of
 `cargo build --release`, or the one beside this file in a folder that `scripts/gpu-check.sh --pack`
-made. With --torch-micro and --our-micro nothing is searched. `--tiny --device cpu` runs all of this
-with a tiny model without a GPU, to check the script: no figure of that means anything.
+made. Every run is printed when it is done, so that little is lost where time is short: `--row 1.3B
+--rounds 1 --torch-micro 8 --our-micro 16` searches nothing and is one run of each, with the
+micro-batches that an earlier search printed. `--tiny --device cpu` runs all of this with a tiny
+model without a GPU, to check the script: no figure of that means anything.
 """
 
 import argparse
 import dataclasses
 import json
+import os
 import pathlib
 import statistics
 import subprocess
@@ -33,7 +36,10 @@ H200_MFU_GOAL = 0.55  # mfu_causal of 1.3B
 # Steps that are not measured, and those that are; in the search for a micro-batch.
 WARM_UP, STEPS = 5, 20
 SEARCH_WARM_UP, SEARCH_STEPS = 3, 5
-DOES_NOT_FIT = 3  # yardstick's exit code where memory does not suffice
+# yardstick's exit code where the machine is not fit, and what it says where that is for memory.
+NOT_FIT = 3
+NO_MEMORY = ("memory does not suffice", "ranks do not fit", "bytes of free memory on the device",
+             "CUDA_ERROR_OUT_OF_MEMORY")
 
 
 @dataclasses.dataclass
@@ -113,6 +119,28 @@ def torch_run(row, micro, steps, options):
     return Measured(measured * row.sequences * row.tokens / found["seconds"])
 
 
+def run_ours(command):
+    """Runs yardstick, with the libraries that a packed folder has beside it."""
+    libraries = pathlib.Path(command[0]).absolute().parent / "lib"
+    environment = dict(os.environ)
+    if libraries.is_dir():
+        paths = [str(libraries), environment.get("LD_LIBRARY_PATH")]
+        environment["LD_LIBRARY_PATH"] = ":".join(path for path in paths if path)
+    try:
+        return subprocess.run(command, text=True, capture_output=True, env=environment)
+    except OSError as error:
+        sys.exit(f"yardstick does not start: {error}")
+
+
+def our_version(program):
+    """What the binary says that it is."""
+    done = run_ours([program, "--version"])
+    if done.returncode != 0:
+        sys.exit(f"yardstick does not start: {program} --version ended with {done.returncode}:\n"
+                 f"{done.stderr[-2000:]}")
+    return done.stdout.strip()
+
+
 def our_run(row, micro, steps, options):
     """Trains with yardstick; None where it does not fit."""
     warm_up, measured = steps
@@ -122,8 +150,8 @@ def our_run(row, micro, steps, options):
         out = pathlib.Path(folder) / "run"
         command = [options.yardstick, "train", "--workload", row.workload, *sets, "--device",
                    options.device, "--steps", str(warm_up + measured), "--out", str(out)]
-        done = subprocess.run(command, text=True, capture_output=True)
-        if done.returncode == DOES_NOT_FIT:
+        done = run_ours(command)
+        if done.returncode == NOT_FIT and any(text in done.stderr for text in NO_MEMORY):
             return None
         if done.returncode != 0:
             sys.exit(f"yardstick failed:\n{done.stderr[-2000:]}")
@@ -150,13 +178,14 @@ def best_micro_batch(name, run, row, options):
         found = run(row, micro, (SEARCH_WARM_UP, SEARCH_STEPS), options)
         rate = found.rate if found else 0
         outcome = f"{rate:.0f} tokens/s" if found else "does not fit"
-        print(f"{name:10}micro-batch {micro}: {outcome}", flush=True)
+        print(f"{name:10}micro-batch {micro}: {outcome}")
         if best and rate <= best_rate:
             break
         if found:
             best, best_rate = micro, rate
     if best is None:
         sys.exit(f"{name}: no micro-batch of {row.micro_batches} fits")
+    print(f"{name:10}best micro-batch: {best}")
     return best
 
 
@@ -171,12 +200,13 @@ def measure(row, options):
     micro = {name: fixed or best_micro_batch(name, run, row, options)
              for name, (run, fixed) in programs.items()}
     found = {name: [] for name in programs}
-    for _ in range(options.rounds):
+    for round_number in range(1, options.rounds + 1):
         for name, (run, _) in programs.items():
             measured = run(row, micro[name], (WARM_UP, STEPS), options)
             if measured is None:
                 sys.exit(f"{name}: a micro-batch of {micro[name]} does not fit")
             found[name].append(measured)
+            print(f"{name:10}round {round_number}: {measured.rate:.0f} tokens/s")
     return judge(row, micro, found)
 
 
@@ -233,9 +263,10 @@ def arguments():
 def main():
     """Measures one row, or both."""
     options = arguments()
-    version = subprocess.run([options.yardstick, "--version"], text=True, capture_output=True)
-    print(f"{version.stdout.strip()}; {STEPS} steps a round after {WARM_UP}, {options.rounds} "
-          "rounds in turn; checkpoints off, telemetry on")
+    sys.stdout.reconfigure(line_buffering=True)  # what is known is told at once, also to a file
+    version = our_version(options.yardstick)
+    print(f"{version}; {STEPS} steps a round after {WARM_UP}, {options.rounds} rounds in turn; "
+          "checkpoints off, telemetry on")
     if options.tiny:
         print("A tiny model, to check this script: no figure below means anything.")
     rows = [row for row in (TINY if options.tiny else ROWS) if options.row in (None, row.name)]

@@ -2,12 +2,16 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2034,SC2154  # variables are shared with gpu-check.sh
 
-# What a check runs: the binary, two test binaries, and an example.
-PROGRAMS=(yardstick cuda_engine cuda_step cuda_timing)
-# What a lent machine takes at most, in MiB.
+# What a check runs, by the names of cargo's targets: the binary, the unit tests of models with
+# those of the kernels, tests of the engine and of NCCL, and an example. tests/tidy compares them
+# with the workspace.
+PROGRAMS=(yardstick yardstick_models cuda_engine cuda_nccl_backend cuda_timing)
+BUILD_TARGETS=(--bin yardstick --example cuda_timing)
+TEST_TARGETS=(--lib --test cuda_engine --test cuda_nccl_backend)
+# What a lent machine takes at most, in MiB; programs that are not optimised are larger.
 PACK_MAX=60
 
-# find_programs [DIR]: sets yardstick, cuda_engine, cuda_step and cuda_timing to their paths.
+# find_programs [DIR]: sets a variable named as each program to its path.
 find_programs() {
     local folder=${1:-$here} program
     if [ -n "$1" ] || [ -x "$here/yardstick" ]; then
@@ -21,16 +25,21 @@ find_programs() {
     for program in "${PROGRAMS[@]}"; do
         [ -x "${!program}" ] || { echo "gpu-check: ${!program} is missing" >&2; return 3; }
     done
-    use_packed_libraries "$folder/lib"
-}
-
-# The binary links MPI's library, which may be missing where nothing is started by mpirun.
-use_packed_libraries() {
-    if ! "$yardstick" --version >/dev/null 2>&1 && [ -d "$1" ]; then
-        export LD_LIBRARY_PATH=$1${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-    fi
+    use_packed_mpi "$folder"
     "$yardstick" --version >/dev/null ||
         { echo "gpu-check: $yardstick does not start" >&2; return 3; }
+}
+
+# The binary links MPI's library, and two ranks need the launcher of the same MPI: both are those of
+# the build machine, if the folder has them. What is not ours gets $own_library_path.
+use_packed_mpi() {
+    own_library_path=${LD_LIBRARY_PATH-}
+    [ ! -d "$1/lib" ] || export LD_LIBRARY_PATH=$1/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+    [ -d "$1/mpi" ] || return 0
+    export PATH=$1/mpi:$PATH
+    export OPAL_PKGLIBDIR=$1/mpi OPAL_PKGDATADIR=$1/mpi OPAL_SYSCONFDIR=$1/mpi
+    # PMIx looks for plugins where it was installed, and does without.
+    export PMIX_MCA_pcompress_base_silence_warning=1
 }
 
 # Builds the programs. Cargo tells the path of each in a line of JSON.
@@ -38,12 +47,16 @@ build_programs() {
     local messages program
     command -v cargo >/dev/null ||
         { echo "gpu-check: no cargo, and no programs in $here" >&2; return 3; }
-    messages=$(cd "$here/.." && cargo build --profile "${PROFILE:-release}" --workspace \
-        --bin yardstick --test cuda_engine --test cuda_step --example cuda_timing \
-        --message-format json-render-diagnostics) || return
+    messages=$(cargo_messages build "${BUILD_TARGETS[@]}" &&
+        cargo_messages test --no-run "${TEST_TARGETS[@]}") || return
     for program in "${PROGRAMS[@]}"; do
         printf -v "$program" '%s' "$(executable "$program" <<<"$messages")"
     done
+}
+
+cargo_messages() {
+    (cd "$here/.." && cargo "$@" --profile "${PROFILE:-release}" --workspace \
+        --message-format json-render-diagnostics)
 }
 
 # The path of a program, from cargo's messages.
@@ -51,8 +64,8 @@ executable() {
     sed -n "/\"name\":\"$1\"/s/.*\"executable\":\"\([^\"]*\)\".*/\1/p" | tail -n 1
 }
 
-# pack DIR: builds the programs and collects them, stripped, with the libraries of MPI that the
-# binary links, these scripts, the benchmark against PyTorch, and a manifest.
+# pack DIR: builds the programs and collects them, stripped, with the MPI that the binary links,
+# these scripts, the benchmark against PyTorch, and a manifest.
 pack() {
     local folder=$1 program size
     if [ -e "$folder" ] && [ -n "$(ls -A "$folder")" ]; then
@@ -64,18 +77,47 @@ pack() {
         strip -o "$folder/$program" "${!program}" || return
     done
     cp "$here"/gpu-*.sh "$here"/../bench/{gpu_vs_torch,torch_gpt}.py "$folder/" || return
-    linked_libraries | xargs -r cp -L -t "$folder/lib" || return
+    libraries "$yardstick" | xargs -r cp -L -t "$folder/lib" || return
+    pack_launcher "$folder" || return
     manifest "$folder" >"$folder/MANIFEST" || return
     size=$(du -sm "$folder" | cut -f 1)
     cat "$folder/MANIFEST"
     echo "$folder: $size MiB of at most $PACK_MAX"
-    [ "$size" -le "$PACK_MAX" ]
+    [ "${PROFILE:-release}" != release ] || [ "$size" -le "$PACK_MAX" ]
 }
 
-# Libraries that the binary links, but for those of the C library, which every machine has.
-linked_libraries() {
-    ldd "$yardstick" | awk '$2 == "=>" { print $3 }' |
+# pack_launcher DIR: mpirun of Open MPI 4 with its libraries and messages, and with those of its
+# plugins that need no further library, as those for networks do: it starts ranks on one machine.
+pack_launcher() {
+    local folder=$1 plugins messages plugin
+    if ! grep -q '(Open MPI) 4' <<<"$(mpirun --version 2>/dev/null)"; then
+        echo "gpu-check: no mpirun of Open MPI 4, so none is packed" >&2
+        return
+    fi
+    plugins=$(ompi_info --parsable --path pkglibdir | cut -d : -f 3) || return
+    messages=$(ompi_info --parsable --path pkgdatadir | cut -d : -f 3) || return
+    mkdir -p "$folder/mpi" || return
+    cp -L "$(command -v mpirun)" "$messages"/help-*.txt "$folder/mpi/" || return
+    libraries "$(command -v mpirun)" "$plugins"/mca_pmix_ext*.so |
+        xargs -r cp -L -t "$folder/lib" || return
+    for plugin in "$plugins"/*.so; do
+        has_libraries "$plugin" "$folder/lib" || continue
+        cp "$plugin" "$folder/mpi/" || return
+    done
+}
+
+# libraries FILE...: what they link, but for the C library, which every machine has.
+libraries() {
+    ldd "$@" | awk '$2 == "=>" { print $3 }' | sort -u |
         grep -v -E '/(libc|libm|libgcc_s|libpthread|libdl|librt)\.so'
+}
+
+# has_libraries FILE DIR: whether a folder has all that a file links.
+has_libraries() {
+    local library
+    for library in $(libraries "$1"); do
+        [ -e "$2/$(basename "$library")" ] || return
+    done
 }
 
 manifest() {

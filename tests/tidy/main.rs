@@ -7,6 +7,8 @@
 mod files;
 mod functions;
 mod gpu_check;
+mod gpu_programs;
+mod gpu_vs_torch;
 mod paths;
 mod project;
 mod scripts;

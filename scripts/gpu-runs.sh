@@ -1,0 +1,103 @@
+# Functions for the steps of scripts/gpu-check.sh: how a step ends, runs and their comparison.
+# shellcheck shell=bash
+# shellcheck disable=SC2034,SC2154  # variables are shared with gpu-check.sh
+
+# Exit code of a step that cannot be done on this machine.
+SKIPPED=77
+# Longest time of one program, in seconds.
+LIMIT=300
+# Exit code of `timeout` where it stopped the program.
+TIMED_OUT=124
+# What yardstick says, with exit code 3, where memory does not suffice.
+NO_MEMORY=("memory does not suffice" "ranks do not fit" "bytes of free memory on the device"
+    CUDA_ERROR_OUT_OF_MEMORY)
+
+figure() {
+    printf '%s\n' "$*" | tee "$work/$current.figure"
+}
+
+skip() {
+    figure "$*"
+    exit "$SKIPPED"
+}
+
+# fail TEXT: ends a step with its reason.
+fail() {
+    figure "$*"
+    exit 1
+}
+
+# timed SECONDS COMMAND...: stops it when the time is over, with $TIMED_OUT.
+timed() {
+    timeout --kill-after 10 "$@"
+}
+
+# json FILE PATH: a value of a JSON file by its path, as in a.b.0.c; empty where it is null. Without
+# jq and Python the first value of the last key, which serves for what is read here.
+json() {
+    if command -v jq >/dev/null; then
+        jq -r --arg path "$2" \
+            'getpath($path | split(".") | map(tonumber? // .)) // empty' "$1"
+    elif command -v python3 >/dev/null; then
+        python3 - "$1" "$2" <<'PYTHON'
+import json, sys
+value = json.load(open(sys.argv[1]))
+for key in sys.argv[2].split("."):
+    value = value[int(key)] if isinstance(value, list) else value[key]
+print("" if value is None else value)
+PYTHON
+    else
+        sed -n "s/^ *\"${2##*.}\": \"\{0,1\}\([^\",{[]*\).*/\1/p" "$1" |
+            sed -n '1{s/^null$//;p;}'
+    fi
+}
+
+# train RUN FLAG...: trains into the run's folder, without what the checks do not need; behind the
+# command in the array launcher, if there is one.
+launcher=()
+train() {
+    local run=$1
+    shift
+    timed "$LIMIT" "${launcher[@]}" "$yardstick" train --out "$work/runs/$run" \
+        --set checkpoint.at_end=false --set telemetry.matmul_probe=0s "$@"
+}
+
+# says_no_memory FILE: whether these messages tell of too little memory, and not of another thing
+# that the machine lacks.
+says_no_memory() {
+    printf '%s\n' "${NO_MEMORY[@]}" | grep -qF -f - "$1"
+}
+
+# record RUN PATH: a value of a run's record.
+record() {
+    "$yardstick" report --json "$work/runs/$1" >"$work/$current.record.json"
+    json "$work/$current.record.json" "record.$2"
+}
+
+# Step and loss of each step of a run.
+losses() {
+    sed -n 's/.*"step":\([0-9]*\),"loss":\([^,]*\),.*/\1 \2/p' "$work/runs/$1/steps/r000000.jsonl"
+}
+
+# difference RUN EXACT: the largest relative difference of a loss; fails unless both have the same
+# steps.
+difference() {
+    paste <(losses "$1") <(losses "$2") | awk '
+        NF != 4 || $1 != $3 { broken = 1; exit }
+        { d = ($2 - $4) / $4; if (d < 0) d = -d; if (d > most) most = d }
+        END { if (broken || NR == 0) exit 1; printf "%.3g", most }'
+}
+
+is_below() {
+    awk -v figure="$1" -v bound="$2" 'BEGIN { exit !(figure < bound) }'
+}
+
+# same_bits RUN RUN: whether losses and weights of two runs are identical.
+same_bits() {
+    local digest values
+    for digest in losses weights; do
+        values=("$(record "$1" "fingerprint.$digest")" "$(record "$2" "fingerprint.$digest")")
+        [ -n "${values[0]}" ] && [ "${values[0]}" = "${values[1]}" ] ||
+            fail "the $digest of $1 and $2 differ"
+    done
+}
