@@ -245,7 +245,7 @@ impl Trainer<'_> {
     }
 
     /// The time of the last step, unless it was returned. Waits for the device.
-    pub(crate) fn last_step_time(&mut self) -> Option<StepTime> {
+    pub fn last_step_time(&mut self) -> Option<StepTime> {
         self.clock.last_step()
     }
 
