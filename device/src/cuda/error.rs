@@ -180,6 +180,15 @@ pub enum Error {
         /// What computes it.
         instead: &'static str,
     },
+    /// A library does not start: something of its installation is broken, such as a missing part of
+    /// it, or the memory does not suffice.
+    #[error("{library} does not start: {text}; install it again, or another version")]
+    LibraryStartup {
+        /// Its name.
+        library: &'static str,
+        /// What it says.
+        text: String,
+    },
     /// The compiler does not know the device: mostly it is older than that.
     #[error(
         "{}: NVRTC {version} does not compile for {architecture}; install one that does",

@@ -80,7 +80,7 @@ impl Machine {
 }
 
 /// Name of this host; in a pod, the pod's name.
-pub(crate) fn host_name() -> String {
+pub fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 

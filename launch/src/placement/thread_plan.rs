@@ -28,7 +28,7 @@ pub struct ThreadPlan {
 
 impl ThreadPlan {
     /// Of the first of `local_world` ranks that share the cores of this process: none of them gets
-    /// more threads. `threads` overrides the number.
+    /// more threads, unless GPUs are near different cores. `threads` overrides the number.
     ///
     /// # Panics
     /// When `threads` or `local_world` is 0.

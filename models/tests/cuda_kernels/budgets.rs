@@ -20,7 +20,7 @@ const fn budget(kernel: &'static str, registers: u32, shared_bytes: u32) -> Budg
 
 /// Registers leave room for 1,024 threads of a multiprocessor with 64, for 512 with 128, and for
 /// 256 with 255, the most that a thread can have.
-const BUDGETS: [Budget; 29] = [
+const BUDGETS: [Budget; 30] = [
     budget("adamw", 64, 0),
     budget("narrow", 48, 0),
     // A warp computes a row, and keeps its part of it in registers.
@@ -39,6 +39,7 @@ const BUDGETS: [Budget; 29] = [
     budget("embedding_backward_tokens", 64, 8192),
     budget("embedding_backward_positions", 64, 0),
     budget("gelu", 48, 0),
+    budget("gelu_backward", 48, 0),
     budget("squares_partials", 64, 128),
     budget("squares_sum", 64, 128),
     budget("first_non_finite", 32, 0),

@@ -69,9 +69,9 @@ fn far_from_gpu(ranks: &[RankRecord]) -> Option<String> {
     }
     let noun = if far.len() == 1 { "rank" } else { "ranks" };
     Some(format!(
-        "the launcher's binding keeps {noun} {} from the cores near the GPU: copies cross between \
-         NUMA nodes; with `mpirun --bind-to none` (srun: `--cpu-bind=none`) ranks run near their \
-         GPUs",
+        "{noun} {} may not run on the cores near the GPU: copies cross between NUMA nodes; bind \
+         to other cores, or to none (`mpirun --bind-to none`, `srun --cpu-bind=none`), and look at \
+         the container's cpuset",
         list(&far)
     ))
 }
@@ -146,7 +146,7 @@ mod tests {
         three[0].numa = Some(NumaRecord { device_node: 0, is_local: true });
         three[2].numa = Some(NumaRecord { device_node: 1, is_local: false });
         let text = far_from_gpu(&three).unwrap();
-        assert!(text.contains("keeps rank 2 from the cores near the GPU"), "{text}");
+        assert!(text.contains("rank 2 may not run on the cores near the GPU"), "{text}");
     }
 
     #[test]

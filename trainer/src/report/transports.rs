@@ -30,9 +30,11 @@ fn of_name(name: &str, pairs: &[&Transport]) -> String {
         0 => "with GPUDirect RDMA in both directions".to_owned(),
         without if with == 0 => {
             let all = if without == 1 { "" } else { "all " };
-            format!("{all}without GPUDirect RDMA in both directions")
+            format!("{all}without GPUDirect RDMA in at least one direction")
         }
-        without => format!("{without} of them without GPUDirect RDMA in both directions"),
+        without => {
+            format!("{without} of them without GPUDirect RDMA in at least one direction")
+        }
     };
     format!("{name} in {count}, {gdr}")
 }
@@ -71,9 +73,9 @@ mod tests {
             text(&[local, full, full, local]),
             "NET/IB in 2 pairs, with GPUDirect RDMA in both directions; P2P/IPC in 2 pairs"
         );
-        let some = "NET/IB in 3 pairs, 1 of them without GPUDirect RDMA in both directions";
+        let some = "NET/IB in 3 pairs, 1 of them without GPUDirect RDMA in at least one direction";
         assert_eq!(text(&[full, half, full]), some);
-        let none = "NET/IB in 2 pairs, all without GPUDirect RDMA in both directions";
+        let none = "NET/IB in 2 pairs, all without GPUDirect RDMA in at least one direction";
         assert_eq!(text(&[half, half]), none);
     }
 }

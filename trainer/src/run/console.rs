@@ -91,10 +91,16 @@ pub(crate) fn report_failure(format: LogFormat, failure: &Failure) {
 fn with_step(failure: &Failure) -> String {
     let text = failure.to_string();
     let step = failure.step.map(|step| format!("step {step}"));
-    match step.filter(|step| !text.contains(step)) {
+    match step.filter(|step| !names(&text, step)) {
         Some(step) => format!("{step}: {text}"),
         None => text,
     }
+}
+
+/// Whether a text has these words, and not as the beginning of a longer number.
+fn names(text: &str, words: &str) -> bool {
+    let is_whole = |rest: &str| !rest.starts_with(|character: char| character.is_ascii_digit());
+    text.match_indices(words).any(|(at, _)| is_whole(&text[at + words.len()..]))
 }
 
 /// Writes the text, or as JSON an object with `event`, `text` and the `details`. One write per

@@ -39,13 +39,14 @@ impl NcclLog {
     fn set_missing(&mut self, settings: &LogSettings, path: &Path) -> Result<(), String> {
         let text = path.to_str().ok_or_else(|| format!("{} is not UTF-8", path.display()))?;
         let missing = settings.missing(text);
+        // First: where NCCL cannot open its file, it logs to stdout.
+        if missing.iter().any(|variable| variable.name == LogSettings::FILE) {
+            create(path).map_err(|error| format!("{}: {error}", path.display()))?;
+            self.created = Some(path.to_owned());
+        }
         for variable in &missing {
             let set = environment::set_variable(variable.name, &variable.value);
             set.map_err(|error| failure_text(&error))?;
-        }
-        if LogSettings::of_process().file_of_process().as_deref() == Some(path) {
-            create(path).map_err(|error| format!("{}: {error}", path.display()))?;
-            self.created = Some(path.to_owned());
         }
         Ok(())
     }
@@ -92,8 +93,8 @@ fn is_one_of_several() -> bool {
 
 /// Unique on all machines and in all containers that may share the folder.
 fn default_path() -> PathBuf {
-    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let host = host.trim_end().split('.').next().unwrap_or_default().to_owned();
+    let host = launch::host_name();
+    let host = host.split('.').next().unwrap_or_default();
     std::env::temp_dir().join(format!("yardstick-nccl-{host}-{}.log", std::process::id()))
 }
 

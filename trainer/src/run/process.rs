@@ -49,9 +49,10 @@ pub(super) fn open_world(config: &Config) -> Outcome<World> {
     };
     let open = || {
         let mut world = bootstrap::open(&options)?;
-        if settings.run.device == config::Device::Cuda {
-            world.choose_cores_near(gpu_node(&world.placement).as_ref(), &options)?;
-        }
+        // On every rank, also where the configurations of ranks differ, which is found out later.
+        let has_gpu = settings.run.device == config::Device::Cuda;
+        let node = has_gpu.then(|| gpu_node(&world.placement)).flatten();
+        world.choose_cores_near(node.as_ref(), &options)?;
         Ok(world)
     };
     open().map_err(|error: launch::Error| {

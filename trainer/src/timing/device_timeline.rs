@@ -86,7 +86,8 @@ impl DeviceTimeline {
         let deadline = Instant::now() + LAST_STEP_TIMEOUT;
         while end.is_some_and(|end| matches!(self.marks[end].event.is_complete(), Ok(false))) {
             if Instant::now() > deadline {
-                let FinishedStep { host, .. } = self.finished.take()?;
+                let FinishedStep { end, host } = self.finished.take()?;
+                self.forget_until(end?);
                 return Some(host);
             }
             std::thread::sleep(Duration::from_micros(50));
@@ -98,9 +99,14 @@ impl DeviceTimeline {
         let FinishedStep { end, host } = self.finished.take()?;
         let Some(end) = end else { return Some(host) };
         let phases = self.phases_until(end);
-        self.spare.extend(self.marks.drain(..end).map(|mark| mark.event));
+        self.forget_until(end);
         let phases = phases.unwrap_or(host.phases);
         Some(StepTime { phases, wall_ns: phases.wall_ns() })
+    }
+
+    /// The next step begins at the mark of this index.
+    fn forget_until(&mut self, end: usize) {
+        self.spare.extend(self.marks.drain(..end).map(|mark| mark.event));
     }
 
     /// Time in each phase from the first mark to that of this index.

@@ -280,7 +280,7 @@ impl<'world> Nccl<'world> {
         while let Some(slot) = { self.lock().operations.first_in_the_way() } {
             let awaited = Awaited { slot, position: None, since: Entry::is_ready };
             self.await_over(awaited, self.timeout)?;
-            self.lock().operations.forget_first();
+            self.lock().operations.forget(slot);
         }
         Ok(())
     }

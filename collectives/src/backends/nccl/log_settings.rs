@@ -7,7 +7,6 @@ use std::path::PathBuf;
 
 const LEVEL: &str = "NCCL_DEBUG";
 const SUBSYSTEMS: &str = "NCCL_DEBUG_SUBSYS";
-const FILE: &str = "NCCL_DEBUG_FILE";
 
 /// INIT has the lines of all transports, NET what NICs are capable of, ENV other variables. None of
 /// them is logged for each operation.
@@ -34,6 +33,9 @@ pub struct LogSettings {
 }
 
 impl LogSettings {
+    /// The variable that names NCCL's file.
+    pub const FILE: &str = "NCCL_DEBUG_FILE";
+
     /// Those of this process.
     pub fn of_process() -> Self {
         Self::read(|name| std::env::var(name).ok())
@@ -42,7 +44,11 @@ impl LogSettings {
     /// Those of an environment.
     pub fn read(variable: impl Fn(&str) -> Option<String>) -> Self {
         let variable = |name| variable(name).filter(|value| !value.is_empty());
-        Self { level: variable(LEVEL), subsystems: variable(SUBSYSTEMS), file: variable(FILE) }
+        Self {
+            level: variable(LEVEL),
+            subsystems: variable(SUBSYSTEMS),
+            file: variable(Self::FILE),
+        }
     }
 
     /// What to set so that NCCL logs the transports of all pairs, into `file` unless the user has
@@ -71,7 +77,7 @@ impl LogSettings {
             }
         }
         if self.file.is_none() {
-            set(FILE, &file.replace('%', "%%"));
+            set(Self::FILE, &file.replace('%', "%%"));
         }
         missing
     }
@@ -154,6 +160,8 @@ fn expanded(pattern: &str, host: &str, pid: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const FILE: &str = LogSettings::FILE;
 
     fn settings(variables: &[(&str, &str)]) -> LogSettings {
         let value = |name: &str| variables.iter().find(|(known, _)| *known == name);

@@ -128,14 +128,16 @@ impl Operations {
             if self.entries[*slot].generation == *generation {
                 return Some(*slot);
             }
-            self.forget_first();
+            self.started.pop_front();
         }
         None
     }
 
-    /// The first of the started operations is over.
-    pub(super) fn forget_first(&mut self) {
-        self.started.pop_front();
+    /// The operation of this entry is over, if it still is the first of those that were started.
+    pub(super) fn forget(&mut self, slot: usize) {
+        if self.started.front().is_some_and(|first| first.slot == slot) {
+            self.started.pop_front();
+        }
     }
 
     /// Which one it is among the joined operations of its kind.

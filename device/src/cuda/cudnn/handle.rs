@@ -24,7 +24,7 @@ struct Shared {
 
 // SAFETY: cuDNN's objects belong to no thread.
 unsafe impl Send for Shared {}
-// SAFETY: calls with one handle are those of the one thread that computes on the stream.
+// SAFETY: `execute` asks for one thread at a time.
 unsafe impl Sync for Shared {}
 
 /// Where the tensors of a plan are.
@@ -45,8 +45,7 @@ impl Handle {
     /// When the library does not accept the device.
     pub fn new(cudnn: Cudnn, device: &Cuda) -> Result<Self, Error> {
         device.bind()?;
-        let opened = Self::open(cudnn, device);
-        opened.map_err(|refusal| refusal.during("opening cuDNN for the device"))
+        Self::open(cudnn, device).map_err(Refusal::at_startup)
     }
 
     fn open(cudnn: Cudnn, device: &Cuda) -> Result<Self, Refusal> {
@@ -71,7 +70,8 @@ impl Handle {
     /// # Safety
     /// The addresses are those of the plan's tensors, and the workspace is as large as the plan
     /// says; on the device both stay so until the stream has come to it. A value of the host is
-    /// read before this returns. Nothing that is written overlaps anything else.
+    /// read before this returns. Nothing that is written overlaps anything else. No other thread
+    /// uses this handle meanwhile.
     ///
     /// # Errors
     /// When the library refuses it.

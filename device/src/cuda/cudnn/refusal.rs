@@ -22,6 +22,11 @@ impl Refusal {
         self.status / 1000 == 3
     }
 
+    /// The error of a library that does not start.
+    pub(super) fn at_startup(self) -> Error {
+        Error::LibraryStartup { library: "cuDNN", text: self.to_string() }
+    }
+
     /// The error of a call that had to succeed.
     pub fn during(self, what: &str) -> Error {
         Error::Library { library: "cuDNN", what: what.to_owned(), text: self.to_string() }
@@ -43,6 +48,8 @@ mod tests {
         let refusal = |status| Refusal { call: "finalizing", status, text: "text".to_owned() };
         assert!(refusal(3000).is_unsupported() && refusal(3014).is_unsupported());
         assert!(!refusal(2000).is_unsupported() && !refusal(4001).is_unsupported());
+        assert!(refusal(1000).at_startup().is_of_machine());
+        assert!(!refusal(2000).during("planning").is_of_machine());
         assert_eq!(
             refusal(2000).during("planning").to_string(),
             "cuDNN: planning failed: finalizing: text"

@@ -91,7 +91,10 @@ impl Blas {
     /// Opens the library for a device.
     pub(crate) fn new(device: &Cuda, workspace: DeviceBuffer<u8>) -> Result<Self, Error> {
         device.bind()?;
-        let handle = Handle::new().map_err(|error| failed("opening cuBLASLt", error))?;
+        let handle = Handle::new().map_err(|error| Error::LibraryStartup {
+            library: "cuBLASLt",
+            text: error.to_string(),
+        })?;
         Ok(Self { handle, workspace, device: device.clone() })
     }
 
