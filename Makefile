@@ -161,7 +161,7 @@ soak-cuda-emulated: test-build ## train on the emulated CUDA device with longer 
 # `models` and `checkpoint` have no feature `mpi`, so nothing in them changes without it.
 test-without-mpi: ## run the tests of a build without MPI
 	@MPICC=false $(BUDGET) $@ $(TEST_WITHOUT_MPI_SECONDS) $(CARGO_TEST) --no-default-features \
-		--exclude yardstick-models --exclude yardstick-checkpoint
+		--exclude yardstick-models --exclude yardstick-checkpoint -- --skip cuda_tests::
 
 test-mpich: ## run the tests of the MPI backend against MPICH, in a build of its own
 	@$(BUDGET) $@ $(TEST_MPICH_SECONDS) scripts/test-mpi.sh mpich
