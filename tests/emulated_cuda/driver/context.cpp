@@ -124,7 +124,11 @@ Point submit(const std::shared_ptr<Stream>& stream, const char* name, std::funct
     return stream->submit({name, std::move(run), points_before(stream)});
 }
 
+// Held while a context is made or destroyed: one that is retained meanwhile is a new one.
+static std::mutex lifetimes;
+
 static void retain(Context* context) {
+    std::lock_guard<std::mutex> lifetime(lifetimes);
     std::lock_guard<std::mutex> lock(context->mutex);
     if (context->retained++ == 0) {
         context->null_stream = Stream::create(context, true, 0);
@@ -133,6 +137,7 @@ static void retain(Context* context) {
 
 // The last release destroys the context: its memory and its streams.
 static CUresult release(Context* context) {
+    std::lock_guard<std::mutex> lifetime(lifetimes);
     if (!alive(context)) {
         return CUDA_ERROR_INVALID_CONTEXT;
     }
