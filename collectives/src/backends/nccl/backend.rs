@@ -120,14 +120,14 @@ impl<'world> Nccl<'world> {
         let state = State {
             communicator: Some(communicator),
             operations: Operations::new(device),
-            clock: DeviceClock::new(device).map_err(start)?,
+            clock: DeviceClock::new(device).map_err(opening::start)?,
             dead: None,
             is_aborted: false,
         };
         Ok(Self {
             control,
             device: device.clone(),
-            stream: device.new_urgent_stream().map_err(start)?,
+            stream: device.new_urgent_stream().map_err(opening::start)?,
             timeout,
             library: describe(control),
             warning: OnceLock::new(),
@@ -146,7 +146,7 @@ impl<'world> Nccl<'world> {
         let allocator = Allocator::cuda(&self.device);
         let part_len = bytes.div_ceil(self.world() * size_of::<f32>());
         let memory = allocator.zeros::<f32>(part_len * self.world());
-        allocator.outcome().map_err(start)?;
+        allocator.outcome().map_err(opening::start)?;
         let all = 0..memory.len();
         let mut memory = Incoming::new(self, memory);
         for &operation in operations {
@@ -155,7 +155,7 @@ impl<'world> Nccl<'world> {
             let joined = started.and_then(|()| memory.wait(&all, deadline, |_| {}));
             let settled = joined.and_then(|()| self.settle(self.timeout, &mut |_| {}));
             settled.map_err(|error| match error {
-                Error::Nccl { text, .. } => Error::Start { backend: NAME, text },
+                Error::Nccl { text, .. } => opening::start(text),
                 error => error,
             })?;
         }
@@ -377,10 +377,6 @@ impl<'world> Nccl<'world> {
         state.die(reason);
         state.abort();
     }
-}
-
-fn start(error: cuda::Error) -> Error {
-    Error::Start { backend: NAME, text: error.to_string() }
 }
 
 /// How many joined operations may be in flight behind one that is not over.

@@ -117,7 +117,7 @@ fn hint() -> String {
     }
 }
 
-fn start(text: impl ToString) -> Error {
+pub(super) fn start(text: impl ToString) -> Error {
     Error::Start { backend: NAME, text: text.to_string() }
 }
 
