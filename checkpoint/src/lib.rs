@@ -63,6 +63,7 @@ mod retention;
 mod save;
 mod store;
 mod tensor;
+pub mod tier;
 
 pub use error::{Error, RankFailure, Rejected};
 pub use failpoints::{Failpoint, Failpoints, NoFailpoints};

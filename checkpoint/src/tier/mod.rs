@@ -1,0 +1,120 @@
+//! Places that keep checkpoints: a folder of a file system, or a prefix of an object store.
+//!
+//! A key is a path with `/` between its parts, relative to the tier: the same on every tier. All
+//! writes are atomic, and durable when they return: a file is there as a whole or not at all.
+
+use std::fmt::Debug;
+use std::path::PathBuf;
+
+use crate::durable::{IoError, Published};
+
+/// One entry of a folder.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Entry {
+    /// Name within its folder.
+    pub name: String,
+    /// Whether it is a folder. On an object store, a prefix of keys.
+    pub is_folder: bool,
+}
+
+/// A place that keeps checkpoints. Errors name the file or the URL, and have the kind
+/// [`NotFound`](std::io::ErrorKind::NotFound) where there is nothing of that key.
+///
+/// Several processes may use the same tier at once.
+pub trait Tier: Debug + Send + Sync {
+    /// Where a key is, for messages: a path or a URL.
+    fn path(&self, key: &str) -> PathBuf;
+
+    /// All bytes of a file.
+    ///
+    /// # Errors
+    /// When it does not exist or cannot be read.
+    fn read(&self, key: &str) -> Result<Vec<u8>, IoError>;
+
+    /// Opens a file for reads of ranges.
+    ///
+    /// # Errors
+    /// As [`Tier::read`].
+    fn open(&self, key: &str) -> Result<Box<dyn Reader>, IoError>;
+
+    /// Whether a file exists.
+    ///
+    /// # Errors
+    /// When the tier cannot tell.
+    fn exists(&self, key: &str) -> Result<bool, IoError>;
+
+    /// Creates a file or replaces it. A file has one writer at a time.
+    ///
+    /// # Errors
+    /// The old file is then untouched, unless only its durability is in doubt.
+    fn replace(&self, key: &str, bytes: &[u8]) -> Result<(), IoError>;
+
+    /// Creates a file that must not exist. Processes that compete for a key write different bytes:
+    /// the same bytes are taken for an earlier call of which the answer was lost. `midway` is
+    /// called when a crash would leave an unpublished part of the file, where that is possible.
+    ///
+    /// # Errors
+    /// The file may exist all the same, if only the answer was lost. Calling again with the same
+    /// bytes tells.
+    fn publish(
+        &self,
+        key: &str,
+        bytes: &[u8],
+        midway: &mut dyn FnMut(),
+    ) -> Result<Published, IoError>;
+
+    /// Starts a file that is written piece by piece, and that nobody sees before it is finished.
+    /// A file of this key must not exist.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    fn create(&self, key: &str) -> Result<Box<dyn Upload>, IoError>;
+
+    /// What a folder contains, sorted; the empty key is the tier itself. A folder that does not
+    /// exist is empty.
+    ///
+    /// # Errors
+    /// When the tier cannot be listed.
+    fn list(&self, folder: &str) -> Result<Vec<Entry>, IoError>;
+
+    /// Removes a file; one that does not exist is fine.
+    ///
+    /// # Errors
+    /// When it cannot be removed.
+    fn delete(&self, key: &str) -> Result<(), IoError>;
+
+    /// Removes a folder and everything in it, the file named `last` at the end and only when the
+    /// rest is durably gone: while anything is left, that file says what the folder is. A folder
+    /// that does not exist is fine.
+    ///
+    /// # Errors
+    /// When something cannot be removed; it may be called again.
+    fn delete_folder(&self, folder: &str, last: &str) -> Result<(), IoError>;
+}
+
+/// A file that is read in ranges.
+pub trait Reader: Debug + Send + Sync {
+    /// Size of the file.
+    fn size_bytes(&self) -> u64;
+
+    /// Fills a buffer from an offset.
+    ///
+    /// # Errors
+    /// When it cannot be read, or the file ends before.
+    fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> Result<(), IoError>;
+}
+
+/// A file that is being written. Dropped before it is finished, it leaves nothing.
+pub trait Upload: Debug + Send {
+    /// Appends bytes.
+    ///
+    /// # Errors
+    /// When they cannot be written.
+    fn write(&mut self, bytes: &[u8]) -> Result<(), IoError>;
+
+    /// Makes the file visible and durable under its key.
+    ///
+    /// # Errors
+    /// When it cannot; nothing is left then, unless only the answer was lost.
+    fn finish(self: Box<Self>) -> Result<(), IoError>;
+}
