@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -113,6 +114,23 @@ pub enum Error {
         /// Which ranks failed, and why.
         failures: Vec<RankFailure>,
     },
+    /// Storage did not answer in time. The save is aborted; its thread still waits.
+    #[error("{what} has not ended after {timeout:?}: is storage hung?")]
+    Late {
+        /// What has not ended.
+        what: &'static str,
+        /// How long it was waited for.
+        timeout: Duration,
+    },
+    /// The caller refused to let the state be committed; why.
+    #[error("{0}")]
+    Vetoed(String),
+    /// The state had to change before all of it was copied, as the writer is too slow.
+    #[error("the writer was so slow that the state had to change before all of it was copied")]
+    SnapshotAborted,
+    /// A thread could not be started: free memory, or raise the limit of threads.
+    #[error("cannot start a thread: {0}")]
+    Thread(io::Error),
     /// Other ranks failed where this one did not.
     #[error("{path}: failed on other ranks: {}", join(failures), path = path.display())]
     OtherRanksFailed {

@@ -6,6 +6,8 @@
 
 use std::fs;
 
+use serde::{Deserialize, Serialize};
+
 use crate::agreement::on_rank_0;
 use crate::durable::{Published, publish, random};
 use crate::error::{Error, Result};
@@ -14,23 +16,32 @@ use crate::store::Store;
 
 const PREFIX: &str = "ATTEMPT-";
 
+/// An attempt of a run that owns its number.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Claim {
+    /// Number of the attempt.
+    pub attempt: u64,
+    /// A random number, which makes the names of its checkpoints unique.
+    pub nonce: u32,
+}
+
 impl Store {
     /// Claims a number for this attempt of the run, which fences all earlier ones, and returns it
     /// on all ranks: `at_least` (as rank 0 has it), or a larger number when the folder has that one
     /// or a later one already, as when the caller's own count was lost or another job started too.
     ///
     /// Collective. Call it once per attempt, before [`Store::resume`], so that no earlier attempt
-    /// can save something newer than what is resumed; and save with the number that it returned
-    /// as [`Save::attempt`](crate::Save::attempt).
+    /// can save something newer than what is resumed; and save with what it returned as
+    /// [`Save::claim`](crate::Save::claim).
     ///
     /// # Errors
     /// On rank 0 [`Error::Io`] naming the file, elsewhere [`Error::OtherRanksFailed`].
     /// [`Error::Peers`] when a rank is lost.
-    pub fn claim_attempt(&self, at_least: u64, peers: &dyn Peers) -> Result<u64> {
+    pub fn claim_attempt(&self, at_least: u64, peers: &dyn Peers) -> Result<Claim> {
         on_rank_0(peers, self.root(), || self.claim(at_least))
     }
 
-    fn claim(&self, at_least: u64) -> Result<u64> {
+    fn claim(&self, at_least: u64) -> Result<Claim> {
         // Unlike a fixed text, this distinguishes a file of another job from our own one after a
         // retransmitted link(2).
         let text = format!("{:08x}{:08x}\n", random()?, random()?);
@@ -40,7 +51,7 @@ impl Store {
             // The number may have been unused only because a later attempt removed its file.
             if published == Published::Ours && self.newer_attempt(attempt)?.is_none() {
                 self.remove_older_claims(attempt);
-                return Ok(attempt);
+                return Ok(Claim { attempt, nonce: random()? });
             }
         }
     }

@@ -27,21 +27,15 @@
 //! let store = Store::open(folder.path(), &Identity::new("run-1", "6ad31c0f9e21"))?;
 //! let tensor = TensorBox::whole("weights", Dtype::F32, &[2, 2]);
 //! let state = serde_json::json!({"tokens": 4096});
-//! let attempt = store.claim_attempt(1, &SingleRank)?;
+//! let claim = store.claim_attempt(1, &SingleRank)?;
 //! store.save(
-//!     &Save {
-//!         step: 10,
-//!         attempt,
-//!         parts: &[Part { tensor: tensor.clone(), data: &[7; 16] }],
-//!         state: &state,
-//!         parent: None,
-//!         veto: None,
-//!     },
+//!     &Save { step: 10, claim, number: 0, state: state.clone(), parent: None },
+//!     &[Part { tensor: tensor.clone(), data: &[7; 16] }],
 //!     &SingleRank,
 //!     &NoFailpoints,
 //! )?;
 //!
-//! store.apply_retention(attempt, 2, &NoFailpoints); // rank 0: keeps the newest two
+//! store.apply_retention(claim.attempt, 2, &NoFailpoints); // rank 0: keeps the newest two
 //!
 //! let mut data = [0; 16];
 //! let restored = store.resume(&mut [PartMut { tensor, data: &mut data }], &SingleRank)?;
@@ -67,9 +61,12 @@ pub mod tier;
 
 pub use error::{Error, RankFailure, Rejected};
 pub use failpoints::{Failpoint, Failpoints, NoFailpoints};
+pub use fencing::Claim;
 pub use peers::{Peers, PeersError, SingleRank};
 pub use restore::{Restored, VerifyReport};
 pub use retention::RetentionReport;
-pub use save::{Save, SaveReport};
+pub use save::{
+    Afterwards, Frozen, STAGING, Save, SaveReport, Saver, SharedFailpoints, Snapshot, Staging, Veto,
+};
 pub use store::{Identity, Listed, Options, Status, Store, holds_any};
 pub use tensor::{Dtype, Part, PartMut, TensorBox};

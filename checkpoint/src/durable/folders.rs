@@ -6,11 +6,6 @@ use std::path::Path;
 
 use super::{IoError, sync_folder, sync_parent};
 
-/// Creates a folder that must not exist. Its name is durable after [`sync_parent`].
-pub(crate) fn create_folder(path: &Path) -> Result<(), IoError> {
-    fs::create_dir(path).map_err(IoError::at(path, "create folder"))
-}
-
 /// Creates a folder and those above it that are missing, durably. Several ranks may do so at once.
 ///
 /// # Errors

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 pub use atomic_file::AtomicFile;
 pub use folders::create_folders;
-pub(crate) use folders::{create_folder, remove_folder, remove_folder_marker_last};
+pub(crate) use folders::{remove_folder, remove_folder_marker_last};
 pub(crate) use publish::publish_with;
 pub use publish::{Published, publish};
 

@@ -36,7 +36,7 @@ impl<'de> Deserialize<'de> for Crc64 {
 }
 
 /// BLAKE3, 64 hexadecimal digits.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(crate) struct Digest(pub(crate) String);
 

@@ -7,7 +7,7 @@ use crc_fast::CrcAlgorithm;
 
 use crate::failpoints::{Failpoint, Failpoints};
 use crate::format::digest::Crc64;
-use crate::tensor::Part;
+use crate::tensor::TensorBox;
 
 /// Size of a write: large enough for the disk, small enough that the digest finds it in a cache.
 const PIECE_BYTES: usize = 4 << 20;
@@ -81,8 +81,8 @@ pub(super) struct Midway<'a> {
 }
 
 impl<'a> Midway<'a> {
-    pub(super) fn new(parts: &[Part<'_>], failpoints: &'a dyn Failpoints) -> Self {
-        let total: usize = parts.iter().map(|part| part.data.len()).sum();
+    pub(super) fn new(boxes: &[&TensorBox], failpoints: &'a dyn Failpoints) -> Self {
+        let total: usize = boxes.iter().map(|tensor| tensor.size_bytes()).sum();
         Self { left: (total > 0).then_some(total.div_ceil(2)), failpoints }
     }
 

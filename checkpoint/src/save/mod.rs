@@ -1,68 +1,94 @@
 //! Saving: every rank writes, all vote, rank 0 commits.
 //!
-//! A two-phase commit with rank 0 as its coordinator. Collective, with the same number of gathers
-//! on every rank whatever fails on one: (1) rank 0 creates the checkpoint's folder and sends its
-//! name, (2) the vote, (3) rank 0 sends whether the manifest is durable. Between (2) and (3) a rank
+//! A two-phase commit with rank 0 as its coordinator, and a name that all ranks derive alike.
+//! Collective, with the same number of gathers on every rank whatever fails on one: (1) the vote,
+//! after all have written, (2) rank 0 sends whether the manifest is durable. Between the two a rank
 //! that has lost its peers must remove nothing: rank 0 may have committed.
+//!
+//! [`Store::save`] does all of it at once. A [`Saver`] copies the state first and lets training go
+//! on: its threads write, and ranks gather when all are ready.
 
-mod begin;
+mod bytes;
 mod chunk_writer;
-mod commit;
+mod protocol;
 mod rank_writer;
 mod request;
+mod saver;
+mod snapshot;
+mod staging;
 
 use std::time::Instant;
 
-use crate::agreement::agree;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::failpoints::Failpoints;
 use crate::peers::Peers;
 use crate::store::Store;
+use crate::tensor::Part;
 
-use commit::Commit;
-use rank_writer::RankWriter;
+use bytes::PartBytes;
+use protocol::Participant;
 pub use request::{Save, SaveReport};
+pub use saver::{Afterwards, Saver, SharedFailpoints, Veto};
+pub use snapshot::{Frozen, Snapshot};
+pub use staging::{STAGING, Staging};
 
 impl Store {
-    /// Saves a checkpoint. Where this returns `Ok`, on any rank, the checkpoint is committed.
+    /// Saves a checkpoint, and waits for it. Where this returns `Ok`, on any rank, the checkpoint
+    /// is committed. Each element should be in the boxes of one rank.
     ///
     /// # Errors
-    /// [`Error::SaveFailed`](crate::Error::SaveFailed) on all ranks alike when one of them failed:
-    /// nothing is left of the checkpoint and training can continue.
-    /// [`Error::Fenced`](crate::Error::Fenced) when a newer attempt of the run writes here: stop.
-    /// [`Error::Disagree`](crate::Error::Disagree) when the ranks do not save the same step.
-    /// [`Error::Peers`](crate::Error::Peers) when a rank is lost: the checkpoint may be committed
-    /// or not, and a restart will find out.
+    /// [`Error::SaveFailed`] on all ranks alike when one of them failed: nothing is left of the
+    /// checkpoint and training can continue. [`Error::Fenced`] when a newer attempt of the run
+    /// writes here: stop. [`Error::Disagree`] when the ranks do not save the same step.
+    /// [`Error::Peers`] when a rank is lost: the checkpoint may be committed or not, and a restart
+    /// will find out.
     ///
     /// # Panics
     /// When a part's data does not have the size of its box, or a box lies outside its tensor.
     pub fn save(
         &self,
-        request: &Save<'_>,
+        request: &Save,
+        parts: &[Part<'_>],
         peers: &dyn Peers,
         failpoints: &dyn Failpoints,
     ) -> Result<SaveReport> {
-        request.parts.iter().for_each(|part| part.tensor.assert_valid(part.data.len()));
+        parts.iter().for_each(|part| part.tensor.assert_valid(part.data.len()));
         let started = Instant::now();
-        let name = self.begin(request, peers)?;
-        let writer = RankWriter::new(self, &name, request.step, peers.rank(), failpoints);
-        let written = writer.write(request.parts);
+        let order = rank_writer::order(parts.iter().map(|part| &part.tensor));
+        let parts: Vec<_> = order.iter().map(|&index| &parts[index]).collect();
+        let boxes: Vec<_> = parts.iter().map(|part| &part.tensor).collect();
+        let rank = peers.rank();
+        let participant = Participant { store: self, request, rank, failpoints };
+        let written = participant.write(&boxes, &mut PartBytes::new(&parts));
         let write = started.elapsed();
-        let commit = Commit { store: self, name: &name, request, peers, failpoints };
-        let votes = match agree(peers, written)? {
-            Ok(votes) => votes,
-            Err(abort) => return Err(commit.abort(abort)),
-        };
-        let vote = started.elapsed() - write;
-        let warnings = commit.commit(&votes)?;
+        let committed = participant.vote(written, peers).and_then(|votes| {
+            let publication =
+                if rank == 0 { participant.publish(&votes) } else { Ok(Default::default()) };
+            Ok((votes, participant.settle(publication, peers)?))
+        });
+        let (votes, publication) = committed.map_err(|error| participant.clean_up(error))?;
         Ok(SaveReport {
-            checkpoint: name.to_string(),
-            bytes: votes[peers.rank()].bytes,
-            bytes_total: votes.iter().map(|vote| vote.bytes).sum(),
+            checkpoint: participant.checkpoint(),
+            step: request.step,
+            bytes: votes[rank].files.bytes,
+            bytes_total: votes.iter().map(|vote| vote.files.bytes).sum(),
             write,
-            vote,
-            commit: started.elapsed() - vote - write,
-            warnings,
+            commit: started.elapsed(),
+            warnings: publication.warnings,
         })
+    }
+}
+
+impl Participant<'_> {
+    /// Frees the space of a save that failed. That this fails is added to the error.
+    fn clean_up(&self, mut error: Error) -> Error {
+        if self.has_to_discard(&error)
+            && let Err(second) = self.discard()
+            && let Error::SaveFailed { failures, .. } = &mut error
+            && let Some(first) = failures.first_mut()
+        {
+            first.reason = format!("{}; and cleaning up: {second}", first.reason);
+        }
+        error
     }
 }

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use super::bytes::ByteSource;
 use super::chunk_writer::{ChunkWriter, Midway};
-use crate::durable::{create_new, finish, rename, replace, temporary};
+use crate::durable::{create_folders, create_new, finish, rename, replace, temporary};
 use crate::error::{Error, Result};
 use crate::failpoints::{Failpoint, Failpoints};
 use crate::format::FORMAT;
@@ -15,7 +16,7 @@ use crate::format::name::CheckpointName;
 use crate::format::sealed::seal;
 use crate::format::shard;
 use crate::store::{Identity, Options, Store};
-use crate::tensor::Part;
+use crate::tensor::TensorBox;
 
 /// Where and as what a rank writes.
 pub(super) struct RankWriter<'a> {
@@ -30,19 +31,27 @@ pub(super) struct RankWriter<'a> {
 }
 
 /// What a rank has written.
-#[derive(Debug, serde::Serialize, serde::Deserialize)]
-pub(super) struct Written {
+#[derive(Debug, Clone, Default, serde::Serialize, serde::Deserialize)]
+pub(super) struct RankFiles {
     /// Digest inside of its index.
     pub(super) index: Digest,
     /// Bytes of tensor data.
     pub(super) bytes: u64,
 }
 
+/// The order in which boxes are written, as positions among those given: wide elements come first,
+/// so that all are aligned; otherwise the order stays. Empty boxes are left out.
+pub(super) fn order<'a>(boxes: impl Iterator<Item = &'a TensorBox>) -> Vec<usize> {
+    let mut order: Vec<_> =
+        boxes.enumerate().filter(|(_, tensor)| tensor.size_bytes() > 0).collect();
+    order.sort_by_key(|(_, tensor)| std::cmp::Reverse(tensor.dtype.size_bytes()));
+    order.into_iter().map(|(index, _)| index).collect()
+}
+
 impl<'a> RankWriter<'a> {
     pub(super) fn new(
         store: &'a Store,
         name: &CheckpointName,
-        step: u64,
         rank: usize,
         failpoints: &'a dyn Failpoints,
     ) -> Self {
@@ -52,19 +61,24 @@ impl<'a> RankWriter<'a> {
             identity: store.identity(),
             options,
             checkpoint: name.to_string(),
-            step,
+            step: name.step,
             rank,
             failpoints,
         }
     }
 
-    /// Writes all files of this rank, durably.
-    pub(super) fn write(&self, parts: &[Part<'_>]) -> Result<Written> {
+    /// Writes all files of this rank, durably: the boxes in [`order`].
+    pub(super) fn write(
+        &self,
+        boxes: &[&TensorBox],
+        source: &mut dyn ByteSource,
+    ) -> Result<RankFiles> {
+        create_folders(&self.folder)?;
         self.failpoints.hit(Failpoint::BeforeShard);
-        let mut midway = Midway::new(parts, self.failpoints);
+        let mut midway = Midway::new(boxes, self.failpoints);
         let mut files = Vec::new();
-        for (number, group) in self.group_by_file(parts).iter().enumerate() {
-            files.push(self.write_shard(number, group, &mut midway)?);
+        for (number, group) in self.group_by_file(boxes).iter().enumerate() {
+            files.push(self.write_shard(number, group, source, &mut midway)?);
         }
         self.failpoints.hit(Failpoint::ShardBeforeIndex);
         let bytes = files.iter().map(ShardEntry::data_bytes).sum();
@@ -77,22 +91,19 @@ impl<'a> RankWriter<'a> {
         });
         replace(&self.folder.join(index_file(self.rank)), &text)?; // makes names of shards durable
         self.failpoints.hit(Failpoint::IndexBeforeVote);
-        Ok(Written { index, bytes })
+        Ok(RankFiles { index, bytes })
     }
 
-    /// Wide elements come first, so that all are aligned; otherwise the order stays.
-    fn group_by_file<'p, 'd>(&self, parts: &'p [Part<'d>]) -> Vec<Vec<&'p Part<'d>>> {
-        let mut sorted: Vec<_> = parts.iter().filter(|part| !part.data.is_empty()).collect();
-        sorted.sort_by_key(|part| std::cmp::Reverse(part.tensor.dtype.size_bytes()));
-        let mut groups: Vec<Vec<&Part<'_>>> = Vec::new();
+    fn group_by_file<'t>(&self, boxes: &[&'t TensorBox]) -> Vec<Vec<&'t TensorBox>> {
+        let mut groups: Vec<Vec<&TensorBox>> = Vec::new();
         let mut bytes = 0;
-        for part in sorted {
-            bytes += part.data.len() as u64;
+        for tensor in boxes {
+            bytes += tensor.size_bytes() as u64;
             match groups.last_mut() {
-                Some(group) if bytes <= self.options.file_bytes_max => group.push(part),
+                Some(group) if bytes <= self.options.file_bytes_max => group.push(tensor),
                 _ => {
-                    bytes = part.data.len() as u64;
-                    groups.push(vec![part]);
+                    bytes = tensor.size_bytes() as u64;
+                    groups.push(vec![tensor]);
                 }
             }
         }
@@ -102,19 +113,22 @@ impl<'a> RankWriter<'a> {
     fn write_shard(
         &self,
         number: usize,
-        parts: &[&Part<'_>],
+        tensors: &[&TensorBox],
+        source: &mut dyn ByteSource,
         midway: &mut Midway<'_>,
     ) -> Result<ShardEntry> {
         let file = shard_file(self.rank, number);
         let path = self.folder.join(&file);
         let staged = temporary(&path);
-        let boxes = lay_out(parts);
+        let boxes = lay_out(tensors);
         let header = shard::header(&self.metadata(), &boxes);
         let chunk_bytes = self.options.chunk_bytes;
         let mut writer = ChunkWriter::new(create_new(&staged)?, chunk_bytes);
         writer.write_header(&header).map_err(Error::io(&staged, "write"))?;
-        for part in parts {
-            writer.write_data(part.data, midway).map_err(Error::io(&staged, "write"))?;
+        for tensor in tensors {
+            source.take(tensor.size_bytes(), &mut |bytes| {
+                writer.write_data(bytes, midway).map_err(Error::io(&staged, "write"))
+            })?;
         }
         let (written, chunk_crc64) = writer.into_parts().map_err(Error::io(&staged, "write"))?;
         finish(written, &staged)?;
@@ -143,13 +157,13 @@ impl<'a> RankWriter<'a> {
     }
 }
 
-/// Gives each part its range in the file, one after the other.
-fn lay_out(parts: &[&Part<'_>]) -> Vec<BoxEntry> {
+/// Gives each box its range in the file, one after the other.
+fn lay_out(boxes: &[&TensorBox]) -> Vec<BoxEntry> {
     let mut end = 0;
-    let next = |part: &&Part<'_>| {
+    let next = |tensor: &&TensorBox| {
         let start = end;
-        end += part.data.len() as u64;
-        BoxEntry { tensor: part.tensor.clone(), range: [start, end] }
+        end += tensor.size_bytes() as u64;
+        BoxEntry { tensor: (*tensor).clone(), range: [start, end] }
     };
-    parts.iter().map(next).collect()
+    boxes.iter().map(next).collect()
 }

@@ -4,24 +4,22 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::tensor::Part;
+use crate::fencing::Claim;
 
-/// What to save.
-#[derive(Debug, Clone, Copy)]
-pub struct Save<'a> {
+/// What to save; the same on all ranks.
+#[derive(Debug, Clone)]
+pub struct Save {
     /// Steps done.
     pub step: u64,
-    /// Number of this attempt of the run, from
-    /// [`Store::claim_attempt`](crate::Store::claim_attempt). A later attempt fences this one.
-    pub attempt: u64,
-    /// This rank's boxes. Each element should be in the boxes of one rank.
-    pub parts: &'a [Part<'a>],
-    /// State that does not depend on the world; the same on all ranks.
-    pub state: &'a Value,
+    /// This attempt of the run, from [`Store::claim_attempt`](crate::Store::claim_attempt). A later
+    /// attempt fences this one.
+    pub claim: Claim,
+    /// Counts the saves of the attempt, so that no two have the same name.
+    pub number: u32,
+    /// State that does not depend on the world.
+    pub state: Value,
     /// Name of the checkpoint that the state descends from, for those who trace it back.
-    pub parent: Option<&'a str>,
-    /// Why this rank must not save, if it must not: then no rank does, and all report the reason.
-    pub veto: Option<&'a str>,
+    pub parent: Option<String>,
 }
 
 /// How a save went, as seen by this rank.
@@ -29,15 +27,15 @@ pub struct Save<'a> {
 pub struct SaveReport {
     /// Name of the checkpoint.
     pub checkpoint: String,
+    /// Steps done.
+    pub step: u64,
     /// Bytes of tensor data of this rank.
     pub bytes: u64,
     /// Bytes of tensor data of all ranks.
     pub bytes_total: u64,
     /// From the start until all files of this rank were durable.
     pub write: Duration,
-    /// Waiting for the slowest rank.
-    pub vote: Duration,
-    /// Until the manifest was durable.
+    /// From the start until this rank knew that the checkpoint is committed.
     pub commit: Duration,
     /// What failed after the commit and does not affect it (rank 0).
     pub warnings: Vec<String>,

@@ -148,8 +148,8 @@ fn no_byte_of_a_damaged_chunk_reaches_the_caller() {
     let store = open(folder.path());
     let tensor = TensorBox::whole("w", Dtype::U8, &[150]);
     let parts = [Part { tensor: tensor.clone(), data: &[7; 150] }];
-    let request = request(1, 1, &parts, &Value::Null);
-    let name = store.save(&request, &SingleRank, &NoFailpoints).unwrap().checkpoint;
+    let request = request(1, 1, Value::Null);
+    let name = store.save(&request, &parts, &SingleRank, &NoFailpoints).unwrap().checkpoint;
     let path = folder.path().join(&name).join("d00/r00000-000.safetensors");
     flip(&path, 4096 + 149);
     let mut data = [0; 150];

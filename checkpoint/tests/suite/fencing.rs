@@ -10,7 +10,7 @@ use crate::support::*;
 fn all_ranks_get_the_same_attempt() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
-    let attempts = on_ranks(3, |peers| store.claim_attempt(4, peers).unwrap());
+    let attempts = on_ranks(3, |peers| store.claim_attempt(4, peers).unwrap().attempt);
     assert_eq!(attempts, [4, 4, 4]);
     assert!(folder.path().join("ATTEMPT-0004").is_file());
 }
@@ -19,9 +19,9 @@ fn all_ranks_get_the_same_attempt() {
 fn a_new_attempt_fences_before_its_first_save() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
-    assert_eq!(store.claim_attempt(1, &SingleRank).unwrap(), 1);
+    assert_eq!(store.claim_attempt(1, &SingleRank).unwrap().attempt, 1);
     save(&store, 2, 10, 1, 1);
-    assert_eq!(store.claim_attempt(2, &SingleRank).unwrap(), 2);
+    assert_eq!(store.claim_attempt(2, &SingleRank).unwrap().attempt, 2);
     for result in on_ranks(2, |peers| {
         save_rank(&store, Plan { step: 20, attempt: 1, keep: 1 }, peers, &NoFailpoints)
     }) {
@@ -38,8 +38,8 @@ fn a_lost_count_of_attempts_continues_after_the_largest() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
     save(&store, 1, 10, 7, 1);
-    assert_eq!(store.claim_attempt(1, &SingleRank).unwrap(), 8);
-    assert_eq!(store.claim_attempt(1, &SingleRank).unwrap(), 9);
+    assert_eq!(store.claim_attempt(1, &SingleRank).unwrap().attempt, 8);
+    assert_eq!(store.claim_attempt(1, &SingleRank).unwrap().attempt, 9);
     assert!(!folder.path().join("ATTEMPT-0008").exists(), "older claims are removed");
     save(&store, 1, 20, 9, 1);
 }
@@ -49,7 +49,8 @@ fn attempts_that_start_together_never_share_a_number() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
     for round in 1..=20 {
-        let mut attempts = on_ranks(4, |_| store.claim_attempt(round, &SingleRank).unwrap());
+        let mut attempts =
+            on_ranks(4, |_| store.claim_attempt(round, &SingleRank).unwrap().attempt);
         attempts.sort_unstable();
         assert!(attempts.windows(2).all(|pair| pair[0] < pair[1]), "{attempts:?}");
         let newest = format!("ATTEMPT-{:04}", attempts[3]);

@@ -15,8 +15,8 @@ fn save_bytes(store: &Store, step: u64, bytes: usize, peers: &dyn Peers) -> Resu
     let data = vec![step as u8; bytes];
     let tensor = TensorBox::whole(&name, checkpoint::Dtype::U8, &[bytes]);
     let parts = [Part { tensor, data: &data }];
-    let request = request(step, 1, &parts, &Value::Null);
-    store.save(&request, peers, &NoFailpoints).map(|report| report.checkpoint)
+    let request = request(step, 1, Value::Null);
+    store.save(&request, &parts, peers, &NoFailpoints).map(|report| report.checkpoint)
 }
 
 /// Fails several times on rank 1 alone; the good one before stays, a later save works.

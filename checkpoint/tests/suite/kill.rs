@@ -62,7 +62,7 @@ fn at_every_failpoint_the_newest_committed_step_survives() {
             let deleted = |listed: &Listed| listed.status == Status::Deleted;
             let halfway = usize::from(failpoint == Failpoint::MidRetention);
             assert_eq!(store.list().unwrap().into_iter().filter(deleted).count(), halfway);
-            assert_eq!(store.claim_attempt(1, &SingleRank).unwrap(), 3);
+            assert_eq!(store.claim_attempt(1, &SingleRank).unwrap().attempt, 3);
             let name = save(&store, 2, 40, 3, 1);
             assert_eq!(names(&store), [name], "{failpoint} on rank {rank}: leftovers are removed");
             assert_eq!(resume(&store, 1).step, 40);

@@ -10,4 +10,5 @@ mod identity;
 mod kill;
 mod retention;
 mod round_trip;
+mod saver;
 mod support;

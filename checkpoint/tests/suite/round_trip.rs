@@ -70,7 +70,7 @@ fn column_boxes_and_replicas_are_put_together() {
         let own: Vec<u8> = (0..6).flat_map(row).collect();
         let replica = Part { tensor: TensorBox::whole("b", Dtype::U8, &[5]), data: b"bytes" };
         let parts = [replica, Part { tensor, data: &own }];
-        store.save(&request(1, 1, &parts, &Value::Null), peers, &NoFailpoints).unwrap();
+        store.save(&request(1, 1, Value::Null), &parts, peers, &NoFailpoints).unwrap();
     });
     let mut data = vec![0; whole.len()];
     let mut bytes = [0; 5];
@@ -125,8 +125,8 @@ fn large_parts_cross_pieces_and_default_chunks() {
     let data: Vec<u8> = (0..bytes).map(|offset: usize| (offset / 7 % 253) as u8).collect();
     let tensor = TensorBox::whole("w", Dtype::F32, &[bytes / 4]);
     let parts = [Part { tensor: tensor.clone(), data: &data }];
-    let request = request(1, 1, &parts, &Value::Null);
-    let report = store.save(&request, &SingleRank, &NoFailpoints).unwrap();
+    let request = request(1, 1, Value::Null);
+    let report = store.save(&request, &parts, &SingleRank, &NoFailpoints).unwrap();
     assert_eq!((report.bytes, report.bytes_total), (bytes as u64, bytes as u64));
     let verified = store.verify(&report.checkpoint).unwrap();
     assert_eq!((verified.files, verified.chunks, verified.bytes), (1, 2, bytes as u64));

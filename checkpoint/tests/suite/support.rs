@@ -6,8 +6,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use checkpoint::{
-    Dtype, Error, Failpoints, Identity, NoFailpoints, Options, Part, PartMut, Peers, PeersError,
-    Restored, RetentionReport, Save, SaveReport, Store, TensorBox,
+    Claim, Dtype, Error, Failpoints, Identity, NoFailpoints, Options, Part, PartMut, Peers,
+    PeersError, Restored, RetentionReport, Save, SaveReport, Store, TensorBox,
 };
 use serde_json::{Value, json};
 
@@ -147,14 +147,10 @@ pub(crate) struct Saved {
     pub(crate) retention: RetentionReport,
 }
 
-/// A request without parent and veto.
-pub(crate) fn request<'a>(
-    step: u64,
-    attempt: u64,
-    parts: &'a [Part<'a>],
-    state: &'a Value,
-) -> Save<'a> {
-    Save { step, attempt, parts, state, parent: None, veto: None }
+/// A request without a parent.
+pub(crate) fn request(step: u64, attempt: u64, state: Value) -> Save {
+    let claim = Claim { attempt, nonce: 1 };
+    Save { step, claim, number: 0, state, parent: None }
 }
 
 /// Saves the model of seed `step` from one rank; rank 0 then applies retention.
@@ -166,7 +162,7 @@ pub(crate) fn save_rank(
 ) -> Result<Saved, Error> {
     let model = model(step);
     let parts = parts(&model, peers.world(), peers.rank());
-    let save = store.save(&request(step, attempt, &parts, &state(step)), peers, failpoints)?;
+    let save = store.save(&request(step, attempt, state(step)), &parts, peers, failpoints)?;
     let mut retention = RetentionReport::default();
     if peers.rank() == 0 {
         retention = store.apply_retention(attempt, keep, failpoints);

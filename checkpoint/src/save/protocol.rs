@@ -1,0 +1,197 @@
+//! The two phases of a save, apart from the gathers between ranks: each rank writes, rank 0
+//! commits.
+
+use serde::{Deserialize, Serialize};
+
+use super::bytes::ByteSource;
+use super::rank_writer::{RankFiles, RankWriter};
+use super::request::Save;
+use crate::agreement::agree;
+use crate::durable::{Published, publish_with, replace};
+use crate::error::{Error, RankFailure, Result};
+use crate::failpoints::{Failpoint, Failpoints};
+use crate::format::FORMAT;
+use crate::format::digest::Digest;
+use crate::format::manifest::{MANIFEST, Manifest, RankEntry};
+use crate::format::name::CheckpointName;
+use crate::format::sealed::seal;
+use crate::peers::Peers;
+use crate::store::Store;
+use crate::tensor::TensorBox;
+
+/// A rank's vote: what it has written, and of what.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Written {
+    name: String,
+    state: Digest,
+    pub(super) files: RankFiles,
+    /// What a newer attempt has written, if there is one (rank 0). Nothing was written then.
+    fenced_by: Option<String>,
+}
+
+/// What rank 0 did to commit.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(super) struct Publication {
+    /// What a newer attempt has written: then nothing is committed.
+    fenced_by: Option<String>,
+    /// What failed after the commit.
+    pub(super) warnings: Vec<String>,
+}
+
+/// One rank of a save.
+pub(super) struct Participant<'a> {
+    pub(super) store: &'a Store,
+    pub(super) request: &'a Save,
+    pub(super) rank: usize,
+    pub(super) failpoints: &'a dyn Failpoints,
+}
+
+impl Participant<'_> {
+    fn name(&self) -> CheckpointName {
+        let Save { step, claim, number, .. } = self.request;
+        CheckpointName {
+            attempt: claim.attempt,
+            step: *step,
+            nonce: claim.nonce.wrapping_add(*number),
+        }
+    }
+
+    /// First phase: writes the boxes of this rank, durably.
+    pub(super) fn write(
+        &self,
+        boxes: &[&TensorBox],
+        source: &mut dyn ByteSource,
+    ) -> Result<Written> {
+        let name = self.name();
+        let mut fenced_by = None;
+        if self.rank == 0 {
+            fenced_by = self.store.newer_attempt(name.attempt)?;
+            if fenced_by.is_none() {
+                self.store.remove_leftovers(name.attempt);
+                self.store.begun().push(name.clone());
+            }
+        }
+        let files = if fenced_by.is_some() {
+            RankFiles::default()
+        } else {
+            RankWriter::new(self.store, &name, self.rank, self.failpoints).write(boxes, source)?
+        };
+        let state = Digest::of(self.request.state.to_string().as_bytes());
+        Ok(Written { name: name.to_string(), state, files, fenced_by })
+    }
+
+    /// The gather after the first phase: what all ranks have written.
+    pub(super) fn vote(&self, own: Result<Written>, peers: &dyn Peers) -> Result<Vec<Written>> {
+        let votes = match agree(peers, own)? {
+            Ok(votes) => votes,
+            Err(abort) => return Err(self.failed(abort.failures)),
+        };
+        if let Some(newer) = &votes[0].fenced_by {
+            return Err(self.fenced(newer));
+        }
+        disagreement(&votes).map_or(Ok(votes), Err)
+    }
+
+    /// Second phase, on rank 0: commits, unless a newer attempt exists.
+    pub(super) fn publish(&self, votes: &[Written]) -> Result<Publication> {
+        self.failpoints.hit(Failpoint::VoteBeforeManifest);
+        let name = self.name();
+        let fenced = |newer| Publication { fenced_by: Some(newer), warnings: Vec::new() };
+        if let Some(newer) = self.store.newer_attempt(name.attempt)? {
+            return Ok(fenced(newer));
+        }
+        let path = self.store.folder(&name).join(MANIFEST);
+        let (text, _) = seal(&self.manifest(votes));
+        let midway = || self.failpoints.hit(Failpoint::MidManifest);
+        if publish_with(&path, &text, midway)? == Published::Taken {
+            return Ok(fenced(name.to_string()));
+        }
+        self.failpoints.hit(Failpoint::ManifestBeforeLatest);
+        let latest = self.write_latest(&name).err().map(|error| error.to_string());
+        Ok(Publication { fenced_by: None, warnings: latest.into_iter().collect() })
+    }
+
+    /// The gather after the second phase: whether the checkpoint is committed, and warnings of
+    /// rank 0.
+    pub(super) fn settle(
+        &self,
+        own: Result<Publication>,
+        peers: &dyn Peers,
+    ) -> Result<Publication> {
+        let mut published = match agree(peers, own)? {
+            Ok(published) => published,
+            Err(abort) => return Err(self.failed(abort.failures)),
+        };
+        match published[0].fenced_by.take() {
+            Some(newer) => Err(self.fenced(&newer)),
+            None => Ok(published.swap_remove(self.rank)),
+        }
+    }
+
+    /// Whether this rank removes what a save that failed has left: rank 0 that of the checkpoint, a
+    /// rank that disagrees its own.
+    pub(super) fn has_to_discard(&self, error: &Error) -> bool {
+        match error {
+            Error::SaveFailed { .. } | Error::Fenced { .. } => self.rank == 0,
+            Error::Disagree { rank, .. } => self.rank == 0 || self.rank == *rank,
+            _ => false,
+        }
+    }
+
+    /// Frees the space of this save.
+    pub(super) fn discard(&self) -> Result<()> {
+        self.store.discard(&self.name())
+    }
+
+    pub(super) fn checkpoint(&self) -> String {
+        self.name().to_string()
+    }
+
+    fn failed(&self, failures: Vec<RankFailure>) -> Error {
+        Error::SaveFailed { step: self.request.step, failures }
+    }
+
+    /// The error of an attempt that a newer one has fenced.
+    fn fenced(&self, newer: &str) -> Error {
+        let attempt = self.request.claim.attempt;
+        Error::Fenced { path: self.store.root().join(newer), attempt, found: newer.to_owned() }
+    }
+
+    fn manifest(&self, votes: &[Written]) -> Manifest {
+        let identity = self.store.identity();
+        let entry =
+            |vote: &Written| RankEntry { index: vote.files.index.clone(), bytes: vote.files.bytes };
+        Manifest {
+            format: FORMAT,
+            run: identity.run.clone(),
+            workload: identity.workload.clone(),
+            checkpoint: self.name().to_string(),
+            step: self.request.step,
+            attempt: self.request.claim.attempt,
+            parent: self.request.parent.clone(),
+            software: env!("CARGO_PKG_VERSION").to_owned(),
+            world: votes.len(),
+            ranks_per_folder: self.store.options().ranks_per_folder,
+            bytes: votes.iter().map(|vote| vote.files.bytes).sum(),
+            ranks: votes.iter().map(entry).collect(),
+            state: self.request.state.clone(),
+        }
+    }
+
+    fn write_latest(&self, name: &CheckpointName) -> Result<()> {
+        Ok(replace(&self.store.root().join("LATEST"), format!("{name}\n").as_bytes())?)
+    }
+}
+
+/// The first difference between ranks that should save the same thing.
+fn disagreement(votes: &[Written]) -> Option<Error> {
+    let first = &votes[0];
+    votes.iter().enumerate().find_map(|(rank, other)| {
+        let differs = |what, first: &str, other: &str| {
+            let (first, other) = (first.to_owned(), other.to_owned());
+            (first != other).then_some(Error::Disagree { what, first, rank, other })
+        };
+        differs("checkpoint", &first.name, &other.name)
+            .or_else(|| differs("state", &first.state.0, &other.state.0))
+    })
+}

@@ -1,0 +1,374 @@
+//! Saves that run while training goes on: one at a time, in two phases that each end with a small
+//! gather when all ranks are ready for it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use super::protocol::{Participant, Publication, Written};
+use super::rank_writer;
+use super::request::{Save, SaveReport};
+use super::snapshot::{Frozen, Snapshot};
+use super::staging::Staging;
+use crate::error::{Error, Result};
+use crate::failpoints::Failpoints;
+use crate::peers::Peers;
+use crate::store::Store;
+use crate::tensor::TensorBox;
+
+/// How often a rank that waits for its own threads looks whether they have ended.
+const POLL: Duration = Duration::from_millis(1);
+
+/// What a rank checks before it votes for a checkpoint, on the thread that writes: the reason why
+/// it must not be committed, if there is one.
+pub type Veto = Box<dyn FnOnce() -> std::result::Result<(), String> + Send>;
+
+/// Failpoints that the threads of a save reach.
+pub type SharedFailpoints = Box<dyn Failpoints + Send + Sync>;
+
+/// Work that follows a save, which the next one waits for before it writes.
+pub type Afterwards = Box<dyn FnOnce() + Send>;
+
+/// Saves the state of one rank in the background.
+///
+/// Every rank calls [`Saver::start`] after the same step. Then ranks tell each other by any means
+/// whether they are [ready](Saver::is_ready), and when all are, every rank calls
+/// [`Saver::advance`]; and so on until that returns how the save went.
+#[derive(Debug)]
+pub struct Saver {
+    files: Arc<Files>,
+    /// How long a phase may take.
+    timeout: Duration,
+    /// `None` while a save uses it.
+    staging: Option<Staging>,
+    in_flight: Option<InFlight>,
+    /// The writer of an earlier save that has not ended in time. It has the staging memory.
+    late: Option<JoinHandle<WriterEnd>>,
+    /// What follows the last save.
+    afterwards: Option<JoinHandle<()>>,
+}
+
+/// What the threads of all saves of a rank share.
+#[derive(Debug)]
+struct Files {
+    store: Arc<Store>,
+    boxes: Vec<TensorBox>,
+    /// The order in which boxes are written.
+    order: Vec<usize>,
+    rank: usize,
+}
+
+/// A save, as its threads see it.
+struct Job {
+    files: Arc<Files>,
+    request: Save,
+    failpoints: SharedFailpoints,
+}
+
+#[derive(Debug)]
+struct InFlight {
+    job: Arc<Job>,
+    snapshot: Snapshot,
+    started: Instant,
+    /// When its phase must have ended.
+    deadline: Instant,
+    phase: Phase,
+}
+
+#[derive(Debug)]
+enum Phase {
+    /// Each rank writes; one that could not begin has the reason.
+    Writing(Result<JoinHandle<WriterEnd>>),
+    /// All ranks have written, rank 0 commits.
+    Publishing { publisher: Option<Result<JoinHandle<Result<Publication>>>>, written: AllWritten },
+}
+
+/// What this rank knows of a save that all ranks have written.
+#[derive(Debug, Clone, Copy)]
+struct AllWritten {
+    bytes: u64,
+    bytes_total: u64,
+    took: Duration,
+}
+
+/// What a writer leaves.
+#[derive(Debug)]
+struct WriterEnd {
+    staging: Staging,
+    written: Result<Written>,
+    took: Duration,
+}
+
+impl Saver {
+    /// For a rank that saves these boxes each time. `timeout` limits each phase of a save.
+    ///
+    /// # Panics
+    /// When a box lies outside its tensor.
+    pub fn new(
+        store: Arc<Store>,
+        rank: usize,
+        boxes: Vec<TensorBox>,
+        staging: Staging,
+        timeout: Duration,
+    ) -> Self {
+        boxes.iter().for_each(|tensor| tensor.assert_valid(tensor.size_bytes()));
+        let order = rank_writer::order(boxes.iter());
+        Self {
+            files: Arc::new(Files { store, boxes, order, rank }),
+            timeout,
+            staging: Some(staging),
+            in_flight: None,
+            late: None,
+            afterwards: None,
+        }
+    }
+
+    /// Step of the save in flight.
+    pub fn step_in_flight(&self) -> Option<u64> {
+        self.in_flight.as_ref().map(|save| save.job.request.step)
+    }
+
+    /// Starts a save. The state may change when the snapshot has ended.
+    ///
+    /// # Panics
+    /// When a save is in flight.
+    pub fn start(
+        &mut self,
+        request: Save,
+        state: Box<dyn Frozen>,
+        veto: Veto,
+        failpoints: SharedFailpoints,
+    ) -> Snapshot {
+        assert!(self.in_flight.is_none(), "one save at a time");
+        let job = Arc::new(Job { files: Arc::clone(&self.files), request, failpoints });
+        let snapshot = Snapshot::new();
+        let started = Instant::now();
+        let writer = self.staging().and_then(|staging| {
+            let job = Arc::clone(&job);
+            let snapshot = snapshot.clone();
+            let before = self.afterwards.take();
+            spawn("writer", move || {
+                before.map(JoinHandle::join);
+                job.write(state, veto, &snapshot, staging)
+            })
+        });
+        if writer.is_err() {
+            snapshot.end();
+        }
+        let deadline = started + self.timeout;
+        let phase = Phase::Writing(writer);
+        let save = InFlight { job, snapshot: snapshot.clone(), started, deadline, phase };
+        self.in_flight = Some(save);
+        snapshot
+    }
+
+    /// Whether this rank can [advance](Self::advance): its part of the phase has ended, or is late,
+    /// or no save is in flight.
+    pub fn is_ready(&self) -> bool {
+        self.in_flight.as_ref().is_none_or(|save| {
+            let has_ended = match &save.phase {
+                Phase::Writing(writer) => writer.as_ref().map_or(true, JoinHandle::is_finished),
+                Phase::Publishing { publisher, .. } => publisher.as_ref().is_none_or(|publisher| {
+                    publisher.as_ref().map_or(true, JoinHandle::is_finished)
+                }),
+            };
+            has_ended || Instant::now() >= save.deadline
+        })
+    }
+
+    /// Ends a phase on all ranks, with one gather. Returns how the save went when it has ended.
+    /// Collective, for all ranks when all are [ready](Self::is_ready).
+    ///
+    /// # Errors
+    /// As [`Store::save`]. After [`Error::SaveFailed`] another save can be started.
+    pub fn advance(&mut self, peers: &dyn Peers) -> Result<Option<SaveReport>> {
+        let Some(save) = self.in_flight.take() else { return Ok(None) };
+        let job = Arc::clone(&save.job);
+        let participant = job.participant();
+        let advanced = match save.phase {
+            Phase::Writing(writer) => {
+                let (own, took) = self.writer_end(writer, &save.snapshot);
+                participant.vote(own, peers).map(|votes| {
+                    self.start_publishing(votes, took, save.job, save.started, save.snapshot);
+                    None
+                })
+            }
+            Phase::Publishing { publisher, written } => {
+                let own = self.publisher_end(publisher);
+                participant.settle(own, peers).map(|publication| {
+                    Some(SaveReport {
+                        checkpoint: participant.checkpoint(),
+                        step: job.request.step,
+                        bytes: written.bytes,
+                        bytes_total: written.bytes_total,
+                        write: written.took,
+                        commit: save.started.elapsed(),
+                        warnings: publication.warnings,
+                    })
+                })
+            }
+        };
+        advanced.inspect_err(|error| self.discard(error, &job))
+    }
+
+    /// Waits until the save in flight has ended, if there is one, and returns how it went.
+    /// Collective.
+    ///
+    /// # Errors
+    /// As [`Self::advance`].
+    pub fn finish(&mut self, peers: &dyn Peers) -> Result<Option<SaveReport>> {
+        while self.in_flight.is_some() {
+            while !self.is_ready() {
+                thread::sleep(POLL);
+            }
+            if let Some(report) = self.advance(peers)? {
+                return Ok(Some(report));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Runs something in the background. The next save waits for it before it writes.
+    pub fn then(&mut self, work: Afterwards) {
+        let before = self.afterwards.take();
+        let thread = spawn("afterwards", move || {
+            before.map(JoinHandle::join);
+            work();
+        });
+        self.afterwards = thread.ok();
+    }
+
+    /// Waits for what follows the last save.
+    pub fn finish_afterwards(&mut self) {
+        self.afterwards.take().map(JoinHandle::join);
+    }
+
+    /// Lets what follows the last save go on without waiting for it.
+    pub fn detach_afterwards(&mut self) {
+        self.afterwards = None;
+    }
+
+    /// The staging memory, unless an earlier writer still has it.
+    fn staging(&mut self) -> Result<Staging> {
+        if self.late.as_ref().is_some_and(JoinHandle::is_finished) {
+            let late = self.late.take().and_then(|writer| writer.join().ok());
+            self.staging = late.map(|end| end.staging);
+        }
+        let timeout = self.timeout;
+        self.staging.take().ok_or(Error::Late { what: "an earlier save's writer", timeout })
+    }
+
+    /// What this rank's writer has done, and how long it took. A late one is left alone.
+    fn writer_end(
+        &mut self,
+        writer: Result<JoinHandle<WriterEnd>>,
+        snapshot: &Snapshot,
+    ) -> (Result<Written>, Duration) {
+        let writer = match writer {
+            Ok(writer) if writer.is_finished() => writer,
+            Ok(writer) => {
+                snapshot.abort();
+                self.late = Some(writer);
+                let error = Error::Late { what: "this rank's writer", timeout: self.timeout };
+                return (Err(error), self.timeout);
+            }
+            Err(error) => return (Err(error), Duration::ZERO),
+        };
+        let end = writer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        self.staging = Some(end.staging);
+        (end.written, end.took)
+    }
+
+    fn start_publishing(
+        &mut self,
+        votes: Vec<Written>,
+        took: Duration,
+        job: Arc<Job>,
+        started: Instant,
+        snapshot: Snapshot,
+    ) {
+        let rank = self.files.rank;
+        let written = AllWritten {
+            bytes: votes[rank].files.bytes,
+            bytes_total: votes.iter().map(|vote| vote.files.bytes).sum(),
+            took,
+        };
+        let publishes = Arc::clone(&job);
+        let publish = move || publishes.participant().publish(&votes);
+        let publisher = (rank == 0).then(|| spawn("publisher", publish));
+        let phase = Phase::Publishing { publisher, written };
+        let deadline = Instant::now() + self.timeout;
+        self.in_flight = Some(InFlight { job, snapshot, started, deadline, phase });
+    }
+
+    /// What this rank's publisher has done. A late one may still commit: nothing of its save is
+    /// removed before it has ended.
+    fn publisher_end(
+        &mut self,
+        publisher: Option<Result<JoinHandle<Result<Publication>>>>,
+    ) -> Result<Publication> {
+        let Some(publisher) = publisher else { return Ok(Publication::default()) };
+        let publisher = publisher?;
+        if publisher.is_finished() {
+            return publisher.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        }
+        self.then(Box::new(move || drop(publisher.join())));
+        Err(Error::Late { what: "the manifest", timeout: self.timeout })
+    }
+
+    /// Frees the space of a save that failed on all ranks, in the background: what stays is removed
+    /// before the next save.
+    fn discard(&mut self, error: &Error, job: &Arc<Job>) {
+        if job.participant().has_to_discard(error) {
+            let job = Arc::clone(job);
+            self.then(Box::new(move || drop(job.participant().discard())));
+        }
+    }
+}
+
+impl Job {
+    fn participant(&self) -> Participant<'_> {
+        let Self { files, request, failpoints } = self;
+        let Files { store, rank, .. } = &**files;
+        Participant { store, request, rank: *rank, failpoints: &**failpoints }
+    }
+
+    /// Copies the state and writes the copy at the same time.
+    fn write(
+        &self,
+        state: Box<dyn Frozen>,
+        veto: Veto,
+        snapshot: &Snapshot,
+        mut staging: Staging,
+    ) -> WriterEnd {
+        let Files { boxes, order, .. } = &*self.files;
+        let started = Instant::now();
+        let (copier, mut staged) = staging.ring();
+        let written = thread::scope(|scope| {
+            let copy = move || snapshot.copy(state, order, copier);
+            let copying = thread::Builder::new().name("snapshot".to_owned());
+            copying.spawn_scoped(scope, copy).map_err(Error::Thread)?;
+            let boxes: Vec<_> = order.iter().map(|&index| &boxes[index]).collect();
+            veto().map_err(Error::Vetoed)?;
+            self.participant().write(&boxes, &mut staged)
+        });
+        snapshot.abort(); // nothing reads the rest of it after a failure
+        staged.recycle();
+        WriterEnd { staging, written, took: started.elapsed() }
+    }
+}
+
+impl fmt::Debug for Job {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { files, request, .. } = self;
+        f.debug_struct("Job").field("files", files).field("request", request).finish()
+    }
+}
+
+fn spawn<T: Send + 'static>(
+    name: &str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<JoinHandle<T>> {
+    thread::Builder::new().name(name.to_owned()).spawn(work).map_err(Error::Thread)
+}
