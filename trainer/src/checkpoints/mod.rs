@@ -1,39 +1,57 @@
 //! When a run saves checkpoints, and how it handles a failed save.
 
-mod retention;
 pub(crate) mod state_map;
 
-use std::sync::Arc;
-use std::time::Instant;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
-use checkpoint::{Save, Store};
+use checkpoint::{Claim, Save, SaveReport, Saver, SharedFailpoints, Store, Veto};
 use serde_json::json;
 
 use crate::config::{CheckpointConfig, Interval};
 use crate::failure::{ExitCode, Failure, Outcome};
 use crate::ranks::Ranks;
 use crate::record::{Anomaly, CheckpointSaved};
-use crate::step::Trainer;
-use retention::Retention;
+use crate::step::{SavedRange, Trainer};
 
 /// Saves and resumes one attempt.
 #[derive(Debug)]
 pub(crate) struct Checkpointer {
     store: Arc<Store>,
     config: CheckpointConfig,
-    attempt: u64,
-    retention: Retention,
+    claim: Claim,
+    saver: Option<Saver>,
+    /// Where the saved boxes are in the state.
+    ranges: Arc<[SavedRange]>,
+    /// Saves that were started.
+    started: u32,
     last_save: Instant,
+    /// For how long the save in flight has stopped training.
+    stall: Duration,
     /// Name of the checkpoint that the state was restored from or last saved as.
     parent: Option<String>,
     committed_step: Option<u64>,
     saves: Vec<CheckpointSaved>,
+    /// Saves that were due while another was in flight.
+    skipped: usize,
     anomalies: Vec<Anomaly>,
+    /// Warnings of the thread that removes old checkpoints.
+    retention_warnings: Arc<Mutex<Vec<String>>>,
+}
+
+/// How a save went that has ended.
+#[derive(Debug)]
+pub(crate) enum Ended {
+    /// It is committed.
+    Committed(u64),
+    /// It is not, although no rank was lost.
+    NotSaved(NotSaved),
 }
 
 /// Why a checkpoint was not committed although no rank was lost.
 #[derive(Debug)]
-struct NotSaved {
+pub(crate) struct NotSaved {
+    step: u64,
     /// The first rank that failed.
     rank: Option<usize>,
     reason: String,
@@ -48,23 +66,33 @@ impl Checkpointer {
         ranks: Ranks<'_>,
     ) -> Outcome<Self> {
         let ranks = ranks.with_timeout(config.deadline);
-        let attempt = store.claim_attempt(attempt.into(), &ranks)?;
+        let claim = store.claim_attempt(attempt.into(), &ranks)?;
         Ok(Self {
             store: Arc::new(store),
             config,
-            attempt,
-            retention: Retention::default(),
+            claim,
+            saver: None,
+            ranges: Arc::default(),
+            started: 0,
             last_save: Instant::now(),
+            stall: Duration::ZERO,
             parent: None,
             committed_step: None,
             saves: Vec::new(),
+            skipped: 0,
             anomalies: Vec::new(),
+            retention_warnings: Arc::default(),
         })
     }
 
     /// Number of the attempt: the requested one, or a larger one if that was claimed before.
     pub(crate) fn attempt(&self) -> u32 {
-        self.attempt as u32
+        self.claim.attempt as u32
+    }
+
+    /// The configuration.
+    pub(crate) fn settings(&self) -> &CheckpointConfig {
+        &self.config
     }
 
     /// Newest step known to be committed.
@@ -102,6 +130,16 @@ impl Checkpointer {
         Ok(Some(restored.step))
     }
 
+    /// Takes the staging memory of a trainer whose state is complete.
+    pub(crate) fn attach(&mut self, trainer: &mut Trainer<'_>) {
+        let saved = state_map::saved(&trainer.saved_layout());
+        self.ranges = saved.ranges.into();
+        let staging = trainer.take_staging().expect("attached once");
+        let store = Arc::clone(&self.store);
+        let rank = trainer.ranks().rank();
+        self.saver = Some(Saver::new(store, rank, saved.boxes, staging, self.config.deadline));
+    }
+
     /// Whether this rank requests a save after this step, counted from 1.
     pub(crate) fn is_due(&self, step: u64, rank: usize) -> bool {
         match self.config.every {
@@ -116,26 +154,41 @@ impl Checkpointer {
         self.config.at_end && self.committed_step != Some(step)
     }
 
-    /// Starts removing old checkpoints in the background, on rank 0. Call it after a save, and when
-    /// a run resumes, because an attempt that was stopped on request leaves old ones.
+    /// Starts removing old checkpoints in the background, on rank 0; the next save waits for it
+    /// before it writes. Call it after a save, and when a run resumes, because an attempt that was
+    /// stopped on request leaves old ones.
     pub(crate) fn start_retention(&mut self, trainer: &Trainer<'_>) {
-        if trainer.ranks().rank() == 0 {
-            let keep = self.config.keep;
-            self.retention.start(&self.store, self.attempt, keep, trainer.injector());
+        if trainer.ranks().rank() != 0 {
+            return;
         }
+        let store = Arc::clone(&self.store);
+        let (attempt, keep) = (self.claim.attempt, self.config.keep);
+        let injector = trainer.injector().clone();
+        let warnings = Arc::clone(&self.retention_warnings);
+        self.saver().then(Box::new(move || {
+            let report = store.apply_retention(attempt, keep, &injector);
+            warnings.lock().unwrap_or_else(PoisonError::into_inner).extend(report.warnings);
+        }));
     }
 
-    /// Waits until old checkpoints have been removed. Call it before the next save, and at the end.
+    /// Waits until old checkpoints have been removed.
     pub(crate) fn finish_retention(&mut self) {
-        for text in self.retention.finish() {
-            self.warn(self.committed_step, text);
-        }
+        self.saver().finish_afterwards();
+        self.report_retention();
     }
 
     /// Stops removing old checkpoints, without waiting for a removal in progress.
     pub(crate) fn stop_retention(&mut self) {
         self.store.stop_retention();
-        self.retention.detach();
+        self.saver().detach_afterwards();
+    }
+
+    fn report_retention(&mut self) {
+        let warnings = Arc::clone(&self.retention_warnings);
+        let mut warnings = warnings.lock().unwrap_or_else(PoisonError::into_inner);
+        for text in warnings.drain(..) {
+            self.warn(self.committed_step, text);
+        }
     }
 
     /// Logs a warning and keeps it for the record.
@@ -148,84 +201,113 @@ impl Checkpointer {
         self.anomalies.push(Anomaly { step, rank, text });
     }
 
-    /// Saves after a step and returns whether the checkpoint was committed; if not, it logs a
-    /// warning, which says whether training `continues`. Training has been stopped since
-    /// `stall_start`. A `veto` is the reason why this rank must not save; with one, no rank does.
-    pub(crate) fn save(
-        &mut self,
-        trainer: &Trainer<'_>,
-        stall_start: Instant,
-        veto: Option<&str>,
-        continues: bool,
-    ) -> Outcome<bool> {
+    /// Whether a save is in flight: on all ranks alike.
+    pub(crate) fn is_saving(&self) -> bool {
+        self.saver.as_ref().is_some_and(|saver| saver.step_in_flight().is_some())
+    }
+
+    /// Whether this rank can go on with the save in flight, or none is in flight.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.saver.as_ref().is_none_or(Saver::is_ready)
+    }
+
+    /// Starts a save of the state after a step, unless one is in flight: then this one is skipped.
+    /// With a veto no rank saves.
+    pub(crate) fn start(&mut self, trainer: &mut Trainer<'_>, veto: Veto) -> Outcome<bool> {
+        let stall_start = Instant::now();
         let step = trainer.completed_steps();
-        match self.try_save(trainer, stall_start, veto)? {
-            Ok(()) => Ok(true),
-            Err(NotSaved { rank, reason }) => {
-                let then = if continues { "training continues" } else { "and training has ended" };
-                let text = format!("not saved, {then}: {reason}");
-                self.warn_of_rank(Some(step), rank, text);
-                Ok(false)
-            }
+        if let Some(earlier) = self.saver().step_in_flight() {
+            self.skipped += 1;
+            let text = format!("skipped: the save of step {earlier} is still in progress");
+            self.warn(Some(step), text);
+            return Ok(false);
         }
-    }
-
-    /// Saves at the end of an attempt, where a failed save is an error; `end` is why the attempt
-    /// ends.
-    pub(crate) fn save_at_end(
-        &mut self,
-        trainer: &Trainer<'_>,
-        stall_start: Instant,
-        veto: Option<&str>,
-        end: &str,
-    ) -> Outcome<()> {
-        let step = trainer.completed_steps();
-        self.try_save(trainer, stall_start, veto)?.map_err(|NotSaved { rank, reason }| {
-            let text = format!("{end}, but step {step} could not be saved: {reason}");
-            self.anomalies.push(Anomaly { step: Some(step), rank, text: text.clone() });
-            let failure = Failure::new(ExitCode::Checkpoint, anyhow::anyhow!(text)).at_step(step);
-            Failure { rank, ..failure }
-        })
-    }
-
-    fn try_save(
-        &mut self,
-        trainer: &Trainer<'_>,
-        stall_start: Instant,
-        veto: Option<&str>,
-    ) -> Outcome<Result<(), NotSaved>> {
-        let step = trainer.completed_steps();
-        self.finish_retention();
-        let ranks = trainer.ranks().with_timeout(self.config.deadline);
-        let state = trainer.state_on_host()?;
-        let parts = state_map::saved(&state);
+        self.report_retention();
         let request = Save {
             step,
-            attempt: self.attempt,
-            parts: &parts,
-            state: &json!(trainer.progress()),
-            parent: self.parent.as_deref(),
-            veto,
+            claim: self.claim,
+            number: self.started,
+            state: json!(trainer.progress()),
+            parent: self.parent.clone(),
         };
-        let saved = self.store.save(&request, &ranks, trainer.injector());
+        self.started += 1;
+        let failpoints: SharedFailpoints = Box::new(trainer.injector().clone());
+        let saver = self.saver.as_mut().expect("attached");
+        let copy = |state| saver.start(request, state, veto, failpoints);
+        trainer.lend_state(Arc::clone(&self.ranges), copy)?;
         self.last_save = Instant::now();
-        let report = match saved {
-            Ok(report) => report,
+        self.stall = stall_start.elapsed();
+        Ok(true)
+    }
+
+    /// Goes on with the save in flight, and returns how it went if it has ended. Collective; for
+    /// when all ranks are ready.
+    pub(crate) fn advance(&mut self, trainer: &mut Trainer<'_>) -> Outcome<Option<Ended>> {
+        let Some(step) = self.saver().step_in_flight() else { return Ok(None) };
+        let stall_start = Instant::now();
+        let ranks = trainer.ranks();
+        let advanced = self.saver().advance(&ranks);
+        self.stall += stall_start.elapsed();
+        self.ended(step, advanced, trainer)
+    }
+
+    /// Waits for the save in flight, and returns how it went. Collective.
+    pub(crate) fn finish(&mut self, trainer: &mut Trainer<'_>) -> Outcome<Option<Ended>> {
+        let Some(step) = self.saver().step_in_flight() else { return Ok(None) };
+        let stall_start = Instant::now();
+        // Another rank's writer may take as long as it may.
+        let ranks = trainer.ranks().with_timeout(2 * self.config.deadline);
+        let finished = self.saver().finish(&ranks);
+        self.stall += stall_start.elapsed();
+        self.ended(step, finished, trainer)
+    }
+
+    fn ended(
+        &mut self,
+        step: u64,
+        report: Result<Option<SaveReport>, checkpoint::Error>,
+        trainer: &mut Trainer<'_>,
+    ) -> Outcome<Option<Ended>> {
+        let report = match report {
+            Ok(None) => return Ok(None),
+            Ok(Some(report)) => report,
             Err(error @ checkpoint::Error::SaveFailed { .. }) => {
-                return Ok(Err(NotSaved { rank: error.rank(), reason: error.to_string() }));
+                let (rank, reason) = (error.rank(), error.to_string());
+                return Ok(Some(Ended::NotSaved(NotSaved { step, rank, reason })));
             }
             Err(error) => return Err(error.into()),
         };
+        self.stall += trainer.take_checkpoint_wait();
         self.committed_step = Some(step);
         self.parent = Some(report.checkpoint);
         self.saves.push(CheckpointSaved {
             step,
             bytes: report.bytes_total,
-            save_ns: (report.write + report.vote + report.commit).as_nanos() as u64,
-            stall_ns: stall_start.elapsed().as_nanos() as u64,
+            save_ns: report.commit.as_nanos() as u64,
+            stall_ns: self.stall.as_nanos() as u64,
         });
         report.warnings.into_iter().for_each(|text| self.warn(Some(step), text));
         self.start_retention(trainer);
-        Ok(Ok(()))
+        Ok(Some(Ended::Committed(step)))
+    }
+
+    /// Warns that a save failed; whether training `continues`.
+    pub(crate) fn warn_not_saved(&mut self, failed: NotSaved, continues: bool) {
+        let NotSaved { step, rank, reason } = failed;
+        let then = if continues { "training continues" } else { "and training has ended" };
+        self.warn_of_rank(Some(step), rank, format!("not saved, {then}: {reason}"));
+    }
+
+    /// The error of a save that failed at the end of an attempt; `end` is why the attempt ends.
+    pub(crate) fn not_saved_at_end(&mut self, failed: NotSaved, end: &str) -> Failure {
+        let NotSaved { step, rank, reason } = failed;
+        let text = format!("{end}, but step {step} could not be saved: {reason}");
+        self.anomalies.push(Anomaly { step: Some(step), rank, text: text.clone() });
+        let failure = Failure::new(ExitCode::Checkpoint, anyhow::anyhow!(text)).at_step(step);
+        Failure { rank, ..failure }
+    }
+
+    fn saver(&mut self) -> &mut Saver {
+        self.saver.as_mut().expect("attached before training")
     }
 }

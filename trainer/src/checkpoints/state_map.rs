@@ -1,9 +1,9 @@
 //! Maps the flat buffers of training to the named tensors of a checkpoint.
 
-use checkpoint::{Dtype, Part, PartMut, TensorBox};
+use checkpoint::{Dtype, PartMut, TensorBox};
 use models::Layout;
 
-use crate::step::{Piece, StateBuffers, StateBuffersMut, WEIGHTS};
+use crate::step::{Piece, SavedLayout, SavedRange, StateBuffersMut, WEIGHTS};
 
 /// Name of a buffer's tensor in a checkpoint.
 fn name_in_checkpoint(prefix: &str, tensor: &str) -> String {
@@ -15,20 +15,29 @@ pub(crate) fn weight_in_checkpoint(tensor: &str) -> String {
     name_in_checkpoint(WEIGHTS, tensor)
 }
 
+/// What this rank saves.
+#[derive(Debug, Default)]
+pub(crate) struct Saved {
+    pub(crate) boxes: Vec<TensorBox>,
+    /// Where each box is.
+    pub(crate) ranges: Vec<SavedRange>,
+}
+
 /// What this rank saves: its part of every bucket, so that each element is written by one rank.
-pub(crate) fn saved<'state>(state: &'state StateBuffers<'_>) -> Vec<Part<'state>> {
-    let mut parts = Vec::new();
-    for buffer in &state.buffers {
+pub(crate) fn saved(state: &SavedLayout<'_>) -> Saved {
+    let mut saved = Saved::default();
+    for (number, buffer) in state.buffers.iter().enumerate() {
         for piece in state.shard.saved() {
-            let mut data = &buffer.elements[buffer.order.of(&piece)];
+            let mut start = buffer.order.of(&piece).start;
             for tensor in boxes(buffer.prefix, state.layout, &piece) {
-                let (own, rest) = data.split_at(tensor.elements());
-                parts.push(Part { tensor, data: bytemuck::cast_slice(own) });
-                data = rest;
+                let elements = start..start + tensor.elements();
+                start = elements.end;
+                saved.boxes.push(tensor);
+                saved.ranges.push(SavedRange { buffer: number, elements });
             }
         }
     }
-    parts
+    saved
 }
 
 /// The state that this rank holds, to be filled from a checkpoint of any world size.

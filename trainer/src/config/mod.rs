@@ -158,6 +158,12 @@ pub struct CheckpointConfig {
     pub at_end: bool,
     /// How many committed checkpoints to keep.
     pub keep: usize,
+    /// Whether training goes on while a checkpoint is written.
+    pub background: bool,
+    /// Memory per rank that the state is copied to before it is written. All of the state that a
+    /// rank saves by default, so that no step waits for storage.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub staging_bytes: Option<u64>,
     /// Longest time that ranks wait for the slowest writer or reader, of checkpoints and at the
     /// start of the run's folder; the run ends with an error after it.
     #[serde(with = "duration")]
@@ -166,7 +172,14 @@ pub struct CheckpointConfig {
 
 impl Default for CheckpointConfig {
     fn default() -> Self {
-        Self { every: Interval::Never, at_end: true, keep: 2, deadline: Duration::from_secs(600) }
+        Self {
+            every: Interval::Never,
+            at_end: true,
+            keep: 2,
+            background: true,
+            staging_bytes: None,
+            deadline: Duration::from_secs(600),
+        }
     }
 }
 

@@ -1,14 +1,12 @@
 //! One attempt of a run: the loop over steps, from the restored state to the last step, a stop, or
 //! a failure.
 
-use std::time::Instant;
-
 use launch::signals::SignalFlags;
 
 use super::recorder::Recorder;
 use super::stop::{StopConditions, StopReason};
 use super::transports::TransportProbe;
-use crate::checkpoints::Checkpointer;
+use crate::checkpoints::{Checkpointer, Ended};
 use crate::failure::Outcome;
 use crate::record::StepSample;
 use crate::step::{Evaluation, Requests, StepOutcome, Trainer};
@@ -60,28 +58,21 @@ struct Stepped {
     evaluation_loss: Option<f64>,
 }
 
-/// The start of a save.
-struct SaveStart {
-    /// When training stopped for it.
-    stall_start: Instant,
-    /// Why this rank must not save, if so.
-    veto: Option<String>,
-}
-
 impl RunningAttempt<'_, '_> {
     /// Trains until there is a reason to stop, and saves a checkpoint if the end requires one.
     pub(super) fn run(&mut self) -> Outcome<StopReason> {
         let reason = self.steps();
         self.report_untimed();
         let reason = reason?;
+        if reason == StopReason::Requested {
+            // The stop must not wait for a removal; old checkpoints are removed when the run
+            // resumes.
+            self.checkpointer.stop_retention();
+        }
+        self.finish_save(false)?;
         let is_due = self.checkpointer.is_due_at_end(self.trainer.completed_steps());
         let saved = match reason {
-            StopReason::Requested => {
-                // The stop must not wait for a removal; old checkpoints are removed when the run
-                // resumes.
-                self.checkpointer.stop_retention();
-                self.save_at_end("a stop was requested")
-            }
+            StopReason::Requested => self.save_at_end("a stop was requested"),
             StopReason::TargetLoss if is_due => self.save_at_end("the target loss is reached"),
             StopReason::LastStep if is_due => self.save_at_end("the last step is done"),
             StopReason::TargetLoss | StopReason::LastStep => Ok(()),
@@ -116,6 +107,9 @@ impl RunningAttempt<'_, '_> {
         let stepped = self.timed_step(step)?;
         let end = self.end_after(step, &stepped);
         let requests = stepped.outcome.requests;
+        if requests.save_is_ready && self.checkpointer.is_saving() {
+            self.advance_save()?;
+        }
         // A stop on request saves at its end.
         if requests.save && end != Some(StopReason::Requested) {
             self.save(end)?;
@@ -245,41 +239,74 @@ impl RunningAttempt<'_, '_> {
         let is_due = self.checkpointer.is_due(step, self.trainer.ranks().rank());
         // Always taken: a save that is due anyway satisfies the request.
         let is_requested = self.signals.take_checkpoint_request();
-        Requests { save: is_due || is_requested, stop: self.signals.stop_requested() }
+        Requests {
+            save: is_due || is_requested,
+            stop: self.signals.stop_requested(),
+            save_is_ready: self.checkpointer.is_ready(),
+        }
     }
 
-    /// Saves because it is due or requested; its time is in the next step. `end` is why training
-    /// ends with this step, if it does.
+    /// Starts a save because it is due or requested, and waits for it where training would not go
+    /// on meanwhile. `end` is why training ends with this step, if it does.
     fn save(&mut self, end: Option<StopReason>) -> Outcome<()> {
-        let step = self.trainer.completed_steps();
-        let SaveStart { stall_start, veto } = self.prepare_save()?;
-        let continues = end.is_none();
-        let saved = self.checkpointer.save(self.trainer, stall_start, veto.as_deref(), continues);
-        if saved.map_err(|failure| failure.at_step(step))? {
-            self.record_commit(step);
+        if !self.start_save()? {
+            return Ok(());
         }
-        Ok(())
+        let is_in_background = self.checkpointer.settings().background && end.is_none();
+        if is_in_background { Ok(()) } else { self.finish_save(end.is_none()) }
     }
 
     /// Saves at the end of the attempt, where a failed save is an error.
     fn save_at_end(&mut self, end: &str) -> Outcome<()> {
         let step = self.trainer.completed_steps();
-        let SaveStart { stall_start, veto } = self.prepare_save()?;
-        let saved = self.checkpointer.save_at_end(self.trainer, stall_start, veto.as_deref(), end);
-        saved.map_err(|failure| failure.at_step(step))?;
-        self.record_commit(step);
+        self.start_save()?;
+        let ended = self.checkpointer.finish(self.trainer);
+        match ended.map_err(|failure| failure.at_step(step))? {
+            Some(Ended::NotSaved(failed)) => Err(self.checkpointer.not_saved_at_end(failed, end)),
+            Some(Ended::Committed(step)) => {
+                self.record_commit(step);
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Starts a save; its time is in the next step. The recorded steps are made durable before the
+    /// ranks vote, so that a committed checkpoint never has more steps than the files.
+    fn start_save(&mut self) -> Outcome<bool> {
+        let step = self.trainer.completed_steps();
+        self.report_untimed();
+        self.trainer.clock().enter(Phase::Checkpoint);
+        let veto = Box::new(self.telemetry.sync());
+        let started = self.checkpointer.start(self.trainer, veto);
+        started.map_err(|failure| failure.at_step(step))
+    }
+
+    /// Goes on with the save in flight.
+    fn advance_save(&mut self) -> Outcome<()> {
+        self.trainer.clock().enter(Phase::Checkpoint);
+        let ended = self.checkpointer.advance(self.trainer)?;
+        self.end_save(ended, true);
         Ok(())
     }
 
-    /// Makes the recorded steps durable first, so that a committed checkpoint never has more steps
-    /// than the files. If that fails, this rank vetoes the save.
-    fn prepare_save(&mut self) -> Outcome<SaveStart> {
-        let step = self.trainer.completed_steps();
-        self.trainer.synchronize_weights().map_err(|failure| failure.at_step(step))?;
-        self.report_untimed();
+    /// Waits for the save in flight, if there is one; whether training `continues` after it.
+    fn finish_save(&mut self, continues: bool) -> Outcome<()> {
+        if !self.checkpointer.is_saving() {
+            return Ok(());
+        }
         self.trainer.clock().enter(Phase::Checkpoint);
-        let stall_start = Instant::now();
-        Ok(SaveStart { stall_start, veto: self.telemetry.sync().err() })
+        let ended = self.checkpointer.finish(self.trainer)?;
+        self.end_save(ended, continues);
+        Ok(())
+    }
+
+    fn end_save(&mut self, ended: Option<Ended>, continues: bool) {
+        match ended {
+            Some(Ended::Committed(step)) => self.record_commit(step),
+            Some(Ended::NotSaved(failed)) => self.checkpointer.warn_not_saved(failed, continues),
+            None => {}
+        }
     }
 
     fn record_commit(&mut self, step: u64) {

@@ -181,6 +181,7 @@ impl<'run> Session<'run> {
         let injector = Injector::new(&self.options.injections, collective.rank());
         let made = Trainer::new(config, &self.source, &self.device, collective, injector)?;
         let trainer = trainer.insert(made);
+        checkpointer.attach(trainer);
         let resumed = checkpointer.resume(trainer)?;
         let completed_steps = resumed.unwrap_or(0);
         recorder.resumed(completed_steps, trainer.batches().entropy_floor_nats())?;

@@ -1,5 +1,8 @@
 //! Builds a trainer from a configuration.
 
+use std::time::Duration;
+
+use checkpoint::Staging;
 use collectives::{BucketPlan, Collective};
 use device::{Allocator, Device};
 use models::candle::Candle;
@@ -15,7 +18,7 @@ use super::optimizer::Optimizer;
 use super::scalars::Scalars;
 use super::shard::Shard;
 use super::state::State;
-use crate::config::{self, Config, Engine};
+use crate::config::{self, CheckpointConfig, Config, Engine, Interval};
 use crate::data::prefetch::Buffers;
 use crate::data::{BatchPlan, Batches, Source};
 use crate::failure::Outcome;
@@ -53,6 +56,8 @@ pub(crate) struct Allocated<'world> {
     scalars: Scalars,
     model: Box<dyn Model>,
     batches: Vec<Buffers>,
+    /// Memory that checkpoints are copied to.
+    staging: Staging,
 }
 
 /// Who allocates what a rank trains with.
@@ -108,8 +113,19 @@ pub(crate) fn allocate<'world>(
     let gradients = Gradients::new(plan, reduction, overlaps, &ranks, allocator)?;
     let model = engine(config, layout, threads, allocator)?;
     let batches = Buffers::allocate(&batch_plan(config, ranks.rank(), world)?, host);
+    let staging = Staging::new(staging_bytes(config, &state), host);
     allocator.outcome()?;
-    Ok(Allocated { state, gradients, scalars, model, batches })
+    Ok(Allocated { state, gradients, scalars, model, batches, staging })
+}
+
+/// Staging memory for checkpoints: all that the rank saves, so that no update waits for storage.
+/// Saves that training waits for anyway need only a little.
+fn staging_bytes(config: &Config, state: &State<'_>) -> u64 {
+    let CheckpointConfig { every, staging_bytes, .. } = &config.settings.checkpoint;
+    let saved: usize = state.shard.saved().map(|piece| piece.flat.len()).sum();
+    let whole = 3 * (saved * size_of::<f32>()) as u64;
+    let wanted = staging_bytes.unwrap_or(if *every == Interval::Never { 0 } else { u64::MAX });
+    wanted.min(whole)
 }
 
 /// The engine of a rank, which computes one micro-batch at a time.
@@ -150,7 +166,7 @@ impl<'world> Trainer<'world> {
         let plan = batch_plan(config, ranks.rank(), world)?;
         let sequences = source.training(plan.sequence_tokens)?;
         let threads = rayon::current_num_threads();
-        let Allocated { state, gradients, scalars, model, batches } =
+        let Allocated { state, gradients, scalars, model, batches, staging } =
             allocate(config, world, threads, ranks, &Allocators::of(device))?;
         let schedule = workload.schedule.clone();
         let optimizer = Optimizer::new(workload.optimizer, schedule, &state.layout);
@@ -169,6 +185,8 @@ impl<'world> Trainer<'world> {
             meter: Meter::default(),
             injector,
             overlaps: config.settings.collectives.overlap,
+            staging: Some(staging),
+            checkpoint_wait: Duration::ZERO,
         };
         trainer.set_weights(|layout, weights| {
             models::init_weights(layout, workload.schedule.seed, weights);

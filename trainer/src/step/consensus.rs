@@ -13,6 +13,8 @@ pub struct Requests {
     pub save: bool,
     /// A stop is requested.
     pub stop: bool,
+    /// This rank can go on with the save in flight, if there is one. Of a step's outcome: all can.
+    pub save_is_ready: bool,
 }
 
 /// One rank's message.
@@ -29,7 +31,7 @@ pub(crate) struct Vote {
     pub(crate) requests: Requests,
 }
 
-const FIELDS: usize = 6;
+const FIELDS: usize = 7;
 
 impl Vote {
     fn encode(&self) -> [f64; FIELDS] {
@@ -42,6 +44,7 @@ impl Vote {
             number(self.reduced_non_finite),
             flag(self.requests.save),
             flag(self.requests.stop),
+            flag(self.requests.save_is_ready),
         ]
     }
 
@@ -52,7 +55,11 @@ impl Vote {
             local_non_finite: tensor(fields[1]),
             squares: fields[2],
             reduced_non_finite: tensor(fields[3]),
-            requests: Requests { save: fields[4] > 0.0, stop: fields[5] > 0.0 },
+            requests: Requests {
+                save: fields[4] > 0.0,
+                stop: fields[5] > 0.0,
+                save_is_ready: fields[6] > 0.0,
+            },
         }
     }
 }
@@ -132,9 +139,10 @@ impl Votes {
         self.all().filter_map(|vote| vote.reduced_non_finite).min()
     }
 
-    /// The requests of any rank.
+    /// What any rank requests, and whether all are ready.
     pub(crate) fn requests(&self) -> Requests {
         Requests {
+            save_is_ready: self.all().all(|vote| vote.requests.save_is_ready),
             save: self.all().any(|vote| vote.requests.save),
             stop: self.all().any(|vote| vote.requests.stop),
         }
@@ -155,7 +163,7 @@ mod tests {
         local_non_finite: None,
         squares: 0.25,
         reduced_non_finite: None,
-        requests: Requests { save: false, stop: false },
+        requests: Requests { save: false, stop: false, save_is_ready: true },
     };
 
     fn votes(votes: &[Vote]) -> Votes {
@@ -172,7 +180,7 @@ mod tests {
 
     #[test]
     fn a_non_finite_loss_is_located() {
-        let requests = Requests { save: true, stop: true };
+        let requests = Requests { save: true, stop: true, save_is_ready: false };
         let found = votes(&[Vote { loss_sum: f64::NAN, requests, ..FINITE }]);
         assert_eq!(found.local_non_finite(), Some(NonFinite { rank: 0, tensor: None }));
         assert_eq!(found.requests(), requests);

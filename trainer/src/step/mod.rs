@@ -8,6 +8,7 @@
 mod build;
 mod consensus;
 mod evaluation;
+mod frozen;
 pub(crate) mod gradients;
 pub(crate) mod optimizer;
 mod scalars;
@@ -19,7 +20,10 @@ mod tests;
 mod weights;
 
 use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use checkpoint::{Frozen, Snapshot, Staging};
 use collectives::Operation;
 use device::{Device, Place};
 use models::meter::{Kind, Role};
@@ -30,8 +34,9 @@ use models::{Batch, Layout, Meter, Model, Sums};
 pub(crate) use build::{Allocators, allocate, batch_plan, placed_layout};
 pub use consensus::Requests;
 pub(crate) use evaluation::Evaluation;
+pub(crate) use frozen::SavedRange;
 pub(crate) use shard::Piece;
-pub(crate) use state::{Progress, State, StateBuffers, StateBuffersMut, WEIGHTS, weights_digest};
+pub(crate) use state::{Progress, SavedLayout, State, StateBuffersMut, WEIGHTS, weights_digest};
 
 use consensus::{Vote, Votes};
 use gradients::{Gradients, StepContext};
@@ -66,6 +71,9 @@ pub struct Trainer<'world> {
     injector: Injector,
     /// Whether gathers of updated weights overlap the next step's forward.
     overlaps: bool,
+    /// Until [`Self::take_staging`].
+    staging: Option<Staging>,
+    checkpoint_wait: Duration,
 }
 
 /// Result of one step, the same on every rank except `communication`.
@@ -201,6 +209,12 @@ impl Trainer<'_> {
     /// Updates the weights. Under a sharded optimizer the weights of other ranks are in flight when
     /// it returns, unless overlap is off.
     fn update(&mut self, gradient_norm: f64) -> Outcome<()> {
+        if self.state.is_lent() {
+            self.clock.enter(Phase::Checkpoint);
+            let wait_start = Instant::now();
+            self.state.take_back();
+            self.checkpoint_wait += wait_start.elapsed();
+        }
         self.clock.enter(Phase::Optimizer);
         let Self { ops, state, gradients, optimizer, meter, .. } = self;
         let update = optimizer.update(state.progress.step, gradient_norm);
@@ -299,10 +313,24 @@ impl Trainer<'_> {
         self.state.progress.step
     }
 
-    /// The state that a checkpoint holds, in the host's memory. Weights must have been
-    /// synchronized.
-    pub(crate) fn state_on_host(&self) -> Outcome<StateBuffers<'_>> {
-        self.state.buffers(&self.device)
+    /// Lends what a checkpoint saves to `copy`, until that has copied it. The next update waits for
+    /// the copy.
+    pub(crate) fn lend_state(
+        &mut self,
+        ranges: Arc<[SavedRange]>,
+        copy: impl FnOnce(Box<dyn Frozen>) -> Snapshot,
+    ) -> Outcome<()> {
+        self.state.lend(&self.device, ranges, copy)
+    }
+
+    /// How this rank's state is laid out.
+    pub(crate) fn saved_layout(&self) -> SavedLayout<'_> {
+        self.state.saved_layout()
+    }
+
+    /// The memory that checkpoints are copied to.
+    pub(crate) fn take_staging(&mut self) -> Option<Staging> {
+        self.staging.take()
     }
 
     /// Progress of training.
@@ -328,6 +356,11 @@ impl Trainer<'_> {
     /// Stops the clock until the next step is started: the time until then is in no step.
     pub(crate) fn pause_clock(&mut self) {
         self.clock.pause();
+    }
+
+    /// How long updates have waited for checkpoints to copy the state since the last call.
+    pub(crate) fn take_checkpoint_wait(&mut self) -> Duration {
+        std::mem::take(&mut self.checkpoint_wait)
     }
 
     /// Communication since the last call.

@@ -2,7 +2,9 @@
 
 use std::borrow::Cow;
 use std::ops::Range;
+use std::sync::Arc;
 
+use checkpoint::{Frozen, Snapshot};
 use collectives::{Channel, Operation, Settled};
 use device::{Allocator, Device, DeviceBuffer, Place, View, ViewMut};
 use half::bf16;
@@ -12,6 +14,7 @@ use models::workload::Compute;
 use models::{Layout, Weights, memory};
 use serde::{Deserialize, Serialize};
 
+use super::frozen::{Lent, SavedRange};
 use super::optimizer::Update;
 use super::shard::{Piece, Shard};
 use super::weights::{ArrivingWeights, ModelWeights, update_and_gather};
@@ -42,6 +45,8 @@ pub(crate) struct State<'world> {
     pub(crate) progress: Progress,
     /// Communication of gathers since the last [`Self::take_communication`].
     gathers: CommunicationTally,
+    /// While a checkpoint copies the state.
+    lent: Option<Lent>,
 }
 
 /// How a buffer is laid out.
@@ -70,12 +75,19 @@ pub(crate) struct StateBuffer<Elements> {
     pub(crate) elements: Elements,
 }
 
-/// The buffers of a state, and how they are laid out.
+/// The buffers of a state.
 #[derive(Debug)]
 pub(crate) struct StateBuffers<'state> {
+    pub(crate) buffers: [StateBuffer<Cow<'state, [f32]>>; 3],
+}
+
+/// How the buffers that checkpoints hold are laid out.
+#[derive(Debug)]
+pub(crate) struct SavedLayout<'state> {
     pub(crate) shard: &'state Shard,
     pub(crate) layout: &'state Layout,
-    pub(crate) buffers: [StateBuffer<Cow<'state, [f32]>>; 3],
+    /// In the order of [`StateBuffers::buffers`].
+    pub(crate) buffers: [StateBuffer<()>; 3],
 }
 
 /// The buffers of a state, to be filled, and how they are laid out.
@@ -132,6 +144,7 @@ impl<'world> State<'world> {
             shard,
             progress: Progress::default(),
             gathers: CommunicationTally::default(),
+            lent: None,
         })
     }
 
@@ -170,6 +183,7 @@ impl<'world> State<'world> {
         gradients: View<'_, f32>,
         ops: &dyn StepOps,
     ) -> Outcome<()> {
+        self.take_back();
         let Self { shard, weights, exp_avg, exp_avg_sq, .. } = self;
         let mut adamw =
             |piece: &Piece, weights: ViewMut<'_, f32>, working: Option<ViewMut<'_, bf16>>| {
@@ -206,6 +220,7 @@ impl<'world> State<'world> {
 
     /// Replaces the master weights; `all` is flat.
     pub(crate) fn set_weights(&mut self, all: View<'_, f32>, ops: &dyn StepOps) -> Outcome<()> {
+        self.take_back();
         let len = self.shard.len;
         match &mut self.weights {
             ModelWeights::F32(weights) => ops.copy(weights.get_mut(0..len), all)?,
@@ -283,7 +298,7 @@ impl<'world> State<'world> {
     /// The buffers that checkpoints hold, in the host's memory: those of a device are copied. No
     /// weights may be in flight.
     pub(crate) fn buffers(&self, device: &Device) -> Outcome<StateBuffers<'_>> {
-        let Self { shard, layout, weights, exp_avg, exp_avg_sq, .. } = self;
+        let Self { shard, weights, exp_avg, exp_avg_sq, .. } = self;
         let (order, weights) = match weights {
             ModelWeights::F32(weights) => (Order::Flat, weights.get(0..shard.len)),
             ModelWeights::Bf16 { master, .. } => (Order::Held, master.view()),
@@ -291,7 +306,44 @@ impl<'world> State<'world> {
         let [weights, exp_avg, exp_avg_sq] =
             [weights, exp_avg.view(), exp_avg_sq.view()].map(|view| on_host(device, view));
         let buffers = state_buffers(order, [weights?, exp_avg?, exp_avg_sq?]);
-        Ok(StateBuffers { shard, layout, buffers })
+        Ok(StateBuffers { buffers })
+    }
+
+    /// How the same buffers are laid out.
+    pub(crate) fn saved_layout(&self) -> SavedLayout<'_> {
+        let Self { shard, layout, weights, .. } = self;
+        let order = match weights {
+            ModelWeights::F32(_) => Order::Flat,
+            ModelWeights::Bf16 { .. } => Order::Held,
+        };
+        SavedLayout { shard, layout, buffers: state_buffers(order, [(); 3]) }
+    }
+
+    /// Lends ranges of the same buffers to a checkpoint until it has copied them, or until the
+    /// state is to be changed.
+    pub(crate) fn lend(
+        &mut self,
+        device: &Device,
+        ranges: Arc<[SavedRange]>,
+        copy: impl FnOnce(Box<dyn Frozen>) -> Snapshot,
+    ) -> Outcome<()> {
+        self.take_back();
+        let (lent, frozen) = Lent::new(self.buffers(device)?, ranges);
+        self.lent = Some(lent.to(copy(Box::new(frozen))));
+        Ok(())
+    }
+
+    /// Whether a checkpoint still copies the state.
+    pub(crate) fn is_lent(&self) -> bool {
+        self.lent.is_some()
+    }
+
+    /// Waits until no checkpoint copies the state: so short that other ranks, which wait for this
+    /// one in a collective operation, do not give up.
+    pub(crate) fn take_back(&mut self) {
+        if let Some(lent) = self.lent.take() {
+            lent.take_back(self.ranks.timeout / 2);
+        }
     }
 
     /// Lets `fill` replace all of the same buffers; if it returns `None`, they stay as they were.
@@ -300,6 +352,7 @@ impl<'world> State<'world> {
         device: &Device,
         fill: impl FnOnce(StateBuffersMut<'_>) -> Outcome<Option<T>>,
     ) -> Outcome<Option<T>> {
+        self.take_back();
         let Self { shard, layout, weights, exp_avg, exp_avg_sq, .. } = self;
         let (order, weights) = match weights {
             ModelWeights::F32(weights) => (Order::Flat, weights.get_mut(0..shard.len)),
@@ -319,6 +372,12 @@ impl<'world> State<'world> {
             device.write(view, copy)?;
         }
         Ok(Some(filled))
+    }
+}
+
+impl Drop for State<'_> {
+    fn drop(&mut self) {
+        self.take_back();
     }
 }
 

@@ -113,17 +113,21 @@ impl Telemetry {
         self.delayed_steps.fetch_add(u64::from(delayed), Ordering::Relaxed);
     }
 
-    /// Waits until every step so far is durable, so that a checkpoint never has more steps than the
-    /// files.
+    /// What waits until every step so far is durable, so that a checkpoint never has more steps
+    /// than the files. Another thread may call it.
     ///
     /// # Errors
     /// Why steps cannot be written; [`finish`](Self::finish) returns the error too.
-    pub fn sync(&self) -> Result<(), String> {
-        let (answer, answered) = mpsc::sync_channel(1);
+    pub fn sync(&self) -> impl FnOnce() -> Result<(), String> + Send + use<> {
+        let queue = self.queue.clone();
         let ended = || "the telemetry thread ended".to_owned();
-        let queue = self.queue.as_ref().ok_or_else(ended)?;
-        queue.send(Message::Sync(answer)).map_err(|_| ended())?;
-        answered.recv().map_err(|_| ended())?
+        move || {
+            let (answer, answered) = mpsc::sync_channel(1);
+            let queue = queue.ok_or_else(ended)?;
+            queue.send(Message::Sync(answer)).map_err(|_| ended())?;
+            drop(queue); // an open queue would keep the telemetry thread from its end
+            answered.recv().map_err(|_| ended())?
+        }
     }
 
     /// Waits until every step is written and durable, and returns all steps of the run on this
