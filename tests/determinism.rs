@@ -54,7 +54,9 @@ fn a_second_run_that_saves_and_evaluates_is_bit_identical() {
     for variant in Variant::all() {
         let both = ["--checkpoint-every", "4steps", "--eval-every", "5"];
         let folder = train_variant(2, variant, &both);
-        assert_eq!(folder.record()["checkpoints"]["count"], 5, "{variant:?}");
+        // One that is due while another is being written is skipped.
+        let saves = folder.record()["checkpoints"]["count"].as_u64();
+        assert!(saves.is_some_and(|saves| (2..=5).contains(&saves)), "{variant:?}: {saves:?}");
         let steps = folder.steps(0);
         let evaluated = steps.iter().filter(|line| line.0["evaluation_loss"].is_number());
         assert!(evaluated.map(StepLine::step).eq([5, 10, 15, 20]), "{variant:?}");

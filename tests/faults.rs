@@ -23,6 +23,9 @@ const STEPS: u64 = 24;
 /// 24 steps with a save after every fourth.
 const FLAGS: [&str; 6] = ["--steps", "24", "--threads", "1", "--checkpoint-every", "4steps"];
 
+/// Training waits for each save: it is committed before the next step, and none is skipped.
+const IN_FOREGROUND: [&str; 2] = ["--set", "checkpoint.background=false"];
+
 fn arguments<'a>(out: &'a str, extra: &[&'a str]) -> Vec<&'a str> {
     [&["train", "--out", out], &FLAGS[..], extra].concat()
 }
@@ -101,14 +104,30 @@ fn killed_runs_resume_to_the_same_bits(variants: &[Variant]) {
     for &variant in variants {
         for (half, is_inside_a_save) in [(0, false), (1, true)] {
             let fault = random_kill((variant.index() + half * VARIANTS) as u64, is_inside_a_save);
-            a_killed_run_resumes_to_the_same_bits(variant, &fault);
+            let extra = if is_inside_a_save { &IN_FOREGROUND[..] } else { &[] };
+            a_killed_run_resumes_to_the_same_bits(variant, extra, &fault);
         }
     }
 }
 
-fn a_killed_run_resumes_to_the_same_bits(variant: Variant, fault: &str) {
+/// While training goes on, or waits for the optimizer's turn. The first save is never skipped.
+#[test]
+fn kills_inside_a_save_in_the_background_resume_to_the_same_bits() {
+    let [first, .., last] = Variant::corners();
+    for (number, failpoint) in Failpoint::ALL.into_iter().enumerate() {
+        let variant = if number % 2 == 0 { first } else { last };
+        let is_in_commit = failpoint as usize >= Failpoint::VoteBeforeManifest as usize;
+        let rank = if is_in_commit { 0 } else { 1 };
+        if failpoint != Failpoint::MidRetention {
+            let fault = format!("kill@step=4,rank={rank},failpoint={failpoint}");
+            a_killed_run_resumes_to_the_same_bits(variant, &[], &fault);
+        }
+    }
+}
+
+fn a_killed_run_resumes_to_the_same_bits(variant: Variant, extra: &[&str], fault: &str) {
     let folder = Folder::new();
-    let flags = variant.flags();
+    let flags = [&variant.flags()[..], extra].concat();
     train_until_killed(2, &folder, &flags, fault);
     train(2, &folder, &flags).expect(0);
     assert_eq!(folder.result(), *uninterrupted(variant), "{variant:?}, {fault}");
@@ -121,7 +140,7 @@ fn a_killed_run_resumes_to_the_same_bits(variant: Variant, fault: &str) {
 fn a_run_resumes_at_another_world_size_to_the_same_losses() {
     for variant in Variant::corners() {
         let folder = Folder::new();
-        let flags = variant.flags();
+        let flags = [&variant.flags()[..], &IN_FOREGROUND].concat();
         train_until_killed(4, &folder, &flags, "kill@step=13,rank=0");
         train(1, &folder, &flags).expect(0);
         let attempts = folder.record()["attempts"].clone();
@@ -152,7 +171,7 @@ fn all_ranks_learn_from_rank_0_that_the_target_was_reached() {
 fn lost_steps_are_counted_over_all_attempts() {
     let folder = Folder::new();
     for step in ["7", "15"] {
-        train_until_killed(2, &folder, &[], &format!("kill@step={step},rank=1"));
+        train_until_killed(2, &folder, &IN_FOREGROUND, &format!("kill@step={step},rank=1"));
     }
     train(2, &folder, &[]).expect(0);
     let record = folder.record();

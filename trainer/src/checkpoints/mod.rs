@@ -10,6 +10,7 @@ use serde_json::json;
 
 use crate::config::{CheckpointConfig, Interval};
 use crate::failure::{ExitCode, Failure, Outcome};
+use crate::fault_injection::Injector;
 use crate::ranks::Ranks;
 use crate::record::{Anomaly, CheckpointSaved};
 use crate::step::{SavedRange, Trainer};
@@ -26,6 +27,8 @@ pub(crate) struct Checkpointer {
     /// Saves that were started.
     started: u32,
     last_save: Instant,
+    /// Injects faults into the last save and what follows it.
+    injector: Injector,
     /// For how long the save in flight has stopped training.
     stall: Duration,
     /// Name of the checkpoint that the state was restored from or last saved as.
@@ -74,6 +77,7 @@ impl Checkpointer {
             saver: None,
             ranges: Arc::default(),
             started: 0,
+            injector: Injector::default(),
             last_save: Instant::now(),
             stall: Duration::ZERO,
             parent: None,
@@ -163,7 +167,7 @@ impl Checkpointer {
         }
         let store = Arc::clone(&self.store);
         let (attempt, keep) = (self.claim.attempt, self.config.keep);
-        let injector = trainer.injector().clone();
+        let injector = self.injector.clone();
         let warnings = Arc::clone(&self.retention_warnings);
         self.saver().then(Box::new(move || {
             let report = store.apply_retention(attempt, keep, &injector);
@@ -231,7 +235,8 @@ impl Checkpointer {
             parent: self.parent.clone(),
         };
         self.started += 1;
-        let failpoints: SharedFailpoints = Box::new(trainer.injector().clone());
+        self.injector = trainer.injector().clone();
+        let failpoints: SharedFailpoints = Box::new(self.injector.clone());
         let saver = self.saver.as_mut().expect("attached");
         let copy = |state| saver.start(request, state, veto, failpoints);
         trainer.lend_state(Arc::clone(&self.ranges), copy)?;

@@ -320,6 +320,7 @@ impl Trainer<'_> {
         ranges: Arc<[SavedRange]>,
         copy: impl FnOnce(Box<dyn Frozen>) -> Snapshot,
     ) -> Outcome<()> {
+        self.synchronize_weights()?;
         self.state.lend(&self.device, ranges, copy)
     }
 
