@@ -114,7 +114,7 @@ const CUDNN: [&str; 8] = [
 ];
 
 #[test]
-fn cudnn_that_is_missing_too_old_or_without_a_plan_is_one_sentence_and_exit_code_3() {
+fn cudnn_that_is_missing_broken_old_or_without_a_plan_is_one_sentence_and_exit_code_3() {
     let libraries = std::env::var("YARDSTICK_CUDA_PATH").unwrap();
     let without = Folder::new();
     std::fs::create_dir(without.path()).unwrap();
@@ -130,7 +130,11 @@ fn cudnn_that_is_missing_too_old_or_without_a_plan_is_one_sentence_and_exit_code
         let finished = finish(command).expect(3).expect_stderr(said);
         assert!(!finished.stderr.contains("panicked"), "{}", finished.stderr);
     };
-    train_with("YARDSTICK_CUDA_PATH", &without.text(), &["cuDNN is missing", "nvidia-cudnn-cu13"]);
+    let path = "YARDSTICK_CUDA_PATH";
+    train_with(path, &without.text(), &["cuDNN is missing", "nvidia-cudnn-cu13"]);
+    std::fs::write(without.path().join("libcudnn.so.9"), "").unwrap();
+    train_with(path, &without.text(), &["libcudnn.so.9 cannot be loaded (", "file too short"]);
+    train_with("EMULATED_CUDNN_BROKEN", "1", &["cuDNN does not start: cudnnCreate: "]);
     let older = ["expected cuDNN 9.25.0 or newer, found 9.17.1"];
     train_with("EMULATED_CUDNN_VERSION", "91701", &older);
     let said = ["has no plan for attention", "D = 20", "use run.attention = flash"];

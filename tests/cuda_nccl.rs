@@ -205,6 +205,20 @@ fn two_ranks_need_two_devices() {
     assert!(!folder.path().exists(), "the folder is not created");
 }
 
+/// NCCL takes 4 MiB of a device when ranks are connected: more than is left beside the plan.
+#[test]
+fn the_memory_of_nccl_counts_before_anything_is_allocated() {
+    let settings = [&["plan", "--json", "--ranks", "2", "--set", "run.device=cuda"], &SMALL[2..]];
+    let plan = run(&settings.concat()).expect(0).stdout;
+    let plan: Value = serde_json::from_str(&plan).unwrap();
+    let memory = plan["device"]["total_bytes"].as_u64().unwrap() + (2 << 20);
+    let folder = Folder::new();
+    let mut command = two_ranks(&folder.text(), &["--steps", "1"]);
+    command.env("EMULATED_CUDA_MEMORY_BYTES", memory.to_string());
+    finish(command).expect(3).expect_stderr(&["the device's memory does not suffice", "hint:"]);
+    assert!(!folder.path().exists(), "the folder is not created");
+}
+
 #[test]
 fn a_rank_without_nccl_is_an_environment_that_is_not_fit() {
     let libraries = std::env::var_os("YARDSTICK_CUDA_PATH").expect("the emulated device");

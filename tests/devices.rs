@@ -170,6 +170,27 @@ fn complete_machine() -> tempfile::TempDir {
     folder
 }
 
+/// A container without one of the driver's device files, for one.
+#[test]
+fn a_driver_that_does_not_start_ends_a_run_with_3() {
+    let unknown = "{ return 999; }\n";
+    let meaning = "int cuGetErrorString(int e, char **s) { *s = \"unknown error\"; return 0; }\n";
+    for (function, doing) in [
+        ("cuInit", "initializing the CUDA driver failed"),
+        ("cuDevicePrimaryCtxRetain", "opening the device failed"),
+    ] {
+        let folder = complete_machine();
+        let driver = folder.path().join("libcuda.so.1");
+        fs::remove_file(&driver).unwrap();
+        let text = format!("{ONE_DEVICE}{meaning}int {function}(void) {unknown}");
+        build(&driver, &functions("cu"), &text);
+        let out = folder.path().join("run").display().to_string();
+        let refused = only_with(folder.path(), &["train", "--device", "cuda", "--out", &out]);
+        let refused = refused.expect(3).expect_stderr(&[doing, "check `nvidia-smi`"]);
+        assert!(!refused.stderr.contains("panicked"), "{}", refused.stderr);
+    }
+}
+
 #[test]
 fn devices_and_libraries_are_listed() {
     let folder = complete_machine();

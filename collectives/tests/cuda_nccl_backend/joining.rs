@@ -198,6 +198,24 @@ fn computes_behind_gathers(nccl: &Nccl<'_>, device: &Cuda) {
     });
 }
 
+/// A stream also takes only so many operations that nobody waits for.
+#[test]
+fn the_host_is_not_far_ahead_of_operations_that_hang() {
+    let test = "joining::the_host_is_not_far_ahead_of_operations_that_hang";
+    in_own_process(test, 0, || {
+        on_ranks(2, |Rank { nccl, device }| {
+            if nccl.rank() == 1 {
+                return std::thread::sleep(TERMS.timeout + Duration::from_secs(5));
+            }
+            let zeros = Allocator::cuda(&device).zeros::<f32>(OUTSTANDING_MAX);
+            let mut buffer = Incoming::new(&nccl, zeros);
+            let mut start = |index| buffer.start(Operation::AllReduceSum, index..index + 1);
+            let error = (0..OUTSTANDING_MAX / 4).find_map(|index| start(index).err()).unwrap();
+            assert!(matches!(error, Error::Deadline { .. }), "{error}");
+        });
+    });
+}
+
 #[test]
 fn what_nccl_is_not_used_for_is_refused() {
     let test = "joining::what_nccl_is_not_used_for_is_refused";

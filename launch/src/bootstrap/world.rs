@@ -140,27 +140,45 @@ mod tests {
         assert!(threads <= allowed_cores().len().max(3), "{threads} threads");
     }
 
+    /// The threads of two ranks, each near a node.
+    fn threads_near(nodes: [&NumaNode; 2]) -> Vec<ThreadPlan> {
+        let ranks = collectives::Threads::group(2).into_iter().zip(nodes.map(NumaNode::clone));
+        let choose = |(rank, node): (collectives::Threads, NumaNode)| {
+            let mut world = World::rendezvous(rank, &OPTIONS).unwrap();
+            world.choose_cores_near(Some(&node), &OPTIONS).unwrap();
+            world.threads
+        };
+        let ranks: Vec<_> = ranks.map(|rank| std::thread::spawn(move || choose(rank))).collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    }
+
     #[test]
     fn ranks_choose_cores_near_what_they_compute_on() {
         let allowed = allowed_cores();
         let [first, last] = [allowed[0], allowed[allowed.len() - 1]];
         let node = |number, core| NumaNode { number, cores: vec![core] };
-        // Each near its own, then one near a node on which no rank may run.
-        for nodes in [[node(0, first), node(1, last)], [node(0, first), node(1, usize::MAX)]] {
-            let ranks = collectives::Threads::group(2).into_iter().zip(nodes.clone());
-            let choose = |(rank, node): (collectives::Threads, NumaNode)| {
-                let mut world = World::rendezvous(rank, &OPTIONS).unwrap();
-                world.choose_cores_near(Some(&node), &OPTIONS).unwrap();
-                world.threads
-            };
-            let ranks: Vec<_> =
-                ranks.map(|rank| std::thread::spawn(move || choose(rank))).collect();
-            for (rank, node) in ranks.into_iter().zip(&nodes) {
-                let threads = rank.join().unwrap();
+        let [near_first, near_last] = [node(0, first), node(1, last)];
+        let unreachable = node(2, usize::MAX);
+        // Without nodes, rank 0 would have the first cores and rank 1 the last.
+        for nodes in [[&near_last, &near_first], [&near_first, &unreachable]] {
+            for (threads, node) in threads_near(nodes).iter().zip(nodes) {
                 let is_near = allowed.contains(&node.cores[0]);
                 assert_eq!(threads.numa_node, is_near.then_some(node.number));
                 assert_eq!(threads.cores == node.cores, is_near);
             }
         }
+    }
+
+    #[test]
+    fn ranks_near_the_same_node_divide_its_cores() {
+        let allowed = allowed_cores();
+        let node = NumaNode { number: 0, cores: allowed.iter().copied().take(2).collect() };
+        let plans = threads_near([&node, &node]);
+        for plan in &plans {
+            assert_eq!((plan.threads, plan.numa_node), (1, Some(0)), "{plans:?}");
+        }
+        // Nothing is divided under a CPU quota.
+        let is_divided = plans[0].cores != plans[1].cores;
+        assert_eq!(is_divided, plans[0].exclusive, "{plans:?}");
     }
 }

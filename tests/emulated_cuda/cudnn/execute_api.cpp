@@ -1,4 +1,5 @@
 // Handles, and the execution of plans on a stream.
+#include <cstdlib>
 #include <cstring>
 
 #include "../emulated_cuda.h"
@@ -129,6 +130,9 @@ static cudnnStatus_t start(const DnnHandle& handle, const Descriptor& plan,
 CUDA_API cudnnStatus_t cudnnCreate(void** handle) {
     if (handle == nullptr || emulated_cuda_physical_device() < 0) {
         return refuse(CUDNN_STATUS_NOT_INITIALIZED, "no device is current");
+    }
+    if (getenv("EMULATED_CUDNN_BROKEN") != nullptr) {
+        return refuse(CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED, "a part of cuDNN cannot be loaded");
     }
     *handle = handles().add(std::make_shared<DnnHandle>());
     return CUDNN_STATUS_SUCCESS;

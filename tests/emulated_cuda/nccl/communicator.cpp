@@ -14,6 +14,8 @@
 
 CUDA_API CUresult cuCtxGetCurrent(CUcontext* context);
 CUDA_API CUresult cuCtxSetCurrent(CUcontext context);
+CUDA_API CUresult cuMemAlloc_v2(CUdeviceptr* address, size_t bytes);
+CUDA_API CUresult cuMemFree_v2(CUdeviceptr address);
 
 namespace emulated {
 
@@ -125,6 +127,32 @@ ncclResult_t Communicator::enqueue_all(const std::vector<Collective>& collective
     return ncclSuccess;
 }
 
+// As much as one channel of NCCL's has: a buffer of the default size.
+static const size_t CONNECTION_BYTES = 4 << 20;
+
+// Ranks are connected, which takes memory, when they first communicate.
+ncclResult_t Communicator::connect() {
+    if (cuMemAlloc_v2(&connections, CONNECTION_BYTES) != CUDA_SUCCESS) {
+        set_last_error("Failed to CUDA calloc the buffers of connections: out of memory");
+        return ncclUnhandledCudaError;
+    }
+    cuCtxGetCurrent(&connected);
+    log_connections(*segment, ranks, rank);
+    return ncclSuccess;
+}
+
+void Communicator::disconnect() {
+    if (connections == 0) {
+        return;
+    }
+    CUcontext before = nullptr;
+    cuCtxGetCurrent(&before);
+    cuCtxSetCurrent(connected);
+    cuMemFree_v2(connections);
+    cuCtxSetCurrent(before);
+    connections = 0;
+}
+
 ncclResult_t Communicator::enqueue(const Collective& collective) {
     const std::shared_ptr<Communicator> self = shared_from_this();
     std::lock_guard<std::mutex> lock(launch_mutex);
@@ -132,8 +160,10 @@ ncclResult_t Communicator::enqueue(const Collective& collective) {
     cuCtxGetCurrent(&before);
     cuCtxSetCurrent(collective.context);
     const uint64_t sequence = ++launched;
-    if (sequence == 1) {
-        log_connections(*segment, ranks, rank);
+    const ncclResult_t ready = sequence == 1 ? connect() : ncclSuccess;
+    if (ready != ncclSuccess) {
+        cuCtxSetCurrent(before);
+        return ready;
     }
     in_flight++;
     const CUresult submitted = emulated_cuda_enqueue(

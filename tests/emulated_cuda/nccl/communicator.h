@@ -38,6 +38,8 @@ public:
     // Ends everything at once.
     void abort();
     void leave();
+    // Frees the memory of the connections.
+    void disconnect();
 
     ncclResult_t check(const Collective& collective) const;
 
@@ -48,6 +50,7 @@ public:
 private:
     ncclResult_t poll_locked();
     ncclResult_t enqueue(const Collective& collective);
+    ncclResult_t connect();
     ncclResult_t enqueue_all(const std::vector<Collective>& collectives);
     void run(const Collective& collective, uint64_t sequence);
     bool announce(const Call& call, uint64_t sequence);
@@ -74,6 +77,9 @@ private:
     // Held while an operation gets its number and its place in a stream.
     std::mutex launch_mutex;
     uint64_t launched = 0;
+    // Memory of the device, from the first operation on.
+    CUdeviceptr connections = 0;
+    CUcontext connected = nullptr;
     // Of the operation that runs: there is one at a time.
     uint64_t chunks = 0;
     // Operations in streams, and those that streams have come to.

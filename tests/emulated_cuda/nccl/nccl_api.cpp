@@ -151,6 +151,7 @@ CUDA_API ncclResult_t ncclCommDestroy(ncclComm_t handle) {
         return ncclInvalidArgument;
     }
     communicator->settle();
+    communicator->disconnect();
     communicator->leave();
     return ncclSuccess;
 }
