@@ -5,10 +5,9 @@ use serde::{Deserialize, Serialize};
 
 use super::request::Save;
 use crate::agreement::agree;
-use crate::durable::{create_folder, random, sync_folder};
+use crate::durable::random;
 use crate::error::{Error, RankFailure, Result};
 use crate::format::digest::Digest;
-use crate::format::manifest::rank_folder;
 use crate::format::name::CheckpointName;
 use crate::peers::Peers;
 use crate::store::Store;
@@ -27,18 +26,18 @@ struct Opening {
 /// What rank 0 has done or found.
 #[derive(Debug, Serialize, Deserialize)]
 enum Prepared {
-    /// The folder of this name exists.
-    Folder(String),
+    /// The checkpoint has this name.
+    Name(String),
     /// A newer attempt exists, which has written this.
     Fenced(String),
 }
 
 impl Store {
-    /// The name of the checkpoint, whose folders exist. That a newer attempt exists takes
+    /// The name of the checkpoint. That a newer attempt exists takes
     /// precedence over any veto.
     pub(super) fn begin(&self, request: &Save<'_>, peers: &dyn Peers) -> Result<CheckpointName> {
         let is_coordinator = peers.rank() == 0;
-        let prepared = if is_coordinator { self.prepare(request, peers.world()) } else { Ok(None) };
+        let prepared = if is_coordinator { self.prepare(request) } else { Ok(None) };
         let opening = prepared.map(|prepared| Opening {
             step: request.step,
             attempt: request.attempt,
@@ -52,8 +51,8 @@ impl Store {
         let refusal = vetoes(step, &openings).or_else(|| disagreement(&openings));
         match (&openings[0].prepared, refusal) {
             (Some(Prepared::Fenced(newer)), _) => Err(self.fenced(request.attempt, newer)),
-            (Some(Prepared::Folder(name)), None) => self.parse_name(name),
-            (Some(Prepared::Folder(name)), Some(refusal)) => {
+            (Some(Prepared::Name(name)), None) => self.parse_name(name),
+            (Some(Prepared::Name(name)), Some(refusal)) => {
                 if is_coordinator {
                     drop(self.discard(&self.parse_name(name)?)); // else before the next save
                 }
@@ -63,8 +62,8 @@ impl Store {
         }
     }
 
-    /// Rank 0: removes leftovers, and creates the folders of the checkpoint.
-    fn prepare(&self, request: &Save<'_>, world: usize) -> Result<Option<Prepared>> {
+    /// Rank 0: removes leftovers, and names the checkpoint.
+    fn prepare(&self, request: &Save<'_>) -> Result<Option<Prepared>> {
         if let Some(newer) = self.newer_attempt(request.attempt)? {
             return Ok(Some(Prepared::Fenced(newer)));
         }
@@ -74,25 +73,13 @@ impl Store {
         self.remove_leftovers(request.attempt);
         let name =
             CheckpointName { attempt: request.attempt, step: request.step, nonce: random()? };
-        create_folder(&self.folder(&name))?;
         self.begun().push(name.clone());
-        self.create_rank_folders(&name, world).inspect_err(|_| drop(self.discard(&name)))?;
-        Ok(Some(Prepared::Folder(name.to_string())))
-    }
-
-    fn create_rank_folders(&self, name: &CheckpointName, world: usize) -> Result<()> {
-        let folder = self.folder(name);
-        let ranks_per_folder = self.options().ranks_per_folder;
-        for rank in (0..world).step_by(ranks_per_folder) {
-            create_folder(&folder.join(rank_folder(rank, ranks_per_folder)))?;
-        }
-        sync_folder(&folder)?;
-        Ok(sync_folder(self.root())?)
+        Ok(Some(Prepared::Name(name.to_string())))
     }
 
     /// The error of an attempt that a newer one has fenced.
     pub(super) fn fenced(&self, attempt: u64, newer: &str) -> Error {
-        Error::Fenced { path: self.root().join(newer), attempt, found: newer.to_owned() }
+        Error::Fenced { path: self.tier().path(newer), attempt, found: newer.to_owned() }
     }
 }
 

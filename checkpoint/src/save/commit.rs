@@ -1,19 +1,22 @@
 //! The end of a save: rank 0 publishes the manifest, or all ranks abort.
 
+use std::io::{self, ErrorKind};
+
 use super::rank_writer::Written;
 use super::request::Save;
 use crate::agreement::{Abort, agree};
-use crate::durable::{Published, publish_with, replace};
+use crate::durable::{IoError, Published};
 use crate::error::{Error, Result};
 use crate::failpoints::{Failpoint, Failpoints};
 use crate::format::FORMAT;
+use crate::format::index::index_file;
 use crate::format::manifest::{MANIFEST, Manifest, RankEntry};
 use crate::format::name::CheckpointName;
 use crate::format::sealed::seal;
 use crate::peers::Peers;
 use crate::store::Store;
 
-/// A save whose folder exists.
+/// A save that has a name.
 pub(super) struct Commit<'a> {
     pub(super) store: &'a Store,
     pub(super) name: &'a CheckpointName,
@@ -63,13 +66,25 @@ impl Commit<'_> {
             drop(self.store.discard(self.name)); // the newer attempt may be removing it, too
             return Ok(Some(newer));
         }
-        let path = self.store.folder(self.name).join(MANIFEST);
-        let (text, _) = seal(&self.manifest(written));
-        let midway = || self.failpoints.hit(Failpoint::MidManifest);
-        Ok(match publish_with(&path, &text, midway)? {
+        let manifest = self.manifest(written);
+        self.check_not_removed(&manifest)?;
+        let mut midway = || self.failpoints.hit(Failpoint::MidManifest);
+        let key = self.name.key(MANIFEST);
+        Ok(match self.store.tier().publish(&key, &seal(&manifest).0, &mut midway)? {
             Published::Ours => None,
             Published::Taken => Some(self.name.to_string()),
         })
+    }
+
+    /// A manifest must not bring back a folder that someone has removed: it would have no data.
+    fn check_not_removed(&self, manifest: &Manifest) -> Result<()> {
+        let tier = self.store.tier();
+        let index = manifest.rank_key(self.name, 0, &index_file(0));
+        if tier.exists(&index)? {
+            return Ok(());
+        }
+        let removed = io::Error::new(ErrorKind::NotFound, format!("{index} was removed"));
+        Err(IoError::at(&tier.path(&self.name.key(MANIFEST)), "create")(removed).into())
     }
 
     fn manifest(&self, written: &[Written]) -> Manifest {
@@ -94,6 +109,6 @@ impl Commit<'_> {
 
     fn write_latest(&self) -> Result<()> {
         let text = format!("{}\n", self.name);
-        Ok(replace(&self.store.root().join("LATEST"), text.as_bytes())?)
+        Ok(self.store.tier().replace("LATEST", text.as_bytes())?)
     }
 }

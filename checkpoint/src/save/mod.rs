@@ -1,7 +1,7 @@
 //! Saving: every rank writes, all vote, rank 0 commits.
 //!
 //! A two-phase commit with rank 0 as its coordinator. Collective, with the same number of gathers
-//! on every rank whatever fails on one: (1) rank 0 creates the checkpoint's folder and sends its
+//! on every rank whatever fails on one: (1) rank 0 sends the checkpoint's
 //! name, (2) the vote, (3) rank 0 sends whether the manifest is durable. Between (2) and (3) a rank
 //! that has lost its peers must remove nothing: rank 0 may have committed.
 

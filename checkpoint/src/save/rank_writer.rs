@@ -1,11 +1,9 @@
 //! Writing the files of one rank: shards, and its index last.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
 use super::chunk_writer::{ChunkWriter, Midway};
-use crate::durable::{create_new, finish, rename, replace, temporary};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::failpoints::{Failpoint, Failpoints};
 use crate::format::FORMAT;
 use crate::format::digest::{Crc64, Digest};
@@ -16,11 +14,13 @@ use crate::format::sealed::seal;
 use crate::format::shard;
 use crate::store::{Identity, Options, Store};
 use crate::tensor::Part;
+use crate::tier::Tier;
 
 /// Where and as what a rank writes.
 pub(super) struct RankWriter<'a> {
-    /// The rank's `dNN`.
-    folder: PathBuf,
+    tier: &'a dyn Tier,
+    /// Key of the rank's `dNN`.
+    folder: String,
     identity: &'a Identity,
     options: &'a Options,
     checkpoint: String,
@@ -48,7 +48,8 @@ impl<'a> RankWriter<'a> {
     ) -> Self {
         let options = store.options();
         Self {
-            folder: store.folder(name).join(rank_folder(rank, options.ranks_per_folder)),
+            tier: store.tier(),
+            folder: rank_folder(name, rank, options.ranks_per_folder),
             identity: store.identity(),
             options,
             checkpoint: name.to_string(),
@@ -75,7 +76,7 @@ impl<'a> RankWriter<'a> {
             rank: self.rank,
             files,
         });
-        replace(&self.folder.join(index_file(self.rank)), &text)?; // makes names of shards durable
+        self.tier.replace(&format!("{}/{}", self.folder, index_file(self.rank)), &text)?;
         self.failpoints.hit(Failpoint::IndexBeforeVote);
         Ok(Written { index, bytes })
     }
@@ -106,19 +107,16 @@ impl<'a> RankWriter<'a> {
         midway: &mut Midway<'_>,
     ) -> Result<ShardEntry> {
         let file = shard_file(self.rank, number);
-        let path = self.folder.join(&file);
-        let staged = temporary(&path);
         let boxes = lay_out(parts);
         let header = shard::header(&self.metadata(), &boxes);
         let chunk_bytes = self.options.chunk_bytes;
-        let mut writer = ChunkWriter::new(create_new(&staged)?, chunk_bytes);
-        writer.write_header(&header).map_err(Error::io(&staged, "write"))?;
+        let upload = self.tier.create(&format!("{}/{file}", self.folder))?;
+        let mut writer = ChunkWriter::new(upload, chunk_bytes);
+        writer.write_header(&header)?;
         for part in parts {
-            writer.write_data(part.data, midway).map_err(Error::io(&staged, "write"))?;
+            writer.write_data(part.data, midway)?;
         }
-        let (written, chunk_crc64) = writer.into_parts().map_err(Error::io(&staged, "write"))?;
-        finish(written, &staged)?;
-        rename(&staged, &path)?;
+        let chunk_crc64 = writer.finish()?;
         let data_bytes = boxes.last().map_or(0, |entry| entry.range[1]);
         Ok(ShardEntry {
             file,
