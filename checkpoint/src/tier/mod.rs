@@ -4,6 +4,7 @@
 //! writes are atomic, and durable when they return: a file is there as a whole or not at all.
 
 pub mod contract;
+mod filesystem;
 mod local;
 
 use std::fmt::Debug;
@@ -11,6 +12,7 @@ use std::path::PathBuf;
 
 use crate::durable::{IoError, Published};
 
+pub use filesystem::{Filesystem, Medium};
 pub use local::LocalTier;
 
 /// One entry of a folder.
