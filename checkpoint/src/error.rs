@@ -1,7 +1,7 @@
 //! The one error type of this crate.
 
 use std::fmt;
-use std::io::{self, ErrorKind};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -130,7 +130,7 @@ pub enum Error {
     SnapshotAborted,
     /// A thread could not be started: free memory, or raise the limit of threads.
     #[error("cannot start a thread: {0}")]
-    Thread(io::Error),
+    Thread(std::io::Error),
     /// Other ranks failed where this one did not.
     #[error("{path}: failed on other ranks: {}", join(failures), path = path.display())]
     OtherRanksFailed {
@@ -178,12 +178,6 @@ pub enum Error {
 }
 
 impl Error {
-    /// For `map_err`: a failed operation on a path.
-    pub(crate) fn io(path: &Path, operation: &'static str) -> impl FnOnce(io::Error) -> Self {
-        let at = IoError::at(path, operation);
-        move |source| Self::Io(at(source))
-    }
-
     pub(crate) fn damaged(
         path: &Path,
         offset: u64,
@@ -254,11 +248,15 @@ fn join<T: fmt::Display>(items: &[T]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+
     use super::*;
 
     #[test]
     fn only_permanent_failures_are_damage() {
-        let is_damage = |source: io::Error| Error::io(Path::new("x"), "read")(source).is_damage();
+        let is_damage = |source: io::Error| {
+            Error::from(IoError::at(Path::new("x"), "read")(source)).is_damage()
+        };
         for errno in [Errno::NOENT, Errno::IO] {
             assert!(is_damage(errno.into()), "{errno:?}");
         }

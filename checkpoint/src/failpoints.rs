@@ -9,9 +9,9 @@ use crate::error::Error;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Failpoint {
-    /// The checkpoint's folder exists; this rank has written nothing.
+    /// The checkpoint has its name; this rank has written nothing.
     BeforeShard,
-    /// Half of this rank's bytes are written. Not hit on a rank without any.
+    /// Half of this rank's bytes are handed to the tier. Not hit on a rank without any.
     MidShard,
     /// This rank's shards are durable, its index is not written.
     ShardBeforeIndex,

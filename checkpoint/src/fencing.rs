@@ -4,13 +4,11 @@
 //! two attempts that start together would take the same number. The file is created exclusively,
 //! so a number has one owner; an attempt that finds a higher one than its own must stop.
 
-use std::fs;
-
 use serde::{Deserialize, Serialize};
 
 use crate::agreement::on_rank_0;
-use crate::durable::{Published, publish, random};
-use crate::error::{Error, Result};
+use crate::durable::{Published, random};
+use crate::error::Result;
 use crate::peers::Peers;
 use crate::store::Store;
 
@@ -35,10 +33,11 @@ impl Store {
     /// [`Save::claim`](crate::Save::claim).
     ///
     /// # Errors
-    /// On rank 0 [`Error::Io`] naming the file, elsewhere [`Error::OtherRanksFailed`].
-    /// [`Error::Peers`] when a rank is lost.
+    /// On rank 0 [`Error::Io`](crate::Error::Io) naming the file, elsewhere
+    /// [`Error::OtherRanksFailed`](crate::Error::OtherRanksFailed).
+    /// [`Error::Peers`](crate::Error::Peers) when a rank is lost.
     pub fn claim_attempt(&self, at_least: u64, peers: &dyn Peers) -> Result<Claim> {
-        on_rank_0(peers, self.root(), || self.claim(at_least))
+        on_rank_0(peers, &self.root(), || self.claim(at_least))
     }
 
     fn claim(&self, at_least: u64) -> Result<Claim> {
@@ -47,7 +46,8 @@ impl Store {
         let text = format!("{:08x}{:08x}\n", random()?, random()?);
         loop {
             let attempt = at_least.max(self.unused_attempt()?);
-            let published = publish(&self.root().join(file_name(attempt)), text.as_bytes())?;
+            let published =
+                self.tier().publish(&file_name(attempt), text.as_bytes(), &mut || {})?;
             // The number may have been unused only because a later attempt removed its file.
             if published == Published::Ours && self.newer_attempt(attempt)?.is_none() {
                 self.remove_older_claims(attempt);
@@ -78,18 +78,13 @@ impl Store {
     /// Removes the files of earlier attempts; best effort, as the next attempt or save tries again.
     pub(crate) fn remove_older_claims(&self, attempt: u64) {
         for old in self.claims().unwrap_or_default().into_iter().filter(|old| *old < attempt) {
-            drop(fs::remove_file(self.root().join(file_name(old))));
+            drop(self.tier().delete(&file_name(old)));
         }
     }
 
     /// Numbers of all attempts that have a file.
     fn claims(&self) -> Result<Vec<u64>> {
-        let mut claims = Vec::new();
-        for entry in fs::read_dir(self.root()).map_err(Error::io(self.root(), "list"))? {
-            let entry = entry.map_err(Error::io(self.root(), "list"))?;
-            claims.extend(entry.file_name().to_str().and_then(parse_claim));
-        }
-        Ok(claims)
+        Ok(self.tier().list("")?.iter().filter_map(|entry| parse_claim(&entry.name)).collect())
     }
 }
 

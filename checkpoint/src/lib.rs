@@ -21,10 +21,13 @@
 //! use checkpoint::{
 //!     Dtype, Identity, NoFailpoints, Part, PartMut, Save, SingleRank, Store, TensorBox,
 //! };
+//! use checkpoint::tier::LocalTier;
+//! use std::sync::Arc;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let folder = tempfile::tempdir()?;
-//! let store = Store::open(folder.path(), &Identity::new("run-1", "6ad31c0f9e21"))?;
+//! let tier = Arc::new(LocalTier::new(folder.path()));
+//! let store = Store::open(tier, &Identity::new("run-1", "6ad31c0f9e21"))?;
 //! let tensor = TensorBox::whole("weights", Dtype::F32, &[2, 2]);
 //! let state = serde_json::json!({"tokens": 4096});
 //! let claim = store.claim_attempt(1, &SingleRank)?;

@@ -24,7 +24,7 @@ pub struct AtomicFile {
 
 /// The path of a file that is removed, unless a rename has taken it away.
 #[derive(Debug)]
-struct RemovedOnDrop(PathBuf);
+pub(super) struct RemovedOnDrop(pub(super) PathBuf);
 
 impl Drop for RemovedOnDrop {
     fn drop(&mut self) {

@@ -17,34 +17,32 @@ pub fn create_folders(path: &Path) -> Result<(), IoError> {
     missing.into_iter().rev().try_for_each(sync_parent)
 }
 
-/// Removes a folder and everything in it; a folder that does not exist is fine.
-pub(crate) fn remove_folder(path: &Path) -> Result<(), IoError> {
-    match fs::remove_dir_all(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(IoError::at(path, "remove")(error))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Removes a folder and everything in it, the file `marker` last and only when the rest is durably
-/// gone: while anything is left, the marker says what the folder is.
-pub(crate) fn remove_folder_marker_last(path: &Path, marker: &str) -> Result<(), IoError> {
+/// Removes a folder and everything in it, the file `last` at the end and only when the rest is
+/// durably gone: while anything is left, that file says what the folder is. Several processes may
+/// do so at once.
+pub(crate) fn remove_folder(path: &Path, last: &str) -> Result<(), IoError> {
     for entry in fs::read_dir(path).map_err(IoError::at(path, "list"))? {
         let entry = entry.map_err(IoError::at(path, "list"))?;
-        if entry.file_name() == marker {
+        if entry.file_name() == last {
             continue;
         }
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            remove_folder(&entry.path())?;
-        } else {
-            fs::remove_file(entry.path()).map_err(IoError::at(&entry.path(), "unlink"))?;
-        }
+        let path = entry.path();
+        let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        let removed = if is_folder { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+        unless_absent(removed).map_err(IoError::at(&path, "remove"))?;
     }
     sync_folder(path)?;
-    let marker = path.join(marker);
-    fs::remove_file(&marker).map_err(IoError::at(&marker, "unlink"))?;
+    let last = path.join(last);
+    unless_absent(fs::remove_file(&last)).map_err(IoError::at(&last, "unlink"))?;
     fs::remove_dir(path).map_err(IoError::at(path, "remove"))
+}
+
+fn unless_absent(removed: io::Result<()>) -> io::Result<()> {
+    removed.or_else(
+        |error| {
+            if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
+        },
+    )
 }
 
 #[cfg(test)]
@@ -59,11 +57,11 @@ mod tests {
         fs::write(path.join("d00/r00000-000.safetensors"), "x").unwrap();
         fs::write(path.join("MANIFEST.a.tmp"), "x").unwrap();
         fs::create_dir(path.join("marker")).unwrap(); // unlink refuses it
-        assert!(remove_folder_marker_last(&path, "marker").is_err());
+        assert!(remove_folder(&path, "marker").is_err());
         assert_eq!(fs::read_dir(&path).unwrap().count(), 1);
         fs::remove_dir(path.join("marker")).unwrap();
         fs::write(path.join("marker"), "x").unwrap();
-        remove_folder_marker_last(&path, "marker").unwrap();
+        remove_folder(&path, "marker").unwrap();
         assert!(!path.exists());
     }
 }

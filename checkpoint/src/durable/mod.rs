@@ -6,6 +6,7 @@
 #![allow(unsafe_code)] // std's File ignores the result of close(2)
 
 mod atomic_file;
+mod direct_file;
 mod folders;
 mod publish;
 
@@ -15,8 +16,11 @@ use std::os::fd::IntoRawFd;
 use std::path::{Path, PathBuf};
 
 pub use atomic_file::AtomicFile;
+#[cfg(test)]
+pub(crate) use direct_file::BUFFER_BYTES;
+pub(crate) use direct_file::DirectFile;
 pub use folders::create_folders;
-pub(crate) use folders::{remove_folder, remove_folder_marker_last};
+pub(crate) use folders::remove_folder;
 pub(crate) use publish::publish_with;
 pub use publish::{Published, publish};
 

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::digest::Digest;
+use super::name::CheckpointName;
 
 /// Name of the manifest of a committed checkpoint.
 pub(crate) const MANIFEST: &str = "MANIFEST.json";
@@ -54,7 +55,14 @@ pub(crate) struct RankEntry {
     pub(crate) bytes: u64,
 }
 
-/// The sub-folder of a rank.
-pub(crate) fn rank_folder(rank: usize, ranks_per_folder: usize) -> String {
-    format!("d{:02}", rank / ranks_per_folder.max(1))
+impl Manifest {
+    /// The key of a file that a rank wrote.
+    pub(crate) fn rank_key(&self, name: &CheckpointName, rank: usize, file: &str) -> String {
+        format!("{}/{file}", rank_folder(name, rank, self.ranks_per_folder))
+    }
+}
+
+/// The key of the sub-folder of a rank.
+pub(crate) fn rank_folder(name: &CheckpointName, rank: usize, ranks_per_folder: usize) -> String {
+    name.key(&format!("d{:02}", rank / ranks_per_folder.max(1)))
 }

@@ -12,6 +12,13 @@ pub(crate) struct CheckpointName {
     pub(crate) nonce: u32,
 }
 
+impl CheckpointName {
+    /// The key of a file in the checkpoint's folder.
+    pub(crate) fn key(&self, file: &str) -> String {
+        format!("{self}/{file}")
+    }
+}
+
 impl fmt::Display for CheckpointName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "s{:09}-a{:04}-{:08x}", self.step, self.attempt, self.nonce)

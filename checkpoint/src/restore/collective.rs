@@ -9,7 +9,7 @@ use crate::error::{Rejected, Result};
 use crate::format::manifest::{MANIFEST, Manifest};
 use crate::format::name::CheckpointName;
 use crate::peers::Peers;
-use crate::store::{Store, read_text};
+use crate::store::Store;
 use crate::tensor::PartMut;
 
 /// A checkpoint that all ranks have restored.
@@ -95,7 +95,7 @@ impl Store {
 
     /// Rank 0 reads the manifest for all ranks, so that all have the same one.
     fn manifest_text(&self, name: &CheckpointName) -> Result<String> {
-        read_text(&self.folder(name).join(MANIFEST))
+        self.read_text(&name.key(MANIFEST))
     }
 
     /// The indexes that this rank reads: every R-th, starting at its own.

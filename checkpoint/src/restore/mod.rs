@@ -7,15 +7,12 @@ mod retry;
 mod shard_reader;
 mod verify;
 
-use std::io::ErrorKind;
-
 use crate::agreement::{Abort, on_rank_0};
-use crate::durable::{IoError, rename, sync_folder};
 use crate::error::{Error, RankFailure, Rejected, Result};
 use crate::format::manifest::{MANIFEST, REJECTED};
 use crate::format::name::CheckpointName;
 use crate::peers::Peers;
-use crate::store::{Status, Store, is_committed};
+use crate::store::{Status, Store};
 use crate::tensor::PartMut;
 
 pub use collective::Restored;
@@ -43,7 +40,7 @@ impl Store {
     /// When a part's data does not have the size of its box, or a box lies outside its tensor.
     pub fn resume(&self, parts: &mut [PartMut<'_>], peers: &dyn Peers) -> Result<Option<Restored>> {
         let mut rejected = Vec::new();
-        for checkpoint in on_rank_0(peers, self.root(), || self.candidates())? {
+        for checkpoint in on_rank_0(peers, &self.root(), || self.candidates())? {
             match self.restore_on_all_ranks(&checkpoint, parts, peers)? {
                 Ok(restored) => {
                     self.reject(&rejected, peers)?;
@@ -52,11 +49,13 @@ impl Store {
                 Err(Abort { failures, is_damage: true, .. }) => {
                     rejected.push(Rejected { checkpoint, failures });
                 }
-                Err(abort) => return Err(abort.into_error(&self.root().join(checkpoint))),
+                Err(abort) => return Err(abort.into_error(&self.tier().path(&checkpoint))),
             }
         }
-        let root = self.root().to_owned();
-        if rejected.is_empty() { Ok(None) } else { Err(Error::NoCheckpoint { root, rejected }) }
+        if rejected.is_empty() {
+            return Ok(None);
+        }
+        Err(Error::NoCheckpoint { root: self.root(), rejected })
     }
 
     /// Restores one checkpoint by name into `parts`, verified on all ranks.
@@ -76,14 +75,13 @@ impl Store {
         peers: &dyn Peers,
     ) -> Result<Restored> {
         self.restore_on_all_ranks(checkpoint, parts, peers)?
-            .map_err(|abort| abort.into_error(&self.root().join(checkpoint)))
+            .map_err(|abort| abort.into_error(&self.tier().path(checkpoint)))
     }
 
     /// Names of all that was committed, newest first.
     fn candidates(&self) -> Result<Vec<String>> {
         let names = self.scan()?;
-        let committed: Vec<_> =
-            names.iter().filter(|name| is_committed(&self.folder(name))).collect();
+        let committed: Vec<_> = names.iter().filter(|name| self.is_committed(name)).collect();
         let is_rejected = |name: &&CheckpointName| self.status(name) == Status::Rejected;
         if committed.is_empty()
             && let Some(name) = names.iter().find(is_rejected)
@@ -92,7 +90,7 @@ impl Store {
             let reason = format!("renamed to {REJECTED} by an earlier restore");
             let failures = vec![RankFailure { rank: 0, reason }];
             let rejected = vec![Rejected { checkpoint: name.to_string(), failures }];
-            return Err(Error::NoCheckpoint { root: self.root().to_owned(), rejected });
+            return Err(Error::NoCheckpoint { root: self.root(), rejected });
         }
         Ok(committed.into_iter().map(CheckpointName::to_string).collect())
     }
@@ -103,16 +101,14 @@ impl Store {
         if rejected.is_empty() {
             return Ok(());
         }
-        on_rank_0(peers, self.root(), || {
-            rejected.iter().try_for_each(|rejected| self.rename_manifest(&rejected.checkpoint))
+        on_rank_0(peers, &self.root(), || {
+            rejected.iter().try_for_each(|rejected| {
+                let name = self.parse_name(&rejected.checkpoint)?;
+                match self.rename_manifest(&name, MANIFEST, REJECTED) {
+                    Err(error) if error.is_absence() => Ok(()),
+                    renamed => renamed,
+                }
+            })
         })
-    }
-
-    fn rename_manifest(&self, checkpoint: &str) -> Result<()> {
-        let folder = self.root().join(checkpoint);
-        match rename(&folder.join(MANIFEST), &folder.join(REJECTED)) {
-            Err(IoError { source, .. }) if source.kind() == ErrorKind::NotFound => Ok(()),
-            renamed => Ok(renamed.and_then(|()| sync_folder(&folder))?),
-        }
     }
 }

@@ -52,8 +52,8 @@ impl OpenCheckpoint<'_> {
 
     /// Opens a shard and checks its size and header.
     pub(super) fn reader<'s>(&self, rank: usize, shard: &'s ShardEntry) -> Result<ShardReader<'s>> {
-        let folder = self.store.rank_path(self.name, self.manifest, rank);
-        retry_while_absent(self.timeout, || ShardReader::open(folder.join(&shard.file), shard))
+        let key = self.manifest.rank_key(self.name, rank, &shard.file);
+        retry_while_absent(self.timeout, || ShardReader::open(self.store.tier(), &key, shard))
     }
 
     /// Fails if no rank has saved some box of a tensor of which other boxes are saved.
@@ -105,11 +105,11 @@ impl OpenCheckpoint<'_> {
         for source in sources {
             let saved = &source.entry.tensor;
             if saved.dtype != requested.dtype || saved.shape != requested.shape {
-                let folder = self.store.rank_path(self.name, self.manifest, source.rank);
+                let key = self.manifest.rank_key(self.name, source.rank, &source.shard.file);
                 let describe =
                     |tensor: &TensorBox| format!("{:?} {:?}", tensor.dtype, tensor.shape);
                 return Err(Error::Mismatch {
-                    path: folder.join(&source.shard.file),
+                    path: self.store.tier().path(&key),
                     what: requested.name.clone(),
                     expected: describe(requested),
                     found: describe(saved),

@@ -1,24 +1,24 @@
 //! Reading a shard chunk by chunk, each checked by its digest.
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
 use crate::error::{Error, Result};
 use crate::format::digest::Crc64;
 use crate::format::index::ShardEntry;
+use crate::tier::{Reader, Tier};
 
 /// An open shard, whose size and header are right.
 pub(super) struct ShardReader<'a> {
     path: PathBuf,
-    file: File,
+    file: Box<dyn Reader>,
     shard: &'a ShardEntry,
 }
 
 impl<'a> ShardReader<'a> {
-    pub(super) fn open(path: PathBuf, shard: &'a ShardEntry) -> Result<Self> {
-        let file = File::open(&path).map_err(Error::io(&path, "open"))?;
-        let found = file.metadata().map_err(Error::io(&path, "stat"))?.len();
+    pub(super) fn open(tier: &dyn Tier, key: &str, shard: &'a ShardEntry) -> Result<Self> {
+        let path = tier.path(key);
+        let file = tier.open(key)?;
+        let found = file.size_bytes();
         if found != shard.bytes {
             return Err(Error::damaged_size(&path, shard.bytes, found));
         }
@@ -38,7 +38,7 @@ impl<'a> ShardReader<'a> {
     }
 
     fn read(&self, offset: u64, buffer: &mut [u8], expected: Crc64) -> Result<()> {
-        self.file.read_exact_at(buffer, offset).map_err(Error::io(&self.path, "read"))?;
+        self.file.read_exact_at(buffer, offset)?;
         let found = Crc64::of(buffer);
         if found != expected {
             let expected = format!("CRC64/NVME {expected} over {} bytes", buffer.len());

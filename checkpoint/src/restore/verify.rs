@@ -28,10 +28,11 @@ impl Store {
     /// Not collective. Damage is not an error of this function: see [`VerifyReport::problems`].
     ///
     /// # Errors
-    /// [`Error::NoCheckpoint`] when there is none of this name.
+    /// [`Error::NoCheckpoint`] when there is none of this name, [`Error::Io`] when the tier cannot
+    /// be listed.
     pub fn verify(&self, checkpoint: &str) -> Result<VerifyReport> {
         let name = self.parse_name(checkpoint)?;
-        if !self.folder(&name).exists() {
+        if !self.scan()?.contains(&name) {
             return Err(self.no_checkpoint(checkpoint));
         }
         let mut report = VerifyReport {

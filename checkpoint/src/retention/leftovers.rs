@@ -2,12 +2,9 @@
 //!
 //! All of it is removed on a best-effort basis: what stays is tried again before the next save.
 
-use std::fs;
-use std::io;
 use std::sync::{MutexGuard, PoisonError};
 
-use crate::durable::{remove_folder, remove_folder_marker_last, sync_folder};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::fencing::parse_claim;
 use crate::format::manifest::{MANIFEST, TOMBSTONE};
 use crate::format::name::CheckpointName;
@@ -30,12 +27,16 @@ impl Store {
                     drop(self.discard(&name));
                 }
                 Status::Deleted if name.attempt <= attempt => {
-                    drop(remove_folder_marker_last(&self.folder(&name), TOMBSTONE));
+                    drop(self.tier().delete_folder(&name.to_string(), TOMBSTONE));
                 }
                 _ => {}
             }
         }
-        begun.retain(|name| self.folder(name).exists() && !self.was_committed(name));
+        if !begun.is_empty()
+            && let Ok(left) = self.scan()
+        {
+            begun.retain(|name| left.contains(name) && !self.was_committed(name));
+        }
         self.begun().extend(begun);
     }
 
@@ -51,13 +52,12 @@ impl Store {
     /// Removes the temporary files and the claims of earlier attempts. Only after a gather that
     /// follows opening the store on all ranks, as that writes such files.
     pub(super) fn remove_stale_files(&self, attempt: u64) {
-        for entry in fs::read_dir(self.root()).into_iter().flatten().flatten() {
+        for entry in self.tier().list("").unwrap_or_default() {
             if self.retention_is_stopped() {
                 return;
             }
-            let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
-            if is_file && entry.file_name().to_str().is_some_and(|name| is_stale(name, attempt)) {
-                drop(fs::remove_file(entry.path()));
+            if !entry.is_folder && is_stale(&entry.name, attempt) {
+                drop(self.tier().delete(&entry.name));
             }
         }
         self.remove_older_claims(attempt);
@@ -65,19 +65,10 @@ impl Store {
 
     /// Removes a checkpoint that must not count, even if its manifest may have been linked.
     pub(crate) fn discard(&self, name: &CheckpointName) -> Result<()> {
-        let folder = self.folder(name);
-        let manifest = folder.join(MANIFEST);
-        match fs::remove_file(&manifest) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(Error::io(&manifest, "unlink")(error));
-            }
-            _ => {}
-        }
-        // Data must not be gone while the manifest may come back after a power failure.
-        match sync_folder(&folder) {
-            Err(error) if error.source.kind() == io::ErrorKind::NotFound => Ok(()),
-            synced => Ok(synced.and_then(|()| remove_folder(&folder))?),
-        }
+        // Durably first: data must not be gone while the manifest may come back after a power
+        // failure.
+        self.tier().delete(&name.key(MANIFEST))?;
+        Ok(self.tier().delete_folder(&name.to_string(), MANIFEST)?)
     }
 }
 

@@ -1,16 +1,14 @@
 //! Retention: removing old checkpoints, and what dead attempts left.
 //!
-//! The manifest is renamed first and durably, so that an interrupted removal leaves nothing that
-//! looks committed; as a tombstone it is removed last, so that the rest is recognised as such. A
+//! A tombstone takes the manifest's place first and durably, so that an interrupted removal leaves
+//! nothing that looks committed; it is removed last, so that the rest is recognised as such. A
 //! checkpoint counts as kept when its manifest, indexes and file sizes are right and no restore
 //! has rejected it. Its data is not read for that: `Store::verify` does.
 
 mod leftovers;
 
-use std::fs;
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::durable::{remove_folder_marker_last, rename, sync_folder};
 use crate::error::{Error, Result};
 use crate::failpoints::{Failpoint, Failpoints};
 use crate::format::manifest::{MANIFEST, REJECTED, TOMBSTONE};
@@ -82,13 +80,11 @@ impl Store {
     }
 
     fn remove(&self, name: &CheckpointName, failpoints: &dyn Failpoints) -> Result<()> {
-        let folder = self.folder(name);
         let is_rejected = self.status(name) == Status::Rejected;
         let manifest = if is_rejected { REJECTED } else { MANIFEST };
-        rename(&folder.join(manifest), &folder.join(TOMBSTONE))?;
-        sync_folder(&folder)?;
+        self.rename_manifest(name, manifest, TOMBSTONE)?;
         failpoints.hit(Failpoint::MidRetention);
-        Ok(remove_folder_marker_last(&folder, TOMBSTONE)?)
+        Ok(self.tier().delete_folder(&name.to_string(), TOMBSTONE)?)
     }
 
     /// Whether all files exist that the manifest names, by digests of indexes and by sizes.
@@ -97,9 +93,10 @@ impl Store {
         for rank in 0..manifest.world {
             let index = self.index(name, &manifest, rank)?;
             for entry in &index.files {
-                let path = self.rank_path(name, &manifest, rank).join(&entry.file);
-                let found = fs::metadata(&path).map_err(Error::io(&path, "stat"))?.len();
+                let key = manifest.rank_key(name, rank, &entry.file);
+                let found = self.tier().open(&key)?.size_bytes();
                 if found != entry.bytes {
+                    let path = self.tier().path(&key);
                     return Err(Error::damaged_size(&path, entry.bytes, found));
                 }
             }

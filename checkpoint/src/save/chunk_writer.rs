@@ -1,19 +1,18 @@
 //! Writing a shard's data, with a digest of each chunk.
 
-use std::fs::File;
-use std::io::{self, BufWriter, Write};
-
 use crc_fast::CrcAlgorithm;
 
+use crate::durable::IoError;
 use crate::failpoints::{Failpoint, Failpoints};
 use crate::format::digest::Crc64;
 use crate::tensor::TensorBox;
+use crate::tier::Upload;
 
-/// Size of a write: large enough for the disk, small enough that the digest finds it in a cache.
+/// Size of a write: small enough that it is in a cache after the digest.
 const PIECE_BYTES: usize = 4 << 20;
 
 pub(super) struct ChunkWriter {
-    writer: BufWriter<File>,
+    upload: Box<dyn Upload>,
     digest: crc_fast::Digest,
     chunk_bytes: usize,
     /// Bytes left in this chunk.
@@ -22,10 +21,10 @@ pub(super) struct ChunkWriter {
 }
 
 impl ChunkWriter {
-    pub(super) fn new(file: File, chunk_bytes: u64) -> Self {
+    pub(super) fn new(upload: Box<dyn Upload>, chunk_bytes: u64) -> Self {
         let chunk_bytes = chunk_bytes as usize;
         Self {
-            writer: BufWriter::with_capacity(PIECE_BYTES, file),
+            upload,
             digest: crc_fast::Digest::new(CrcAlgorithm::Crc64Nvme),
             chunk_bytes,
             left: chunk_bytes,
@@ -34,25 +33,25 @@ impl ChunkWriter {
     }
 
     /// Writes what comes before the data and is in no chunk.
-    pub(super) fn write_header(&mut self, header: &[u8]) -> io::Result<()> {
-        self.writer.write_all(header)
+    pub(super) fn write_header(&mut self, header: &[u8]) -> Result<(), IoError> {
+        self.upload.write(header)
     }
 
     pub(super) fn write_data(
         &mut self,
         mut data: &[u8],
         midway: &mut Midway<'_>,
-    ) -> io::Result<()> {
+    ) -> Result<(), IoError> {
         while !data.is_empty() {
             let bytes = midway.limit(data.len().min(PIECE_BYTES).min(self.left));
             let (piece, rest) = data.split_at(bytes);
             self.digest.update(piece);
-            self.writer.write_all(piece)?;
+            self.upload.write(piece)?;
             self.left -= bytes;
             if self.left == 0 {
                 self.close_chunk();
             }
-            midway.advance(bytes, &mut self.writer)?;
+            midway.advance(bytes);
             data = rest;
         }
         Ok(())
@@ -63,13 +62,13 @@ impl ChunkWriter {
         self.left = self.chunk_bytes;
     }
 
-    /// The file, with everything written to it, and the digests of its chunks.
-    pub(super) fn into_parts(mut self) -> io::Result<(File, Vec<Crc64>)> {
+    /// Makes the file visible and durable, and returns the digests of its chunks.
+    pub(super) fn finish(mut self) -> Result<Vec<Crc64>, IoError> {
         if self.left < self.chunk_bytes {
             self.close_chunk();
         }
-        let file = self.writer.into_inner().map_err(|error| error.into_error())?;
-        Ok((file, self.chunks))
+        self.upload.finish()?;
+        Ok(self.chunks)
     }
 }
 
@@ -91,15 +90,13 @@ impl<'a> Midway<'a> {
         self.left.map_or(bytes, |left| bytes.min(left))
     }
 
-    fn advance(&mut self, bytes: usize, writer: &mut BufWriter<File>) -> io::Result<()> {
+    fn advance(&mut self, bytes: usize) {
         self.left = match self.left {
             Some(left) if left == bytes => {
-                writer.flush()?;
                 self.failpoints.hit(Failpoint::MidShard);
                 None
             }
             left => left.map(|left| left - bytes),
         };
-        Ok(())
     }
 }

@@ -1,17 +1,20 @@
 //! The two phases of a save, apart from the gathers between ranks: each rank writes, rank 0
 //! commits.
 
+use std::io::{self, ErrorKind};
+
 use serde::{Deserialize, Serialize};
 
 use super::bytes::ByteSource;
 use super::rank_writer::{RankFiles, RankWriter};
 use super::request::Save;
 use crate::agreement::agree;
-use crate::durable::{Published, publish_with, replace};
+use crate::durable::{IoError, Published};
 use crate::error::{Error, RankFailure, Result};
 use crate::failpoints::{Failpoint, Failpoints};
 use crate::format::FORMAT;
 use crate::format::digest::Digest;
+use crate::format::index::index_file;
 use crate::format::manifest::{MANIFEST, Manifest, RankEntry};
 use crate::format::name::CheckpointName;
 use crate::format::sealed::seal;
@@ -100,15 +103,28 @@ impl Participant<'_> {
         if let Some(newer) = self.store.newer_attempt(name.attempt)? {
             return Ok(fenced(newer));
         }
-        let path = self.store.folder(&name).join(MANIFEST);
-        let (text, _) = seal(&self.manifest(votes));
-        let midway = || self.failpoints.hit(Failpoint::MidManifest);
-        if publish_with(&path, &text, midway)? == Published::Taken {
+        let manifest = self.manifest(votes);
+        self.check_not_removed(&manifest)?;
+        let mut midway = || self.failpoints.hit(Failpoint::MidManifest);
+        let (text, _) = seal(&manifest);
+        let published = self.store.tier().publish(&name.key(MANIFEST), &text, &mut midway)?;
+        if published == Published::Taken {
             return Ok(fenced(name.to_string()));
         }
         self.failpoints.hit(Failpoint::ManifestBeforeLatest);
         let latest = self.write_latest(&name).err().map(|error| error.to_string());
         Ok(Publication { fenced_by: None, warnings: latest.into_iter().collect() })
+    }
+
+    /// A manifest must not bring back a folder that someone has removed: it would have no data.
+    fn check_not_removed(&self, manifest: &Manifest) -> Result<()> {
+        let tier = self.store.tier();
+        let index = manifest.rank_key(&self.name(), 0, &index_file(0));
+        if tier.exists(&index)? {
+            return Ok(());
+        }
+        let removed = io::Error::new(ErrorKind::NotFound, format!("{index} was removed"));
+        Err(IoError::at(&tier.path(&self.name().key(MANIFEST)), "create")(removed).into())
     }
 
     /// The gather after the second phase: whether the checkpoint is committed, and warnings of
@@ -154,7 +170,7 @@ impl Participant<'_> {
     /// The error of an attempt that a newer one has fenced.
     fn fenced(&self, newer: &str) -> Error {
         let attempt = self.request.claim.attempt;
-        Error::Fenced { path: self.store.root().join(newer), attempt, found: newer.to_owned() }
+        Error::Fenced { path: self.store.tier().path(newer), attempt, found: newer.to_owned() }
     }
 
     fn manifest(&self, votes: &[Written]) -> Manifest {
@@ -179,7 +195,7 @@ impl Participant<'_> {
     }
 
     fn write_latest(&self, name: &CheckpointName) -> Result<()> {
-        Ok(replace(&self.store.root().join("LATEST"), format!("{name}\n").as_bytes())?)
+        Ok(self.store.tier().replace("LATEST", format!("{name}\n").as_bytes())?)
     }
 }
 

@@ -1,12 +1,10 @@
 //! Writing the files of one rank: shards, and its index last.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
 use super::bytes::ByteSource;
 use super::chunk_writer::{ChunkWriter, Midway};
-use crate::durable::{create_folders, create_new, finish, rename, replace, temporary};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::failpoints::{Failpoint, Failpoints};
 use crate::format::FORMAT;
 use crate::format::digest::{Crc64, Digest};
@@ -17,11 +15,13 @@ use crate::format::sealed::seal;
 use crate::format::shard;
 use crate::store::{Identity, Options, Store};
 use crate::tensor::TensorBox;
+use crate::tier::Tier;
 
 /// Where and as what a rank writes.
 pub(super) struct RankWriter<'a> {
-    /// The rank's `dNN`.
-    folder: PathBuf,
+    tier: &'a dyn Tier,
+    /// Key of the rank's `dNN`.
+    folder: String,
     identity: &'a Identity,
     options: &'a Options,
     checkpoint: String,
@@ -57,7 +57,8 @@ impl<'a> RankWriter<'a> {
     ) -> Self {
         let options = store.options();
         Self {
-            folder: store.folder(name).join(rank_folder(rank, options.ranks_per_folder)),
+            tier: store.tier(),
+            folder: rank_folder(name, rank, options.ranks_per_folder),
             identity: store.identity(),
             options,
             checkpoint: name.to_string(),
@@ -73,7 +74,6 @@ impl<'a> RankWriter<'a> {
         boxes: &[&TensorBox],
         source: &mut dyn ByteSource,
     ) -> Result<RankFiles> {
-        create_folders(&self.folder)?;
         self.failpoints.hit(Failpoint::BeforeShard);
         let mut midway = Midway::new(boxes, self.failpoints);
         let mut files = Vec::new();
@@ -89,7 +89,7 @@ impl<'a> RankWriter<'a> {
             rank: self.rank,
             files,
         });
-        replace(&self.folder.join(index_file(self.rank)), &text)?; // makes names of shards durable
+        self.tier.replace(&format!("{}/{}", self.folder, index_file(self.rank)), &text)?;
         self.failpoints.hit(Failpoint::IndexBeforeVote);
         Ok(RankFiles { index, bytes })
     }
@@ -118,21 +118,16 @@ impl<'a> RankWriter<'a> {
         midway: &mut Midway<'_>,
     ) -> Result<ShardEntry> {
         let file = shard_file(self.rank, number);
-        let path = self.folder.join(&file);
-        let staged = temporary(&path);
         let boxes = lay_out(tensors);
         let header = shard::header(&self.metadata(), &boxes);
         let chunk_bytes = self.options.chunk_bytes;
-        let mut writer = ChunkWriter::new(create_new(&staged)?, chunk_bytes);
-        writer.write_header(&header).map_err(Error::io(&staged, "write"))?;
+        let upload = self.tier.create(&format!("{}/{file}", self.folder))?;
+        let mut writer = ChunkWriter::new(upload, chunk_bytes);
+        writer.write_header(&header)?;
         for tensor in tensors {
-            source.take(tensor.size_bytes(), &mut |bytes| {
-                writer.write_data(bytes, midway).map_err(Error::io(&staged, "write"))
-            })?;
+            source.take(tensor.size_bytes(), &mut |bytes| Ok(writer.write_data(bytes, midway)?))?;
         }
-        let (written, chunk_crc64) = writer.into_parts().map_err(Error::io(&staged, "write"))?;
-        finish(written, &staged)?;
-        rename(&staged, &path)?;
+        let chunk_crc64 = writer.finish()?;
         let data_bytes = boxes.last().map_or(0, |entry| entry.range[1]);
         Ok(ShardEntry {
             file,

@@ -1,15 +1,14 @@
 //! `RUN.json`: which run a folder of checkpoints belongs to.
 
-use std::fs;
-use std::io;
+use std::io::ErrorKind;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::durable::{create_folders, publish};
 use crate::error::{Error, Result};
 use crate::format::FORMAT;
 use crate::format::sealed::{seal, unseal};
+use crate::tier::Tier;
 
 const FILE: &str = "RUN.json";
 
@@ -30,28 +29,25 @@ impl Identity {
         Self { format: FORMAT, run: run.to_owned(), workload: workload.to_owned() }
     }
 
-    /// The identity of an existing folder, `None` when it has none.
-    pub(super) fn read(root: &Path) -> Result<Option<Self>> {
-        let path = root.join(FILE);
-        match fs::read(&path) {
-            Ok(bytes) => unseal(&path, &bytes).map(|(identity, _)| Some(identity)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(Error::io(&path, "read")(error)),
+    /// The identity of what is on a tier, `None` when it has none.
+    pub(super) fn read(tier: &dyn Tier) -> Result<Option<Self>> {
+        match tier.read(FILE) {
+            Ok(bytes) => unseal(&tier.path(FILE), &bytes).map(|(identity, _)| Some(identity)),
+            Err(error) if error.source.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error.into()),
         }
     }
 
     /// Creates the file, or checks the one that is there. All ranks may call it at once.
-    pub(super) fn establish(&self, root: &Path) -> Result<()> {
-        create_folders(root)?;
-        let path = root.join(FILE);
-        let found = match Self::read(root)? {
+    pub(super) fn establish(&self, tier: &dyn Tier) -> Result<()> {
+        let found = match Self::read(tier)? {
             Some(found) => found,
             None => {
-                publish(&path, &seal(self).0)?;
-                Self::read(root)?.unwrap_or_else(|| self.clone())
+                tier.publish(FILE, &seal(self).0, &mut || {})?;
+                Self::read(tier)?.unwrap_or_else(|| self.clone())
             }
         };
-        self.check(&path, &found.run, &found.workload)
+        self.check(&tier.path(FILE), &found.run, &found.workload)
     }
 
     /// Compares the run and the workload that a file names.

@@ -1,12 +1,10 @@
-//! Which checkpoints a folder contains, and in which state they are.
-
-use std::fs;
-use std::path::Path;
+//! Which checkpoints a tier has, and in which state they are.
 
 use super::{Identity, Store};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::format::manifest::{MANIFEST, REJECTED, TOMBSTONE};
 use crate::format::name::CheckpointName;
+use crate::tier::Tier;
 
 /// State of a checkpoint's folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,7 +48,7 @@ impl Store {
     /// then later steps before earlier ones. Foreign files are left out.
     ///
     /// # Errors
-    /// [`Error::Io`] when the folder cannot be read.
+    /// [`Error::Io`](crate::Error::Io) when the tier cannot be listed.
     pub fn list(&self) -> Result<Vec<Listed>> {
         let list = |name: CheckpointName| Listed {
             name: name.to_string(),
@@ -82,23 +80,29 @@ impl Store {
     /// Whether a committed checkpoint of this name exists, damaged or not.
     ///
     /// # Errors
-    /// [`Error::NoCheckpoint`] when it is not the name of a checkpoint.
+    /// [`Error::NoCheckpoint`](crate::Error::NoCheckpoint) when it is not the name of a checkpoint.
     pub fn holds(&self, checkpoint: &str) -> Result<bool> {
-        Ok(is_committed(&self.folder(&self.parse_name(checkpoint)?)))
+        Ok(self.is_committed(&self.parse_name(checkpoint)?))
     }
 
     /// Names of all folders that are checkpoints by name, newest first.
     pub(crate) fn scan(&self) -> Result<Vec<CheckpointName>> {
-        scan(self.root())
+        scan(self.tier())
+    }
+
+    /// Whether a checkpoint was committed and its removal has not begun.
+    pub(crate) fn is_committed(&self, name: &CheckpointName) -> bool {
+        is_committed(self.tier(), name)
     }
 
     pub(crate) fn status(&self, name: &CheckpointName) -> Status {
-        let folder = self.folder(name);
-        if folder.join(TOMBSTONE).exists() {
+        let tier = self.tier();
+        if has(tier, name, TOMBSTONE) {
             return Status::Deleted;
         }
-        if !has_manifest(&folder) {
-            return if is_rejected(&folder) { Status::Rejected } else { Status::Uncommitted };
+        if !has_manifest(tier, name) {
+            let is_rejected = has(tier, name, REJECTED);
+            return if is_rejected { Status::Rejected } else { Status::Uncommitted };
         }
         match self.manifest(name) {
             Ok(manifest) => Status::Committed { world: manifest.world, bytes: manifest.bytes },
@@ -108,46 +112,38 @@ impl Store {
     }
 }
 
-/// Whether a folder holds a checkpoint that was committed, damaged or not: one that
+/// Whether a tier holds a checkpoint that was committed, damaged or not: one that
 /// [`Store::resume`] restores or refuses, but does not ignore. Changes nothing. A folder that does
 /// not exist holds none.
 ///
 /// # Errors
-/// [`Error::UnsupportedFormat`] or [`Error::Damaged`] when its `RUN.json` says so, and
-/// [`Error::Io`] when the folder cannot be read.
-pub fn holds_any(root: &Path) -> Result<bool> {
-    if !root.try_exists().map_err(Error::io(root, "stat"))? {
-        return Ok(false);
-    }
-    Identity::read(root)?; // names of another format would be taken for foreign files
-    let mut folders = scan(root)?.into_iter().map(|name| root.join(name.to_string()));
-    Ok(folders.any(|folder| is_committed(&folder) || is_rejected(&folder)))
+/// [`Error::UnsupportedFormat`](crate::Error::UnsupportedFormat) or
+/// [`Error::Damaged`](crate::Error::Damaged) when its `RUN.json` says so, and
+/// [`Error::Io`](crate::Error::Io) when the tier cannot be read.
+pub fn holds_any(tier: &dyn Tier) -> Result<bool> {
+    Identity::read(tier)?; // names of another format would be taken for foreign files
+    let is_rejected = |name| has(tier, name, REJECTED) && !has(tier, name, TOMBSTONE);
+    Ok(scan(tier)?.iter().any(|name| is_committed(tier, name) || is_rejected(name)))
 }
 
-fn scan(root: &Path) -> Result<Vec<CheckpointName>> {
-    let mut names: Vec<CheckpointName> = Vec::new();
-    for entry in fs::read_dir(root).map_err(Error::io(root, "list"))? {
-        let entry = entry.map_err(Error::io(root, "list"))?;
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            names.extend(entry.file_name().to_str().and_then(|text| text.parse().ok()));
-        }
-    }
+fn scan(tier: &dyn Tier) -> Result<Vec<CheckpointName>> {
+    let folders = tier.list("")?.into_iter().filter(|entry| entry.is_folder);
+    let mut names: Vec<CheckpointName> =
+        folders.filter_map(|folder| folder.name.parse().ok()).collect();
     names.sort_by(|a, b| b.cmp(a));
     Ok(names)
 }
 
-/// Whether a checkpoint was committed and its removal has not begun.
-pub(crate) fn is_committed(folder: &Path) -> bool {
-    has_manifest(folder) && !folder.join(TOMBSTONE).exists()
+fn is_committed(tier: &dyn Tier, name: &CheckpointName) -> bool {
+    has_manifest(tier, name) && !has(tier, name, TOMBSTONE)
 }
 
-/// Whether a checkpoint was committed and then rejected as damaged.
-fn is_rejected(folder: &Path) -> bool {
-    !folder.join(TOMBSTONE).exists() && folder.join(REJECTED).exists()
+/// Whether a checkpoint has a manifest. If the tier cannot say, it counts as one: it is then read,
+/// and what is wrong with it reported.
+fn has_manifest(tier: &dyn Tier, name: &CheckpointName) -> bool {
+    tier.exists(&name.key(MANIFEST)).unwrap_or(true)
 }
 
-/// Whether a checkpoint has a manifest. If the system cannot say, it counts as one: it is then
-/// read, and what is wrong with it reported.
-fn has_manifest(folder: &Path) -> bool {
-    folder.join(MANIFEST).try_exists().unwrap_or(true)
+fn has(tier: &dyn Tier, name: &CheckpointName, file: &str) -> bool {
+    tier.exists(&name.key(file)).unwrap_or(false)
 }

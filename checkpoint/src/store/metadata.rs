@@ -1,26 +1,22 @@
-//! Reading manifests and indexes: each is checked before it is used.
-
-use std::fs;
-use std::path::{Path, PathBuf};
+//! Reading manifests and indexes, each checked before it is used, and renaming manifests.
 
 use super::Store;
 use crate::error::{Error, Result};
 use crate::format::index::{Index, ShardEntry, index_file};
-use crate::format::manifest::{MANIFEST, Manifest, rank_folder};
+use crate::format::manifest::{MANIFEST, Manifest};
 use crate::format::name::CheckpointName;
 use crate::format::sealed::unseal;
 
 impl Store {
     /// The manifest, checked.
     pub(crate) fn manifest(&self, name: &CheckpointName) -> Result<Manifest> {
-        let path = self.folder(name).join(MANIFEST);
-        let bytes = fs::read(&path).map_err(Error::io(&path, "read"))?;
+        let bytes = self.tier().read(&name.key(MANIFEST))?;
         self.parse_manifest(name, &bytes)
     }
 
     /// A manifest's text, checked: digest, format, run, and that it is not of another folder.
     pub(crate) fn parse_manifest(&self, name: &CheckpointName, bytes: &[u8]) -> Result<Manifest> {
-        let path = self.folder(name).join(MANIFEST);
+        let path = self.tier().path(&name.key(MANIFEST));
         let (manifest, _): (Manifest, _) = unseal(&path, bytes)?;
         self.identity().check(&path, &manifest.run, &manifest.workload)?;
         if manifest.checkpoint != name.to_string() {
@@ -33,14 +29,21 @@ impl Store {
         Ok(manifest)
     }
 
-    /// The folder of a rank's files.
-    pub(crate) fn rank_path(
+    /// Gives the manifest another name, durably, which says what became of the checkpoint. No tier
+    /// but a file system can rename: a crash in between leaves both files.
+    pub(crate) fn rename_manifest(
         &self,
         name: &CheckpointName,
-        manifest: &Manifest,
-        rank: usize,
-    ) -> PathBuf {
-        self.folder(name).join(rank_folder(rank, manifest.ranks_per_folder))
+        from: &str,
+        to: &str,
+    ) -> Result<()> {
+        let bytes = match self.tier().read(&name.key(from)).map_err(Error::from) {
+            // A checkpoint whose manifest a disk cannot read must not count for ever.
+            Err(error) if error.is_damage() && !error.is_absence() => Vec::new(),
+            read => read?,
+        };
+        self.tier().replace(&name.key(to), &bytes)?;
+        Ok(self.tier().delete(&name.key(from))?)
     }
 
     /// The index of a rank, checked.
@@ -60,7 +63,7 @@ impl Store {
         manifest: &Manifest,
         rank: usize,
     ) -> Result<String> {
-        read_text(&self.rank_path(name, manifest, rank).join(index_file(rank)))
+        self.read_text(&manifest.rank_key(name, rank, &index_file(rank)))
     }
 
     /// An index's text, checked: that it is the one the manifest names, and that its sizes are
@@ -72,7 +75,7 @@ impl Store {
         rank: usize,
         text: &str,
     ) -> Result<Index> {
-        let path = self.rank_path(name, manifest, rank).join(index_file(rank));
+        let path = self.tier().path(&manifest.rank_key(name, rank, &index_file(rank)));
         let (index, digest): (Index, _) = unseal(&path, text.as_bytes())?;
         let expected = &manifest.ranks[rank].index;
         if digest != *expected {
@@ -83,13 +86,12 @@ impl Store {
         }
         Ok(index)
     }
-}
 
-/// A file as text; a file that is not UTF-8 is damaged.
-pub(crate) fn read_text(path: &Path) -> Result<String> {
-    let bytes = fs::read(path).map_err(Error::io(path, "read"))?;
-    String::from_utf8(bytes).map_err(|error| {
-        let at = error.utf8_error().valid_up_to() as u64;
-        Error::damaged(path, at, "UTF-8", "other bytes")
-    })
+    /// A file as text; a file that is not UTF-8 is damaged.
+    pub(crate) fn read_text(&self, key: &str) -> Result<String> {
+        String::from_utf8(self.tier().read(key)?).map_err(|error| {
+            let at = error.utf8_error().valid_up_to() as u64;
+            Error::damaged(&self.tier().path(key), at, "UTF-8", "other bytes")
+        })
+    }
 }

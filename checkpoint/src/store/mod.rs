@@ -1,21 +1,20 @@
-//! A folder of checkpoints of one run.
+//! The checkpoints of one run on one tier.
 
 mod identity;
 mod listing;
 mod metadata;
 
-use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::format::name::CheckpointName;
+use crate::tier::Tier;
 
 pub use identity::Identity;
-pub(crate) use listing::is_committed;
 pub use listing::{Listed, Status, holds_any};
-pub(crate) use metadata::read_text;
 
 /// Sizes of the files that are written (readers find them in the files), and how long readers wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,10 +41,10 @@ impl Default for Options {
     }
 }
 
-/// A folder of checkpoints of one run.
+/// The checkpoints of one run on one tier.
 #[derive(Debug)]
 pub struct Store {
-    root: PathBuf,
+    tier: Arc<dyn Tier>,
     identity: Identity,
     options: Options,
     /// Checkpoints that this process began to save and that may be left uncommitted (rank 0).
@@ -55,32 +54,32 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens a folder; creates it and its `RUN.json`, or checks the one that is there.
+    /// Opens a tier; creates its `RUN.json`, or checks the one that is there.
     ///
     /// Not collective: all ranks may call it at once.
     ///
     /// # Errors
-    /// [`Error::Mismatch`] for a folder of another run or workload, [`Error::UnsupportedFormat`],
+    /// [`Error::Mismatch`] when it is of another run or workload, [`Error::UnsupportedFormat`],
     /// [`Error::Damaged`] or [`Error::Io`].
-    pub fn open(root: &Path, identity: &Identity) -> Result<Self> {
-        identity.establish(root)?;
-        Ok(Self::new(root, identity.clone()))
+    pub fn open(tier: Arc<dyn Tier>, identity: &Identity) -> Result<Self> {
+        identity.establish(&*tier)?;
+        Ok(Self::new(tier, identity.clone()))
     }
 
-    /// Opens an existing folder, of whichever run it is. Changes nothing.
+    /// Opens a tier that has checkpoints, of whichever run it is. Changes nothing.
     ///
     /// # Errors
     /// [`Error::NoCheckpoint`] when there is no `RUN.json`, and as [`Store::open`].
-    pub fn find(root: &Path) -> Result<Self> {
-        match Identity::read(root)? {
-            Some(identity) => Ok(Self::new(root, identity)),
-            None => Err(Error::NoCheckpoint { root: root.to_owned(), rejected: Vec::new() }),
+    pub fn find(tier: Arc<dyn Tier>) -> Result<Self> {
+        match Identity::read(&*tier)? {
+            Some(identity) => Ok(Self::new(tier, identity)),
+            None => Err(Error::NoCheckpoint { root: tier.path(""), rejected: Vec::new() }),
         }
     }
 
-    fn new(root: &Path, identity: Identity) -> Self {
+    fn new(tier: Arc<dyn Tier>, identity: Identity) -> Self {
         Self {
-            root: root.to_owned(),
+            tier,
             identity,
             options: Options::default(),
             begun: Mutex::default(),
@@ -100,8 +99,13 @@ impl Store {
         self
     }
 
-    pub(crate) fn root(&self) -> &Path {
-        &self.root
+    pub(crate) fn tier(&self) -> &dyn Tier {
+        &*self.tier
+    }
+
+    /// Where all checkpoints are, for messages.
+    pub(crate) fn root(&self) -> PathBuf {
+        self.tier.path("")
     }
 
     pub(crate) fn identity(&self) -> &Identity {
@@ -112,11 +116,6 @@ impl Store {
         &self.options
     }
 
-    /// The folder of a checkpoint.
-    pub(crate) fn folder(&self, name: &CheckpointName) -> PathBuf {
-        self.root.join(name.to_string())
-    }
-
     /// Reads the name of a checkpoint in this store.
     pub(crate) fn parse_name(&self, text: &str) -> Result<CheckpointName> {
         text.parse().map_err(|()| self.no_checkpoint(text))
@@ -124,6 +123,6 @@ impl Store {
 
     /// The error of a checkpoint that does not exist.
     pub(crate) fn no_checkpoint(&self, name: &str) -> Error {
-        Error::NoCheckpoint { root: self.root.join(name), rejected: Vec::new() }
+        Error::NoCheckpoint { root: self.tier.path(name), rejected: Vec::new() }
     }
 }

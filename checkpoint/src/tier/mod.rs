@@ -3,10 +3,17 @@
 //! A key is a path with `/` between its parts, relative to the tier: the same on every tier. All
 //! writes are atomic, and durable when they return: a file is there as a whole or not at all.
 
+pub mod contract;
+mod filesystem;
+mod local;
+
 use std::fmt::Debug;
 use std::path::PathBuf;
 
 use crate::durable::{IoError, Published};
+
+pub use filesystem::{Filesystem, Medium};
+pub use local::LocalTier;
 
 /// One entry of a folder.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

@@ -15,7 +15,7 @@ fn all_ranks_may_open_a_new_folder_at_once() {
     let text = fs::read_to_string(root.join("RUN.json")).unwrap();
     let found: Identity = serde_json::from_str(&text).unwrap();
     assert_eq!(found, Identity::new("run-1", "workload-1"));
-    assert!(Store::find(&root).unwrap().list().unwrap().is_empty());
+    assert!(Store::find(tier(&root)).unwrap().list().unwrap().is_empty());
 }
 
 #[test]
@@ -24,15 +24,15 @@ fn a_folder_of_another_run_or_workload_is_refused() {
     open(folder.path());
     for (other, key) in [("run-2 workload-1", "run"), ("run-1 workload-2", "workload")] {
         let (run, workload) = other.split_once(' ').unwrap();
-        match Store::open(folder.path(), &Identity::new(run, workload)).unwrap_err() {
+        match Store::open(tier(folder.path()), &Identity::new(run, workload)).unwrap_err() {
             Error::Mismatch { what, .. } => assert_eq!(what, key),
             other => panic!("{other}"),
         }
     }
     let empty = tempfile::tempdir().unwrap();
-    assert!(matches!(Store::find(empty.path()), Err(Error::NoCheckpoint { .. })));
+    assert!(matches!(Store::find(tier(empty.path())), Err(Error::NoCheckpoint { .. })));
     fs::write(folder.path().join("RUN.json"), "{\"format\":2}").unwrap();
-    assert!(matches!(Store::find(folder.path()), Err(Error::Damaged { .. })));
+    assert!(matches!(Store::find(tier(folder.path())), Err(Error::Damaged { .. })));
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn a_checkpoint_of_another_workload_is_refused_and_not_skipped() {
     let other = tempfile::tempdir().unwrap();
     let store = open(folder.path());
     save(&store, 1, 10, 1, 0);
-    let foreign = Store::open(other.path(), &Identity::new("run-1", "workload-2")).unwrap();
+    let foreign = Store::open(tier(other.path()), &Identity::new("run-1", "workload-2")).unwrap();
     let name = save(&foreign, 1, 20, 1, 0);
     fs::rename(other.path().join(&name), folder.path().join(&name)).unwrap();
     assert!(matches!(store.list().unwrap()[0].status, Status::Refused(_)));
@@ -78,9 +78,9 @@ fn a_folder_of_an_older_format_is_refused_in_one_sentence() {
         path.display()
     );
     let identity = Identity::new("run-1", "workload-1");
-    assert_eq!(Store::open(folder.path(), &identity).unwrap_err().to_string(), expected);
-    assert_eq!(Store::find(folder.path()).unwrap_err().to_string(), expected);
-    assert_eq!(checkpoint::holds_any(folder.path()).unwrap_err().to_string(), expected);
+    assert_eq!(Store::open(tier(folder.path()), &identity).unwrap_err().to_string(), expected);
+    assert_eq!(Store::find(tier(folder.path())).unwrap_err().to_string(), expected);
+    assert_eq!(checkpoint::holds_any(&*tier(folder.path())).unwrap_err().to_string(), expected);
 }
 
 /// JSON of these fields with its own digest.

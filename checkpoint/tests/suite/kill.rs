@@ -31,6 +31,7 @@ fn die(argument: &str) {
     let failpoint = next().parse().unwrap();
     let rank = next().parse().unwrap();
     let store = open(Path::new(next()));
+    assert_eq!(store.claim_attempt(2, &SingleRank).unwrap().attempt, 2);
     on_ranks(2, |peers| {
         let killer = Killer { rank, failpoint, own: peers.rank() };
         save_rank(&store, Plan { step: 30, attempt: 2, keep: 1 }, peers, &killer).map(|_| ())

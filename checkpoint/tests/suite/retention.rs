@@ -154,8 +154,8 @@ fn what_a_resume_rejected_does_not_count_as_kept() {
 #[test]
 fn a_folder_holds_what_was_committed_and_not_removed() {
     let folder = tempfile::tempdir().unwrap();
-    let holds_any = || checkpoint::holds_any(folder.path()).unwrap();
-    assert!(!checkpoint::holds_any(&folder.path().join("none")).unwrap());
+    let holds_any = || checkpoint::holds_any(&*tier(folder.path())).unwrap();
+    assert!(!checkpoint::holds_any(&*tier(&folder.path().join("none"))).unwrap());
     let Fallback { good, bad, .. } = fall_back(folder.path());
     assert!(holds_any());
     fs::remove_dir_all(folder.path().join(&good)).unwrap();
@@ -178,6 +178,34 @@ fn what_a_resume_rejected_is_not_tried_again() {
     let manifest = |name| folder.path().join(&bad).join(name);
     fs::rename(manifest("MANIFEST.rejected"), manifest("MANIFEST.json")).unwrap();
     assert_eq!(resume(&store, 2).rejected[0].checkpoint, bad, "renamed back, it counts again");
+}
+
+#[test]
+fn a_removal_that_was_killed_before_the_manifest_was_gone_is_completed() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let good = save(&store, 2, 10, 1, 0);
+    let old = save(&store, 2, 20, 1, 0);
+    let manifest = |name| folder.path().join(&old).join(name);
+    fs::copy(manifest("MANIFEST.json"), manifest("MANIFEST.deleted")).unwrap();
+    assert_eq!(store.list().unwrap()[0].status, Status::Deleted);
+    assert!(!store.holds(&old).unwrap());
+    assert_eq!(resume(&store, 2).checkpoint, good);
+    let new = save(&store, 2, 30, 1, 0);
+    assert_eq!(names(&store), [new, good]);
+}
+
+#[test]
+fn a_rejection_that_was_killed_before_the_manifest_was_gone_is_done_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let Fallback { store, good, bad } = fall_back(folder.path());
+    let manifest = |name| folder.path().join(&bad).join(name);
+    fs::copy(manifest("MANIFEST.rejected"), manifest("MANIFEST.json")).unwrap();
+    assert!(matches!(store.list().unwrap()[0].status, Status::Committed { .. }));
+    let resumed = resume(&store, 2);
+    assert_eq!((resumed.checkpoint, &*resumed.rejected[0].checkpoint), (good, &*bad));
+    assert_eq!(store.list().unwrap()[0].status, Status::Rejected);
+    assert!(!manifest("MANIFEST.json").exists());
 }
 
 #[test]

@@ -2,9 +2,11 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
+use checkpoint::tier::{LocalTier, Tier};
 use checkpoint::{
     Claim, Dtype, Error, Failpoints, Identity, NoFailpoints, Options, Part, PartMut, Peers,
     PeersError, Restored, RetentionReport, Save, SaveReport, Store, TensorBox,
@@ -69,8 +71,13 @@ pub(crate) const SMALL: Options = Options {
     visibility_timeout: Duration::from_millis(100),
 };
 
+pub(crate) fn tier(root: &Path) -> Arc<dyn Tier> {
+    Arc::new(LocalTier::new(root))
+}
+
 pub(crate) fn open(root: &Path) -> Store {
-    let store = Store::open(root, &Identity::new("run-1", "workload-1")).expect("store opens");
+    let store =
+        Store::open(tier(root), &Identity::new("run-1", "workload-1")).expect("store opens");
     store.with_options(SMALL)
 }
 

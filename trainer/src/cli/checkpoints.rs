@@ -1,7 +1,9 @@
 //! `yardstick ckpt`.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use checkpoint::tier::LocalTier;
 use checkpoint::{Listed, Status, Store};
 use clap::{Args, Subcommand};
 use comfy_table::{Table, presets::NOTHING};
@@ -62,7 +64,7 @@ pub(super) fn store(folder: &Path) -> Outcome<Store> {
             format!("{}: expected a run's folder with checkpoints/ in it", folder.display());
         return Err(Failure::usage(message));
     }
-    Store::find(&path).map_err(unusable)
+    Store::find(Arc::new(LocalTier::new(path))).map_err(unusable)
 }
 
 /// Name of the newest committed checkpoint of a run.

@@ -7,6 +7,7 @@ use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use checkpoint::durable::{self, Published, create_folders, sync_parent};
+use checkpoint::tier::LocalTier;
 use serde::{Deserialize, Serialize};
 
 use super::options::RunOptions;
@@ -166,7 +167,7 @@ impl Folder {
             return Ok(());
         };
         let folder = self.checkpoints();
-        if checkpoint::holds_any(&folder)? {
+        if checkpoint::holds_any(&LocalTier::new(&folder))? {
             return Ok(());
         }
         let error = anyhow::anyhow!(

@@ -3,7 +3,9 @@
 
 use std::mem::ManuallyDrop;
 use std::path::Path;
+use std::sync::Arc;
 
+use checkpoint::tier::LocalTier;
 use checkpoint::{Identity, Store};
 use device::Device;
 use device::cuda::{self, Cuda, Libraries, Required};
@@ -131,7 +133,8 @@ impl<'run> Session<'run> {
         let config = &self.options.config;
         let ranks = self.ranks();
         let identity = Identity::new(run, &self.workload_id);
-        let store = Store::open(&self.folder.checkpoints(), &identity)?;
+        let tier = Arc::new(LocalTier::new(self.folder.checkpoints()));
+        let store = Store::open(tier, &identity)?;
         let settings = config.settings.checkpoint.clone();
         let mut checkpointer = Checkpointer::claim(store, settings, *number, ranks)?;
         let mut recorder = Recorder::begin(

@@ -1,0 +1,235 @@
+//! New files that are written with O_DIRECT: what is written once and not read soon would push
+//! everything else out of the page cache, and copying it there takes longer than the disk does.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{OFlags, fcntl_setfl};
+use rustix::io::Errno;
+
+use super::atomic_file::RemovedOnDrop;
+use super::{IoError, create_new, finish, rename, sync_parent, temporary};
+
+/// Offsets, sizes and addresses of direct writes are multiples of this, which suits all disks with
+/// blocks of up to 4096 bytes.
+const ALIGN_BYTES: usize = 4096;
+/// Size of a write: large enough for the disk, small enough that several fit into memory.
+pub(crate) const BUFFER_BYTES: usize = 4 << 20;
+/// Aligned pieces from this size on are written from the caller's memory.
+const UNBUFFERED_BYTES_MIN: usize = 1 << 20;
+
+/// A file that is written from front to end under a temporary name and then gets its own. Dropped
+/// before, it is removed.
+#[derive(Debug)]
+pub(crate) struct DirectFile {
+    path: PathBuf,
+    temporary: RemovedOnDrop,
+    output: Output,
+    buffer: AlignedBuffer,
+    /// Bytes in the buffer.
+    buffered: usize,
+}
+
+impl DirectFile {
+    /// Creates the temporary file. One that a killed writer left is removed.
+    pub(crate) fn create(path: &Path) -> Result<Self, IoError> {
+        let temporary = temporary(path);
+        match fs::remove_file(&temporary) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(IoError::at(&temporary, "unlink")(error));
+            }
+            _ => {}
+        }
+        let output = Output::new(create_new(&temporary)?);
+        Ok(Self {
+            path: path.to_owned(),
+            temporary: RemovedOnDrop(temporary),
+            output,
+            buffer: AlignedBuffer::new(),
+            buffered: 0,
+        })
+    }
+
+    /// Appends bytes.
+    pub(crate) fn write(&mut self, mut bytes: &[u8]) -> Result<(), IoError> {
+        while !bytes.is_empty() {
+            if bytes.len() >= UNBUFFERED_BYTES_MIN && self.is_aligned(bytes) {
+                self.flush()?;
+                let (blocks, rest) = bytes.split_at(bytes.len() / ALIGN_BYTES * ALIGN_BYTES);
+                self.append(|output, _| output.append(blocks))?;
+                bytes = rest;
+            } else {
+                let (piece, rest) = bytes.split_at(bytes.len().min(BUFFER_BYTES - self.buffered));
+                let end = self.buffered + piece.len();
+                self.buffer.bytes()[self.buffered..end].copy_from_slice(piece);
+                self.buffered = end;
+                bytes = rest;
+                if self.buffered == BUFFER_BYTES {
+                    self.flush()?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the content durable, and gives the file its name, durably.
+    pub(crate) fn finish(mut self) -> Result<(), IoError> {
+        self.flush()?;
+        let Self { path, temporary, output, .. } = self;
+        check_same_file(&output.file, &temporary.0)?;
+        finish(output.file, &temporary.0)?;
+        rename(&temporary.0, &path)?;
+        sync_parent(&path)
+    }
+
+    fn is_aligned(&self, bytes: &[u8]) -> bool {
+        self.buffered.is_multiple_of(ALIGN_BYTES)
+            && bytes.as_ptr().addr().is_multiple_of(ALIGN_BYTES)
+    }
+
+    fn flush(&mut self) -> Result<(), IoError> {
+        let bytes = std::mem::take(&mut self.buffered);
+        self.append(|output, buffer| output.append(&buffer.bytes()[..bytes]))
+    }
+
+    fn append(
+        &mut self,
+        append: impl FnOnce(&mut Output, &mut AlignedBuffer) -> io::Result<()>,
+    ) -> Result<(), IoError> {
+        append(&mut self.output, &mut self.buffer).map_err(IoError::at(&self.temporary.0, "write"))
+    }
+}
+
+/// Refuses to rename the file of another process. One that should be dead, and hung in a write
+/// to a network file system, would make the half-written file of its successor visible.
+fn check_same_file(file: &File, path: &Path) -> Result<(), IoError> {
+    let inode = |metadata: io::Result<fs::Metadata>| {
+        metadata.map(|metadata| metadata.ino()).map_err(IoError::at(path, "stat"))
+    };
+    if inode(file.metadata())? == inode(fs::metadata(path))? {
+        return Ok(());
+    }
+    Err(IoError::at(path, "rename")(io::Error::other("another process has replaced it")))
+}
+
+/// An open file that grows at its end.
+#[derive(Debug)]
+struct Output {
+    file: File,
+    is_direct: bool,
+    bytes: u64,
+}
+
+impl Output {
+    /// Sets the flag after creating: open(2) with a flag that it refuses would leave a file.
+    fn new(file: File) -> Self {
+        let is_direct = fcntl_setfl(&file, OFlags::DIRECT).is_ok();
+        Self { file, is_direct, bytes: 0 }
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if !bytes.len().is_multiple_of(ALIGN_BYTES) {
+            self.stop_direct()?; // the end of the file
+        }
+        match self.file.write_all_at(bytes, self.bytes) {
+            // A file system may accept the flag and refuse the write, or have larger blocks.
+            Err(error) if self.is_direct && is_invalid(&error) => {
+                self.stop_direct()?;
+                self.file.write_all_at(bytes, self.bytes)?;
+            }
+            written => written?,
+        }
+        self.bytes += bytes.len() as u64;
+        Ok(())
+    }
+
+    fn stop_direct(&mut self) -> io::Result<()> {
+        if std::mem::take(&mut self.is_direct) {
+            fcntl_setfl(&self.file, OFlags::empty())?;
+        }
+        Ok(())
+    }
+}
+
+fn is_invalid(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(Errno::INVAL.raw_os_error())
+}
+
+/// [`BUFFER_BYTES`] at an aligned address.
+#[derive(Debug)]
+struct AlignedBuffer {
+    memory: Vec<u8>,
+    start: usize,
+}
+
+impl AlignedBuffer {
+    fn new() -> Self {
+        let memory = vec![0; BUFFER_BYTES + ALIGN_BYTES];
+        let start = memory.as_ptr().align_offset(ALIGN_BYTES);
+        Self { memory, start }
+    }
+
+    fn bytes(&mut self) -> &mut [u8] {
+        &mut self.memory[self.start..self.start + BUFFER_BYTES]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_direct_write_is_buffered() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x");
+        let mut output = Output { file: create_new(&path).unwrap(), is_direct: false, bytes: 0 };
+        output.is_direct = fcntl_setfl(&output.file, OFlags::DIRECT).is_ok();
+        let mut buffer = AlignedBuffer::new();
+        buffer.bytes().iter_mut().zip(0..).for_each(|(byte, at): (_, u64)| *byte = at as u8);
+        output.append(&buffer.bytes()[..2 * ALIGN_BYTES]).unwrap();
+        let misaligned = buffer.bytes()[1..=ALIGN_BYTES].to_owned();
+        output.append(&buffer.bytes()[1..=ALIGN_BYTES]).unwrap();
+        assert_eq!(fs::read(&path).unwrap()[2 * ALIGN_BYTES..], misaligned);
+    }
+
+    #[test]
+    fn large_aligned_pieces_are_not_copied() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x");
+        let mut file = DirectFile::create(&path).unwrap();
+        let mut data = AlignedBuffer::new();
+        data.bytes().fill(2);
+        file.write(&[1; ALIGN_BYTES]).unwrap();
+        file.write(&data.bytes()[..UNBUFFERED_BYTES_MIN + 5]).unwrap();
+        assert_eq!(file.buffered, 5);
+        assert_eq!(file.output.bytes, (ALIGN_BYTES + UNBUFFERED_BYTES_MIN) as u64);
+        file.finish().unwrap();
+        let expected = [vec![1; ALIGN_BYTES], vec![2; UNBUFFERED_BYTES_MIN + 5]].concat();
+        assert!(fs::read(&path).unwrap() == expected);
+    }
+
+    #[test]
+    fn the_file_of_another_process_is_not_renamed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x");
+        let mut hung = DirectFile::create(&path).unwrap();
+        hung.write(b"old").unwrap();
+        let mut successor = DirectFile::create(&path).unwrap();
+        successor.write(b"half").unwrap();
+        assert!(hung.finish().is_err());
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_full_disk_leaves_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut file = DirectFile::create(&folder.path().join("x")).unwrap();
+        file.output.file = File::options().write(true).open("/dev/full").unwrap();
+        file.write(b"x").unwrap();
+        let error = file.finish().unwrap_err().to_string();
+        assert!(error.contains("x.tmp: cannot write: No space left"), "{error}");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+}
