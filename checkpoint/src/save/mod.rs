@@ -17,7 +17,7 @@ mod saver;
 mod snapshot;
 mod staging;
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
 use crate::failpoints::Failpoints;
@@ -26,7 +26,7 @@ use crate::store::Store;
 use crate::tensor::Part;
 
 use bytes::PartBytes;
-use protocol::Participant;
+use protocol::{Participant, Written};
 pub use request::{Save, SaveReport};
 pub use saver::{Afterwards, Saver, SharedFailpoints, Veto};
 pub use snapshot::{Frozen, Snapshot};
@@ -60,7 +60,6 @@ impl Store {
         let rank = peers.rank();
         let participant = Participant { store: self, request, rank, failpoints };
         let written = participant.write(&boxes, &mut PartBytes::new(&parts));
-        let write = started.elapsed();
         let committed = participant.vote(written, peers).and_then(|votes| {
             let publication =
                 if rank == 0 { participant.publish(&votes) } else { Ok(Default::default()) };
@@ -72,11 +71,16 @@ impl Store {
             step: request.step,
             bytes: votes[rank].files.bytes,
             bytes_total: votes.iter().map(|vote| vote.files.bytes).sum(),
-            write,
+            write: slowest(&votes),
             commit: started.elapsed(),
             warnings: publication.warnings,
         })
     }
+}
+
+/// Time of the rank that took longest to write.
+fn slowest(votes: &[Written]) -> Duration {
+    votes.iter().map(|vote| vote.took).max().unwrap_or_default()
 }
 
 impl Participant<'_> {

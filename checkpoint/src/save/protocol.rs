@@ -2,6 +2,7 @@
 //! commits.
 
 use std::io::{self, ErrorKind};
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
@@ -28,6 +29,7 @@ pub(super) struct Written {
     name: String,
     state: Digest,
     pub(super) files: RankFiles,
+    pub(super) took: Duration,
     /// What a newer attempt has written, if there is one (rank 0). Nothing was written then.
     fenced_by: Option<String>,
 }
@@ -65,6 +67,7 @@ impl Participant<'_> {
         boxes: &[&TensorBox],
         source: &mut dyn ByteSource,
     ) -> Result<Written> {
+        let started = Instant::now();
         let name = self.name();
         let mut fenced_by = None;
         if self.rank == 0 {
@@ -80,7 +83,7 @@ impl Participant<'_> {
             RankWriter::new(self.store, &name, self.rank, self.failpoints).write(boxes, source)?
         };
         let state = Digest::of(self.request.state.to_string().as_bytes());
-        Ok(Written { name: name.to_string(), state, files, fenced_by })
+        Ok(Written { name: name.to_string(), state, files, took: started.elapsed(), fenced_by })
     }
 
     /// The gather after the first phase: what all ranks have written.

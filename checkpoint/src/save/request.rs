@@ -33,7 +33,7 @@ pub struct SaveReport {
     pub bytes: u64,
     /// Bytes of tensor data of all ranks.
     pub bytes_total: u64,
-    /// From the start until all files of this rank were durable.
+    /// Time in which the slowest rank has made its files durable.
     pub write: Duration,
     /// From the start until this rank knew that the checkpoint is committed.
     pub commit: Duration,

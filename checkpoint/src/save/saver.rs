@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use super::protocol::{Participant, Publication, Written};
 use super::rank_writer;
 use super::request::{Save, SaveReport};
+use super::slowest;
 use super::snapshot::{Frozen, Snapshot};
 use super::staging::Staging;
 use crate::error::{Error, Result};
@@ -89,7 +90,7 @@ enum Phase {
 struct AllWritten {
     bytes: u64,
     bytes_total: u64,
-    took: Duration,
+    slowest: Duration,
 }
 
 /// What a writer leaves.
@@ -97,7 +98,6 @@ struct AllWritten {
 struct WriterEnd {
     staging: Staging,
     written: Result<Written>,
-    took: Duration,
 }
 
 impl Saver {
@@ -188,9 +188,9 @@ impl Saver {
         let participant = job.participant();
         let advanced = match save.phase {
             Phase::Writing(writer) => {
-                let (own, took) = self.writer_end(writer, &save.snapshot);
+                let own = self.writer_end(writer, &save.snapshot);
                 participant.vote(own, peers).map(|votes| {
-                    self.start_publishing(votes, took, save.job, save.started, save.snapshot);
+                    self.start_publishing(votes, save.job, save.started, save.snapshot);
                     None
                 })
             }
@@ -202,7 +202,7 @@ impl Saver {
                         step: job.request.step,
                         bytes: written.bytes,
                         bytes_total: written.bytes_total,
-                        write: written.took,
+                        write: written.slowest,
                         commit: save.started.elapsed(),
                         warnings: publication.warnings,
                     })
@@ -259,31 +259,30 @@ impl Saver {
         self.staging.take().ok_or(Error::Late { what: "an earlier save's writer", timeout })
     }
 
-    /// What this rank's writer has done, and how long it took. A late one is left alone.
+    /// What this rank's writer has done. A late one is left alone.
     fn writer_end(
         &mut self,
         writer: Result<JoinHandle<WriterEnd>>,
         snapshot: &Snapshot,
-    ) -> (Result<Written>, Duration) {
+    ) -> Result<Written> {
         let writer = match writer {
             Ok(writer) if writer.is_finished() => writer,
             Ok(writer) => {
                 snapshot.abort();
                 self.late = Some(writer);
                 let error = Error::Late { what: "this rank's writer", timeout: self.timeout };
-                return (Err(error), self.timeout);
+                return Err(error);
             }
-            Err(error) => return (Err(error), Duration::ZERO),
+            Err(error) => return Err(error),
         };
         let end = writer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         self.staging = Some(end.staging);
-        (end.written, end.took)
+        end.written
     }
 
     fn start_publishing(
         &mut self,
         votes: Vec<Written>,
-        took: Duration,
         job: Arc<Job>,
         started: Instant,
         snapshot: Snapshot,
@@ -292,7 +291,7 @@ impl Saver {
         let written = AllWritten {
             bytes: votes[rank].files.bytes,
             bytes_total: votes.iter().map(|vote| vote.files.bytes).sum(),
-            took,
+            slowest: slowest(&votes),
         };
         let publishes = Arc::clone(&job);
         let publish = move || publishes.participant().publish(&votes);
@@ -343,7 +342,6 @@ impl Job {
         mut staging: Staging,
     ) -> WriterEnd {
         let Files { boxes, order, .. } = &*self.files;
-        let started = Instant::now();
         let (copier, mut staged) = staging.ring();
         let written = thread::scope(|scope| {
             let copy = move || snapshot.copy(state, order, copier);
@@ -355,7 +353,7 @@ impl Job {
         });
         snapshot.abort(); // nothing reads the rest of it after a failure
         staged.recycle();
-        WriterEnd { staging, written, took: started.elapsed() }
+        WriterEnd { staging, written }
     }
 }
 

@@ -109,6 +109,11 @@ impl Checkpointer {
         &self.saves
     }
 
+    /// Saves that were due while another one was being written.
+    pub(crate) fn skipped(&self) -> usize {
+        self.skipped
+    }
+
     /// Warnings so far.
     pub(crate) fn anomalies(&self) -> &[Anomaly] {
         &self.anomalies
@@ -223,7 +228,9 @@ impl Checkpointer {
         if let Some(earlier) = self.saver().step_in_flight() {
             self.skipped += 1;
             let text = format!("skipped: the save of step {earlier} is still in progress");
-            self.warn(Some(step), text);
+            if trainer.ranks().rank() == 0 {
+                self.warn(Some(step), text); // the same on all ranks
+            }
             return Ok(false);
         }
         self.report_retention();
@@ -288,6 +295,7 @@ impl Checkpointer {
         self.saves.push(CheckpointSaved {
             step,
             bytes: report.bytes_total,
+            write_ns: report.write.as_nanos() as u64,
             save_ns: report.commit.as_nanos() as u64,
             stall_ns: self.stall.as_nanos() as u64,
         });

@@ -160,15 +160,16 @@ impl Collectives {
 
 impl Checkpoints {
     /// Size and time of the saved checkpoints; `None` without any.
-    pub fn of(saved: &[CheckpointSaved]) -> Option<Self> {
+    pub fn of(saved: &[CheckpointSaved], skipped: usize) -> Option<Self> {
         let last = saved.last()?;
         let bytes: u64 = saved.iter().map(|save| save.bytes).sum();
-        let save_ns: u64 = saved.iter().map(|save| save.save_ns).sum();
+        let write_ns: u64 = saved.iter().map(|save| save.write_ns).sum();
         Some(Self {
             count: saved.len(),
             last_step: last.step,
+            skipped,
             bytes: last.bytes,
-            bytes_per_second: bytes as f64 / (save_ns.max(1) as f64 / 1e9),
+            bytes_per_second: bytes as f64 / (write_ns.max(1) as f64 / 1e9),
             save_ms: Distribution::of(saved.iter().map(|save| save.save_ns as f64 / 1e6))?,
             stall_ms: Distribution::of(saved.iter().map(|save| save.stall_ns as f64 / 1e6))?,
         })

@@ -218,7 +218,9 @@ pub struct CheckpointSaved {
     pub step: u64,
     /// Bytes over all ranks.
     pub bytes: u64,
-    /// From the trigger to the commit.
+    /// Time in which the slowest rank has made its files durable.
+    pub write_ns: u64,
+    /// From the trigger to the moment when training knew of the commit.
     pub save_ns: u64,
     /// Time for which training was stopped.
     pub stall_ns: u64,
@@ -233,9 +235,12 @@ pub struct Checkpoints {
     pub last_step: u64,
     /// Bytes of the last one over all ranks.
     pub bytes: u64,
-    /// Bytes per second from trigger to commit, over all of them.
+    /// How many were due while another one was being written, and so were not started.
+    #[serde(default)]
+    pub skipped: usize,
+    /// Bytes per second while the slowest rank wrote, over all of them.
     pub bytes_per_second: f64,
-    /// From trigger to commit.
+    /// From the trigger to the moment when training knew of the commit.
     pub save_ms: Distribution,
     /// Time for which training was stopped by one.
     pub stall_ms: Distribution,

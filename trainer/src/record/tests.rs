@@ -54,10 +54,11 @@ pub(crate) fn finished() -> Record {
     let saved = [6, 12].map(|step| CheckpointSaved {
         step,
         bytes: 500_000_000,
-        save_ns: 250_000_000,
+        write_ns: 250_000_000,
+        save_ns: 300_000_000,
         stall_ns: 20_000_000,
     });
-    record.checkpoints = Checkpoints::of(&saved);
+    record.checkpoints = Checkpoints::of(&saved, 0);
     record.note_missing();
     record
 }

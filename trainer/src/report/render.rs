@@ -183,8 +183,12 @@ fn mfu(record: &Record) -> String {
 
 fn checkpoints(record: &Record) -> Option<String> {
     let checkpoints = record.checkpoints?;
+    let skipped = match checkpoints.skipped {
+        0 => String::new(),
+        skipped => format!(" and {skipped} skipped"),
+    };
     Some(format!(
-        "{} of {} at {}, training stopped for {} ms each",
+        "{}{skipped} of {} at {}, training stopped for {} ms each",
         checkpoints.count,
         number_format::scaled(checkpoints.bytes as f64, "B"),
         number_format::scaled(checkpoints.bytes_per_second, "B/s"),

@@ -249,6 +249,9 @@ impl RunningAttempt<'_, '_> {
     /// Starts a save because it is due or requested, and waits for it where training would not go
     /// on meanwhile. `end` is why training ends with this step, if it does.
     fn save(&mut self, end: Option<StopReason>) -> Outcome<()> {
+        if end.is_some() {
+            self.finish_save(false)?;
+        }
         if !self.start_save()? {
             return Ok(());
         }

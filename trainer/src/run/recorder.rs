@@ -210,7 +210,7 @@ impl Recorder {
             record.ranks.clone_from(ranks);
         }
         record.target_loss = measured.target_loss;
-        record.checkpoints = Checkpoints::of(checkpointer.saves());
+        record.checkpoints = Checkpoints::of(checkpointer.saves(), checkpointer.skipped());
         record.anomalies = [&self.start_anomalies[..], checkpointer.anomalies()].concat();
         let reported_before = record.anomalies.len();
         self.reference.matmul_flops_per_second = measured.matmul_flops_per_second;
