@@ -61,6 +61,7 @@ mod failpoints;
 mod fencing;
 mod format;
 mod peers;
+pub mod remote;
 mod restore;
 mod retention;
 mod save;
