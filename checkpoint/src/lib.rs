@@ -55,6 +55,7 @@ mod failpoints;
 mod fencing;
 mod format;
 mod peers;
+pub mod remote;
 mod restore;
 mod retention;
 mod save;

@@ -6,6 +6,7 @@
 pub mod contract;
 mod filesystem;
 mod local;
+mod object;
 
 use std::fmt::Debug;
 use std::path::PathBuf;
@@ -14,6 +15,7 @@ use crate::durable::{IoError, Published};
 
 pub use filesystem::{Filesystem, Medium};
 pub use local::LocalTier;
+pub use object::ObjectTier;
 
 /// One entry of a folder.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,0 +1,101 @@
+//! Errors of object stores as errors of files, in one line.
+
+use std::error::Error as StdError;
+use std::io::{self, ErrorKind};
+use std::time::Duration;
+
+use object_store::Error;
+use object_store::client::{HttpError, HttpErrorKind};
+
+/// A store that does not answer.
+#[derive(Debug, thiserror::Error)]
+#[error("no complete answer within {} s", .0.as_secs_f64())]
+pub(super) struct Stalled(pub(super) Duration);
+
+pub(super) fn to_io(error: Error) -> io::Error {
+    let kind = kind(&error);
+    io::Error::new(kind, describe(&error))
+}
+
+pub(super) fn is_absent(error: &Error) -> bool {
+    matches!(error, Error::NotFound { .. })
+}
+
+/// Whether an exclusive put certainly found an object: the store said that the condition failed.
+/// A conflict with a concurrent request is `AlreadyExists` too, and that one may still fail.
+pub(super) fn is_failed_condition(error: &Error) -> bool {
+    let Error::AlreadyExists { source, .. } = error else { return false };
+    let cause = source.downcast_ref::<Error>();
+    matches!(cause, Some(Error::Precondition { .. } | Error::NotModified { .. }))
+}
+
+/// Whether a request certainly changed nothing.
+pub(super) fn is_refused(error: &Error) -> bool {
+    match error {
+        Error::NotFound { .. }
+        | Error::PermissionDenied { .. }
+        | Error::Unauthenticated { .. }
+        | Error::NotImplemented { .. }
+        | Error::NotSupported { .. } => true,
+        error => transport_kind(error) == Some(HttpErrorKind::Connect),
+    }
+}
+
+fn kind(error: &Error) -> ErrorKind {
+    match error {
+        Error::NotFound { .. } => ErrorKind::NotFound,
+        Error::AlreadyExists { .. } => ErrorKind::AlreadyExists,
+        Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => {
+            ErrorKind::PermissionDenied
+        }
+        Error::InvalidPath { .. } => ErrorKind::InvalidInput,
+        Error::NotSupported { .. } | Error::NotImplemented { .. } => ErrorKind::Unsupported,
+        error => match transport_kind(error) {
+            Some(HttpErrorKind::Timeout) => ErrorKind::TimedOut,
+            Some(HttpErrorKind::Connect) => ErrorKind::NotConnected,
+            _ => ErrorKind::Other,
+        },
+    }
+}
+
+fn transport_kind(error: &Error) -> Option<HttpErrorKind> {
+    causes(error).find_map(|cause| cause.downcast_ref::<HttpError>()).map(HttpError::kind)
+}
+
+/// The last cause says what happened; those before repeat it in longer and longer sentences.
+fn describe(error: &Error) -> String {
+    let last = causes(error).last().map(ToString::to_string).unwrap_or_default();
+    match (element(&last, "Code"), element(&last, "Message")) {
+        (Some(code), Some(message)) => format!("{code}: {message}"),
+        (Some(code), None) => code.to_owned(),
+        _ => last.split_whitespace().collect::<Vec<_>>().join(" "),
+    }
+}
+
+fn causes(error: &Error) -> impl Iterator<Item = &(dyn StdError + 'static)> {
+    let first: &(dyn StdError + 'static) = error;
+    std::iter::successors(Some(first), |&cause| cause.source())
+}
+
+/// The text of an element of a store's answer, which is XML.
+fn element<'a>(answer: &'a str, name: &str) -> Option<&'a str> {
+    let (_, from) = answer.split_once(&format!("<{name}>"))?;
+    let (text, _) = from.split_once(&format!("</{name}>"))?;
+    Some(text.trim()).filter(|text| !text.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stores_answer_becomes_its_code_and_message() {
+        let answer = "Server returned non-2xx status code: 403 Forbidden: <?xml?><Error>\
+                      <Code>AccessDenied</Code><Message>no</Message></Error>";
+        let source = io::Error::other(answer).into();
+        let error = Error::PermissionDenied { path: "x".to_owned(), source };
+        let error = to_io(error);
+        assert_eq!(error.kind(), ErrorKind::PermissionDenied);
+        assert_eq!(error.to_string(), "AccessDenied: no");
+    }
+}

@@ -1,0 +1,302 @@
+//! Object stores: S3 and what speaks its protocol, Google Cloud Storage, Azure. Calls block, have a
+//! deadline, and retry what may pass.
+//!
+//! Keys are relative to the URL that was opened. Credentials and endpoint come from the environment
+//! (`address.rs` lists the variables). Errors carry the URL as their path, and the kinds
+//! [`NotFound`](std::io::ErrorKind::NotFound),
+//! [`PermissionDenied`](std::io::ErrorKind::PermissionDenied) and
+//! [`TimedOut`](std::io::ErrorKind::TimedOut) where they apply.
+//!
+//! An object appears as a whole, and is durable, when a call returns. There is no rename, so the
+//! commit of writers that compete is [`Remote::put_exclusive`].
+
+mod address;
+mod aws_profile;
+mod exclusive;
+mod failure;
+mod multipart;
+mod options;
+mod transport;
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::{fmt, io};
+
+use bytes::Bytes;
+use futures_util::{StreamExt, TryStreamExt, stream};
+use object_store::multipart::MultipartStore;
+use object_store::path::Path as Location;
+use object_store::{Error, GetOptions, GetResult, ObjectStore, ObjectStoreExt};
+use tokio::time::timeout;
+
+use crate::durable::IoError;
+pub use address::is_remote;
+pub use exclusive::ExclusivePut;
+use failure::{Stalled, is_absent, to_io};
+pub use multipart::Multipart;
+pub use options::RemoteOptions;
+use transport::runtime;
+
+/// What all clients of `object_store` can do.
+trait Client: ObjectStore + MultipartStore {}
+
+impl<T: ObjectStore + MultipartStore> Client for T {}
+
+/// A prefix of an object store.
+#[derive(Clone)]
+pub struct Remote {
+    url: String, // without a slash at its end
+    prefix: Location,
+    client: Arc<dyn Client>,
+    options: RemoteOptions,
+}
+
+/// What an object store says about an object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ObjectInfo {
+    /// Size of the object.
+    pub size_bytes: u64,
+    /// Changes with the content.
+    pub etag: Option<String>,
+}
+
+/// What is directly under a prefix, sorted.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Listing {
+    /// Names that have objects under them.
+    pub folders: Vec<String>,
+    /// Names of objects.
+    pub objects: Vec<String>,
+}
+
+impl Remote {
+    /// Prepares access to `s3://bucket/prefix`, `gs://bucket/prefix` or `az://container/prefix`.
+    /// Nothing is sent.
+    ///
+    /// # Errors
+    /// When the URL or a setting of the environment is not valid.
+    pub fn open(url: &str) -> Result<Self, IoError> {
+        Self::open_with(url, RemoteOptions::default())
+    }
+
+    /// [`Remote::open`] with other deadlines.
+    ///
+    /// # Errors
+    /// As [`Remote::open`].
+    pub fn open_with(url: &str, options: RemoteOptions) -> Result<Self, IoError> {
+        let url = url.trim_end_matches('/');
+        let opened = address::connect(url, &options);
+        let address::Address { prefix, client } =
+            opened.map_err(IoError::at(Path::new(url), "use the object store"))?;
+        Ok(Self { url: url.to_owned(), prefix, client, options })
+    }
+
+    /// The URL of a key, for messages; the empty key is the prefix itself.
+    pub fn url(&self, key: &str) -> PathBuf {
+        if key.is_empty() { self.url.clone() } else { format!("{}/{key}", self.url) }.into()
+    }
+
+    /// All bytes of an object.
+    ///
+    /// # Errors
+    /// When it does not exist or cannot be read.
+    pub fn read(&self, key: &str) -> Result<Bytes, IoError> {
+        self.get(key, GetOptions::default())
+    }
+
+    /// The bytes of a range, all of it. With an `etag`, only of the object that has it.
+    ///
+    /// # Errors
+    /// When the object does not exist, ends before the range, has another etag, or cannot be read.
+    pub fn read_range(
+        &self,
+        key: &str,
+        range: Range<u64>,
+        etag: Option<&str>,
+    ) -> Result<Bytes, IoError> {
+        if range.is_empty() {
+            return Ok(Bytes::new()); // HTTP has no empty ranges
+        }
+        let expected = range.end - range.start;
+        let if_match = etag.map(str::to_owned);
+        let options = GetOptions { range: Some(range.into()), if_match, ..Default::default() };
+        let bytes = self.get(key, options)?;
+        if bytes.len() as u64 != expected {
+            let found = format!("expected {expected} bytes, received {}", bytes.len());
+            let source = io::Error::new(io::ErrorKind::UnexpectedEof, found);
+            return Err(IoError::at(&self.url(key), "read")(source));
+        }
+        Ok(bytes)
+    }
+
+    /// Size and etag of an object.
+    ///
+    /// # Errors
+    /// When it does not exist, or the store cannot tell.
+    pub fn stat(&self, key: &str) -> Result<ObjectInfo, IoError> {
+        let found = self.run(key, "stat", 0, async |location| self.client.head(location).await)?;
+        Ok(ObjectInfo { size_bytes: found.size, etag: found.e_tag })
+    }
+
+    /// Whether an object exists.
+    ///
+    /// # Errors
+    /// When the store cannot tell.
+    pub fn exists(&self, key: &str) -> Result<bool, IoError> {
+        match self.stat(key) {
+            Err(error) if error.source.kind() == io::ErrorKind::NotFound => Ok(false),
+            found => found.map(|_| true),
+        }
+    }
+
+    /// Creates or replaces an object.
+    ///
+    /// # Errors
+    /// When it cannot be written. It may have been, if only the answer was lost.
+    pub fn put(&self, key: &str, bytes: impl Into<Bytes>) -> Result<(), IoError> {
+        let bytes = bytes.into();
+        self.run(key, "write", bytes.len() as u64, async |location| {
+            self.client.put(location, bytes.clone().into()).await
+        })?;
+        Ok(())
+    }
+
+    /// What is directly under a folder; one that does not exist is empty.
+    ///
+    /// # Errors
+    /// When it cannot be listed.
+    pub fn list(&self, folder: &str) -> Result<Listing, IoError> {
+        let found = self.run(folder, "list", 0, async |prefix| {
+            self.client.list_with_delimiter(Some(prefix)).await
+        })?;
+        let name = |location: &Location| location.filename().map(str::to_owned);
+        let mut listing = Listing {
+            folders: found.common_prefixes.iter().filter_map(name).collect(),
+            objects: found.objects.iter().filter_map(|object| name(&object.location)).collect(),
+        };
+        listing.folders.sort_unstable();
+        listing.objects.sort_unstable();
+        Ok(listing)
+    }
+
+    /// The keys of all objects under a folder, at any depth, sorted.
+    ///
+    /// # Errors
+    /// When they cannot be listed.
+    pub fn list_all(&self, folder: &str) -> Result<Vec<String>, IoError> {
+        let found = self.run(folder, "list", 0, async |prefix| {
+            self.client.list(Some(prefix)).try_collect::<Vec<_>>().await
+        })?;
+        let root = self.prefix.as_ref();
+        let mut keys = Vec::with_capacity(found.len());
+        for object in found {
+            let key = object.location.as_ref().strip_prefix(root).unwrap_or_default();
+            keys.push(key.trim_start_matches('/').to_owned());
+        }
+        keys.sort_unstable();
+        Ok(keys)
+    }
+
+    /// Removes an object; one that does not exist is fine.
+    ///
+    /// # Errors
+    /// When it cannot be removed.
+    pub fn delete(&self, key: &str) -> Result<(), IoError> {
+        self.run(key, "delete", 0, async |location| match self.client.delete(location).await {
+            Err(error) if is_absent(&error) => Ok(()),
+            deleted => deleted,
+        })
+    }
+
+    /// Removes many objects, a thousand in a request where the store can; those that do not exist
+    /// are fine.
+    ///
+    /// # Errors
+    /// When one cannot be removed, with its URL; others may be removed then.
+    pub fn delete_many(&self, keys: &[String]) -> Result<(), IoError> {
+        const PAGE: usize = 1000;
+        for page in keys.chunks(PAGE) {
+            let locations = page.iter().map(|key| self.location(key));
+            let locations = locations.collect::<Result<Vec<_>, _>>()?;
+            self.run("", "delete objects under it", 0, async |_| {
+                let locations = stream::iter(locations.clone().into_iter().map(Ok)).boxed();
+                let mut deleted = self.client.delete_stream(locations);
+                while let Some(result) = deleted.next().await {
+                    result.map(|_| ()).or_else(|e| if is_absent(&e) { Ok(()) } else { Err(e) })?;
+                }
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    fn get(&self, key: &str, options: GetOptions) -> Result<Bytes, IoError> {
+        self.run(key, "read", self.options.largest_body_bytes, async |location| {
+            loop {
+                let found = self.client.get_opts(location, options.clone()).await?;
+                check_etag(&found, options.if_match.as_deref())?;
+                let allowed = self.options.request_timeout(body_bytes(&found));
+                if let Ok(received) = timeout(allowed, found.bytes()).await {
+                    return received;
+                } // else the body stalled: again, until the deadline of `run`
+            }
+        })
+    }
+
+    /// Runs a call with a deadline. The client below has retried what may pass and returns its
+    /// error before that; the deadline is for answers that never end.
+    fn run<T>(
+        &self,
+        key: &str,
+        operation: &'static str,
+        body_bytes: u64,
+        call: impl AsyncFnOnce(&Location) -> object_store::Result<T>,
+    ) -> Result<T, IoError> {
+        let location = self.location(key)?;
+        self.run_raw(body_bytes, async || call(&location).await)
+            .and_then(|result| result.map_err(to_io))
+            .map_err(IoError::at(&self.url(key), operation))
+    }
+
+    fn run_raw<T>(
+        &self,
+        body_bytes: u64,
+        call: impl AsyncFnOnce() -> object_store::Result<T>,
+    ) -> io::Result<object_store::Result<T>> {
+        let deadline = self.options.deadline(body_bytes);
+        let finished = runtime()?.block_on(async { timeout(deadline, call()).await });
+        finished.map_err(|_| io::Error::new(io::ErrorKind::TimedOut, Stalled(deadline)))
+    }
+
+    fn location(&self, key: &str) -> Result<Location, IoError> {
+        let full = format!("{}/{key}", self.prefix);
+        let parsed = Location::parse(full.trim_matches('/'));
+        parsed.map_err(|error| {
+            let source = io::Error::new(io::ErrorKind::InvalidInput, error);
+            IoError::at(&self.url(key), "use the key")(source)
+        })
+    }
+}
+
+impl fmt::Debug for Remote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Remote({})", self.url)
+    }
+}
+
+/// Some servers ignore `If-Match` of reads.
+fn check_etag(found: &GetResult, expected: Option<&str>) -> object_store::Result<()> {
+    let etag = found.meta.e_tag.as_deref();
+    if expected.is_none() || etag == expected {
+        return Ok(());
+    }
+    Err(Error::Precondition {
+        path: found.meta.location.to_string(),
+        source: format!("the object was replaced: expected {expected:?}, found {etag:?}").into(),
+    })
+}
+
+fn body_bytes(found: &GetResult) -> u64 {
+    found.range.end - found.range.start
+}

@@ -1,0 +1,201 @@
+//! The tier of an object store keeps the contract of tiers, also when answers are lost, and a store
+//! works on it.
+#![allow(unsafe_code)] // the environment of the process names the server
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+#[path = "../../tests/support/s3.rs"]
+mod s3;
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, LazyLock, Mutex};
+use std::thread;
+
+use checkpoint::durable::Published;
+use checkpoint::remote::Remote;
+use checkpoint::tier::{ObjectTier, Tier, contract};
+use checkpoint::{
+    Dtype, Identity, NoFailpoints, Part, PartMut, Save, SingleRank, Store, TensorBox,
+};
+use s3::S3Server;
+
+/// The smallest part that S3 accepts.
+const PART_BYTES: usize = 5 << 20;
+
+/// One server for all tests, and one connection that loses answers: their addresses are in the
+/// environment of the process when a client is made.
+struct Servers {
+    server: S3Server,
+    proxy: Proxy,
+    lossy: Remote,
+    direct: Remote,
+}
+
+static SERVERS: LazyLock<Servers> = LazyLock::new(|| {
+    let server = S3Server::start();
+    let set = |name: &str, value: &str| {
+        // SAFETY: every test starts here, and nothing else reads the environment meanwhile.
+        unsafe { std::env::set_var(name, value) };
+    };
+    server.environment().iter().for_each(|(name, value)| set(name, value));
+    let direct = Remote::open(&server.url("direct")).unwrap();
+    let (_, endpoint) = &server.environment()[0];
+    let proxy = Proxy::start(endpoint.strip_prefix("http://").unwrap().parse().unwrap());
+    set("AWS_ENDPOINT_URL", &format!("http://{}", proxy.address));
+    let lossy = Remote::open(&server.url("lossy")).unwrap();
+    set("AWS_ENDPOINT_URL", endpoint);
+    Servers { server, proxy, lossy, direct }
+});
+
+/// Forwards connections, and cuts one when the answer to a certain request arrives.
+struct Proxy {
+    address: SocketAddr,
+    /// A part of the next request whose answer is lost.
+    lose: Arc<Mutex<Option<&'static str>>>,
+}
+
+impl Proxy {
+    fn start(server: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let lose = Arc::<Mutex<Option<&'static str>>>::default();
+        let pattern = Arc::clone(&lose);
+        thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                let server = TcpStream::connect(server).unwrap();
+                forward(client, server, Arc::clone(&pattern));
+            }
+        });
+        Self { address, lose }
+    }
+
+    fn lose_answer_to(&self, request: &'static str) {
+        *self.lose.lock().unwrap() = Some(request);
+    }
+
+    fn has_lost_it(&self) -> bool {
+        self.lose.lock().unwrap().is_none()
+    }
+}
+
+fn forward(client: TcpStream, server: TcpStream, lose: Arc<Mutex<Option<&'static str>>>) {
+    let is_lost = Arc::new(Mutex::new(false));
+    let lost = Arc::clone(&is_lost);
+    let [from_client, to_client] = [client.try_clone().unwrap(), client];
+    let [from_server, to_server] = [server.try_clone().unwrap(), server];
+    thread::spawn(move || {
+        copy(from_client, to_server, |bytes| {
+            let mut lose = lose.lock().unwrap();
+            let text = String::from_utf8_lossy(bytes);
+            if lose.is_some_and(|pattern| text.contains(pattern)) {
+                *lose = None;
+                *lost.lock().unwrap() = true;
+            }
+            true
+        });
+    });
+    thread::spawn(move || copy(from_server, to_client, |_| !*is_lost.lock().unwrap()));
+}
+
+/// Copies until one end is closed or the observer says so.
+fn copy(mut from: TcpStream, mut to: TcpStream, go_on: impl Fn(&[u8]) -> bool) {
+    let mut buffer = vec![0; 64 << 10];
+    while let Ok(bytes @ 1..) = from.read(&mut buffer) {
+        if !go_on(&buffer[..bytes]) || to.write_all(&buffer[..bytes]).is_err() {
+            break;
+        }
+    }
+    for end in [from, to] {
+        let _ = end.shutdown(Shutdown::Both);
+    }
+}
+
+fn tier(prefix: &str) -> ObjectTier {
+    let server = &SERVERS.server; // before the environment is read
+    let remote = Remote::open(&server.url(prefix)).unwrap();
+    ObjectTier::new(remote).with_part_bytes(PART_BYTES)
+}
+
+#[test]
+fn keeps_the_contract() {
+    assert!(
+        SERVERS.direct.honours_exclusive_put("probe").unwrap(),
+        "the server ignores If-None-Match"
+    );
+    contract::run_all(&tier("contract/of/tiers"), PART_BYTES);
+}
+
+/// One test, as only one answer is lost at a time.
+#[test]
+fn lost_answers_change_nothing() {
+    let Servers { proxy, lossy, .. } = &*SERVERS;
+    let tier = ObjectTier::new(lossy.clone()).with_part_bytes(PART_BYTES);
+    let publish = |bytes: &[u8]| {
+        proxy.lose_answer_to("if-none-match");
+        let published = tier.publish("MANIFEST.json", bytes, &mut || {}).unwrap();
+        assert!(proxy.has_lost_it());
+        published
+    };
+    assert_eq!(publish(b"ours"), Published::Ours);
+    assert_eq!(publish(b"other"), Published::Taken);
+    assert_eq!(tier.read("MANIFEST.json").unwrap(), b"ours");
+
+    let data = vec![3; 2 * PART_BYTES + 1];
+    let mut upload = tier.create("shard").unwrap();
+    proxy.lose_answer_to("partNumber=2");
+    upload.write(&data).unwrap();
+    proxy.lose_answer_to("POST /bucket/lossy/shard?uploadId=");
+    upload.finish().unwrap();
+    assert!(proxy.has_lost_it());
+    assert!(tier.read("shard").unwrap() == data);
+}
+
+#[test]
+fn a_dropped_upload_is_aborted() {
+    let tier = tier("aborted");
+    let mut upload = tier.create("shard").unwrap();
+    upload.write(&vec![1; 2 * PART_BYTES]).unwrap();
+    drop(upload);
+    let requests = SERVERS.server.requests();
+    assert!(requests.contains(&"DELETE /bucket/aborted/shard".to_owned()), "{requests:?}");
+}
+
+#[test]
+fn a_small_file_is_one_request() {
+    let tier = tier("small");
+    let mut upload = tier.create("shard").unwrap();
+    upload.write(&vec![1; PART_BYTES]).unwrap();
+    upload.finish().unwrap();
+    let requests = SERVERS.server.requests();
+    let own: Vec<_> = requests.iter().filter(|line| line.contains("/small")).collect();
+    assert_eq!(own, ["PUT /bucket/small/shard"]);
+}
+
+#[test]
+fn a_store_saves_restores_and_removes() {
+    let tier: Arc<dyn Tier> = Arc::new(tier("run/checkpoints"));
+    assert!(!checkpoint::holds_any(&*tier).unwrap());
+    let store = Store::open(Arc::clone(&tier), &Identity::new("run-1", "workload-1")).unwrap();
+    let claim = store.claim_attempt(1, &SingleRank).unwrap();
+    let tensor = TensorBox::whole("weights", Dtype::U8, &[6 << 20]);
+    let save = |step: u64| {
+        let parts = [Part { tensor: tensor.clone(), data: &vec![step as u8; 6 << 20] }];
+        let request = Save { step, claim, number: 0, state: step.into(), parent: None };
+        store.save(&request, &parts, &SingleRank, &NoFailpoints).unwrap().checkpoint
+    };
+    let names = [save(10), save(20), save(30)];
+    let damaged = format!("{}/d00/r00000-000.safetensors", names[2]);
+    tier.replace(&damaged, b"torn").unwrap();
+
+    let mut data = vec![0; 6 << 20];
+    let mut parts = [PartMut { tensor: tensor.clone(), data: &mut data }];
+    let restored = store.resume(&mut parts, &SingleRank).unwrap().unwrap();
+    assert_eq!((restored.step, &restored.rejected[0].checkpoint), (20, &names[2]));
+    assert!(data.iter().all(|byte| *byte == 20));
+
+    let report = store.apply_retention(claim.attempt, 1, &NoFailpoints);
+    assert_eq!((report.removed, report.warnings), (vec![names[0].clone()], Vec::new()));
+    let left: Vec<String> = store.list().unwrap().into_iter().map(|listed| listed.name).collect();
+    assert_eq!(left, [names[2].clone(), names[1].clone()]);
+    assert!(store.verify(&names[1]).unwrap().problems.is_empty());
+}
