@@ -1,4 +1,4 @@
-//! Copying a rank's state while training goes on: until the copy ends, nothing may change the state.
+//! Copying the state of a rank while training goes on: nothing may change it until the copy ends.
 
 use std::fmt::Debug;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
