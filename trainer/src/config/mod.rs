@@ -164,10 +164,31 @@ pub struct CheckpointConfig {
     /// rank saves by default, so that no step waits for storage.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub staging_bytes: Option<u64>,
+    /// A folder of each node's own, where checkpoints are saved first.
+    pub nvme: TierConfig,
+    /// A folder that all ranks see: the run's folder by default.
+    pub shared: TierConfig,
+    /// An object store.
+    pub object: TierConfig,
     /// Longest time that ranks wait for the slowest writer or reader, of checkpoints and at the
     /// start of the run's folder; the run ends with an error after it.
     #[serde(with = "duration")]
     pub deadline: Duration,
+}
+
+/// A tier of checkpoints: `[checkpoint.nvme]`, `[checkpoint.shared]` or `[checkpoint.object]`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TierConfig {
+    /// A folder, or `s3://bucket/prefix`. Each run has a folder of its own in it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// How often a checkpoint gets there; as often as one is saved by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub every: Option<Interval>,
+    /// How many committed checkpoints to keep there; `checkpoint.keep` by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keep: Option<usize>,
 }
 
 impl Default for CheckpointConfig {
@@ -178,6 +199,9 @@ impl Default for CheckpointConfig {
             keep: 2,
             background: true,
             staging_bytes: None,
+            nvme: TierConfig::default(),
+            shared: TierConfig::default(),
+            object: TierConfig::default(),
             deadline: Duration::from_secs(600),
         }
     }
