@@ -272,7 +272,8 @@ fn a_folder_that_another_run_writes_to_is_refused() {
 fn a_run_whose_checkpoints_are_gone_is_refused_and_unchanged() {
     let folder = Folder::new();
     // Killed after a save, so that the record does not mention the checkpoint.
-    let killed = folder.train(&["--checkpoint-every", "2steps", "--inject", "kill@step=3"]);
+    let saves = ["--checkpoint-every", "2steps", "--set", "checkpoint.background=false"];
+    let killed = folder.train(&[&saves[..], &["--inject", "kill@step=3"]].concat());
     assert_eq!(killed.code, -1);
     let checkpoints = folder.path().join("checkpoints");
     let moved = folder.sibling("moved");
@@ -327,7 +328,8 @@ fn a_failed_save_after_the_last_step_says_that_training_has_ended() {
 fn a_run_without_a_committed_checkpoint_restarts_at_step_1() {
     let folder = Folder::new();
     let out = folder.text();
-    let train = ["train", "--checkpoint-every", "2steps", "--out", &out];
+    let saves = ["--checkpoint-every", "2steps", "--set", "checkpoint.background=false"];
+    let train = [&["train", "--out", &out][..], &saves].concat();
     for failpoint in ["before-shard", "mid-shard", "index-before-vote", "mid-manifest"] {
         let fault = format!("kill@step=2,failpoint={failpoint}");
         assert_eq!(run(&[&train[..], &["--inject", &fault]].concat()).code, -1, "{fault}");

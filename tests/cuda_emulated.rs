@@ -148,7 +148,9 @@ fn reruns_and_a_kill_with_resumption_have_the_same_bits() {
         let whole = Folder::new();
         train(&whole, "smoke", &flags(&["--steps", "6", "--eval-every", "3"])).expect(0);
         let killed = Folder::new();
-        let saves = ["--steps", "6", "--eval-every", "3", "--checkpoint-every", "2steps"];
+        let steps = ["--steps", "6", "--eval-every", "3"];
+        let saves = ["--checkpoint-every", "2steps", "--set", "checkpoint.background=false"];
+        let saves = [steps, saves].concat();
         let kill = [&saves[..], &["--inject", "kill@step=5"]].concat();
         assert_eq!(train(&killed, "smoke", &flags(&kill)).code, -1);
         train(&killed, "smoke", &flags(&saves)).expect(0);

@@ -137,7 +137,8 @@ fn communication_is_recorded_as_nccl_s() {
 #[test]
 fn a_killed_run_resumes_to_the_same_bits() {
     for shards in ["run.shard_optimizer=false", "run.shard_optimizer=true"] {
-        let flags = ["--steps", "6", "--checkpoint-every", "2steps", "--set", shards];
+        let saves = ["--checkpoint-every", "2steps", "--set", "checkpoint.background=false"];
+        let flags = [&["--steps", "6", "--set", shards][..], &saves].concat();
         let [whole, killed] = [(); 2].map(|()| Folder::new());
         train(&whole, &flags).expect(0);
         let kill = [&flags[..], &["--inject", "kill@step=5,rank=1"]].concat();
