@@ -172,7 +172,8 @@ fn compare(transport: &str, ranks: usize) {
             ];
             let config = Config::load(workload, &overrides).unwrap();
             let vocabulary = config.workload.model.vocabulary;
-            let source = Source::open(&config.workload.data, vocabulary, &config.base).unwrap();
+            let source =
+                Source::open(&config.workload.data, vocabulary, &config.data_locations()).unwrap();
             let mut trainer =
                 Trainer::new(&config, &source, &Device::Host, &mpi, Injector::default()).unwrap();
             let step = |_| {

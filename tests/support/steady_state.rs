@@ -28,7 +28,8 @@ impl Training<'_> {
         let overrides: Vec<String> = settings.map(|&setting| setting.to_owned()).collect();
         let config = Config::load(variant.workload, &overrides).unwrap();
         let vocabulary = config.workload.model.vocabulary;
-        let source = Source::open(&config.workload.data, vocabulary, &config.base).unwrap();
+        let source =
+            Source::open(&config.workload.data, vocabulary, &config.data_locations()).unwrap();
         let pool = rayon::ThreadPoolBuilder::new().num_threads(self.threads).build().unwrap();
         pool.install(|| {
             let injector = Injector::default();

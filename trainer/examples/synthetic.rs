@@ -3,15 +3,14 @@
 //! Prints tokens per second: the median over the batches of one second, after a warm-up.
 #![allow(clippy::print_stdout, reason = "a program")]
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use trainer::config::Config;
-use trainer::data::{Sequences, Source};
+use trainer::data::{Locations, Sequences, Source};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let workload = Config::load("smoke", &[]).map_err(|failure| failure.to_string())?.workload;
-    let source = Source::open(&workload.data, workload.model.vocabulary, Path::new("."))?;
+    let source = Source::open(&workload.data, workload.model.vocabulary, &Locations::default())?;
     let sequence_tokens = workload.batch.sequence_tokens;
     let mut generator = Generator {
         sequences: &*source.training(sequence_tokens)?,

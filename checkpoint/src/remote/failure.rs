@@ -68,6 +68,7 @@ fn describe(error: &Error) -> String {
     match (element(&last, "Code"), element(&last, "Message")) {
         (Some(code), Some(message)) => format!("{code}: {message}"),
         (Some(code), None) => code.to_owned(),
+        _ if matches!(error, Error::NotFound { .. }) => "no such object or bucket".to_owned(),
         _ => last.split_whitespace().collect::<Vec<_>>().join(" "),
     }
 }

@@ -11,6 +11,7 @@ mod overrides;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use checkpoint::remote::RemoteOptions;
 use launch::bootstrap::Backend;
 use models::Workload;
 use models::fused::AttentionBackend;
@@ -18,6 +19,7 @@ use models::workload::Compute;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
+use crate::data::{CacheOptions, Locations};
 use crate::failure::{Failure, Outcome};
 
 pub use interval::Interval;
@@ -103,6 +105,15 @@ pub struct RunConfig {
     /// workload file it is relative to the file, as data is; on the command line it is not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub init_from: Option<String>,
+    /// Folder of each node that keeps token files of object stores; without one it is in the user's
+    /// folder for caches.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub data_cache: Option<PathBuf>,
+    /// Largest size of all files in it.
+    pub data_cache_bytes: u64,
+    /// How long a request to an object store is tried again, in addition to the time for its bytes.
+    #[serde(with = "duration")]
+    pub data_deadline: Duration,
 }
 
 impl Default for RunConfig {
@@ -116,6 +127,9 @@ impl Default for RunConfig {
             shard_optimizer: false,
             recompute: false,
             init_from: None,
+            data_cache: None,
+            data_cache_bytes: CacheOptions::LIMIT_BYTES,
+            data_deadline: RemoteOptions::default().patience,
         }
     }
 }
@@ -341,11 +355,25 @@ fn validate(workload: &Workload, settings: &Settings) -> Outcome<()> {
     Ok(())
 }
 
+impl Config {
+    /// Where token files are.
+    pub fn data_locations(&self) -> Locations {
+        let run = &self.settings.run;
+        let cache = CacheOptions {
+            folder: run.data_cache.clone(),
+            limit_bytes: run.data_cache_bytes,
+            remote: RemoteOptions { patience: run.data_deadline, ..Default::default() },
+        };
+        Locations { base: self.base.clone(), cache }
+    }
+}
+
 impl Settings {
     fn validate(&self) -> Outcome<()> {
         for (key, deadline) in [
             ("collectives.deadline", self.collectives.deadline),
             ("checkpoint.deadline", self.checkpoint.deadline),
+            ("run.data_deadline", self.run.data_deadline),
         ] {
             if deadline.is_zero() {
                 return Err(invalid(key, duration::format(deadline), "a duration above 0"));

@@ -11,6 +11,22 @@ pub enum DataError {
     /// A file could not be read or written.
     #[error(transparent)]
     Io(#[from] IoError),
+    /// Files of object stores cannot be kept.
+    #[error(
+        "no folder for downloaded files: expected run.data_cache, YARDSTICK_CACHE_DIR, \
+         XDG_CACHE_HOME or HOME, found none"
+    )]
+    NoCacheFolder,
+    /// The folder that keeps files of object stores cannot be used like this.
+    #[error("{}: expected {expected}, found {found}", folder.display())]
+    BadCache {
+        /// The folder.
+        folder: PathBuf,
+        /// What it needs.
+        expected: String,
+        /// What it has.
+        found: String,
+    },
     /// A field is not what the format requires; the file is damaged or of another kind.
     #[error("{}: byte {offset}: expected {expected}, found {found}{hint}", path.display())]
     Malformed {

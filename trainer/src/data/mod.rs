@@ -2,14 +2,19 @@
 //!
 //! - [`synthetic`]: an endless stream generated from a seed, with a known entropy.
 //! - Token files of llm.c, nanoGPT and Megatron-LM, memory-mapped; several form one stream.
+//! - [`Locations`]: where named files are; those of object stores are kept on the node.
 //! - [`Prefetcher`]: micro-batches read ahead of time, in an order that does not depend on the
 //!   number of ranks.
 //! - [`tokenize()`] writes token files from text; [`inspect()`] describes a token file.
 
 mod batches;
+pub mod bench;
+mod cache;
 mod error;
+mod locations;
 mod permutation;
 pub mod prefetch;
+mod ranges;
 mod sequences;
 mod source;
 pub mod synthetic;
@@ -20,7 +25,9 @@ pub mod tokenize;
 mod windows;
 
 pub use batches::Batches;
+pub use cache::CacheOptions;
 pub use error::DataError;
+pub use locations::Locations;
 pub use prefetch::{BatchPlan, MicroBatch, Prefetcher};
 pub use sequences::Sequences;
 pub use source::Source;

@@ -1,10 +1,11 @@
 //! The data source of a workload: opens it once and provides training and evaluation sequences.
 
-use std::{path::Path, sync::Arc};
+use std::sync::Arc;
 
 use models::workload::{DataConfig, DataSource};
 
 use super::error::DataError;
+use super::locations::{LocalFile, Locations};
 use super::sequences::Sequences;
 use super::synthetic::Synthetic;
 use super::token_files::TokenStream;
@@ -27,15 +28,19 @@ struct Files {
 }
 
 impl Source {
-    /// Opens the files of a configuration; relative names are relative to `base`. Reads
-    /// them on the threads of the current rayon pool.
+    /// Opens the files of a configuration, and downloads those of object stores that this node
+    /// does not have. Reads them on the threads of the current rayon pool.
     ///
     /// # Errors
     /// A file is missing or damaged, or has a token id that is not below `vocabulary`.
-    pub fn open(config: &DataConfig, vocabulary: usize, base: &Path) -> Result<Self, DataError> {
+    pub fn open(
+        config: &DataConfig,
+        vocabulary: usize,
+        locations: &Locations,
+    ) -> Result<Self, DataError> {
         let files = match config.source {
             DataSource::Synthetic => None,
-            DataSource::Files => Some(Files::open(config, vocabulary, base)?),
+            DataSource::Files => Some(Files::open(config, vocabulary, locations)?),
         };
         Ok(Self { config: config.clone(), vocabulary, files })
     }
@@ -109,12 +114,19 @@ impl Source {
 }
 
 impl Files {
-    fn open(config: &DataConfig, vocabulary: usize, base: &Path) -> Result<Self, DataError> {
-        let open = |names: &[String]| TokenStream::open(names, base, vocabulary).map(Arc::new);
-        let training = open(&config.files)?;
-        let evaluation = match config.evaluation_files.as_slice() {
+    fn open(
+        config: &DataConfig,
+        vocabulary: usize,
+        locations: &Locations,
+    ) -> Result<Self, DataError> {
+        let names = [config.files.as_slice(), &config.evaluation_files].concat();
+        let local = locations.provide(&names)?;
+        let (files, evaluation_files) = local.files.split_at(config.files.len());
+        let open = |files: &[LocalFile]| TokenStream::open(files, vocabulary).map(Arc::new);
+        let training = open(files)?;
+        let evaluation = match evaluation_files {
             [] => None,
-            names => Some(open(names)?),
+            files => Some(open(files)?),
         };
         let mut hasher = blake3::Hasher::new();
         training.hash_into(&mut hasher);

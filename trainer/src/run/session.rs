@@ -88,7 +88,8 @@ impl<'run> Session<'run> {
         };
         let mut plan = RankPlan::new(config, shape, options.profile_step)?;
         plan.require(placement.local_world)?;
-        let source = Source::open(&workload.data, workload.model.vocabulary, &config.base)?;
+        let source =
+            Source::open(&workload.data, workload.model.vocabulary, &config.data_locations())?;
         source.training(workload.batch.sequence_tokens)?;
         if options.eval_every.is_some() {
             Evaluation::new(&source, workload.data.evaluation_sequences, &batches)?;

@@ -2,6 +2,7 @@
 
 mod bad_files;
 mod fuzz;
+mod objects;
 mod real_text;
 mod round_trip;
 mod sequences;
@@ -13,7 +14,7 @@ use std::sync::Arc;
 use models::workload::{DataConfig, DataSource};
 use tempfile::TempDir;
 
-use super::{DataError, Sequences, Source};
+use super::{DataError, Locations, Sequences, Source};
 
 /// A temporary folder for the files of one test.
 fn folder() -> TempDir {
@@ -85,7 +86,7 @@ fn open_training(
     sequence_tokens: usize,
     base: &Path,
 ) -> Result<Arc<dyn Sequences>, DataError> {
-    Source::open(config, vocabulary, base)?.training(sequence_tokens)
+    Source::open(config, vocabulary, &Locations::new(base))?.training(sequence_tokens)
 }
 
 /// Opens a configuration and takes its held-out sequences.
@@ -95,5 +96,5 @@ fn open_evaluation(
     sequence_tokens: usize,
     base: &Path,
 ) -> Result<Arc<dyn Sequences>, DataError> {
-    Source::open(config, vocabulary, base)?.evaluation(sequence_tokens)
+    Source::open(config, vocabulary, &Locations::new(base))?.evaluation(sequence_tokens)
 }

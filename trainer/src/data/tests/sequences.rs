@@ -7,7 +7,7 @@ use device::Allocator;
 use super::*;
 use crate::data::prefetch::Buffers;
 use crate::data::synthetic::Synthetic;
-use crate::data::{BatchPlan, Prefetcher, Sequences, Source};
+use crate::data::{BatchPlan, Locations, Prefetcher, Sequences, Source};
 
 const T: usize = 4;
 
@@ -17,7 +17,7 @@ fn source(evaluation_sequences: usize) -> (TempDir, Source) {
     write(&folder, "a.bin", &raw(0..90));
     write(&folder, "b.bin", &llmc(20_240_520, 1, 113, &raw(90..203)));
     let config = config(&["a.bin", "b.bin"], &[], evaluation_sequences);
-    let source = Source::open(&config, 1000, folder.path()).unwrap();
+    let source = Source::open(&config, 1000, &Locations::new(folder.path())).unwrap();
     (folder, source)
 }
 
@@ -65,7 +65,7 @@ fn with_evaluation_files_training_uses_all_windows() {
     write(&folder, "a.bin", &raw(0..41));
     write(&folder, "e.bin", &raw(500..541));
     let config = config(&["a.bin"], &["e.bin"], 3);
-    let source = Source::open(&config, 1000, folder.path()).unwrap();
+    let source = Source::open(&config, 1000, &Locations::new(folder.path())).unwrap();
     assert_eq!(source.training(T).unwrap().sequences_per_epoch(), Some(10));
     let evaluation = source.evaluation(T).unwrap();
     assert_eq!(sequence(&*evaluation, 2, T).0, [508, 509, 510, 511]);
@@ -147,7 +147,11 @@ fn the_digest_depends_on_content_and_order() {
     write(&folder, "copy.bin", &raw(0..50));
     let of = |files: &[&str], evaluation: &[&str]| {
         let config = config(files, evaluation, 2);
-        Source::open(&config, usize::MAX, folder.path()).unwrap().digest().unwrap().to_owned()
+        Source::open(&config, usize::MAX, &Locations::new(folder.path()))
+            .unwrap()
+            .digest()
+            .unwrap()
+            .to_owned()
     };
     let plain = of(&["a.bin", "b.bin"], &[]);
     assert_eq!(plain.len(), 64);
@@ -156,6 +160,6 @@ fn the_digest_depends_on_content_and_order() {
     assert_ne!(plain, of(&["a.bin"], &["b.bin"]), "held-out files are not training files");
     let mut synthetic = config(&[], &[], 2);
     synthetic.source = DataSource::Synthetic;
-    let source = Source::open(&synthetic, usize::MAX, folder.path()).unwrap();
+    let source = Source::open(&synthetic, usize::MAX, &Locations::new(folder.path())).unwrap();
     assert_eq!(source.digest(), None);
 }

@@ -5,12 +5,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use checkpoint::remote::is_remote;
 use comfy_table::{Table, presets::NOTHING};
 use serde::Serialize;
 
 use super::format::{Format, TokenType};
 use super::token_file::TokenFile;
 use crate::data::error::DataError;
+use crate::data::locations::{LocalFile, Locations};
 
 /// How many of the first tokens are shown.
 const FIRST_TOKENS: u64 = 16;
@@ -43,12 +45,17 @@ pub struct Inspection {
     pub first_text: Option<String>,
 }
 
-/// Reads a whole token file and describes it.
+/// Reads a whole token file, at a path or a URL of an object store, and describes it.
 ///
 /// # Errors
 /// The error of a run that uses the file.
 pub fn inspect(path: &Path) -> Result<Inspection, DataError> {
-    let file = TokenFile::open(path)?;
+    let url = path.to_str().filter(|name| is_remote(name)).map(str::to_owned);
+    let downloaded = Locations::default().provide(url.as_slice())?;
+    let file = match downloaded.files.first() {
+        Some(LocalFile { path, name }) => TokenFile::open_as(path, name)?,
+        None => TokenFile::open(path)?,
+    };
     let scan = file.scan();
     let layout = file.layout;
     let mut first_tokens = vec![0; layout.tokens.min(FIRST_TOKENS) as usize];
@@ -64,7 +71,7 @@ pub fn inspect(path: &Path) -> Result<Inspection, DataError> {
         digest: scan.digest,
         first_text: first_text(&first_tokens, scan.largest.unwrap_or(0)),
         first_tokens,
-        path: file.path,
+        path: file.name,
     })
 }
 

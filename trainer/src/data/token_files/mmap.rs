@@ -9,11 +9,11 @@ use checkpoint::durable::IoError;
 
 /// The content of a file; the operating system reads a page on the first access.
 #[derive(Debug)]
-pub(super) struct MappedFile(memmap2::Mmap);
+pub(in crate::data) struct MappedFile(memmap2::Mmap);
 
 impl MappedFile {
     /// Maps a whole regular file.
-    pub(super) fn open(path: &Path) -> Result<Self, DataError> {
+    pub(in crate::data) fn open(path: &Path) -> Result<Self, DataError> {
         let file = File::open(path).map_err(IoError::at(path, "open the token file"))?;
         let metadata = file.metadata().map_err(IoError::at(path, "read the size"))?;
         if !metadata.is_file() {

@@ -22,7 +22,9 @@ mod writer;
 
 pub use format::{Format, TokenType};
 pub use inspect::{Inspection, inspect};
+pub(super) use mmap::MappedFile;
 pub(super) use stream::TokenStream;
 #[cfg(test)]
 pub(super) use token_file::TokenFile;
+pub(super) use token_file::tokens_of;
 pub(super) use writer::TokenWriter;

@@ -1,9 +1,8 @@
 //! Several token files as one stream of tokens.
 
-use std::path::Path;
-
 use super::token_file::{Scan, TokenFile};
 use crate::data::error::DataError;
+use crate::data::locations::LocalFile;
 
 /// Token files, concatenated.
 #[derive(Debug)]
@@ -16,14 +15,10 @@ pub(in crate::data) struct TokenStream {
 
 impl TokenStream {
     /// Opens, scans and checks the files, in this order.
-    pub(in crate::data) fn open(
-        names: &[String],
-        base: &Path,
-        vocabulary: usize,
-    ) -> Result<Self, DataError> {
+    pub(in crate::data) fn open(files: &[LocalFile], vocabulary: usize) -> Result<Self, DataError> {
         let mut stream = Self { files: Vec::new(), starts: vec![0], scans: Vec::new() };
-        for name in names {
-            let file = TokenFile::open(&base.join(name))?;
+        for LocalFile { path, name } in files {
+            let file = TokenFile::open_as(path, name)?;
             let scan = file.scan();
             file.check_vocabulary(&scan, vocabulary)?;
             stream.starts.push(stream.tokens() + file.layout.tokens);
@@ -63,7 +58,7 @@ impl TokenStream {
             return Ok(());
         }
         Err(DataError::TooFewTokens {
-            paths: self.files.iter().map(|file| file.path.clone()).collect(),
+            paths: self.files.iter().map(|file| file.name.clone()).collect(),
             needed: windows * sequence_tokens as u64 + 1,
             found: self.tokens(),
             reason,

@@ -19,7 +19,8 @@ const SCAN_PIECE_BYTES: usize = 8 << 20;
 /// A memory-mapped token file.
 #[derive(Debug)]
 pub(in crate::data) struct TokenFile {
-    pub(super) path: PathBuf,
+    /// For messages: its path, or where it was downloaded from.
+    pub(super) name: PathBuf,
     pub(in crate::data) layout: TokenLayout,
     bytes: MappedFile,
 }
@@ -39,19 +40,25 @@ impl TokenFile {
     /// llm.c files are recognised by their magic, Megatron files by the `.idx` file next to them
     /// (`path` may also name the `.idx`); anything else is read as nanoGPT's uint16.
     pub(in crate::data) fn open(path: &Path) -> Result<Self, DataError> {
-        let is_index = path.extension() == Some(OsStr::new("idx"));
-        let path = if is_index { path.with_extension("bin") } else { path.to_owned() };
+        Self::open_as(path, path)
+    }
+
+    /// [`TokenFile::open`] of a file that people know by another name.
+    pub(in crate::data) fn open_as(path: &Path, name: &Path) -> Result<Self, DataError> {
+        let path = tokens_of(path);
+        let name = tokens_of(name);
         let bytes = MappedFile::open(&path)?;
         let index_path = path.with_extension("idx");
         let layout = if llmc::is_magic(int(&bytes, 0)) {
-            llmc::parse(&path, &bytes)?
+            llmc::parse(&name, &bytes)?
         } else if index_path.exists() {
             let index = MappedFile::open(&index_path)?;
-            Index::parse(&index_path, &index)?.layout(&path, bytes.len() as u64)?
+            let index_name = name.with_extension("idx");
+            Index::parse(&index_name, &index)?.layout(&name, bytes.len() as u64)?
         } else {
-            raw::parse(&path, &bytes)?
+            raw::parse(&name, &bytes)?
         };
-        Ok(Self { path, layout, bytes })
+        Ok(Self { name, layout, bytes })
     }
 
     /// Size of the file, bytes.
@@ -117,7 +124,7 @@ impl TokenFile {
         let is_signed = token_type == TokenType::Int32;
         let position = first.unwrap_or(0) as usize;
         Err(DataError::TokenTooLarge {
-            path: self.path.clone(),
+            path: self.name.clone(),
             offset: (self.layout.header_bytes + position * token_type.bytes()) as u64,
             token: if is_signed { i64::from(token[0] as i32) } else { i64::from(token[0]) },
             vocabulary,
@@ -127,6 +134,12 @@ impl TokenFile {
     fn payload(&self) -> &[u8] {
         &self.bytes[self.layout.header_bytes..]
     }
+}
+
+/// A Megatron file may be named by its index; the tokens are next to it.
+pub(in crate::data) fn tokens_of(path: &Path) -> PathBuf {
+    let is_index = path.extension() == Some(OsStr::new("idx"));
+    if is_index { path.with_extension("bin") } else { path.to_owned() }
 }
 
 /// Largest token of some bytes; the loops are simple enough for the compiler to vectorise.

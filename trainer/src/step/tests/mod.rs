@@ -37,7 +37,7 @@ fn config(workload: &str, extra: &[&str]) -> Config {
 
 fn source(config: &Config) -> Source {
     let vocabulary = config.workload.model.vocabulary;
-    Source::open(&config.workload.data, vocabulary, &config.base).unwrap()
+    Source::open(&config.workload.data, vocabulary, &config.data_locations()).unwrap()
 }
 
 fn trainer<'world>(config: &Config, collective: &'world dyn Collective) -> Trainer<'world> {

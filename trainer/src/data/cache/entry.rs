@@ -1,0 +1,78 @@
+//! What is known of an object and of the file that it was downloaded to.
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::time::SystemTime;
+
+use checkpoint::durable::{self, IoError};
+use checkpoint::remote::{ObjectInfo, Remote, RemoteOptions};
+use serde::{Deserialize, Serialize};
+
+use crate::data::error::DataError;
+use crate::data::token_files::MappedFile;
+
+/// An object as its store has it now.
+#[derive(Debug)]
+pub(in crate::data) struct Object {
+    pub(super) url: String,
+    /// The folder of the object.
+    pub(super) remote: Remote,
+    /// The object's name in it.
+    pub(super) name: String,
+    pub(in crate::data) info: ObjectInfo,
+}
+
+/// A file of the cache.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Entry {
+    pub(super) url: String,
+    pub(super) etag: Option<String>,
+    pub(super) size_bytes: u64,
+    /// BLAKE3 of the content, 64 hexadecimal digits.
+    pub(super) digest: String,
+    /// Path of the file, relative to the cache.
+    pub(super) file: String,
+}
+
+impl Object {
+    /// Asks the store.
+    pub(in crate::data) fn find(url: &str, options: &RemoteOptions) -> Result<Self, DataError> {
+        let (folder, name) = url.rsplit_once('/').unwrap_or((url, ""));
+        let remote = Remote::open_with(folder, options.clone())?;
+        let info = remote.stat(name)?;
+        Ok(Self { url: url.to_owned(), remote, name: name.to_owned(), info })
+    }
+}
+
+impl Entry {
+    /// `None` for a file that is not there or not readable: then there is nothing to rely on.
+    pub(super) fn read(path: &Path) -> Option<Self> {
+        serde_json::from_slice(&fs::read(path).ok()?).ok()
+    }
+
+    pub(super) fn write(&self, path: &Path) -> Result<(), IoError> {
+        let bytes = serde_json::to_vec(self).map_err(IoError::at(path, "write"))?;
+        durable::replace(path, &bytes)
+    }
+
+    /// Remembers that it is used now.
+    pub(super) fn touch(&self, path: &Path) {
+        let touched = File::options().append(true).open(path);
+        let touched = touched.and_then(|file| file.set_modified(SystemTime::now()));
+        if let Err(error) = touched {
+            tracing::warn!("{}: may be removed from the cache early: {error}", self.url);
+        }
+    }
+
+    /// Whether the store still has what was downloaded.
+    pub(super) fn is_of(&self, object: &Object) -> bool {
+        let ObjectInfo { size_bytes, etag } = &object.info;
+        (&self.url, &self.size_bytes, &self.etag) == (&object.url, size_bytes, etag)
+    }
+}
+
+/// BLAKE3 of a file's content, on the threads of the current rayon pool.
+pub(super) fn digest(path: &Path) -> Result<String, DataError> {
+    let bytes = MappedFile::open(path)?;
+    Ok(blake3::Hasher::new().update_rayon(&bytes).finalize().to_hex().to_string())
+}

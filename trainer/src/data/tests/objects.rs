@@ -1,0 +1,195 @@
+//! Token files of object stores, through the cache of the node.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use checkpoint::remote::RemoteOptions;
+use tempfile::TempDir;
+
+use super::{config, folder, index, llmc, raw};
+use crate::data::{CacheOptions, DataError, Locations, Source};
+use s3::S3Server;
+
+#[path = "../../../../tests/support/s3.rs"]
+mod s3;
+
+/// A server, a cache, and runs that use them.
+struct Node {
+    server: S3Server,
+    folder: TempDir,
+    limit_bytes: u64,
+}
+
+impl Node {
+    fn new() -> Self {
+        Self { server: S3Server::start(), folder: folder(), limit_bytes: u64::MAX }
+    }
+
+    fn store(&self, name: &str, bytes: &[u8]) {
+        fs::write(self.server.file(name), bytes).unwrap();
+    }
+
+    /// The digest of these objects as training data.
+    fn open(&self, names: &[&str]) -> Result<String, DataError> {
+        let urls: Vec<_> = names.iter().map(|name| self.server.url(name)).collect();
+        let urls: Vec<_> = urls.iter().map(String::as_str).collect();
+        self.source(&config(&urls, &[], 1)).map(|source| source.digest().unwrap().to_owned())
+    }
+
+    fn source(&self, config: &models::workload::DataConfig) -> Result<Source, DataError> {
+        let settings = self.server.environment().map(|(name, value)| (name.to_owned(), value));
+        let remote = RemoteOptions {
+            patience: Duration::from_secs(60), // the server is not optimised, and hashes a lot
+            settings: settings.to_vec(),
+            ..Default::default()
+        };
+        let folder = Some(self.folder.path().join("cache"));
+        let cache = CacheOptions { folder, limit_bytes: self.limit_bytes, remote };
+        Source::open(config, 1000, &Locations { base: self.folder.path().to_owned(), cache })
+    }
+
+    fn error(&self, names: &[&str]) -> String {
+        self.open(names).unwrap_err().to_string()
+    }
+
+    /// How often an object was read.
+    fn downloads(&self, name: &str) -> usize {
+        let line = format!("GET /{}/{name}", s3::BUCKET);
+        self.server.requests().iter().filter(|request| **request == line).count()
+    }
+
+    /// Files of the cache, wherever they are in it.
+    fn cached(&self, name: &str) -> Option<PathBuf> {
+        let folders = fs::read_dir(self.folder.path().join("cache/files")).unwrap();
+        folders.map(|folder| folder.unwrap().path().join(name)).find(|path| path.exists())
+    }
+}
+
+/// The digest of the same content as files.
+fn local_digest(files: &[(&str, &[u8])]) -> String {
+    let folder = folder();
+    files.iter().for_each(|(name, bytes)| fs::write(folder.path().join(name), bytes).unwrap());
+    let config = config(&[files[0].0], &[], 1);
+    let source = Source::open(&config, 1000, &Locations::new(folder.path())).unwrap();
+    source.digest().unwrap().to_owned()
+}
+
+#[test]
+fn objects_are_downloaded_once_and_are_the_same_data_as_files() {
+    let node = Node::new();
+    let bytes = raw(0..900);
+    node.store("a.bin", &bytes);
+    let digest = node.open(&["a.bin"]).unwrap();
+    assert_eq!(digest, local_digest(&[("a.bin", &bytes)]));
+    assert_eq!(node.open(&["a.bin"]).unwrap(), digest);
+    assert_eq!(node.downloads("a.bin"), 1);
+}
+
+#[test]
+fn ranks_that_start_together_download_once() {
+    let node = Node::new();
+    node.store("a.bin", &raw(0..900));
+    std::thread::scope(|scope| {
+        let ranks: Vec<_> = (0..4).map(|_| scope.spawn(|| node.open(&["a.bin"]))).collect();
+        ranks.into_iter().for_each(|rank| drop(rank.join().unwrap().unwrap()));
+    });
+    assert_eq!(node.downloads("a.bin"), 1);
+}
+
+#[test]
+fn a_download_of_several_ranges_is_the_object() {
+    let node = Node::new();
+    let tokens = (0..9_000_000_u32).map(|token| (token % 997) as u16); // 18 MB, two ranges
+    let bytes = raw(tokens);
+    node.store("large.bin", &bytes);
+    assert_eq!(node.open(&["large.bin"]).unwrap(), local_digest(&[("large.bin", &bytes)]));
+    assert_eq!(node.downloads("large.bin"), 2);
+}
+
+#[test]
+fn a_damaged_file_of_the_cache_is_fetched_again() {
+    let node = Node::new();
+    node.store("a.bin", &raw(0..900));
+    let digest = node.open(&["a.bin"]).unwrap();
+    let damages: [fn(&mut Vec<u8>); 3] =
+        [|bytes| bytes[77] ^= 1, |bytes| bytes.truncate(10), |bytes| bytes.push(0)];
+    for (round, damage) in damages.into_iter().enumerate() {
+        let path = node.cached("a.bin").unwrap();
+        let mut bytes = fs::read(&path).unwrap();
+        damage(&mut bytes);
+        fs::write(&path, bytes).unwrap();
+        assert_eq!(node.open(&["a.bin"]).unwrap(), digest);
+        assert_eq!(node.downloads("a.bin"), round + 2);
+    }
+    fs::remove_file(node.cached("a.bin").unwrap()).unwrap();
+    assert_eq!(node.open(&["a.bin"]).unwrap(), digest);
+}
+
+#[test]
+fn a_changed_object_is_fetched_again() {
+    let node = Node::new();
+    node.store("a.bin", &raw(0..900));
+    let first = node.open(&["a.bin"]).unwrap();
+    node.store("a.bin", &raw((0..900).rev())); // of the same size
+    let second = node.open(&["a.bin"]).unwrap();
+    assert_ne!(first, second);
+    assert_eq!(second, local_digest(&[("a.bin", &raw((0..900).rev()))]));
+}
+
+#[test]
+fn a_megatron_file_comes_with_its_index() {
+    let node = Node::new();
+    let tokens = raw(0..900);
+    let index = index(8, &[900], &[0], &[0, 1]);
+    node.store("m.bin", &tokens);
+    node.store("m.idx", &index);
+    let digest = node.open(&["m.bin"]).unwrap();
+    assert_eq!(digest, local_digest(&[("m.bin", &tokens), ("m.idx", &index)]));
+    assert_eq!(node.open(&["m.idx"]).unwrap(), digest);
+    assert!(node.cached("m.idx").is_some());
+    fs::remove_file(node.server.file("m.idx")).unwrap();
+    node.open(&["m.bin"]).unwrap();
+    assert!(node.cached("m.idx").is_none(), "would be taken for the index of other tokens");
+}
+
+#[test]
+fn what_was_not_used_for_the_longest_time_makes_room() {
+    let mut node = Node::new();
+    for name in ["a.bin", "b.bin", "c.bin"] {
+        node.store(name, &raw(0..500)); // 1000 bytes
+    }
+    node.limit_bytes = 2500;
+    for name in ["a.bin", "b.bin", "a.bin", "c.bin"] {
+        node.open(&[name]).unwrap();
+        std::thread::sleep(Duration::from_millis(20)); // times of files are that coarse
+    }
+    let kept = ["a.bin", "b.bin", "c.bin"].map(|name| node.cached(name).is_some());
+    assert_eq!(kept, [true, false, true]);
+    let error = node.error(&["a.bin", "b.bin", "c.bin"]);
+    assert!(error.contains("expected run.data_cache_bytes of at least 3000"), "{error}");
+    assert!(node.cached("a.bin").is_some(), "nothing is removed in vain");
+}
+
+#[test]
+fn errors_name_the_url() {
+    let node = Node::new();
+    let error = node.error(&["none.bin"]);
+    assert_eq!(error, "s3://bucket/none.bin: cannot stat: no such object or bucket");
+    node.store("large.bin", &raw([5, 1000]));
+    let error = node.error(&["large.bin"]);
+    assert!(error.starts_with("s3://bucket/large.bin: byte 2: expected token ids"), "{error}");
+    node.store("short.bin", &llmc(20_240_520, 1, 100, &[0; 10]));
+    let error = node.error(&["short.bin"]);
+    assert!(error.starts_with("s3://bucket/short.bin: truncated"), "{error}");
+}
+
+#[test]
+fn a_cache_that_cannot_be_written_is_named() {
+    let node = Node::new();
+    node.store("a.bin", &raw(0..900));
+    fs::write(node.folder.path().join("cache"), "a file").unwrap();
+    let error = node.error(&["a.bin"]);
+    let path = Path::new("cache/objects").display().to_string();
+    assert!(error.contains(&path) || error.contains("cache: "), "{error}");
+}
