@@ -20,7 +20,7 @@ const IN_FLIGHT: usize = 8;
 impl Cache {
     /// Downloads an object to its file, which appears as a whole.
     pub(super) fn download(&self, object: &Object) -> Result<(), DataError> {
-        let file = self.file(object);
+        let file = self.file(&object.url);
         tracing::info!("downloads {} ({} bytes)", object.url, object.info.size_bytes);
         create_folders(file.parent().unwrap_or(&self.folder))?;
         let mut temporary = file.clone().into_os_string();
@@ -30,15 +30,13 @@ impl Cache {
             drop(fs::remove_file(temporary)); // the error before it is the one to report
         })?;
         fs::rename(temporary, &file).map_err(IoError::at(&file, "rename"))?;
-        let relative = file.strip_prefix(&self.folder).unwrap_or(&file);
         let entry = Entry {
             url: object.url.clone(),
             etag: object.info.etag.clone(),
             size_bytes: object.info.size_bytes,
             digest,
-            file: relative.to_string_lossy().into_owned(),
         };
-        Ok(entry.write(&self.entry_path(object))?)
+        Ok(entry.write(&self.entry_path(&object.url))?)
     }
 
     fn download_to(&self, object: &Object, path: &Path) -> Result<String, DataError> {

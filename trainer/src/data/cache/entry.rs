@@ -30,8 +30,6 @@ pub(super) struct Entry {
     pub(super) size_bytes: u64,
     /// BLAKE3 of the content, 64 hexadecimal digits.
     pub(super) digest: String,
-    /// Path of the file, relative to the cache.
-    pub(super) file: String,
 }
 
 impl Object {

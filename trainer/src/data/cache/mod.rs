@@ -67,6 +67,14 @@ pub(super) struct CachedFiles {
     _lock: File,
 }
 
+/// What a run needs, as the stores have it now.
+struct Wanted {
+    objects: Vec<Object>,
+    /// Megatron indices that are not there. One of an earlier time would still be taken for that of
+    /// the tokens.
+    absent: Vec<String>,
+}
+
 /// How often a file that is damaged in the cache is fetched again.
 const ATTEMPTS: usize = 3;
 
@@ -86,33 +94,28 @@ impl Cache {
 
     /// The files of these URLs, downloaded where they are not there yet.
     pub(super) fn provide(self, urls: &[String]) -> Result<CachedFiles, DataError> {
-        let mut paths = Vec::new();
-        let mut objects = Vec::new();
-        for url in urls {
-            let object = Object::find(url, &self.remote)?;
-            paths.push(self.file(&object));
-            objects.extend(self.companion(&object)?);
-            objects.push(object);
-        }
+        let wanted = Wanted::find(urls, &self.remote)?;
         for _ in 0..ATTEMPTS {
-            self.fetch(&objects)?;
+            self.fetch(&wanted)?;
             self.lock_with(File::lock_shared)?;
-            if objects.iter().all(|object| self.is_intact(object)) {
+            if wanted.objects.iter().all(|object| self.is_intact(object)) {
+                let paths = urls.iter().map(|url| self.file(url)).collect();
                 return Ok(CachedFiles { paths, _lock: self.lock });
             }
-            self.discard_damaged(&objects)?;
+            self.discard_damaged(&wanted)?;
         }
         let expected = "files that read back as they were written".to_owned();
         Err(DataError::BadCache { folder: self.folder, expected, found: "other bytes".to_owned() })
     }
 
     /// Downloads what is not there, after making room for it.
-    fn fetch(&self, objects: &[Object]) -> Result<(), DataError> {
+    fn fetch(&self, wanted: &Wanted) -> Result<(), DataError> {
         self.lock_with(File::lock)?;
-        self.make_room(objects)?;
-        for object in objects {
+        wanted.absent.iter().try_for_each(|url| self.discard(url))?;
+        self.make_room(&wanted.objects)?;
+        for object in &wanted.objects {
             match self.entry(object) {
-                Some(entry) => entry.touch(&self.entry_path(object)),
+                Some(entry) => entry.touch(&self.entry_path(&object.url)),
                 None => self.download(object)?,
             }
         }
@@ -120,47 +123,33 @@ impl Cache {
     }
 
     /// Under the exclusive lock, which one of the ranks that found the damage gets first.
-    fn discard_damaged(&self, objects: &[Object]) -> Result<(), DataError> {
+    fn discard_damaged(&self, wanted: &Wanted) -> Result<(), DataError> {
         self.lock_with(File::lock)?;
-        for object in objects.iter().filter(|object| !self.is_intact(object)) {
-            tracing::warn!("{}: damaged, fetched again", self.file(object).display());
-            self.discard(&self.entry_path(object), &self.file(object))?;
+        for Object { url, .. } in wanted.objects.iter().filter(|object| !self.is_intact(object)) {
+            tracing::warn!("{}: damaged, fetched again", self.file(url).display());
+            self.discard(url)?;
         }
         Ok(())
     }
 
-    /// Megatron's index of a token file, where the store has one.
-    fn companion(&self, object: &Object) -> Result<Option<Object>, DataError> {
-        let index = Path::new(&object.url).with_extension("idx");
-        match Object::find(&index.to_string_lossy(), &self.remote) {
-            Err(DataError::Io(error)) if error.source.kind() == ErrorKind::NotFound => {}
-            found => return found.map(Some),
-        }
-        // One that was there before would still be taken for its index.
-        let file = self.file(object).with_extension("idx");
-        self.lock_with(File::lock)?;
-        self.discard(&self.entry_path_of(&index.to_string_lossy()), &file)?;
-        Ok(None)
-    }
-
     /// What is known of an object's file, if that is of this version of the object.
     fn entry(&self, object: &Object) -> Option<Entry> {
-        let entry = Entry::read(&self.entry_path(object))?;
-        let size = fs::metadata(self.file(object)).ok()?.len();
+        let entry = Entry::read(&self.entry_path(&object.url))?;
+        let size = fs::metadata(self.file(&object.url)).ok()?.len();
         (entry.is_of(object) && size == entry.size_bytes).then_some(entry)
     }
 
     fn is_intact(&self, object: &Object) -> bool {
         let Some(entry) = self.entry(object) else { return false };
-        entry::digest(&self.file(object)).is_ok_and(|digest| digest == entry.digest)
+        entry::digest(&self.file(&object.url)).is_ok_and(|digest| digest == entry.digest)
     }
 
     /// Removes a file and what is known of it: first that, as a file without it is not used.
-    fn discard(&self, entry: &Path, file: &Path) -> Result<(), IoError> {
-        for path in [entry, file] {
-            match fs::remove_file(path) {
+    fn discard(&self, url: &str) -> Result<(), IoError> {
+        for path in [self.entry_path(url), self.file(url)] {
+            match fs::remove_file(&path) {
                 Err(error) if error.kind() != ErrorKind::NotFound => {
-                    return Err(IoError::at(path, "remove")(error));
+                    return Err(IoError::at(&path, "remove")(error));
                 }
                 _ => {}
             }
@@ -168,21 +157,34 @@ impl Cache {
         Ok(())
     }
 
-    fn file(&self, object: &Object) -> PathBuf {
-        let (folder, name) = object.url.rsplit_once('/').unwrap_or(("", &object.url));
+    fn file(&self, url: &str) -> PathBuf {
+        let (folder, name) = url.rsplit_once('/').unwrap_or(("", url));
         self.folder.join("files").join(short_digest(folder)).join(name)
     }
 
-    fn entry_path(&self, object: &Object) -> PathBuf {
-        self.entry_path_of(&object.url)
-    }
-
-    fn entry_path_of(&self, url: &str) -> PathBuf {
+    fn entry_path(&self, url: &str) -> PathBuf {
         self.folder.join("objects").join(short_digest(url)).with_extension("json")
     }
 
     fn lock_with(&self, lock: fn(&File) -> std::io::Result<()>) -> Result<(), IoError> {
         lock(&self.lock).map_err(IoError::at(&self.folder.join("lock"), "lock"))
+    }
+}
+
+impl Wanted {
+    fn find(urls: &[String], options: &RemoteOptions) -> Result<Self, DataError> {
+        let mut wanted = Self { objects: Vec::new(), absent: Vec::new() };
+        for url in urls {
+            wanted.objects.push(Object::find(url, options)?);
+            let index = Path::new(url).with_extension("idx").to_string_lossy().into_owned();
+            match Object::find(&index, options) {
+                Err(DataError::Io(error)) if error.source.kind() == ErrorKind::NotFound => {
+                    wanted.absent.push(index);
+                }
+                found => wanted.objects.push(found?),
+            }
+        }
+        Ok(wanted)
     }
 }
 

@@ -14,14 +14,14 @@ use crate::data::error::DataError;
 /// A file that is not needed now.
 struct Idle {
     used: SystemTime,
-    entry_path: PathBuf,
     entry: Entry,
 }
 
 impl Cache {
     /// Removes other files until the cache with these objects is within its limit.
     pub(super) fn make_room(&self, objects: &[Object]) -> Result<(), DataError> {
-        let needed: HashSet<_> = objects.iter().map(|object| self.entry_path(object)).collect();
+        let needed: HashSet<_> =
+            objects.iter().map(|object| self.entry_path(&object.url)).collect();
         let needed_bytes: u64 = objects.iter().map(|object| object.info.size_bytes).sum();
         if needed_bytes > self.limit_bytes {
             return Err(DataError::BadCache {
@@ -36,11 +36,11 @@ impl Cache {
         idle.sort_by_key(|idle| idle.used);
         let mut bytes: u64 =
             needed_bytes + idle.iter().map(|idle| idle.entry.size_bytes).sum::<u64>();
-        for Idle { entry_path, entry, .. } in idle {
+        for Idle { entry, .. } in idle {
             if bytes <= self.limit_bytes {
                 break;
             }
-            self.discard(&entry_path, &self.folder.join(&entry.file))?;
+            self.discard(&entry.url)?;
             bytes -= entry.size_bytes;
         }
         Ok(())
@@ -56,5 +56,5 @@ impl Cache {
 
 fn idle(entry_path: &Path) -> Option<Idle> {
     let used = fs::metadata(entry_path).and_then(|metadata| metadata.modified()).ok()?;
-    Some(Idle { used, entry_path: entry_path.to_owned(), entry: Entry::read(entry_path)? })
+    Some(Idle { used, entry: Entry::read(entry_path)? })
 }
