@@ -10,7 +10,8 @@
 //!          d00/r00000-000.safetensors          header padded to 4096 bytes, then the data
 //!              r00000.idx.json                 boxes, sizes, digests of all of the rank's files
 //!          MANIFEST.json                       the commit record, written last
-//!        LATEST                                newest checkpoint, for people; never read
+//!        LATEST                                newest checkpoint, for people; never read; not on a
+//!                                              tier of node scope
 //! ```
 //!
 //! A checkpoint counts if and only if its manifest carries its own digest. Every JSON file does,

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::format::name::CheckpointName;
-use crate::tier::Tier;
+use crate::tier::{Scope, Tier};
 
 pub use identity::Identity;
 pub use listing::{Listed, Status, holds_any};
@@ -47,7 +47,9 @@ pub struct Store {
     tier: Arc<dyn Tier>,
     identity: Identity,
     options: Options,
-    /// Checkpoints that this process began to save and that may be left uncommitted (rank 0).
+    scope: Scope,
+    /// Checkpoints that this process began to save and that may be left uncommitted, on a
+    /// rank that [commits](Store::is_committed_by).
     pub(crate) begun: Mutex<Vec<CheckpointName>>,
     /// See [`Store::stop_retention`].
     pub(crate) retention_is_stopped: AtomicBool,
@@ -82,6 +84,7 @@ impl Store {
             tier,
             identity,
             options: Options::default(),
+            scope: Scope::Shared,
             begun: Mutex::default(),
             retention_is_stopped: AtomicBool::new(false),
         }
@@ -97,6 +100,26 @@ impl Store {
         assert!(chunk_bytes > 0 && file_bytes_max > 0 && ranks_per_folder > 0, "{options:?}");
         self.options = options;
         self
+    }
+
+    /// The same store on a tier of this scope; [`Scope::Shared`] unless this is called.
+    ///
+    /// With [`Scope::Node`] every rank commits, fences and removes on its own node, where only the
+    /// files of the node's ranks are. So "committed" there is said of this node's part; whether all
+    /// parts exist, [`Tiers`](crate::Tiers) finds out. Ranks of one node may do so at once.
+    #[must_use]
+    pub fn with_scope(mut self, scope: Scope) -> Self {
+        self.scope = scope;
+        self
+    }
+
+    pub(crate) fn scope(&self) -> Scope {
+        self.scope
+    }
+
+    /// Whether this rank commits here, and removes what is left: rank 0, or each on its own node.
+    pub(crate) fn is_committed_by(&self, rank: usize) -> bool {
+        rank == 0 || self.scope == Scope::Node
     }
 
     pub(crate) fn tier(&self) -> &dyn Tier {
