@@ -18,6 +18,9 @@
 //! the manifest names the digest of every index, and an index the digest of every byte of its rank:
 //! a torn, stale or corrupted file is found before its bytes are used.
 //!
+//! A [`Store`] is the checkpoints on one tier. A run with several, of which some may be disks of
+//! nodes, claims its attempt and resumes with [`Tiers`].
+//!
 //! ```
 //! use checkpoint::{
 //!     Dtype, Identity, NoFailpoints, Part, PartMut, Save, SingleRank, Store, TensorBox,
@@ -62,15 +65,18 @@ mod save;
 mod store;
 mod tensor;
 pub mod tier;
+pub mod tiers;
 
 pub use error::{Error, RankFailure, Rejected};
 pub use failpoints::{Failpoint, Failpoints, NoFailpoints};
 pub use fencing::Claim;
 pub use peers::{Peers, PeersError, SingleRank};
-pub use restore::{Restored, VerifyReport};
+pub use restore::VerifyReport;
 pub use retention::RetentionReport;
 pub use save::{
     Afterwards, Frozen, STAGING, Save, SaveReport, Saver, SharedFailpoints, Snapshot, Staging, Veto,
 };
 pub use store::{Identity, Listed, Options, Status, Store, holds_any};
 pub use tensor::{Dtype, Part, PartMut, TensorBox};
+pub use tier::Scope;
+pub use tiers::{Member, Restored, SourceBytes, Tiers, Unusable};

@@ -23,8 +23,8 @@ pub struct VerifyReport {
 }
 
 impl Store {
-    /// Reads all of a checkpoint and checks every digest, and that no tensor has a gap. On a tier of
-    /// node scope, all that is on this node.
+    /// Reads all of a checkpoint and checks every digest, and that no tensor has a gap. On a tier
+    /// of node scope, all that is on this node.
     ///
     /// Not collective. Damage is not an error of this function: see [`VerifyReport::problems`].
     ///
@@ -67,7 +67,6 @@ impl Store {
                 name: &name,
                 manifest: &manifest,
                 indexes,
-                timeout: Duration::ZERO,
             });
         }
         Ok(report)
@@ -80,14 +79,17 @@ impl VerifyReport {
         for index in &checkpoint.indexes {
             for shard in &index.files {
                 self.files += 1;
-                let checked = checkpoint.reader(index.rank, shard).and_then(|reader| {
-                    for chunk in 0..shard.chunk_crc64.len() as u64 {
-                        reader.read_chunk(chunk, &mut buffer)?;
-                        self.chunks += 1;
-                        self.bytes += buffer.len() as u64;
-                    }
-                    Ok(())
-                });
+                let store = checkpoint.store;
+                let checked = checkpoint.reader(store, index.rank, shard, Duration::ZERO).and_then(
+                    |reader| {
+                        for chunk in 0..shard.chunk_crc64.len() as u64 {
+                            reader.read_chunk(chunk, &mut buffer)?;
+                            self.chunks += 1;
+                            self.bytes += buffer.len() as u64;
+                        }
+                        Ok(())
+                    },
+                );
                 self.problems.extend(checked.err());
             }
         }

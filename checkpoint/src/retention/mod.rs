@@ -29,9 +29,9 @@ impl Store {
     /// Removes what is older than the newest `keep` intact checkpoints (0 keeps all), and what dead
     /// attempts before `attempt` left.
     ///
-    /// Not collective: for rank 0, or on a tier of node scope for every rank, after a resume or a save, and not during a save (but see
-    /// [`Store::stop_retention`]); a thread of its own may do it. Failures are warnings: the next
-    /// call tries again.
+    /// Not collective: for rank 0, or on a tier of node scope for every rank, after a resume or a
+    /// save, and not during a save (but see [`Store::stop_retention`]); a thread of its own may do
+    /// it. Failures are warnings: the next call tries again.
     pub fn apply_retention(
         &self,
         attempt: u64,

@@ -1,4 +1,4 @@
-//! Copying a rank's state while training goes on: until the copy ends, nothing may change the state.
+//! Copying a rank's state while training goes on: until it ends, nothing may change the state.
 
 use std::fmt::Debug;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};

@@ -33,8 +33,8 @@ impl Store {
     }
 
     /// Gives the manifest another name, durably, which says what became of the checkpoint. No tier
-    /// but a file system can rename: a crash in between leaves both files. Ranks of a node may do it
-    /// at once; one that comes too late gets an [absence](Error::is_absence).
+    /// but a file system can rename: a crash in between leaves both files. Ranks of a node may do
+    /// it at once; one that comes too late gets an [absence](Error::is_absence).
     pub(crate) fn rename_manifest(
         &self,
         name: &CheckpointName,

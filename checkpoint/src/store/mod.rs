@@ -28,6 +28,9 @@ pub struct Options {
     /// How long a restore waits for a file that a manifest names and that does not exist: another
     /// machine's view of a shared file system may lag behind the commit. 5 seconds by default.
     pub visibility_timeout: Duration,
+    /// Bytes of all ranks that one round carries when ranks send each other what only they can
+    /// read: 64 MiB by default.
+    pub round_bytes: usize,
 }
 
 impl Default for Options {
@@ -37,6 +40,7 @@ impl Default for Options {
             file_bytes_max: 8 << 30,
             ranks_per_folder: 64,
             visibility_timeout: Duration::from_secs(5),
+            round_bytes: 64 << 20,
         }
     }
 }

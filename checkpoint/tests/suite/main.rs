@@ -13,3 +13,4 @@ mod retention;
 mod round_trip;
 mod saver;
 mod support;
+mod tiers;

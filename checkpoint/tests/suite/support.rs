@@ -69,6 +69,7 @@ pub(crate) const SMALL: Options = Options {
     file_bytes_max: 2000,
     ranks_per_folder: 2,
     visibility_timeout: Duration::from_millis(100),
+    round_bytes: 1000,
 };
 
 pub(crate) fn tier(root: &Path) -> Arc<dyn Tier> {
