@@ -12,9 +12,6 @@ use crate::peers::{Peers, PeersError};
 #[derive(Debug, Serialize, Deserialize)]
 enum Answer<T> {
     Yes(T),
-    /// These bytes are not usable; an older checkpoint may be.
-    Damaged(String),
-    /// An older checkpoint would not help.
     No(String),
 }
 
@@ -22,8 +19,6 @@ enum Answer<T> {
 #[derive(Debug)]
 pub(crate) struct Abort {
     pub(crate) failures: Vec<RankFailure>,
-    /// Whether every failure is damage, so that another checkpoint may be usable.
-    pub(crate) is_damage: bool,
     /// This rank's own error, if it has one.
     pub(crate) own: Option<Error>,
 }
@@ -41,39 +36,17 @@ pub(crate) fn agree<T: Serialize + DeserializeOwned>(
 ) -> Result<Agreed<Vec<T>>> {
     let (answer, own) = match own {
         Ok(value) => (Answer::Yes(value), None),
-        Err(error) if error.is_damage() => (Answer::Damaged(error.to_string()), Some(error)),
         Err(error) => (Answer::No(error.to_string()), Some(error)),
     };
     let mut values = Vec::new();
     let mut failures = Vec::new();
-    let mut is_damage = true;
     for (rank, answer) in all_gather(peers, &answer)?.into_iter().enumerate() {
         match answer {
             Answer::Yes(value) => values.push(value),
-            Answer::Damaged(reason) => failures.push(RankFailure { rank, reason }),
-            Answer::No(reason) => {
-                is_damage = false;
-                failures.push(RankFailure { rank, reason });
-            }
+            Answer::No(reason) => failures.push(RankFailure { rank, reason }),
         }
     }
-    if failures.is_empty() { Ok(Ok(values)) } else { Ok(Err(Abort { failures, is_damage, own })) }
-}
-
-/// The result of `work` on rank 0, on all ranks; the other ranks do nothing.
-///
-/// # Errors
-/// That of `work` on rank 0; elsewhere [`Error::OtherRanksFailed`] with `path`.
-pub(crate) fn on_rank_0<T: Serialize + DeserializeOwned + Default>(
-    peers: &dyn Peers,
-    path: &Path,
-    work: impl FnOnce() -> Result<T>,
-) -> Result<T> {
-    let own = if peers.rank() == 0 { work() } else { Ok(T::default()) };
-    match agree(peers, own)? {
-        Ok(mut results) => Ok(results.swap_remove(0)),
-        Err(abort) => Err(abort.into_error(path)),
-    }
+    if failures.is_empty() { Ok(Ok(values)) } else { Ok(Err(Abort { failures, own })) }
 }
 
 impl Abort {

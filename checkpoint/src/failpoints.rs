@@ -6,6 +6,7 @@ use std::str::FromStr;
 use crate::error::Error;
 
 /// A failpoint of [`Store::save`](crate::Store::save), in the order in which they are reached.
+/// Where one is said to be of rank 0, on a tier of node scope it is of every rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Failpoint {

@@ -4,12 +4,12 @@
 //! two attempts that start together would take the same number. The file is created exclusively,
 //! so a number has one owner; an attempt that finds a higher one than its own must stop.
 
+use std::io::ErrorKind;
+
 use serde::{Deserialize, Serialize};
 
-use crate::agreement::on_rank_0;
 use crate::durable::{Published, random};
 use crate::error::Result;
-use crate::peers::Peers;
 use crate::store::Store;
 
 const PREFIX: &str = "ATTEMPT-";
@@ -23,42 +23,55 @@ pub struct Claim {
     pub nonce: u32,
 }
 
-impl Store {
-    /// Claims a number for this attempt of the run, which fences all earlier ones, and returns it
-    /// on all ranks: `at_least` (as rank 0 has it), or a larger number when the folder has that one
-    /// or a later one already, as when the caller's own count was lost or another job started too.
-    ///
-    /// Collective. Call it once per attempt, before [`Store::resume`], so that no earlier attempt
-    /// can save something newer than what is resumed; and save with what it returned as
-    /// [`Save::claim`](crate::Save::claim).
-    ///
-    /// # Errors
-    /// On rank 0 [`Error::Io`](crate::Error::Io) naming the file, elsewhere
-    /// [`Error::OtherRanksFailed`](crate::Error::OtherRanksFailed).
-    /// [`Error::Peers`](crate::Error::Peers) when a rank is lost.
-    pub fn claim_attempt(&self, at_least: u64, peers: &dyn Peers) -> Result<Claim> {
-        on_rank_0(peers, &self.root(), || self.claim(at_least))
-    }
+/// A claim and the text of its file, which tells it from those of other jobs.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Taken {
+    pub(crate) claim: Claim,
+    text: String,
+}
 
-    fn claim(&self, at_least: u64) -> Result<Claim> {
+impl Store {
+    /// Claims `at_least`, or a larger number when this tier has that one or a later one already.
+    pub(crate) fn claim(&self, at_least: u64) -> Result<Taken> {
         // Unlike a fixed text, this distinguishes a file of another job from our own one after a
         // retransmitted link(2).
         let text = format!("{:08x}{:08x}\n", random()?, random()?);
+        let nonce = random()?;
         loop {
             let attempt = at_least.max(self.unused_attempt()?);
-            let published =
-                self.tier().publish(&file_name(attempt), text.as_bytes(), &mut || {})?;
-            // The number may have been unused only because a later attempt removed its file.
-            if published == Published::Ours && self.newer_attempt(attempt)?.is_none() {
-                self.remove_older_claims(attempt);
-                return Ok(Claim { attempt, nonce: random()? });
+            let taken = Taken { claim: Claim { attempt, nonce }, text: text.clone() };
+            if self.leave_claim(&taken)? {
+                return Ok(taken);
             }
         }
     }
 
+    /// Writes a claim, and returns whether no other attempt has this number or a later one. Several
+    /// ranks of the attempt may do it.
+    pub(crate) fn leave_claim(&self, taken: &Taken) -> Result<bool> {
+        let attempt = taken.claim.attempt;
+        let published =
+            match self.tier().publish(&file_name(attempt), taken.text.as_bytes(), &mut || {}) {
+                // Taken, and removed by a later attempt before it could be compared.
+                Err(error) if error.source.kind() == ErrorKind::NotFound => return Ok(false),
+                published => published?,
+            };
+        // The number may have been unused only because a later attempt removed its file.
+        let is_ours = published == Published::Ours && self.newer_attempt(attempt)?.is_none();
+        if is_ours {
+            self.remove_older_claims(attempt);
+        }
+        Ok(is_ours)
+    }
+
     /// A number that no attempt has used: one more than the largest in the folder.
     fn unused_attempt(&self) -> Result<u64> {
-        Ok(self.newest_attempt()?.map_or(1, |newest| newest.attempt + 1))
+        Ok(self.newest_number()? + 1)
+    }
+
+    /// The largest number that any attempt has left here, 0 without one.
+    pub(crate) fn newest_number(&self) -> Result<u64> {
+        Ok(self.newest_attempt()?.map_or(0, |newest| newest.attempt))
     }
 
     /// Name of what the newest attempt has written, if that is a later one than `attempt`.

@@ -10,12 +10,16 @@
 //!          d00/r00000-000.safetensors          header padded to 4096 bytes, then the data
 //!              r00000.idx.json                 boxes, sizes, digests of all of the rank's files
 //!          MANIFEST.json                       the commit record, written last
-//!        LATEST                                newest checkpoint, for people; never read
+//!        LATEST                                newest checkpoint, for people; never read; not on a
+//!                                              tier of node scope
 //! ```
 //!
 //! A checkpoint counts if and only if its manifest carries its own digest. Every JSON file does,
 //! the manifest names the digest of every index, and an index the digest of every byte of its rank:
 //! a torn, stale or corrupted file is found before its bytes are used.
+//!
+//! A [`Store`] is the checkpoints on one tier. A run with several, of which some may be disks of
+//! nodes, claims its attempt and resumes with [`Tiers`].
 //!
 //! ```
 //! use checkpoint::{
@@ -62,15 +66,18 @@ mod save;
 mod store;
 mod tensor;
 pub mod tier;
+pub mod tiers;
 
 pub use error::{Error, RankFailure, Rejected};
 pub use failpoints::{Failpoint, Failpoints, NoFailpoints};
 pub use fencing::Claim;
 pub use peers::{Peers, PeersError, SingleRank};
-pub use restore::{Restored, VerifyReport};
+pub use restore::VerifyReport;
 pub use retention::RetentionReport;
 pub use save::{
     Afterwards, Frozen, STAGING, Save, SaveReport, Saver, SharedFailpoints, Snapshot, Staging, Veto,
 };
 pub use store::{Identity, Listed, Options, Status, Store, holds_any};
 pub use tensor::{Dtype, Part, PartMut, TensorBox};
+pub use tier::Scope;
+pub use tiers::{Member, Restored, SourceBytes, Tiers, Unusable};

@@ -16,6 +16,25 @@ impl Crc64 {
     }
 }
 
+/// A CRC64/NVME of bytes that come in pieces.
+#[derive(Debug)]
+pub(crate) struct Crc64Stream(crc_fast::Digest);
+
+impl Crc64Stream {
+    pub(crate) fn new() -> Self {
+        Self(crc_fast::Digest::new(CrcAlgorithm::Crc64Nvme))
+    }
+
+    pub(crate) fn update(&mut self, data: &[u8]) {
+        self.0.update(data);
+    }
+
+    /// The digest of all bytes since the last call.
+    pub(crate) fn finish(&mut self) -> Crc64 {
+        Crc64(self.0.finalize_reset())
+    }
+}
+
 impl fmt::Display for Crc64 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:016x}", self.0)

@@ -5,12 +5,14 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use serde::{Deserialize, Serialize};
+
 use crate::format::index::{BoxEntry, Index, ShardEntry};
-use crate::tensor::{ContiguousRun, Region};
+use crate::tensor::{ContiguousRun, PartMut, Region};
 
 /// A saved box and where it is.
 #[derive(Clone, Copy)]
-pub(super) struct Source<'a> {
+pub(super) struct SavedBox<'a> {
     pub(super) rank: usize,
     /// Number of the file among those of the rank.
     pub(super) file: usize,
@@ -20,17 +22,17 @@ pub(super) struct Source<'a> {
 
 /// All saved boxes of each tensor. Those of the saved rank `nearest` come first, then those of the
 /// ranks after it.
-pub(super) fn sources_by_tensor(
+pub(super) fn boxes_by_tensor(
     indexes: &[Index],
     nearest: usize,
-) -> HashMap<&str, Vec<Source<'_>>> {
-    let mut sources: HashMap<&str, Vec<Source<'_>>> = HashMap::new();
+) -> HashMap<&str, Vec<SavedBox<'_>>> {
+    let mut sources: HashMap<&str, Vec<SavedBox<'_>>> = HashMap::new();
     let world = indexes.len();
     for rank in (0..world).map(|distance| (nearest + distance) % world) {
         for (file, shard) in indexes[rank].files.iter().enumerate() {
             for entry in &shard.boxes {
                 let of_tensor = sources.entry(entry.tensor.name.as_str()).or_default();
-                of_tensor.push(Source { rank, file, shard, entry });
+                of_tensor.push(SavedBox { rank, file, shard, entry });
             }
         }
     }
@@ -39,13 +41,13 @@ pub(super) fn sources_by_tensor(
 
 /// Which source supplies which elements, each of them once, and what none has.
 pub(super) struct Coverage<'a> {
-    pub(super) pieces: Vec<(Source<'a>, Region)>,
+    pub(super) pieces: Vec<(SavedBox<'a>, Region)>,
     pub(super) missing: Vec<Region>,
 }
 
 impl<'a> Coverage<'a> {
     /// Takes each element of `wanted` from the first source that has it.
-    pub(super) fn of(wanted: &Region, sources: &[Source<'a>]) -> Self {
+    pub(super) fn of(wanted: &Region, sources: &[SavedBox<'a>]) -> Self {
         let is_empty = wanted.extent.contains(&0);
         let missing = if is_empty { Vec::new() } else { vec![wanted.clone()] };
         let mut coverage = Self { pieces: Vec::new(), missing };
@@ -58,7 +60,7 @@ impl<'a> Coverage<'a> {
         coverage
     }
 
-    fn take_from(&mut self, source: Source<'a>) {
+    fn take_from(&mut self, source: SavedBox<'a>) {
         let saved = source.entry.tensor.region();
         for missing in std::mem::take(&mut self.missing) {
             match missing.intersect(&saved) {
@@ -74,33 +76,47 @@ impl<'a> Coverage<'a> {
 
 /// Bytes to copy from one chunk.
 #[derive(Debug)]
-pub(super) struct CopyRange {
+pub(crate) struct CopyRange {
     /// Index of the requested box that is filled.
-    pub(super) part: usize,
+    pub(crate) part: usize,
     /// Start in the shard's data.
-    pub(super) source: u64,
+    pub(crate) source: u64,
     /// Start in the bytes of that box.
-    pub(super) target: usize,
-    pub(super) bytes: usize,
+    pub(crate) target: usize,
+    pub(crate) bytes: usize,
+}
+
+impl CopyRange {
+    /// Copies what is in `bytes`, which start at `start` in the shard's data.
+    pub(crate) fn fill(&self, bytes: &[u8], start: u64, parts: &mut [PartMut<'_>]) {
+        let first = self.source.max(start);
+        let end = (self.source + self.bytes as u64).min(start + bytes.len() as u64);
+        if first < end {
+            let len = (end - first) as usize;
+            let target = self.target + (first - self.source) as usize;
+            let from = (first - start) as usize;
+            parts[self.part].data[target..target + len].copy_from_slice(&bytes[from..from + len]);
+        }
+    }
 }
 
 /// A shard file among those of a checkpoint.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct ShardId {
-    pub(super) rank: usize,
-    pub(super) file: usize,
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) struct ShardId {
+    pub(crate) rank: usize,
+    pub(crate) file: usize,
 }
 
 /// Copies by shard, then by chunk: in the order on the disk.
 #[derive(Debug, Default)]
-pub(super) struct ReadPlan(pub(super) BTreeMap<ShardId, BTreeMap<u64, Vec<CopyRange>>>);
+pub(crate) struct ReadPlan(pub(crate) BTreeMap<ShardId, BTreeMap<u64, Vec<CopyRange>>>);
 
 impl ReadPlan {
     /// Adds a run of elements, cut where chunks end.
     pub(super) fn add(
         &mut self,
         part: usize,
-        source: &Source<'_>,
+        source: &SavedBox<'_>,
         run: &ContiguousRun,
         element_bytes: usize,
     ) {

@@ -14,6 +14,7 @@ use crate::failpoints::{Failpoint, Failpoints};
 use crate::format::manifest::{MANIFEST, REJECTED, TOMBSTONE};
 use crate::format::name::CheckpointName;
 use crate::store::{Status, Store};
+use crate::tier::Scope;
 
 /// What [`Store::apply_retention`] did.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -28,9 +29,9 @@ impl Store {
     /// Removes what is older than the newest `keep` intact checkpoints (0 keeps all), and what dead
     /// attempts before `attempt` left.
     ///
-    /// Not collective: for rank 0, after a resume or a save, and not during a save (but see
-    /// [`Store::stop_retention`]); a thread of its own may do it. Failures are warnings: the next
-    /// call tries again.
+    /// Not collective: for rank 0, or on a tier of node scope for every rank, after a resume or a
+    /// save, and not during a save (but see [`Store::stop_retention`]); a thread of its own may do
+    /// it. Failures are warnings: the next call tries again.
     pub fn apply_retention(
         &self,
         attempt: u64,
@@ -66,6 +67,8 @@ impl Store {
                 Status::Committed { .. } | Status::Damaged(_) | Status::Rejected if is_old => {
                     match self.remove(&name, failpoints) {
                         Ok(()) => report.removed.push(name.to_string()),
+                        // Another rank of the node is removing it, too.
+                        Err(_) if self.scope() == Scope::Node && !self.is_committed(&name) => {}
                         Err(error) => report.warnings.push(error.to_string()),
                     }
                 }
@@ -82,15 +85,24 @@ impl Store {
     fn remove(&self, name: &CheckpointName, failpoints: &dyn Failpoints) -> Result<()> {
         let is_rejected = self.status(name) == Status::Rejected;
         let manifest = if is_rejected { REJECTED } else { MANIFEST };
-        self.rename_manifest(name, manifest, TOMBSTONE)?;
+        match self.rename_manifest(name, manifest, TOMBSTONE) {
+            Err(error) if error.is_absence() => return Ok(()), // somebody else removes it
+            renamed => renamed?,
+        }
         failpoints.hit(Failpoint::MidRetention);
         Ok(self.tier().delete_folder(&name.to_string(), TOMBSTONE)?)
     }
 
-    /// Whether all files exist that the manifest names, by digests of indexes and by sizes.
+    /// Whether all files exist that the manifest names, by digests of indexes and by sizes. On a
+    /// tier of node scope those of the ranks that have left an index on this node.
     fn check_structure(&self, name: &CheckpointName) -> Result<()> {
         let manifest = self.manifest(name)?;
-        for rank in 0..manifest.world {
+        let ranks = self.ranks_here(name, &manifest)?;
+        if ranks.is_empty() {
+            let path = self.tier().path(&name.to_string());
+            return Err(Error::damaged(&path, 0, "files of a rank of this node", "none"));
+        }
+        for rank in ranks {
             let index = self.index(name, &manifest, rank)?;
             for entry in &index.files {
                 let key = manifest.rank_key(name, rank, &entry.file);

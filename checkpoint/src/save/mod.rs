@@ -1,8 +1,10 @@
 //! Saving: every rank writes, all vote, rank 0 commits.
 //!
-//! A two-phase commit with rank 0 as its coordinator, and a name that all ranks derive alike.
+//! A two-phase commit with rank 0 as its coordinator, and a name that all ranks derive alike. On a
+//! tier of node scope every rank publishes the same manifest on its node.
 //! Collective, with the same number of gathers on every rank whatever fails on one: (1) the vote,
-//! after all have written, (2) rank 0 sends whether the manifest is durable. Between the two a rank
+//! after all have written, (2) rank 0 sends whether the manifest is durable (or each
+//! rank whether its node's is). Between the two a rank
 //! that has lost its peers must remove nothing: rank 0 may have committed.
 //!
 //! [`Store::save`] does all of it at once. A [`Saver`] copies the state first and lets training go
@@ -61,8 +63,11 @@ impl Store {
         let participant = Participant { store: self, request, rank, failpoints };
         let written = participant.write(&boxes, &mut PartBytes::new(&parts));
         let committed = participant.vote(written, peers).and_then(|votes| {
-            let publication =
-                if rank == 0 { participant.publish(&votes) } else { Ok(Default::default()) };
+            let publication = if participant.commits() {
+                participant.publish(&votes)
+            } else {
+                Ok(Default::default())
+            };
             Ok((votes, participant.settle(publication, peers)?))
         });
         let (votes, publication) = committed.map_err(|error| participant.clean_up(error))?;

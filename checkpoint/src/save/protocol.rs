@@ -1,5 +1,5 @@
 //! The two phases of a save, apart from the gathers between ranks: each rank writes, rank 0
-//! commits.
+//! commits, or on a tier of node scope each rank on its node.
 
 use std::io::{self, ErrorKind};
 use std::time::{Duration, Instant};
@@ -22,19 +22,22 @@ use crate::format::sealed::seal;
 use crate::peers::Peers;
 use crate::store::Store;
 use crate::tensor::TensorBox;
+use crate::tier::Scope;
 
 /// A rank's vote: what it has written, and of what.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Written {
     name: String,
+    parent: Option<String>,
     state: Digest,
     pub(super) files: RankFiles,
     pub(super) took: Duration,
-    /// What a newer attempt has written, if there is one (rank 0). Nothing was written then.
+    /// What a newer attempt has written, if there is one, on a rank that commits. Nothing was
+    /// written then.
     fenced_by: Option<String>,
 }
 
-/// What rank 0 did to commit.
+/// What a rank did to commit.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct Publication {
     /// What a newer attempt has written: then nothing is committed.
@@ -70,7 +73,7 @@ impl Participant<'_> {
         let started = Instant::now();
         let name = self.name();
         let mut fenced_by = None;
-        if self.rank == 0 {
+        if self.commits() {
             fenced_by = self.store.newer_attempt(name.attempt)?;
             if fenced_by.is_none() {
                 self.store.remove_leftovers(name.attempt);
@@ -83,7 +86,9 @@ impl Participant<'_> {
             RankWriter::new(self.store, &name, self.rank, self.failpoints).write(boxes, source)?
         };
         let state = Digest::of(self.request.state.to_string().as_bytes());
-        Ok(Written { name: name.to_string(), state, files, took: started.elapsed(), fenced_by })
+        let parent = self.request.parent.clone();
+        let took = started.elapsed();
+        Ok(Written { name: name.to_string(), parent, state, files, took, fenced_by })
     }
 
     /// The gather after the first phase: what all ranks have written.
@@ -92,13 +97,18 @@ impl Participant<'_> {
             Ok(votes) => votes,
             Err(abort) => return Err(self.failed(abort.failures)),
         };
-        if let Some(newer) = &votes[0].fenced_by {
+        if let Some(newer) = votes.iter().find_map(|vote| vote.fenced_by.as_ref()) {
             return Err(self.fenced(newer));
         }
         disagreement(&votes).map_or(Ok(votes), Err)
     }
 
-    /// Second phase, on rank 0: commits, unless a newer attempt exists.
+    /// Whether this rank commits.
+    pub(super) fn commits(&self) -> bool {
+        self.store.is_committed_by(self.rank)
+    }
+
+    /// Second phase, on a rank that commits: commits, unless a newer attempt exists.
     pub(super) fn publish(&self, votes: &[Written]) -> Result<Publication> {
         self.failpoints.hit(Failpoint::VoteBeforeManifest);
         let name = self.name();
@@ -115,14 +125,17 @@ impl Participant<'_> {
             return Ok(fenced(name.to_string()));
         }
         self.failpoints.hit(Failpoint::ManifestBeforeLatest);
-        let latest = self.write_latest(&name).err().map(|error| error.to_string());
-        Ok(Publication { fenced_by: None, warnings: latest.into_iter().collect() })
+        // Ranks of a node would write it at once.
+        let has_latest = self.store.scope() == Scope::Shared;
+        let latest = if has_latest { self.write_latest(&name) } else { Ok(()) };
+        let warnings = latest.err().map(|error| error.to_string()).into_iter().collect();
+        Ok(Publication { fenced_by: None, warnings })
     }
 
     /// A manifest must not bring back a folder that someone has removed: it would have no data.
     fn check_not_removed(&self, manifest: &Manifest) -> Result<()> {
         let tier = self.store.tier();
-        let index = manifest.rank_key(&self.name(), 0, &index_file(0));
+        let index = manifest.rank_key(&self.name(), self.rank, &index_file(self.rank));
         if tier.exists(&index)? {
             return Ok(());
         }
@@ -131,7 +144,7 @@ impl Participant<'_> {
     }
 
     /// The gather after the second phase: whether the checkpoint is committed, and warnings of
-    /// rank 0.
+    /// this rank.
     pub(super) fn settle(
         &self,
         own: Result<Publication>,
@@ -141,18 +154,18 @@ impl Participant<'_> {
             Ok(published) => published,
             Err(abort) => return Err(self.failed(abort.failures)),
         };
-        match published[0].fenced_by.take() {
+        match published.iter_mut().find_map(|published| published.fenced_by.take()) {
             Some(newer) => Err(self.fenced(&newer)),
             None => Ok(published.swap_remove(self.rank)),
         }
     }
 
-    /// Whether this rank removes what a save that failed has left: rank 0 that of the checkpoint, a
-    /// rank that disagrees its own.
+    /// Whether this rank removes what a save that failed has left: one that commits that of the
+    /// checkpoint, a rank that disagrees its own.
     pub(super) fn has_to_discard(&self, error: &Error) -> bool {
         match error {
-            Error::SaveFailed { .. } | Error::Fenced { .. } => self.rank == 0,
-            Error::Disagree { rank, .. } => self.rank == 0 || self.rank == *rank,
+            Error::SaveFailed { .. } | Error::Fenced { .. } => self.commits(),
+            Error::Disagree { rank, .. } => self.commits() || self.rank == *rank,
             _ => false,
         }
     }
@@ -212,5 +225,10 @@ fn disagreement(votes: &[Written]) -> Option<Error> {
         };
         differs("checkpoint", &first.name, &other.name)
             .or_else(|| differs("state", &first.state.0, &other.state.0))
+            .or_else(|| differs("parent", describe(&first.parent), describe(&other.parent)))
     })
+}
+
+fn describe(parent: &Option<String>) -> &str {
+    parent.as_deref().unwrap_or("none")
 }

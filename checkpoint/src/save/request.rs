@@ -37,6 +37,6 @@ pub struct SaveReport {
     pub write: Duration,
     /// From the start until this rank knew that the checkpoint is committed.
     pub commit: Duration,
-    /// What failed after the commit and does not affect it (rank 0).
+    /// What failed after the commit and does not affect it, on a rank that commits.
     pub warnings: Vec<String>,
 }

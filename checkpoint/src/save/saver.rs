@@ -81,7 +81,7 @@ struct InFlight {
 enum Phase {
     /// Each rank writes; one that could not begin has the reason.
     Writing(Result<JoinHandle<WriterEnd>>),
-    /// All ranks have written, rank 0 commits.
+    /// All ranks have written, rank 0 or every rank commits.
     Publishing { publisher: Option<Result<JoinHandle<Result<Publication>>>>, written: AllWritten },
 }
 
@@ -295,7 +295,8 @@ impl Saver {
         };
         let publishes = Arc::clone(&job);
         let publish = move || publishes.participant().publish(&votes);
-        let publisher = (rank == 0).then(|| spawn("publisher", publish));
+        let commits = job.participant().commits();
+        let publisher = commits.then(|| spawn("publisher", publish));
         let phase = Phase::Publishing { publisher, written };
         let deadline = Instant::now() + self.timeout;
         self.in_flight = Some(InFlight { job, snapshot, started, deadline, phase });

@@ -1,11 +1,14 @@
 //! Reading manifests and indexes, each checked before it is used, and renaming manifests.
 
+use std::collections::HashSet;
+
 use super::Store;
 use crate::error::{Error, Result};
 use crate::format::index::{Index, ShardEntry, index_file};
 use crate::format::manifest::{MANIFEST, Manifest};
 use crate::format::name::CheckpointName;
 use crate::format::sealed::unseal;
+use crate::tier::Scope;
 
 impl Store {
     /// The manifest, checked.
@@ -30,7 +33,8 @@ impl Store {
     }
 
     /// Gives the manifest another name, durably, which says what became of the checkpoint. No tier
-    /// but a file system can rename: a crash in between leaves both files.
+    /// but a file system can rename: a crash in between leaves both files. Ranks of a node may do
+    /// it at once; one that comes too late gets an [absence](Error::is_absence).
     pub(crate) fn rename_manifest(
         &self,
         name: &CheckpointName,
@@ -42,7 +46,8 @@ impl Store {
             Err(error) if error.is_damage() && !error.is_absence() => Vec::new(),
             read => read?,
         };
-        self.tier().replace(&name.key(to), &bytes)?;
+        // Whatever another one has written under that name says the same.
+        self.tier().publish(&name.key(to), &bytes, &mut || {})?;
         Ok(self.tier().delete(&name.key(from))?)
     }
 
@@ -85,6 +90,30 @@ impl Store {
             return Err(Error::damaged(&path, 0, "consistent sizes", "others"));
         }
         Ok(index)
+    }
+
+    /// The ranks whose indexes are here: all of them, or on a tier of node scope those of the node.
+    pub(crate) fn ranks_here(
+        &self,
+        name: &CheckpointName,
+        manifest: &Manifest,
+    ) -> Result<Vec<usize>> {
+        let ranks = 0..manifest.world;
+        if self.scope() == Scope::Shared {
+            return Ok(ranks.collect());
+        }
+        let mut indexes = HashSet::new();
+        for folder in self.tier().list(&name.to_string())? {
+            if folder.is_folder {
+                let files = self.tier().list(&name.key(&folder.name))?;
+                indexes.extend(
+                    files.into_iter().map(|file| name.key(&folder.name) + "/" + &file.name),
+                );
+            }
+        }
+        let is_here =
+            |&rank: &usize| indexes.contains(&manifest.rank_key(name, rank, &index_file(rank)));
+        Ok(ranks.filter(is_here).collect())
     }
 
     /// A file as text; a file that is not UTF-8 is damaged.

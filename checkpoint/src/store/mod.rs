@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::format::name::CheckpointName;
-use crate::tier::Tier;
+use crate::tier::{Scope, Tier};
 
 pub use identity::Identity;
 pub use listing::{Listed, Status, holds_any};
@@ -28,6 +28,9 @@ pub struct Options {
     /// How long a restore waits for a file that a manifest names and that does not exist: another
     /// machine's view of a shared file system may lag behind the commit. 5 seconds by default.
     pub visibility_timeout: Duration,
+    /// Bytes of all ranks that one round carries when ranks send each other what only they can
+    /// read: 64 MiB by default.
+    pub round_bytes: usize,
 }
 
 impl Default for Options {
@@ -37,6 +40,7 @@ impl Default for Options {
             file_bytes_max: 8 << 30,
             ranks_per_folder: 64,
             visibility_timeout: Duration::from_secs(5),
+            round_bytes: 64 << 20,
         }
     }
 }
@@ -47,7 +51,9 @@ pub struct Store {
     tier: Arc<dyn Tier>,
     identity: Identity,
     options: Options,
-    /// Checkpoints that this process began to save and that may be left uncommitted (rank 0).
+    scope: Scope,
+    /// Checkpoints that this process began to save and that may be left uncommitted, on a
+    /// rank that [commits](Store::is_committed_by).
     pub(crate) begun: Mutex<Vec<CheckpointName>>,
     /// See [`Store::stop_retention`].
     pub(crate) retention_is_stopped: AtomicBool,
@@ -82,6 +88,7 @@ impl Store {
             tier,
             identity,
             options: Options::default(),
+            scope: Scope::Shared,
             begun: Mutex::default(),
             retention_is_stopped: AtomicBool::new(false),
         }
@@ -97,6 +104,26 @@ impl Store {
         assert!(chunk_bytes > 0 && file_bytes_max > 0 && ranks_per_folder > 0, "{options:?}");
         self.options = options;
         self
+    }
+
+    /// The same store on a tier of this scope; [`Scope::Shared`] unless this is called.
+    ///
+    /// With [`Scope::Node`] every rank commits, fences and removes on its own node, where only the
+    /// files of the node's ranks are. So "committed" there is said of this node's part; whether all
+    /// parts exist, [`Tiers`](crate::Tiers) finds out. Ranks of one node may do so at once.
+    #[must_use]
+    pub fn with_scope(mut self, scope: Scope) -> Self {
+        self.scope = scope;
+        self
+    }
+
+    pub(crate) fn scope(&self) -> Scope {
+        self.scope
+    }
+
+    /// Whether this rank commits here, and removes what is left: rank 0, or each on its own node.
+    pub(crate) fn is_committed_by(&self, rank: usize) -> bool {
+        rank == 0 || self.scope == Scope::Node
     }
 
     pub(crate) fn tier(&self) -> &dyn Tier {

@@ -11,11 +11,23 @@ mod object;
 use std::fmt::Debug;
 use std::path::PathBuf;
 
+use serde::{Deserialize, Serialize};
+
 use crate::durable::{IoError, Published};
 
 pub use filesystem::{Filesystem, Medium};
 pub use local::LocalTier;
 pub use object::ObjectTier;
+
+/// Who sees the files of a tier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Scope {
+    /// Each node its own files only, as on a local disk.
+    Node,
+    /// All ranks the same files, as on a shared file system or in an object store.
+    Shared,
+}
 
 /// One entry of a folder.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

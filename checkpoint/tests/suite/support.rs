@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-use checkpoint::tier::{LocalTier, Tier};
+use checkpoint::tier::{LocalTier, Scope, Tier};
 use checkpoint::{
     Claim, Dtype, Error, Failpoints, Identity, NoFailpoints, Options, Part, PartMut, Peers,
     PeersError, Restored, RetentionReport, Save, SaveReport, Store, TensorBox,
@@ -69,6 +69,7 @@ pub(crate) const SMALL: Options = Options {
     file_bytes_max: 2000,
     ranks_per_folder: 2,
     visibility_timeout: Duration::from_millis(100),
+    round_bytes: 1000,
 };
 
 pub(crate) fn tier(root: &Path) -> Arc<dyn Tier> {
@@ -79,6 +80,11 @@ pub(crate) fn open(root: &Path) -> Store {
     let store =
         Store::open(tier(root), &Identity::new("run-1", "workload-1")).expect("store opens");
     store.with_options(SMALL)
+}
+
+/// The store on the tier of a node.
+pub(crate) fn open_node(root: &Path) -> Store {
+    open(root).with_scope(Scope::Node)
 }
 
 /// Names and shapes of a model with all special cases: a scalar, one row, an odd width.

@@ -1,0 +1,223 @@
+//! Several tiers of one run: attempts are claimed on all of them, and a restore takes each file
+//! from the nearest copy that is intact.
+//!
+//! What exists where is found anew at each start: every rank lists what it sees, one gather tells
+//! all of it to all, and [`plan`] decides without any input or output, so on all ranks alike. A
+//! restore of one checkpoint is then a few gathers more. A copy that turns out to be damaged or
+//! unreadable is out for this checkpoint, and the next one is taken.
+
+mod claim;
+mod exchange;
+pub mod plan;
+mod restore;
+mod resume;
+mod survey;
+mod trial;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::error::Result;
+use crate::fencing::Claim;
+use crate::peers::Peers;
+use crate::store::Store;
+use crate::tensor::PartMut;
+use crate::tier::Scope;
+
+pub use restore::{Restored, SourceBytes};
+
+/// A tier among those of a run.
+#[derive(Debug, Clone)]
+pub struct Member {
+    /// Its name in the configuration, as in `nvme`.
+    pub name: String,
+    /// Who sees its files.
+    pub scope: Scope,
+    /// The run's checkpoints on it.
+    pub store: Arc<Store>,
+}
+
+/// The tiers of a run.
+#[derive(Debug)]
+pub struct Tiers {
+    members: Vec<Member>,
+    unusable: Mutex<Vec<Unusable>>,
+}
+
+/// A tier that a rank cannot use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unusable {
+    /// Name of the tier.
+    pub tier: String,
+    /// The rank.
+    pub rank: usize,
+    /// Its error, as text.
+    pub reason: String,
+}
+
+impl Tiers {
+    /// The tiers of a run, the nearest first; the same on all ranks.
+    ///
+    /// # Panics
+    /// When there is none, or a store has [another scope](Store::with_scope) than its member.
+    pub fn new(members: Vec<Member>) -> Self {
+        assert!(!members.is_empty(), "a run has at least one tier");
+        for Member { name, scope, store } in &members {
+            assert_eq!(store.scope(), *scope, "scope of the store of tier {name}");
+        }
+        Self { members, unusable: Mutex::default() }
+    }
+
+    /// The tiers, the nearest first.
+    pub fn members(&self) -> &[Member] {
+        &self.members
+    }
+
+    /// Which tiers [`Tiers::claim_attempt`] left out, and why: the same on all ranks. Each is worth
+    /// a warning. A tier that one rank cannot use is not to be saved on, but a restore takes from
+    /// it what other ranks see there.
+    pub fn unusable(&self) -> Vec<Unusable> {
+        self.lock_unusable().clone()
+    }
+
+    /// Claims a number for this attempt of the run on all tiers, which fences all earlier ones, and
+    /// returns it on all ranks: `at_least` (as rank 0 has it), or a larger number when a tier has
+    /// that one or a later one already, as when the caller's own count was lost or another job
+    /// started too. A tier that fails is left out, unless none remains: see [`Tiers::unusable`].
+    ///
+    /// Collective. Call it once per attempt, before [`Tiers::resume`], so that no earlier attempt
+    /// can save something newer than what is resumed; and save with what it returned as
+    /// [`Save::claim`](crate::Save::claim).
+    ///
+    /// # Errors
+    /// When no tier is usable: on a rank with a failure of its own that one, as
+    /// [`Error::Io`](crate::Error::Io) naming the file, elsewhere
+    /// [`Error::OtherRanksFailed`](crate::Error::OtherRanksFailed).
+    /// [`Error::Peers`](crate::Error::Peers) when a rank is lost.
+    pub fn claim_attempt(&self, at_least: u64, peers: &dyn Peers) -> Result<Claim> {
+        let claimed = claim::claim(&self.views(None), at_least, peers)?;
+        *self.lock_unusable() = claimed.unusable;
+        Ok(claimed.claim)
+    }
+
+    /// Restores the newest checkpoint that the tiers together have, into `parts`, verified on all
+    /// ranks: each file from the nearest copy, on this rank's node, then on a shared tier, then on
+    /// another rank's node, which reads, verifies and sends it. Past a bad copy it takes the next
+    /// one, and where there is none an older checkpoint. `None` when nothing was ever committed.
+    ///
+    /// Damaged copies are [`Status::Rejected`](crate::Status::Rejected) afterwards on their tier,
+    /// and checkpoints that could not be restored on all tiers, so that retention does not count
+    /// them; where none is usable all stay as they are.
+    ///
+    /// Collective; the world, and which rank is on which node, may differ from those that saved. On
+    /// an error the content of `parts` is unspecified. Call [`Tiers::claim_attempt`] before.
+    ///
+    /// # Errors
+    /// As [`Store::resume`]. A failure that may pass is [`Error::Io`](crate::Error::Io) when a tier
+    /// has it without which the newest checkpoint cannot be restored: then an older one is not
+    /// taken instead.
+    ///
+    /// # Panics
+    /// When a part's data does not have the size of its box, or a box lies outside its tensor.
+    pub fn resume(&self, parts: &mut [PartMut<'_>], peers: &dyn Peers) -> Result<Option<Restored>> {
+        resume::resume(&self.views(Some(peers.rank())), parts, peers)
+    }
+
+    /// What operations work on, without what `rank` could not use before.
+    fn views(&self, rank: Option<usize>) -> Vec<View<'_>> {
+        let unusable = self.lock_unusable();
+        let fails = |name: &str| {
+            let is_own = |found: &&Unusable| Some(found.rank) == rank && found.tier == name;
+            unusable.iter().find(is_own).map(|found| found.reason.clone())
+        };
+        let mut views = Vec::new();
+        for Member { name, store, .. } in &self.members {
+            views.push(View { name: name.clone(), store, failure: fails(name) });
+        }
+        views
+    }
+
+    fn lock_unusable(&self) -> MutexGuard<'_, Vec<Unusable>> {
+        self.unusable.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A tier, as the operations of this folder see it.
+struct View<'a> {
+    name: String,
+    store: &'a Store,
+    /// Why this rank does not use it.
+    failure: Option<String>,
+}
+
+impl View<'_> {
+    /// Whether a rank lists and changes this tier: on a shared one rank 0 does it for all.
+    fn is_seen_by(&self, rank: usize) -> bool {
+        self.store.is_committed_by(rank)
+    }
+}
+
+/// A store is the only tier of its run.
+impl Store {
+    /// [`Tiers::claim_attempt`] of a run with one tier.
+    ///
+    /// # Errors
+    /// As that.
+    pub fn claim_attempt(&self, at_least: u64, peers: &dyn Peers) -> Result<Claim> {
+        Ok(claim::claim(&[self.view()], at_least, peers)?.claim)
+    }
+
+    /// Restores the newest committed checkpoint into `parts`, verified on all ranks; falls back to
+    /// older ones past any that is damaged. `None` when nothing was ever committed.
+    ///
+    /// Damaged ones are [`Status::Rejected`](crate::Status::Rejected) afterwards, so that retention
+    /// does not count them; where none is usable all stay as they are.
+    ///
+    /// Collective; the world may differ from the one that saved. On an error the content of
+    /// `parts` is unspecified. Call [`Store::claim_attempt`] before.
+    ///
+    /// # Errors
+    /// [`Error::NoCheckpoint`] when there are committed ones and all are damaged or rejected.
+    /// [`Error::Uncovered`], [`Error::Mismatch`] or [`Error::UnsupportedFormat`] when the newest
+    /// one is not for this program: falling back would hide that. [`Error::OtherRanksFailed`] when
+    /// that is so on another rank only. [`Error::Io`] when the file system fails for a reason that
+    /// may pass (no permission, too many open files, a server that is down): start again.
+    /// [`Error::Peers`] when a rank is lost.
+    ///
+    /// # Panics
+    /// When a part's data does not have the size of its box, or a box lies outside its tensor.
+    ///
+    /// [`Error::NoCheckpoint`]: crate::Error::NoCheckpoint
+    /// [`Error::Uncovered`]: crate::Error::Uncovered
+    /// [`Error::Mismatch`]: crate::Error::Mismatch
+    /// [`Error::UnsupportedFormat`]: crate::Error::UnsupportedFormat
+    /// [`Error::OtherRanksFailed`]: crate::Error::OtherRanksFailed
+    /// [`Error::Io`]: crate::Error::Io
+    /// [`Error::Peers`]: crate::Error::Peers
+    pub fn resume(&self, parts: &mut [PartMut<'_>], peers: &dyn Peers) -> Result<Option<Restored>> {
+        resume::resume(&[self.view()], parts, peers)
+    }
+
+    /// Restores one checkpoint by name into `parts`, verified on all ranks.
+    ///
+    /// Collective; the world may differ from the one that saved. On an error the content of
+    /// `parts` is unspecified.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`](crate::Error::Damaged) or [`Error::Io`](crate::Error::Io) naming the
+    /// file, and as [`Store::resume`].
+    ///
+    /// # Panics
+    /// As [`Store::resume`].
+    pub fn restore(
+        &self,
+        checkpoint: &str,
+        parts: &mut [PartMut<'_>],
+        peers: &dyn Peers,
+    ) -> Result<Restored> {
+        resume::restore(&self.view(), &self.parse_name(checkpoint)?, parts, peers)
+    }
+
+    fn view(&self) -> View<'_> {
+        View { name: self.root().display().to_string(), store: self, failure: None }
+    }
+}

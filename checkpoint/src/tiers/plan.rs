@@ -1,0 +1,306 @@
+//! From where to restore what: a function of what all ranks see, without any input or output.
+//!
+//! Its work is proportional to the copies that are seen, so that it can be simulated for worlds of
+//! any size.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+use crate::format::name::CheckpointName;
+use crate::tier::Scope;
+
+/// What one rank sees on one tier.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Sight {
+    /// Number of the tier, the nearest first.
+    pub tier: usize,
+    /// Copies of checkpoints, whole ones or parts.
+    pub copies: Vec<SeenCopy>,
+    /// Where nothing is committed: a checkpoint that an earlier restore rejected.
+    pub rejected: Option<String>,
+    /// Why the tier could not be listed.
+    pub flaw: Option<Flaw>,
+}
+
+/// A copy of a checkpoint that is committed where it was seen.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct SeenCopy {
+    /// Name of the checkpoint.
+    pub checkpoint: String,
+    /// What is there.
+    pub found: Found,
+}
+
+/// What a rank found of a copy.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum Found {
+    /// A valid manifest and files.
+    Files {
+        /// Digest of the manifest: copies with the same one are of the same bytes.
+        digest: String,
+        /// Ranks that saved it.
+        world: usize,
+        /// Saved ranks whose files are there.
+        ranks: Vec<Range<usize>>,
+    },
+    /// A manifest of another run, workload or format.
+    Refused,
+    /// A manifest that is damaged or cannot be read.
+    Flawed(Flaw),
+}
+
+/// Why something is not usable.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Flaw {
+    /// The error, as text.
+    pub reason: String,
+    /// Whether trying again may help.
+    pub may_pass: bool,
+}
+
+/// A place that holds copies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Source {
+    /// Number of the tier.
+    pub tier: usize,
+    /// The rank whose node it is, on a tier of node scope.
+    pub node_of: Option<usize>,
+}
+
+impl Source {
+    /// The rank that lists and changes it.
+    pub fn keeper(self) -> usize {
+        self.node_of.unwrap_or(0)
+    }
+
+    /// The place that a rank sees on a tier.
+    pub(super) fn seen(scope: Scope, tier: usize, rank: usize) -> Self {
+        Self { tier, node_of: (scope == Scope::Node).then_some(rank) }
+    }
+}
+
+/// What could be restored.
+#[derive(Debug, Default)]
+pub struct Plan {
+    /// Newest first.
+    pub candidates: Vec<Candidate>,
+}
+
+/// A checkpoint that is committed somewhere.
+#[derive(Debug, Default)]
+pub struct Candidate {
+    /// Its name.
+    pub checkpoint: String,
+    /// One, unless manifests of the same name differ.
+    pub versions: Vec<Version>,
+    /// Copies whose manifests are not usable.
+    pub flawed: Vec<(Source, Flaw)>,
+    /// A copy of another run, workload or format.
+    pub refused: Option<Source>,
+    /// All places that have something of it.
+    pub holders: Vec<Source>,
+}
+
+/// All copies with the same manifest.
+#[derive(Debug)]
+pub struct Version {
+    digest: String,
+    /// Who has the manifest.
+    pub manifest: Source,
+    /// For each saved rank who has its files, the nearest first.
+    sources: Vec<Vec<Source>>,
+}
+
+impl Plan {
+    /// Puts together what the ranks see, for tiers of these scopes.
+    pub fn new(scopes: &[Scope], sights: &[Vec<Sight>]) -> Self {
+        let mut candidates: BTreeMap<Reverse<CheckpointName>, Candidate> = BTreeMap::new();
+        for (rank, sights) in sights.iter().enumerate() {
+            for sight in sights {
+                let source = Source::seen(scopes[sight.tier], sight.tier, rank);
+                for copy in &sight.copies {
+                    let Ok(name) = copy.checkpoint.parse() else { continue };
+                    let candidate = candidates.entry(Reverse(name)).or_default();
+                    candidate.add(copy, source);
+                }
+            }
+        }
+        let mut candidates: Vec<_> = candidates.into_values().collect();
+        for version in candidates.iter_mut().flat_map(|candidate| &mut candidate.versions) {
+            let nearest = |source: &Source| (source.node_of.is_none(), source.tier);
+            version.sources.iter_mut().for_each(|sources| sources.sort_by_key(nearest));
+        }
+        Self { candidates }
+    }
+}
+
+impl Candidate {
+    fn add(&mut self, copy: &SeenCopy, source: Source) {
+        self.checkpoint.clone_from(&copy.checkpoint);
+        self.holders.push(source);
+        match &copy.found {
+            Found::Files { digest, world, ranks } => {
+                let known = self.versions.iter().position(|version| version.digest == *digest);
+                let version = known.unwrap_or_else(|| {
+                    let sources = vec![Vec::new(); *world];
+                    let digest = digest.clone();
+                    self.versions.push(Version { digest, manifest: source, sources });
+                    self.versions.len() - 1
+                });
+                let version = &mut self.versions[version];
+                for rank in ranks.iter().cloned().flatten() {
+                    version.sources[rank].push(source);
+                }
+            }
+            Found::Refused => self.refused = Some(source),
+            Found::Flawed(flaw) => self.flawed.push((source, flaw.clone())),
+        }
+    }
+}
+
+impl Version {
+    /// Ranks that saved it.
+    pub fn world(&self) -> usize {
+        self.sources.len()
+    }
+
+    /// Saved ranks whose files nobody has.
+    pub fn missing(&self) -> Vec<usize> {
+        let is_missing = |saved: &usize| self.sources[*saved].is_empty();
+        (0..self.world()).filter(is_missing).collect()
+    }
+
+    /// From where a rank takes the files of a saved rank: its own node, a shared tier, or else
+    /// another rank's node.
+    ///
+    /// # Panics
+    /// When nobody has them.
+    pub fn source(&self, saved: usize, reader: usize) -> Source {
+        let sources = &self.sources[saved];
+        let is_own = |source: &&Source| source.node_of == Some(reader);
+        let is_shared = |source: &&Source| source.node_of.is_none();
+        let own = sources.iter().find(is_own).or_else(|| sources.iter().find(is_shared));
+        *own.unwrap_or_else(|| self.peer(saved).expect("somebody has them"))
+    }
+
+    /// Which node sends the files of a saved rank to those that have no other source, if one has
+    /// them; the ranks of a node take turns.
+    fn peer(&self, saved: usize) -> Option<&Source> {
+        let sources = &self.sources[saved];
+        let first = sources.first()?;
+        let nearest = |source: &&Source| source.tier == first.tier && source.node_of.is_some();
+        let count = sources.iter().filter(nearest).count();
+        (count > 0).then(|| &sources[saved % count])
+    }
+
+    /// The node that sends the files of a saved rank.
+    ///
+    /// # Panics
+    /// When no node has them.
+    pub fn sender(&self, saved: usize) -> Source {
+        *self.peer(saved).expect("a node has them")
+    }
+
+    /// Which of `readers` ranks reads the index of a saved rank for all, and from where.
+    ///
+    /// # Panics
+    /// When nobody has it.
+    pub fn index_source(&self, saved: usize, readers: usize) -> (usize, Source) {
+        match self.peer(saved) {
+            Some(&source) => (source.keeper(), source),
+            None => (saved % readers, self.sources[saved][0]),
+        }
+    }
+
+    /// Takes the files of one saved rank, or of all, in one place for unusable.
+    pub fn quarantine(&mut self, unusable: Source, saved: Option<usize>) {
+        let ranks = saved.map_or(0..self.world(), |saved| saved..saved + 1);
+        for sources in &mut self.sources[ranks] {
+            sources.retain(|source| *source != unusable);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NAME: &str = "s000000010-a0001-00000001";
+
+    fn files(digest: &str, world: usize, ranks: Range<usize>) -> Found {
+        Found::Files { digest: digest.to_owned(), world, ranks: vec![ranks] }
+    }
+
+    fn sight(tier: usize, found: &[(&str, Found)]) -> Sight {
+        let copy = |(name, found): &(&str, Found)| SeenCopy {
+            checkpoint: (*name).to_owned(),
+            found: found.clone(),
+        };
+        Sight { tier, copies: found.iter().map(copy).collect(), rejected: None, flaw: None }
+    }
+
+    fn node(tier: usize, rank: usize) -> Source {
+        Source { tier, node_of: Some(rank) }
+    }
+
+    fn shared(tier: usize) -> Source {
+        Source { tier, node_of: None }
+    }
+
+    #[test]
+    fn the_nearest_source_is_own_then_shared_then_of_a_peer() {
+        let scopes = [Scope::Node, Scope::Shared, Scope::Shared];
+        let whole = |tier| sight(tier, &[(NAME, files("x", 2, 0..2))]);
+        let sights = [vec![whole(2), whole(1)], vec![sight(0, &[(NAME, files("x", 2, 1..2))])]];
+        let mut plan = Plan::new(&scopes, &sights);
+        let version = &mut plan.candidates[0].versions[0];
+        assert_eq!([version.source(0, 0), version.source(0, 1)], [shared(1); 2]);
+        assert_eq!([version.source(1, 0), version.source(1, 1)], [shared(1), node(0, 1)]);
+        version.quarantine(shared(1), Some(1));
+        assert_eq!([version.source(0, 0), version.source(1, 0)], [shared(1), shared(2)]);
+        version.quarantine(shared(2), None);
+        assert_eq!([version.source(1, 0), version.source(1, 1)], [node(0, 1); 2]);
+        assert_eq!(version.missing(), [0; 0]);
+        version.quarantine(node(0, 1), Some(1));
+        assert_eq!(version.missing(), [1]);
+    }
+
+    #[test]
+    fn copies_of_other_bytes_do_not_complete_each_other() {
+        let sight = |rank: usize, digest| sight(0, &[(NAME, files(digest, 2, rank..rank + 1))]);
+        let plan = Plan::new(&[Scope::Node], &[vec![sight(0, "x")], vec![sight(1, "y")]]);
+        let missing: Vec<_> =
+            plan.candidates[0].versions.iter().map(|version| version.missing()).collect();
+        assert_eq!(missing, [[1], [0]]);
+        assert_eq!(plan.candidates[0].holders, [node(0, 0), node(0, 1)]);
+    }
+
+    /// Three tiers, eight ranks on a node, three checkpoints on each tier; a hundred nodes are new.
+    #[test]
+    fn a_large_world_is_planned() {
+        let world = 16_384;
+        let names = ["s000000030-a0002-00000001", "s000000020-a0001-00000002", NAME];
+        let scopes = [Scope::Node, Scope::Shared, Scope::Shared];
+        let mut sights: Vec<Vec<Sight>> = Vec::new();
+        for rank in 0..world {
+            let ranks = rank / 8 * 8..rank / 8 * 8 + 8;
+            let copies = names.map(|name| (name, files("x", world, ranks.clone())));
+            let is_new = rank < 800;
+            sights.push(vec![sight(0, if is_new { &[] } else { &copies })]);
+        }
+        let copies = [1, 2].map(|first| (names[first], files("x", world, 0..world)));
+        sights[0].extend([sight(1, &copies[..1]), sight(2, &copies[1..])]);
+        let plan = Plan::new(&scopes, &sights);
+        let found: Vec<_> =
+            plan.candidates.iter().map(|candidate| candidate.checkpoint.as_str()).collect();
+        assert_eq!(found, names, "newest first");
+        assert_eq!(plan.candidates[0].versions[0].missing(), (0..800).collect::<Vec<_>>());
+        let version = &plan.candidates[1].versions[0];
+        assert_eq!(version.missing(), [0; 0]);
+        let sources = (0..world).map(|rank| version.source(rank, rank));
+        assert_eq!(sources.filter(|source| *source == shared(1)).count(), 800);
+    }
+}

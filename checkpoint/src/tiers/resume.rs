@@ -1,0 +1,292 @@
+//! Restoring the newest checkpoint that the tiers together have, from the best copies.
+
+use super::View;
+use super::plan::{Candidate, Flaw, Plan, Source, Version};
+use super::restore::{Restored, SourceBytes};
+use super::survey::Survey;
+use super::trial::{Failure, Filled, Trial, send_manifest};
+use crate::agreement::agree;
+use crate::error::{Error, RankFailure, Rejected, Result};
+use crate::format::manifest::{MANIFEST, REJECTED};
+use crate::format::name::CheckpointName;
+use crate::peers::Peers;
+use crate::tensor::PartMut;
+
+/// See [`Tiers::resume`](super::Tiers::resume).
+pub(super) fn resume(
+    views: &[View<'_>],
+    parts: &mut [PartMut<'_>],
+    peers: &dyn Peers,
+) -> Result<Option<Restored>> {
+    let mut search = Search::new(views, None, parts, peers)?;
+    let candidates = search.candidates();
+    if candidates.is_empty() {
+        return search.nothing_found().map(|()| None);
+    }
+    let mut rejected = Vec::new();
+    let mut unusable = Vec::new();
+    for mut candidate in candidates {
+        match search.try_candidate(&mut candidate)? {
+            Outcome::Restored(mut restored, failures) => {
+                unusable.extend(bad_copies(&candidate, &failures));
+                restored.rejected = rejected;
+                restored.warnings = search.warnings(&candidate, &failures);
+                restored.warnings.extend(search.reject(&unusable)?);
+                return Ok(Some(*restored));
+            }
+            Outcome::Unusable(failures) => {
+                search.fail_if_it_may_pass(&candidate, &failures)?;
+                let checkpoint = candidate.checkpoint.clone();
+                unusable.extend(all_copies(&candidate));
+                rejected.push(Rejected { checkpoint, failures: rank_failures(&failures) });
+            }
+        }
+    }
+    Err(Error::NoCheckpoint { root: views[0].store.root(), rejected })
+}
+
+/// See [`Store::restore`](crate::Store::restore).
+pub(super) fn restore(
+    view: &View<'_>,
+    name: &CheckpointName,
+    parts: &mut [PartMut<'_>],
+    peers: &dyn Peers,
+) -> Result<Restored> {
+    let views = std::slice::from_ref(view);
+    let mut search = Search::new(views, Some(name), parts, peers)?;
+    let mut failures = Vec::new();
+    for mut candidate in search.candidates() {
+        match search.try_candidate(&mut candidate)? {
+            Outcome::Restored(restored, _) => return Ok(*restored),
+            Outcome::Unusable(found) => failures.extend(found),
+        }
+    }
+    let path = view.store.tier().path(&name.to_string());
+    let others = Error::OtherRanksFailed { path, failures: rank_failures(&failures) };
+    Err(search.survey.own.errors.into_iter().next().unwrap_or(others))
+}
+
+struct Search<'a, 'p> {
+    views: &'a [View<'a>],
+    parts: &'a mut [PartMut<'p>],
+    peers: &'a dyn Peers,
+    survey: Survey,
+}
+
+/// How the tries to restore one checkpoint ended.
+enum Outcome {
+    /// With the failures of copies that others took the place of.
+    Restored(Box<Restored>, Vec<Failure>),
+    /// No copy is left.
+    Unusable(Vec<Failure>),
+}
+
+/// A copy that must not count any more.
+struct BadCopy {
+    name: CheckpointName,
+    source: Source,
+}
+
+impl<'a, 'p> Search<'a, 'p> {
+    fn new(
+        views: &'a [View<'a>],
+        only: Option<&CheckpointName>,
+        parts: &'a mut [PartMut<'p>],
+        peers: &'a dyn Peers,
+    ) -> Result<Self> {
+        parts.iter().for_each(|part| part.tensor.assert_valid(part.data.len()));
+        let survey = Survey::gather(views, only, peers)?;
+        Ok(Self { views, parts, peers, survey })
+    }
+
+    /// Newest first.
+    fn candidates(&self) -> Vec<Candidate> {
+        let scopes: Vec<_> = self.views.iter().map(|view| view.store.scope()).collect();
+        Plan::new(&scopes, &self.survey.sights).candidates
+    }
+
+    /// Whether that no checkpoint was found means that none was ever committed.
+    fn nothing_found(&mut self) -> Result<()> {
+        let flaws = self.survey.flaws(self.views);
+        let failures: Vec<_> = flaws.map(|(source, flaw)| on_tier(source, flaw)).collect();
+        let root = self.views[0].store.root();
+        if !failures.is_empty() {
+            let others = Error::OtherRanksFailed { path: root, failures: rank_failures(&failures) };
+            return Err(self.survey.own.errors.drain(..).next().unwrap_or(others));
+        }
+        let sights = self.survey.sights.iter().enumerate();
+        let mut rejected = sights.flat_map(|(rank, sights)| {
+            sights.iter().filter_map(move |sight| Some((rank, sight.rejected.as_ref()?)))
+        });
+        let Some((rank, checkpoint)) = rejected.next() else { return Ok(()) };
+        // Starting from nothing would hide that there was a state once.
+        let reason = format!("renamed to {REJECTED} by an earlier restore");
+        let failures = vec![RankFailure { rank, reason }];
+        let rejected = vec![Rejected { checkpoint: checkpoint.clone(), failures }];
+        Err(Error::NoCheckpoint { root, rejected })
+    }
+
+    /// Tries until the checkpoint is restored or no copy is left of some part of it.
+    fn try_candidate(&mut self, candidate: &mut Candidate) -> Result<Outcome> {
+        let name = parse(candidate);
+        let mut failures: Vec<_> =
+            candidate.flawed.iter().map(|(source, flaw)| on_tier(*source, flaw)).collect();
+        for version in &mut candidate.versions {
+            let never_seen = version.missing();
+            if !never_seen.is_empty() {
+                failures.push(incomplete(version, &never_seen));
+            }
+            while version.missing().is_empty() {
+                let trial = Trial { views: self.views, name: &name, version, peers: self.peers };
+                match trial.run(self.parts, &mut self.survey.own)? {
+                    Ok(filled) => {
+                        let restored = Box::new(self.restored(&name, filled));
+                        return Ok(Outcome::Restored(restored, failures));
+                    }
+                    Err(found) => {
+                        for failure in &found {
+                            version.quarantine(failure.source, failure.saved);
+                        }
+                        failures.extend(found);
+                    }
+                }
+            }
+        }
+        if let Some(source) = candidate.refused {
+            self.refuse(&name, source)?;
+        }
+        Ok(Outcome::Unusable(failures))
+    }
+
+    /// The error of a manifest that is not for this run, on all ranks.
+    fn refuse(&self, name: &CheckpointName, source: Source) -> Result<()> {
+        let own = &self.survey.own;
+        let text = send_manifest(self.views, name, source, own, self.peers)?;
+        let store = self.views[source.tier].store;
+        store.parse_manifest(name, text.as_bytes()).map(|_| ())
+    }
+
+    /// An older checkpoint must not take the place of one that may be readable later.
+    fn fail_if_it_may_pass(&mut self, candidate: &Candidate, found: &[Failure]) -> Result<()> {
+        let flaws = self.survey.flaws(self.views);
+        let unreachable = flaws.map(|(source, flaw)| on_tier(source, flaw));
+        let all = found.iter().cloned().chain(unreachable);
+        let failures: Vec<_> = all.filter(|failure| failure.flaw.may_pass).collect();
+        if failures.is_empty() {
+            return Ok(());
+        }
+        let own = &mut self.survey.own.errors;
+        if let Some(may_pass) = own.iter().position(|error| !error.is_damage()) {
+            return Err(own.swap_remove(may_pass));
+        }
+        let path = self.views[0].store.tier().path(&candidate.checkpoint);
+        Err(Error::OtherRanksFailed { path, failures: rank_failures(&failures) })
+    }
+
+    fn restored(&self, name: &CheckpointName, Filled { manifest, bytes }: Filled) -> Restored {
+        let source = |(view, bytes): (&View<'_>, &super::trial::TierBytes)| SourceBytes {
+            tier: view.name.clone(),
+            bytes: bytes.read + bytes.received,
+            from_peers: bytes.received,
+        };
+        Restored {
+            checkpoint: name.to_string(),
+            step: manifest.step,
+            attempt: manifest.attempt,
+            state: manifest.state,
+            rejected: Vec::new(),
+            warnings: Vec::new(),
+            bytes_read: bytes.iter().map(|bytes| bytes.read + bytes.sent).sum(),
+            sources: self.views.iter().zip(&bytes).map(source).collect(),
+        }
+    }
+
+    /// What could not be used of the checkpoint that was restored.
+    fn warnings(&self, candidate: &Candidate, failures: &[Failure]) -> Vec<String> {
+        let tier = |source: Source| &self.views[source.tier].name;
+        let unreachable = self.survey.flaws(self.views).map(|(source, flaw)| {
+            format!("tier {}: rank {}: {}", tier(source), source.keeper(), flaw.reason)
+        });
+        let copies = failures.iter().map(|Failure { rank, source, flaw, .. }| {
+            let name = &candidate.checkpoint;
+            format!("{name} on tier {}: rank {rank}: {}", tier(*source), flaw.reason)
+        });
+        unreachable.chain(copies).collect()
+    }
+
+    /// Marks copies that are not usable, once a checkpoint has been restored, each by the rank that
+    /// sees it. Where that fails on the only tier, all ranks fail together, as a damaged checkpoint
+    /// that still counts would make retention remove a good one; else it is a warning.
+    fn reject(&self, copies: &[BadCopy]) -> Result<Vec<String>> {
+        if copies.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut failed = Vec::new();
+        let mut first = None;
+        for BadCopy { name, source } in copies {
+            if source.keeper() != self.peers.rank() {
+                continue;
+            }
+            let store = self.views[source.tier].store;
+            match store.rename_manifest(name, MANIFEST, REJECTED) {
+                Err(error) if !error.is_absence() => {
+                    failed.push(error.to_string());
+                    first.get_or_insert(error);
+                }
+                _ => {}
+            }
+        }
+        let is_only = self.views.len() == 1;
+        let own = first.filter(|_| is_only).map_or(Ok(failed), Err);
+        let gathered = agree(self.peers, own)?;
+        let warnings = gathered.map_err(|abort| abort.into_error(&self.views[0].store.root()))?;
+        Ok(warnings.into_iter().flatten().collect())
+    }
+}
+
+fn parse(candidate: &Candidate) -> CheckpointName {
+    candidate.checkpoint.parse().expect("the plan has only names of checkpoints")
+}
+
+fn on_tier(source: Source, flaw: &Flaw) -> Failure {
+    Failure { rank: source.keeper(), source, saved: None, flaw: flaw.clone() }
+}
+
+/// The failure of a checkpoint of which some saved ranks' files are nowhere.
+fn incomplete(version: &Version, missing: &[usize]) -> Failure {
+    let first = missing[0];
+    let reason = format!(
+        "no tier has the files of {} of the {} ranks that saved it, the first of them rank {first}",
+        missing.len(),
+        version.world()
+    );
+    let flaw = Flaw { reason, may_pass: false };
+    let source = version.manifest;
+    Failure { rank: source.keeper(), source, saved: None, flaw }
+}
+
+fn rank_failures(failures: &[Failure]) -> Vec<RankFailure> {
+    let failure = |Failure { rank, flaw, .. }: &Failure| RankFailure {
+        rank: *rank,
+        reason: flaw.reason.clone(),
+    };
+    failures.iter().map(failure).collect()
+}
+
+/// All copies of a checkpoint: no part of it is of use any more.
+fn all_copies(candidate: &Candidate) -> impl Iterator<Item = BadCopy> {
+    let name = parse(candidate);
+    candidate.holders.iter().map(move |&source| BadCopy { name: name.clone(), source })
+}
+
+/// Copies of a restored checkpoint in which damage was found.
+fn bad_copies(candidate: &Candidate, failures: &[Failure]) -> Vec<BadCopy> {
+    let mut sources: Vec<_> = failures
+        .iter()
+        .filter(|failure| !failure.flaw.may_pass)
+        .map(|failure| failure.source)
+        .collect();
+    sources.sort_unstable();
+    sources.dedup();
+    sources.into_iter().map(|source| BadCopy { name: parse(candidate), source }).collect()
+}

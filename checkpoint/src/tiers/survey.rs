@@ -1,0 +1,152 @@
+//! What each rank sees of the checkpoints on all tiers, told to all ranks in one gather.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use super::View;
+use super::plan::{Flaw, Found, SeenCopy, Sight, Source};
+use crate::agreement::agree;
+use crate::error::{Error, Result};
+use crate::format::digest::Digest;
+use crate::format::manifest::MANIFEST;
+use crate::format::name::CheckpointName;
+use crate::peers::Peers;
+use crate::store::{Status, Store};
+
+/// What all ranks see, and what this rank has read for that.
+pub(super) struct Survey {
+    /// By rank.
+    pub(super) sights: Vec<Vec<Sight>>,
+    pub(super) own: Own,
+}
+
+/// What only this rank knows.
+#[derive(Default)]
+pub(super) struct Own {
+    manifests: BTreeMap<(usize, String), String>,
+    /// Errors that the other ranks have as text, in the order in which they were met.
+    pub(super) errors: Vec<Error>,
+}
+
+impl Survey {
+    /// Looks for all that is committed, or for one checkpoint only. Collective.
+    pub(super) fn gather(
+        views: &[View<'_>],
+        only: Option<&CheckpointName>,
+        peers: &dyn Peers,
+    ) -> Result<Self> {
+        let mut own = Own::default();
+        let mut sights = Vec::new();
+        for (tier, view) in views.iter().enumerate() {
+            if view.is_seen_by(peers.rank()) {
+                sights.push(own.look(tier, view, only));
+            }
+        }
+        let gathered = agree(peers, Ok(sights))?;
+        let sights = gathered.map_err(|abort| abort.into_error(&views[0].store.root()))?;
+        Ok(Self { sights, own })
+    }
+
+    /// Why ranks could not list tiers.
+    pub(super) fn flaws<'a>(
+        &'a self,
+        views: &'a [View<'_>],
+    ) -> impl Iterator<Item = (Source, &'a Flaw)> {
+        self.sights.iter().enumerate().flat_map(move |(rank, sights)| {
+            let flaw = move |sight: &'a Sight| {
+                let scope = views[sight.tier].store.scope();
+                let source = Source::seen(scope, sight.tier, rank);
+                sight.flaw.as_ref().map(|flaw| (source, flaw))
+            };
+            sights.iter().filter_map(flaw)
+        })
+    }
+}
+
+impl Own {
+    /// The manifest that this rank has read in a place.
+    pub(super) fn manifest(&self, tier: usize, checkpoint: &str) -> String {
+        self.manifests.get(&(tier, checkpoint.to_owned())).cloned().unwrap_or_default()
+    }
+
+    /// Keeps an error, and returns what the other ranks get of it.
+    pub(super) fn flaw(&mut self, error: Error) -> Flaw {
+        let flaw = Flaw { reason: error.to_string(), may_pass: !error.is_damage() };
+        self.errors.push(error);
+        flaw
+    }
+
+    fn look(&mut self, tier: usize, view: &View<'_>, only: Option<&CheckpointName>) -> Sight {
+        let mut sight = Sight { tier, copies: Vec::new(), rejected: None, flaw: None };
+        if let Some(reason) = view.failure.clone() {
+            sight.flaw = Some(Flaw { reason, may_pass: true });
+            return sight;
+        }
+        let names = match only {
+            Some(name) => Ok(vec![name.clone()]),
+            None => committed(view.store, &mut sight.rejected),
+        };
+        match names {
+            Ok(names) => {
+                for name in names {
+                    let checkpoint = name.to_string();
+                    let found = self.find(tier, view.store, &name);
+                    sight.copies.push(SeenCopy { checkpoint, found });
+                }
+            }
+            Err(error) => sight.flaw = Some(self.flaw(error)),
+        }
+        sight
+    }
+
+    fn find(&mut self, tier: usize, store: &Store, name: &CheckpointName) -> Found {
+        let found = store.read_text(&name.key(MANIFEST)).and_then(|text| {
+            let parsed = store.parse_manifest(name, text.as_bytes()).and_then(|manifest| {
+                let ranks = ranges(store.ranks_here(name, &manifest)?);
+                let digest = Digest::of(text.as_bytes()).to_string();
+                Ok(Found::Files { digest, world: manifest.world, ranks })
+            });
+            self.manifests.insert((tier, name.to_string()), text);
+            parsed
+        });
+        found.unwrap_or_else(|error| match error {
+            Error::Mismatch { .. } | Error::UnsupportedFormat { .. } => Found::Refused,
+            error => Found::Flawed(self.flaw(error)),
+        })
+    }
+}
+
+/// What is committed on a tier; where nothing is, something that was.
+fn committed(store: &Store, rejected: &mut Option<String>) -> Result<Vec<CheckpointName>> {
+    let names = store.scan()?;
+    let is_rejected = |name: &&CheckpointName| store.status(name) == Status::Rejected;
+    let (committed, others): (Vec<_>, Vec<_>) =
+        names.into_iter().partition(|name| store.is_committed(name));
+    if committed.is_empty() {
+        *rejected = others.iter().find(is_rejected).map(CheckpointName::to_string);
+    }
+    Ok(committed)
+}
+
+/// Ascending numbers as ranges.
+fn ranges(numbers: Vec<usize>) -> Vec<Range<usize>> {
+    let mut ranges: Vec<Range<usize>> = Vec::new();
+    for number in numbers {
+        match ranges.last_mut() {
+            Some(last) if last.end == number => last.end += 1,
+            _ => ranges.push(number..number + 1),
+        }
+    }
+    ranges
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_become_ranges() {
+        assert_eq!(ranges(vec![]), []);
+        assert_eq!(ranges(vec![0, 1, 2, 5, 7, 8]), [0..3, 5..6, 7..9]);
+    }
+}

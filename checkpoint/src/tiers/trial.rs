@@ -1,0 +1,303 @@
+//! One try to restore a checkpoint from the sources that are left: the manifest, the indexes, then
+//! the data, with a gather after each.
+//!
+//! What fails on a source is gathered as well, so that all ranks agree on what is left for the
+//! next try. An error that has nothing to do with a source ends the restore.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::View;
+use super::exchange::Exchange;
+use super::plan::{Flaw, Source, Version};
+use super::survey::Own;
+use crate::agreement::agree;
+use crate::error::{Error, Result};
+use crate::format::index::index_file;
+use crate::format::manifest::Manifest;
+use crate::format::name::CheckpointName;
+use crate::peers::Peers;
+use crate::restore::{CopyRange, OpenCheckpoint, ReadPlan, ShardId, retry_while_absent};
+use crate::store::Store;
+use crate::tensor::PartMut;
+
+/// A copy that a rank could not use.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Failure {
+    pub(super) rank: usize,
+    pub(super) source: Source,
+    /// The saved rank whose files these are; `None` for all that the source has.
+    pub(super) saved: Option<usize>,
+    pub(super) flaw: Flaw,
+}
+
+/// A world's failures, which are never none.
+pub(super) type Tried<T> = std::result::Result<T, Vec<Failure>>;
+
+/// A restored checkpoint.
+pub(super) struct Filled {
+    pub(super) manifest: Manifest,
+    pub(super) bytes: Vec<TierBytes>,
+}
+
+/// Bytes of one tier.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct TierBytes {
+    pub(super) read: u64,
+    pub(super) received: u64,
+    /// Read for others only.
+    pub(super) sent: u64,
+}
+
+/// Chunks of a shard that a rank needs and cannot read.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Wanted {
+    pub(super) shard: ShardId,
+    pub(super) chunks: Vec<Range<u64>>,
+}
+
+/// What one rank did, and where it failed.
+#[derive(Debug, Serialize, Deserialize)]
+struct Report<T> {
+    done: T,
+    failures: Vec<Failure>,
+}
+
+/// A try to restore one version of a checkpoint.
+pub(super) struct Trial<'a> {
+    pub(super) views: &'a [View<'a>],
+    pub(super) name: &'a CheckpointName,
+    pub(super) version: &'a Version,
+    pub(super) peers: &'a dyn Peers,
+}
+
+impl Trial<'_> {
+    /// Fills the parts, on all ranks or on none. Collective.
+    pub(super) fn run(&self, parts: &mut [PartMut<'_>], own: &mut Own) -> Result<Tried<Filled>> {
+        let source = self.version.manifest;
+        let text = send_manifest(self.views, self.name, source, own, self.peers)?;
+        let store = self.views[source.tier].store;
+        let read = store.parse_manifest(self.name, text.as_bytes()).and_then(|manifest| {
+            let texts = self.index_texts(&manifest, own)?;
+            Ok((manifest, texts))
+        });
+        let (manifest, texts) = split(read);
+        let texts = match self.gather(texts)? {
+            Ok(texts) => texts,
+            Err(failures) => return Ok(Err(failures)),
+        };
+        let manifest = manifest.expect("no rank aborted, so it was parsed here too");
+        let mut bytes = vec![TierBytes::default(); self.views.len()];
+        let opened = self.open(store, &manifest, &texts).and_then(|checkpoint| {
+            let plan = checkpoint.plan(parts, self.peers.rank())?;
+            Ok((checkpoint, plan))
+        });
+        let filled = opened.and_then(|(checkpoint, plan)| {
+            let (here, wanted) = self.divide(plan);
+            let failures = self.fill(&checkpoint, &here, parts, &mut bytes, own)?;
+            let done = wanted.iter().map(|(shard, chunks)| want(*shard, chunks)).collect();
+            Ok(((checkpoint, wanted), Report { done, failures }))
+        });
+        let (state, report) = split(filled);
+        let wanted: Vec<Vec<Wanted>> = match self.gather(report)? {
+            Ok(wanted) => wanted,
+            Err(failures) => return Ok(Err(failures)),
+        };
+        if wanted.iter().any(|wanted| !wanted.is_empty()) {
+            let (checkpoint, copies) = state.expect("no rank aborted");
+            let exchange = Exchange { trial: self, checkpoint: &checkpoint, copies: &copies };
+            let failures = exchange.run(&wanted, parts, &mut bytes, own)?;
+            if let Err(failures) = self.gather(Ok(Report { done: (), failures }))? {
+                return Ok(Err(failures));
+            }
+        }
+        Ok(Ok(Filled { manifest, bytes }))
+    }
+
+    /// What all ranks did, or all of their failures.
+    fn gather<T: Serialize + DeserializeOwned>(
+        &self,
+        own: Result<Report<T>>,
+    ) -> Result<Tried<Vec<T>>> {
+        let path = self.views[self.version.manifest.tier].store.tier().path(&self.name.to_string());
+        let reports = agree(self.peers, own)?.map_err(|abort| abort.into_error(&path))?;
+        let mut all = Vec::new();
+        let mut failures = Vec::new();
+        for report in reports {
+            all.push(report.done);
+            failures.extend(report.failures);
+        }
+        Ok(if failures.is_empty() { Ok(all) } else { Err(failures) })
+    }
+
+    /// The indexes that this rank reads for all.
+    fn index_texts(&self, manifest: &Manifest, own: &mut Own) -> Result<Report<Vec<String>>> {
+        let mut report = Report { done: Vec::new(), failures: Vec::new() };
+        for saved in 0..manifest.world {
+            let (reader, source) = self.version.index_source(saved, self.peers.world());
+            if reader != self.peers.rank() || is_hopeless(&report.failures, source, saved) {
+                continue;
+            }
+            let store = self.views[source.tier].store;
+            let read = || store.index_text(self.name, manifest, saved);
+            let text = retry_while_absent(self.timeout(source), read).and_then(|text| {
+                store.parse_index(self.name, manifest, saved, &text)?;
+                Ok(text)
+            });
+            match text {
+                Ok(text) => report.done.push(text),
+                Err(error) => report.failures.push(self.failure(source, saved, error, own)?),
+            }
+        }
+        Ok(report)
+    }
+
+    fn open<'c>(
+        &'c self,
+        store: &'c Store,
+        manifest: &'c Manifest,
+        texts: &[Vec<String>],
+    ) -> Result<OpenCheckpoint<'c>> {
+        let mut texts: Vec<_> = texts.iter().map(|texts| texts.iter()).collect();
+        let mut indexes = Vec::new();
+        for saved in 0..manifest.world {
+            let (reader, _) = self.version.index_source(saved, self.peers.world());
+            let text = texts[reader].next().ok_or_else(|| {
+                let path =
+                    store.tier().path(&manifest.rank_key(self.name, saved, &index_file(saved)));
+                Error::damaged(&path, 0, "an index from each rank", "fewer")
+            })?;
+            indexes.push(store.parse_index(self.name, manifest, saved, text)?);
+        }
+        Ok(OpenCheckpoint { store, name: self.name, manifest, indexes })
+    }
+
+    /// What this rank reads itself, and what others have to send.
+    fn divide(&self, plan: ReadPlan) -> (Copies, Copies) {
+        let rank = self.peers.rank();
+        let is_here = |shard: &ShardId| self.source(shard).node_of.is_none_or(|node| node == rank);
+        plan.0.into_iter().partition(|(shard, _)| is_here(shard))
+    }
+
+    /// Where this rank gets a shard from.
+    pub(super) fn source(&self, shard: &ShardId) -> Source {
+        self.version.source(shard.rank, self.peers.rank())
+    }
+
+    /// Reads what this rank can read itself, each chunk verified before it is copied. After damage
+    /// it goes on with other saved ranks, so that one try finds all of it.
+    fn fill(
+        &self,
+        checkpoint: &OpenCheckpoint<'_>,
+        copies: &Copies,
+        parts: &mut [PartMut<'_>],
+        bytes: &mut [TierBytes],
+        own: &mut Own,
+    ) -> Result<Vec<Failure>> {
+        let mut failures = Vec::new();
+        for (shard, chunks) in copies {
+            let source = self.source(shard);
+            if is_hopeless(&failures, source, shard.rank) {
+                continue;
+            }
+            let read = &mut bytes[source.tier].read;
+            if let Err(error) = self.fill_from(checkpoint, *shard, chunks, parts, read) {
+                failures.push(self.failure(source, shard.rank, error, own)?);
+            }
+        }
+        Ok(failures)
+    }
+
+    fn fill_from(
+        &self,
+        checkpoint: &OpenCheckpoint<'_>,
+        shard: ShardId,
+        chunks: &BTreeMap<u64, Vec<CopyRange>>,
+        parts: &mut [PartMut<'_>],
+        bytes: &mut u64,
+    ) -> Result<()> {
+        let source = self.source(&shard);
+        let entry = &checkpoint.indexes[shard.rank].files[shard.file];
+        let store = self.views[source.tier].store;
+        let reader = checkpoint.reader(store, shard.rank, entry, self.timeout(source))?;
+        let mut buffer = Vec::new();
+        for (chunk, copies) in chunks {
+            reader.read_chunk(*chunk, &mut buffer)?;
+            *bytes += buffer.len() as u64;
+            copies.iter().for_each(|copy| copy.fill(&buffer, chunk * entry.chunk_bytes, parts));
+        }
+        Ok(())
+    }
+
+    /// How long to wait for files: only what other machines wrote may become visible late.
+    pub(super) fn timeout(&self, source: Source) -> Duration {
+        let options = self.views[source.tier].store.options();
+        if source.node_of.is_some() { Duration::ZERO } else { options.visibility_timeout }
+    }
+
+    /// What other ranks get of an error on a source.
+    ///
+    /// # Errors
+    /// One that says nothing about the source.
+    pub(super) fn failure(
+        &self,
+        source: Source,
+        saved: usize,
+        error: Error,
+        own: &mut Own,
+    ) -> Result<Failure> {
+        if !matches!(error, Error::Damaged { .. } | Error::Io(_)) {
+            return Err(error);
+        }
+        let flaw = own.flaw(error);
+        let saved = (!flaw.may_pass).then_some(saved); // what does not answer is not asked again
+        Ok(Failure { rank: self.peers.rank(), source, saved, flaw })
+    }
+}
+
+/// What to copy from where.
+pub(super) type Copies = BTreeMap<ShardId, BTreeMap<u64, Vec<CopyRange>>>;
+
+/// The manifest as the rank that keeps it has read it. Collective.
+pub(super) fn send_manifest(
+    views: &[View<'_>],
+    name: &CheckpointName,
+    source: Source,
+    own: &Own,
+    peers: &dyn Peers,
+) -> Result<String> {
+    let is_own = source.keeper() == peers.rank();
+    let text = if is_own { own.manifest(source.tier, &name.to_string()) } else { String::new() };
+    let path = views[source.tier].store.tier().path(&name.to_string());
+    let mut texts = agree(peers, Ok(text))?.map_err(|abort| abort.into_error(&path))?;
+    Ok(texts.swap_remove(source.keeper()))
+}
+
+/// Whether a rank has failed on these files already.
+fn is_hopeless(failures: &[Failure], source: Source, saved: usize) -> bool {
+    let includes = |failure: &Failure| failure.saved.is_none_or(|failed| failed == saved);
+    failures.iter().any(|failure| failure.source == source && includes(failure))
+}
+
+fn want(shard: ShardId, chunks: &BTreeMap<u64, Vec<CopyRange>>) -> Wanted {
+    let mut ranges: Vec<Range<u64>> = Vec::new();
+    for &chunk in chunks.keys() {
+        match ranges.last_mut() {
+            Some(last) if last.end == chunk => last.end += 1,
+            _ => ranges.push(chunk..chunk + 1),
+        }
+    }
+    Wanted { shard, chunks: ranges }
+}
+
+/// What this rank keeps, and what it tells the others.
+fn split<K, T>(result: Result<(K, T)>) -> (Option<K>, Result<T>) {
+    match result {
+        Ok((kept, told)) => (Some(kept), Ok(told)),
+        Err(error) => (None, Err(error)),
+    }
+}
