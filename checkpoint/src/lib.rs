@@ -13,6 +13,8 @@
 //!        LATEST                                newest checkpoint, for people; never read
 //! ```
 //!
+//! [`promotion`] copies committed checkpoints to a farther tier in the background.
+//!
 //! A checkpoint counts if and only if its manifest carries its own digest. Every JSON file does,
 //! the manifest names the digest of every index, and an index the digest of every byte of its rank:
 //! a torn, stale or corrupted file is found before its bytes are used.
@@ -55,6 +57,7 @@ mod failpoints;
 mod fencing;
 mod format;
 mod peers;
+pub mod promotion;
 mod restore;
 mod retention;
 mod save;

@@ -16,6 +16,8 @@ use crate::store::{Status, Store};
 use crate::tensor::PartMut;
 
 pub use collective::Restored;
+pub(crate) use retry::retry_while_absent;
+pub(crate) use shard_reader::ShardReader;
 pub use verify::VerifyReport;
 
 impl Store {

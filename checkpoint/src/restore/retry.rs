@@ -6,7 +6,7 @@ use crate::error::Result;
 
 /// Reads again while a file does not exist that a manifest names: this machine's view of a shared
 /// file system may lag behind the commit.
-pub(super) fn retry_while_absent<T>(timeout: Duration, read: impl Fn() -> Result<T>) -> Result<T> {
+pub(crate) fn retry_while_absent<T>(timeout: Duration, read: impl Fn() -> Result<T>) -> Result<T> {
     let deadline = Instant::now() + timeout;
     let mut pause = Duration::from_millis(20);
     loop {

@@ -8,28 +8,31 @@ use crate::format::index::ShardEntry;
 use crate::tier::{Reader, Tier};
 
 /// An open shard, whose size and header are right.
-pub(super) struct ShardReader<'a> {
+pub(crate) struct ShardReader<'a> {
     path: PathBuf,
     file: Box<dyn Reader>,
     shard: &'a ShardEntry,
+    /// Everything before the data.
+    pub(crate) header: Vec<u8>,
 }
 
 impl<'a> ShardReader<'a> {
-    pub(super) fn open(tier: &dyn Tier, key: &str, shard: &'a ShardEntry) -> Result<Self> {
+    pub(crate) fn open(tier: &dyn Tier, key: &str, shard: &'a ShardEntry) -> Result<Self> {
         let path = tier.path(key);
         let file = tier.open(key)?;
         let found = file.size_bytes();
         if found != shard.bytes {
             return Err(Error::damaged_size(&path, shard.bytes, found));
         }
-        let reader = Self { path, file, shard };
+        let mut reader = Self { path, file, shard, header: Vec::new() };
         let mut header = vec![0; shard.header_bytes as usize];
         reader.read(0, &mut header, shard.header_crc64)?;
+        reader.header = header;
         Ok(reader)
     }
 
     /// Reads one chunk and checks it. The buffer then holds the chunk and nothing else.
-    pub(super) fn read_chunk(&self, chunk: u64, buffer: &mut Vec<u8>) -> Result<()> {
+    pub(crate) fn read_chunk(&self, chunk: u64, buffer: &mut Vec<u8>) -> Result<()> {
         let start = chunk * self.shard.chunk_bytes;
         let bytes = self.shard.chunk_bytes.min(self.shard.data_bytes() - start);
         buffer.resize(bytes as usize, 0);

@@ -112,7 +112,7 @@ impl Participant<'_> {
             return Ok(fenced(name.to_string()));
         }
         self.failpoints.hit(Failpoint::ManifestBeforeLatest);
-        let latest = self.write_latest(&name).err().map(|error| error.to_string());
+        let latest = self.store.write_latest(&name).err().map(|error| error.to_string());
         Ok(Publication { fenced_by: None, warnings: latest.into_iter().collect() })
     }
 
@@ -192,10 +192,6 @@ impl Participant<'_> {
             ranks: votes.iter().map(entry).collect(),
             state: self.request.state.clone(),
         }
-    }
-
-    fn write_latest(&self, name: &CheckpointName) -> Result<()> {
-        Ok(self.store.tier().replace("LATEST", format!("{name}\n").as_bytes())?)
     }
 }
 

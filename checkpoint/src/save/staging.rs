@@ -37,6 +37,7 @@ pub(super) struct Filled {
 impl Staging {
     /// Memory for `bytes`, in whole pieces; at least two. State that fits is copied without waiting
     /// for storage.
+    #[allow(clippy::missing_panics_doc, reason = "the receiver is in this function")]
     pub fn new(bytes: u64, allocator: &Allocator) -> Self {
         let pieces = bytes.div_ceil(PIECE_BYTES as u64).max(2) as usize;
         let (returned, free) = sync_channel(pieces);

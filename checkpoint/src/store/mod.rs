@@ -49,6 +49,8 @@ pub struct Store {
     options: Options,
     /// Checkpoints that this process began to save and that may be left uncommitted (rank 0).
     pub(crate) begun: Mutex<Vec<CheckpointName>>,
+    /// Checkpoints that retention leaves alone, once for each [`Held`](crate::retention::Held).
+    pub(crate) held: Mutex<Vec<CheckpointName>>,
     /// See [`Store::stop_retention`].
     pub(crate) retention_is_stopped: AtomicBool,
 }
@@ -83,6 +85,7 @@ impl Store {
             identity,
             options: Options::default(),
             begun: Mutex::default(),
+            held: Mutex::default(),
             retention_is_stopped: AtomicBool::new(false),
         }
     }

@@ -8,6 +8,7 @@ mod fencing;
 mod full_disk;
 mod identity;
 mod kill;
+mod promotion;
 mod retention;
 mod round_trip;
 mod saver;
