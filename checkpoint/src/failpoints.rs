@@ -1,12 +1,14 @@
-//! Failpoints: named moments of a save at which a test can kill the process or make it wait.
+//! Failpoints: named moments of a save or a promotion at which a test can kill the process or make
+//! it wait.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::error::Error;
 
-/// A failpoint of [`Store::save`](crate::Store::save), in the order in which they are reached.
-/// Where one is said to be of rank 0, on a tier of node scope it is of every rank.
+/// A failpoint of [`Store::save`](crate::Store::save), in the order in which they are reached, or
+/// of a [`Promoter`](crate::promotion::Promoter). Where one is said to be of rank 0, on a tier of
+/// node scope it is of every rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Failpoint {
@@ -27,10 +29,14 @@ pub enum Failpoint {
     /// In [`Store::apply_retention`](crate::Store::apply_retention): an old checkpoint has lost its
     /// manifest but not its data (rank 0).
     MidRetention,
+    /// A shard is copied to the next tier, this rank's index is not.
+    MidPromotion,
+    /// All files of all ranks are on the next tier, the manifest is not (rank 0).
+    PromotionBeforeManifest,
 }
 
 impl Failpoint {
-    /// All of them.
+    /// Those of a save.
     pub const ALL: [Self; 8] = [
         Self::BeforeShard,
         Self::MidShard,
@@ -42,6 +48,9 @@ impl Failpoint {
         Self::MidRetention,
     ];
 
+    /// Those of a promotion.
+    pub const PROMOTION: [Self; 2] = [Self::MidPromotion, Self::PromotionBeforeManifest];
+
     fn name(self) -> &'static str {
         match self {
             Self::BeforeShard => "before-shard",
@@ -52,6 +61,8 @@ impl Failpoint {
             Self::MidManifest => "mid-manifest",
             Self::ManifestBeforeLatest => "manifest-before-latest",
             Self::MidRetention => "mid-retention",
+            Self::MidPromotion => "mid-promotion",
+            Self::PromotionBeforeManifest => "promotion-before-manifest",
         }
     }
 }
@@ -66,17 +77,20 @@ impl FromStr for Failpoint {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {
+        let mut all = Self::ALL.into_iter().chain(Self::PROMOTION);
         let unknown = || Error::UnknownFailpoint {
             found: text.to_owned(),
-            expected: Self::ALL.map(Self::name).join(", "),
+            expected: [&Self::ALL.map(Self::name)[..], &Self::PROMOTION.map(Self::name)[..]]
+                .concat()
+                .join(", "),
         };
-        Self::ALL.into_iter().find(|failpoint| failpoint.name() == text).ok_or_else(unknown)
+        all.find(|failpoint| failpoint.name() == text).ok_or_else(unknown)
     }
 }
 
 /// What happens at failpoints.
 pub trait Failpoints {
-    /// Called when this rank reaches a failpoint, on the thread that saves.
+    /// Called when this rank reaches a failpoint, on the thread that saves or promotes.
     fn hit(&self, failpoint: Failpoint);
 }
 
@@ -94,7 +108,7 @@ mod tests {
 
     #[test]
     fn names_are_read_back() {
-        for failpoint in Failpoint::ALL {
+        for failpoint in Failpoint::ALL.into_iter().chain(Failpoint::PROMOTION) {
             assert_eq!(failpoint.to_string().parse::<Failpoint>().unwrap(), failpoint);
         }
         let message = "mid-sharp".parse::<Failpoint>().unwrap_err().to_string();

@@ -14,6 +14,8 @@
 //!                                              tier of node scope
 //! ```
 //!
+//! [`promotion`] copies committed checkpoints to a farther tier in the background.
+//!
 //! A checkpoint counts if and only if its manifest carries its own digest. Every JSON file does,
 //! the manifest names the digest of every index, and an index the digest of every byte of its rank:
 //! a torn, stale or corrupted file is found before its bytes are used.
@@ -59,6 +61,7 @@ mod failpoints;
 mod fencing;
 mod format;
 mod peers;
+pub mod promotion;
 pub mod remote;
 mod restore;
 mod retention;

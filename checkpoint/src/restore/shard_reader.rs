@@ -12,6 +12,8 @@ pub(crate) struct ShardReader<'a> {
     path: PathBuf,
     file: Box<dyn Reader>,
     shard: &'a ShardEntry,
+    /// Everything before the data.
+    pub(crate) header: Vec<u8>,
 }
 
 impl<'a> ShardReader<'a> {
@@ -22,9 +24,10 @@ impl<'a> ShardReader<'a> {
         if found != shard.bytes {
             return Err(Error::damaged_size(&path, shard.bytes, found));
         }
-        let reader = Self { path, file, shard };
+        let mut reader = Self { path, file, shard, header: Vec::new() };
         let mut header = vec![0; shard.header_bytes as usize];
         reader.read(0, &mut header, shard.header_crc64)?;
+        reader.header = header;
         Ok(reader)
     }
 

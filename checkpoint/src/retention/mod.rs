@@ -3,18 +3,22 @@
 //! A tombstone takes the manifest's place first and durably, so that an interrupted removal leaves
 //! nothing that looks committed; it is removed last, so that the rest is recognised as such. A
 //! checkpoint counts as kept when its manifest, indexes and file sizes are right and no restore
-//! has rejected it. Its data is not read for that: `Store::verify` does.
+//! has rejected it. Its data is not read for that: `Store::verify` does. What a promotion still
+//! needs stays until it has ended.
 
+mod held;
 mod leftovers;
 
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::error::{Error, Result};
 use crate::failpoints::{Failpoint, Failpoints};
-use crate::format::manifest::{MANIFEST, REJECTED, TOMBSTONE};
+use crate::format::manifest::{MANIFEST, Manifest, REJECTED, TOMBSTONE};
 use crate::format::name::CheckpointName;
 use crate::store::{Status, Store};
 use crate::tier::Scope;
+
+pub(crate) use held::Held;
 
 /// What [`Store::apply_retention`] did.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -55,14 +59,15 @@ impl Store {
         self.retention_is_stopped.load(Relaxed)
     }
 
-    fn remove_old(&self, keep: usize, failpoints: &dyn Failpoints) -> RetentionReport {
+    /// The part of [`Store::apply_retention`] that counts what is kept.
+    pub(crate) fn remove_old(&self, keep: usize, failpoints: &dyn Failpoints) -> RetentionReport {
         let mut report = RetentionReport::default();
         let mut intact = 0;
         for name in self.scan().unwrap_or_default() {
             if self.retention_is_stopped() {
                 break;
             }
-            let is_old = keep > 0 && intact >= keep;
+            let is_old = keep > 0 && intact >= keep && !self.is_held(&name);
             match self.status(&name) {
                 Status::Committed { .. } | Status::Damaged(_) | Status::Rejected if is_old => {
                     match self.remove(&name, failpoints) {
@@ -93,8 +98,8 @@ impl Store {
         Ok(self.tier().delete_folder(&name.to_string(), TOMBSTONE)?)
     }
 
-    /// Whether all files exist that the manifest names, by digests of indexes and by sizes. On a
-    /// tier of node scope those of the ranks that have left an index on this node.
+    /// Whether all files exist that the manifest names; on a tier of node scope those of the ranks
+    /// that have left an index on this node.
     fn check_structure(&self, name: &CheckpointName) -> Result<()> {
         let manifest = self.manifest(name)?;
         let ranks = self.ranks_here(name, &manifest)?;
@@ -102,8 +107,19 @@ impl Store {
             let path = self.tier().path(&name.to_string());
             return Err(Error::damaged(&path, 0, "files of a rank of this node", "none"));
         }
+        self.check_files(name, &manifest, ranks)
+    }
+
+    /// Whether all files of these ranks exist that the manifest names, by digests of indexes and by
+    /// sizes.
+    pub(crate) fn check_files(
+        &self,
+        name: &CheckpointName,
+        manifest: &Manifest,
+        ranks: impl IntoIterator<Item = usize>,
+    ) -> Result<()> {
         for rank in ranks {
-            let index = self.index(name, &manifest, rank)?;
+            let index = self.index(name, manifest, rank)?;
             for entry in &index.files {
                 let key = manifest.rank_key(name, rank, &entry.file);
                 let found = self.tier().open(&key)?.size_bytes();

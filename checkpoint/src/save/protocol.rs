@@ -127,7 +127,7 @@ impl Participant<'_> {
         self.failpoints.hit(Failpoint::ManifestBeforeLatest);
         // Ranks of a node would write it at once.
         let has_latest = self.store.scope() == Scope::Shared;
-        let latest = if has_latest { self.write_latest(&name) } else { Ok(()) };
+        let latest = if has_latest { self.store.write_latest(&name) } else { Ok(()) };
         let warnings = latest.err().map(|error| error.to_string()).into_iter().collect();
         Ok(Publication { fenced_by: None, warnings })
     }
@@ -208,10 +208,6 @@ impl Participant<'_> {
             ranks: votes.iter().map(entry).collect(),
             state: self.request.state.clone(),
         }
-    }
-
-    fn write_latest(&self, name: &CheckpointName) -> Result<()> {
-        Ok(self.store.tier().replace("LATEST", format!("{name}\n").as_bytes())?)
     }
 }
 

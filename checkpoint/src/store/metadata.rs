@@ -51,6 +51,11 @@ impl Store {
         Ok(self.tier().delete(&name.key(from))?)
     }
 
+    /// Writes which checkpoint is the newest, for people.
+    pub(crate) fn write_latest(&self, name: &CheckpointName) -> Result<()> {
+        Ok(self.tier().replace("LATEST", format!("{name}\n").as_bytes())?)
+    }
+
     /// The index of a rank, checked.
     pub(crate) fn index(
         &self,

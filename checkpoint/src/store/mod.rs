@@ -55,6 +55,8 @@ pub struct Store {
     /// Checkpoints that this process began to save and that may be left uncommitted, on a
     /// rank that [commits](Store::is_committed_by).
     pub(crate) begun: Mutex<Vec<CheckpointName>>,
+    /// Checkpoints that retention leaves alone, once for each [`Held`](crate::retention::Held).
+    pub(crate) held: Mutex<Vec<CheckpointName>>,
     /// See [`Store::stop_retention`].
     pub(crate) retention_is_stopped: AtomicBool,
 }
@@ -90,6 +92,7 @@ impl Store {
             options: Options::default(),
             scope: Scope::Shared,
             begun: Mutex::default(),
+            held: Mutex::default(),
             retention_is_stopped: AtomicBool::new(false),
         }
     }

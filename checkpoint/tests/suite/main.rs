@@ -9,6 +9,7 @@ mod full_disk;
 mod identity;
 mod kill;
 mod node_scope;
+mod promotion;
 mod retention;
 mod round_trip;
 mod saver;

@@ -1,0 +1,220 @@
+//! Rank 0 of a route: chooses, copies its own files, waits for those of the others, and commits.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use super::announcement::{Announcement, Stage, clear_refusals, refusals};
+use super::state::Pauses;
+use super::worker::{Outcome, Setback, Source, Worker};
+use crate::durable::{IoError, Published};
+use crate::error::{Error, RankFailure, Result};
+use crate::failpoints::Failpoint;
+use crate::format::index::index_file;
+use crate::format::manifest::{MANIFEST, REJECTED, TOMBSTONE, rank_folder};
+use crate::format::name::CheckpointName;
+use crate::restore::retry_while_absent;
+use crate::retention::Held;
+use crate::store::Status;
+
+/// How often rank 0 looks whether files of other ranks have come.
+const POLL_MIN: Duration = Duration::from_millis(20);
+const POLL_MAX: Duration = Duration::from_secs(2);
+
+impl Worker {
+    pub(super) fn lead(&self) {
+        if let Ok(Some(newest)) = self.to().newest() {
+            self.note_durable(newest.step);
+        }
+        while let Some(name) = self.shared.await_submission() {
+            self.shared.begin(Held::new(&self.route.from, name.clone()));
+            self.lead_one(&name);
+            self.shared.release();
+            self.shared.end();
+        }
+    }
+
+    /// Promotes a checkpoint, however often it takes, unless a newer one waits after a failure.
+    fn lead_one(&self, name: &CheckpointName) {
+        let mut pauses = self.retry_pauses();
+        loop {
+            match self.try_to_lead(name) {
+                Ok(()) => {
+                    self.note_durable(name.step);
+                    return self.note_success();
+                }
+                Err(Setback::Retry(error)) => {
+                    self.shared.failed(&error);
+                    if self.shared.has_waiting() {
+                        self.shared.update(|status| status.dropped += 1);
+                        return self.give_up(name);
+                    }
+                    if !self.shared.pause(pauses.next()) {
+                        return;
+                    }
+                }
+                Err(Setback::Final(error)) => {
+                    self.shared.failed(&error);
+                    if !matches!(error, Error::Fenced { .. }) {
+                        self.give_up(name);
+                    }
+                    return;
+                }
+                Err(Setback::Stopped | Setback::Overtaken) => return,
+            }
+        }
+    }
+
+    fn try_to_lead(&self, name: &CheckpointName) -> Outcome {
+        if self.is_durable(name).map_err(Setback::of_target)? {
+            return self.announce(name, Stage::Committed).map_err(Setback::of_target);
+        }
+        let source = self.source(name)?;
+        self.choose(name)?;
+        self.copy_share(&source, &|| Ok(()))?;
+        self.await_ranks(&source)?;
+        let timeout = self.to().options().visibility_timeout;
+        let check = || self.to().check_files(name, &source.manifest, 0..source.manifest.world);
+        retry_while_absent(timeout, check).map_err(Setback::of_read)?;
+        self.failpoints.hit(Failpoint::PromotionBeforeManifest);
+        self.pause(Duration::ZERO)?;
+        self.commit(&source)
+    }
+
+    /// Whether a checkpoint is committed on the target. One whose copy there was found damaged or
+    /// is half removed, is removed first.
+    fn is_durable(&self, name: &CheckpointName) -> Result<bool> {
+        let entries = self.to().tier().list(&name.to_string())?;
+        let has = |file: &str| entries.iter().any(|entry| entry.name == file);
+        for marker in [TOMBSTONE, REJECTED] {
+            if has(marker) {
+                self.to().tier().delete(&name.key(MANIFEST))?;
+                self.to().tier().delete_folder(&name.to_string(), marker)?;
+                return Ok(false);
+            }
+        }
+        Ok(has(MANIFEST))
+    }
+
+    /// Makes the other ranks copy this checkpoint, unless a newer attempt promotes.
+    fn choose(&self, name: &CheckpointName) -> Outcome {
+        let attempt = self.share.attempt;
+        let last = Announcement::read(self.to()).map_err(Setback::of_target)?;
+        let newer = last.as_ref().filter(|last| last.attempt > attempt);
+        if let Some(Announcement { checkpoint, .. }) = newer {
+            let path = self.to().tier().path(checkpoint);
+            let found = checkpoint.clone();
+            return Err(Setback::Final(Error::Fenced { path, attempt, found }));
+        }
+        if last == Some(self.announcement(name, Stage::Copying)) {
+            return Ok(()); // it goes on after a failure: refusals stay
+        }
+        clear_refusals(self.to(), name).map_err(Setback::of_target)?;
+        self.announce(name, Stage::Copying).map_err(Setback::of_target)
+    }
+
+    /// A process that promotes alone has nobody to tell, and does not disturb a run that promotes
+    /// at the same time.
+    fn announce(&self, name: &CheckpointName, stage: Stage) -> Result<()> {
+        if self.share.world == 1 {
+            return Ok(());
+        }
+        self.announcement(name, stage).write(self.to())
+    }
+
+    /// Waits until the indexes of all ranks are on the target, as long as files come.
+    fn await_ranks(&self, source: &Source) -> Outcome {
+        let Source { name, manifest, .. } = source;
+        let mut missing: Vec<usize> = (0..manifest.world).collect();
+        let mut files = 0;
+        let mut progress = Instant::now();
+        let mut pauses = Pauses::new(POLL_MIN, POLL_MAX);
+        loop {
+            let found = self.files_of(source, &missing).map_err(Setback::of_target)?;
+            let key = |rank: usize| manifest.rank_key(name, rank, &index_file(rank));
+            missing.retain(|rank| !found.contains(&key(*rank)));
+            if missing.is_empty() {
+                return Ok(());
+            }
+            let refusals = refusals(self.to(), name).map_err(Setback::of_target)?;
+            if !refusals.is_empty() {
+                return Err(self.others_failed(name, refusals));
+            }
+            if found.len() != files {
+                files = found.len();
+                progress = Instant::now();
+                pauses = Pauses::new(POLL_MIN, POLL_MAX);
+            }
+            if progress.elapsed() >= self.options.patience {
+                let reason = format!("has sent no file for {:?}", self.options.patience);
+                let late = |rank| RankFailure { rank, reason: reason.clone() };
+                return Err(self.others_failed(name, missing.into_iter().map(late).collect()));
+            }
+            self.pause(pauses.next())?;
+        }
+    }
+
+    /// Keys of what is on the target in the folders of these ranks.
+    fn files_of(&self, source: &Source, ranks: &[usize]) -> Result<BTreeSet<String>> {
+        let Source { name, manifest, .. } = source;
+        let folder = |rank: &usize| rank_folder(name, *rank, manifest.ranks_per_folder);
+        let folders: BTreeSet<String> = ranks.iter().map(folder).collect();
+        let mut keys = BTreeSet::new();
+        for folder in folders {
+            let entries = self.to().tier().list(&folder)?;
+            keys.extend(entries.into_iter().map(|entry| format!("{folder}/{}", entry.name)));
+        }
+        Ok(keys)
+    }
+
+    fn others_failed(&self, name: &CheckpointName, failures: Vec<RankFailure>) -> Setback {
+        let path = self.to().tier().path(&name.to_string());
+        Setback::Final(Error::OtherRanksFailed { path, failures })
+    }
+
+    fn commit(&self, source: &Source) -> Outcome {
+        let Source { name, text, .. } = source;
+        let tier = self.to().tier();
+        let key = name.key(MANIFEST);
+        let published = tier.publish(&key, text, &mut || {}).map_err(Setback::of_target)?;
+        if published == Published::Taken {
+            let taken = std::io::Error::other("another manifest is there");
+            return Err(Setback::Final(IoError::at(&tier.path(&key), "create")(taken).into()));
+        }
+        // It counts now; what follows is tried again with the next one.
+        let warnings =
+            [self.to().write_latest(name).err(), self.announce(name, Stage::Committed).err()];
+        let warnings = warnings.into_iter().flatten().map(|error| error.to_string());
+        let warnings = warnings.chain(self.apply_retention_on_target()).next();
+        if warnings.is_some() {
+            self.shared.update(|status| status.last_error = warnings);
+        }
+        Ok(())
+    }
+
+    /// Removes what is older than the newest ones, and what will never be complete: what is older
+    /// than a committed one. Returns warnings.
+    fn apply_retention_on_target(&self) -> Vec<String> {
+        let report = self.to().remove_old(self.options.keep, &*self.failpoints);
+        let mut is_older = false;
+        for name in self.to().scan().unwrap_or_default() {
+            match self.to().status(&name) {
+                Status::Committed { .. } => is_older = true,
+                Status::Uncommitted if is_older => drop(self.to().discard(&name)),
+                Status::Deleted => {
+                    drop(self.to().tier().delete_folder(&name.to_string(), TOMBSTONE));
+                }
+                _ => {}
+            }
+        }
+        report.warnings
+    }
+
+    /// Lets the other ranks go on, and frees the space on a best-effort basis: the next commit
+    /// removes what stays. One that may be committed after all is not touched.
+    fn give_up(&self, name: &CheckpointName) {
+        drop(self.announce(name, Stage::GivenUp));
+        if !self.to().is_committed(name) {
+            drop(self.to().discard(name));
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! Promotion: committed checkpoints are copied to a farther tier in the background.
+//!
+//! There is no collective: a slow tier delays nobody. Rank 0 chooses the newest checkpoint that was
+//! submitted and announces it on the target. Each rank copies its shards, every byte verified
+//! while it is read, and its index last. When all indexes are there, rank 0 checks them against
+//! the manifest, publishes the manifest, and applies retention on the target.
+//!
+//! ```text
+//! <target>/PROMOTION.json                               what rank 0 promotes or has promoted last
+//!          s000012500-a0003-9f2c61ab/r00001.refused     why rank 1 cannot copy its files
+//! ```
+//!
+//! **After a restart** the caller submits the checkpoint that it restored. What is complete on the
+//! target is not sent again, and one that is committed there is done. No file on the source records
+//! that a promotion was due: the restore has already found a checkpoint that all ranks agree on and
+//! whose bytes are right, and no older one is of interest. A mark in each node's folder could name
+//! different ones after a crash between the commits of two nodes.
+//!
+//! **Retention on the source** leaves what is being promoted, and the newest that waits; so each
+//! route may keep two checkpoints more there. Without that, an uplink slower than the cadence would
+//! never promote any. If another process removes the source, the promotion is given up.
+//!
+//! A promotion is given up when a rank's source is damaged or gone, when a rank brings nothing for
+//! [`PromoterOptions::patience`], and when the target fails while a newer checkpoint waits.
+
+mod announcement;
+mod bandwidth;
+mod copy;
+mod follower;
+mod leader;
+mod state;
+mod worker;
+
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use crate::error::{Error, Result};
+use crate::failpoints::Failpoints;
+use crate::retention::Held;
+use crate::store::Store;
+
+use bandwidth::Bandwidth;
+use state::Shared;
+use worker::Worker;
+
+/// How long a promoter that is dropped waits for uploads to remove what they have not finished.
+const DROP_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// From where to where checkpoints are promoted.
+#[derive(Debug, Clone)]
+pub struct Route {
+    /// What this rank sees of the nearer tier: of its node, or shared by all.
+    pub from: Arc<Store>,
+    /// The farther tier, the same for all ranks.
+    pub to: Arc<Store>,
+    /// Name of the farther tier.
+    pub name: String,
+}
+
+/// A process among those that promote. It copies the files of each saved rank `r` with
+/// `r % world == rank`. In the world that has saved them that is its own; after a restart with
+/// fewer ranks, files of the others too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Share {
+    /// Rank of this process. Rank 0 leads.
+    pub rank: usize,
+    /// Number of ranks.
+    pub world: usize,
+    /// The attempt of the run that all ranks are in, as [`Claim::attempt`](crate::Claim::attempt).
+    pub attempt: u64,
+}
+
+/// How checkpoints are promoted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PromoterOptions {
+    /// Limit on what this process sends over all routes. Unlimited by default.
+    pub bytes_per_second_max: Option<u64>,
+    /// How many checkpoints are kept on each target; 0, the default, keeps all.
+    pub keep: usize,
+    /// How long rank 0 waits for another file of the other ranks, and those for rank 0 to choose:
+    /// 30 minutes by default.
+    pub patience: Duration,
+    /// First pause after a failure: 1 second by default. Each is twice as long as the one before.
+    pub retry_pause_min: Duration,
+    /// Longest pause after a failure: 1 minute by default.
+    pub retry_pause_max: Duration,
+}
+
+impl Default for PromoterOptions {
+    fn default() -> Self {
+        Self {
+            bytes_per_second_max: None,
+            keep: 0,
+            patience: Duration::from_secs(30 * 60),
+            retry_pause_min: Duration::from_secs(1),
+            retry_pause_max: Duration::from_secs(60),
+        }
+    }
+}
+
+/// How a route is doing, as this process sees it.
+#[derive(Debug, Clone, Default, PartialEq)]
+#[non_exhaustive]
+pub struct RouteStatus {
+    /// Name of the target.
+    pub tier: String,
+    /// Step of the newest checkpoint that is known to be committed on the target.
+    pub durable_step: Option<u64>,
+    /// Name of the checkpoint that is being promoted.
+    pub in_progress: Option<String>,
+    /// Bytes of shards and indexes that this process has sent.
+    pub bytes: u64,
+    /// Time in which it has sent them, pauses for the limit on bandwidth included.
+    pub seconds: f64,
+    /// Tries that failed.
+    pub failures: u64,
+    /// Checkpoints that were submitted and not promoted as a newer one came (counted by rank 0).
+    pub dropped: u64,
+    /// Whether the last try failed.
+    pub is_failing: bool,
+    /// Why the last one that failed did.
+    pub last_error: Option<String>,
+}
+
+/// Copies checkpoints of one process, on a thread per route. Dropped, it stops: what is half-way
+/// goes on when the checkpoint is submitted to another one.
+#[derive(Debug)]
+pub struct Promoter {
+    routes: Vec<Running>,
+    share: Share,
+}
+
+#[derive(Debug)]
+struct Running {
+    from: Arc<Store>,
+    shared: Arc<Shared>,
+    thread: JoinHandle<()>,
+}
+
+impl Promoter {
+    /// Starts the threads. Each rank calls it with the same routes.
+    ///
+    /// # Errors
+    /// [`Error::Thread`].
+    ///
+    /// # Panics
+    /// When the rank is not below the world.
+    pub fn start(
+        routes: Vec<Route>,
+        share: Share,
+        options: PromoterOptions,
+        failpoints: Arc<dyn Failpoints + Send + Sync>,
+    ) -> Result<Self> {
+        assert!(share.rank < share.world, "{share:?}");
+        let bandwidth = Bandwidth::new(options.bytes_per_second_max, Instant::now());
+        let bandwidth = Arc::new(bandwidth);
+        let mut promoter = Self { routes: Vec::new(), share };
+        for route in routes {
+            let from = Arc::clone(&route.from);
+            let shared = Arc::new(Shared::new(&route.name));
+            let worker = Worker {
+                route,
+                share,
+                options,
+                shared: Arc::clone(&shared),
+                bandwidth: Arc::clone(&bandwidth),
+                failpoints: Arc::clone(&failpoints),
+            };
+            let builder = thread::Builder::new().name("promoter".to_owned());
+            let thread = builder.spawn(move || worker.run()).map_err(Error::Thread)?;
+            promoter.routes.push(Running { from, shared, thread });
+        }
+        Ok(promoter)
+    }
+
+    /// Promotes a committed checkpoint on one of the routes, by its position; never blocks. An
+    /// older one that still waits is dropped. For every rank, after a save, and after a restart
+    /// with the checkpoint that was restored; each checkpoint once in an attempt.
+    ///
+    /// # Errors
+    /// [`Error::NoCheckpoint`] when it is not the name of a checkpoint.
+    ///
+    /// # Panics
+    /// When there is no such route.
+    pub fn submit(&self, checkpoint: &str, route: usize) -> Result<()> {
+        let Running { from, shared, .. } = &self.routes[route];
+        let held = Held::new(from, from.parse_name(checkpoint)?);
+        shared.submit(held, self.share.is_leader());
+        Ok(())
+    }
+
+    /// How the routes are doing; takes no time.
+    pub fn status(&self) -> Vec<RouteStatus> {
+        self.routes.iter().map(|route| route.shared.status()).collect()
+    }
+
+    /// Waits until this process has nothing left to do, and returns whether that is so. On rank 0
+    /// everything is then committed or given up.
+    #[must_use]
+    pub fn finish(&self, deadline: Instant) -> bool {
+        self.routes.iter().all(|route| route.shared.await_idle(deadline))
+    }
+}
+
+impl Drop for Promoter {
+    /// Storage may be hung: a thread that does not end is left alone.
+    fn drop(&mut self) {
+        self.routes.iter().for_each(|route| route.shared.stop());
+        let deadline = Instant::now() + DROP_TIMEOUT;
+        let is_running = |route: &Running| !route.thread.is_finished();
+        while self.routes.iter().any(is_running) && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+impl Share {
+    fn is_leader(self) -> bool {
+        self.rank == 0
+    }
+}

@@ -1,0 +1,117 @@
+//! The thread of a route: what leaders and followers have in common.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::announcement::{Announcement, Stage};
+use super::bandwidth::Bandwidth;
+use super::state::{Pauses, Shared};
+use super::{PromoterOptions, Route, Share};
+use crate::error::Error;
+use crate::failpoints::Failpoints;
+use crate::format::manifest::{MANIFEST, Manifest};
+use crate::format::name::CheckpointName;
+use crate::restore::retry_while_absent;
+use crate::store::Store;
+
+pub(super) struct Worker {
+    pub(super) route: Route,
+    pub(super) share: Share,
+    pub(super) options: PromoterOptions,
+    pub(super) shared: Arc<Shared>,
+    pub(super) bandwidth: Arc<Bandwidth>,
+    pub(super) failpoints: Arc<dyn Failpoints + Send + Sync>,
+}
+
+/// A committed checkpoint on the source.
+pub(super) struct Source {
+    pub(super) name: CheckpointName,
+    pub(super) manifest: Manifest,
+    /// The manifest as it was published.
+    pub(super) text: Vec<u8>,
+}
+
+/// How a part of a promotion went.
+pub(super) type Outcome<T = ()> = Result<T, Setback>;
+
+/// Why a promotion does not go on.
+#[derive(Debug)]
+pub(super) enum Setback {
+    /// The promoter is being dropped.
+    Stopped,
+    /// Another checkpoint is promoted now.
+    Overtaken,
+    /// It can never be promoted.
+    Final(Error),
+    /// It may go on later.
+    Retry(Error),
+}
+
+impl Setback {
+    /// An error of reading: what is damaged or gone stays so.
+    pub(super) fn of_read(error: impl Into<Error>) -> Self {
+        match error.into() {
+            error @ Error::Io(_) if !error.is_damage() => Self::Retry(error),
+            error => Self::Final(error),
+        }
+    }
+
+    /// An error of the target, which may come back.
+    pub(super) fn of_target(error: impl Into<Error>) -> Self {
+        Self::Retry(error.into())
+    }
+}
+
+impl Worker {
+    pub(super) fn run(self) {
+        if self.share.is_leader() { self.lead() } else { self.follow() }
+    }
+
+    pub(super) fn from(&self) -> &Store {
+        &self.route.from
+    }
+
+    pub(super) fn to(&self) -> &Store {
+        &self.route.to
+    }
+
+    /// The saved ranks whose files this process copies.
+    pub(super) fn own_ranks(&self, manifest: &Manifest) -> impl Iterator<Item = usize> + use<> {
+        (self.share.rank..manifest.world).step_by(self.share.world)
+    }
+
+    /// Another node's view of a shared file system may lag behind the commit.
+    pub(super) fn source(&self, name: &CheckpointName) -> Outcome<Source> {
+        let from = self.from();
+        let timeout = from.options().visibility_timeout;
+        let read = || Ok(from.tier().read(&name.key(MANIFEST))?);
+        let text = retry_while_absent(timeout, read).map_err(Setback::of_read)?;
+        let manifest = from.parse_manifest(name, &text).map_err(Setback::of_read)?;
+        Ok(Source { name: name.clone(), manifest, text })
+    }
+
+    pub(super) fn announcement(&self, name: &CheckpointName, stage: Stage) -> Announcement {
+        Announcement { attempt: self.share.attempt, checkpoint: name.to_string(), stage }
+    }
+
+    pub(super) fn pause(&self, duration: Duration) -> Outcome {
+        if self.shared.pause(duration) { Ok(()) } else { Err(Setback::Stopped) }
+    }
+
+    pub(super) fn retry_pauses(&self) -> Pauses {
+        Pauses::new(self.options.retry_pause_min, self.options.retry_pause_max)
+    }
+
+    /// Waits until so many bytes may be sent.
+    pub(super) fn throttle(&self, bytes: u64) -> Outcome {
+        self.pause(self.bandwidth.take(bytes, Instant::now()))
+    }
+
+    pub(super) fn note_durable(&self, step: u64) {
+        self.shared.update(|status| status.durable_step = status.durable_step.max(Some(step)));
+    }
+
+    pub(super) fn note_success(&self) {
+        self.shared.update(|status| status.is_failing = false);
+    }
+}

@@ -1,0 +1,43 @@
+//! Checkpoints that retention leaves alone while something still reads them.
+
+use std::sync::{Arc, MutexGuard, PoisonError};
+
+use crate::format::name::CheckpointName;
+use crate::store::Store;
+
+/// Until this is dropped, this process does not remove a checkpoint for its age.
+#[derive(Debug)]
+pub(crate) struct Held {
+    store: Arc<Store>,
+    name: CheckpointName,
+}
+
+impl Held {
+    pub(crate) fn new(store: &Arc<Store>, name: CheckpointName) -> Self {
+        store.held().push(name.clone());
+        Self { store: Arc::clone(store), name }
+    }
+
+    pub(crate) fn name(&self) -> &CheckpointName {
+        &self.name
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let mut held = self.store.held();
+        if let Some(position) = held.iter().position(|name| *name == self.name) {
+            held.swap_remove(position);
+        }
+    }
+}
+
+impl Store {
+    pub(super) fn is_held(&self, name: &CheckpointName) -> bool {
+        self.held().contains(name)
+    }
+
+    fn held(&self) -> MutexGuard<'_, Vec<CheckpointName>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
