@@ -194,7 +194,7 @@ impl Worker {
     /// Removes what is older than the newest ones, and what will never be complete: what is older
     /// than a committed one. Returns warnings.
     fn apply_retention_on_target(&self) -> Vec<String> {
-        let report = self.to().remove_old(self.options.keep, &*self.failpoints);
+        let report = self.to().remove_old(self.route.keep, &*self.failpoints);
         let mut is_older = false;
         for name in self.to().scan().unwrap_or_default() {
             match self.to().status(&name) {

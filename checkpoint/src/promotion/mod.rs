@@ -56,6 +56,8 @@ pub struct Route {
     pub to: Arc<Store>,
     /// Name of the farther tier.
     pub name: String,
+    /// How many checkpoints are kept there; 0 keeps all.
+    pub keep: usize,
 }
 
 /// A process among those that promote. It copies the files of each saved rank `r` with
@@ -76,8 +78,6 @@ pub struct Share {
 pub struct PromoterOptions {
     /// Limit on what this process sends over all routes. Unlimited by default.
     pub bytes_per_second_max: Option<u64>,
-    /// How many checkpoints are kept on each target; 0, the default, keeps all.
-    pub keep: usize,
     /// How long rank 0 waits for another file of the other ranks, and those for rank 0 to choose:
     /// 30 minutes by default.
     pub patience: Duration,
@@ -91,7 +91,6 @@ impl Default for PromoterOptions {
     fn default() -> Self {
         Self {
             bytes_per_second_max: None,
-            keep: 0,
             patience: Duration::from_secs(30 * 60),
             retry_pause_min: Duration::from_secs(1),
             retry_pause_max: Duration::from_secs(60),

@@ -19,7 +19,6 @@ const LONG: Duration = Duration::from_secs(60);
 
 const OPTIONS: PromoterOptions = PromoterOptions {
     bytes_per_second_max: None,
-    keep: 0,
     patience: LONG,
     retry_pause_min: Duration::from_millis(5),
     retry_pause_max: Duration::from_millis(20),
@@ -92,8 +91,12 @@ fn start(
     options: PromoterOptions,
     failpoints: impl Failpoints + Send + Sync + 'static,
 ) -> Promoter {
-    let route = Route { from: Arc::clone(from), to: Arc::clone(to), name: "shared".to_owned() };
+    let route = route(from, to, 0);
     Promoter::start(vec![route], share, options, Arc::new(failpoints)).unwrap()
+}
+
+fn route(from: &Arc<Store>, to: &Arc<Store>, keep: usize) -> Route {
+    Route { from: Arc::clone(from), to: Arc::clone(to), name: "shared".to_owned(), keep }
 }
 
 fn submit_all(promoters: Vec<Promoter>, checkpoint: &str) -> Vec<Promoter> {
@@ -455,8 +458,8 @@ fn the_target_keeps_the_newest_and_no_leftovers() {
     for leftover in leftovers {
         fs::create_dir_all(tiers.path("to").join(leftover).join("d00")).unwrap();
     }
-    let options = PromoterOptions { keep: 2, ..OPTIONS };
-    let promoter = start(&tiers.from, &tiers.to, ALONE, options, NoFailpoints);
+    let routes = vec![route(&tiers.from, &tiers.to, 2)];
+    let promoter = Promoter::start(routes, ALONE, OPTIONS, Arc::new(NoFailpoints)).unwrap();
     let mut promoters = vec![promoter];
     for name in &saved {
         promoters = submit_all(promoters, name);

@@ -1,24 +1,38 @@
 //! When a run saves checkpoints, and how it handles a failed save.
 
 pub(crate) mod state_map;
+pub(crate) mod tiers;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use checkpoint::{Claim, Save, SaveReport, Saver, SharedFailpoints, Store, Veto};
+use checkpoint::promotion::{Promoter, PromoterOptions, Route, Share};
+use checkpoint::tier::Scope;
+use checkpoint::{Claim, Member, Save, SaveReport, Saver, SharedFailpoints, Tiers, Veto};
 use serde_json::json;
 
-use crate::config::{CheckpointConfig, Interval};
+use crate::config::CheckpointConfig;
 use crate::failure::{ExitCode, Failure, Outcome};
 use crate::fault_injection::Injector;
 use crate::ranks::Ranks;
 use crate::record::{Anomaly, CheckpointSaved};
 use crate::step::{SavedRange, Trainer};
+use tiers::{Cadence, NotOpened, Opened, Planned};
+
+pub(crate) use tiers::TierSet;
 
 /// Saves and resumes one attempt.
 #[derive(Debug)]
 pub(crate) struct Checkpointer {
-    store: Arc<Store>,
+    tiers: Tiers,
+    planned: Vec<Planned>,
+    /// Position of the tier that is saved on: the nearest that all ranks can use.
+    nearest: usize,
+    cadence: Cadence,
+    /// To each farther tier that all ranks can use.
+    promotion: Option<Promotion>,
+    /// Where the save in flight has to get to.
+    due: TierSet,
     config: CheckpointConfig,
     claim: Claim,
     saver: Option<Saver>,
@@ -26,7 +40,6 @@ pub(crate) struct Checkpointer {
     ranges: Arc<[SavedRange]>,
     /// Saves that were started.
     started: u32,
-    last_save: Instant,
     /// Injects faults into the last save and what follows it.
     injector: Injector,
     /// For how long the save in flight has stopped training.
@@ -40,6 +53,14 @@ pub(crate) struct Checkpointer {
     anomalies: Vec<Anomaly>,
     /// Warnings of the thread that removes old checkpoints.
     retention_warnings: Arc<Mutex<Vec<String>>>,
+}
+
+/// Copies checkpoints to farther tiers.
+#[derive(Debug)]
+struct Promotion {
+    promoter: Promoter,
+    /// The tier of each route.
+    targets: Vec<usize>,
 }
 
 /// How a save went that has ended.
@@ -63,22 +84,29 @@ pub(crate) struct NotSaved {
 impl Checkpointer {
     /// Claims the folder for an attempt, which fences earlier attempts that may still be running.
     pub(crate) fn claim(
-        store: Store,
+        opened: Opened,
         config: CheckpointConfig,
         attempt: u32,
         ranks: Ranks<'_>,
     ) -> Outcome<Self> {
-        let ranks = ranks.with_timeout(config.deadline);
-        let claim = store.claim_attempt(attempt.into(), &ranks)?;
-        Ok(Self {
-            store: Arc::new(store),
+        let Opened { members, planned, not_opened } = opened;
+        let tiers = Tiers::new(members);
+        let claim = tiers.claim_attempt(attempt.into(), &ranks.with_timeout(config.deadline))?;
+        let is_usable = |member: &Member| !tiers.unusable().iter().any(|u| u.tier == member.name);
+        let nearest = tiers.members().iter().position(is_usable).unwrap_or(0);
+        let mut checkpointer = Self {
+            cadence: Cadence::new(&planned),
+            tiers,
+            planned,
+            nearest,
+            promotion: None,
+            due: TierSet::default(),
             config,
             claim,
             saver: None,
             ranges: Arc::default(),
             started: 0,
             injector: Injector::default(),
-            last_save: Instant::now(),
             stall: Duration::ZERO,
             parent: None,
             committed_step: None,
@@ -86,7 +114,27 @@ impl Checkpointer {
             skipped: 0,
             anomalies: Vec::new(),
             retention_warnings: Arc::default(),
-        })
+        };
+        if ranks.rank() == 0 {
+            checkpointer.warn_of_tiers(&not_opened);
+        }
+        Ok(checkpointer)
+    }
+
+    /// Tiers that are left out, and those whose place is odd.
+    fn warn_of_tiers(&mut self, not_opened: &[NotOpened]) {
+        for NotOpened { tier, rank, reason } in not_opened {
+            self.warn_of_rank(None, Some(*rank), format!("tier {tier} is not used: {reason}"));
+        }
+        for unusable in self.tiers.unusable() {
+            let text = format!("tier {} is not used: {}", unusable.tier, unusable.reason);
+            self.warn_of_rank(None, Some(unusable.rank), text);
+        }
+        let is_default = self.planned.len() == 1;
+        let doubts: Vec<_> = self.planned.iter().filter_map(tiers::doubts).collect();
+        for text in doubts.into_iter().filter(|_| !is_default) {
+            self.warn(None, text);
+        }
     }
 
     /// Number of the attempt: the requested one, or a larger one if that was claimed before.
@@ -97,6 +145,12 @@ impl Checkpointer {
     /// The configuration.
     pub(crate) fn settings(&self) -> &CheckpointConfig {
         &self.config
+    }
+
+    /// Where checkpoints are, for messages.
+    pub(crate) fn places(&self) -> String {
+        let places: Vec<_> = self.planned.iter().map(|tier| tier.address.as_str()).collect();
+        places.join(" or ")
     }
 
     /// Newest step known to be committed.
@@ -123,11 +177,14 @@ impl Checkpointer {
     pub(crate) fn resume(&mut self, trainer: &mut Trainer<'_>) -> Outcome<Option<u64>> {
         let ranks = trainer.ranks().with_timeout(self.config.deadline);
         let restored = trainer
-            .fill_state(|state| Ok(self.store.resume(&mut state_map::held(state), &ranks)?))?;
+            .fill_state(|state| Ok(self.tiers.resume(&mut state_map::held(state), &ranks)?))?;
         let Some(restored) = restored else { return Ok(None) };
         for rejected in &restored.rejected {
             let text = format!("checkpoint {rejected} is not usable, trying an older one");
             self.warn(None, text);
+        }
+        for text in &restored.warnings {
+            self.warn(None, text.clone());
         }
         let progress = serde_json::from_value(restored.state).map_err(|error| {
             let name = &restored.checkpoint;
@@ -135,27 +192,25 @@ impl Checkpointer {
         })?;
         trainer.resume_from(progress)?;
         self.committed_step = Some(restored.step);
+        self.go_on_promoting(&restored.checkpoint);
         self.parent = Some(restored.checkpoint);
         Ok(Some(restored.step))
     }
 
     /// Takes the staging memory of a trainer whose state is complete.
-    pub(crate) fn attach(&mut self, trainer: &mut Trainer<'_>) {
+    pub(crate) fn attach(&mut self, trainer: &mut Trainer<'_>) -> Outcome<()> {
         let saved = state_map::saved(&trainer.saved_layout());
         self.ranges = saved.ranges.into();
         let staging = trainer.take_staging().expect("attached once");
-        let store = Arc::clone(&self.store);
+        let store = Arc::clone(&self.nearest().store);
         let rank = trainer.ranks().rank();
         self.saver = Some(Saver::new(store, rank, saved.boxes, staging, self.config.deadline));
+        self.start_promotion(trainer.ranks(), trainer.injector())
     }
 
-    /// Whether this rank requests a save after this step, counted from 1.
-    pub(crate) fn is_due(&self, step: u64, rank: usize) -> bool {
-        match self.config.every {
-            Interval::Never => false,
-            Interval::Steps(steps) => step.is_multiple_of(steps),
-            Interval::Time(time) => rank == 0 && self.last_save.elapsed() >= time,
-        }
+    /// The tiers that this rank wants a checkpoint of this step, counted from 1, to get to.
+    pub(crate) fn due(&self, step: u64, rank: usize) -> TierSet {
+        self.cadence.due(step, rank)
     }
 
     /// Whether a save is required after the last step.
@@ -167,11 +222,12 @@ impl Checkpointer {
     /// before it writes. Call it after a save, and when a run resumes, because an attempt that was
     /// stopped on request leaves old ones.
     pub(crate) fn start_retention(&mut self, trainer: &Trainer<'_>) {
-        if trainer.ranks().rank() != 0 {
+        let Member { scope, store, .. } = self.nearest();
+        if trainer.ranks().rank() != 0 && *scope == Scope::Shared {
             return;
         }
-        let store = Arc::clone(&self.store);
-        let (attempt, keep) = (self.claim.attempt, self.config.keep);
+        let store = Arc::clone(store);
+        let (attempt, keep) = (self.claim.attempt, self.planned[self.nearest].keep);
         let injector = self.injector.clone();
         let warnings = Arc::clone(&self.retention_warnings);
         self.saver().then(Box::new(move || {
@@ -188,7 +244,7 @@ impl Checkpointer {
 
     /// Stops removing old checkpoints, without waiting for a removal in progress.
     pub(crate) fn stop_retention(&mut self) {
-        self.store.stop_retention();
+        self.nearest().store.stop_retention();
         self.saver().detach_afterwards();
     }
 
@@ -222,7 +278,12 @@ impl Checkpointer {
 
     /// Starts a save of the state after a step, unless one is in flight: then this one is skipped.
     /// With a veto no rank saves.
-    pub(crate) fn start(&mut self, trainer: &mut Trainer<'_>, veto: Veto) -> Outcome<bool> {
+    pub(crate) fn start(
+        &mut self,
+        trainer: &mut Trainer<'_>,
+        due: TierSet,
+        veto: Veto,
+    ) -> Outcome<bool> {
         let stall_start = Instant::now();
         let step = trainer.completed_steps();
         if let Some(earlier) = self.saver().step_in_flight() {
@@ -247,7 +308,8 @@ impl Checkpointer {
         let saver = self.saver.as_mut().expect("attached");
         let copy = |state| saver.start(request, state, veto, failpoints);
         trainer.lend_state(Arc::clone(&self.ranges), copy)?;
-        self.last_save = Instant::now();
+        self.cadence.saved(due);
+        self.due = due;
         self.stall = stall_start.elapsed();
         Ok(true)
     }
@@ -291,6 +353,7 @@ impl Checkpointer {
         };
         self.stall += trainer.take_checkpoint_wait();
         self.committed_step = Some(step);
+        self.promote(&report.checkpoint, self.due);
         self.parent = Some(report.checkpoint);
         self.saves.push(CheckpointSaved {
             step,
@@ -318,6 +381,73 @@ impl Checkpointer {
         self.anomalies.push(Anomaly { step: Some(step), rank, text: text.clone() });
         let failure = Failure::new(ExitCode::Checkpoint, anyhow::anyhow!(text)).at_step(step);
         Failure { rank, ..failure }
+    }
+
+    /// Starts to copy a checkpoint from the nearest tier to those of these that are farther.
+    fn promote(&self, checkpoint: &str, due: TierSet) {
+        let Some(promotion) = &self.promotion else { return };
+        for (route, tier) in promotion.targets.iter().enumerate() {
+            if due.contains(*tier)
+                && let Err(error) = promotion.promoter.submit(checkpoint, route)
+            {
+                tracing::error!("{error}");
+            }
+        }
+    }
+
+    /// Starts the threads that copy checkpoints to farther tiers.
+    fn start_promotion(&mut self, ranks: Ranks<'_>, failpoints: &Injector) -> Outcome<()> {
+        let unusable = self.tiers.unusable();
+        let is_usable = |name: &str| !unusable.iter().any(|found| found.tier == name);
+        let mut routes = Vec::new();
+        let mut targets = Vec::new();
+        for (tier, member) in self.tiers.members().iter().enumerate().skip(self.nearest + 1) {
+            if is_usable(&member.name) {
+                targets.push(tier);
+                routes.push(Route {
+                    from: Arc::clone(&self.nearest().store),
+                    to: Arc::clone(&member.store),
+                    name: member.name.clone(),
+                    keep: self.planned[tier].keep,
+                });
+            }
+        }
+        if routes.is_empty() {
+            return Ok(());
+        }
+        let share = Share { rank: ranks.rank(), world: ranks.world(), attempt: self.claim.attempt };
+        let failpoints = Arc::new(failpoints.clone());
+        let promoter = Promoter::start(routes, share, PromoterOptions::default(), failpoints)?;
+        self.promotion = Some(Promotion { promoter, targets });
+        Ok(())
+    }
+
+    /// Goes on with what an earlier attempt may have left half-way: the restored checkpoint, if the
+    /// nearest tier has it.
+    fn go_on_promoting(&self, checkpoint: &str) {
+        if self.nearest().store.holds(checkpoint).is_ok_and(|holds| holds) {
+            self.promote(checkpoint, TierSet::ALL);
+        }
+    }
+
+    /// Waits until the farther tiers have what they are to have. What does not get there in time is
+    /// a warning.
+    pub(crate) fn finish_promotion(&mut self) {
+        let Some(promotion) = &self.promotion else { return };
+        let is_finished = promotion.promoter.finish(Instant::now() + self.config.deadline);
+        let failed = promotion.promoter.status().into_iter().filter(|status| status.is_failing);
+        let failed: Vec<_> = failed.map(|status| (status.tier, status.last_error)).collect();
+        for (tier, error) in failed {
+            let error = error.unwrap_or_default();
+            self.warn(self.committed_step, format!("tier {tier} has no newer checkpoint: {error}"));
+        }
+        if !is_finished {
+            self.warn(self.committed_step, "checkpoints are still being copied".to_owned());
+        }
+    }
+
+    fn nearest(&self) -> &Member {
+        &self.tiers.members()[self.nearest]
     }
 
     fn saver(&mut self) -> &mut Saver {

@@ -6,7 +6,7 @@ use launch::signals::SignalFlags;
 use super::recorder::Recorder;
 use super::stop::{StopConditions, StopReason};
 use super::transports::TransportProbe;
-use crate::checkpoints::{Checkpointer, Ended};
+use crate::checkpoints::{Checkpointer, Ended, TierSet};
 use crate::failure::Outcome;
 use crate::record::StepSample;
 use crate::step::{Evaluation, Requests, StepOutcome, Trainer};
@@ -77,6 +77,9 @@ impl RunningAttempt<'_, '_> {
             StopReason::LastStep if is_due => self.save_at_end("the last step is done"),
             StopReason::TargetLoss | StopReason::LastStep => Ok(()),
         };
+        if saved.is_ok() {
+            self.checkpointer.finish_promotion();
+        }
         if saved.is_ok() && reason != StopReason::Requested {
             self.checkpointer.finish_retention();
         }
@@ -111,8 +114,8 @@ impl RunningAttempt<'_, '_> {
             self.advance_save()?;
         }
         // A stop on request saves at its end.
-        if requests.save && end != Some(StopReason::Requested) {
-            self.save(end)?;
+        if !requests.save.is_empty() && end != Some(StopReason::Requested) {
+            self.save(end, requests.save)?;
         }
         self.record_transports()?;
         if !requests.stop {
@@ -236,11 +239,11 @@ impl RunningAttempt<'_, '_> {
     }
 
     fn requests(&self, step: u64) -> Requests {
-        let is_due = self.checkpointer.is_due(step, self.trainer.ranks().rank());
+        let due = self.checkpointer.due(step, self.trainer.ranks().rank());
         // Always taken: a save that is due anyway satisfies the request.
         let is_requested = self.signals.take_checkpoint_request();
         Requests {
-            save: is_due || is_requested,
+            save: if is_requested { TierSet::ALL } else { due },
             stop: self.signals.stop_requested(),
             save_is_ready: self.checkpointer.is_ready(),
         }
@@ -248,11 +251,12 @@ impl RunningAttempt<'_, '_> {
 
     /// Starts a save because it is due or requested, and waits for it where training would not go
     /// on meanwhile. `end` is why training ends with this step, if it does.
-    fn save(&mut self, end: Option<StopReason>) -> Outcome<()> {
+    fn save(&mut self, end: Option<StopReason>, due: TierSet) -> Outcome<()> {
         if end.is_some() {
             self.finish_save(false)?;
         }
-        if !self.start_save()? {
+        let due = if end.is_some() { TierSet::ALL } else { due };
+        if !self.start_save(due)? {
             return Ok(());
         }
         let is_in_background = self.checkpointer.settings().background && end.is_none();
@@ -262,7 +266,7 @@ impl RunningAttempt<'_, '_> {
     /// Saves at the end of the attempt, where a failed save is an error.
     fn save_at_end(&mut self, end: &str) -> Outcome<()> {
         let step = self.trainer.completed_steps();
-        self.start_save()?;
+        self.start_save(TierSet::ALL)?;
         let ended = self.checkpointer.finish(self.trainer);
         match ended.map_err(|failure| failure.at_step(step))? {
             Some(Ended::NotSaved(failed)) => Err(self.checkpointer.not_saved_at_end(failed, end)),
@@ -276,12 +280,12 @@ impl RunningAttempt<'_, '_> {
 
     /// Starts a save; its time is in the next step. The recorded steps are made durable before the
     /// ranks vote, so that a committed checkpoint never has more steps than the files.
-    fn start_save(&mut self) -> Outcome<bool> {
+    fn start_save(&mut self, due: TierSet) -> Outcome<bool> {
         let step = self.trainer.completed_steps();
         self.report_untimed();
         self.trainer.clock().enter(Phase::Checkpoint);
         let veto = Box::new(self.telemetry.sync());
-        let started = self.checkpointer.start(self.trainer, veto);
+        let started = self.checkpointer.start(self.trainer, due, veto);
         started.map_err(|failure| failure.at_step(step))
     }
 

@@ -42,6 +42,13 @@ impl RunIdentity {
     }
 }
 
+/// A checkpoint that an attempt has recorded as committed: of this step or a later one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Committed {
+    attempt: u32,
+    step: u64,
+}
+
 /// Result of preparing a folder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Prepared {
@@ -51,6 +58,8 @@ pub(super) enum Prepared {
         number: u32,
         /// Id of the run.
         run: String,
+        /// The newest checkpoint that earlier attempts have recorded as committed.
+        committed: Option<Committed>,
     },
     /// The run is complete already.
     Complete,
@@ -151,33 +160,38 @@ impl Folder {
             }
         };
         let attempts = Attempt::read_all(&self.root).map_err(|error| unusable(&error))?;
-        self.require_checkpoint(&attempts)?;
+        let committed = |attempt: &Attempt| {
+            let step = attempt.committed_step?;
+            Some(Committed { attempt: attempt.number, step })
+        };
+        let committed = attempts.iter().rev().find_map(committed);
+        // With other tiers, resuming finds out.
+        if options.config.settings.checkpoint.has_run_folder_only()
+            && let Some(committed) = &committed
+            && !checkpoint::holds_any(&LocalTier::new(self.checkpoints()))?
+        {
+            let places = self.checkpoints().display().to_string();
+            return Err(self.checkpoint_is_missing(committed, &places));
+        }
         let text = options.config.to_toml();
         let path = self.root.join("config.toml");
         durable::replace(&path, text.as_bytes()).map_err(|error| unusable(&error))?;
         let number = attempts.last().map_or(1, |attempt| attempt.number + 1);
-        Ok(Prepared::Attempt { number, run: identity.run })
+        Ok(Prepared::Attempt { number, run: identity.run, committed })
     }
 
-    /// Refuses to restart at step 1 if an earlier attempt had a committed checkpoint: that would
-    /// overwrite the steps and record of a run whose checkpoints may just not be mounted.
-    fn require_checkpoint(&self, attempts: &[Attempt]) -> Outcome<()> {
-        let committed = |attempt: &Attempt| Some((attempt.number, attempt.committed_step?));
-        let Some((number, step)) = attempts.iter().rev().find_map(committed) else {
-            return Ok(());
-        };
-        let folder = self.checkpoints();
-        if checkpoint::holds_any(&LocalTier::new(&folder))? {
-            return Ok(());
-        }
+    /// The error of a run that would restart at step 1 although an earlier attempt had a committed
+    /// checkpoint: that would overwrite the steps and record of a run whose checkpoints may just
+    /// not be mounted.
+    pub(super) fn checkpoint_is_missing(&self, committed: &Committed, places: &str) -> Failure {
+        let Committed { attempt, step } = committed;
         let error = anyhow::anyhow!(
-            "--out {}: expected a checkpoint in {}, because attempt {number} had one of step \
+            "--out {}: expected a checkpoint in {places}, because attempt {attempt} had one of step \
              {step} or later, found none\n  hint: mount or restore the checkpoints; to start at \
              step 1, name a new folder (--out NEW --fresh)",
-            self.root.display(),
-            folder.display()
+            self.root.display()
         );
-        Err(Failure::new(ExitCode::Checkpoint, error))
+        Failure::new(ExitCode::Checkpoint, error)
     }
 
     /// Writes the identity of a new run, unless another process was first (on file systems without

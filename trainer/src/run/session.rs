@@ -3,10 +3,8 @@
 
 use std::mem::ManuallyDrop;
 use std::path::Path;
-use std::sync::Arc;
 
-use checkpoint::tier::LocalTier;
-use checkpoint::{Identity, Store};
+use checkpoint::Identity;
 use device::Device;
 use device::cuda::{self, Cuda, Libraries, Required};
 use launch::Placement;
@@ -29,7 +27,7 @@ use super::rendezvous::{
 };
 use super::stop::{StopConditions, StopReason, TargetLoss};
 use super::transports::TransportProbe;
-use crate::checkpoints::Checkpointer;
+use crate::checkpoints::{Checkpointer, tiers};
 use crate::config::{self, Config};
 use crate::data::Source;
 use crate::failure::{ExitCode, Failure, Outcome};
@@ -127,17 +125,18 @@ impl<'run> Session<'run> {
 
     /// Runs one attempt, unless the run is complete already.
     pub(super) fn train(&self) -> Outcome<ExitCode> {
-        let Prepared::Attempt { number, run } = &self.prepared else {
+        let Prepared::Attempt { number, run, .. } = &self.prepared else {
             self.note_complete();
             return Ok(ExitCode::Done);
         };
         let config = &self.options.config;
         let ranks = self.ranks();
         let identity = Identity::new(run, &self.workload_id);
-        let tier = Arc::new(LocalTier::new(self.folder.checkpoints()));
-        let store = Store::open(tier, &identity)?;
         let settings = config.settings.checkpoint.clone();
-        let mut checkpointer = Checkpointer::claim(store, settings, *number, ranks)?;
+        let planned = tiers::planned(&settings, &self.folder.checkpoints(), run);
+        let storage = ranks_with_storage_timeout(self.options, self.world);
+        let opened = tiers::open(planned, &identity, storage)?;
+        let mut checkpointer = Checkpointer::claim(opened, settings, *number, ranks)?;
         let mut recorder = Recorder::begin(
             &self.folder,
             config,
@@ -185,8 +184,13 @@ impl<'run> Session<'run> {
         let injector = Injector::new(&self.options.injections, collective.rank());
         let made = Trainer::new(config, &self.source, &self.device, collective, injector)?;
         let trainer = trainer.insert(made);
-        checkpointer.attach(trainer);
+        checkpointer.attach(trainer)?;
         let resumed = checkpointer.resume(trainer)?;
+        if let (None, Prepared::Attempt { committed: Some(committed), .. }) =
+            (resumed, &self.prepared)
+        {
+            return Err(self.folder.checkpoint_is_missing(committed, &checkpointer.places()));
+        }
         let completed_steps = resumed.unwrap_or(0);
         recorder.resumed(completed_steps, trainer.batches().entropy_floor_nats())?;
         self.import(trainer, resumed, recorder)?;

@@ -3,14 +3,15 @@
 
 use models::Layout;
 
+use crate::checkpoints::TierSet;
 use crate::failure::{ExitCode, Failure, Outcome};
 use crate::ranks::Ranks;
 
 /// What a rank requests for the end of the step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Requests {
-    /// A save is due.
-    pub save: bool,
+    /// The tiers that a save has to get to, if one is due.
+    pub save: TierSet,
     /// A stop is requested.
     pub stop: bool,
     /// This rank can go on with the save in flight, if there is one. Of a step's outcome: all can.
@@ -42,7 +43,7 @@ impl Vote {
             number(self.local_non_finite),
             self.squares,
             number(self.reduced_non_finite),
-            flag(self.requests.save),
+            f64::from(self.requests.save.0),
             flag(self.requests.stop),
             flag(self.requests.save_is_ready),
         ]
@@ -56,7 +57,7 @@ impl Vote {
             squares: fields[2],
             reduced_non_finite: tensor(fields[3]),
             requests: Requests {
-                save: fields[4] > 0.0,
+                save: TierSet(fields[4] as u8),
                 stop: fields[5] > 0.0,
                 save_is_ready: fields[6] > 0.0,
             },
@@ -143,7 +144,7 @@ impl Votes {
     pub(crate) fn requests(&self) -> Requests {
         Requests {
             save_is_ready: self.all().all(|vote| vote.requests.save_is_ready),
-            save: self.all().any(|vote| vote.requests.save),
+            save: self.all().fold(TierSet::default(), |set, vote| set.union(vote.requests.save)),
             stop: self.all().any(|vote| vote.requests.stop),
         }
     }
@@ -163,7 +164,7 @@ mod tests {
         local_non_finite: None,
         squares: 0.25,
         reduced_non_finite: None,
-        requests: Requests { save: false, stop: false, save_is_ready: true },
+        requests: Requests { save: TierSet(0), stop: false, save_is_ready: true },
     };
 
     fn votes(votes: &[Vote]) -> Votes {
@@ -183,7 +184,7 @@ mod tests {
 
     #[test]
     fn a_non_finite_loss_is_located() {
-        let requests = Requests { save: true, stop: true, save_is_ready: false };
+        let requests = Requests { save: TierSet(0b10), stop: true, save_is_ready: false };
         let found = votes(&[Vote { loss_sum: f64::NAN, requests, ..FINITE }]);
         assert_eq!(found.local_non_finite(), Some(NonFinite { rank: 0, tensor: None }));
         assert_eq!(found.requests(), requests);

@@ -1,0 +1,82 @@
+//! Checkpoint tiers, end to end: a node that is lost with its tier, and a run that goes on from the
+//! shared one.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+#![cfg(feature = "mpi")]
+
+mod support;
+
+use std::fs;
+use std::path::PathBuf;
+
+use support::{Folder, RunResult, finish, mpirun};
+
+/// Trains on two ranks with a tier of each node and a shared one, saved every four steps.
+fn train(folder: &Folder, steps: &str) -> support::Finished {
+    let [nvme, shared] = ["nvme", "shared"].map(|tier| {
+        let path = folder.sibling(tier);
+        format!("checkpoint.{tier}.path={}", path.display())
+    });
+    let out = folder.text();
+    let tiers = ["--set", &nvme, "--set", &shared, "--set", "checkpoint.background=false"];
+    let flags = ["train", "--out", &out, "--steps", steps, "--threads", "1"];
+    let saves = ["--checkpoint-every", "4steps"];
+    finish(mpirun(2, &[&flags[..], &saves, &tiers].concat()))
+}
+
+fn uninterrupted() -> RunResult {
+    let folder = Folder::new();
+    folder.train_on(2, &["--steps", "12", "--threads", "1"]).expect(0);
+    folder.result()
+}
+
+/// Checkpoints in a tier.
+fn checkpoints(tier: &PathBuf) -> Vec<String> {
+    let run = fs::read_dir(tier).unwrap().next().unwrap().unwrap().path();
+    let names = fs::read_dir(run).unwrap().map(|entry| entry.unwrap().file_name());
+    let mut names: Vec<_> = names.map(|name| name.into_string().unwrap()).collect();
+    names.retain(|name| name.starts_with("s0"));
+    names.sort();
+    names
+}
+
+#[test]
+fn checkpoints_get_to_the_shared_tier() {
+    let folder = Folder::new();
+    train(&folder, "12").expect(0);
+    assert_eq!(folder.result(), uninterrupted());
+    let [nvme, shared] = ["nvme", "shared"].map(|tier| checkpoints(&folder.sibling(tier)));
+    assert_eq!(shared.last(), nvme.last(), "the last one is copied before the run ends");
+    assert!(shared.last().unwrap().starts_with("s000000012-a0001-"));
+    assert!(!folder.path().join("checkpoints").exists(), "the run's folder is no tier here");
+}
+
+#[test]
+fn a_node_that_is_lost_with_its_tier_comes_back_from_the_shared_one() {
+    let folder = Folder::new();
+    train(&folder, "8").expect(0);
+    fs::remove_dir_all(folder.sibling("nvme")).unwrap();
+    train(&folder, "12").expect(0);
+    assert_eq!(folder.record()["attempts"][1]["resumed_after_step"], 8);
+    assert_eq!(folder.result(), uninterrupted());
+}
+
+#[test]
+fn a_run_goes_on_from_the_nodes_when_the_shared_tier_is_gone() {
+    let folder = Folder::new();
+    train(&folder, "8").expect(0);
+    fs::remove_dir_all(folder.sibling("shared")).unwrap();
+    train(&folder, "12").expect(0);
+    assert_eq!(folder.record()["attempts"][1]["resumed_after_step"], 8);
+    assert_eq!(folder.result(), uninterrupted());
+}
+
+#[test]
+fn a_run_whose_tiers_are_all_gone_is_refused() {
+    let folder = Folder::new();
+    train(&folder, "8").expect(0);
+    for tier in ["nvme", "shared"] {
+        fs::remove_dir_all(folder.sibling(tier)).unwrap();
+    }
+    train(&folder, "12").expect(6).expect_stderr(&["nvme", "shared", "found none", "--fresh"]);
+}
