@@ -186,8 +186,8 @@ impl Folder {
     pub(super) fn checkpoint_is_missing(&self, committed: &Committed, places: &str) -> Failure {
         let Committed { attempt, step } = committed;
         let error = anyhow::anyhow!(
-            "--out {}: expected a checkpoint in {places}, because attempt {attempt} had one of step \
-             {step} or later, found none\n  hint: mount or restore the checkpoints; to start at \
+            "--out {}: expected a checkpoint in {places}, because attempt {attempt} had one of \
+             step {step} or later, found none\n  hint: mount or restore the checkpoints; to start at \
              step 1, name a new folder (--out NEW --fresh)",
             self.root.display()
         );
