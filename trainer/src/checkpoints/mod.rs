@@ -8,12 +8,15 @@ use std::time::{Duration, Instant};
 
 use checkpoint::promotion::{Promoter, PromoterOptions, Route, Share};
 use checkpoint::tier::Scope;
-use checkpoint::{Claim, Member, Save, SaveReport, Saver, SharedFailpoints, Tiers, Veto};
+use checkpoint::{
+    Claim, Member, Save, SaveReport, Saver, SharedFailpoints, SourceBytes, Tiers, Veto,
+};
 use serde_json::json;
 
 use crate::config::CheckpointConfig;
 use crate::failure::{ExitCode, Failure, Outcome};
 use crate::fault_injection::Injector;
+use crate::number_format;
 use crate::ranks::Ranks;
 use crate::record::{Anomaly, CheckpointSaved};
 use crate::step::{SavedRange, Trainer};
@@ -47,6 +50,8 @@ pub(crate) struct Checkpointer {
     /// Name of the checkpoint that the state was restored from or last saved as.
     parent: Option<String>,
     committed_step: Option<u64>,
+    /// Where this rank's part of the restored state came from.
+    sources: Vec<SourceBytes>,
     saves: Vec<CheckpointSaved>,
     /// Saves that were due while another was in flight.
     skipped: usize,
@@ -110,6 +115,7 @@ impl Checkpointer {
             stall: Duration::ZERO,
             parent: None,
             committed_step: None,
+            sources: Vec::new(),
             saves: Vec::new(),
             skipped: 0,
             anomalies: Vec::new(),
@@ -153,6 +159,24 @@ impl Checkpointer {
         places.join(" or ")
     }
 
+    /// Which tiers this rank's part of the restored state came from, where there are several.
+    pub(crate) fn restored_from(&self) -> Option<String> {
+        let read = self.sources.iter().filter(|source| source.bytes > 0);
+        let shown: Vec<_> = read
+            .map(|SourceBytes { tier, bytes, from_peers }| {
+                let bytes = number_format::scaled(*bytes as f64, "B");
+                match from_peers {
+                    0 => format!("{bytes} from {tier}"),
+                    _ => format!(
+                        "{bytes} from {tier}, of which other nodes sent {}",
+                        number_format::scaled(*from_peers as f64, "B")
+                    ),
+                }
+            })
+            .collect();
+        (self.planned.len() > 1 && !shown.is_empty()).then(|| shown.join(", "))
+    }
+
     /// Newest step known to be committed.
     pub(crate) fn committed_step(&self) -> Option<u64> {
         self.committed_step
@@ -192,6 +216,7 @@ impl Checkpointer {
         })?;
         trainer.resume_from(progress)?;
         self.committed_step = Some(restored.step);
+        self.sources = restored.sources;
         self.go_on_promoting(&restored.checkpoint);
         self.parent = Some(restored.checkpoint);
         Ok(Some(restored.step))

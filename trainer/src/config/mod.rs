@@ -221,13 +221,6 @@ impl Default for CheckpointConfig {
     }
 }
 
-impl CheckpointConfig {
-    /// Whether no tier is configured, so that checkpoints are in the run's folder only.
-    pub(crate) fn has_run_folder_only(&self) -> bool {
-        [&self.nvme, &self.shared, &self.object].iter().all(|tier| tier.path.is_none())
-    }
-}
-
 /// The `[telemetry]` section.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]

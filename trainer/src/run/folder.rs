@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::options::RunOptions;
 use super::stop::TargetLoss;
+use crate::checkpoints::tiers;
 use crate::failure::{ExitCode, Failure, Outcome};
 use crate::record::unix_time::unix_ms;
 use crate::record::{Attempt, Record, Status, read_undamaged_steps, steps_path};
@@ -166,11 +167,13 @@ impl Folder {
         };
         let committed = attempts.iter().rev().find_map(committed);
         // With other tiers, resuming finds out.
-        if options.config.settings.checkpoint.has_run_folder_only()
+        let folder = self.checkpoints();
+        let tiers = tiers::planned(&options.config.settings.checkpoint, &folder, &identity.run);
+        if tiers.len() == 1
             && let Some(committed) = &committed
-            && !checkpoint::holds_any(&LocalTier::new(self.checkpoints()))?
+            && !checkpoint::holds_any(&LocalTier::new(&folder))?
         {
-            let places = self.checkpoints().display().to_string();
+            let places = folder.display().to_string();
             return Err(self.checkpoint_is_missing(committed, &places));
         }
         let text = options.config.to_toml();

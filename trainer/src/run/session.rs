@@ -195,6 +195,9 @@ impl<'run> Session<'run> {
         recorder.resumed(completed_steps, trainer.batches().entropy_floor_nats())?;
         self.import(trainer, resumed, recorder)?;
         self.console().start(self.introduction(resumed));
+        if let Some(sources) = checkpointer.restored_from() {
+            self.console().note(format!("rank 0 has restored {sources}"));
+        }
         self.note_skipped_injections(completed_steps);
         let telemetry = self.telemetry(completed_steps)?;
         if resumed.is_some() {
