@@ -190,8 +190,8 @@ impl Folder {
         let Committed { attempt, step } = committed;
         let error = anyhow::anyhow!(
             "--out {}: expected a checkpoint in {places}, because attempt {attempt} had one of \
-             step {step} or later, found none\n  hint: mount or restore the checkpoints; to start at \
-             step 1, name a new folder (--out NEW --fresh)",
+             step {step} or later, found none\n  hint: mount or restore the checkpoints; to start \
+             at step 1, name a new folder (--out NEW --fresh)",
             self.root.display()
         );
         Failure::new(ExitCode::Checkpoint, error)
