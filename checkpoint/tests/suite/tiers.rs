@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use checkpoint::{
-    Dtype, Error, Member, NoFailpoints, PartMut, Peers, Restored, Scope, TensorBox, Tiers,
+    Dtype, Error, Member, NoFailpoints, PartMut, Peers, PeersError, Restored, Scope, TensorBox,
+    Tiers,
 };
 use tempfile::TempDir;
 
@@ -433,5 +434,43 @@ fn a_box_that_is_not_saved_is_named_and_no_older_step_taken() {
         cluster.tiers(peers.rank()).resume(&mut parts, peers).map(|_| ())
     }) {
         assert!(matches!(result, Err(Error::Uncovered { .. })), "{result:?}");
+    }
+}
+
+/// A network that flips a bit of what a rank sends.
+struct Noisy<'a>(&'a Thread);
+
+impl Peers for Noisy<'_> {
+    fn rank(&self) -> usize {
+        self.0.rank()
+    }
+
+    fn world(&self) -> usize {
+        self.0.world()
+    }
+
+    fn all_gather(&self, payload: &[u8]) -> Result<Vec<Vec<u8>>, PeersError> {
+        let mut payload = payload.to_vec();
+        let carries_chunks = payload[0] == 0; // the others are JSON
+        if let [_, .., last] = &mut payload[..]
+            && carries_chunks
+        {
+            *last ^= 1;
+        }
+        self.0.all_gather(&payload)
+    }
+}
+
+#[test]
+fn what_arrives_damaged_is_not_restored() {
+    let cluster = Cluster::new(2, false);
+    cluster.save(&[0, 1], 10, NVME);
+    for result in on_ranks(2, |peers| {
+        let mut data = model(0);
+        let tiers = cluster.tiers(peers.rank());
+        tiers.resume(&mut whole_parts(&mut data), &Noisy(peers)).map(|_| ())
+    }) {
+        let Error::NoCheckpoint { rejected, .. } = result.unwrap_err() else { panic!() };
+        assert!(rejected[0].failures[0].reason.contains("as sent"), "{rejected:?}");
     }
 }

@@ -1,6 +1,7 @@
 //! What is known of an object and of the file that it was downloaded to.
 
 use std::fs::{self, File};
+use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::time::SystemTime;
 
@@ -36,6 +37,10 @@ impl Object {
     /// Asks the store.
     pub(in crate::data) fn find(url: &str, options: &RemoteOptions) -> Result<Self, DataError> {
         let (folder, name) = url.rsplit_once('/').unwrap_or((url, ""));
+        if folder.ends_with('/') || name.is_empty() {
+            let expected = io::Error::new(ErrorKind::InvalidInput, "expected scheme://bucket/key");
+            return Err(IoError::at(Path::new(url), "use the object")(expected).into());
+        }
         let remote = Remote::open_with(folder, options.clone())?;
         let info = remote.stat(name)?;
         Ok(Self { url: url.to_owned(), remote, name: name.to_owned(), info })

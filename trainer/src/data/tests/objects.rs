@@ -176,6 +176,10 @@ fn errors_name_the_url() {
     let node = Node::new();
     let error = node.error(&["none.bin"]);
     assert_eq!(error, "s3://bucket/none.bin: cannot stat: no such object or bucket");
+    for name in ["", "folder/"] {
+        let error = node.error(&[name]);
+        assert!(error.ends_with("cannot use the object: expected scheme://bucket/key"), "{error}");
+    }
     node.store("large.bin", &raw([5, 1000]));
     let error = node.error(&["large.bin"]);
     assert!(error.starts_with("s3://bucket/large.bin: byte 2: expected token ids"), "{error}");
