@@ -1,6 +1,7 @@
 //! Training from an object store: an S3 server in this process, ranks in others.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
+#![cfg(feature = "mpi")]
 
 #[path = "support/s3.rs"]
 mod s3;
