@@ -51,24 +51,17 @@ fn checkpoints_get_to_the_shared_tier() {
     assert!(!folder.path().join("checkpoints").exists(), "the run's folder is no tier here");
 }
 
+/// The node is lost with its tier, or the shared one is gone.
 #[test]
-fn a_node_that_is_lost_with_its_tier_comes_back_from_the_shared_one() {
-    let folder = Folder::new();
-    train(&folder, "8").expect(0);
-    fs::remove_dir_all(folder.sibling("nvme")).unwrap();
-    train(&folder, "12").expect(0);
-    assert_eq!(folder.record()["attempts"][1]["resumed_after_step"], 8);
-    assert_eq!(folder.result(), uninterrupted());
-}
-
-#[test]
-fn a_run_goes_on_from_the_nodes_when_the_shared_tier_is_gone() {
-    let folder = Folder::new();
-    train(&folder, "8").expect(0);
-    fs::remove_dir_all(folder.sibling("shared")).unwrap();
-    train(&folder, "12").expect(0);
-    assert_eq!(folder.record()["attempts"][1]["resumed_after_step"], 8);
-    assert_eq!(folder.result(), uninterrupted());
+fn a_run_goes_on_from_the_tier_that_is_left() {
+    for lost in ["nvme", "shared"] {
+        let folder = Folder::new();
+        train(&folder, "8").expect(0);
+        fs::remove_dir_all(folder.sibling(lost)).unwrap();
+        train(&folder, "12").expect(0);
+        assert_eq!(folder.record()["attempts"][1]["resumed_after_step"], 8, "without {lost}");
+        assert_eq!(folder.result(), uninterrupted(), "without {lost}");
+    }
 }
 
 #[test]

@@ -148,10 +148,7 @@ impl Saver {
             let job = Arc::clone(&job);
             let snapshot = snapshot.clone();
             let before = self.afterwards.take();
-            spawn("writer", move || {
-                before.map(JoinHandle::join);
-                job.write(state, veto, &snapshot, staging)
-            })
+            spawn("writer", move || job.write(state, veto, &snapshot, staging, before))
         });
         if writer.is_err() {
             snapshot.end();
@@ -334,13 +331,15 @@ impl Job {
         Participant { store, request, rank: *rank, failpoints: &**failpoints }
     }
 
-    /// Copies the state and writes the copy at the same time.
+    /// Copies the state, and writes the copy at the same time when `before` has ended: the copy
+    /// does not wait for that, as the state must not change until it has ended.
     fn write(
         &self,
         state: Box<dyn Frozen>,
         veto: Veto,
         snapshot: &Snapshot,
         mut staging: Staging,
+        before: Option<JoinHandle<()>>,
     ) -> WriterEnd {
         let Files { boxes, order, .. } = &*self.files;
         let (copier, mut staged) = staging.ring();
@@ -348,6 +347,7 @@ impl Job {
             let copy = move || snapshot.copy(state, order, copier);
             let copying = thread::Builder::new().name("snapshot".to_owned());
             copying.spawn_scoped(scope, copy).map_err(Error::Thread)?;
+            before.map(JoinHandle::join);
             let boxes: Vec<_> = order.iter().map(|&index| &boxes[index]).collect();
             veto().map_err(Error::Vetoed)?;
             self.participant().write(&boxes, &mut staged)

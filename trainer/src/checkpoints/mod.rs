@@ -333,6 +333,7 @@ impl Checkpointer {
         let saver = self.saver.as_mut().expect("attached");
         let copy = |state| saver.start(request, state, veto, failpoints);
         trainer.lend_state(Arc::clone(&self.ranges), copy)?;
+        trainer.take_checkpoint_wait(); // of an earlier save, which failed
         self.cadence.saved(due);
         self.due = due;
         self.stall = stall_start.elapsed();

@@ -69,8 +69,9 @@ impl RunningAttempt<'_, '_> {
             // resumes.
             self.checkpointer.stop_retention();
         }
-        self.finish_save(false)?;
-        let is_due = self.checkpointer.is_due_at_end(self.trainer.completed_steps());
+        let last = self.trainer.completed_steps();
+        self.finish_save(false).map_err(|failure| failure.at_step(last))?;
+        let is_due = self.checkpointer.is_due_at_end(last);
         let saved = match reason {
             StopReason::Requested => self.save_at_end("a stop was requested"),
             StopReason::TargetLoss if is_due => self.save_at_end("the target loss is reached"),

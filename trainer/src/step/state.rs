@@ -46,7 +46,7 @@ pub(crate) struct State<'world> {
     /// Communication of gathers since the last [`Self::take_communication`].
     gathers: CommunicationTally,
     /// While a checkpoint copies the state.
-    lent: Option<Lent>,
+    pub(super) lent: Option<Lent>,
 }
 
 /// How a buffer is laid out.

@@ -7,7 +7,7 @@ mod watched;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use collectives::{Collective, Operation, Threads};
+use collectives::{Collective, Operation, Single, Threads};
 use device::{Allocator, Device};
 use models::Weights;
 
@@ -15,9 +15,11 @@ use gate::{Gate, GateOpener};
 use watched::Watched;
 
 use super::build::engine;
+use super::frozen::Lent;
 use super::shard::Shard;
 use super::weights::ModelWeights;
 use super::*;
+use crate::checkpoints::state_map;
 use crate::config::Config;
 use crate::data::Source;
 use crate::failure::ExitCode;
@@ -356,6 +358,31 @@ fn evaluation_and_save_read_gathered_weights() {
             })
         };
         assert!(run(&["run.shard_optimizer=true"]) == run(&[]), "{compute}");
+    }
+}
+
+/// The copy takes longer than the step that would change what it reads.
+#[test]
+fn a_step_changes_the_state_only_after_it_was_copied() {
+    for precision in ["precision.compute=f32", "precision.compute=bf16"] {
+        let world = Single::new();
+        let mut trainer = trainer(&config("smoke", &[precision]), &world);
+        trainer.step(Requests::default()).unwrap();
+        let before = saved_elements(&trainer.state);
+        let ranges = state_map::saved(&trainer.saved_layout()).ranges;
+        let boxes = ranges.len();
+        let buffers = trainer.state.buffers(&Device::Host).unwrap();
+        let (lent, frozen) = Lent::new(buffers, ranges.into());
+        trainer.state.lent = Some(lent);
+        let copied = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(500));
+            let parts = (0..boxes).flat_map(|index| frozen.part(index).to_vec());
+            parts.collect::<Vec<_>>()
+        });
+        trainer.step(Requests::default()).unwrap();
+        assert!(saved_elements(&trainer.state) != before, "the step has changed it");
+        let copied = copied.join().unwrap();
+        assert!(copied == bytemuck::cast_slice::<f32, u8>(&before), "{precision}");
     }
 }
 
