@@ -90,8 +90,13 @@ impl FromStr for Failpoint {
 
 /// What happens at failpoints.
 pub trait Failpoints {
-    /// Called when this rank reaches a failpoint, on the thread that saves or promotes.
+    /// Called when this rank reaches a failpoint of a save or of retention, on the thread of that.
     fn hit(&self, failpoint: Failpoint);
+
+    /// Called when this rank reaches a failpoint of a promotion of the checkpoint of this step.
+    fn hit_in_promotion(&self, failpoint: Failpoint, _step: u64) {
+        self.hit(failpoint);
+    }
 }
 
 /// Nothing happens at any failpoint.

@@ -28,7 +28,7 @@ pub struct Injection {
     fault: Fault,
     pub(crate) step: u64,
     pub(crate) rank: usize,
-    /// Inside a save; without one, at the beginning of the step.
+    /// Inside a save or a promotion of the step; without one, at the beginning of the step.
     failpoint: Option<Failpoint>,
 }
 
@@ -105,6 +105,12 @@ impl Injector {
         Self { injections: own, step: 0 }
     }
 
+    /// Without the faults up to a step: after a resume they are not injected again.
+    pub fn after(&self, step: u64) -> Self {
+        let later = self.injections.iter().filter(|injection| injection.step > step).cloned();
+        Self { injections: later.collect(), step }
+    }
+
     /// Begins a step, counted from 1.
     pub fn begin(&mut self, step: u64) {
         self.step = step;
@@ -143,8 +149,12 @@ fn kill_self() {
 
 impl Failpoints for Injector {
     fn hit(&self, failpoint: Failpoint) {
+        self.hit_in_promotion(failpoint, self.step);
+    }
+
+    fn hit_in_promotion(&self, failpoint: Failpoint, step: u64) {
         for injection in &self.injections {
-            if injection.step == self.step && injection.failpoint == Some(failpoint) {
+            if injection.step == step && injection.failpoint == Some(failpoint) {
                 injection.fault.inject();
             }
         }

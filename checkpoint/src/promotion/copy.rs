@@ -38,7 +38,7 @@ impl Worker {
             let key = manifest.rank_key(name, rank, &shard.file);
             if !self.has_shard(&key, shard)? {
                 self.copy_shard(&key, shard)?;
-                self.failpoints.hit(Failpoint::MidPromotion);
+                self.failpoints.hit_in_promotion(Failpoint::MidPromotion, name.step);
             }
         }
         is_current()?;

@@ -19,6 +19,7 @@ impl Worker {
         while let Some(name) = self.await_choice(copied.as_ref()) {
             self.shared.begin(Held::new(&self.route.from, name.clone()));
             self.follow_one(&name);
+            self.remove_if_given_up(&name);
             // Not released before the next one: rank 0 or a rank of this node may still need it.
             self.shared.end();
             copied = Some(name);
@@ -102,6 +103,15 @@ impl Worker {
         let is_current = || self.check_current(name);
         is_current()?;
         self.copy_share(&self.source(name)?, &is_current)
+    }
+
+    /// Frees the space of a checkpoint that rank 0 has given up: this rank may have written after
+    /// rank 0 had removed it.
+    fn remove_if_given_up(&self, name: &CheckpointName) {
+        let given_up = self.announcement(name, Stage::GivenUp);
+        if Announcement::read(self.to()).is_ok_and(|last| last == Some(given_up)) {
+            self.discard(name);
+        }
     }
 
     /// Whether rank 0 still promotes this checkpoint.

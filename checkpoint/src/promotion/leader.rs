@@ -75,7 +75,7 @@ impl Worker {
         let timeout = self.to().options().visibility_timeout;
         let check = || self.to().check_files(name, &source.manifest, 0..source.manifest.world);
         retry_while_absent(timeout, check).map_err(Setback::of_read)?;
-        self.failpoints.hit(Failpoint::PromotionBeforeManifest);
+        self.failpoints.hit_in_promotion(Failpoint::PromotionBeforeManifest, name.step);
         self.pause(Duration::ZERO)?;
         self.commit(&source)
     }
@@ -209,12 +209,9 @@ impl Worker {
         report.warnings
     }
 
-    /// Lets the other ranks go on, and frees the space on a best-effort basis: the next commit
-    /// removes what stays. One that may be committed after all is not touched.
+    /// Lets the other ranks go on, and frees the space.
     fn give_up(&self, name: &CheckpointName) {
         drop(self.announce(name, Stage::GivenUp));
-        if !self.to().is_committed(name) {
-            drop(self.to().discard(name));
-        }
+        self.discard(name);
     }
 }

@@ -94,6 +94,14 @@ impl Worker {
         Announcement { attempt: self.share.attempt, checkpoint: name.to_string(), stage }
     }
 
+    /// Removes the files of a checkpoint that is given up, on a best-effort basis: the next commit
+    /// removes what stays. One that may be committed after all is not touched.
+    pub(super) fn discard(&self, name: &CheckpointName) {
+        if !self.to().is_committed(name) {
+            drop(self.to().discard(name));
+        }
+    }
+
     pub(super) fn pause(&self, duration: Duration) -> Outcome {
         if self.shared.pause(duration) { Ok(()) } else { Err(Setback::Stopped) }
     }
