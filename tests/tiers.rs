@@ -9,19 +9,24 @@ mod support;
 use std::fs;
 use std::path::PathBuf;
 
+use serde_json::json;
 use support::{Folder, RunResult, finish, mpirun};
 
 /// Trains on two ranks with a tier of each node and a shared one, saved every four steps.
 fn train(folder: &Folder, steps: &str) -> support::Finished {
+    train_with(folder, steps, &[])
+}
+
+fn train_with(folder: &Folder, steps: &str, flags: &[&str]) -> support::Finished {
     let [nvme, shared] = ["nvme", "shared"].map(|tier| {
         let path = folder.sibling(tier);
         format!("checkpoint.{tier}.path={}", path.display())
     });
     let out = folder.text();
     let tiers = ["--set", &nvme, "--set", &shared, "--set", "checkpoint.background=false"];
-    let flags = ["train", "--out", &out, "--steps", steps, "--threads", "1"];
+    let train = ["train", "--out", &out, "--steps", steps, "--threads", "1"];
     let saves = ["--checkpoint-every", "4steps"];
-    finish(mpirun(2, &[&flags[..], &saves, &tiers].concat()))
+    finish(mpirun(2, &[&train[..], &saves, &tiers, flags].concat()))
 }
 
 fn uninterrupted() -> RunResult {
@@ -49,18 +54,43 @@ fn checkpoints_get_to_the_shared_tier() {
     assert_eq!(shared.last(), nvme.last(), "the last one is copied before the run ends");
     assert!(shared.last().unwrap().starts_with("s000000012-a0001-"));
     assert!(!folder.path().join("checkpoints").exists(), "the run's folder is no tier here");
+    let checkpoints = &folder.record()["checkpoints"];
+    assert_eq!((&checkpoints["tier"], &checkpoints["count"]), (&json!("nvme"), &json!(3)));
+    let promoted = &checkpoints["promoted"][0];
+    assert_eq!((&promoted["tier"], &promoted["last_step"]), (&json!("shared"), &json!(12)));
+    assert!(promoted["bytes_per_second"].as_f64().unwrap() > 0.0);
 }
 
 /// The node is lost with its tier, or the shared one is gone.
 #[test]
 fn a_run_goes_on_from_the_tier_that_is_left() {
-    for lost in ["nvme", "shared"] {
+    for (lost, left) in [("nvme", 1), ("shared", 0)] {
         let folder = Folder::new();
         train(&folder, "8").expect(0);
         fs::remove_dir_all(folder.sibling(lost)).unwrap();
         train(&folder, "12").expect(0);
-        assert_eq!(folder.record()["attempts"][1]["resumed_after_step"], 8, "without {lost}");
+        let resumed = &folder.record()["attempts"][1];
+        assert_eq!(resumed["resumed_after_step"], 8, "without {lost}");
+        let sources = &resumed["recovery"]["sources"];
+        let bytes = [0, 1].map(|tier| sources[tier]["bytes"].as_u64().unwrap());
+        assert!(bytes[left] > 0 && bytes[1 - left] == 0, "without {lost}: {sources}");
         assert_eq!(folder.result(), uninterrupted(), "without {lost}");
+    }
+}
+
+/// The checkpoint of the rank that was killed is promoted after the restart.
+#[test]
+fn a_rank_killed_while_it_promotes_loses_nothing() {
+    let at_step_12 = "rank=1,failpoint=mid-promotion";
+    for failpoint in [at_step_12, "failpoint=promotion-before-manifest"] {
+        let folder = Folder::new();
+        let fault = format!("kill@step=12,{failpoint}");
+        let killed = train_with(&folder, "12", &["--inject", &fault]);
+        assert_ne!(killed.code, 0, "{fault}");
+        train_with(&folder, "12", &["--inject", &fault]).expect(0);
+        assert_eq!(folder.result(), uninterrupted(), "{fault}");
+        let [nvme, shared] = ["nvme", "shared"].map(|tier| checkpoints(&folder.sibling(tier)));
+        assert_eq!(shared.last(), nvme.last(), "{fault}");
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use super::Promoted;
 use super::announcement::{Announcement, Stage, clear_refusals, refusals};
 use super::state::Pauses;
 use super::worker::{Outcome, Setback, Source, Worker};
@@ -35,10 +36,14 @@ impl Worker {
 
     /// Promotes a checkpoint, however often it takes, unless a newer one waits after a failure.
     fn lead_one(&self, name: &CheckpointName) {
+        let started = Instant::now();
         let mut pauses = self.retry_pauses();
         loop {
             match self.try_to_lead(name) {
-                Ok(()) => {
+                Ok(bytes) => {
+                    let promoted =
+                        |bytes| Promoted { step: name.step, bytes, duration: started.elapsed() };
+                    self.shared.update(|status| status.promoted.extend(bytes.map(promoted)));
                     self.note_durable(name.step);
                     return self.note_success();
                 }
@@ -64,9 +69,11 @@ impl Worker {
         }
     }
 
-    fn try_to_lead(&self, name: &CheckpointName) -> Outcome {
+    /// Returns the bytes that were promoted; `None` if the target has had the checkpoint before.
+    fn try_to_lead(&self, name: &CheckpointName) -> Outcome<Option<u64>> {
         if self.is_durable(name).map_err(Setback::of_target)? {
-            return self.announce(name, Stage::Committed).map_err(Setback::of_target);
+            self.announce(name, Stage::Committed).map_err(Setback::of_target)?;
+            return Ok(None);
         }
         let source = self.source(name)?;
         self.choose(name)?;
@@ -77,7 +84,8 @@ impl Worker {
         retry_while_absent(timeout, check).map_err(Setback::of_read)?;
         self.failpoints.hit_in_promotion(Failpoint::PromotionBeforeManifest, name.step);
         self.pause(Duration::ZERO)?;
-        self.commit(&source)
+        self.commit(&source)?;
+        Ok(Some(source.manifest.bytes))
     }
 
     /// Whether a checkpoint is committed on the target. One whose copy there was found damaged or

@@ -100,7 +100,6 @@ impl Default for PromoterOptions {
 
 /// How a route is doing, as this process sees it.
 #[derive(Debug, Clone, Default, PartialEq)]
-#[non_exhaustive]
 pub struct RouteStatus {
     /// Name of the target.
     pub tier: String,
@@ -108,6 +107,8 @@ pub struct RouteStatus {
     pub durable_step: Option<u64>,
     /// Name of the checkpoint that is being promoted.
     pub in_progress: Option<String>,
+    /// What was committed on the target, in that order (noted by rank 0).
+    pub promoted: Vec<Promoted>,
     /// Bytes of shards and indexes that this process has sent.
     pub bytes: u64,
     /// Time in which it has sent them, pauses for the limit on bandwidth included.
@@ -120,6 +121,17 @@ pub struct RouteStatus {
     pub is_failing: bool,
     /// Why the last one that failed did.
     pub last_error: Option<String>,
+}
+
+/// A checkpoint that was committed on the target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Promoted {
+    /// Number of steps that it holds.
+    pub step: u64,
+    /// Bytes over all ranks.
+    pub bytes: u64,
+    /// From when rank 0 began with it to the commit, failed tries included.
+    pub duration: Duration,
 }
 
 /// Copies checkpoints of one process, on a thread per route. Dropped, it stops: what is half-way

@@ -1,5 +1,6 @@
 //! When a run saves checkpoints, and how it handles a failed save.
 
+mod recovery;
 pub(crate) mod state_map;
 pub(crate) mod tiers;
 
@@ -8,17 +9,14 @@ use std::time::{Duration, Instant};
 
 use checkpoint::promotion::{Promoter, PromoterOptions, Route, Share};
 use checkpoint::tier::Scope;
-use checkpoint::{
-    Claim, Member, Save, SaveReport, Saver, SharedFailpoints, SourceBytes, Tiers, Veto,
-};
+use checkpoint::{Claim, Member, Save, SaveReport, Saver, SharedFailpoints, Tiers, Veto};
 use serde_json::json;
 
 use crate::config::CheckpointConfig;
 use crate::failure::{ExitCode, Failure, Outcome};
 use crate::fault_injection::Injector;
-use crate::number_format;
 use crate::ranks::Ranks;
-use crate::record::{Anomaly, CheckpointSaved};
+use crate::record::{Anomaly, CheckpointSaved, Checkpoints, Recovery, Saves};
 use crate::step::{SavedRange, Trainer};
 use tiers::{Cadence, NotOpened, Opened, Planned};
 
@@ -50,11 +48,9 @@ pub(crate) struct Checkpointer {
     /// Name of the checkpoint that the state was restored from or last saved as.
     parent: Option<String>,
     committed_step: Option<u64>,
-    /// Where this rank's part of the restored state came from.
-    sources: Vec<SourceBytes>,
-    saves: Vec<CheckpointSaved>,
-    /// Saves that were due while another was in flight.
-    skipped: usize,
+    /// How the restored state was got.
+    recovery: Option<Recovery>,
+    saves: Saves,
     anomalies: Vec<Anomaly>,
     /// Warnings of the thread that removes old checkpoints.
     retention_warnings: Arc<Mutex<Vec<String>>>,
@@ -115,9 +111,8 @@ impl Checkpointer {
             stall: Duration::ZERO,
             parent: None,
             committed_step: None,
-            sources: Vec::new(),
-            saves: Vec::new(),
-            skipped: 0,
+            recovery: None,
+            saves: Saves::default(),
             anomalies: Vec::new(),
             retention_warnings: Arc::default(),
         };
@@ -159,22 +154,14 @@ impl Checkpointer {
         places.join(" or ")
     }
 
-    /// Which tiers this rank's part of the restored state came from, where there are several.
+    /// How the restored state was got, the same on all ranks; `None` without a restore.
+    pub(crate) fn recovery(&self) -> Option<&Recovery> {
+        self.recovery.as_ref()
+    }
+
+    /// Which tiers the restored state came from, where there are several.
     pub(crate) fn restored_from(&self) -> Option<String> {
-        let read = self.sources.iter().filter(|source| source.bytes > 0);
-        let shown: Vec<_> = read
-            .map(|SourceBytes { tier, bytes, from_peers }| {
-                let bytes = number_format::scaled(*bytes as f64, "B");
-                match from_peers {
-                    0 => format!("{bytes} from {tier}"),
-                    _ => format!(
-                        "{bytes} from {tier}, of which other nodes sent {}",
-                        number_format::scaled(*from_peers as f64, "B")
-                    ),
-                }
-            })
-            .collect();
-        (self.planned.len() > 1 && !shown.is_empty()).then(|| shown.join(", "))
+        self.recovery.as_ref().filter(|_| self.planned.len() > 1).map(ToString::to_string)
     }
 
     /// Newest step known to be committed.
@@ -182,14 +169,10 @@ impl Checkpointer {
         self.committed_step
     }
 
-    /// Sizes and times of the saves.
-    pub(crate) fn saves(&self) -> &[CheckpointSaved] {
-        &self.saves
-    }
-
-    /// Saves that were due while another one was being written.
-    pub(crate) fn skipped(&self) -> usize {
-        self.skipped
+    /// Figures of the saves and of their copies; `None` without a save.
+    pub(crate) fn figures(&self) -> Option<Checkpoints> {
+        let routes = self.promotion.as_ref().map(|promotion| promotion.promoter.status());
+        Checkpoints::of(&self.saves, &self.nearest().name, &routes.unwrap_or_default())
     }
 
     /// Warnings so far.
@@ -199,10 +182,14 @@ impl Checkpointer {
 
     /// Restores the newest usable checkpoint into the trainer; `None` without a checkpoint.
     pub(crate) fn resume(&mut self, trainer: &mut Trainer<'_>) -> Outcome<Option<u64>> {
+        let start = Instant::now();
         let ranks = trainer.ranks().with_timeout(self.config.deadline);
         let restored = trainer
             .fill_state(|state| Ok(self.tiers.resume(&mut state_map::held(state), &ranks)?))?;
+        let completed_steps = restored.as_ref().map_or(0, |restored| restored.step);
+        self.start_promotion(ranks, trainer.injector().after(completed_steps))?;
         let Some(restored) = restored else { return Ok(None) };
+        self.recovery = Some(recovery::of_all_ranks(start.elapsed(), &restored.sources, ranks)?);
         for rejected in &restored.rejected {
             let text = format!("checkpoint {rejected} is not usable, trying an older one");
             self.warn(None, text);
@@ -216,21 +203,19 @@ impl Checkpointer {
         })?;
         trainer.resume_from(progress)?;
         self.committed_step = Some(restored.step);
-        self.sources = restored.sources;
         self.go_on_promoting(&restored.checkpoint);
         self.parent = Some(restored.checkpoint);
         Ok(Some(restored.step))
     }
 
     /// Takes the staging memory of a trainer whose state is complete.
-    pub(crate) fn attach(&mut self, trainer: &mut Trainer<'_>) -> Outcome<()> {
+    pub(crate) fn attach(&mut self, trainer: &mut Trainer<'_>) {
         let saved = state_map::saved(&trainer.saved_layout());
         self.ranges = saved.ranges.into();
         let staging = trainer.take_staging().expect("attached once");
         let store = Arc::clone(&self.nearest().store);
         let rank = trainer.ranks().rank();
         self.saver = Some(Saver::new(store, rank, saved.boxes, staging, self.config.deadline));
-        self.start_promotion(trainer.ranks(), trainer.injector())
     }
 
     /// The tiers that this rank wants a checkpoint of this step, counted from 1, to get to.
@@ -312,7 +297,7 @@ impl Checkpointer {
         let stall_start = Instant::now();
         let step = trainer.completed_steps();
         if let Some(earlier) = self.saver().step_in_flight() {
-            self.skipped += 1;
+            self.saves.skipped += 1;
             let text = format!("skipped: the save of step {earlier} is still in progress");
             if trainer.ranks().rank() == 0 {
                 self.warn(Some(step), text); // the same on all ranks
@@ -372,6 +357,7 @@ impl Checkpointer {
             Ok(None) => return Ok(None),
             Ok(Some(report)) => report,
             Err(error @ checkpoint::Error::SaveFailed { .. }) => {
+                self.saves.failed += 1;
                 let (rank, reason) = (error.rank(), error.to_string());
                 return Ok(Some(Ended::NotSaved(NotSaved { step, rank, reason })));
             }
@@ -381,7 +367,7 @@ impl Checkpointer {
         self.committed_step = Some(step);
         self.promote(&report.checkpoint, self.due);
         self.parent = Some(report.checkpoint);
-        self.saves.push(CheckpointSaved {
+        self.saves.committed.push(CheckpointSaved {
             step,
             bytes: report.bytes_total,
             write_ns: report.write.as_nanos() as u64,
@@ -422,7 +408,7 @@ impl Checkpointer {
     }
 
     /// Starts the threads that copy checkpoints to farther tiers.
-    fn start_promotion(&mut self, ranks: Ranks<'_>, failpoints: &Injector) -> Outcome<()> {
+    fn start_promotion(&mut self, ranks: Ranks<'_>, failpoints: Injector) -> Outcome<()> {
         let unusable = self.tiers.unusable();
         let is_usable = |name: &str| !unusable.iter().any(|found| found.tier == name);
         let mut routes = Vec::new();
@@ -442,8 +428,8 @@ impl Checkpointer {
             return Ok(());
         }
         let share = Share { rank: ranks.rank(), world: ranks.world(), attempt: self.claim.attempt };
-        let failpoints = Arc::new(failpoints.clone());
-        let promoter = Promoter::start(routes, share, PromoterOptions::default(), failpoints)?;
+        let options = PromoterOptions::default();
+        let promoter = Promoter::start(routes, share, options, Arc::new(failpoints))?;
         self.promotion = Some(Promotion { promoter, targets });
         Ok(())
     }

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::error::Error;
 use super::error_file::ErrorFile;
 use super::json;
+use super::recovery::Recovery;
 use super::sections::{Reason, Status};
 use super::steps::{read_undamaged_steps, steps_path};
 use super::unix_time::unix_ms;
@@ -29,6 +30,9 @@ pub struct Attempt {
     /// Number of steps in the checkpoint it resumed from; 0 if it started at step 1, `null` if it
     /// ended before that was decided.
     pub resumed_after_step: Option<u64>,
+    /// How it got that checkpoint's state; `null` without one.
+    #[serde(default)]
+    pub recovery: Option<Recovery>,
     /// Step of the first committed checkpoint: the one it resumed from, or the first that it saved;
     /// `null` for none. Later attempts require a checkpoint unless this is `null`.
     pub committed_step: Option<u64>,
@@ -74,6 +78,7 @@ impl Attempt {
             reason: None,
             world,
             resumed_after_step: None,
+            recovery: None,
             committed_step: None,
             last_step: 0,
             started_unix_ms: unix_ms(),
@@ -88,8 +93,14 @@ impl Attempt {
     ///
     /// # Errors
     /// [`Error::Io`].
-    pub fn resumed(&mut self, dir: &Path, step: u64) -> Result<(), Error> {
+    pub fn resumed(
+        &mut self,
+        dir: &Path,
+        step: u64,
+        recovery: Option<Recovery>,
+    ) -> Result<(), Error> {
         self.resumed_after_step = Some(step);
+        self.recovery = recovery;
         self.last_step = step;
         self.committed_step = Some(step).filter(|&step| step > 0);
         self.write(dir)

@@ -2,10 +2,12 @@
 
 use super::Record;
 use super::sections::{
-    Anomaly, CheckpointSaved, Checkpoints, Clocks, Collectives, Fingerprint, FlopsPerToken,
-    Goodput, MfuMeasured, PhaseSummary, Rate, StepsSummary,
+    Anomaly, Checkpoints, Clocks, Collectives, Fingerprint, FlopsPerToken, Goodput, MfuMeasured,
+    PhaseSummary, PromotedTo, Rate, Saves, StepsSummary,
 };
 use super::steps::{StepSample, StepSeries};
+use checkpoint::promotion::RouteStatus;
+
 use crate::timing::phase::{ByPhase, Phase};
 use crate::timing::statistics::Distribution;
 
@@ -159,20 +161,43 @@ impl Collectives {
 }
 
 impl Checkpoints {
-    /// Size and time of the saved checkpoints; `None` without any.
-    pub fn of(saved: &[CheckpointSaved], skipped: usize) -> Option<Self> {
+    /// Size and time of the checkpoints saved on a tier, and of their copies on farther ones;
+    /// `None` without any.
+    pub fn of(saves: &Saves, tier: &str, routes: &[RouteStatus]) -> Option<Self> {
+        let Saves { committed: saved, failed, skipped } = saves;
         let last = saved.last()?;
         let bytes: u64 = saved.iter().map(|save| save.bytes).sum();
         let write_ns: u64 = saved.iter().map(|save| save.write_ns).sum();
         Some(Self {
+            tier: tier.to_owned(),
             count: saved.len(),
             last_step: last.step,
-            skipped,
+            skipped: *skipped,
+            failed: *failed,
             bytes: last.bytes,
             bytes_per_second: bytes as f64 / (write_ns.max(1) as f64 / 1e9),
             save_ms: Distribution::of(saved.iter().map(|save| save.save_ns as f64 / 1e6))?,
             stall_ms: Distribution::of(saved.iter().map(|save| save.stall_ns as f64 / 1e6))?,
+            promoted: routes.iter().map(PromotedTo::of).collect(),
         })
+    }
+}
+
+impl PromotedTo {
+    fn of(route: &RouteStatus) -> Self {
+        let bytes: u64 = route.promoted.iter().map(|promoted| promoted.bytes).sum();
+        let seconds = || route.promoted.iter().map(|promoted| promoted.duration.as_secs_f64());
+        let total: f64 = seconds().sum();
+        Self {
+            tier: route.tier.clone(),
+            count: route.promoted.len(),
+            last_step: route.durable_step,
+            bytes_per_second: (total > 0.0).then(|| bytes as f64 / total),
+            copy_ms: Distribution::of(seconds().map(|seconds| seconds * 1e3)),
+            failures: route.failures,
+            last_error: route.last_error.clone(),
+            dropped: route.dropped,
+        }
     }
 }
 

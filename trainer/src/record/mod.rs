@@ -12,6 +12,7 @@ mod measure;
 mod missing;
 pub(crate) mod peaks;
 mod rank_anomalies;
+mod recovery;
 mod sections;
 pub(crate) mod steps;
 mod transport_anomalies;
@@ -29,10 +30,11 @@ pub use error::Error;
 pub use error_file::ErrorFile;
 pub use measure::Reference;
 pub(crate) use rank_anomalies::rank_anomalies;
+pub use recovery::{Recovery, RecoverySource};
 pub use sections::{
     Anomaly, CheckpointSaved, Checkpoints, Clocks, Collectives, Fingerprint, FlopsPerToken,
-    Goodput, MfuMeasured, NumaRecord, PhaseSummary, RankRecord, Rate, Reason, Status, StepsSummary,
-    TargetRecord, WorkloadRecord,
+    Goodput, MfuMeasured, NumaRecord, PhaseSummary, PromotedTo, RankRecord, Rate, Reason, Saves,
+    Status, StepsSummary, TargetRecord, WorkloadRecord,
 };
 pub use steps::{
     StepLine, StepSample, StepSeries, read_steps, read_undamaged_steps, steps_path, truncate_after,

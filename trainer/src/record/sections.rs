@@ -226,9 +226,44 @@ pub struct CheckpointSaved {
     pub stall_ns: u64,
 }
 
+/// Checkpoints that were copied to a farther tier by the attempt that wrote the record.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PromotedTo {
+    /// Name of the tier.
+    pub tier: String,
+    /// How many were committed there.
+    pub count: usize,
+    /// Number of steps that the newest checkpoint on the tier holds.
+    pub last_step: Option<u64>,
+    /// Bytes per second while they were copied, over all ranks and all of them.
+    pub bytes_per_second: Option<f64>,
+    /// From when the copy of one began to its commit.
+    pub copy_ms: Option<Distribution>,
+    /// Tries of rank 0 that failed.
+    pub failures: u64,
+    /// Why the last one failed.
+    pub last_error: Option<String>,
+    /// How many did not get there because a newer one came first.
+    pub dropped: u64,
+}
+
+/// What an attempt has saved.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Saves {
+    /// Those that were committed.
+    pub committed: Vec<CheckpointSaved>,
+    /// How many failed.
+    pub failed: usize,
+    /// How many were due while another one was being written, and so were not started.
+    pub skipped: usize,
+}
+
 /// Checkpoints committed by the attempt that wrote the record.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Checkpoints {
+    /// The tier that ranks save on.
+    #[serde(default)]
+    pub tier: String,
     /// How many.
     pub count: usize,
     /// Number of steps that the last one holds.
@@ -238,12 +273,18 @@ pub struct Checkpoints {
     /// How many were due while another one was being written, and so were not started.
     #[serde(default)]
     pub skipped: usize,
+    /// How many were not saved because of an error.
+    #[serde(default)]
+    pub failed: usize,
     /// Bytes per second while the slowest rank wrote, over all of them.
     pub bytes_per_second: f64,
     /// From the trigger to the moment when training knew of the commit.
     pub save_ms: Distribution,
     /// Time for which training was stopped by one.
     pub stall_ms: Distribution,
+    /// Copies on farther tiers.
+    #[serde(default)]
+    pub promoted: Vec<PromotedTo>,
 }
 
 /// Share of the time since the first start that was spent in steps that were kept.

@@ -1,5 +1,9 @@
 //! The record as a whole: its keys, its figures, and what a failed write leaves.
 
+use std::time::Duration;
+
+use checkpoint::promotion::{Promoted, RouteStatus};
+
 use super::*;
 use crate::record::steps::file::tests::write_steps;
 use crate::record::steps::sample::tests::sample;
@@ -58,9 +62,27 @@ pub(crate) fn finished() -> Record {
         save_ns: 300_000_000,
         stall_ns: 20_000_000,
     });
-    record.checkpoints = Checkpoints::of(&saved, 0);
+    let saves = Saves { committed: saved.to_vec(), failed: 0, skipped: 1 };
+    record.checkpoints = Checkpoints::of(&saves, "nvme", &[route()]);
     record.note_missing();
     record
+}
+
+/// Both saves were copied to the shared tier, the second one at the second try.
+fn route() -> RouteStatus {
+    let promoted = [(6, 500), (12, 1500)].map(|(step, milliseconds)| Promoted {
+        step,
+        bytes: 500_000_000,
+        duration: Duration::from_millis(milliseconds),
+    });
+    RouteStatus {
+        tier: "shared".to_owned(),
+        durable_step: Some(12),
+        promoted: promoted.to_vec(),
+        failures: 1,
+        last_error: Some("the server is busy".to_owned()),
+        ..RouteStatus::default()
+    }
 }
 
 fn attempt(number: u32, status: Status, resumed_after_step: u64, last_step: u64) -> Attempt {
@@ -71,6 +93,14 @@ fn attempt(number: u32, status: Status, resumed_after_step: u64, last_step: u64)
         reason: None,
         world: 2,
         resumed_after_step: Some(resumed_after_step),
+        recovery: (resumed_after_step > 0).then(|| Recovery {
+            seconds: 0.25,
+            sources: vec![RecoverySource {
+                tier: "nvme".to_owned(),
+                bytes: 500_000_000,
+                from_peers_bytes: 250_000_000,
+            }],
+        }),
         committed_step: None,
         last_step,
         started_unix_ms: 10_000 * u64::from(number),
@@ -277,7 +307,7 @@ fn the_next_attempt_records_that_the_last_was_killed() {
     assert_eq!(Attempt::begin(dir, 1, 2).unwrap().len(), 1);
     write_steps(dir, 1, 1..=8);
     let mut attempts = Attempt::begin(dir, 2, 2).unwrap();
-    attempts[1].resumed(dir, 6).unwrap();
+    attempts[1].resumed(dir, 6, None).unwrap();
     assert_eq!(Attempt::read_all(dir).unwrap()[1].resumed_after_step, Some(6), "recorded at once");
     let killed = &attempts[0];
     assert_eq!((killed.status, killed.exit_code, killed.last_step), (Status::Failed, None, 8));

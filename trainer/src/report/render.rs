@@ -7,7 +7,7 @@ use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 use super::ReportData;
 use super::transports::transports;
 use crate::number_format;
-use crate::record::{Record, StepsSummary, TargetRecord};
+use crate::record::{PromotedTo, Record, StepsSummary, TargetRecord};
 use crate::timing::phase::Phase;
 
 const COLUMNS: u16 = 80;
@@ -70,6 +70,9 @@ impl ReportData {
             table.add_row(["target loss".to_owned(), target_loss(target)]);
         }
         table.add_row(["mfu_measured".to_owned(), mfu(record)]);
+        if let Some(recovery) = record.attempts.last().and_then(|last| last.recovery.as_ref()) {
+            table.add_row(["restored".to_owned(), recovery.to_string()]);
+        }
         if let Some(checkpoints) = checkpoints(record) {
             table.add_row(["checkpoints".to_owned(), checkpoints]);
         }
@@ -182,18 +185,36 @@ fn mfu(record: &Record) -> String {
 }
 
 fn checkpoints(record: &Record) -> Option<String> {
-    let checkpoints = record.checkpoints?;
-    let skipped = match checkpoints.skipped {
-        0 => String::new(),
-        skipped => format!(" and {skipped} skipped"),
-    };
-    Some(format!(
-        "{}{skipped} of {} at {}, training stopped for {} ms each",
+    let checkpoints = record.checkpoints.as_ref()?;
+    let mut lines = vec![format!(
+        "{}{}{} of {} at {}, training stopped for {} ms each",
         checkpoints.count,
+        and(checkpoints.failed as u64, "failed"),
+        and(checkpoints.skipped as u64, "skipped"),
         number_format::scaled(checkpoints.bytes as f64, "B"),
         number_format::scaled(checkpoints.bytes_per_second, "B/s"),
         number_format::milliseconds(checkpoints.stall_ms.median)
-    ))
+    )];
+    lines.extend(checkpoints.promoted.iter().map(promoted));
+    Some(lines.join("\n"))
+}
+
+fn promoted(tier: &PromotedTo) -> String {
+    let rate = tier
+        .bytes_per_second
+        .map_or(String::new(), |rate| format!(" at {}", number_format::scaled(rate, "B/s")));
+    let newest = tier.last_step.map_or("none".to_owned(), |step| format!("step {step}"));
+    let failures = match tier.failures {
+        0 => String::new(),
+        failures => format!("; {}", number_format::count(failures as usize, "failed try")),
+    };
+    let dropped = and(tier.dropped, "overtaken");
+    format!("{}{dropped} copied to {}{rate}, newest {newest}{failures}", tier.count, tier.tier)
+}
+
+/// What is worth naming only if there is some.
+fn and(count: u64, what: &str) -> String {
+    if count == 0 { String::new() } else { format!(" and {count} {what}") }
 }
 
 fn communication(record: &Record) -> Option<String> {

@@ -16,8 +16,8 @@ use crate::failure::{ExitCode, Failure, Outcome};
 use crate::ranks::Ranks;
 use crate::record::peaks;
 use crate::record::{
-    self, Anomaly, AttemptEnd, Checkpoints, Collectives, ErrorFile, FlopsPerToken, RankRecord,
-    Reason, Record, Reference, Status, StepSeries, TargetRecord, WorkloadRecord, rank_anomalies,
+    self, Anomaly, AttemptEnd, Collectives, ErrorFile, FlopsPerToken, RankRecord, Reason, Record,
+    Recovery, Reference, Status, StepSeries, TargetRecord, WorkloadRecord, rank_anomalies,
     transport_anomalies,
 };
 use crate::step::Trainer;
@@ -132,8 +132,14 @@ impl Recorder {
         Ok(())
     }
 
-    /// Records the step that the attempt resumes from, and the entropy floor of its data.
-    pub(super) fn resumed(&mut self, step: u64, entropy_floor: Option<f64>) -> Outcome<()> {
+    /// Records the step that the attempt resumes from, how it got its state, and the entropy floor
+    /// of its data.
+    pub(super) fn resumed(
+        &mut self,
+        step: u64,
+        recovery: Option<Recovery>,
+        entropy_floor: Option<f64>,
+    ) -> Outcome<()> {
         self.reference.entropy_floor = entropy_floor;
         let Some(record) = &mut self.record else { return Ok(()) };
         if step == 0 {
@@ -141,7 +147,7 @@ impl Recorder {
             record.run[INITIAL_WEIGHTS] = Value::Null;
         }
         if let Some(attempt) = record.attempts.last_mut() {
-            attempt.resumed(&self.dir, step)?;
+            attempt.resumed(&self.dir, step, recovery)?;
         }
         Ok(record.write(&self.dir)?)
     }
@@ -210,7 +216,7 @@ impl Recorder {
             record.ranks.clone_from(ranks);
         }
         record.target_loss = measured.target_loss;
-        record.checkpoints = Checkpoints::of(checkpointer.saves(), checkpointer.skipped());
+        record.checkpoints = checkpointer.figures();
         record.anomalies = [&self.start_anomalies[..], checkpointer.anomalies()].concat();
         let reported_before = record.anomalies.len();
         self.reference.matmul_flops_per_second = measured.matmul_flops_per_second;

@@ -184,7 +184,7 @@ impl<'run> Session<'run> {
         let injector = Injector::new(&self.options.injections, collective.rank());
         let made = Trainer::new(config, &self.source, &self.device, collective, injector)?;
         let trainer = trainer.insert(made);
-        checkpointer.attach(trainer)?;
+        checkpointer.attach(trainer);
         let resumed = checkpointer.resume(trainer)?;
         if let (None, Prepared::Attempt { committed: Some(committed), .. }) =
             (resumed, &self.prepared)
@@ -192,11 +192,12 @@ impl<'run> Session<'run> {
             return Err(self.folder.checkpoint_is_missing(committed, &checkpointer.places()));
         }
         let completed_steps = resumed.unwrap_or(0);
-        recorder.resumed(completed_steps, trainer.batches().entropy_floor_nats())?;
+        let entropy_floor = trainer.batches().entropy_floor_nats();
+        recorder.resumed(completed_steps, checkpointer.recovery().cloned(), entropy_floor)?;
         self.import(trainer, resumed, recorder)?;
         self.console().start(self.introduction(resumed));
         if let Some(sources) = checkpointer.restored_from() {
-            self.console().note(format!("rank 0 has restored {sources}"));
+            self.console().note(format!("restored {sources}"));
         }
         self.note_skipped_injections(completed_steps);
         let telemetry = self.telemetry(completed_steps)?;
