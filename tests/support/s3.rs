@@ -9,10 +9,10 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-use hyper::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
+use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use s3s::auth::SimpleAuth;
 use s3s::service::{S3Service, S3ServiceBuilder};
@@ -31,6 +31,7 @@ pub struct S3Server {
     address: SocketAddr,
     folder: TempDir,
     requests: Arc<Mutex<Vec<String>>>,
+    refused: Arc<Mutex<Option<String>>>,
     _runtime: Runtime,
 }
 
@@ -41,19 +42,38 @@ struct Handler {
     /// s3s-fs looks for the object and then writes it: two conditional requests at once would both
     /// succeed.
     conditional: Arc<tokio::sync::Mutex<()>>,
+    ignores_conditions_in: Option<PathBuf>,
+    refused: Arc<Mutex<Option<String>>>,
 }
 
 impl S3Server {
     pub fn start() -> Self {
+        Self::start_with(false)
+    }
+
+    /// One that creates what `If-None-Match` forbids.
+    pub fn start_without_conditions() -> Self {
+        Self::start_with(true)
+    }
+
+    /// From now on puts of objects with names that end so are answered with 503.
+    pub fn refuse_writes_to(&self, suffix: &str) {
+        *self.refused.lock().unwrap() = Some(suffix.to_owned());
+    }
+
+    fn start_with(ignores_conditions: bool) -> Self {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join(BUCKET)).unwrap();
         let mut builder = S3ServiceBuilder::new(FileSystem::new(folder.path()).unwrap());
         builder.set_auth(SimpleAuth::from_single(ACCESS_KEY, SECRET_KEY));
         let requests = Arc::default();
+        let refused = Arc::default();
         let handler = Handler {
             service: builder.build(),
             requests: Arc::clone(&requests),
             conditional: Arc::default(),
+            ignores_conditions_in: ignores_conditions.then(|| folder.path().to_owned()),
+            refused: Arc::clone(&refused),
         };
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
@@ -67,7 +87,7 @@ impl S3Server {
                 tokio::spawn(handler.clone().serve(stream));
             }
         });
-        Self { address, folder, requests, _runtime: runtime }
+        Self { address, folder, requests, refused, _runtime: runtime }
     }
 
     pub fn url(&self, key: &str) -> String {
@@ -99,8 +119,19 @@ impl Handler {
     async fn serve(self, stream: TcpStream) {
         let service = service_fn(async |request: Request<Incoming>| {
             let line = format!("{} {}", request.method(), request.uri().path());
+            let refused = self.refused.lock().unwrap().clone();
+            let is_refused = |suffix: String| line.starts_with("PUT") && line.ends_with(&suffix);
+            if refused.is_some_and(is_refused) {
+                let error = "<Error><Code>SlowDown</Code></Error>".to_owned();
+                return Ok(Response::builder().status(503).body(error.into()).unwrap());
+            }
             self.requests.lock().unwrap().push(line);
             let is_conditional = request.headers().contains_key("if-none-match");
+            if is_conditional && let Some(folder) = &self.ignores_conditions_in {
+                // The header is signed, so it stays; now it always holds.
+                let object = folder.join(request.uri().path().trim_start_matches('/'));
+                drop(std::fs::remove_file(object));
+            }
             let _alone = if is_conditional { Some(self.conditional.lock().await) } else { None };
             self.service.call(request.map(s3s::Body::from)).await
         });

@@ -2,7 +2,8 @@
 //!
 //! S3: `AWS_ENDPOINT_URL` (or `AWS_ENDPOINT_URL_S3`), `AWS_REGION`, `AWS_ACCESS_KEY_ID`,
 //! `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`; without keys the files of `AWS_PROFILE`; without
-//! those a role: web identity, container or instance. The other variables of `object_store` hold as
+//! those a role: web identity, container or instance (not with `AWS_EC2_METADATA_DISABLED=true`).
+//! The other variables of `object_store` hold as
 //! well, like `AWS_VIRTUAL_HOSTED_STYLE_REQUEST` and `AWS_UNSIGNED_PAYLOAD`. Google Cloud Storage:
 //! `GOOGLE_APPLICATION_CREDENTIALS`, or the machine's. Azure: `AZURE_STORAGE_ACCOUNT_NAME` with
 //! `AZURE_STORAGE_ACCOUNT_KEY` or what else identifies there.
@@ -27,7 +28,13 @@ const SCHEMES: [&str; 3] = ["s3", "gs", "az"];
 pub(super) struct Address {
     pub(super) prefix: Location,
     pub(super) client: Arc<dyn Client>,
+    /// What to tell a user whom the store refuses.
+    pub(super) hint: Option<&'static str>,
 }
+
+/// For S3, where nothing says who the user is.
+const NO_CREDENTIALS: &str = "neither AWS_ACCESS_KEY_ID nor AWS_PROFILE's files give credentials, \
+                              nor is a role of a container set";
 
 /// Whether a text is a URL of an object store, not a path.
 pub fn is_remote(text: &str) -> bool {
@@ -44,16 +51,16 @@ pub(super) fn connect(url: &str, options: &RemoteOptions) -> io::Result<Address>
     }
     let prefix = Location::parse(prefix).map_err(|error| invalid(error.to_string()))?;
     let client = match scheme {
-        "s3" => s3(bucket, options),
+        "s3" => return s3(bucket, prefix, options),
         "gs" => google(bucket, options),
         _ => azure(bucket, options),
     };
-    Ok(Address { prefix, client: client.map_err(to_io)? })
+    Ok(Address { prefix, client: client.map_err(to_io)?, hint: None })
 }
 
 type Connected = object_store::Result<Arc<dyn Client>>;
 
-fn s3(bucket: &str, options: &RemoteOptions) -> Connected {
+fn s3(bucket: &str, prefix: Location, options: &RemoteOptions) -> io::Result<Address> {
     let mut builder = AmazonS3Builder::from_env();
     for (key, value) in parsed(options) {
         builder = builder.with_config(key, value);
@@ -63,6 +70,14 @@ fn s3(bucket: &str, options: &RemoteOptions) -> Connected {
             builder = builder.with_config(key, value);
         }
     }
+    let is_set = |key, value| builder.get_config_value(&key).is_some_and(|found| found == value);
+    let is_identified = builder.get_config_value(&AmazonS3ConfigKey::AccessKeyId).is_some()
+        || is_set(AmazonS3ConfigKey::SkipSignature, "true")
+        || aws_profile::has_other_credentials();
+    let has_metadata = std::env::var("AWS_EC2_METADATA_DISABLED").as_deref() != Ok("true");
+    if !is_identified && !has_metadata {
+        return Err(io::Error::new(ErrorKind::PermissionDenied, NO_CREDENTIALS));
+    }
     let is_http = |key| builder.get_config_value(&key).is_some_and(|url| url.starts_with("http:"));
     let allow_http = is_http(AmazonS3ConfigKey::Endpoint) || is_http(AmazonS3ConfigKey::S3Endpoint);
     let client = builder
@@ -70,8 +85,10 @@ fn s3(bucket: &str, options: &RemoteOptions) -> Connected {
         .with_client_options(client_options(allow_http))
         .with_http_connector(ScaledTimeouts(options.clone()))
         .with_retry(options.retries())
-        .build()?;
-    Ok(Arc::new(client))
+        .build()
+        .map_err(to_io)?;
+    let hint = (!is_identified).then_some(NO_CREDENTIALS);
+    Ok(Address { prefix, client: Arc::new(client), hint })
 }
 
 fn google(bucket: &str, options: &RemoteOptions) -> Connected {

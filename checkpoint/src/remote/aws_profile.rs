@@ -22,7 +22,7 @@ pub(super) fn settings() -> Vec<(AmazonS3ConfigKey, String)> {
 }
 
 /// A key pair is taken as a whole from one place: half of it from here would be of another user.
-fn has_other_credentials() -> bool {
+pub(super) fn has_other_credentials() -> bool {
     let variables = [
         "AWS_ACCESS_KEY_ID",
         "AWS_WEB_IDENTITY_TOKEN_FILE",

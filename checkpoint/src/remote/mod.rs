@@ -50,6 +50,8 @@ pub struct Remote {
     prefix: Location,
     client: Arc<dyn Client>,
     options: RemoteOptions,
+    /// What to tell a user whom the store refuses.
+    hint: Option<&'static str>,
 }
 
 /// What an object store says about an object.
@@ -87,9 +89,9 @@ impl Remote {
     pub fn open_with(url: &str, options: RemoteOptions) -> Result<Self, IoError> {
         let url = url.trim_end_matches('/');
         let opened = address::connect(url, &options);
-        let address::Address { prefix, client } =
+        let address::Address { prefix, client, hint } =
             opened.map_err(IoError::at(Path::new(url), "use the object store"))?;
-        Ok(Self { url: url.to_owned(), prefix, client, options })
+        Ok(Self { url: url.to_owned(), prefix, client, options, hint })
     }
 
     /// The URL of a key, for messages; the empty key is the prefix itself.
@@ -255,8 +257,18 @@ impl Remote {
     ) -> Result<T, IoError> {
         let location = self.location(key)?;
         self.run_raw(body_bytes, async || call(&location).await)
-            .and_then(|result| result.map_err(to_io))
+            .and_then(|result| result.map_err(|error| self.explain(to_io(error))))
             .map_err(IoError::at(&self.url(key), operation))
+    }
+
+    /// A missing object explains itself; anything else may be for want of credentials.
+    fn explain(&self, error: io::Error) -> io::Error {
+        match self.hint {
+            Some(hint) if error.kind() != io::ErrorKind::NotFound => {
+                io::Error::new(error.kind(), format!("{error}; {hint}"))
+            }
+            _ => error,
+        }
     }
 
     fn run_raw<T>(

@@ -1,11 +1,18 @@
 //! Reading a shard chunk by chunk, each checked by its digest.
 
+use std::panic::resume_unwind;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
 
 use crate::error::{Error, Result};
 use crate::format::digest::Crc64;
 use crate::format::index::ShardEntry;
 use crate::tier::{Reader, Tier};
+
+/// How many chunks of a shard are read at the same time: one thread does not fill a fast disk.
+const READERS: usize = 3;
 
 /// An open shard, whose size and header are right.
 pub(crate) struct ShardReader<'a> {
@@ -40,6 +47,38 @@ impl<'a> ShardReader<'a> {
         self.read(self.shard.header_bytes + start, buffer, expected)
     }
 
+    /// Reads these chunks, each checked, and passes them to `take`, in any order: while one is
+    /// taken others are read and checked. After an error few more are read.
+    pub(crate) fn read_chunks(
+        &self,
+        chunks: impl Iterator<Item = u64> + Send,
+        take: impl FnMut(u64, &[u8]) + Send,
+    ) -> Result<()> {
+        let chunks = Mutex::new(chunks.fuse());
+        let failed = AtomicBool::new(false);
+        let take = Mutex::new(take);
+        let read = || {
+            let mut buffer = Vec::new();
+            while !failed.load(Relaxed) {
+                let Some(chunk) = lock(&chunks).next() else { break };
+                self.read_chunk(chunk, &mut buffer).inspect_err(|_| failed.store(true, Relaxed))?;
+                lock(&take)(chunk, &buffer);
+            }
+            Ok(())
+        };
+        thread::scope(|scope| {
+            let others: Vec<_> = (1..READERS)
+                .map(|_| {
+                    thread::Builder::new().name("restore".to_owned()).spawn_scoped(scope, read)
+                })
+                .collect();
+            let own = read();
+            // A thread that cannot be started leaves its chunks to the others.
+            let joined = others.into_iter().flatten().map(|other| other.join());
+            joined.fold(own, |result, other| result.and(other.unwrap_or_else(|p| resume_unwind(p))))
+        })
+    }
+
     fn read(&self, offset: u64, buffer: &mut [u8], expected: Crc64) -> Result<()> {
         self.file.read_exact_at(buffer, offset)?;
         let found = Crc64::of(buffer);
@@ -49,4 +88,8 @@ impl<'a> ShardReader<'a> {
         }
         Ok(())
     }
+}
+
+fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -224,13 +224,11 @@ impl Trial<'_> {
         let entry = &checkpoint.indexes[shard.rank].files[shard.file];
         let store = self.views[source.tier].store;
         let reader = checkpoint.reader(store, shard.rank, entry, self.timeout(source))?;
-        let mut buffer = Vec::new();
-        for (chunk, copies) in chunks {
-            reader.read_chunk(*chunk, &mut buffer)?;
-            *bytes += buffer.len() as u64;
-            copies.iter().for_each(|copy| copy.fill(&buffer, chunk * entry.chunk_bytes, parts));
-        }
-        Ok(())
+        reader.read_chunks(chunks.keys().copied(), |chunk, data| {
+            *bytes += data.len() as u64;
+            let start = chunk * entry.chunk_bytes;
+            chunks[&chunk].iter().for_each(|copy| copy.fill(data, start, parts));
+        })
     }
 
     /// How long to wait for files: only what other machines wrote may become visible late.

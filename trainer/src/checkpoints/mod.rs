@@ -7,7 +7,7 @@ pub(crate) mod tiers;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use checkpoint::promotion::{Promoter, PromoterOptions, Route, Share};
+use checkpoint::promotion::{Promoter, PromoterOptions, Route, RouteStatus, Share};
 use checkpoint::tier::Scope;
 use checkpoint::{Claim, Member, Save, SaveReport, Saver, SharedFailpoints, Tiers, Veto};
 use serde_json::json;
@@ -447,14 +447,19 @@ impl Checkpointer {
     pub(crate) fn finish_promotion(&mut self) {
         let Some(promotion) = &self.promotion else { return };
         let is_finished = promotion.promoter.finish(Instant::now() + self.config.deadline);
-        let failed = promotion.promoter.status().into_iter().filter(|status| status.is_failing);
-        let failed: Vec<_> = failed.map(|status| (status.tier, status.last_error)).collect();
-        for (tier, error) in failed {
-            let error = error.unwrap_or_default();
-            self.warn(self.committed_step, format!("tier {tier} has no newer checkpoint: {error}"));
-        }
-        if !is_finished {
-            self.warn(self.committed_step, "checkpoints are still being copied".to_owned());
+        for RouteStatus { tier, in_progress, is_failing, last_error, .. } in
+            promotion.promoter.status()
+        {
+            if is_failing {
+                let error = last_error.unwrap_or_default();
+                let text = format!("tier {tier} has no newer checkpoint: {error}");
+                self.warn(self.committed_step, text);
+            } else if !is_finished && let Some(name) = in_progress {
+                self.warn(
+                    self.committed_step,
+                    format!("tier {tier}: {name} is still being copied"),
+                );
+            }
         }
     }
 

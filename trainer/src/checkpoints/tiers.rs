@@ -1,11 +1,13 @@
 //! The tiers of a run, as configured: which there are, how often a checkpoint gets to each, and how
 //! many stay there.
 
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
-use checkpoint::remote::Remote;
+use checkpoint::durable::IoError;
+use checkpoint::remote::{Remote, RemoteOptions, is_remote};
 use checkpoint::tier::{Filesystem, LocalTier, Medium, ObjectTier, Scope, Tier};
 use checkpoint::{Identity, Member, Store};
 use serde::{Deserialize, Serialize};
@@ -82,7 +84,8 @@ pub(crate) fn planned(config: &CheckpointConfig, folder: &Path, run: &str) -> Ve
         every: config.shared.every.unwrap_or(config.every),
         keep: config.shared.keep.unwrap_or(config.keep),
     });
-    nvme.into_iter().chain([shared]).chain(object).collect()
+    let shared = config.has_shared_tier().then_some(shared);
+    nvme.into_iter().chain(shared).chain(object).collect()
 }
 
 /// A tier that cannot be used, on some rank.
@@ -102,7 +105,8 @@ pub(crate) struct Opened {
     pub(crate) not_opened: Vec<NotOpened>,
 }
 
-/// Opens tiers on all ranks alike; one that a rank cannot open is used by none. Collective.
+/// Opens tiers on all ranks alike; one that a rank cannot open is used by none. An object store is
+/// asked for `deadline`, or its own patience if that is shorter. Collective.
 ///
 /// # Errors
 /// The error of a tier that belongs to something else, on the rank that found it, and that of the
@@ -110,11 +114,12 @@ pub(crate) struct Opened {
 pub(crate) fn open(
     planned: Vec<Planned>,
     identity: &Identity,
+    deadline: Duration,
     ranks: Ranks<'_>,
 ) -> Outcome<Opened> {
     let mut opened = Opened::default();
     for tier in planned {
-        let own = open_one(&tier, identity);
+        let own = open_one(&tier, identity, deadline, ranks.rank());
         let reason = own.as_ref().err().map(ToString::to_string);
         let reason = serde_json::to_vec(&reason).map_err(internal)?;
         let mut is_usable = true;
@@ -143,14 +148,37 @@ pub(crate) fn open(
     Ok(opened)
 }
 
-fn open_one(tier: &Planned, identity: &Identity) -> Result<Store, checkpoint::Error> {
+fn open_one(
+    tier: &Planned,
+    identity: &Identity,
+    deadline: Duration,
+    rank: usize,
+) -> Result<Store, checkpoint::Error> {
     let Planned { scope, address, .. } = tier;
-    let tier: Arc<dyn Tier> = if address.contains("://") {
-        Arc::new(ObjectTier::new(Remote::open(address)?))
+    let tier: Arc<dyn Tier> = if is_remote(address) {
+        let own = RemoteOptions::default();
+        let options = RemoteOptions { patience: own.patience.min(deadline), ..own };
+        let remote = Remote::open_with(address, options)?;
+        if rank == 0 {
+            check_exclusive_put(&remote)?;
+        }
+        Arc::new(ObjectTier::new(remote))
     } else {
         Arc::new(LocalTier::new(address))
     };
     Ok(Store::open(tier, identity)?.with_scope(*scope))
+}
+
+/// The commit of a checkpoint relies on it.
+fn check_exclusive_put(remote: &Remote) -> Result<(), IoError> {
+    let nonce = UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
+    let key = format!("PROBE-{nonce:x}-{}", std::process::id());
+    if remote.honours_exclusive_put(&key)? {
+        return Ok(());
+    }
+    let reason = "it ignores If-None-Match, so two runs could commit the same checkpoint";
+    let error = io::Error::new(io::ErrorKind::Unsupported, reason);
+    Err(IoError::at(&remote.url(""), "use the object store")(error))
 }
 
 fn internal(error: impl Into<anyhow::Error>) -> Failure {
@@ -160,7 +188,7 @@ fn internal(error: impl Into<anyhow::Error>) -> Failure {
 /// What is odd about the place of a tier.
 pub(crate) fn doubts(tier: &Planned) -> Option<String> {
     let Planned { name, scope, address, .. } = tier;
-    if address.contains("://") {
+    if is_remote(address) {
         return None;
     }
     let Filesystem { name: kind, medium } = Filesystem::of(Path::new(address)).ok()?;
@@ -237,6 +265,8 @@ mod tests {
         assert_eq!(planned_with(&config), [nvme.clone(), own, object.clone()]);
         config.shared.path = Some("/lustre".to_owned());
         assert_eq!(planned_with(&config)[1].1, "/lustre/run-1");
+        config.shared.path = Some("none".to_owned());
+        assert_eq!(planned_with(&config), [nvme, object]);
     }
 
     #[test]

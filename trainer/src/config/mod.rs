@@ -180,7 +180,7 @@ pub struct CheckpointConfig {
     pub staging_bytes: Option<u64>,
     /// A folder of each node's own, where checkpoints are saved first.
     pub nvme: TierConfig,
-    /// A folder that all ranks see: the run's folder by default.
+    /// A folder that all ranks see: the run's folder by default; the path `none` leaves it out.
     pub shared: TierConfig,
     /// An object store.
     pub object: TierConfig,
@@ -188,6 +188,13 @@ pub struct CheckpointConfig {
     /// start of the run's folder; the run ends with an error after it.
     #[serde(with = "duration")]
     pub deadline: Duration,
+}
+
+impl CheckpointConfig {
+    /// Whether there is a shared tier.
+    pub(crate) fn has_shared_tier(&self) -> bool {
+        self.shared.path.as_deref() != Some("none")
+    }
 }
 
 /// A tier of checkpoints: `[checkpoint.nvme]`, `[checkpoint.shared]` or `[checkpoint.object]`.
@@ -394,6 +401,11 @@ impl Settings {
         }
         if self.collectives.bucket_bytes == 0 {
             return Err(invalid("collectives.bucket_bytes", 0, "at least 1"));
+        }
+        let CheckpointConfig { nvme, object, .. } = &self.checkpoint;
+        if !self.checkpoint.has_shared_tier() && nvme.path.is_none() && object.path.is_none() {
+            let expected = "another path, checkpoint.nvme.path or checkpoint.object.path";
+            return Err(invalid("checkpoint.shared.path", "none", expected));
         }
         if self.checkpoint.keep == 0 {
             return Err(invalid("checkpoint.keep", 0, "at least 1"));

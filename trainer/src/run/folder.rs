@@ -169,7 +169,7 @@ impl Folder {
         // With other tiers, resuming finds out.
         let folder = self.checkpoints();
         let tiers = tiers::planned(&options.config.settings.checkpoint, &folder, &identity.run);
-        if tiers.len() == 1
+        if tiers.iter().all(|tier| Path::new(&tier.address) == folder)
             && let Some(committed) = &committed
             && !checkpoint::holds_any(&LocalTier::new(&folder))?
         {

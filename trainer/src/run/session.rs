@@ -135,7 +135,7 @@ impl<'run> Session<'run> {
         let settings = config.settings.checkpoint.clone();
         let planned = tiers::planned(&settings, &self.folder.checkpoints(), run);
         let storage = ranks_with_storage_timeout(self.options, self.world);
-        let opened = tiers::open(planned, &identity, storage)?;
+        let opened = tiers::open(planned, &identity, settings.deadline, storage)?;
         let mut checkpointer = Checkpointer::claim(opened, settings, *number, ranks)?;
         let mut recorder = Recorder::begin(
             &self.folder,

@@ -1,0 +1,94 @@
+//! Checkpoints on an object store, end to end: an S3 server in this process, ranks in others.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+#![cfg(feature = "mpi")]
+
+#[path = "support/s3.rs"]
+mod s3;
+mod support;
+
+use std::fs;
+
+use s3::S3Server;
+use serde_json::json;
+use support::{Finished, Folder, RunResult, finish, mpirun};
+
+/// Trains on two ranks with these tiers, saved every four steps.
+fn train(server: &S3Server, folder: &Folder, steps: &str, tiers: &[String]) -> Finished {
+    let out = folder.text();
+    let mut command = mpirun(2, &["train", "--out", &out, "--steps", steps, "--threads", "1"]);
+    command.envs(server.environment()).args(["--checkpoint-every", "4steps"]);
+    for tier in tiers {
+        command.args(["--set", &format!("checkpoint.{tier}")]);
+    }
+    command.args(["--set", "checkpoint.deadline=5s", "--set", NO_PROBE]);
+    finish(command)
+}
+
+const NO_PROBE: &str = "telemetry.matmul_probe=0s";
+
+fn object(server: &S3Server) -> String {
+    format!("object.path={}", server.url("runs"))
+}
+
+fn no_shared() -> String {
+    "shared.path=none".to_owned()
+}
+
+fn uninterrupted() -> RunResult {
+    let folder = Folder::new();
+    folder.train_on(2, &["--steps", "12", "--threads", "1", "--set", NO_PROBE]).expect(0);
+    folder.result()
+}
+
+#[test]
+fn a_node_that_is_lost_comes_back_from_the_object_store() {
+    let server = S3Server::start();
+    let folder = Folder::new();
+    let nvme = folder.sibling("nvme");
+    let tiers = [format!("nvme.path={}", nvme.display()), no_shared(), object(&server)];
+    train(&server, &folder, "8", &tiers).expect(0);
+    fs::remove_dir_all(nvme).unwrap();
+    train(&server, &folder, "12", &tiers).expect(0);
+    let resumed = &folder.record()["attempts"][1];
+    assert_eq!(resumed["resumed_after_step"], 8);
+    let sources = &resumed["recovery"]["sources"];
+    assert_eq!((&sources[1]["tier"], &sources[0]["bytes"]), (&json!("object"), &json!(0)));
+    assert_eq!(folder.result(), uninterrupted());
+}
+
+#[test]
+fn an_object_store_may_be_the_only_tier() {
+    let server = S3Server::start();
+    let folder = Folder::new();
+    let tiers = [no_shared(), object(&server)];
+    train(&server, &folder, "8", &tiers).expect(0);
+    train(&server, &folder, "12", &tiers).expect(0);
+    assert_eq!(folder.record()["attempts"][1]["resumed_after_step"], 8);
+    assert_eq!(folder.record()["checkpoints"]["tier"], "object");
+    assert_eq!(folder.result(), uninterrupted());
+    assert!(!folder.path().join("checkpoints").exists());
+}
+
+#[test]
+fn a_server_that_ignores_conditions_is_not_used() {
+    let server = S3Server::start_without_conditions();
+    let folder = Folder::new();
+    let warned = train(&server, &folder, "4", &[object(&server)]).expect(0);
+    warned.expect_stderr(&["tier object is not used: ", "ignores If-None-Match"]);
+    let folder = Folder::new();
+    let refused = train(&server, &folder, "4", &[no_shared(), object(&server)]).expect(6);
+    refused.expect_stderr(&["no tier of checkpoints can be used: object", "If-None-Match"]);
+}
+
+#[test]
+fn a_server_that_refuses_a_commit_fails_no_run() {
+    let server = S3Server::start();
+    let folder = Folder::new();
+    server.refuse_writes_to("MANIFEST.json");
+    let warned = train(&server, &folder, "12", &[object(&server)]).expect(0);
+    warned.expect_stderr(&["tier object: s0000000", " is still being copied"]);
+    let promoted = &folder.record()["checkpoints"]["promoted"][0];
+    assert_eq!((&promoted["count"], &promoted["last_step"]), (&json!(0), &json!(null)));
+    assert_eq!(folder.result(), uninterrupted());
+}
