@@ -1,6 +1,9 @@
 //! Fault injection for tests and drills: `--inject kill@step=30,rank=1,failpoint=mid-shard`.
 
 use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use checkpoint::{Failpoint, Failpoints};
@@ -28,7 +31,8 @@ pub struct Injection {
     fault: Fault,
     pub(crate) step: u64,
     pub(crate) rank: usize,
-    /// Inside a save; without one, at the beginning of the step.
+    /// Inside the save of the step, or inside a promotion from the step on; without one, at the
+    /// beginning of the step.
     failpoint: Option<Failpoint>,
 }
 
@@ -96,18 +100,21 @@ pub(crate) fn skipped(
 pub struct Injector {
     injections: Vec<Injection>,
     step: u64,
+    /// The step that training is in, also for a copy that was made before.
+    newest_step: Arc<AtomicU64>,
 }
 
 impl Injector {
     /// An injector of those faults that are for this rank.
     pub fn new(injections: &[Injection], rank: usize) -> Self {
         let own = injections.iter().filter(|injection| injection.rank == rank).cloned().collect();
-        Self { injections: own, step: 0 }
+        Self { injections: own, ..Self::default() }
     }
 
     /// Begins a step, counted from 1.
     pub fn begin(&mut self, step: u64) {
         self.step = step;
+        self.newest_step.store(step, Relaxed);
         for injection in &self.injections {
             if injection.step == step && injection.failpoint.is_none() {
                 injection.fault.inject();
@@ -143,8 +150,13 @@ fn kill_self() {
 
 impl Failpoints for Injector {
     fn hit(&self, failpoint: Failpoint) {
+        let is_of_promotion = Failpoint::PROMOTION.contains(&failpoint);
+        let is_due = |step| match is_of_promotion {
+            true => step <= self.newest_step.load(Relaxed), // whenever it gets there
+            false => step == self.step,
+        };
         for injection in &self.injections {
-            if injection.step == self.step && injection.failpoint == Some(failpoint) {
+            if injection.failpoint == Some(failpoint) && is_due(injection.step) {
                 injection.fault.inject();
             }
         }
