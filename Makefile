@@ -22,6 +22,7 @@ TEST_MPICH_SECONDS := 300
 TEST_OPENMPI5_SECONDS := 140
 MUTANTS_SECONDS := 3000
 SOAK_CUDA_EMULATED_SECONDS := 1800
+SOAK_CHECKPOINTS_SECONDS := 900
 LINT_SECONDS := 900
 ifneq ($(PROFILE),testing) # takes three times as long to compile
 TEST_BUILD_SECONDS := 2100
@@ -61,7 +62,7 @@ END_TO_END_TESTS := $(addprefix --test ,$(filter-out mpi% contract% cuda%,$(TEST
 SETUPS := setup-build setup-test setup-lint
 TEST_GROUPS := test-unit test-mpi test-end-to-end test-doc test-cuda-kernels test-cudnn-plans \
 	test-cuda-emulated test-without-mpi test-mpich test-openmpi5
-SOAK_GROUPS := mutants soak-cuda-kernels soak-cuda-emulated
+SOAK_GROUPS := mutants soak-cuda-kernels soak-cuda-emulated soak-checkpoints
 
 .PHONY: help build demo test test-build $(TEST_GROUPS) soak $(SOAK_GROUPS) lint format clippy docs \
 	deny shellcheck style bench clean $(SETUPS)
@@ -157,6 +158,10 @@ soak-cuda-emulated: test-build ## train on the emulated CUDA device with longer 
 	@scripts/emulated-cuda.sh > /dev/null
 	@for seed in 1 2; do EMULATED_CUDA_SEED=$$seed $(BUDGET) $@-seed-$$seed \
 		$(SOAK_CUDA_EMULATED_SECONDS) $(CARGO_TEST) $(CUDA_TESTS) || exit; done
+
+soak-checkpoints: export YARDSTICK_SOAK_FAULTS := 200
+soak-checkpoints: test-build ## kill runs and lose their tiers 200 times: the same bits at the end
+	@$(BUDGET) $@ $(SOAK_CHECKPOINTS_SECONDS) $(CARGO_TEST) --test checkpoint_soak -- --nocapture
 
 # `models` and `checkpoint` have no feature `mpi`, so nothing in them changes without it.
 test-without-mpi: ## run the tests of a build without MPI
