@@ -170,9 +170,11 @@ impl Participant<'_> {
         }
     }
 
-    /// Frees the space of this save.
+    /// Frees the space of this save. What stays is removed before the next one, also if this rank
+    /// failed before it wrote anything.
     pub(super) fn discard(&self) -> Result<()> {
-        self.store.discard(&self.name())
+        let name = self.name();
+        self.store.discard(&name).inspect_err(|_| self.store.begun().push(name.clone()))
     }
 
     pub(super) fn checkpoint(&self) -> String {
