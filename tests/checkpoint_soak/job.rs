@@ -221,8 +221,8 @@ impl Job {
         assert!(self.check_resumed(expected.as_ref()), "{}", self.log());
     }
 
-    /// Whether the last attempt has resumed, from what it should. It may have found more than is known
-    /// to be whole, as when of a damaged copy other files are fine.
+    /// Whether the last attempt has resumed, from what it should. It may have found more than is
+    /// known to be whole, as when of a damaged copy other files are fine.
     fn check_resumed(&self, expected: Option<&Committed>) -> bool {
         let Some(resumed) = self.resumed().last().copied().flatten() else { return false };
         let expected = expected.map_or(0, |checkpoint| checkpoint.step);
