@@ -10,6 +10,7 @@ TEST_BUILD_SECONDS := 700
 TEST_UNIT_SECONDS := 150
 TEST_MPI_SECONDS := 150
 TEST_END_TO_END_SECONDS := 850
+TEST_FAULTY_FILESYSTEM_SECONDS := 90
 TEST_DOC_SECONDS := 60
 TEST_CUDA_KERNELS_SECONDS := 240
 TEST_CUDNN_PLANS_SECONDS := 200
@@ -22,6 +23,7 @@ TEST_MPICH_SECONDS := 300
 TEST_OPENMPI5_SECONDS := 140
 MUTANTS_SECONDS := 3000
 SOAK_CUDA_EMULATED_SECONDS := 1800
+SOAK_CHECKPOINTS_SECONDS := 900
 LINT_SECONDS := 900
 ifneq ($(PROFILE),testing) # takes three times as long to compile
 TEST_BUILD_SECONDS := 2100
@@ -57,11 +59,12 @@ TEST_TARGETS := $(sort $(basename $(notdir $(wildcard */tests/*.rs))) \
 	$(shell sed -n '/^\[\[test\]\]/{n;s/^name = "\(.*\)"/\1/p}' */Cargo.toml))
 MPI_TESTS := $(addprefix --test ,$(filter mpi% contract%,$(TEST_TARGETS)))
 CUDA_TESTS := $(addprefix --test ,$(filter-out cuda_kernels,$(filter cuda%,$(TEST_TARGETS))))
-END_TO_END_TESTS := $(addprefix --test ,$(filter-out mpi% contract% cuda%,$(TEST_TARGETS)))
+END_TO_END_TESTS := $(addprefix --test ,$(filter-out mpi% contract% cuda% faulty_filesystem,\
+	$(TEST_TARGETS)))
 SETUPS := setup-build setup-test setup-lint
-TEST_GROUPS := test-unit test-mpi test-end-to-end test-doc test-cuda-kernels test-cudnn-plans \
-	test-cuda-emulated test-without-mpi test-mpich test-openmpi5
-SOAK_GROUPS := mutants soak-cuda-kernels soak-cuda-emulated
+TEST_GROUPS := test-unit test-mpi test-end-to-end test-faulty-filesystem test-doc \
+	test-cuda-kernels test-cudnn-plans test-cuda-emulated test-without-mpi test-mpich test-openmpi5
+SOAK_GROUPS := mutants soak-cuda-kernels soak-cuda-emulated soak-checkpoints
 
 .PHONY: help build demo test test-build $(TEST_GROUPS) soak $(SOAK_GROUPS) lint format clippy docs \
 	deny shellcheck style bench clean $(SETUPS)
@@ -96,6 +99,13 @@ test-mpi: test-build ## run the tests of the backends under mpirun
 
 test-end-to-end: test-build ## run the tests that start yardstick, and tidy
 	@$(BUDGET) $@ $(TEST_END_TO_END_SECONDS) $(CARGO_TEST) $(END_TO_END_TESTS)
+
+# Mounts a file system: where that is impossible most of its tests are skipped, as tests/skips.toml
+# says.
+CAN_MOUNT := $(shell [ -w /dev/fuse ] && [ "$$(id -u)" = 0 ] && echo yes)
+test-faulty-filesystem: test-build ## save on a file system that fails, hangs and forgets
+	@$(BUDGET) $@ $(TEST_FAULTY_FILESYSTEM_SECONDS) $(CARGO_TEST) --test faulty_filesystem \
+		$(if $(CAN_MOUNT),-- --include-ignored)
 
 test-doc: test-build ## run the examples in the documentation
 	@$(BUDGET) $@ $(TEST_DOC_SECONDS) $(CARGO_TEST) --doc
@@ -157,6 +167,10 @@ soak-cuda-emulated: test-build ## train on the emulated CUDA device with longer 
 	@scripts/emulated-cuda.sh > /dev/null
 	@for seed in 1 2; do EMULATED_CUDA_SEED=$$seed $(BUDGET) $@-seed-$$seed \
 		$(SOAK_CUDA_EMULATED_SECONDS) $(CARGO_TEST) $(CUDA_TESTS) || exit; done
+
+soak-checkpoints: export YARDSTICK_SOAK_FAULTS := 200
+soak-checkpoints: test-build ## kill runs and lose their tiers 200 times: the same bits at the end
+	@$(BUDGET) $@ $(SOAK_CHECKPOINTS_SECONDS) $(CARGO_TEST) --test checkpoint_soak -- --nocapture
 
 # `models` and `checkpoint` have no feature `mpi`, so nothing in them changes without it.
 test-without-mpi: ## run the tests of a build without MPI

@@ -115,10 +115,12 @@ pub enum Error {
         failures: Vec<RankFailure>,
     },
     /// Storage did not answer in time. The save is aborted; its thread still waits.
-    #[error("{what} has not ended after {timeout:?}: is storage hung?")]
+    #[error("{what} has not ended after {timeout:?}{}: is storage hung?", at(.path.as_ref()))]
     Late {
         /// What has not ended.
         what: &'static str,
+        /// The file or folder that it was at, if that is known.
+        path: Option<PathBuf>,
         /// How long it was waited for.
         timeout: Duration,
     },
@@ -175,6 +177,10 @@ pub enum Error {
         /// All names.
         expected: String,
     },
+}
+
+fn at(path: Option<&PathBuf>) -> String {
+    path.map_or_else(String::new, |path| format!(" at {}", path.display()))
 }
 
 impl Error {

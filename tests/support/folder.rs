@@ -17,6 +17,11 @@ impl Folder {
         Self { temporary: tempfile::tempdir().unwrap() }
     }
 
+    /// In a temporary folder in this one.
+    pub fn inside(folder: &Path) -> Self {
+        Self { temporary: tempfile::tempdir_in(folder).unwrap() }
+    }
+
     pub fn path(&self) -> PathBuf {
         self.sibling("run")
     }

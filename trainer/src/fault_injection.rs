@@ -28,7 +28,8 @@ pub struct Injection {
     fault: Fault,
     pub(crate) step: u64,
     pub(crate) rank: usize,
-    /// Inside a save or a promotion of the step; without one, at the beginning of the step.
+    /// Inside the save of the step, or inside the promotion of that checkpoint or, if it is
+    /// overtaken, of a later one; without one, at the beginning of the step.
     failpoint: Option<Failpoint>,
 }
 
@@ -102,7 +103,7 @@ impl Injector {
     /// An injector of those faults that are for this rank.
     pub fn new(injections: &[Injection], rank: usize) -> Self {
         let own = injections.iter().filter(|injection| injection.rank == rank).cloned().collect();
-        Self { injections: own, step: 0 }
+        Self { injections: own, ..Self::default() }
     }
 
     /// Without the faults up to a step: after a resume they are not injected again.
@@ -128,6 +129,14 @@ impl Injector {
         };
         if self.injections.iter().any(is_due) { f64::NAN } else { loss }
     }
+
+    fn inject(&self, failpoint: Failpoint, is_due: impl Fn(u64) -> bool) {
+        for injection in &self.injections {
+            if injection.failpoint == Some(failpoint) && is_due(injection.step) {
+                injection.fault.inject();
+            }
+        }
+    }
 }
 
 impl Fault {
@@ -149,15 +158,11 @@ fn kill_self() {
 
 impl Failpoints for Injector {
     fn hit(&self, failpoint: Failpoint) {
-        self.hit_in_promotion(failpoint, self.step);
+        self.inject(failpoint, |step| step == self.step);
     }
 
-    fn hit_in_promotion(&self, failpoint: Failpoint, step: u64) {
-        for injection in &self.injections {
-            if injection.step == step && injection.failpoint == Some(failpoint) {
-                injection.fault.inject();
-            }
-        }
+    fn hit_in_promotion(&self, failpoint: Failpoint, promoted: u64) {
+        self.inject(failpoint, |step| step <= promoted);
     }
 }
 

@@ -40,7 +40,7 @@ impl Store {
         self.begun().extend(begun);
     }
 
-    /// Checkpoints that this process began to save and that may be left uncommitted.
+    /// Checkpoints that this process began to save or to remove, and that may be left uncommitted.
     pub(crate) fn begun(&self) -> MutexGuard<'_, Vec<CheckpointName>> {
         self.begun.lock().unwrap_or_else(PoisonError::into_inner)
     }

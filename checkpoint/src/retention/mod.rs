@@ -95,7 +95,9 @@ impl Store {
             renamed => renamed?,
         }
         failpoints.hit(Failpoint::MidRetention);
-        Ok(self.tier().delete_folder(&name.to_string(), TOMBSTONE)?)
+        let removed = self.tier().delete_folder(&name.to_string(), TOMBSTONE);
+        // An empty folder may stay, which nothing tells from that of a save.
+        Ok(removed.inspect_err(|_| self.begun().push(name.clone()))?)
     }
 
     /// Whether all files exist that the manifest names; on a tier of node scope those of the ranks

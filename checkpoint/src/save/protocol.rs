@@ -72,6 +72,7 @@ impl Participant<'_> {
     ) -> Result<Written> {
         let started = Instant::now();
         let name = self.name();
+        self.store.set_at(Some(""));
         let mut fenced_by = None;
         if self.commits() {
             fenced_by = self.store.newer_attempt(name.attempt)?;
@@ -112,6 +113,7 @@ impl Participant<'_> {
     pub(super) fn publish(&self, votes: &[Written]) -> Result<Publication> {
         self.failpoints.hit(Failpoint::VoteBeforeManifest);
         let name = self.name();
+        self.store.set_at(Some(&name.key(MANIFEST)));
         let fenced = |newer| Publication { fenced_by: Some(newer), warnings: Vec::new() };
         if let Some(newer) = self.store.newer_attempt(name.attempt)? {
             return Ok(fenced(newer));
@@ -170,9 +172,11 @@ impl Participant<'_> {
         }
     }
 
-    /// Frees the space of this save.
+    /// Frees the space of this save. What stays is removed before the next one, also if this rank
+    /// failed before it wrote anything.
     pub(super) fn discard(&self) -> Result<()> {
-        self.store.discard(&self.name())
+        let name = self.name();
+        self.store.discard(&name).inspect_err(|_| self.store.begun().push(name.clone()))
     }
 
     pub(super) fn checkpoint(&self) -> String {

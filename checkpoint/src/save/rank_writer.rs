@@ -15,11 +15,10 @@ use crate::format::sealed::seal;
 use crate::format::shard;
 use crate::store::{Identity, Options, Store};
 use crate::tensor::TensorBox;
-use crate::tier::Tier;
 
 /// Where and as what a rank writes.
 pub(super) struct RankWriter<'a> {
-    tier: &'a dyn Tier,
+    store: &'a Store,
     /// Key of the rank's `dNN`.
     folder: String,
     identity: &'a Identity,
@@ -57,7 +56,7 @@ impl<'a> RankWriter<'a> {
     ) -> Self {
         let options = store.options();
         Self {
-            tier: store.tier(),
+            store,
             folder: rank_folder(name, rank, options.ranks_per_folder),
             identity: store.identity(),
             options,
@@ -89,7 +88,9 @@ impl<'a> RankWriter<'a> {
             rank: self.rank,
             files,
         });
-        self.tier.replace(&format!("{}/{}", self.folder, index_file(self.rank)), &text)?;
+        let key = format!("{}/{}", self.folder, index_file(self.rank));
+        self.store.set_at(Some(&key));
+        self.store.tier().replace(&key, &text)?;
         self.failpoints.hit(Failpoint::IndexBeforeVote);
         Ok(RankFiles { index, bytes })
     }
@@ -121,7 +122,9 @@ impl<'a> RankWriter<'a> {
         let boxes = lay_out(tensors);
         let header = shard::header(&self.metadata(), &boxes);
         let chunk_bytes = self.options.chunk_bytes;
-        let upload = self.tier.create(&format!("{}/{file}", self.folder))?;
+        let key = format!("{}/{file}", self.folder);
+        self.store.set_at(Some(&key));
+        let upload = self.store.tier().create(&key)?;
         let mut writer = ChunkWriter::new(upload, chunk_bytes);
         writer.write_header(&header)?;
         for tensor in tensors {

@@ -252,8 +252,7 @@ impl Saver {
             let late = self.late.take().and_then(|writer| writer.join().ok());
             self.staging = late.map(|end| end.staging);
         }
-        let timeout = self.timeout;
-        self.staging.take().ok_or(Error::Late { what: "an earlier save's writer", timeout })
+        self.staging.take().ok_or_else(|| self.late("an earlier save's writer"))
     }
 
     /// What this rank's writer has done. A late one is left alone.
@@ -267,8 +266,7 @@ impl Saver {
             Ok(writer) => {
                 snapshot.abort();
                 self.late = Some(writer);
-                let error = Error::Late { what: "this rank's writer", timeout: self.timeout };
-                return Err(error);
+                return Err(self.late("this rank's writer"));
             }
             Err(error) => return Err(error),
         };
@@ -311,7 +309,11 @@ impl Saver {
             return publisher.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         }
         self.then(Box::new(move || drop(publisher.join())));
-        Err(Error::Late { what: "the manifest", timeout: self.timeout })
+        Err(self.late("the manifest"))
+    }
+
+    fn late(&self, what: &'static str) -> Error {
+        Error::Late { what, path: self.files.store.at(), timeout: self.timeout }
     }
 
     /// Frees the space of a save that failed on all ranks, in the background: what stays is removed
@@ -341,7 +343,8 @@ impl Job {
         mut staging: Staging,
         before: Option<JoinHandle<()>>,
     ) -> WriterEnd {
-        let Files { boxes, order, .. } = &*self.files;
+        let Files { store, boxes, order, .. } = &*self.files;
+        store.set_at(None); // it waits for what follows the last save
         let (copier, mut staged) = staging.ring();
         let written = thread::scope(|scope| {
             let copy = move || snapshot.copy(state, order, copier);

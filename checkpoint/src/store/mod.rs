@@ -6,7 +6,7 @@ mod metadata;
 
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::error::{Error, Result};
@@ -57,6 +57,8 @@ pub struct Store {
     pub(crate) begun: Mutex<Vec<CheckpointName>>,
     /// Checkpoints that retention leaves alone, once for each [`Held`](crate::retention::Held).
     pub(crate) held: Mutex<Vec<CheckpointName>>,
+    /// What a save of this process reads or writes, for the error of one that hangs.
+    at: Mutex<Option<PathBuf>>,
     /// See [`Store::stop_retention`].
     pub(crate) retention_is_stopped: AtomicBool,
 }
@@ -93,6 +95,7 @@ impl Store {
             scope: Scope::Shared,
             begun: Mutex::default(),
             held: Mutex::default(),
+            at: Mutex::default(),
             retention_is_stopped: AtomicBool::new(false),
         }
     }
@@ -136,6 +139,20 @@ impl Store {
     /// Where all checkpoints are, for messages.
     pub(crate) fn root(&self) -> PathBuf {
         self.tier.path("")
+    }
+
+    /// Says what a save is about to read or write.
+    pub(crate) fn set_at(&self, key: Option<&str>) {
+        *self.lock_at() = key.map(|key| self.tier.path(key));
+    }
+
+    /// What a save reads or writes.
+    pub(crate) fn at(&self) -> Option<PathBuf> {
+        self.lock_at().clone()
+    }
+
+    fn lock_at(&self) -> MutexGuard<'_, Option<PathBuf>> {
+        self.at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn identity(&self) -> &Identity {

@@ -1,0 +1,311 @@
+//! A run whose ranks are nodes, each with a disk of its own, and the faults that happen to it.
+
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use checkpoint::Failpoint;
+
+use crate::support::{Folder, RunResult, Running, launch, text};
+use crate::survey::{self, Committed};
+use crate::{Random, damage};
+
+const STEPS: usize = 48;
+
+/// A fault.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Fault {
+    /// SIGKILL of a rank.
+    Kill { rank: usize },
+    /// SIGKILL of all ranks.
+    KillAll,
+    /// SIGKILL of a rank at a failpoint of a save or a promotion.
+    KillInside { rank: usize, failpoint: Failpoint },
+    /// SIGKILL of a rank, and its disk is gone.
+    LoseNode { rank: usize },
+    /// SIGKILL of a rank, and the shared tier is gone.
+    LoseShared { rank: usize },
+    /// SIGKILL of a rank, and a file is damaged.
+    Damage { rank: usize },
+    /// SIGTERM to all ranks.
+    Stop,
+}
+
+impl Fault {
+    pub(crate) fn random(world: usize, random: &mut Random) -> Self {
+        let rank = random.below(world);
+        match random.below(8) {
+            0 => Self::Kill { rank },
+            1 => Self::KillAll,
+            2 | 3 => {
+                let failpoints = [&Failpoint::ALL[..], &Failpoint::PROMOTION].concat();
+                Self::KillInside { rank, failpoint: random.choose(&failpoints) }
+            }
+            4 => Self::LoseNode { rank },
+            5 => Self::LoseShared { rank },
+            6 => Self::Damage { rank },
+            _ => Self::Stop,
+        }
+    }
+
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Self::Kill { .. } => "SIGKILL of a rank",
+            Self::KillAll => "SIGKILL of all ranks",
+            Self::KillInside { failpoint, .. } if Failpoint::PROMOTION.contains(failpoint) => {
+                "SIGKILL at a failpoint of a promotion"
+            }
+            Self::KillInside { .. } => "SIGKILL at a failpoint of a save",
+            Self::LoseNode { .. } => "SIGKILL of a rank, its disk lost",
+            Self::LoseShared { .. } => "SIGKILL of a rank, the shared tier lost",
+            Self::Damage { .. } => "SIGKILL of a rank, a file damaged",
+            Self::Stop => "SIGTERM of all ranks",
+        }
+    }
+
+    /// What the program does to itself.
+    fn injection(&self, after: u64, random: &mut Random) -> Vec<String> {
+        let Self::KillInside { rank, failpoint } = self else { return Vec::new() };
+        let step = after + 2 * (1 + random.below(6) as u64); // saves follow even steps
+        let fault = format!("kill@step={step},rank={rank},failpoint={failpoint}");
+        let is_possible = step <= STEPS as u64;
+        let waits = ["--set", "checkpoint.background=false"].map(str::to_owned);
+        if is_possible {
+            [&["--inject".to_owned(), fault], &waits[..]].concat()
+        } else {
+            Vec::new()
+        }
+    }
+
+    /// Which ranks get which signal from outside.
+    fn signal(&self, world: usize) -> Option<(&'static str, Vec<usize>)> {
+        match self {
+            Self::KillInside { .. } => None,
+            Self::KillAll => Some(("-KILL", (0..world).collect())),
+            Self::Stop => Some(("-TERM", (0..world).collect())),
+            Self::Kill { rank }
+            | Self::LoseNode { rank }
+            | Self::LoseShared { rank }
+            | Self::Damage { rank } => Some(("-KILL", vec![*rank])),
+        }
+    }
+}
+
+/// How an attempt ended.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ended {
+    /// The run has made its last step.
+    pub(crate) is_complete: bool,
+}
+
+/// A run and its tiers.
+#[derive(Debug)]
+pub(crate) struct Job {
+    folder: Folder,
+    world: usize,
+    /// Tier and name of what this test has damaged.
+    damaged: BTreeSet<(PathBuf, String)>,
+}
+
+impl Job {
+    pub(crate) fn new(world: usize) -> Self {
+        Self { folder: Folder::new(), world, damaged: BTreeSet::new() }
+    }
+
+    pub(crate) fn result(&self) -> RunResult {
+        self.folder.result()
+    }
+
+    fn disk(&self, rank: usize) -> PathBuf {
+        self.folder.sibling(&format!("nvme{rank}"))
+    }
+
+    fn shared(&self) -> PathBuf {
+        self.folder.sibling("shared")
+    }
+
+    fn tiers(&self) -> Vec<PathBuf> {
+        (0..self.world).map(|rank| self.disk(rank)).chain([self.shared()]).collect()
+    }
+
+    fn process_file(&self, rank: usize) -> PathBuf {
+        self.folder.sibling(&format!("pid{rank}"))
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.folder.sibling("log")).unwrap_or_default()
+    }
+
+    /// The newest checkpoint that the tiers together have without `lost`, apart from copies that
+    /// were damaged.
+    fn newest_without(&self, lost: Option<&(PathBuf, Option<String>)>) -> Option<Committed> {
+        let has = |tier: PathBuf| {
+            let is_lost = |found: &Committed| {
+                let (place, name) = lost?;
+                let all = *place == tier && name.as_ref().is_none_or(|name| *name == found.name);
+                all.then_some(())
+            };
+            let mut found = survey::committed(&tier);
+            found.retain(|it| is_lost(it).is_none());
+            found.retain(|it| !self.damaged.contains(&(tier.clone(), it.name.clone())));
+            found
+        };
+        let mut covered = has(self.disk(0));
+        for rank in 1..self.world {
+            let other = has(self.disk(rank));
+            covered.retain(|found| other.contains(found));
+        }
+        let shared = has(self.shared());
+        covered.into_iter().chain(shared).max()
+    }
+
+    /// The newest checkpoint that can be restored.
+    pub(crate) fn newest_intact(&self) -> Option<Committed> {
+        self.newest_without(None)
+    }
+
+    fn command(&self, extra: &[String]) -> Command {
+        let shared = format!("checkpoint.shared.path={}", text(&self.shared()));
+        let steps = STEPS.to_string();
+        let script = r#"echo $$ >"$1"; export LOCAL_CHECKPOINT_DIR="$2"; shift 2; exec "$@""#;
+        let mut command = launch(1, "sh");
+        for rank in 0..self.world {
+            if rank > 0 {
+                command.args([":", "-np", "1", "sh"]);
+            }
+            command.args(["-c", script, "sh"]).arg(self.process_file(rank)).arg(self.disk(rank));
+            command.args([env!("CARGO_BIN_EXE_yardstick"), "train", "--out", &self.folder.text()]);
+            command.args(["--steps", &steps, "--threads", "1", "--checkpoint-every", "2steps"]);
+            for setting in [
+                &*shared,
+                "batch.micro_sequences=1",
+                "batch.global_sequences=6",
+                "telemetry.matmul_probe=0s",
+                "collectives.deadline=20s",
+                "checkpoint.deadline=20s",
+            ] {
+                command.args(["--set", setting]);
+            }
+            command.args(extra);
+        }
+        command
+    }
+
+    fn start(&self, extra: &[String]) -> Running {
+        for rank in 0..self.world {
+            drop(fs::remove_file(self.process_file(rank))); // of the attempt before
+        }
+        let log = fs::File::create(self.folder.sibling("log")).unwrap();
+        let mut command = self.command(extra);
+        command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
+        Running::spawn(command)
+    }
+
+    /// After which step each attempt resumed; `None` for one that did not get so far.
+    fn resumed(&self) -> Vec<Option<u64>> {
+        if !self.folder.path().join("record.json").exists() {
+            return Vec::new();
+        }
+        let record = self.folder.record();
+        let attempts = record["attempts"].as_array().unwrap().iter();
+        attempts.map(|attempt| attempt["resumed_after_step"].as_u64()).collect()
+    }
+
+    pub(crate) fn run_to_its_end(&self) {
+        let expected = self.newest_intact();
+        let code = self.start(&[]).wait();
+        assert_eq!(code, Some(0), "{}", self.log());
+        assert!(self.check_resumed(expected.as_ref()), "{}", self.log());
+    }
+
+    /// Whether the last attempt has resumed, from what it should. It may have found more than is
+    /// known to be whole, as when of a damaged copy other files are fine.
+    fn check_resumed(&self, expected: Option<&Committed>) -> bool {
+        let Some(resumed) = self.resumed().last().copied().flatten() else { return false };
+        let expected = expected.map_or(0, |checkpoint| checkpoint.step);
+        assert!(
+            resumed >= expected,
+            "resumed after step {resumed}, not {expected}\n{}",
+            self.log()
+        );
+        true
+    }
+
+    /// Starts the run, and lets a fault happen to it.
+    pub(crate) fn attempt(&self, fault: &Fault, random: &mut Random) -> Ended {
+        let expected = self.newest_intact();
+        let attempts = self.resumed().len();
+        let after = expected.as_ref().map_or(0, |checkpoint| checkpoint.step);
+        let mut running = self.start(&fault.injection(after, random));
+        let moment = random.moment();
+        let start = Instant::now();
+        let is_sent = Cell::new(false);
+        let code = running.poll_until_exit(|_| {
+            if !is_sent.get() && start.elapsed() >= moment {
+                is_sent.set(self.send(fault));
+            }
+        });
+        if self.resumed().len() > attempts {
+            self.check_resumed(expected.as_ref());
+        }
+        let is_refused = code == Some(6) || code == Some(2);
+        assert!(!is_refused, "{fault:?}: {code:?}\n{}", self.log());
+        Ended { is_complete: code == Some(0) }
+    }
+
+    /// Sends the signal of a fault; false if the ranks are not there yet.
+    fn send(&self, fault: &Fault) -> bool {
+        let Some((signal, ranks)) = fault.signal(self.world) else { return true };
+        let process = |rank: &usize| {
+            let text = fs::read_to_string(self.process_file(*rank)).ok()?;
+            text.ends_with('\n').then(|| text.trim().to_owned())
+        };
+        let Some(processes) = ranks.iter().map(process).collect::<Option<Vec<_>>>() else {
+            return false;
+        };
+        let mut command = Command::new("kill");
+        command.arg(signal).args(processes).stderr(Stdio::null()).status().unwrap();
+        true
+    }
+
+    /// Loses what the fault takes away, unless nothing would be left to resume from: then it is a
+    /// kill, which is returned.
+    pub(crate) fn lose(&mut self, fault: Fault, random: &mut Random) -> Fault {
+        let (rank, lost) = match fault {
+            Fault::LoseNode { rank } => (rank, Some((self.disk(rank), None))),
+            Fault::LoseShared { rank } => (rank, Some((self.shared(), None))),
+            Fault::Damage { rank } => (rank, self.choose_copy(random)),
+            _ => return fault,
+        };
+        let Some(lost) = lost else { return Fault::Kill { rank } };
+        if self.newest_without(Some(&lost)).is_none() {
+            return Fault::Kill { rank };
+        }
+        match lost {
+            (tier, None) => drop(fs::remove_dir_all(tier)),
+            (tier, Some(name)) => {
+                let files = survey::files(&tier, &name);
+                damage::damage(&files[random.below(files.len())], random);
+                self.damaged.insert((tier, name));
+            }
+        }
+        fault
+    }
+
+    /// Some copy of a checkpoint, as a rule of the newest.
+    fn choose_copy(&self, random: &mut Random) -> Option<(PathBuf, Option<String>)> {
+        let tiers = self.tiers();
+        let tier = tiers[random.below(tiers.len())].clone();
+        let copies: Vec<_> = survey::committed(&tier).into_iter().collect();
+        let newest = copies.last()?.name.clone();
+        let name = if random.chance() { newest } else { random_name(&copies, random) };
+        Some((tier, Some(name)))
+    }
+}
+
+fn random_name(copies: &[Committed], random: &mut Random) -> String {
+    copies[random.below(copies.len())].name.clone()
+}

@@ -1,0 +1,107 @@
+//! Random kills and losses of small runs that save on a tier of each node and a shared one. Each is
+//! resumed, and at the end every run has the bits of an undisturbed one.
+//!
+//! A few faults in `make test`; `make soak-checkpoints` sets `YARDSTICK_SOAK_FAULTS`, and prints a
+//! table of what happened. `YARDSTICK_SOAK_SEED` chooses others.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and tell")]
+#![cfg(feature = "mpi")]
+
+mod damage;
+mod job;
+#[path = "../support/mod.rs"]
+mod support;
+mod survey;
+mod tally;
+
+use std::time::Duration;
+
+use job::{Fault, Job};
+use models::rng::{Purpose, Stream};
+use support::RunResult;
+use tally::{Outcome, Tally};
+
+/// Faults that one run goes through before it may end.
+const FAULTS_PER_RUN: usize = 8;
+
+/// Random numbers, one after the other.
+struct Random {
+    stream: Stream,
+    drawn: u64,
+}
+
+impl Random {
+    fn new(seed: u64) -> Self {
+        Self { stream: Stream::new(seed, Purpose::Fault), drawn: 0 }
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        self.drawn += 1;
+        self.stream.below(self.drawn, bound as u64) as usize
+    }
+
+    fn choose<T: Copy>(&mut self, among: &[T]) -> T {
+        among[self.below(among.len())]
+    }
+
+    fn chance(&mut self) -> bool {
+        self.below(2) == 0
+    }
+
+    /// From shortly before the first step of an attempt to its end.
+    fn moment(&mut self) -> Duration {
+        Duration::from_millis(300 + self.below(900) as u64)
+    }
+}
+
+fn setting(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |text| text.parse().unwrap())
+}
+
+#[test]
+fn random_kills_and_losses_end_with_the_same_bits() {
+    let faults = setting("YARDSTICK_SOAK_FAULTS", 6) as usize;
+    let seed = setting("YARDSTICK_SOAK_SEED", 1);
+    let mut random = Random::new(seed);
+    let mut tally = Tally::default();
+    let mut undisturbed: Vec<Option<RunResult>> = vec![None, None];
+    while tally.faults() < faults {
+        let kind = tally.runs % 2; // of the world size
+        let world = 2 + kind;
+        let expected = undisturbed[kind].get_or_insert_with(|| {
+            let job = Job::new(world);
+            job.run_to_its_end();
+            job.result()
+        });
+        let left = FAULTS_PER_RUN.min(faults - tally.faults());
+        let result = disturb(world, left, &mut random, &mut tally);
+        assert!(result == *expected, "seed {seed}, run {}: other bits\n{tally}", tally.runs);
+        tally.runs += 1;
+    }
+    println!("seed {seed}\n\n{tally}");
+}
+
+/// A run that goes through some faults, or fewer if it ends before, and then to its end.
+fn disturb(world: usize, faults: usize, random: &mut Random, tally: &mut Tally) -> RunResult {
+    let mut job = Job::new(world);
+    for _ in 0..faults {
+        let fault = Fault::random(world, random);
+        let before = job.newest_intact();
+        let attempt = job.attempt(&fault, random);
+        let after = job.newest_intact();
+        assert!(after >= before, "{fault:?} lost the last good: {before:?}, then {after:?}");
+        if attempt.is_complete {
+            return job.result();
+        }
+        let fault = job.lose(fault, random);
+        let surviving = job.newest_intact();
+        let outcome = match (&after, &surviving) {
+            (None, _) => Outcome::NothingSavedYet,
+            (Some(newest), Some(left)) if newest == left => Outcome::Newest,
+            _ => Outcome::OlderLeft,
+        };
+        tally.count(&fault, outcome);
+    }
+    job.run_to_its_end();
+    job.result()
+}

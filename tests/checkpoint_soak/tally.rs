@@ -1,0 +1,50 @@
+//! The table of faults and outcomes.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use crate::job::Fault;
+
+/// From where a run went on after a fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// From the newest checkpoint that was committed.
+    Newest,
+    /// From an older one: the newest was only where it was lost.
+    OlderLeft,
+    /// From the beginning: nothing was committed yet.
+    NothingSavedYet,
+}
+
+/// Faults by kind and outcome. A lost last good fails the test, so it has no column.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    counts: BTreeMap<&'static str, [usize; 3]>,
+    /// Runs that ended with the right bits.
+    pub(crate) runs: usize,
+}
+
+impl Tally {
+    pub(crate) fn count(&mut self, fault: &Fault, outcome: Outcome) {
+        self.counts.entry(fault.kind()).or_default()[outcome as usize] += 1;
+    }
+
+    pub(crate) fn faults(&self) -> usize {
+        self.counts.values().flatten().sum()
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "| fault | times | resumed from the newest | from an older one | from step 0 |"
+        )?;
+        writeln!(f, "| --- | --- | --- | --- | --- |")?;
+        for (kind, [newest, older, none]) in &self.counts {
+            let times = newest + older + none;
+            writeln!(f, "| {kind} | {times} | {newest} | {older} | {none} |")?;
+        }
+        write!(f, "\n{} faults in {} runs; lost last good: 0", self.faults(), self.runs)
+    }
+}

@@ -1,0 +1,19 @@
+//! Checkpoints on a file system that fails, hangs, and forgets what was not synced. It is a FUSE
+//! mount, which `/dev/fuse` and root make possible.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod disk;
+mod errors;
+mod faults;
+#[cfg(feature = "mpi")]
+mod hangs;
+mod mount;
+mod power_cuts;
+#[path = "../../checkpoint/tests/suite/support.rs"]
+#[allow(dead_code, reason = "of what the tests of the crate use, a part")]
+mod ranks;
+#[cfg(feature = "mpi")]
+mod runs;
+#[path = "../support/mod.rs"]
+mod support;
