@@ -443,7 +443,9 @@ impl Checkpointer {
         }
         let share = Share { rank: ranks.rank(), world: ranks.world(), attempt: self.claim.attempt };
         let failpoints = Arc::new(failpoints.clone());
-        let promoter = Promoter::start(routes, share, PromoterOptions::default(), failpoints)?;
+        let bytes_per_second_max = self.config.copy_bytes_per_second_max;
+        let options = PromoterOptions { bytes_per_second_max, ..PromoterOptions::default() };
+        let promoter = Promoter::start(routes, share, options, failpoints)?;
         self.promotion = Some(Promotion { promoter, targets });
         Ok(())
     }
@@ -456,11 +458,11 @@ impl Checkpointer {
         }
     }
 
-    /// Waits until the farther tiers have what they are to have. What does not get there in time is
-    /// a warning.
-    pub(crate) fn finish_promotion(&mut self) {
+    /// Waits until the farther tiers have what they are to have, for so long at most. What does not
+    /// get there in time is a warning.
+    pub(crate) fn finish_promotion(&mut self, timeout: Duration) {
         let Some(promotion) = &self.promotion else { return };
-        let is_finished = promotion.promoter.finish(Instant::now() + self.config.deadline);
+        let is_finished = promotion.promoter.finish(Instant::now() + timeout);
         let failed = promotion.promoter.status().into_iter().filter(|status| status.is_failing);
         let failed: Vec<_> = failed.map(|status| (status.tier, status.last_error)).collect();
         for (tier, error) in failed {
@@ -468,7 +470,8 @@ impl Checkpointer {
             self.warn(self.committed_step, format!("tier {tier} has no newer checkpoint: {error}"));
         }
         if !is_finished {
-            self.warn(self.committed_step, "checkpoints are still being copied".to_owned());
+            let text = "checkpoints are not on all tiers yet: the next attempt goes on copying";
+            self.warn(self.committed_step, text.to_owned());
         }
     }
 

@@ -85,6 +85,18 @@ pub(crate) fn planned(config: &CheckpointConfig, folder: &Path, run: &str) -> Ve
     nvme.into_iter().chain([shared]).chain(object).collect()
 }
 
+/// Whether each tier of a run, the nearest first, is an object store.
+pub(crate) fn are_objects(config: &CheckpointConfig) -> Vec<bool> {
+    planned(config, Path::new(""), "").iter().map(Planned::is_object).collect()
+}
+
+impl Planned {
+    /// Whether it is in an object store, and not a folder.
+    fn is_object(&self) -> bool {
+        self.address.contains("://")
+    }
+}
+
 /// A tier that cannot be used, on some rank.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct NotOpened {
@@ -145,7 +157,7 @@ pub(crate) fn open(
 
 fn open_one(tier: &Planned, identity: &Identity) -> Result<Store, checkpoint::Error> {
     let Planned { scope, address, .. } = tier;
-    let tier: Arc<dyn Tier> = if address.contains("://") {
+    let tier: Arc<dyn Tier> = if tier.is_object() {
         Arc::new(ObjectTier::new(Remote::open(address)?))
     } else {
         Arc::new(LocalTier::new(address))
@@ -160,7 +172,7 @@ fn internal(error: impl Into<anyhow::Error>) -> Failure {
 /// What is odd about the place of a tier.
 pub(crate) fn doubts(tier: &Planned) -> Option<String> {
     let Planned { name, scope, address, .. } = tier;
-    if address.contains("://") {
+    if tier.is_object() {
         return None;
     }
     let Filesystem { name: kind, medium } = Filesystem::of(Path::new(address)).ok()?;

@@ -7,6 +7,7 @@ use super::recorder::Recorder;
 use super::stop::{StopConditions, StopReason};
 use super::transports::TransportProbe;
 use crate::checkpoints::{Checkpointer, Ended, TierSet};
+use crate::config::CheckpointConfig;
 use crate::failure::Outcome;
 use crate::record::StepSample;
 use crate::step::{Evaluation, Requests, StepOutcome, Trainer};
@@ -79,7 +80,10 @@ impl RunningAttempt<'_, '_> {
             StopReason::TargetLoss | StopReason::LastStep => Ok(()),
         };
         if saved.is_ok() {
-            self.checkpointer.finish_promotion();
+            let CheckpointConfig { stop_grace, deadline, .. } = *self.checkpointer.settings();
+            // A scheduler that stops the run kills it soon.
+            let is_stop = reason == StopReason::Requested;
+            self.checkpointer.finish_promotion(if is_stop { stop_grace } else { deadline });
         }
         if saved.is_ok() && reason != StopReason::Requested {
             self.checkpointer.finish_retention();
