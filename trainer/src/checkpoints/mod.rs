@@ -2,7 +2,9 @@
 
 pub(crate) mod state_map;
 pub(crate) mod tiers;
+mod trigger;
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -23,6 +25,7 @@ use crate::step::{SavedRange, Trainer};
 use tiers::{Cadence, NotOpened, Opened, Planned};
 
 pub(crate) use tiers::TierSet;
+pub(crate) use trigger::{SaveTrigger, Trigger};
 
 /// Saves and resumes one attempt.
 #[derive(Debug)]
@@ -34,6 +37,11 @@ pub(crate) struct Checkpointer {
     cadence: Cadence,
     /// To each farther tier that all ranks can use.
     promotion: Option<Promotion>,
+    trigger: SaveTrigger,
+    /// Why the save in flight was started.
+    why: Trigger,
+    /// How many were committed for each reason.
+    triggers: BTreeMap<Trigger, usize>,
     /// Where the save in flight has to get to.
     due: TierSet,
     config: CheckpointConfig,
@@ -105,6 +113,9 @@ impl Checkpointer {
             planned,
             nearest,
             promotion: None,
+            trigger: SaveTrigger::default(),
+            why: Trigger::Cadence,
+            triggers: BTreeMap::new(),
             due: TierSet::default(),
             config,
             claim,
@@ -185,6 +196,16 @@ impl Checkpointer {
     /// Sizes and times of the saves.
     pub(crate) fn saves(&self) -> &[CheckpointSaved] {
         &self.saves
+    }
+
+    /// Asks for a save after the current step.
+    pub(crate) fn trigger(&self) -> &SaveTrigger {
+        &self.trigger
+    }
+
+    /// How many checkpoints were committed for each reason.
+    pub(crate) fn triggers(&self) -> &BTreeMap<Trigger, usize> {
+        &self.triggers
     }
 
     /// Saves that were due while another one was being written.
@@ -307,6 +328,7 @@ impl Checkpointer {
         &mut self,
         trainer: &mut Trainer<'_>,
         due: TierSet,
+        why: Trigger,
         veto: Veto,
     ) -> Outcome<bool> {
         let stall_start = Instant::now();
@@ -336,6 +358,10 @@ impl Checkpointer {
         trainer.take_checkpoint_wait(); // of an earlier save, which failed
         self.cadence.saved(due);
         self.due = due;
+        self.why = why;
+        if trainer.ranks().rank() == 0 {
+            tracing::info!("saves step {step}: {why:?}");
+        }
         self.stall = stall_start.elapsed();
         Ok(true)
     }
@@ -379,6 +405,7 @@ impl Checkpointer {
         };
         self.stall += trainer.take_checkpoint_wait();
         self.committed_step = Some(step);
+        *self.triggers.entry(self.why).or_default() += 1;
         self.promote(&report.checkpoint, self.due);
         self.parent = Some(report.checkpoint);
         self.saves.push(CheckpointSaved {

@@ -236,8 +236,8 @@ fn count_between_steps(
     allocator.for_purpose("checkpoint writer, probes").record(peak);
 }
 
-/// Counts what copies of checkpoints to farther tiers take while training goes on: each a chunk that
-/// is read and verified, and what is written at once.
+/// Counts what copies of checkpoints to farther tiers take while training goes on: for each tier a
+/// chunk that is read and verified, and what is written at once.
 fn count_promotion(
     config: &Config,
     shape: JobShape,

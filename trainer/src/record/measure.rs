@@ -1,5 +1,7 @@
 //! Calculates the figures of a record from the steps of the run.
 
+use std::collections::BTreeMap;
+
 use super::Record;
 use super::sections::{
     Anomaly, CheckpointSaved, Checkpoints, Clocks, Collectives, Fingerprint, FlopsPerToken,
@@ -168,6 +170,7 @@ impl Checkpoints {
             count: saved.len(),
             last_step: last.step,
             skipped,
+            triggers: BTreeMap::new(),
             bytes: last.bytes,
             bytes_per_second: bytes as f64 / (write_ns.max(1) as f64 / 1e9),
             save_ms: Distribution::of(saved.iter().map(|save| save.save_ns as f64 / 1e6))?,

@@ -1,8 +1,11 @@
 //! The sections of a record.
 
+use std::collections::BTreeMap;
+
 use device::cuda::DeviceProperties;
 use serde::{Deserialize, Serialize};
 
+use crate::checkpoints::Trigger;
 use crate::timing::phase::{Phase, PhaseTimes};
 use crate::timing::statistics::Distribution;
 
@@ -227,7 +230,7 @@ pub struct CheckpointSaved {
 }
 
 /// Checkpoints committed by the attempt that wrote the record.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Checkpoints {
     /// How many.
     pub count: usize,
@@ -238,6 +241,9 @@ pub struct Checkpoints {
     /// How many were due while another one was being written, and so were not started.
     #[serde(default)]
     pub skipped: usize,
+    /// How many were saved for each reason.
+    #[serde(default)]
+    pub triggers: BTreeMap<Trigger, usize>,
     /// Bytes per second while the slowest rank wrote, over all of them.
     pub bytes_per_second: f64,
     /// From the trigger to the moment when training knew of the commit.

@@ -182,7 +182,7 @@ fn mfu(record: &Record) -> String {
 }
 
 fn checkpoints(record: &Record) -> Option<String> {
-    let checkpoints = record.checkpoints?;
+    let checkpoints = record.checkpoints.as_ref()?;
     let skipped = match checkpoints.skipped {
         0 => String::new(),
         skipped => format!(" and {skipped} skipped"),

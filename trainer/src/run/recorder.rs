@@ -211,6 +211,9 @@ impl Recorder {
         }
         record.target_loss = measured.target_loss;
         record.checkpoints = Checkpoints::of(checkpointer.saves(), checkpointer.skipped());
+        if let Some(checkpoints) = &mut record.checkpoints {
+            checkpoints.triggers.clone_from(checkpointer.triggers());
+        }
         record.anomalies = [&self.start_anomalies[..], checkpointer.anomalies()].concat();
         let reported_before = record.anomalies.len();
         self.reference.matmul_flops_per_second = measured.matmul_flops_per_second;
