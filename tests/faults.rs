@@ -217,6 +217,7 @@ fn a_sigterm_saves_and_exits_with_75() {
     let record = folder.record();
     assert_eq!(record["status"], "stopped");
     assert_eq!(record["exit_code"], 75);
+    assert_eq!(record["checkpoints"]["triggers"], serde_json::json!({ "stop": 1 }));
     let verified = support::run(&["ckpt", "verify", &out]).expect(0);
     assert!(verified.stdout.contains("ok"), "{}", verified.stdout);
 }

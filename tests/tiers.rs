@@ -103,3 +103,25 @@ fn a_run_whose_tiers_are_all_gone_is_refused() {
     }
     train(&folder, "12").expect(6).expect_stderr(&["nvme", "shared", "found none", "--fresh"]);
 }
+
+/// At so few bytes per second a copy would take hours.
+#[test]
+fn a_stop_leaves_copies_half_way_and_the_next_attempt_goes_on() {
+    let folder = Folder::new();
+    let nvme = format!("checkpoint.nvme.path={}", folder.sibling("nvme").display());
+    let shared = format!("checkpoint.shared.path={}", folder.sibling("shared").display());
+    let tiers = ["--set", &nvme, "--set", &shared, "--threads", "1"];
+    let slow = ["checkpoint.copy_bytes_per_second_max=1000", "checkpoint.stop_grace=100ms"];
+    let slow = ["--set", slow[0], "--set", slow[1], "--inject", "stop@step=2,rank=0"];
+    let stopped = folder.train(&[&tiers[..], &slow].concat()).expect(75);
+    assert!(stopped.stderr.contains("goes on copying"), "{}", stopped.stderr);
+    let committed = || {
+        let run = fs::read_dir(folder.sibling("shared")).unwrap().next().unwrap().unwrap().path();
+        let found = fs::read_dir(run).unwrap().map(|entry| entry.unwrap().path());
+        found.filter(|path| path.join("MANIFEST.json").exists()).count()
+    };
+    assert_eq!(committed(), 0);
+    let settings = ["--steps", "3", "--set", "checkpoint.at_end=false"];
+    folder.train(&[&tiers[..], &settings].concat()).expect(0);
+    assert_eq!(committed(), 1);
+}

@@ -7,8 +7,6 @@ use super::{Entry, Reader, Tier, Upload};
 use crate::durable::{IoError, Published};
 use crate::remote::{ExclusivePut, Multipart, Remote};
 
-/// Size of a part of an upload, unless another one is chosen: S3 allows 10,000 of them.
-const PART_BYTES: usize = 32 << 20;
 /// Largest range of one request.
 const RANGE_BYTES_MAX: usize = 32 << 20;
 /// How often a file is published again while the store neither has it nor says why not.
@@ -24,9 +22,13 @@ pub struct ObjectTier {
 }
 
 impl ObjectTier {
+    /// Size of a part of an upload, unless another one is chosen: S3 allows 10,000 of them. An
+    /// upload holds one in memory.
+    pub const PART_BYTES: usize = 32 << 20;
+
     /// The tier under this prefix. Sends nothing.
     pub fn new(remote: Remote) -> Self {
-        Self { remote, part_bytes: PART_BYTES }
+        Self { remote, part_bytes: Self::PART_BYTES }
     }
 
     /// The same tier with parts of another size, of 5 MiB or more: S3 refuses smaller ones.

@@ -3,6 +3,7 @@
 mod recovery;
 pub(crate) mod state_map;
 pub(crate) mod tiers;
+mod trigger;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -21,6 +22,7 @@ use crate::step::{SavedRange, Trainer};
 use tiers::{Cadence, NotOpened, Opened, Planned};
 
 pub(crate) use tiers::TierSet;
+pub(crate) use trigger::{SaveTrigger, Trigger};
 
 /// Saves and resumes one attempt.
 #[derive(Debug)]
@@ -32,6 +34,9 @@ pub(crate) struct Checkpointer {
     cadence: Cadence,
     /// To each farther tier that all ranks can use.
     promotion: Option<Promotion>,
+    trigger: SaveTrigger,
+    /// Why the save in flight was started.
+    why: Trigger,
     /// Where the save in flight has to get to.
     due: TierSet,
     config: CheckpointConfig,
@@ -101,6 +106,8 @@ impl Checkpointer {
             planned,
             nearest,
             promotion: None,
+            trigger: SaveTrigger::default(),
+            why: Trigger::Cadence,
             due: TierSet::default(),
             config,
             claim,
@@ -173,6 +180,11 @@ impl Checkpointer {
     pub(crate) fn figures(&self) -> Option<Checkpoints> {
         let routes = self.promotion.as_ref().map(|promotion| promotion.promoter.status());
         Checkpoints::of(&self.saves, &self.nearest().name, &routes.unwrap_or_default())
+    }
+
+    /// Asks for a save after the current step.
+    pub(crate) fn trigger(&self) -> &SaveTrigger {
+        &self.trigger
     }
 
     /// Warnings so far.
@@ -292,6 +304,7 @@ impl Checkpointer {
         &mut self,
         trainer: &mut Trainer<'_>,
         due: TierSet,
+        why: Trigger,
         veto: Veto,
     ) -> Outcome<bool> {
         let stall_start = Instant::now();
@@ -321,6 +334,10 @@ impl Checkpointer {
         trainer.take_checkpoint_wait(); // of an earlier save, which failed
         self.cadence.saved(due);
         self.due = due;
+        self.why = why;
+        if trainer.ranks().rank() == 0 {
+            tracing::info!("saves step {step}: {why:?}");
+        }
         self.stall = stall_start.elapsed();
         Ok(true)
     }
@@ -365,6 +382,7 @@ impl Checkpointer {
         };
         self.stall += trainer.take_checkpoint_wait();
         self.committed_step = Some(step);
+        *self.saves.triggers.entry(self.why).or_default() += 1;
         self.promote(&report.checkpoint, self.due);
         self.parent = Some(report.checkpoint);
         self.saves.committed.push(CheckpointSaved {
@@ -428,7 +446,8 @@ impl Checkpointer {
             return Ok(());
         }
         let share = Share { rank: ranks.rank(), world: ranks.world(), attempt: self.claim.attempt };
-        let options = PromoterOptions::default();
+        let bytes_per_second_max = self.config.copy_bytes_per_second_max;
+        let options = PromoterOptions { bytes_per_second_max, ..PromoterOptions::default() };
         let promoter = Promoter::start(routes, share, options, Arc::new(failpoints))?;
         self.promotion = Some(Promotion { promoter, targets });
         Ok(())
@@ -442,24 +461,23 @@ impl Checkpointer {
         }
     }
 
-    /// Waits until the farther tiers have what they are to have. What does not get there in time is
-    /// a warning.
-    pub(crate) fn finish_promotion(&mut self) {
+    /// Waits until the farther tiers have what they are to have, for so long at most. What does not
+    /// get there in time is a warning.
+    pub(crate) fn finish_promotion(&mut self, timeout: Duration) {
         let Some(promotion) = &self.promotion else { return };
-        let is_finished = promotion.promoter.finish(Instant::now() + self.config.deadline);
+        let is_finished = promotion.promoter.finish(Instant::now() + timeout);
         for RouteStatus { tier, in_progress, is_failing, last_error, .. } in
             promotion.promoter.status()
         {
-            if is_failing {
+            let text = if is_failing {
                 let error = last_error.unwrap_or_default();
-                let text = format!("tier {tier} has no newer checkpoint: {error}");
-                self.warn(self.committed_step, text);
+                format!("tier {tier} has no newer checkpoint: {error}")
             } else if !is_finished && let Some(name) = in_progress {
-                self.warn(
-                    self.committed_step,
-                    format!("tier {tier}: {name} is still being copied"),
-                );
-            }
+                format!("tier {tier} has no newer checkpoint: the next attempt goes on with {name}")
+            } else {
+                continue;
+            };
+            self.warn(self.committed_step, text);
         }
     }
 

@@ -88,6 +88,18 @@ pub(crate) fn planned(config: &CheckpointConfig, folder: &Path, run: &str) -> Ve
     nvme.into_iter().chain(shared).chain(object).collect()
 }
 
+/// Whether each tier of a run, the nearest first, is an object store.
+pub(crate) fn are_objects(config: &CheckpointConfig) -> Vec<bool> {
+    planned(config, Path::new(""), "").iter().map(Planned::is_object).collect()
+}
+
+impl Planned {
+    /// Whether it is in an object store, and not a folder.
+    fn is_object(&self) -> bool {
+        is_remote(&self.address)
+    }
+}
+
 /// A tier that cannot be used, on some rank.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct NotOpened {
@@ -155,7 +167,7 @@ fn open_one(
     rank: usize,
 ) -> Result<Store, checkpoint::Error> {
     let Planned { scope, address, .. } = tier;
-    let tier: Arc<dyn Tier> = if is_remote(address) {
+    let tier: Arc<dyn Tier> = if tier.is_object() {
         let own = RemoteOptions::default();
         let options = RemoteOptions { patience: own.patience.min(deadline), ..own };
         let remote = Remote::open_with(address, options)?;
@@ -188,7 +200,7 @@ fn internal(error: impl Into<anyhow::Error>) -> Failure {
 /// What is odd about the place of a tier.
 pub(crate) fn doubts(tier: &Planned) -> Option<String> {
     let Planned { name, scope, address, .. } = tier;
-    if is_remote(address) {
+    if tier.is_object() {
         return None;
     }
     let Filesystem { name: kind, medium } = Filesystem::of(Path::new(address)).ok()?;

@@ -184,6 +184,13 @@ pub struct CheckpointConfig {
     pub shared: TierConfig,
     /// An object store.
     pub object: TierConfig,
+    /// Most bytes per second that a rank copies to farther tiers; unlimited by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub copy_bytes_per_second_max: Option<u64>,
+    /// How long a stop on request waits for copies to farther tiers; the next attempt goes on with
+    /// what is left.
+    #[serde(with = "duration")]
+    pub stop_grace: Duration,
     /// Longest time that ranks wait for the slowest writer or reader, of checkpoints and at the
     /// start of the run's folder; the run ends with an error after it.
     #[serde(with = "duration")]
@@ -223,6 +230,8 @@ impl Default for CheckpointConfig {
             nvme: TierConfig::default(),
             shared: TierConfig::default(),
             object: TierConfig::default(),
+            copy_bytes_per_second_max: None,
+            stop_grace: Duration::from_secs(20),
             deadline: Duration::from_secs(600),
         }
     }
@@ -409,6 +418,9 @@ impl Settings {
         }
         if self.checkpoint.keep == 0 {
             return Err(invalid("checkpoint.keep", 0, "at least 1"));
+        }
+        if self.checkpoint.copy_bytes_per_second_max == Some(0) {
+            return Err(invalid("checkpoint.copy_bytes_per_second_max", 0, "at least 1"));
         }
         if self.telemetry.log_every_steps == 0 {
             return Err(invalid("telemetry.log_every_steps", 0, "at least 1"));

@@ -5,12 +5,14 @@ mod advice;
 
 use std::time::Duration;
 
+use checkpoint::tier::ObjectTier;
 use collectives::{Footprint, OUTSTANDING_MAX, Single};
 use device::Allocator;
 use launch::ThreadPlan;
 use models::memory::{self, MemoryPlan};
 use serde::Serialize;
 
+use crate::checkpoints::tiers;
 use crate::config::{Config, Engine};
 use crate::failure::{ExitCode, Failure, Outcome};
 use crate::hugging_face::BUFFER_BYTES;
@@ -105,6 +107,7 @@ impl RankPlan {
         let largest_bucket = largest_bucket.filter(|_| !config.is_on_cuda());
         count_communication(shape, largest_bucket.unwrap_or(0), &allocator);
         count_between_steps(config, shape, layout.len(), profile_step, &allocator);
+        count_promotion(config, shape, layout.len(), &allocator);
         count_process(shape, &allocator);
         let plan = MemoryPlan::from(&allocator);
         let model = &config.workload.model;
@@ -233,6 +236,25 @@ fn count_between_steps(
     allocator.for_purpose("checkpoint writer, probes").record(peak);
 }
 
+/// Counts what copies of checkpoints to farther tiers take while training goes on: for each tier a
+/// chunk that is read and verified, and what is written at once.
+fn count_promotion(
+    config: &Config,
+    shape: JobShape,
+    buffer_elements: usize,
+    allocator: &Allocator,
+) {
+    let saved_bytes = CHECKPOINT_BYTES * (buffer_elements / shape.world) as u64;
+    let read_bytes = checkpoint::Options::default().chunk_bytes.min(saved_bytes);
+    let written_bytes = |is_object: bool| {
+        let most = if is_object { ObjectTier::PART_BYTES as u64 } else { CHECKPOINT_WRITER_BYTES };
+        most.min(saved_bytes)
+    };
+    let farther = tiers::are_objects(&config.settings.checkpoint).into_iter().skip(1);
+    let bytes = farther.map(|is_object| read_bytes + written_bytes(is_object)).sum();
+    allocator.for_purpose("copies to farther tiers").record(bytes);
+}
+
 /// Counts the process itself; the pages of the program are divided among the ranks of the machine.
 fn count_process(shape: JobShape, allocator: &Allocator) {
     let program = PROGRAM_BYTES / shape.local;
@@ -254,6 +276,22 @@ mod tests {
         };
         assert_eq!(bytes(4, "program and libraries"), bytes(1, "program and libraries"));
         assert_eq!(bytes(4, "heap and stacks"), 4 * bytes(1, "heap and stacks"));
+    }
+
+    #[test]
+    fn each_farther_tier_takes_a_chunk() {
+        let bytes = |tiers: &[&str]| {
+            let size = ["model.width=768", "model.layers=4"].iter();
+            let settings: Vec<_> = size.chain(tiers).map(ToString::to_string).collect();
+            let config = Config::load("smoke", &settings).unwrap();
+            let shape = JobShape { world: 1, local: 1, threads: 1, shares_memory: true };
+            let plan = RankPlan::new(&config, shape, None).unwrap();
+            plan.plan.bytes_of(&["copies to farther tiers"])
+        };
+        let [nvme, object] = ["checkpoint.nvme.path=/n", "checkpoint.object.path=s3://bucket"];
+        assert_eq!(bytes(&[]), 0);
+        assert_eq!(bytes(&[nvme]), (16 + 4) << 20);
+        assert_eq!(bytes(&[nvme, object]), (16 + 4 + 16 + 32) << 20);
     }
 
     /// One rank of four in each format, sharded and not.

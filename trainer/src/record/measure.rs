@@ -164,7 +164,7 @@ impl Checkpoints {
     /// Size and time of the checkpoints saved on a tier, and of their copies on farther ones;
     /// `None` without any.
     pub fn of(saves: &Saves, tier: &str, routes: &[RouteStatus]) -> Option<Self> {
-        let Saves { committed: saved, failed, skipped } = saves;
+        let Saves { committed: saved, failed, skipped, triggers } = saves;
         let last = saved.last()?;
         let bytes: u64 = saved.iter().map(|save| save.bytes).sum();
         let write_ns: u64 = saved.iter().map(|save| save.write_ns).sum();
@@ -174,6 +174,7 @@ impl Checkpoints {
             last_step: last.step,
             skipped: *skipped,
             failed: *failed,
+            triggers: triggers.clone(),
             bytes: last.bytes,
             bytes_per_second: bytes as f64 / (write_ns.max(1) as f64 / 1e9),
             save_ms: Distribution::of(saved.iter().map(|save| save.save_ns as f64 / 1e6))?,

@@ -1,8 +1,11 @@
 //! The sections of a record.
 
+use std::collections::BTreeMap;
+
 use device::cuda::DeviceProperties;
 use serde::{Deserialize, Serialize};
 
+use crate::checkpoints::Trigger;
 use crate::timing::phase::{Phase, PhaseTimes};
 use crate::timing::statistics::Distribution;
 
@@ -252,6 +255,8 @@ pub struct PromotedTo {
 pub struct Saves {
     /// Those that were committed.
     pub committed: Vec<CheckpointSaved>,
+    /// How many of those for each reason.
+    pub triggers: BTreeMap<Trigger, usize>,
     /// How many failed.
     pub failed: usize,
     /// How many were due while another one was being written, and so were not started.
@@ -276,6 +281,9 @@ pub struct Checkpoints {
     /// How many were not saved because of an error.
     #[serde(default)]
     pub failed: usize,
+    /// How many were saved for each reason.
+    #[serde(default)]
+    pub triggers: BTreeMap<Trigger, usize>,
     /// Bytes per second while the slowest rank wrote, over all of them.
     pub bytes_per_second: f64,
     /// From the trigger to the moment when training knew of the commit.

@@ -62,7 +62,7 @@ pub(crate) fn finished() -> Record {
         save_ns: 300_000_000,
         stall_ns: 20_000_000,
     });
-    let saves = Saves { committed: saved.to_vec(), failed: 0, skipped: 1 };
+    let saves = Saves { committed: saved.to_vec(), skipped: 1, ..Saves::default() };
     record.checkpoints = Checkpoints::of(&saves, "nvme", &[route()]);
     record.note_missing();
     record

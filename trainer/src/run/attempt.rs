@@ -6,7 +6,8 @@ use launch::signals::SignalFlags;
 use super::recorder::Recorder;
 use super::stop::{StopConditions, StopReason};
 use super::transports::TransportProbe;
-use crate::checkpoints::{Checkpointer, Ended, TierSet};
+use crate::checkpoints::{Checkpointer, Ended, TierSet, Trigger};
+use crate::config::CheckpointConfig;
 use crate::failure::Outcome;
 use crate::record::StepSample;
 use crate::step::{Evaluation, Requests, StepOutcome, Trainer};
@@ -73,13 +74,20 @@ impl RunningAttempt<'_, '_> {
         self.finish_save(false).map_err(|failure| failure.at_step(last))?;
         let is_due = self.checkpointer.is_due_at_end(last);
         let saved = match reason {
-            StopReason::Requested => self.save_at_end("a stop was requested"),
-            StopReason::TargetLoss if is_due => self.save_at_end("the target loss is reached"),
-            StopReason::LastStep if is_due => self.save_at_end("the last step is done"),
+            StopReason::Requested => self.save_at_end(Trigger::Stop, "a stop was requested"),
+            StopReason::TargetLoss if is_due => {
+                self.save_at_end(Trigger::End, "the target loss is reached")
+            }
+            StopReason::LastStep if is_due => {
+                self.save_at_end(Trigger::End, "the last step is done")
+            }
             StopReason::TargetLoss | StopReason::LastStep => Ok(()),
         };
         if saved.is_ok() {
-            self.checkpointer.finish_promotion();
+            let CheckpointConfig { stop_grace, deadline, .. } = *self.checkpointer.settings();
+            // A scheduler that stops the run kills it soon.
+            let is_stop = reason == StopReason::Requested;
+            self.checkpointer.finish_promotion(if is_stop { stop_grace } else { deadline });
         }
         if saved.is_ok() && reason != StopReason::Requested {
             self.checkpointer.finish_retention();
@@ -116,7 +124,8 @@ impl RunningAttempt<'_, '_> {
         }
         // A stop on request saves at its end.
         if !requests.save.is_empty() && end != Some(StopReason::Requested) {
-            self.save(end, requests.save)?;
+            let why = requests.trigger.unwrap_or(Trigger::Cadence);
+            self.save(end, requests.save, why)?;
         }
         self.record_transports()?;
         if !requests.stop {
@@ -242,9 +251,14 @@ impl RunningAttempt<'_, '_> {
     fn requests(&self, step: u64) -> Requests {
         let due = self.checkpointer.due(step, self.trainer.ranks().rank());
         // Always taken: a save that is due anyway satisfies the request.
-        let is_requested = self.signals.take_checkpoint_request();
+        let trigger = self.checkpointer.trigger();
+        if self.signals.take_checkpoint_request() {
+            trigger.request(Trigger::Signal);
+        }
+        let requested = trigger.take();
         Requests {
-            save: if is_requested { TierSet::ALL } else { due },
+            save: if requested.is_some() { TierSet::ALL } else { due },
+            trigger: requested.or((!due.is_empty()).then_some(Trigger::Cadence)),
             stop: self.signals.stop_requested(),
             save_is_ready: self.checkpointer.is_ready(),
         }
@@ -252,12 +266,12 @@ impl RunningAttempt<'_, '_> {
 
     /// Starts a save because it is due or requested, and waits for it where training would not go
     /// on meanwhile. `end` is why training ends with this step, if it does.
-    fn save(&mut self, end: Option<StopReason>, due: TierSet) -> Outcome<()> {
+    fn save(&mut self, end: Option<StopReason>, due: TierSet, why: Trigger) -> Outcome<()> {
         if end.is_some() {
             self.finish_save(false)?;
         }
         let due = if end.is_some() { TierSet::ALL } else { due };
-        if !self.start_save(due)? {
+        if !self.start_save(due, why)? {
             return Ok(());
         }
         let is_in_background = self.checkpointer.settings().background && end.is_none();
@@ -265,9 +279,9 @@ impl RunningAttempt<'_, '_> {
     }
 
     /// Saves at the end of the attempt, where a failed save is an error.
-    fn save_at_end(&mut self, end: &str) -> Outcome<()> {
+    fn save_at_end(&mut self, why: Trigger, end: &str) -> Outcome<()> {
         let step = self.trainer.completed_steps();
-        self.start_save(TierSet::ALL)?;
+        self.start_save(TierSet::ALL, why)?;
         let ended = self.checkpointer.finish(self.trainer);
         match ended.map_err(|failure| failure.at_step(step))? {
             Some(Ended::NotSaved(failed)) => Err(self.checkpointer.not_saved_at_end(failed, end)),
@@ -281,12 +295,12 @@ impl RunningAttempt<'_, '_> {
 
     /// Starts a save; its time is in the next step. The recorded steps are made durable before the
     /// ranks vote, so that a committed checkpoint never has more steps than the files.
-    fn start_save(&mut self, due: TierSet) -> Outcome<bool> {
+    fn start_save(&mut self, due: TierSet, why: Trigger) -> Outcome<bool> {
         let step = self.trainer.completed_steps();
         self.report_untimed();
         self.trainer.clock().enter(Phase::Checkpoint);
         let veto = Box::new(self.telemetry.sync());
-        let started = self.checkpointer.start(self.trainer, due, veto);
+        let started = self.checkpointer.start(self.trainer, due, why, veto);
         started.map_err(|failure| failure.at_step(step))
     }
 

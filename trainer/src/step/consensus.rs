@@ -3,7 +3,7 @@
 
 use models::Layout;
 
-use crate::checkpoints::TierSet;
+use crate::checkpoints::{TierSet, Trigger};
 use crate::failure::{ExitCode, Failure, Outcome};
 use crate::ranks::Ranks;
 
@@ -12,6 +12,8 @@ use crate::ranks::Ranks;
 pub struct Requests {
     /// The tiers that a save has to get to, if one is due.
     pub save: TierSet,
+    /// Why it is due.
+    pub trigger: Option<Trigger>,
     /// A stop is requested.
     pub stop: bool,
     /// This rank can go on with the save in flight, if there is one. Of a step's outcome: all can.
@@ -32,7 +34,7 @@ pub(crate) struct Vote {
     pub(crate) requests: Requests,
 }
 
-const FIELDS: usize = 7;
+const FIELDS: usize = 8;
 
 impl Vote {
     fn encode(&self) -> [f64; FIELDS] {
@@ -46,6 +48,7 @@ impl Vote {
             f64::from(self.requests.save.0),
             flag(self.requests.stop),
             flag(self.requests.save_is_ready),
+            f64::from(Trigger::code(self.requests.trigger)),
         ]
     }
 
@@ -60,6 +63,7 @@ impl Vote {
                 save: TierSet(fields[4] as u8),
                 stop: fields[5] > 0.0,
                 save_is_ready: fields[6] > 0.0,
+                trigger: Trigger::of_code(fields[7] as u8),
             },
         }
     }
@@ -145,6 +149,7 @@ impl Votes {
         Requests {
             save_is_ready: self.all().all(|vote| vote.requests.save_is_ready),
             save: self.all().fold(TierSet::default(), |set, vote| set.union(vote.requests.save)),
+            trigger: self.all().filter_map(|vote| vote.requests.trigger).max(),
             stop: self.all().any(|vote| vote.requests.stop),
         }
     }
@@ -164,7 +169,7 @@ mod tests {
         local_non_finite: None,
         squares: 0.25,
         reduced_non_finite: None,
-        requests: Requests { save: TierSet(0), stop: false, save_is_ready: true },
+        requests: Requests { save: TierSet(0), trigger: None, stop: false, save_is_ready: true },
     };
 
     fn votes(votes: &[Vote]) -> Votes {
@@ -180,11 +185,18 @@ mod tests {
         let late = Requests { save_is_ready: false, ..FINITE.requests };
         let found = votes(&[FINITE, Vote { requests: late, ..FINITE }]);
         assert!(!found.requests().save_is_ready, "one rank is not");
+        let [cadence, health] = [Trigger::Cadence, Trigger::Health]
+            .map(|why| Requests { trigger: Some(why), ..FINITE.requests })
+            .map(|requests| Vote { requests, ..FINITE });
+        let found = votes(&[cadence, health, FINITE]);
+        assert_eq!(found.requests().trigger, Some(Trigger::Health));
     }
 
     #[test]
     fn a_non_finite_loss_is_located() {
-        let requests = Requests { save: TierSet(0b10), stop: true, save_is_ready: false };
+        let save = TierSet(0b10);
+        let trigger = Some(Trigger::Signal);
+        let requests = Requests { save, trigger, stop: true, save_is_ready: false };
         let found = votes(&[Vote { loss_sum: f64::NAN, requests, ..FINITE }]);
         assert_eq!(found.local_non_finite(), Some(NonFinite { rank: 0, tensor: None }));
         assert_eq!(found.requests(), requests);
