@@ -145,12 +145,15 @@ pub(crate) fn open(
 
 fn open_one(tier: &Planned, identity: &Identity) -> Result<Store, checkpoint::Error> {
     let Planned { scope, address, .. } = tier;
-    let tier: Arc<dyn Tier> = if address.contains("://") {
-        Arc::new(ObjectTier::new(Remote::open(address)?))
-    } else {
-        Arc::new(LocalTier::new(address))
-    };
-    Ok(Store::open(tier, identity)?.with_scope(*scope))
+    Ok(Store::open(place(address)?, identity)?.with_scope(*scope))
+}
+
+/// The tier at a path or URL. Touches nothing.
+pub(crate) fn place(address: &str) -> Result<Arc<dyn Tier>, checkpoint::Error> {
+    if address.contains("://") {
+        return Ok(Arc::new(ObjectTier::new(Remote::open(address)?)));
+    }
+    Ok(Arc::new(LocalTier::new(address)))
 }
 
 fn internal(error: impl Into<anyhow::Error>) -> Failure {
