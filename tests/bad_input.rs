@@ -170,7 +170,7 @@ const COMMAND_LINES: &[Case] = &[
         &["--local-ranks 5", "at most --ranks 2"],
     ),
     usage(&["report", "no-such-folder"], &["no-such-folder"]),
-    usage(&["export", "no-such-folder", "--out", "x"], &["no-such-folder", "checkpoints"]),
+    usage(&["export", "no-such-folder", "--out", "x"], &["no-such-folder", "identity.json"]),
     usage(&["train", "--init-from", "no-such-folder"], &["--init-from", "no-such-folder"]),
     usage(&["ckpt", "ls", "no-such-folder"], &["no-such-folder"]),
     usage(&["data", "inspect", "no-such-file.bin"], &["no-such-file.bin"]),

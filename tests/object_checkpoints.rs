@@ -87,7 +87,9 @@ fn a_server_that_refuses_a_commit_fails_no_run() {
     let folder = Folder::new();
     server.refuse_writes_to("MANIFEST.json");
     let warned = train(&server, &folder, "12", &[object(&server)]).expect(0);
-    warned.expect_stderr(&["tier object has no newer checkpoint: the next attempt goes on with s0000000"]);
+    warned.expect_stderr(&[
+        "tier object has no newer checkpoint: the next attempt goes on with s0000000",
+    ]);
     let promoted = &folder.record()["checkpoints"]["promoted"][0];
     assert_eq!((&promoted["count"], &promoted["last_step"]), (&json!(0), &json!(null)));
     assert_eq!(folder.result(), uninterrupted());

@@ -10,6 +10,7 @@
 //!          d00/r00000-000.safetensors          header padded to 4096 bytes, then the data
 //!              r00000.idx.json                 boxes, sizes, digests of all of the rank's files
 //!          MANIFEST.json                       the commit record, written last
+//!          PINNED                              empty; while it exists, retention removes nothing here
 //!        LATEST                                newest checkpoint, for people; never read; not on a
 //!                                              tier of node scope
 //! ```
@@ -80,7 +81,7 @@ pub use retention::RetentionReport;
 pub use save::{
     Afterwards, Frozen, STAGING, Save, SaveReport, Saver, SharedFailpoints, Snapshot, Staging, Veto,
 };
-pub use store::{Identity, Listed, Options, Status, Store, holds_any};
+pub use store::{Identity, Listed, Options, Presence, Status, Store, holds_any};
 pub use tensor::{Dtype, Part, PartMut, TensorBox};
 pub use tier::Scope;
 pub use tiers::{Member, Restored, SourceBytes, Tiers, Unusable};

@@ -35,6 +35,15 @@ impl Finished {
         self
     }
 
+    /// Fails unless stdout contains all of these.
+    #[track_caller]
+    pub fn expect_stdout(self, parts: &[&str]) -> Self {
+        for part in parts {
+            assert!(self.stdout.contains(part), "no {part:?} in {}", self.stdout);
+        }
+        self
+    }
+
     /// For [`mpirun_test`]: fails unless the test passed on every rank. Lines of several ranks may
     /// be mixed, but all run the same test, so it is sufficient to find the result of one.
     #[track_caller]

@@ -13,6 +13,8 @@ pub(crate) const MANIFEST: &str = "MANIFEST.json";
 pub(crate) const REJECTED: &str = "MANIFEST.rejected";
 /// Name of the manifest of a checkpoint that is being removed.
 pub(crate) const TOMBSTONE: &str = "MANIFEST.deleted";
+/// Name of the empty file that protects a checkpoint from retention.
+pub(crate) const PINNED: &str = "PINNED";
 
 /// Content of a committed checkpoint. On disk the manifest's own digest precedes these fields.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -182,6 +182,9 @@ impl Worker {
     fn commit(&self, source: &Source) -> Outcome {
         let Source { name, text, .. } = source;
         let tier = self.to().tier();
+        if self.from().is_pinned(name) {
+            self.to().mark_pinned(name).map_err(Setback::of_target)?;
+        }
         let key = name.key(MANIFEST);
         let published = tier.publish(&key, text, &mut || {}).map_err(Setback::of_target)?;
         if published == Published::Taken {
@@ -209,7 +212,7 @@ impl Worker {
                 Status::Committed { .. } => is_older = true,
                 Status::Uncommitted if is_older => drop(self.to().discard(&name)),
                 Status::Deleted => {
-                    drop(self.to().tier().delete_folder(&name.to_string(), TOMBSTONE));
+                    drop(self.to().finish_removal(&name));
                 }
                 _ => {}
             }

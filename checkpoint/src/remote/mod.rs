@@ -21,6 +21,7 @@ mod transport;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 use std::{fmt, io};
 
 use bytes::Bytes;
@@ -59,6 +60,8 @@ pub struct Remote {
 pub struct ObjectInfo {
     /// Size of the object.
     pub size_bytes: u64,
+    /// When it was written, by the store's clock.
+    pub modified: SystemTime,
     /// Changes with the content.
     pub etag: Option<String>,
 }
@@ -138,7 +141,8 @@ impl Remote {
     /// When it does not exist, or the store cannot tell.
     pub fn stat(&self, key: &str) -> Result<ObjectInfo, IoError> {
         let found = self.run(key, "stat", 0, async |location| self.client.head(location).await)?;
-        Ok(ObjectInfo { size_bytes: found.size, etag: found.e_tag })
+        let modified = found.last_modified.into();
+        Ok(ObjectInfo { size_bytes: found.size, modified, etag: found.e_tag })
     }
 
     /// Whether an object exists.

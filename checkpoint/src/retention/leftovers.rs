@@ -6,7 +6,7 @@ use std::sync::{MutexGuard, PoisonError};
 
 use crate::error::Result;
 use crate::fencing::parse_claim;
-use crate::format::manifest::{MANIFEST, TOMBSTONE};
+use crate::format::manifest::MANIFEST;
 use crate::format::name::CheckpointName;
 use crate::store::{Status, Store};
 
@@ -27,7 +27,7 @@ impl Store {
                     drop(self.discard(&name));
                 }
                 Status::Deleted if name.attempt <= attempt => {
-                    drop(self.tier().delete_folder(&name.to_string(), TOMBSTONE));
+                    drop(self.finish_removal(&name));
                 }
                 _ => {}
             }

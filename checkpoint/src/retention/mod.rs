@@ -4,10 +4,11 @@
 //! nothing that looks committed; it is removed last, so that the rest is recognised as such. A
 //! checkpoint counts as kept when its manifest, indexes and file sizes are right and no restore
 //! has rejected it. Its data is not read for that: `Store::verify` does. What a promotion still
-//! needs stays until it has ended.
+//! needs stays until it has ended, and what is pinned (`pin.rs`) stays for ever.
 
 mod held;
 mod leftovers;
+mod pin;
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -31,7 +32,7 @@ pub struct RetentionReport {
 
 impl Store {
     /// Removes what is older than the newest `keep` intact checkpoints (0 keeps all), and what dead
-    /// attempts before `attempt` left.
+    /// attempts before `attempt` left. Pinned checkpoints stay, and do not count.
     ///
     /// Not collective: for rank 0, or on a tier of node scope for every rank, after a resume or a
     /// save, and not during a save (but see [`Store::stop_retention`]); a thread of its own may do
@@ -67,11 +68,15 @@ impl Store {
             if self.retention_is_stopped() {
                 break;
             }
+            if self.is_pinned(&name) {
+                continue;
+            }
             let is_old = keep > 0 && intact >= keep && !self.is_held(&name);
             match self.status(&name) {
                 Status::Committed { .. } | Status::Damaged(_) | Status::Rejected if is_old => {
                     match self.remove(&name, failpoints) {
-                        Ok(()) => report.removed.push(name.to_string()),
+                        Ok(true) => report.removed.push(name.to_string()),
+                        Ok(false) => {}
                         // Another rank of the node is removing it, too.
                         Err(_) if self.scope() == Scope::Node && !self.is_committed(&name) => {}
                         Err(error) => report.warnings.push(error.to_string()),
@@ -87,17 +92,22 @@ impl Store {
         report
     }
 
-    fn remove(&self, name: &CheckpointName, failpoints: &dyn Failpoints) -> Result<()> {
+    /// Removes a checkpoint, unless it is being pinned or somebody else removes it; whether it did.
+    fn remove(&self, name: &CheckpointName, failpoints: &dyn Failpoints) -> Result<bool> {
         let is_rejected = self.status(name) == Status::Rejected;
         let manifest = if is_rejected { REJECTED } else { MANIFEST };
-        match self.rename_manifest(name, manifest, TOMBSTONE) {
-            Err(error) if error.is_absence() => return Ok(()), // somebody else removes it
-            renamed => renamed?,
+        match self.copy_manifest(name, manifest, TOMBSTONE) {
+            Err(error) if error.is_absence() => return Ok(false), // somebody else removes it
+            copied => copied?,
         }
+        if self.is_pinned(name) {
+            return self.finish_removal(name); // which undoes it
+        }
+        self.tier().delete(&name.key(manifest))?;
         failpoints.hit(Failpoint::MidRetention);
-        let removed = self.tier().delete_folder(&name.to_string(), TOMBSTONE);
+        let removed = self.finish_removal(name);
         // An empty folder may stay, which nothing tells from that of a save.
-        Ok(removed.inspect_err(|_| self.begun().push(name.clone()))?)
+        removed.inspect_err(|_| self.begun().push(name.clone()))
     }
 
     /// Whether all files exist that the manifest names; on a tier of node scope those of the ranks

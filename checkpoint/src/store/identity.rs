@@ -10,7 +10,7 @@ use crate::format::FORMAT;
 use crate::format::sealed::{seal, unseal};
 use crate::tier::Tier;
 
-const FILE: &str = "RUN.json";
+pub(super) const FILE: &str = "RUN.json";
 
 /// What all checkpoints of one folder have in common.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

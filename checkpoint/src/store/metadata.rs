@@ -41,6 +41,12 @@ impl Store {
         from: &str,
         to: &str,
     ) -> Result<()> {
+        self.copy_manifest(name, from, to)?;
+        Ok(self.tier().delete(&name.key(from))?)
+    }
+
+    /// The first half of [`Store::rename_manifest`]: both files exist afterwards.
+    pub(crate) fn copy_manifest(&self, name: &CheckpointName, from: &str, to: &str) -> Result<()> {
         let bytes = match self.tier().read(&name.key(from)).map_err(Error::from) {
             // A checkpoint whose manifest a disk cannot read must not count for ever.
             Err(error) if error.is_damage() && !error.is_absence() => Vec::new(),
@@ -48,7 +54,7 @@ impl Store {
         };
         // Whatever another one has written under that name says the same.
         self.tier().publish(&name.key(to), &bytes, &mut || {})?;
-        Ok(self.tier().delete(&name.key(from))?)
+        Ok(())
     }
 
     /// Writes which checkpoint is the newest, for people.

@@ -3,6 +3,7 @@
 mod identity;
 mod listing;
 mod metadata;
+mod presence;
 
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
@@ -15,6 +16,7 @@ use crate::tier::{Scope, Tier};
 
 pub use identity::Identity;
 pub use listing::{Listed, Status, holds_any};
+pub use presence::Presence;
 
 /// Sizes of the files that are written (readers find them in the files), and how long readers wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,6 +87,17 @@ impl Store {
             Some(identity) => Ok(Self::new(tier, identity)),
             None => Err(Error::NoCheckpoint { root: tier.path(""), rejected: Vec::new() }),
         }
+    }
+
+    /// Opens a tier that has checkpoints of this run. Changes nothing.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`] when it is of another run or workload, and as [`Store::find`].
+    pub fn find_run(tier: Arc<dyn Tier>, identity: &Identity) -> Result<Self> {
+        let found = Self::find(tier)?;
+        let path = found.tier.path(identity::FILE);
+        identity.check(&path, &found.identity.run, &found.identity.workload)?;
+        Ok(found)
     }
 
     fn new(tier: Arc<dyn Tier>, identity: Identity) -> Self {

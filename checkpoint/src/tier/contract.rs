@@ -5,6 +5,7 @@
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
+use std::time::{Duration, SystemTime};
 
 use super::{Entry, Tier};
 use crate::durable::{IoError, Published};
@@ -171,6 +172,8 @@ pub fn ranges_are_read(tier: &dyn Tier) {
     tier.replace("ranges/shard", &data).expect("creates");
     let reader = tier.open("ranges/shard").expect("opens");
     assert_eq!(reader.size_bytes(), 10_000);
+    let age = SystemTime::now().duration_since(reader.modified()).unwrap_or_default();
+    assert!(age < Duration::from_secs(3600), "written {age:?} ago");
     for (offset, size) in [(0, 10_000), (0, 1), (4096, 4096), (1, 4097), (9_999, 1), (10_000, 0)] {
         let mut found = vec![0; size];
         reader.read_exact_at(&mut found, offset as u64).expect("reads");

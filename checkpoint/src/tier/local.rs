@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use super::{Entry, Reader, Tier, Upload};
 use crate::durable::{
@@ -44,8 +45,12 @@ impl Tier for LocalTier {
     fn open(&self, key: &str) -> Result<Box<dyn Reader>, IoError> {
         let path = self.path(key);
         let file = File::open(&path).map_err(IoError::at(&path, "open"))?;
-        let size_bytes = file.metadata().map_err(IoError::at(&path, "stat"))?.len();
-        Ok(Box::new(LocalReader { path, file, size_bytes }))
+        let stat = |file: &File| -> std::io::Result<_> {
+            let metadata = file.metadata()?;
+            Ok((metadata.len(), metadata.modified()?))
+        };
+        let (size_bytes, modified) = stat(&file).map_err(IoError::at(&path, "stat"))?;
+        Ok(Box::new(LocalReader { path, file, size_bytes, modified }))
     }
 
     fn exists(&self, key: &str) -> Result<bool, IoError> {
@@ -125,11 +130,16 @@ struct LocalReader {
     path: PathBuf,
     file: File,
     size_bytes: u64,
+    modified: SystemTime,
 }
 
 impl Reader for LocalReader {
     fn size_bytes(&self) -> u64 {
         self.size_bytes
+    }
+
+    fn modified(&self) -> SystemTime {
+        self.modified
     }
 
     fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> Result<(), IoError> {

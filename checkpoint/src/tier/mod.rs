@@ -10,6 +10,7 @@ mod object;
 
 use std::fmt::Debug;
 use std::path::PathBuf;
+use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
@@ -117,6 +118,9 @@ pub trait Tier: Debug + Send + Sync {
 pub trait Reader: Debug + Send + Sync {
     /// Size of the file.
     fn size_bytes(&self) -> u64;
+
+    /// When it was written, by the clock of whatever keeps it.
+    fn modified(&self) -> SystemTime;
 
     /// Fills a buffer from an offset.
     ///

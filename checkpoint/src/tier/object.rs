@@ -2,6 +2,7 @@
 
 use std::io::{self, ErrorKind};
 use std::path::PathBuf;
+use std::time::SystemTime;
 
 use super::{Entry, Reader, Tier, Upload};
 use crate::durable::{IoError, Published};
@@ -53,6 +54,7 @@ impl Tier for ObjectTier {
             remote: self.remote.clone(),
             key: key.to_owned(),
             size_bytes: found.size_bytes,
+            modified: found.modified,
             etag: found.etag,
         }))
     }
@@ -133,6 +135,7 @@ struct ObjectReader {
     remote: Remote,
     key: String,
     size_bytes: u64,
+    modified: SystemTime,
     /// All ranges are of the same object, even if it is replaced in between.
     etag: Option<String>,
 }
@@ -140,6 +143,10 @@ struct ObjectReader {
 impl Reader for ObjectReader {
     fn size_bytes(&self) -> u64 {
         self.size_bytes
+    }
+
+    fn modified(&self) -> SystemTime {
+        self.modified
     }
 
     fn read_exact_at(&self, buffer: &mut [u8], mut offset: u64) -> Result<(), IoError> {

@@ -484,3 +484,12 @@ fn a_copy_that_a_restore_rejected_is_replaced() {
     tiers.assert_same(&new);
     assert_eq!(resume(&tiers.to, 2).step, 20);
 }
+
+#[test]
+fn what_is_pinned_is_pinned_on_the_target() {
+    let tiers = Tiers::new();
+    let name = save(&tiers.from, 2, 1, 1, 0);
+    tiers.from.pin(&name).unwrap();
+    tiers.promote(2, &name);
+    assert!(tiers.to.presence(&name).unwrap().is_pinned);
+}

@@ -224,3 +224,60 @@ fn temporary_files_in_the_root_are_removed() {
     left.sort();
     assert_eq!(left, ["LATEST", "LATEST.bak", "RUN.json", "notes.tmp"]);
 }
+
+#[test]
+fn what_is_pinned_stays_and_does_not_count() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let first = save(&store, 2, 1, 1, 0);
+    store.pin(&first).unwrap();
+    store.pin(&first).unwrap();
+    assert!(store.presence(&first).unwrap().is_pinned);
+    let second = save(&store, 2, 2, 1, 2);
+    store.pin(&second).unwrap();
+    for step in 3..=5 {
+        save(&store, 2, step, 1, 2);
+    }
+    assert_eq!(steps(&store), [5, 4, 2, 1]);
+    assert_eq!(store.verify(&first).unwrap().problems.len(), 0);
+    store.unpin(&first).unwrap();
+    store.unpin(&first).unwrap();
+    save(&store, 2, 6, 2, 1);
+    assert_eq!(steps(&store), [6, 2], "also in a later attempt");
+}
+
+#[test]
+fn only_what_is_committed_is_pinned() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let name = save(&store, 2, 1, 1, 0);
+    let other = "s000000009-a0001-00000001";
+    for absent in ["latest", other] {
+        assert!(matches!(store.pin(absent), Err(Error::NoCheckpoint { .. })), "{absent}");
+        assert!(matches!(store.unpin(absent), Err(Error::NoCheckpoint { .. })), "{absent}");
+    }
+    fs::create_dir(folder.path().join(other)).unwrap();
+    assert!(matches!(store.pin(other), Err(Error::NoCheckpoint { .. })));
+    let manifest = |file: &str| folder.path().join(&name).join(file);
+    fs::copy(manifest("MANIFEST.json"), manifest("MANIFEST.deleted")).unwrap();
+    assert!(matches!(store.pin(&name), Err(Error::NoCheckpoint { .. })), "it is being removed");
+    assert!(!manifest("PINNED").exists());
+}
+
+/// The file came between the two looks of a removal that was killed then.
+#[test]
+fn a_removal_that_was_killed_as_the_checkpoint_was_pinned_is_undone() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let pinned = save(&store, 2, 1, 1, 0);
+    let manifest = |file: &str| folder.path().join(&pinned).join(file);
+    fs::copy(manifest("MANIFEST.json"), manifest("MANIFEST.deleted")).unwrap();
+    fs::write(manifest("PINNED"), "").unwrap();
+    assert_eq!(store.list().unwrap()[0].status, Status::Deleted);
+    save(&store, 2, 2, 1, 1);
+    assert!(matches!(store.list().unwrap()[1].status, Status::Committed { .. }));
+    assert_eq!(store.verify(&pinned).unwrap().problems.len(), 0);
+    fs::rename(manifest("MANIFEST.json"), manifest("MANIFEST.deleted")).unwrap();
+    save(&store, 2, 3, 1, 1);
+    assert_eq!(steps(&store), [3], "past that moment the removal is completed");
+}

@@ -167,18 +167,25 @@ fn open_one(
     rank: usize,
 ) -> Result<Store, checkpoint::Error> {
     let Planned { scope, address, .. } = tier;
-    let tier: Arc<dyn Tier> = if tier.is_object() {
-        let own = RemoteOptions::default();
-        let options = RemoteOptions { patience: own.patience.min(deadline), ..own };
-        let remote = Remote::open_with(address, options)?;
-        if rank == 0 {
-            check_exclusive_put(&remote)?;
-        }
-        Arc::new(ObjectTier::new(remote))
-    } else {
-        Arc::new(LocalTier::new(address))
-    };
-    Ok(Store::open(tier, identity)?.with_scope(*scope))
+    if rank == 0 && tier.is_object() {
+        check_exclusive_put(&remote(address, deadline)?)?;
+    }
+    Ok(Store::open(place(address, deadline)?, identity)?.with_scope(*scope))
+}
+
+/// The tier at a path or URL; an object store has so long for each answer, or its own patience if
+/// that is shorter. Touches nothing.
+pub(crate) fn place(address: &str, patience: Duration) -> Result<Arc<dyn Tier>, checkpoint::Error> {
+    if is_remote(address) {
+        return Ok(Arc::new(ObjectTier::new(remote(address, patience)?)));
+    }
+    Ok(Arc::new(LocalTier::new(address)))
+}
+
+fn remote(address: &str, patience: Duration) -> Result<Remote, IoError> {
+    let own = RemoteOptions::default();
+    let options = RemoteOptions { patience: own.patience.min(patience), ..own };
+    Remote::open_with(address, options)
 }
 
 /// The commit of a checkpoint relies on it.

@@ -2,9 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
+use checkpoint::Store;
 use clap::Args;
 
-use super::checkpoints::{newest, store};
+use super::ckpt::RunTiers;
 use super::print;
 use crate::config::Config;
 use crate::failure::{ExitCode, Failure, Outcome};
@@ -34,14 +35,15 @@ pub(super) struct Export {
 impl Export {
     pub(super) fn run(self) -> Outcome<ExitCode> {
         let (run, named) = self.source()?;
-        let store = store(run)?;
+        let tiers = RunTiers::open(run)?;
+        let store = &tiers.most_recent_shared()?.store;
         let config = Config::load(&run.join("config.toml").to_string_lossy(), &[])?;
         let model = &config.workload.model;
         let exported = from_active_run(
             named,
-            || newest(&store, run),
+            || newest(store, run),
             |checkpoint| store.holds(checkpoint).unwrap_or(false),
-            |checkpoint| hugging_face::export(&store, checkpoint, model, &self.out),
+            |checkpoint| hugging_face::export(store, checkpoint, model, &self.out),
         )?;
         let workload = Record::read(run).ok().map(|record| format!(" of {}", record.workload.name));
         print(format!(
@@ -69,6 +71,14 @@ impl Export {
         }
         Ok((run, Some(name.to_string_lossy().into_owned())))
     }
+}
+
+fn newest(store: &Store, folder: &Path) -> Outcome<String> {
+    let newest = store.newest().map_err(|error| Failure::new(ExitCode::Checkpoint, error))?;
+    newest.map(|newest| newest.name).ok_or_else(|| {
+        let error = anyhow::anyhow!("{}: nothing is committed", folder.display());
+        Failure::new(ExitCode::Checkpoint, error)
+    })
 }
 
 /// Reads a checkpoint of a run that may still be training and remove it meanwhile. Then it reads

@@ -1,6 +1,6 @@
 //! The command line: each subcommand in a file of its own.
 
-mod checkpoints;
+mod ckpt;
 mod completions;
 mod data;
 mod devices;
@@ -58,7 +58,7 @@ enum Command {
     Devices(devices::Devices),
     Report(report::Report),
     Data(data::Data),
-    Ckpt(checkpoints::Ckpt),
+    Ckpt(ckpt::Ckpt),
     Export(export::Export),
     Completions(completions::Completions),
     Man(man::Man),
@@ -126,6 +126,12 @@ fn print(text: impl std::fmt::Display) -> Outcome<ExitCode> {
         }
         _ => Ok(ExitCode::Done),
     }
+}
+
+/// Writes a line to stderr, about what the user may not expect.
+fn note(text: impl std::fmt::Display) {
+    // Nothing is left to tell where stderr is gone.
+    let _ = writeln!(std::io::stderr(), "note: {text}");
 }
 
 /// Writes a value to stdout as JSON.

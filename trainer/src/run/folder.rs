@@ -99,6 +99,13 @@ impl Folder {
         self.root.join("checkpoints")
     }
 
+    /// Which run the folder is of, if it is one of a run.
+    pub(crate) fn stored_identity(&self) -> Option<checkpoint::Identity> {
+        let bytes = std::fs::read(self.identity_path()).ok()?;
+        let RunIdentity { run, workload } = serde_json::from_slice(&bytes).ok()?;
+        Some(checkpoint::Identity::new(&run, &workload))
+    }
+
     fn identity_path(&self) -> PathBuf {
         self.root.join("identity.json")
     }

@@ -69,7 +69,7 @@ impl Entry {
 
     /// Whether the store still has what was downloaded.
     pub(super) fn is_of(&self, object: &Object) -> bool {
-        let ObjectInfo { size_bytes, etag } = &object.info;
+        let ObjectInfo { size_bytes, etag, .. } = &object.info;
         (&self.url, &self.size_bytes, &self.etag) == (&object.url, size_bytes, etag)
     }
 }

@@ -1,0 +1,48 @@
+//! `yardstick ckpt`: a command per file, and the tiers of a run that all of them use.
+
+mod ls;
+mod pin;
+mod tiers;
+mod verify;
+
+use clap::{Args, Subcommand};
+
+use crate::failure::{ExitCode, Failure, Outcome};
+
+pub(super) use tiers::RunTiers;
+
+/// See, check and keep the checkpoints of a run, on all of its tiers.
+///
+/// The tiers are those of the run's configuration and of LOCAL_CHECKPOINT_DIR and
+/// SHARED_CHECKPOINT_DIR, as in training. Of a tier of each node only this node's part is seen. A
+/// tier without checkpoints of the run, or that this machine cannot reach, is named on stderr and
+/// left out.
+#[derive(Debug, Args)]
+pub(super) struct Ckpt {
+    #[command(subcommand)]
+    command: CkptCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum CkptCommand {
+    Ls(ls::Ls),
+    Verify(verify::Verify),
+    Pin(pin::Pin),
+    Unpin(pin::Unpin),
+}
+
+impl Ckpt {
+    pub(super) fn run(self) -> Outcome<ExitCode> {
+        match self.command {
+            CkptCommand::Ls(ls) => ls.run(),
+            CkptCommand::Verify(verify) => verify.run(),
+            CkptCommand::Pin(pin) => pin.run(),
+            CkptCommand::Unpin(unpin) => unpin.run(),
+        }
+    }
+}
+
+/// An error of checkpoints that ends the command.
+fn unusable(error: impl Into<anyhow::Error>) -> Failure {
+    Failure::new(ExitCode::Checkpoint, error)
+}

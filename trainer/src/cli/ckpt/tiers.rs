@@ -1,0 +1,174 @@
+//! The tiers of a run that this machine sees.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use checkpoint::{Listed, Scope, Status, Store};
+use clap::Args;
+
+use super::super::note;
+use super::unusable;
+use crate::checkpoints::tiers::{Planned, place, planned};
+use crate::config::Config;
+use crate::failure::{Failure, Outcome};
+use crate::run::Folder;
+
+/// Which run, and which of its tiers.
+#[derive(Debug, Args)]
+pub(super) struct Selection {
+    /// Folder of the run.
+    #[arg(value_name = "RUN")]
+    folder: PathBuf,
+    /// Only this tier: nvme, shared or object.
+    #[arg(long, value_name = "NAME")]
+    tier: Option<String>,
+}
+
+/// A tier that has checkpoints of the run.
+#[derive(Debug, Clone)]
+pub(in crate::cli) struct SeenTier {
+    pub(super) planned: Planned,
+    pub(in crate::cli) store: Arc<Store>,
+}
+
+/// The tiers of a run.
+#[derive(Debug)]
+pub(in crate::cli) struct RunTiers {
+    pub(super) folder: PathBuf,
+    /// All that are configured, the nearest first.
+    pub(super) planned: Vec<Planned>,
+    /// Those that have checkpoints of the run, the nearest first; never none.
+    pub(super) seen: Vec<SeenTier>,
+}
+
+impl Selection {
+    pub(super) fn open(&self) -> Outcome<RunTiers> {
+        let mut tiers = RunTiers::open(&self.folder)?;
+        if let Some(name) = &self.tier {
+            tiers.planned(name)?;
+            tiers.seen.retain(|tier| tier.planned.name == name);
+            tiers.require_any()?;
+        }
+        Ok(tiers)
+    }
+}
+
+impl RunTiers {
+    /// Looks at all tiers of a run; names those that it cannot see on stderr.
+    pub(in crate::cli) fn open(folder: &Path) -> Outcome<Self> {
+        let run = Folder::new(folder);
+        let config = folder.join("config.toml");
+        let Some(identity) = run.stored_identity().filter(|_| config.is_file()) else {
+            let shown = folder.display();
+            let expected = "expected a run's folder, with identity.json and config.toml in it";
+            return Err(Failure::usage(format!("{shown}: {expected}")));
+        };
+        let config = Config::load(&config.to_string_lossy(), &[])?;
+        let planned = planned(&config.settings.checkpoint, &run.checkpoints(), &identity.run);
+        let mut seen = Vec::new();
+        for planned in &planned {
+            let Planned { name, scope, address, .. } = planned;
+            let tier = place(address, config.settings.checkpoint.deadline);
+            let found = tier.and_then(|tier| Store::find_run(tier, &identity));
+            match found {
+                Ok(store) => {
+                    let store = Arc::new(store.with_scope(*scope));
+                    seen.push(SeenTier { planned: planned.clone(), store });
+                }
+                Err(checkpoint::Error::NoCheckpoint { .. }) => {
+                    note(format!("tier {name}: no checkpoint of this run seen in {address}"));
+                }
+                Err(error) => note(format!("tier {name}: {error}")),
+            }
+        }
+        let tiers = Self { folder: folder.to_owned(), planned, seen };
+        tiers.require_any()?;
+        Ok(tiers)
+    }
+
+    fn require_any(&self) -> Outcome<()> {
+        if self.seen.is_empty() {
+            return Err(self.nothing("no tier has a checkpoint that this machine sees"));
+        }
+        Ok(())
+    }
+
+    /// The error that something is not there.
+    pub(super) fn nothing(&self, what: &str) -> Failure {
+        unusable(anyhow::anyhow!("{}: {what}", self.folder.display()))
+    }
+
+    /// A tier of the configuration, by its name.
+    pub(super) fn planned(&self, name: &str) -> Outcome<&Planned> {
+        let found = self.planned.iter().find(|tier| tier.name == name);
+        found.ok_or_else(|| {
+            let names: Vec<_> = self.planned.iter().map(|tier| tier.name).collect();
+            let shown = self.folder.display();
+            let names = names.join(", ");
+            Failure::usage(format!("tier {name}: {shown} has only: {names}"))
+        })
+    }
+
+    /// The shared tier whose newest checkpoint is the newest of all, the nearest of them.
+    pub(in crate::cli) fn most_recent_shared(&self) -> Outcome<&SeenTier> {
+        let mut best: Option<(&SeenTier, Option<Age>)> = None;
+        for tier in self.seen.iter().filter(|tier| tier.planned.scope == Scope::Shared) {
+            let newest = tier.store.newest().map_err(unusable)?.map(|listed| age(&listed));
+            if best.as_ref().is_none_or(|(_, found)| *found < newest) {
+                best = Some((tier, newest));
+            }
+        }
+        let found = best.map(|(tier, _)| tier);
+        found.ok_or_else(|| self.nothing("no shared tier has a checkpoint that this machine sees"))
+    }
+
+    /// The newest checkpoint that is committed on any tier.
+    pub(in crate::cli) fn newest(&self) -> Outcome<String> {
+        let mut newest: Option<Listed> = None;
+        for tier in &self.seen {
+            let found = tier.store.newest().map_err(unusable)?;
+            let is_newer =
+                |found: &Listed| newest.as_ref().is_none_or(|newest| age(newest) < age(found));
+            if let Some(found) = found.filter(is_newer) {
+                newest = Some(found);
+            }
+        }
+        let newest = newest.map(|newest| newest.name);
+        newest.ok_or_else(|| self.nothing("nothing is committed"))
+    }
+
+    /// The tiers on which a checkpoint is committed.
+    pub(super) fn holders(&self, checkpoint: &str) -> Outcome<Vec<&SeenTier>> {
+        let mut holders = Vec::new();
+        for tier in &self.seen {
+            if tier.store.holds(checkpoint).map_err(unusable)? {
+                holders.push(tier);
+            }
+        }
+        if holders.is_empty() {
+            return Err(self.nothing(&format!("no tier has {checkpoint} committed")));
+        }
+        Ok(holders)
+    }
+}
+
+/// What orders checkpoints by age: the smallest is the oldest.
+pub(super) type Age = (u64, u64, String);
+
+/// A later attempt is newer than any step of an earlier one.
+pub(super) fn age(listed: &Listed) -> Age {
+    (listed.attempt, listed.step, listed.name.clone())
+}
+
+/// A state as it is shown.
+pub(super) fn state(status: &Status) -> String {
+    match status {
+        Status::Committed { .. } => "committed".to_owned(),
+        Status::Uncommitted => "uncommitted".to_owned(),
+        Status::Rejected => "rejected".to_owned(),
+        Status::Deleted => "deleted".to_owned(),
+        Status::Damaged(reason) => format!("damaged: {reason}"),
+        Status::Refused(reason) => format!("refused: {reason}"),
+        _ => "unknown".to_owned(),
+    }
+}

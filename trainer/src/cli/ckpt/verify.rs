@@ -1,0 +1,49 @@
+//! `yardstick ckpt verify`.
+
+use clap::Args;
+
+use super::super::print;
+use super::tiers::{SeenTier, Selection};
+use super::unusable;
+use crate::failure::{ExitCode, Outcome};
+
+/// Read a checkpoint and check every byte against its digests, on each tier that has it.
+#[derive(Debug, Args)]
+pub(super) struct Verify {
+    #[command(flatten)]
+    selection: Selection,
+    /// Name of the checkpoint [default: the newest committed one].
+    #[arg(long, value_name = "NAME")]
+    checkpoint: Option<String>,
+}
+
+impl Verify {
+    pub(super) fn run(self) -> Outcome<ExitCode> {
+        let tiers = self.selection.open()?;
+        let name = self.checkpoint.map_or_else(|| tiers.newest(), Ok)?;
+        let mut problems = 0;
+        for tier in tiers.holders(&name)? {
+            problems += verify(tier, &name)?;
+        }
+        if problems == 0 {
+            return Ok(ExitCode::Done);
+        }
+        Err(unusable(anyhow::anyhow!("{name}: {problems} problems")))
+    }
+}
+
+/// Returns the number of problems.
+fn verify(SeenTier { planned, store }: &SeenTier, name: &str) -> Outcome<usize> {
+    let tier = planned.name;
+    let report = store.verify(name).map_err(unusable)?;
+    if report.problems.is_empty() {
+        print(format!(
+            "{name} on {tier}: ok, {} files, {} chunks, {} bytes",
+            report.files, report.chunks, report.bytes
+        ))?;
+    }
+    for problem in &report.problems {
+        print(format!("{name} on {tier}: {problem}"))?;
+    }
+    Ok(report.problems.len())
+}
