@@ -215,7 +215,7 @@ impl Checkpointer {
         })?;
         trainer.resume_from(progress)?;
         self.committed_step = Some(restored.step);
-        self.go_on_promoting(&restored.checkpoint);
+        self.go_on_promoting(&restored.checkpoint, &ranks)?;
         self.parent = Some(restored.checkpoint);
         Ok(Some(restored.step))
     }
@@ -454,11 +454,15 @@ impl Checkpointer {
     }
 
     /// Goes on with what an earlier attempt may have left half-way: the restored checkpoint, if the
-    /// nearest tier has it.
-    fn go_on_promoting(&self, checkpoint: &str) {
-        if self.nearest().store.holds(checkpoint).is_ok_and(|holds| holds) {
+    /// nearest tier has it on all ranks. Where a node has lost its disk, the others would wait at
+    /// the end for a copy that never comes. Collective.
+    fn go_on_promoting(&self, checkpoint: &str, ranks: &Ranks<'_>) -> Outcome<()> {
+        let holds = self.nearest().store.holds(checkpoint).is_ok_and(|holds| holds);
+        let all = ranks.gather_bytes(&[u8::from(holds)])?;
+        if all.iter().all(|holds| holds == &[1]) {
             self.promote(checkpoint, TierSet::ALL);
         }
+        Ok(())
     }
 
     /// Waits until the farther tiers have what they are to have, for so long at most. What does not
