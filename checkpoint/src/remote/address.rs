@@ -32,9 +32,9 @@ pub(super) struct Address {
     pub(super) hint: Option<&'static str>,
 }
 
-/// For S3, where nothing says who the user is.
-const NO_CREDENTIALS: &str = "neither AWS_ACCESS_KEY_ID nor AWS_PROFILE's files give credentials, \
-                              nor is a role of a container set";
+/// For S3, where nothing says who the user is but perhaps the machine.
+const NO_CREDENTIALS: &str = "no credentials but those of the machine: AWS_ACCESS_KEY_ID, files of \
+                              AWS_PROFILE and roles of containers are not there";
 
 /// Whether a text is a URL of an object store, not a path.
 pub fn is_remote(text: &str) -> bool {

@@ -265,11 +265,12 @@ impl Remote {
             .map_err(IoError::at(&self.url(key), operation))
     }
 
-    /// A missing object explains itself; anything else may be for want of credentials.
+    /// The machine may not give credentials, or others than the user has meant.
     fn explain(&self, error: io::Error) -> io::Error {
-        match self.hint {
-            Some(hint) if error.kind() != io::ErrorKind::NotFound => {
-                io::Error::new(error.kind(), format!("{error}; {hint}"))
+        use io::ErrorKind::{NotConnected, PermissionDenied, TimedOut};
+        match (self.hint, error.kind()) {
+            (Some(hint), kind @ (NotConnected | PermissionDenied | TimedOut)) => {
+                io::Error::new(kind, format!("{error} ({hint})"))
             }
             _ => error,
         }

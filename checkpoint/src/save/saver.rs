@@ -349,7 +349,8 @@ impl Job {
         let written = thread::scope(|scope| {
             let copy = move || snapshot.copy(state, order, copier);
             let copying = thread::Builder::new().name("snapshot".to_owned());
-            copying.spawn_scoped(scope, copy).map_err(Error::Thread)?;
+            let copying = copying.spawn_scoped(scope, copy);
+            copying.inspect_err(|_| snapshot.end()).map_err(Error::Thread)?;
             before.map(JoinHandle::join);
             let boxes: Vec<_> = order.iter().map(|&index| &boxes[index]).collect();
             veto().map_err(Error::Vetoed)?;

@@ -1,5 +1,6 @@
 //! When a run saves checkpoints, and how it handles a failed save.
 
+pub(crate) mod open;
 mod recovery;
 pub(crate) mod state_map;
 pub(crate) mod tiers;
@@ -19,7 +20,8 @@ use crate::fault_injection::Injector;
 use crate::ranks::Ranks;
 use crate::record::{Anomaly, CheckpointSaved, Checkpoints, Recovery, Saves};
 use crate::step::{SavedRange, Trainer};
-use tiers::{Cadence, NotOpened, Opened, Planned};
+use open::{NotOpened, Opened};
+use tiers::{Cadence, Planned};
 
 pub(crate) use tiers::TierSet;
 pub(crate) use trigger::{SaveTrigger, Trigger};
@@ -39,6 +41,8 @@ pub(crate) struct Checkpointer {
     why: Trigger,
     /// Where the save in flight has to get to.
     due: TierSet,
+    /// Where saves should have got to that were skipped or failed: the next one does.
+    owed: TierSet,
     config: CheckpointConfig,
     claim: Claim,
     saver: Option<Saver>,
@@ -109,6 +113,7 @@ impl Checkpointer {
             trigger: SaveTrigger::default(),
             why: Trigger::Cadence,
             due: TierSet::default(),
+            owed: TierSet::default(),
             config,
             claim,
             saver: None,
@@ -310,6 +315,11 @@ impl Checkpointer {
         let stall_start = Instant::now();
         let step = trainer.completed_steps();
         if let Some(earlier) = self.saver().step_in_flight() {
+            self.owed = self.owed.union(due);
+            if why != Trigger::Cadence {
+                self.trigger.request(why); // until this one has ended
+                return Ok(false);
+            }
             self.saves.skipped += 1;
             let text = format!("skipped: the save of step {earlier} is still in progress");
             if trainer.ranks().rank() == 0 {
@@ -333,7 +343,7 @@ impl Checkpointer {
         trainer.lend_state(Arc::clone(&self.ranges), copy)?;
         trainer.take_checkpoint_wait(); // of an earlier save, which failed
         self.cadence.saved(due);
-        self.due = due;
+        self.due = due.union(std::mem::take(&mut self.owed));
         self.why = why;
         if trainer.ranks().rank() == 0 {
             tracing::info!("saves step {step}: {why:?}");
@@ -375,6 +385,7 @@ impl Checkpointer {
             Ok(Some(report)) => report,
             Err(error @ checkpoint::Error::SaveFailed { .. }) => {
                 self.saves.failed += 1;
+                self.owed = self.owed.union(self.due);
                 let (rank, reason) = (error.rank(), error.to_string());
                 return Ok(Some(Ended::NotSaved(NotSaved { step, rank, reason })));
             }

@@ -1,24 +1,47 @@
 //! The tiers of a run, as configured: which there are, how often a checkpoint gets to each, and how
 //! many stay there.
 
-use std::io;
 use std::path::Path;
-use std::sync::Arc;
-use std::time::{Duration, Instant, UNIX_EPOCH};
+use std::time::Instant;
 
-use checkpoint::durable::IoError;
-use checkpoint::remote::{Remote, RemoteOptions, is_remote};
-use checkpoint::tier::{Filesystem, LocalTier, Medium, ObjectTier, Scope, Tier};
-use checkpoint::{Identity, Member, Store};
+use checkpoint::remote::is_remote;
+use checkpoint::tier::{Filesystem, Medium, Scope};
 use serde::{Deserialize, Serialize};
 
 use crate::config::{CheckpointConfig, Interval, TierConfig};
 use crate::failure::{ExitCode, Failure, Outcome};
 use crate::ranks::Ranks;
 
-/// Environment variables that name a tier's folder where the configuration does not.
-const NVME_VARIABLE: &str = "LOCAL_CHECKPOINT_DIR";
-const SHARED_VARIABLE: &str = "SHARED_CHECKPOINT_DIR";
+/// Folders of tiers that the environment names where the configuration does not.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(crate) struct Variables {
+    nvme: Option<String>,
+    shared: Option<String>,
+}
+
+impl Variables {
+    /// Those of this process.
+    pub(crate) fn read() -> Self {
+        let variable = |name: &str| std::env::var(name).ok().filter(|path| !path.is_empty());
+        Self { nvme: variable("LOCAL_CHECKPOINT_DIR"), shared: variable("SHARED_CHECKPOINT_DIR") }
+    }
+
+    /// Whether there is a tier of each node.
+    pub(crate) fn has_nvme(&self) -> bool {
+        self.nvme.is_some()
+    }
+
+    /// What holds for the run: a launcher may not pass the environment on to all ranks. Rank 0
+    /// decides which tiers there are, and each rank where its node's is; an empty path where it
+    /// does not know. Collective.
+    pub(crate) fn agreed(self, ranks: Ranks<'_>) -> Outcome<Self> {
+        let internal = |error| Failure::new(ExitCode::Internal, anyhow::Error::from(error));
+        let own = serde_json::to_vec(&self).map_err(internal)?;
+        let first = ranks.gather_bytes(&own)?.swap_remove(0);
+        let Self { nvme, shared } = serde_json::from_slice(&first).map_err(internal)?;
+        Ok(Self { nvme: nvme.map(|_| self.nvme.unwrap_or_default()), shared })
+    }
+}
 
 /// A set of tiers, by their positions among those of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -62,10 +85,17 @@ pub(crate) struct Planned {
 }
 
 /// The tiers of a run whose own folder for checkpoints is `folder`, the nearest first.
-pub(crate) fn planned(config: &CheckpointConfig, folder: &Path, run: &str) -> Vec<Planned> {
-    let variable = |name: &str| std::env::var(name).ok().filter(|path| !path.is_empty());
+pub(crate) fn planned(
+    config: &CheckpointConfig,
+    variables: Variables,
+    folder: &Path,
+    run: &str,
+) -> Vec<Planned> {
     let plan = |name, scope, tier: &TierConfig, default: Option<String>| {
-        let of_run = |path: String| format!("{}/{run}", path.trim_end_matches('/'));
+        let of_run = |path: String| match path.as_str() {
+            "" => path,
+            path => format!("{}/{run}", path.trim_end_matches('/')),
+        };
         Some(Planned {
             name,
             scope,
@@ -74,8 +104,8 @@ pub(crate) fn planned(config: &CheckpointConfig, folder: &Path, run: &str) -> Ve
             keep: tier.keep.unwrap_or(config.keep),
         })
     };
-    let nvme = plan("nvme", Scope::Node, &config.nvme, variable(NVME_VARIABLE));
-    let shared = plan("shared", Scope::Shared, &config.shared, variable(SHARED_VARIABLE));
+    let nvme = plan("nvme", Scope::Node, &config.nvme, variables.nvme);
+    let shared = plan("shared", Scope::Shared, &config.shared, variables.shared);
     let object = plan("object", Scope::Shared, &config.object, None);
     let shared = shared.unwrap_or_else(|| Planned {
         name: "shared",
@@ -90,118 +120,14 @@ pub(crate) fn planned(config: &CheckpointConfig, folder: &Path, run: &str) -> Ve
 
 /// Whether each tier of a run, the nearest first, is an object store.
 pub(crate) fn are_objects(config: &CheckpointConfig) -> Vec<bool> {
-    planned(config, Path::new(""), "").iter().map(Planned::is_object).collect()
+    planned(config, Variables::read(), Path::new(""), "").iter().map(Planned::is_object).collect()
 }
 
 impl Planned {
     /// Whether it is in an object store, and not a folder.
-    fn is_object(&self) -> bool {
+    pub(super) fn is_object(&self) -> bool {
         is_remote(&self.address)
     }
-}
-
-/// A tier that cannot be used, on some rank.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct NotOpened {
-    pub(crate) tier: String,
-    pub(crate) rank: usize,
-    pub(crate) reason: String,
-}
-
-/// The tiers of a run that all ranks can use.
-#[derive(Debug, Default)]
-pub(crate) struct Opened {
-    pub(crate) members: Vec<Member>,
-    /// What is planned for each.
-    pub(crate) planned: Vec<Planned>,
-    pub(crate) not_opened: Vec<NotOpened>,
-}
-
-/// Opens tiers on all ranks alike; one that a rank cannot open is used by none. An object store is
-/// asked for `deadline`, or its own patience if that is shorter. Collective.
-///
-/// # Errors
-/// The error of a tier that belongs to something else, on the rank that found it, and that of the
-/// last tier where no other is left.
-pub(crate) fn open(
-    planned: Vec<Planned>,
-    identity: &Identity,
-    deadline: Duration,
-    ranks: Ranks<'_>,
-) -> Outcome<Opened> {
-    let mut opened = Opened::default();
-    for tier in planned {
-        let own = open_one(&tier, identity, deadline, ranks.rank());
-        let reason = own.as_ref().err().map(ToString::to_string);
-        let reason = serde_json::to_vec(&reason).map_err(internal)?;
-        let mut is_usable = true;
-        for (rank, reason) in ranks.gather_bytes(&reason)?.iter().enumerate() {
-            let reason: Option<String> = serde_json::from_slice(reason).map_err(internal)?;
-            let Some(reason) = reason else { continue };
-            is_usable = false;
-            opened.not_opened.push(NotOpened { tier: tier.name.to_owned(), rank, reason });
-        }
-        match own {
-            Ok(store) if is_usable => {
-                let Planned { name, scope, .. } = tier;
-                let store = Arc::new(store);
-                opened.members.push(Member { name: name.to_owned(), scope, store });
-                opened.planned.push(tier);
-            }
-            Err(error) if !matches!(error, checkpoint::Error::Io(_)) => return Err(error.into()),
-            _ => {}
-        }
-    }
-    if opened.members.is_empty() {
-        let NotOpened { tier, rank, reason } = opened.not_opened.swap_remove(0);
-        let error = anyhow::anyhow!("no tier of checkpoints can be used: {tier}: {reason}");
-        return Err(Failure::new(ExitCode::Checkpoint, error).caused_by(rank));
-    }
-    Ok(opened)
-}
-
-fn open_one(
-    tier: &Planned,
-    identity: &Identity,
-    deadline: Duration,
-    rank: usize,
-) -> Result<Store, checkpoint::Error> {
-    let Planned { scope, address, .. } = tier;
-    if rank == 0 && tier.is_object() {
-        check_exclusive_put(&remote(address, deadline)?)?;
-    }
-    Ok(Store::open(place(address, deadline)?, identity)?.with_scope(*scope))
-}
-
-/// The tier at a path or URL; an object store has so long for each answer, or its own patience if
-/// that is shorter. Touches nothing.
-pub(crate) fn place(address: &str, patience: Duration) -> Result<Arc<dyn Tier>, checkpoint::Error> {
-    if is_remote(address) {
-        return Ok(Arc::new(ObjectTier::new(remote(address, patience)?)));
-    }
-    Ok(Arc::new(LocalTier::new(address)))
-}
-
-fn remote(address: &str, patience: Duration) -> Result<Remote, IoError> {
-    let own = RemoteOptions::default();
-    let options = RemoteOptions { patience: own.patience.min(patience), ..own };
-    Remote::open_with(address, options)
-}
-
-/// The commit of a checkpoint relies on it.
-fn check_exclusive_put(remote: &Remote) -> Result<(), IoError> {
-    let nonce = UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
-    let key = format!("PROBE-{nonce:x}-{}", std::process::id());
-    if remote.honours_exclusive_put(&key)? {
-        return Ok(());
-    }
-    let reason = "it ignores If-None-Match, so two runs could commit the same checkpoint";
-    let error = io::Error::new(io::ErrorKind::Unsupported, reason);
-    Err(IoError::at(&remote.url(""), "use the object store")(error))
-}
-
-fn internal(error: impl Into<anyhow::Error>) -> Failure {
-    Failure::new(ExitCode::Internal, error)
 }
 
 /// What is odd about the place of a tier.
@@ -266,7 +192,7 @@ mod tests {
     use super::*;
 
     fn planned_with(config: &CheckpointConfig) -> Vec<(&'static str, String, Interval)> {
-        let planned = planned(config, Path::new("out/checkpoints"), "run-1");
+        let planned = planned(config, Variables::default(), Path::new("out/checkpoints"), "run-1");
         planned.into_iter().map(|tier| (tier.name, tier.address, tier.every)).collect()
     }
 
@@ -296,7 +222,8 @@ mod tests {
         config.shared.every = Some(Interval::Steps(6));
         config.object.path = Some("s3://bucket".to_owned());
         config.object.every = Some(Interval::Time(Duration::from_nanos(1)));
-        let mut cadence = Cadence::new(&planned(&config, Path::new("out"), "run-1"));
+        let mut cadence =
+            Cadence::new(&planned(&config, Variables::default(), Path::new("out"), "run-1"));
         let due = |cadence: &Cadence, step, rank| cadence.due(step, rank).0;
         assert_eq!([1, 2, 6].map(|step| due(&cadence, step, 1)), [0, 0b001, 0b011]);
         assert_eq!(due(&cadence, 1, 0), 0b100, "rank 0 has the clock");

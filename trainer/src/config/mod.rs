@@ -11,7 +11,7 @@ mod overrides;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use checkpoint::remote::RemoteOptions;
+use checkpoint::remote::{RemoteOptions, is_remote};
 use launch::bootstrap::Backend;
 use models::Workload;
 use models::fused::AttentionBackend;
@@ -19,6 +19,7 @@ use models::workload::Compute;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
+use crate::checkpoints::tiers::Variables;
 use crate::data::{CacheOptions, Locations};
 use crate::failure::{Failure, Outcome};
 
@@ -198,6 +199,13 @@ pub struct CheckpointConfig {
 }
 
 impl CheckpointConfig {
+    /// Whether checkpoints are saved while training goes on, on whichever tier.
+    pub(crate) fn has_interval(&self) -> bool {
+        let Self { every, nvme, shared, object, .. } = self;
+        let of_tiers = [nvme, shared, object].into_iter().filter_map(|tier| tier.every);
+        of_tiers.chain([*every]).any(|every| every != Interval::Never)
+    }
+
     /// Whether there is a shared tier.
     pub(crate) fn has_shared_tier(&self) -> bool {
         self.shared.path.as_deref() != Some("none")
@@ -411,9 +419,24 @@ impl Settings {
         if self.collectives.bucket_bytes == 0 {
             return Err(invalid("collectives.bucket_bytes", 0, "at least 1"));
         }
-        let CheckpointConfig { nvme, object, .. } = &self.checkpoint;
-        if !self.checkpoint.has_shared_tier() && nvme.path.is_none() && object.path.is_none() {
-            let expected = "another path, checkpoint.nvme.path or checkpoint.object.path";
+        let CheckpointConfig { nvme, shared, object, .. } = &self.checkpoint;
+        let paths = [
+            ("checkpoint.nvme.path", nvme),
+            ("checkpoint.shared.path", shared),
+            ("checkpoint.object.path", object),
+        ];
+        for (key, path) in paths.map(|(key, tier)| (key, tier.path.as_deref().unwrap_or("none"))) {
+            if !is_remote(path) && (path.contains("://") || path.is_empty()) {
+                return Err(invalid(key, path, "a folder, or s3://, gs:// or az:// BUCKET/PREFIX"));
+            }
+        }
+        if !self.checkpoint.has_shared_tier()
+            && nvme.path.is_none()
+            && object.path.is_none()
+            && !Variables::read().has_nvme()
+        {
+            let expected =
+                "another path, or checkpoint.nvme.path or checkpoint.object.path as well";
             return Err(invalid("checkpoint.shared.path", "none", expected));
         }
         if self.checkpoint.keep == 0 {

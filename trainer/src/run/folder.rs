@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::options::RunOptions;
 use super::stop::TargetLoss;
-use crate::checkpoints::tiers;
+use crate::checkpoints::tiers::{self, Variables};
 use crate::failure::{ExitCode, Failure, Outcome};
 use crate::record::unix_time::unix_ms;
 use crate::record::{Attempt, Record, Status, read_undamaged_steps, steps_path};
@@ -175,7 +175,12 @@ impl Folder {
         let committed = attempts.iter().rev().find_map(committed);
         // With other tiers, resuming finds out.
         let folder = self.checkpoints();
-        let tiers = tiers::planned(&options.config.settings.checkpoint, &folder, &identity.run);
+        let tiers = tiers::planned(
+            &options.config.settings.checkpoint,
+            Variables::read(),
+            &folder,
+            &identity.run,
+        );
         if tiers.iter().all(|tier| Path::new(&tier.address) == folder)
             && let Some(committed) = &committed
             && !checkpoint::holds_any(&LocalTier::new(&folder))?

@@ -27,6 +27,8 @@ use super::rendezvous::{
 };
 use super::stop::{StopConditions, StopReason, TargetLoss};
 use super::transports::TransportProbe;
+use crate::checkpoints::open::open;
+use crate::checkpoints::tiers::Variables;
 use crate::checkpoints::{Checkpointer, tiers};
 use crate::config::{self, Config};
 use crate::data::Source;
@@ -133,9 +135,10 @@ impl<'run> Session<'run> {
         let ranks = self.ranks();
         let identity = Identity::new(run, &self.workload_id);
         let settings = config.settings.checkpoint.clone();
-        let planned = tiers::planned(&settings, &self.folder.checkpoints(), run);
         let storage = ranks_with_storage_timeout(self.options, self.world);
-        let opened = tiers::open(planned, &identity, settings.deadline, storage)?;
+        let variables = Variables::read().agreed(storage)?;
+        let planned = tiers::planned(&settings, variables, &self.folder.checkpoints(), run);
+        let opened = open(planned, &identity, settings.deadline, storage)?;
         let mut checkpointer = Checkpointer::claim(opened, settings, *number, ranks)?;
         let mut recorder = Recorder::begin(
             &self.folder,

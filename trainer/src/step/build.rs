@@ -18,7 +18,7 @@ use super::optimizer::Optimizer;
 use super::scalars::Scalars;
 use super::shard::Shard;
 use super::state::State;
-use crate::config::{self, CheckpointConfig, Config, Engine, Interval};
+use crate::config::{self, Config, Engine};
 use crate::data::prefetch::Buffers;
 use crate::data::{BatchPlan, Batches, Source};
 use crate::failure::Outcome;
@@ -121,10 +121,11 @@ pub(crate) fn allocate<'world>(
 /// Staging memory for checkpoints: all that the rank saves, so that no update waits for storage.
 /// Saves that training waits for anyway need only a little.
 fn staging_bytes(config: &Config, state: &State<'_>) -> u64 {
-    let CheckpointConfig { every, staging_bytes, .. } = &config.settings.checkpoint;
+    let checkpoint = &config.settings.checkpoint;
     let saved: usize = state.shard.saved().map(|piece| piece.flat.len()).sum();
     let whole = 3 * (saved * size_of::<f32>()) as u64;
-    let wanted = staging_bytes.unwrap_or(if *every == Interval::Never { 0 } else { u64::MAX });
+    let wanted = checkpoint.staging_bytes;
+    let wanted = wanted.unwrap_or(if checkpoint.has_interval() { u64::MAX } else { 0 });
     wanted.min(whole)
 }
 

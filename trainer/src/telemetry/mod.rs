@@ -47,6 +47,7 @@ enum Message {
     Step(StepSample),
     /// Makes every step before it durable, and returns the error.
     Sync(SyncSender<Result<(), String>>),
+    End,
 }
 
 /// The training thread's end of the queue.
@@ -125,7 +126,6 @@ impl Telemetry {
             let (answer, answered) = mpsc::sync_channel(1);
             let queue = queue.ok_or_else(ended)?;
             queue.send(Message::Sync(answer)).map_err(|_| ended())?;
-            drop(queue); // an open queue would keep the telemetry thread from its end
             answered.recv().map_err(|_| ended())?
         }
     }
@@ -145,16 +145,24 @@ impl Telemetry {
     }
 
     fn join(&mut self) -> Option<Result<Vec<StepSample>, Error>> {
-        drop(self.queue.take()); // closes the queue, which ends the thread
+        self.end();
         let thread = self.thread.take()?;
         Some(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    }
+}
+
+impl Telemetry {
+    /// Ends the thread, also while a save that hangs keeps the queue open.
+    fn end(&mut self) {
+        // Without a receiver it has ended already.
+        self.queue.take().map(|queue| queue.send(Message::End));
     }
 }
 
 /// A failed run still writes its steps.
 impl Drop for Telemetry {
     fn drop(&mut self) {
-        drop(self.queue.take());
+        self.end();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join(); // there is no caller to return an error to
         }
@@ -175,6 +183,7 @@ fn run(
                 let _ = answer.send(file.sync().map_err(|error| error.to_string()));
                 continue;
             }
+            Message::End => break,
         };
         let line = StepLine::now(rank, sample);
         if let Err(error) = file.append(&line) {

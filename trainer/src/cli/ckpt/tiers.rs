@@ -8,7 +8,8 @@ use clap::Args;
 
 use super::super::note;
 use super::unusable;
-use crate::checkpoints::tiers::{Planned, place, planned};
+use crate::checkpoints::open::place;
+use crate::checkpoints::tiers::{Planned, Variables, planned};
 use crate::config::Config;
 use crate::failure::{Failure, Outcome};
 use crate::run::Folder;
@@ -64,7 +65,12 @@ impl RunTiers {
             return Err(Failure::usage(format!("{shown}: {expected}")));
         };
         let config = Config::load(&config.to_string_lossy(), &[])?;
-        let planned = planned(&config.settings.checkpoint, &run.checkpoints(), &identity.run);
+        let planned = planned(
+            &config.settings.checkpoint,
+            Variables::read(),
+            &run.checkpoints(),
+            &identity.run,
+        );
         let mut seen = Vec::new();
         for planned in &planned {
             let Planned { name, scope, address, .. } = planned;

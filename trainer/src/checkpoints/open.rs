@@ -1,0 +1,242 @@
+//! Opening the tiers of a run on all ranks: each is used by all or by none.
+
+use std::io;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant, UNIX_EPOCH};
+
+use checkpoint::durable::IoError;
+use checkpoint::remote::{Remote, RemoteOptions, is_remote};
+use checkpoint::tier::{LocalTier, ObjectTier, Scope, Tier};
+use checkpoint::{Error, Identity, Member, Store};
+
+use super::tiers::Planned;
+use crate::failure::{ExitCode, Failure, Outcome};
+use crate::ranks::Ranks;
+
+/// How long a rank looks for what rank 0 has written on a shared tier: a network file system may
+/// show it late.
+const VISIBLE_WITHIN: Duration = Duration::from_secs(30);
+const VISIBLE_POLL: Duration = Duration::from_millis(50);
+
+/// A tier that cannot be used, on some rank.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct NotOpened {
+    pub(crate) tier: String,
+    pub(crate) rank: usize,
+    pub(crate) reason: String,
+}
+
+/// The tiers of a run that all ranks can use.
+#[derive(Debug, Default)]
+pub(crate) struct Opened {
+    pub(crate) members: Vec<Member>,
+    /// What is planned for each.
+    pub(crate) planned: Vec<Planned>,
+    pub(crate) not_opened: Vec<NotOpened>,
+}
+
+/// Opens tiers on all ranks alike; one that a rank cannot open is used by none, and so is a shared
+/// one that does not show a rank what rank 0 has written there: a checkpoint would be committed
+/// without the files of that rank. An object store is asked for `deadline`, or its own patience if
+/// that is shorter. Collective.
+///
+/// # Errors
+/// The error of a tier that belongs to something else, on the rank that found it, and that of the
+/// last tier where no other is left.
+pub(crate) fn open(
+    planned: Vec<Planned>,
+    identity: &Identity,
+    deadline: Duration,
+    ranks: Ranks<'_>,
+) -> Outcome<Opened> {
+    let mut opened = Opened::default();
+    for tier in planned {
+        let own = Opening { tier: &tier, identity, deadline }.on_all(ranks)?;
+        let reason = own.as_ref().err().map(ToString::to_string).unwrap_or_default();
+        let mut is_usable = true;
+        for (rank, reason) in ranks.gather_bytes(reason.as_bytes())?.into_iter().enumerate() {
+            if !reason.is_empty() {
+                is_usable = false;
+                let reason = String::from_utf8_lossy(&reason).into_owned();
+                opened.not_opened.push(NotOpened { tier: tier.name.to_owned(), rank, reason });
+            }
+        }
+        match own {
+            Ok(store) if is_usable => {
+                let Planned { name, scope, .. } = tier;
+                let store = Arc::new(store);
+                opened.members.push(Member { name: name.to_owned(), scope, store });
+                opened.planned.push(tier);
+            }
+            Err(error @ (Error::Mismatch { .. } | Error::UnsupportedFormat { .. })) => {
+                return Err(error.into());
+            }
+            _ => {}
+        }
+    }
+    if opened.members.is_empty() {
+        let NotOpened { tier, rank, reason } = opened.not_opened.swap_remove(0);
+        let error = anyhow::anyhow!("no tier of checkpoints can be used: {tier}: {reason}");
+        return Err(Failure::new(ExitCode::Checkpoint, error).caused_by(rank));
+    }
+    Ok(opened)
+}
+
+/// A tier that is being opened.
+struct Opening<'a> {
+    tier: &'a Planned,
+    identity: &'a Identity,
+    deadline: Duration,
+}
+
+impl Opening<'_> {
+    /// On rank 0 first: the others look for a file that it leaves on a shared tier. Collective.
+    fn on_all(&self, ranks: Ranks<'_>) -> Outcome<Result<Store, Error>> {
+        let is_first = ranks.rank() == 0;
+        let is_shared = self.tier.scope == Scope::Shared && !ranks.is_alone();
+        let mark = if is_first { format!("VISIBLE-{}", nonce()) } else { String::new() };
+        let first = is_first.then(|| {
+            let store = self.first()?;
+            if is_shared {
+                self.place()?.replace(&mark, b"")?;
+            }
+            Ok(store)
+        });
+        let is_there = matches!(first, Some(Ok(_))) && is_shared;
+        let told = ranks.gather_bytes(if is_there { mark.as_bytes() } else { b"" })?.swap_remove(0);
+        let own = first.unwrap_or_else(|| self.after_first(&String::from_utf8_lossy(&told)));
+        ranks.gather_bytes(b"")?; // all have looked
+        if is_there {
+            // One that stays harms nobody.
+            drop(self.place().and_then(|place| Ok(place.delete(&mark)?)));
+        }
+        Ok(own)
+    }
+
+    fn first(&self) -> Result<Store, Error> {
+        if self.tier.is_object() {
+            check_exclusive_put(&remote(&self.tier.address, self.deadline)?)?;
+        }
+        self.store()
+    }
+
+    fn after_first(&self, mark: &str) -> Result<Store, Error> {
+        if !mark.is_empty() {
+            self.check_visible(mark)?;
+        }
+        self.store()
+    }
+
+    fn check_visible(&self, mark: &str) -> Result<(), Error> {
+        let place = self.place()?;
+        let end = Instant::now() + VISIBLE_WITHIN.min(self.deadline);
+        while !place.exists(mark)? {
+            if Instant::now() >= end {
+                let reason =
+                    "what rank 0 has written there is not here: is it shared by all nodes?";
+                let absent = io::Error::new(io::ErrorKind::NotFound, reason);
+                return Err(IoError::at(&place.path(""), "use")(absent).into());
+            }
+            thread::sleep(VISIBLE_POLL);
+        }
+        Ok(())
+    }
+
+    fn store(&self) -> Result<Store, Error> {
+        Ok(Store::open(self.place()?, self.identity)?.with_scope(self.tier.scope))
+    }
+
+    fn place(&self) -> Result<Arc<dyn Tier>, Error> {
+        let Planned { name, address, .. } = self.tier;
+        if address.is_empty() {
+            let reason = "no path of it is known on this rank";
+            let unknown = io::Error::new(io::ErrorKind::NotFound, reason);
+            return Err(IoError::at(name.as_ref(), "use")(unknown).into());
+        }
+        place(address, self.deadline)
+    }
+}
+
+/// The tier at a path or URL; an object store has so long for each answer, or its own patience if
+/// that is shorter. Touches nothing.
+pub(crate) fn place(address: &str, patience: Duration) -> Result<Arc<dyn Tier>, Error> {
+    if is_remote(address) {
+        return Ok(Arc::new(ObjectTier::new(remote(address, patience)?)));
+    }
+    Ok(Arc::new(LocalTier::new(address)))
+}
+
+fn remote(address: &str, patience: Duration) -> Result<Remote, IoError> {
+    let own = RemoteOptions::default();
+    let options = RemoteOptions { patience: own.patience.min(patience), ..own };
+    Remote::open_with(address, options)
+}
+
+/// The commit of a checkpoint relies on it.
+fn check_exclusive_put(remote: &Remote) -> Result<(), IoError> {
+    if remote.honours_exclusive_put(&format!("PROBE-{}", nonce()))? {
+        return Ok(());
+    }
+    let reason = "it ignores If-None-Match, so two runs could commit the same checkpoint";
+    let error = io::Error::new(io::ErrorKind::Unsupported, reason);
+    Err(IoError::at(&remote.url(""), "use the object store")(error))
+}
+
+/// What no other process uses as a name.
+fn nonce() -> String {
+    let now = UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
+    format!("{now:x}-{}", std::process::id())
+}
+
+#[cfg(test)]
+mod tests {
+    use collectives::Threads;
+
+    use super::*;
+    use crate::config::Interval;
+
+    fn planned(scope: Scope, address: &str) -> Planned {
+        let (name, address) = ("shared", address.to_owned());
+        Planned { name, scope, address, every: Interval::Never, keep: 1 }
+    }
+
+    /// Opens a tier on two ranks, at these places.
+    fn open_at(scope: Scope, places: [&str; 2]) -> [Outcome<Opened>; 2] {
+        let deadline = Duration::from_millis(200);
+        let ranks = Threads::group(2).into_iter().zip(places.map(str::to_owned));
+        let threads: Vec<_> = ranks
+            .map(|(rank, place)| {
+                thread::spawn(move || {
+                    let ranks = Ranks::new(&rank, Duration::from_secs(20));
+                    let identity = Identity::new("run", "workload");
+                    open(vec![planned(scope, &place)], &identity, deadline, ranks)
+                })
+            })
+            .collect();
+        let opened: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+        opened.try_into().unwrap()
+    }
+
+    #[test]
+    fn a_shared_tier_has_to_be_the_same_on_all_ranks() {
+        let folder = tempfile::tempdir().unwrap();
+        let [here, there] = ["here", "there"].map(|name| folder.path().join(name));
+        let [here, there] = [here, there].map(|path| path.to_string_lossy().into_owned());
+        for opened in open_at(Scope::Shared, [&here, &here]) {
+            assert_eq!(opened.unwrap().members.len(), 1);
+        }
+        assert_eq!(std::fs::read_dir(&here).unwrap().count(), 1, "RUN.json");
+        for opened in open_at(Scope::Node, [&here, &there]) {
+            assert_eq!(opened.unwrap().members.len(), 1);
+        }
+        for opened in open_at(Scope::Shared, [&here, &there]) {
+            let error = opened.unwrap_err().to_string();
+            assert!(error.contains("is it shared by all nodes?"), "{error}");
+        }
+        for opened in open_at(Scope::Node, [&here, ""]) {
+            let error = opened.unwrap_err().to_string();
+            assert!(error.contains("no path of it is known"), "{error}");
+        }
+    }
+}
