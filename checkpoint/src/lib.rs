@@ -77,11 +77,15 @@ pub use failpoints::{Failpoint, Failpoints, NoFailpoints};
 pub use fencing::Claim;
 pub use peers::{Peers, PeersError, SingleRank};
 pub use restore::VerifyReport;
-pub use retention::RetentionReport;
+pub use retention::{Removal, RemovalReason, RetentionReport};
 pub use save::{
     Afterwards, Frozen, STAGING, Save, SaveReport, Saver, SharedFailpoints, Snapshot, Staging, Veto,
 };
-pub use store::{Identity, Listed, Options, Presence, Status, Store, holds_any};
+pub use store::{
+    Contents, Description, FileSize, Identity, Listed, Options, Presence, Status, Store, holds_any,
+};
 pub use tensor::{Dtype, Part, PartMut, TensorBox};
 pub use tier::Scope;
-pub use tiers::{Member, Restored, SourceBytes, Tiers, Unusable};
+pub use tiers::{
+    Member, PassedOver, Preview, PreviewSource, Restored, SourceBytes, Tiers, Unusable,
+};
