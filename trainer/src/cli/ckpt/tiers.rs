@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use checkpoint::{Listed, Scope, Status, Store};
+use checkpoint::{Identity, Listed, Scope, Status, Store};
 use clap::Args;
 
 use super::super::note;
@@ -35,6 +35,7 @@ pub(in crate::cli) struct SeenTier {
 #[derive(Debug)]
 pub(in crate::cli) struct RunTiers {
     pub(super) folder: PathBuf,
+    pub(super) identity: Identity,
     /// All that are configured, the nearest first.
     pub(super) planned: Vec<Planned>,
     /// Those that have checkpoints of the run, the nearest first; never none.
@@ -80,7 +81,7 @@ impl RunTiers {
                 Err(error) => note(format!("tier {name}: {error}")),
             }
         }
-        let tiers = Self { folder: folder.to_owned(), planned, seen };
+        let tiers = Self { folder: folder.to_owned(), identity, planned, seen };
         tiers.require_any()?;
         Ok(tiers)
     }
