@@ -163,3 +163,25 @@ fn only_what_retention_would_remove_is_collected() {
     assert_eq!(durable_on(&run.listed()[2]), ["shared"], "pinned there");
     run.ckpt("gc", &[]).expect(0).expect_stdout(&["nothing to remove"]);
 }
+
+/// Every tier of a run, and folders that need not be of one.
+#[test]
+fn tiers_are_measured_and_left_as_they_were() {
+    let run = Run::new();
+    let before = fs::read_dir(run.tier("nvme")).unwrap().count();
+    let small = ["--bytes", "1MiB", "--threads", "2"];
+    let new = support::text(&run.folder.sibling("new/folder"));
+    let rates = run.ckpt("bench", &[&small[..], &["--json", "--path", &new]].concat()).expect(0);
+    let rates: Vec<Value> = serde_json::from_str(&rates.stdout).unwrap();
+    assert_eq!(rates.len(), 3, "{rates:?}");
+    for rates in &rates {
+        assert!(rates["write_gib_per_second"].as_f64().unwrap() > 0.0, "{rates}");
+        assert_eq!((&rates["bytes"], &rates["threads"]), (&(1 << 20).into(), &2.into()));
+    }
+    assert_eq!(fs::read_dir(run.tier("nvme")).unwrap().count(), before);
+    assert!(!run.folder.sibling("new").exists());
+    run.ckpt("bench", &small).expect(0).expect_stdout(&["write", "GiB/s"]);
+    support::run(&["ckpt", "bench"]).expect(2).expect_stderr(&["RUN"]);
+    let unusable = support::run(&["ckpt", "bench", "--path", "/proc/none"]).expect(6);
+    unusable.expect_stderr(&["/proc/none"]);
+}

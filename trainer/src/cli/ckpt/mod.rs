@@ -1,5 +1,6 @@
 //! `yardstick ckpt`: a command per file, and the tiers of a run that all of them use.
 
+mod bench;
 mod gc;
 mod ls;
 mod pin;
@@ -37,6 +38,7 @@ enum CkptCommand {
     Promote(promote::Promote),
     Gc(gc::Gc),
     Plan(plan::Plan),
+    Bench(bench::Bench),
 }
 
 impl Ckpt {
@@ -50,6 +52,7 @@ impl Ckpt {
             CkptCommand::Promote(promote) => promote.run(),
             CkptCommand::Gc(gc) => gc.run(),
             CkptCommand::Plan(plan) => plan.run(),
+            CkptCommand::Bench(bench) => bench.run(),
         }
     }
 }

@@ -54,9 +54,15 @@ impl Selection {
     }
 }
 
-impl RunTiers {
-    /// Looks at all tiers of a run; names those that it cannot see on stderr.
-    pub(in crate::cli) fn open(folder: &Path) -> Outcome<Self> {
+/// What a run's folder says about its tiers.
+pub(super) struct Configured {
+    identity: Identity,
+    /// The nearest first.
+    pub(super) planned: Vec<Planned>,
+}
+
+impl Configured {
+    pub(super) fn read(folder: &Path) -> Outcome<Self> {
         let run = Folder::new(folder);
         let config = folder.join("config.toml");
         let Some(identity) = run.stored_identity().filter(|_| config.is_file()) else {
@@ -66,6 +72,14 @@ impl RunTiers {
         };
         let config = Config::load(&config.to_string_lossy(), &[])?;
         let planned = planned(&config.settings.checkpoint, &run.checkpoints(), &identity.run);
+        Ok(Self { identity, planned })
+    }
+}
+
+impl RunTiers {
+    /// Looks at all tiers of a run; names those that it cannot see on stderr.
+    pub(in crate::cli) fn open(folder: &Path) -> Outcome<Self> {
+        let Configured { identity, planned } = Configured::read(folder)?;
         let mut seen = Vec::new();
         for planned in &planned {
             let Planned { name, scope, address, .. } = planned;
