@@ -10,7 +10,7 @@
 //!          d00/r00000-000.safetensors          header padded to 4096 bytes, then the data
 //!              r00000.idx.json                 boxes, sizes, digests of all of the rank's files
 //!          MANIFEST.json                       the commit record, written last
-//!          PINNED                              empty; while it exists, retention removes nothing here
+//!          PINNED                              empty; retention leaves what has it
 //!        LATEST                                newest checkpoint, for people; never read; not on a
 //!                                              tier of node scope
 //! ```
