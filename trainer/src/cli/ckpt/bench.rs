@@ -10,7 +10,6 @@ use super::tiers::Configured;
 use super::unusable;
 use crate::checkpoints::bench::{Load, TierRates, bench};
 use crate::failure::{ExitCode, Failure, Outcome};
-use crate::number_format::scaled;
 
 /// Measure how fast tiers are written, read and listed; needs no training.
 ///
@@ -70,7 +69,7 @@ fn table(rates: &[TierRates]) -> String {
     let mut table = Table::new();
     table.load_style(NOTHING).set_header([
         "tier",
-        "size",
+        "size\nGiB",
         "threads",
         "write\nGiB/s",
         "write\ns",
@@ -88,7 +87,7 @@ fn table(rates: &[TierRates]) -> String {
         let warm = if is_warm { "*" } else { "" };
         table.add_row([
             format!("{}{filesystem}", rates.address),
-            scaled(rates.bytes as f64, "B"),
+            format!("{:.2}", rates.bytes as f64 / f64::from(1 << 30)),
             rates.threads.to_string(),
             format!("{:.2}", rates.write_gib_per_second),
             format!("{:.2}", rates.write_seconds),
