@@ -5,6 +5,7 @@
 mod support;
 
 use std::fs;
+use std::path::PathBuf;
 
 use serde_json::Value;
 use support::{Finished, Folder, run};
@@ -43,6 +44,11 @@ impl Run {
     /// Names of the checkpoints, newest first.
     fn names(&self) -> Vec<String> {
         self.listed().iter().map(|row| row["name"].as_str().unwrap().to_owned()).collect()
+    }
+
+    /// The folder of the run on a tier.
+    fn tier(&self, name: &str) -> PathBuf {
+        fs::read_dir(self.folder.sibling(name)).unwrap().next().unwrap().unwrap().path()
     }
 }
 
@@ -85,4 +91,97 @@ fn a_pinned_checkpoint_stays_on_every_tier() {
     run.ckpt("unpin", &[&pinned]).expect(0);
     run.train("24");
     assert!(!run.names().contains(&pinned));
+}
+
+#[test]
+fn a_checkpoint_is_shown_planned_and_copied() {
+    let run = Run::new();
+    let name = run.names().swap_remove(0);
+    let shown = run.ckpt("show", &[&name, "--json"]).expect(0).stdout;
+    let shown: Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!((&shown["step"], &shown["world"]), (&8.into(), &1.into()));
+    assert_eq!(shown["parent"], run.names()[1]);
+    assert_eq!(shown["tiers"][1]["contents"]["files"][0]["file"], "d00/r00000-000.safetensors");
+    run.ckpt("show", &[&name]).expect(0).expect_stdout(&["workload", "tensors", "committed"]);
+
+    let plan = |flags: &[&str]| {
+        let plan = run.ckpt("plan", &[&["--json"], flags].concat()).expect(0).stdout;
+        serde_json::from_str::<Value>(&plan).unwrap()
+    };
+    let near = plan(&["--ranks", "2"]);
+    assert_eq!((&near["checkpoint"], &near["saved_by"]), (&name.clone().into(), &1.into()));
+    let bytes = near["bytes"].as_u64().unwrap();
+    let read = |plan: &Value| [0, 1].map(|tier| plan["sources"][tier]["read_bytes"].as_u64());
+    assert_eq!(read(&near), [Some(2 * bytes), Some(0)]);
+    assert_eq!(read(&plan(&["--ranks", "3", "--ranks-here", "1"])), [bytes, 2 * bytes].map(Some));
+    run.ckpt("plan", &["--ranks", "2"]).expect(0).expect_stdout(&["nvme", "by peers"]);
+
+    fs::remove_dir_all(run.folder.sibling("shared")).unwrap();
+    let alone = plan(&["--ranks", "2", "--ranks-here", "1"]);
+    assert_eq!(alone["sources"][0]["from_peers_bytes"], bytes);
+    run.ckpt("promote", &[&name, "--to", "nvme"]).expect(2).expect_stderr(&["shared tier"]);
+    let copied = run.ckpt("promote", &[&name, "--to", "shared"]).expect(0);
+    copied.expect_stdout(&["copied from nvme to shared"]);
+    assert_eq!(durable_on(&run.listed()[0]), ["nvme", "shared"]);
+    let older = run.names().pop().unwrap();
+    run.ckpt("promote", &[&older, "--to", "shared", "--from", "nvme"]).expect(0);
+    let latest = fs::read_to_string(run.tier("shared").join("LATEST")).unwrap();
+    assert_eq!(latest.trim(), name, "an older one does not become the newest");
+    let again = run.ckpt("promote", &[&name, "--to", "shared"]).expect(0);
+    again.expect_stdout(&["has it already"]);
+    fs::write(run.tier("nvme").join(&name).join("d00/r00000-000.safetensors"), "").unwrap();
+    fs::remove_dir_all(run.folder.sibling("shared")).unwrap();
+    run.ckpt("promote", &[&name, "--to", "shared"]).expect(6).expect_stderr(&["r00000-000"]);
+}
+
+#[test]
+fn only_what_retention_would_remove_is_collected() {
+    let run = Run::new();
+    let committed = run.names();
+    let [dead, current] = ["s000000006-a0001-00000001", "s000000009-a0009-00000002"];
+    for name in [dead, current] {
+        fs::create_dir_all(run.tier("nvme").join(name).join("d00")).unwrap();
+    }
+    run.ckpt("gc", &["--dry-run"]).expect(0).expect_stdout(&[dead, "would be removed"]);
+    assert!(run.tier("nvme").join(dead).exists());
+    let removed = run.ckpt("gc", &["--json"]).expect(0).stdout;
+    let removed: Value = serde_json::from_str(&removed).unwrap();
+    assert_eq!(removed.as_array().unwrap().len(), 1, "{removed}");
+    assert_eq!((&removed[0]["checkpoint"], &removed[0]["removed"]), (&dead.into(), &true.into()));
+    assert_eq!(run.names(), [&[current.to_owned()], &committed[..]].concat());
+
+    let config = run.folder.path().join("config.toml");
+    let text = fs::read_to_string(&config).unwrap();
+    fs::write(&config, text.replace("keep = 2", "keep = 1")).unwrap();
+    let lock = fs::File::create(run.folder.path().join("lock")).unwrap();
+    lock.lock().unwrap();
+    run.ckpt("gc", &[]).expect(2).expect_stderr(&["is training"]);
+    run.ckpt("gc", &["--dry-run", "--tier", "shared"]).expect(0).expect_stdout(&[&committed[1]]);
+    lock.unlock().unwrap();
+    run.ckpt("pin", &[&committed[1], "--tier", "shared"]).expect(0);
+    run.ckpt("gc", &[]).expect(0).expect_stdout(&["older than the newest 1"]);
+    assert_eq!(durable_on(&run.listed()[2]), ["shared"], "pinned there");
+    run.ckpt("gc", &[]).expect(0).expect_stdout(&["nothing to remove"]);
+}
+
+/// Every tier of a run, and folders that need not be of one.
+#[test]
+fn tiers_are_measured_and_left_as_they_were() {
+    let run = Run::new();
+    let before = fs::read_dir(run.tier("nvme")).unwrap().count();
+    let small = ["--bytes", "1MiB", "--threads", "2"];
+    let new = support::text(&run.folder.sibling("new/folder"));
+    let rates = run.ckpt("bench", &[&small[..], &["--json", "--path", &new]].concat()).expect(0);
+    let rates: Vec<Value> = serde_json::from_str(&rates.stdout).unwrap();
+    assert_eq!(rates.len(), 3, "{rates:?}");
+    for rates in &rates {
+        assert!(rates["write_gib_per_second"].as_f64().unwrap() > 0.0, "{rates}");
+        assert_eq!((&rates["bytes"], &rates["threads"]), (&(1 << 20).into(), &2.into()));
+    }
+    assert_eq!(fs::read_dir(run.tier("nvme")).unwrap().count(), before);
+    assert!(!run.folder.sibling("new").exists());
+    run.ckpt("bench", &small).expect(0).expect_stdout(&["write", "GiB/s"]);
+    support::run(&["ckpt", "bench"]).expect(2).expect_stderr(&["RUN"]);
+    let unusable = support::run(&["ckpt", "bench", "--path", "/proc/none"]).expect(6);
+    unusable.expect_stderr(&["/proc/none"]);
 }

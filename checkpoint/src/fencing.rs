@@ -70,7 +70,10 @@ impl Store {
     }
 
     /// The largest number that any attempt has left here, 0 without one.
-    pub(crate) fn newest_number(&self) -> Result<u64> {
+    ///
+    /// # Errors
+    /// [`Error::Io`](crate::Error::Io) when the tier cannot be listed.
+    pub fn newest_number(&self) -> Result<u64> {
         Ok(self.newest_attempt()?.map_or(0, |newest| newest.attempt))
     }
 

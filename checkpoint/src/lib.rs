@@ -10,7 +10,7 @@
 //!          d00/r00000-000.safetensors          header padded to 4096 bytes, then the data
 //!              r00000.idx.json                 boxes, sizes, digests of all of the rank's files
 //!          MANIFEST.json                       the commit record, written last
-//!          PINNED                              empty; while it exists, retention removes nothing here
+//!          PINNED                              empty; retention leaves what has it
 //!        LATEST                                newest checkpoint, for people; never read; not on a
 //!                                              tier of node scope
 //! ```
@@ -77,11 +77,15 @@ pub use failpoints::{Failpoint, Failpoints, NoFailpoints};
 pub use fencing::Claim;
 pub use peers::{Peers, PeersError, SingleRank};
 pub use restore::VerifyReport;
-pub use retention::RetentionReport;
+pub use retention::{Removal, RemovalReason, RetentionReport};
 pub use save::{
     Afterwards, Frozen, STAGING, Save, SaveReport, Saver, SharedFailpoints, Snapshot, Staging, Veto,
 };
-pub use store::{Identity, Listed, Options, Presence, Status, Store, holds_any};
+pub use store::{
+    Contents, Description, FileSize, Identity, Listed, Options, Presence, Status, Store, holds_any,
+};
 pub use tensor::{Dtype, Part, PartMut, TensorBox};
 pub use tier::Scope;
-pub use tiers::{Member, Restored, SourceBytes, Tiers, Unusable};
+pub use tiers::{
+    Member, PassedOver, Preview, PreviewSource, Restored, SourceBytes, Tiers, Unusable,
+};

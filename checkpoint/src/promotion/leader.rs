@@ -192,14 +192,23 @@ impl Worker {
             return Err(Setback::Final(IoError::at(&tier.path(&key), "create")(taken).into()));
         }
         // It counts now; what follows is tried again with the next one.
-        let warnings =
-            [self.to().write_latest(name).err(), self.announce(name, Stage::Committed).err()];
+        let warnings = [self.note_latest(name).err(), self.announce(name, Stage::Committed).err()];
         let warnings = warnings.into_iter().flatten().map(|error| error.to_string());
         let warnings = warnings.chain(self.apply_retention_on_target()).next();
         if warnings.is_some() {
             self.shared.update(|status| status.last_error = warnings);
         }
         Ok(())
+    }
+
+    /// Writes which checkpoint is the newest, unless a newer one is there.
+    fn note_latest(&self, name: &CheckpointName) -> Result<()> {
+        let names = self.to().scan()?;
+        let mut newer = names.iter().take_while(|other| *other > name);
+        if newer.any(|other| self.to().is_committed(other)) {
+            return Ok(());
+        }
+        self.to().write_latest(name)
     }
 
     /// Removes what is older than the newest ones, and what will never be complete: what is older

@@ -9,6 +9,7 @@
 mod held;
 mod leftovers;
 mod pin;
+mod plan;
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -20,6 +21,7 @@ use crate::store::{Status, Store};
 use crate::tier::Scope;
 
 pub(crate) use held::Held;
+pub use plan::{Removal, RemovalReason};
 
 /// What [`Store::apply_retention`] did.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -62,6 +64,15 @@ impl Store {
 
     /// The part of [`Store::apply_retention`] that counts what is kept.
     pub(crate) fn remove_old(&self, keep: usize, failpoints: &dyn Failpoints) -> RetentionReport {
+        self.for_each_old(keep, |name| self.remove(name, failpoints))
+    }
+
+    /// Reports as removed what `remove` returned `true` for, of the checkpoints that are old.
+    fn for_each_old(
+        &self,
+        keep: usize,
+        remove: impl Fn(&CheckpointName) -> Result<bool>,
+    ) -> RetentionReport {
         let mut report = RetentionReport::default();
         let mut intact = 0;
         for name in self.scan().unwrap_or_default() {
@@ -74,7 +85,7 @@ impl Store {
             let is_old = keep > 0 && intact >= keep && !self.is_held(&name);
             match self.status(&name) {
                 Status::Committed { .. } | Status::Damaged(_) | Status::Rejected if is_old => {
-                    match self.remove(&name, failpoints) {
+                    match remove(&name) {
                         Ok(true) => report.removed.push(name.to_string()),
                         Ok(false) => {}
                         // Another rank of the node is removing it, too.

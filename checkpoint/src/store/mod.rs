@@ -1,5 +1,6 @@
 //! The checkpoints of one run on one tier.
 
+mod description;
 mod identity;
 mod listing;
 mod metadata;
@@ -14,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::format::name::CheckpointName;
 use crate::tier::{Scope, Tier};
 
+pub use description::{Contents, Description, FileSize};
 pub use identity::Identity;
 pub use listing::{Listed, Status, holds_any};
 pub use presence::Presence;

@@ -9,6 +9,7 @@
 mod claim;
 mod exchange;
 pub mod plan;
+mod preview;
 mod restore;
 mod resume;
 mod survey;
@@ -23,6 +24,7 @@ use crate::store::Store;
 use crate::tensor::PartMut;
 use crate::tier::Scope;
 
+pub use preview::{PassedOver, Preview, PreviewSource};
 pub use restore::{Restored, SourceBytes};
 
 /// A tier among those of a run.

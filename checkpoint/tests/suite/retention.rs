@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use checkpoint::{Error, NoFailpoints, Status, Store};
+use checkpoint::{Error, NoFailpoints, RemovalReason, Status, Store};
 
 use crate::support::*;
 
@@ -280,4 +280,34 @@ fn a_removal_that_was_killed_as_the_checkpoint_was_pinned_is_undone() {
     fs::rename(manifest("MANIFEST.json"), manifest("MANIFEST.deleted")).unwrap();
     save(&store, 2, 3, 1, 1);
     assert_eq!(steps(&store), [3], "past that moment the removal is completed");
+}
+
+#[test]
+fn only_what_no_attempt_can_commit_any_more_is_planned_to_be_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let old = save(&store, 2, 10, 1, 0);
+    save(&store, 2, 20, 2, 0);
+    let [dead, in_flight, newest] =
+        ["s000000015-a0001-00000001", "s000000015-a0002-00000002", "s000000030-a0002-00000003"];
+    for name in [dead, in_flight, newest] {
+        fs::create_dir(folder.path().join(name)).unwrap();
+    }
+    let planned = |attempt, keep| {
+        let planned = store.plan_retention(attempt, keep).unwrap();
+        planned.into_iter().map(|removal| (removal.checkpoint, removal.reason)).collect::<Vec<_>>()
+    };
+    let abandoned = |name: &str| (name.to_owned(), RemovalReason::Abandoned);
+    assert_eq!(planned(2, 0), [abandoned(dead)], "the newest attempt may be writing");
+    assert_eq!(
+        planned(3, 0),
+        [abandoned(in_flight), abandoned(dead)],
+        "nothing newer is committed"
+    );
+    assert_eq!(planned(2, 1), [abandoned(dead), (old.clone(), RemovalReason::Old)]);
+    let removals = store.plan_retention(2, 1).unwrap();
+    store.pin(&old).unwrap();
+    let removed = removals.iter().map(|removal| store.remove_planned(removal).unwrap());
+    assert_eq!(removed.collect::<Vec<_>>(), [true, false], "pinned since");
+    assert_eq!(names(&store).len(), 4);
 }

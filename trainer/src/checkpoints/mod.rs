@@ -1,5 +1,6 @@
 //! When a run saves checkpoints, and how it handles a failed save.
 
+pub(crate) mod bench;
 pub(crate) mod open;
 mod recovery;
 pub(crate) mod state_map;

@@ -81,7 +81,7 @@ fn read_rates(file: &LocalFile, download: Option<f64>) -> Result<FileRates, Data
 }
 
 /// Removes a file from the page cache, and tells whether that worked.
-fn drop_pages(file: &File, size: u64) -> std::io::Result<bool> {
+pub(crate) fn drop_pages(file: &File, size: u64) -> std::io::Result<bool> {
     file.sync_data()?; // what is not on the disk yet stays in memory
     fadvise(file, 0, None, Advice::DontNeed)?;
     let mut byte = [0];

@@ -220,18 +220,27 @@ impl Folder {
 
     /// Locks the folder for this process, if the file system has locks.
     fn lock(&mut self) -> Outcome<()> {
+        if self.try_lock()? {
+            return Ok(());
+        }
+        Err(Failure::usage(format!(
+            "--out {}: another run is writing to this folder\n  hint: wait for it, or name a new \
+             folder",
+            self.root.display()
+        )))
+    }
+
+    /// Locks the folder for as long as this value lives, if the file system has locks; whether no
+    /// other process has it locked.
+    pub(crate) fn try_lock(&mut self) -> Outcome<bool> {
         let path = self.root.join("lock");
         let file = File::create(&path)
-            .map_err(|error| Failure::usage(format!("--out {}: {error}", path.display())))?;
+            .map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
         if let Err(TryLockError::WouldBlock) = file.try_lock() {
-            return Err(Failure::usage(format!(
-                "--out {}: another run is writing to this folder\n  hint: wait for it, or name a \
-                 new folder",
-                self.root.display()
-            )));
+            return Ok(false);
         }
         self.lock = Some(file);
-        Ok(())
+        Ok(true)
     }
 
     /// Whether the recorded run has reached this step, or this loss in any step.

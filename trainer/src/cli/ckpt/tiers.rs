@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
-use checkpoint::{Listed, Scope, Status, Store};
+use checkpoint::{Identity, Listed, Scope, Status, Store};
 use clap::Args;
 
 use super::super::note;
@@ -36,6 +37,7 @@ pub(in crate::cli) struct SeenTier {
 #[derive(Debug)]
 pub(in crate::cli) struct RunTiers {
     pub(super) folder: PathBuf,
+    pub(super) identity: Identity,
     /// All that are configured, the nearest first.
     pub(super) planned: Vec<Planned>,
     /// Those that have checkpoints of the run, the nearest first; never none.
@@ -54,9 +56,15 @@ impl Selection {
     }
 }
 
-impl RunTiers {
-    /// Looks at all tiers of a run; names those that it cannot see on stderr.
-    pub(in crate::cli) fn open(folder: &Path) -> Outcome<Self> {
+/// What a run's folder says about its tiers.
+pub(super) struct Configured {
+    identity: Identity,
+    /// The nearest first.
+    pub(super) planned: Vec<Planned>,
+}
+
+impl Configured {
+    pub(super) fn read(folder: &Path) -> Outcome<Self> {
         let run = Folder::new(folder);
         let config = folder.join("config.toml");
         let Some(identity) = run.stored_identity().filter(|_| config.is_file()) else {
@@ -65,16 +73,20 @@ impl RunTiers {
             return Err(Failure::usage(format!("{shown}: {expected}")));
         };
         let config = Config::load(&config.to_string_lossy(), &[])?;
-        let planned = planned(
-            &config.settings.checkpoint,
-            Variables::read(),
-            &run.checkpoints(),
-            &identity.run,
-        );
+        let checkpoint = &config.settings.checkpoint;
+        let planned = planned(checkpoint, Variables::read(), &run.checkpoints(), &identity.run);
+        Ok(Self { identity, planned })
+    }
+}
+
+impl RunTiers {
+    /// Looks at all tiers of a run; names those that it cannot see on stderr.
+    pub(in crate::cli) fn open(folder: &Path) -> Outcome<Self> {
+        let Configured { identity, planned } = Configured::read(folder)?;
         let mut seen = Vec::new();
         for planned in &planned {
             let Planned { name, scope, address, .. } = planned;
-            let tier = place(address, config.settings.checkpoint.deadline);
+            let tier = place(address, Duration::MAX);
             let found = tier.and_then(|tier| Store::find_run(tier, &identity));
             match found {
                 Ok(store) => {
@@ -87,7 +99,7 @@ impl RunTiers {
                 Err(error) => note(format!("tier {name}: {error}")),
             }
         }
-        let tiers = Self { folder: folder.to_owned(), planned, seen };
+        let tiers = Self { folder: folder.to_owned(), identity, planned, seen };
         tiers.require_any()?;
         Ok(tiers)
     }

@@ -1,0 +1,157 @@
+//! What a restore would read from where, as one machine sees the tiers.
+
+use std::collections::BTreeSet;
+
+use serde::Serialize;
+
+use super::plan::{Plan, Version};
+use super::survey::Survey;
+use super::{Tiers, View};
+use crate::error::Result;
+use crate::format::manifest::Manifest;
+use crate::peers::SingleRank;
+use crate::tier::Scope;
+
+/// A restore that has not happened.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Preview {
+    /// The checkpoint that would be restored; `None` when none is covered.
+    pub checkpoint: Option<String>,
+    /// Ranks that saved it.
+    pub saved_by: usize,
+    /// Bytes of its tensor data.
+    pub bytes: u64,
+    /// By tier, the nearest first.
+    pub sources: Vec<PreviewSource>,
+    /// Newer checkpoints that are passed over, and why.
+    pub passed_over: Vec<PassedOver>,
+}
+
+/// What a restore would take from one tier.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PreviewSource {
+    /// Name of the tier.
+    pub tier: String,
+    /// Shard files that are read.
+    pub files: usize,
+    /// Bytes of tensor data in them.
+    pub bytes: u64,
+    /// Bytes that the ranks read together, each file as often as a rank needs all of it.
+    pub read_bytes: u64,
+    /// Bytes that ranks receive from others, which read them on their nodes.
+    pub from_peers_bytes: u64,
+}
+
+/// A checkpoint that is committed somewhere and cannot be restored.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PassedOver {
+    /// Its name.
+    pub checkpoint: String,
+    /// Why.
+    pub reason: String,
+}
+
+impl Tiers {
+    /// What [`Tiers::resume`] with `ranks` ranks would read, each of them all tensors, if the first
+    /// `here` of them ran on this machine and the nodes of the others had nothing. Reads manifests
+    /// and indexes only: whether data is intact, only [`Store::verify`](crate::Store::verify) can
+    /// tell. Not collective; changes nothing.
+    ///
+    /// # Errors
+    /// [`Error::Io`](crate::Error::Io) and [`Error::Damaged`](crate::Error::Damaged) when the
+    /// manifest or an index of the checkpoint that would be restored cannot be read.
+    pub fn preview(&self, ranks: usize, here: usize) -> Result<Preview> {
+        let views = self.views(None);
+        let survey = Survey::gather(&views, None, &SingleRank)?;
+        let scopes: Vec<Scope> = views.iter().map(|view| view.store.scope()).collect();
+        let all = survey.sights.concat();
+        let is_of_node = |tier: usize| scopes[tier] == Scope::Node;
+        let of_node: Vec<_> = all.iter().filter(|sight| is_of_node(sight.tier)).cloned().collect();
+        let sights: Vec<_> = (0..ranks)
+            .map(|rank| match rank {
+                0 => all.clone(),
+                rank if rank < here => of_node.clone(),
+                _ => Vec::new(),
+            })
+            .collect();
+        let mut passed_over = Vec::new();
+        for candidate in Plan::new(&scopes, &sights).candidates {
+            let is_covered = |version: &&Version| version.missing().is_empty();
+            if let Some(version) = candidate.versions.iter().find(is_covered) {
+                return preview(&views, &candidate.checkpoint, version, ranks, passed_over);
+            }
+            let reason = match candidate.versions.first() {
+                Some(version) => {
+                    let missing = version.missing().len();
+                    format!("no files of {missing} of {} ranks seen", version.world())
+                }
+                None => candidate.flawed.first().map_or_else(
+                    || "of another run, workload or format".to_owned(),
+                    |(_, flaw)| flaw.reason.clone(),
+                ),
+            };
+            passed_over.push(PassedOver { checkpoint: candidate.checkpoint, reason });
+        }
+        Ok(Preview { checkpoint: None, saved_by: 0, bytes: 0, sources: Vec::new(), passed_over })
+    }
+}
+
+fn preview(
+    views: &[View<'_>],
+    checkpoint: &str,
+    version: &Version,
+    ranks: usize,
+    passed_over: Vec<PassedOver>,
+) -> Result<Preview> {
+    let store = views[version.manifest.tier].store;
+    let name = store.parse_name(checkpoint)?;
+    let manifest = store.manifest(&name)?;
+    let mut sources = Vec::new();
+    for (tier, view) in views.iter().enumerate() {
+        let mut source = PreviewSource {
+            tier: view.name.clone(),
+            files: 0,
+            bytes: 0,
+            read_bytes: 0,
+            from_peers_bytes: 0,
+        };
+        for saved in read_from(tier, version, &manifest, ranks, &mut source) {
+            source.files += view.store.index(&name, &manifest, saved)?.files.len();
+            source.bytes += manifest.ranks[saved].bytes;
+        }
+        sources.push(source);
+    }
+    Ok(Preview {
+        checkpoint: Some(checkpoint.to_owned()),
+        saved_by: manifest.world,
+        bytes: manifest.bytes,
+        sources,
+        passed_over,
+    })
+}
+
+/// The saved ranks whose files are read on a tier; adds up how often.
+fn read_from(
+    tier: usize,
+    version: &Version,
+    manifest: &Manifest,
+    ranks: usize,
+    into: &mut PreviewSource,
+) -> BTreeSet<usize> {
+    let mut read = BTreeSet::new();
+    for (saved, entry) in manifest.ranks.iter().enumerate() {
+        for reader in 0..ranks {
+            let source = version.source(saved, reader);
+            if source.tier != tier {
+                continue;
+            }
+            read.insert(saved);
+            if source.node_of.is_none_or(|node| node == reader) {
+                into.read_bytes += entry.bytes;
+            } else {
+                into.from_peers_bytes += entry.bytes;
+            }
+        }
+    }
+    read
+}

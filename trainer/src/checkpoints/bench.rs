@@ -1,0 +1,270 @@
+//! How fast a tier is written, read and listed, without training.
+//!
+//! Every thread stands for a process of a checkpoint: it writes a file of its own and makes it
+//! durable, and reads the file of another one from cold storage. A duration is that of the slowest
+//! thread, and a throughput all bytes divided by it.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Barrier};
+use std::time::{Duration, Instant};
+
+use checkpoint::Error;
+use checkpoint::durable::IoError;
+use checkpoint::tier::{Filesystem, Tier};
+use serde::Serialize;
+
+use super::open::place;
+use crate::data::bench::drop_pages;
+use crate::record::unix_time::unix_ms;
+
+/// Size of one write and of one read: that of a chunk of a checkpoint.
+const PIECE_BYTES: usize = 16 << 20;
+/// Small files of each thread, each of this size.
+const SMALL_FILES: usize = 32;
+const SMALL_BYTES: usize = 4096;
+/// How often each thread lists its folder.
+const LISTS: usize = 8;
+
+/// What is measured on each tier.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Load {
+    /// Bytes of all threads together.
+    pub(crate) bytes: u64,
+    pub(crate) threads: usize,
+}
+
+/// Rates of one tier.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct TierRates {
+    pub(crate) address: String,
+    /// Kind of file system; `None` for an object store.
+    pub(crate) filesystem: Option<String>,
+    pub(crate) threads: usize,
+    pub(crate) bytes: u64,
+    pub(crate) write_seconds: f64,
+    pub(crate) write_gib_per_second: f64,
+    pub(crate) read_seconds: f64,
+    pub(crate) read_gib_per_second: f64,
+    /// Whether nothing of the files was in the page cache when they were read: false where the
+    /// kernel keeps them there or cannot tell. `None` for an object store.
+    pub(crate) read_is_cold: Option<bool>,
+    /// Small files that are created, each durable.
+    pub(crate) creates_per_second: f64,
+    pub(crate) stats_per_second: f64,
+    /// Listings of a folder with so many small files as each thread creates.
+    pub(crate) lists_per_second: f64,
+    pub(crate) deletes_per_second: f64,
+}
+
+/// Measures the tier at an address. Everything it writes is in one folder, which is removed, also
+/// after an error; so are folders above it that did not exist.
+pub(crate) fn bench(address: &str, load: Load) -> Result<TierRates, Error> {
+    let is_local = !address.contains("://");
+    let created = if is_local { absent_folders(Path::new(address)) } else { Vec::new() };
+    let folder = format!("yardstick-bench-{:x}-{}", unix_ms(), std::process::id());
+    let scratch = Scratch { tier: place(address, Duration::MAX)?, folder, is_local, created };
+    let measured = scratch.measure(address, load);
+    let removed = scratch.remove();
+    let rates = measured?;
+    removed?;
+    Ok(rates)
+}
+
+/// Folders that writing creates, the deepest first.
+fn absent_folders(root: &Path) -> Vec<PathBuf> {
+    let is_absent = |folder: &&Path| !folder.as_os_str().is_empty() && !folder.exists();
+    root.ancestors().take_while(is_absent).map(Path::to_owned).collect()
+}
+
+/// A folder on a tier that nobody else uses.
+struct Scratch {
+    tier: Arc<dyn Tier>,
+    folder: String,
+    is_local: bool,
+    created: Vec<PathBuf>,
+}
+
+impl Scratch {
+    fn measure(&self, address: &str, Load { bytes, threads }: Load) -> Result<TierRates, IoError> {
+        let per_thread = bytes / threads as u64;
+        let bytes = per_thread * threads as u64;
+        let content = incompressible(2 * PIECE_BYTES);
+        let write_seconds = slowest(threads, |thread| self.write(thread, per_thread, &content))?;
+        // Before: the folder is there.
+        let filesystem =
+            if self.is_local { Some(Filesystem::of(Path::new(address))?) } else { None };
+        let is_cold = if self.is_local { Some(self.drop_pages(threads)?) } else { None };
+        let other = |thread: usize| (thread + 1) % threads;
+        let read_seconds = slowest(threads, |thread| self.read(other(thread)))?;
+        let small = |act: &(dyn Fn(&str) -> Result<(), IoError> + Sync)| {
+            let files = |thread| {
+                let mut names = (0..SMALL_FILES).map(|number| format!("small-{number:04}"));
+                names.try_for_each(|name| act(&self.key(thread, &name)))
+            };
+            let seconds = slowest(threads, files)?;
+            Ok::<_, IoError>((threads * SMALL_FILES) as f64 / seconds)
+        };
+        let creates = small(&|key| self.tier.replace(key, &content[..SMALL_BYTES]))?;
+        let stats = small(&|key| self.tier.exists(key).map(|_| ()))?;
+        let list_seconds = slowest(threads, |thread| {
+            let folder = format!("{}/t{thread:03}", self.folder);
+            (0..LISTS).try_for_each(|_| self.tier.list(&folder).map(|_| ()))
+        })?;
+        let deletes = small(&|key| self.tier.delete(key))?;
+        let gib = bytes as f64 / f64::from(1 << 30);
+        Ok(TierRates {
+            address: address.to_owned(),
+            filesystem: filesystem.map(|filesystem| filesystem.name),
+            threads,
+            bytes,
+            write_seconds,
+            write_gib_per_second: gib / write_seconds,
+            read_seconds,
+            read_gib_per_second: gib / read_seconds,
+            read_is_cold: is_cold,
+            creates_per_second: creates,
+            stats_per_second: stats,
+            lists_per_second: (threads * LISTS) as f64 / list_seconds,
+            deletes_per_second: deletes,
+        })
+    }
+
+    fn key(&self, thread: usize, file: &str) -> String {
+        format!("{}/t{thread:03}/{file}", self.folder)
+    }
+
+    /// Writes a file that is durable at the end.
+    fn write(&self, thread: usize, bytes: u64, content: &[u8]) -> Result<(), IoError> {
+        let mut upload = self.tier.create(&self.key(thread, "data"))?;
+        let mut left = bytes;
+        let mut piece = thread;
+        while left > 0 {
+            // Blocks of other bytes each time, for storage that finds duplicates.
+            let start = piece * 4099 % PIECE_BYTES;
+            let now = left.min(PIECE_BYTES as u64);
+            upload.write(&content[start..start + now as usize])?;
+            left -= now;
+            piece += 1009;
+        }
+        upload.finish()
+    }
+
+    fn read(&self, thread: usize) -> Result<(), IoError> {
+        let reader = self.tier.open(&self.key(thread, "data"))?;
+        let size = reader.size_bytes();
+        let mut buffer = vec![0; PIECE_BYTES.min(size as usize)];
+        let mut offset = 0;
+        while offset < size {
+            let now = (size - offset).min(PIECE_BYTES as u64);
+            reader.read_exact_at(&mut buffer[..now as usize], offset)?;
+            offset += now;
+        }
+        Ok(())
+    }
+
+    /// Removes the files from the page cache, and tells whether that worked.
+    fn drop_pages(&self, threads: usize) -> Result<bool, IoError> {
+        let mut is_cold = true;
+        for thread in 0..threads {
+            let path = self.tier.path(&self.key(thread, "data"));
+            let drop = || {
+                let file = File::open(&path)?;
+                drop_pages(&file, file.metadata()?.len())
+            };
+            is_cold &= drop().map_err(IoError::at(&path, "drop from memory"))?;
+        }
+        Ok(is_cold)
+    }
+
+    fn remove(&self) -> Result<(), IoError> {
+        self.tier.delete_folder(&self.folder, "none")?; // no file has to be the last
+        for folder in &self.created {
+            if std::fs::remove_dir(folder).is_err() {
+                break; // another process uses it now
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Seconds that the slowest of the threads needs, all of which start at once.
+fn slowest(
+    threads: usize,
+    act: impl Fn(usize) -> Result<(), IoError> + Sync,
+) -> Result<f64, IoError> {
+    let start_line = Barrier::new(threads);
+    let timed = |thread| {
+        start_line.wait();
+        let start = Instant::now();
+        act(thread)?;
+        Ok(start.elapsed().as_secs_f64())
+    };
+    std::thread::scope(|scope| {
+        let timed = &timed;
+        let running: Vec<_> =
+            (0..threads).map(|thread| scope.spawn(move || timed(thread))).collect();
+        let mut slowest = 1e-9; // a rate is finite
+        for thread in running {
+            let seconds: Result<f64, IoError> = thread.join().expect("a thread does not panic");
+            slowest = seconds?.max(slowest);
+        }
+        Ok(slowest)
+    })
+}
+
+/// Bytes of xorshift64, which no file system compresses.
+fn incompressible(size: usize) -> Vec<u8> {
+    let mut state = 0x9E37_79B9_7F4A_7C15_u64;
+    let mut bytes = Vec::with_capacity(size);
+    while bytes.len() < size {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend_from_slice(&state.to_le_bytes());
+    }
+    bytes.truncate(size);
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOAD: Load = Load { bytes: 5_000_000, threads: 2 };
+
+    #[test]
+    fn nothing_stays_on_the_tier() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().join("a/b");
+        let rates = bench(&root.to_string_lossy(), LOAD).unwrap();
+        assert_eq!((rates.bytes, rates.threads), (5_000_000, 2));
+        assert!(rates.filesystem.is_some() && rates.read_is_cold.is_some());
+        for rate in [
+            rates.write_gib_per_second,
+            rates.read_gib_per_second,
+            rates.creates_per_second,
+            rates.stats_per_second,
+            rates.lists_per_second,
+            rates.deletes_per_second,
+        ] {
+            assert!(rate.is_finite() && rate > 0.0, "{rates:?}");
+        }
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "a/ did not exist");
+    }
+
+    #[test]
+    fn nothing_stays_after_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let scratch = Scratch {
+            tier: place(&folder.path().join("tier").to_string_lossy(), Duration::MAX).unwrap(),
+            folder: "bench".to_owned(),
+            is_local: true,
+            created: vec![folder.path().join("tier")],
+        };
+        scratch.write(0, 10, &incompressible(2 * PIECE_BYTES)).unwrap();
+        scratch.read(1).unwrap_err();
+        scratch.remove().unwrap();
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+}

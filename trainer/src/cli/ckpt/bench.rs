@@ -1,0 +1,135 @@
+//! `yardstick ckpt bench`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use comfy_table::{CellAlignment, Table, presets::NOTHING};
+
+use super::super::{print, print_json};
+use super::tiers::Configured;
+use super::unusable;
+use crate::checkpoints::bench::{Load, TierRates, bench};
+use crate::failure::{ExitCode, Failure, Outcome};
+
+/// Measure how fast tiers are written, read and listed; needs no training.
+///
+/// The terms are those of the checkpointing test of MLPerf Storage: each thread stands for a
+/// process with a file of its own; a duration is that of the slowest, and throughput is all bytes
+/// divided by it. Writes are durable when they end (O_DIRECT where there is it, fdatasync,
+/// directories too). Each file is read by another thread than has written it, after the page cache
+/// was dropped; a rate with a * was read from memory all the same. Metadata are small durable files
+/// that are created, looked for, listed and deleted.
+///
+/// All of it is in one folder `yardstick-bench-...` on the tier, which is removed, also after an
+/// error; only a process that is killed leaves it.
+#[derive(Debug, Args)]
+pub(super) struct Bench {
+    /// Folder of a run, all of whose tiers are measured.
+    #[arg(value_name = "RUN", required_unless_present = "paths")]
+    folder: Option<PathBuf>,
+    /// Folder or URL (such as s3://bucket/prefix) to measure; may be repeated.
+    #[arg(long = "path", value_name = "ADDRESS")]
+    paths: Vec<String>,
+    /// Bytes of all threads together, as in 512MiB or 4GiB.
+    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = parse_size)]
+    bytes: u64,
+    /// Number of threads.
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=1000))]
+    threads: u16,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Bench {
+    pub(super) fn run(self) -> Outcome<ExitCode> {
+        let load = Load { bytes: self.bytes, threads: self.threads.into() };
+        if load.bytes < load.threads as u64 {
+            return Err(Failure::usage("--bytes: expected at least one for each thread"));
+        }
+        let mut rates = Vec::new();
+        for address in self.addresses()? {
+            rates.push(bench(&address, load).map_err(unusable)?);
+        }
+        if self.json { print_json(&rates) } else { print(table(&rates)) }
+    }
+
+    fn addresses(&self) -> Outcome<Vec<String>> {
+        let mut addresses = self.paths.clone();
+        if let Some(folder) = &self.folder {
+            let tiers = Configured::read(folder)?.planned;
+            addresses.extend(tiers.into_iter().map(|tier| tier.address));
+        }
+        Ok(addresses)
+    }
+}
+
+fn table(rates: &[TierRates]) -> String {
+    let mut table = Table::new();
+    table.load_style(NOTHING).set_header([
+        "tier",
+        "size\nGiB",
+        "threads",
+        "write\nGiB/s",
+        "write\ns",
+        "read\nGiB/s",
+        "read\ns",
+        "create\n1/s",
+        "stat\n1/s",
+        "list\n1/s",
+        "delete\n1/s",
+    ]);
+    for rates in rates {
+        let filesystem =
+            rates.filesystem.as_ref().map_or(String::new(), |name| format!(" ({name})"));
+        let is_warm = rates.read_is_cold == Some(false);
+        let warm = if is_warm { "*" } else { "" };
+        table.add_row([
+            format!("{}{filesystem}", rates.address),
+            format!("{:.2}", rates.bytes as f64 / f64::from(1 << 30)),
+            rates.threads.to_string(),
+            format!("{:.2}", rates.write_gib_per_second),
+            format!("{:.2}", rates.write_seconds),
+            format!("{:.2}{warm}", rates.read_gib_per_second),
+            format!("{:.2}", rates.read_seconds),
+            format!("{:.0}", rates.creates_per_second),
+            format!("{:.0}", rates.stats_per_second),
+            format!("{:.0}", rates.lists_per_second),
+            format!("{:.0}", rates.deletes_per_second),
+        ]);
+    }
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table.trim_fmt()
+}
+
+/// Reads a whole number of bytes with a binary unit.
+fn parse_size(text: &str) -> Result<u64, String> {
+    let expected = || format!("{text:?}: expected a size such as 512MiB or 4GiB");
+    let units = [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("TiB", 1 << 40)];
+    let units = units.into_iter().chain([("B", 1_u64), ("", 1)]);
+    let (digits, unit) = units
+        .filter_map(|(suffix, unit)| Some((text.strip_suffix(suffix)?, unit)))
+        .next()
+        .ok_or_else(expected)?;
+    let number: u64 = digits.trim_end().parse().map_err(|_| expected())?;
+    number.checked_mul(unit).ok_or_else(expected)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_binary_units() {
+        let sizes =
+            ["1GiB", "512 MiB", "3KiB", "2TiB", "7B", "8"].map(|text| parse_size(text).ok());
+        let expected = [1 << 30, 512 << 20, 3 << 10, 2 << 40, 7, 8];
+        assert_eq!(sizes, expected.map(Some));
+        for wrong in ["", "GiB", "1GB", "-1", "1.5GiB", "99999999999GiB"] {
+            assert!(parse_size(wrong).is_err(), "{wrong}");
+        }
+    }
+}
