@@ -2,13 +2,16 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+#[path = "support/s3.rs"]
+mod s3;
 mod support;
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use s3::S3Server;
 use serde_json::Value;
-use support::{Finished, Folder, run};
+use support::{Finished, Folder, finish, run, yardstick};
 
 /// A run of one rank with a tier of its node and a shared one.
 struct Run {
@@ -57,6 +60,17 @@ fn durable_on(row: &Value) -> Vec<&str> {
     let tiers = row["tiers"].as_array().unwrap().iter();
     let durable = tiers.filter(|copy| copy["state"] == "committed");
     durable.map(|copy| copy["tier"].as_str().unwrap()).collect()
+}
+
+/// All files below a folder, sorted.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() { found.extend(files(&path)) } else { found.push(path) }
+    }
+    found.sort();
+    found
 }
 
 #[test]
@@ -184,4 +198,39 @@ fn tiers_are_measured_and_left_as_they_were() {
     support::run(&["ckpt", "bench"]).expect(2).expect_stderr(&["RUN"]);
     let unusable = support::run(&["ckpt", "bench", "--path", "/proc/none"]).expect(6);
     unusable.expect_stderr(&["/proc/none"]);
+}
+
+#[test]
+fn an_object_store_is_a_tier_like_the_others() {
+    let server = S3Server::start();
+    let folder = Folder::new();
+    let out = folder.text();
+    let run = |arguments: &[&str]| {
+        let mut command = yardstick(arguments);
+        command.envs(server.environment());
+        finish(command).expect(0)
+    };
+    let object = format!("checkpoint.object.path={}", server.url("runs"));
+    let train = ["train", "--out", &out, "--steps", "4", "--threads", "1"];
+    let every = ["--checkpoint-every", "2steps", "--set", "checkpoint.object.every=4steps"];
+    run(&[&train[..], &every, &["--set", &object]].concat());
+    let ckpt = |command: &str, flags: &[&str]| run(&[&["ckpt", command, &out], flags].concat());
+    let listed =
+        || -> Vec<Value> { serde_json::from_str(&ckpt("ls", &["--json"]).stdout).unwrap() };
+    let before = listed();
+    assert_eq!(
+        [0, 1].map(|row| durable_on(&before[row])),
+        [vec!["shared", "object"], vec!["shared"]]
+    );
+    let older = before[1]["name"].as_str().unwrap();
+    ckpt("promote", &[older, "--to", "object"]).expect_stdout(&["from shared to object"]);
+    ckpt("pin", &[older]).expect_stdout(&["pinned on shared", "pinned on object"]);
+    ckpt("verify", &["--checkpoint", older]).expect_stdout(&["on object: ok"]);
+    let after = listed();
+    assert_eq!(durable_on(&after[1]), ["shared", "object"]);
+    assert_eq!(after[1]["tiers"][1]["pinned"], true);
+    assert!(after[1]["age_seconds"].as_u64().unwrap() < 3600);
+    let before = files(&server.file("runs"));
+    ckpt("bench", &["--bytes", "1MiB", "--threads", "2"]).expect_stdout(&["s3://"]);
+    assert_eq!(files(&server.file("runs")), before);
 }

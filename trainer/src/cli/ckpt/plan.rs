@@ -7,7 +7,7 @@ use comfy_table::{CellAlignment, Table, presets::NOTHING};
 use super::super::{note, print, print_json};
 use super::tiers::Selection;
 use crate::failure::{ExitCode, Outcome};
-use crate::number_format::scaled;
+use crate::number_format::{count, scaled};
 
 /// Show what a restore would read from where, by manifests and indexes alone.
 ///
@@ -54,10 +54,10 @@ impl Plan {
             return Ok(ExitCode::Done);
         }
         print(format!(
-            "{checkpoint}: {} of data, saved by {} ranks, to {} ranks",
+            "{checkpoint}: {} of data, saved by {}, to {}",
             scaled(preview.bytes as f64, "B"),
-            preview.saved_by,
-            self.ranks
+            count(preview.saved_by, "rank"),
+            count(self.ranks as usize, "rank")
         ))?;
         print(table(&preview))
     }

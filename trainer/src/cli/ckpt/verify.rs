@@ -6,6 +6,7 @@ use super::super::print;
 use super::tiers::{SeenTier, Selection};
 use super::unusable;
 use crate::failure::{ExitCode, Outcome};
+use crate::number_format::count;
 
 /// Read a checkpoint and check every byte against its digests, on each tier that has it.
 #[derive(Debug, Args)]
@@ -28,7 +29,7 @@ impl Verify {
         if problems == 0 {
             return Ok(ExitCode::Done);
         }
-        Err(unusable(anyhow::anyhow!("{name}: {problems} problems")))
+        Err(unusable(anyhow::anyhow!("{name}: {}", count(problems, "problem"))))
     }
 }
 
