@@ -56,6 +56,7 @@
 //! ```
 
 mod agreement;
+pub mod cadence;
 pub mod durable;
 mod error;
 mod failpoints;

@@ -15,3 +15,14 @@ mod round_trip;
 mod saver;
 mod support;
 mod tiers;
+
+#[path = "../../examples/checkpoint_scale/world.rs"]
+mod world;
+
+/// `bench/checkpoint_scale.sh` in small: its assertions hold.
+#[test]
+fn a_simulated_world_saves_and_is_planned() {
+    let folder = tempfile::tempdir().unwrap();
+    let measured = world::measure(64, folder.path()).unwrap();
+    assert!(measured.manifest_bytes > 64 * 50, "an entry for each rank");
+}
