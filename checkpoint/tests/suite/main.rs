@@ -16,6 +16,7 @@ mod saver;
 mod support;
 mod tiers;
 
+#[allow(dead_code, reason = "the example prints all fields")]
 #[path = "../../examples/checkpoint_scale/world.rs"]
 mod world;
 

@@ -154,8 +154,9 @@ impl Telemetry {
 impl Telemetry {
     /// Ends the thread, also while a save that hangs keeps the queue open.
     fn end(&mut self) {
-        // Without a receiver it has ended already.
-        self.queue.take().map(|queue| queue.send(Message::End));
+        if let Some(queue) = self.queue.take() {
+            drop(queue.send(Message::End)); // without a receiver it has ended already
+        }
     }
 }
 
