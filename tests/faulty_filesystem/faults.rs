@@ -35,6 +35,7 @@ pub(crate) enum Effect {
     Error(Errno),
     /// It fails after so long. A process that is killed does not end before, because the kernel
     /// waits for the answer.
+    #[cfg_attr(not(feature = "mpi"), allow(dead_code, reason = "runs hang, and need ranks"))]
     Hang(Duration),
 }
 

@@ -105,7 +105,7 @@ fn sights(rank: usize, ranks: usize) -> Vec<Sight> {
 fn save(store: &Store, ranks: usize, step: u64, claim: Claim) -> Result<Duration, Box<dyn Error>> {
     let votes = Mutex::new(Vec::new());
     let voted = Mutex::new(Instant::now());
-    let write = |rank: usize, gather: &dyn Fn(&[u8]) -> Result<Vec<Vec<u8>>, PeersError>| {
+    let write = |rank: usize, gather: Gather<'_>| {
         let tensor = TensorBox {
             name: "weights".to_owned(),
             dtype: Dtype::F32,
@@ -140,10 +140,12 @@ fn save(store: &Store, ranks: usize, step: u64, claim: Claim) -> Result<Duration
     Ok(voted.into_inner()?.elapsed())
 }
 
+type Gather<'a> = &'a dyn Fn(&[u8]) -> Result<Vec<Vec<u8>>, PeersError>;
+
 struct Rank<'a> {
     rank: usize,
     ranks: usize,
-    gather: &'a dyn Fn(&[u8]) -> Result<Vec<Vec<u8>>, PeersError>,
+    gather: Gather<'a>,
 }
 
 impl Peers for Rank<'_> {
