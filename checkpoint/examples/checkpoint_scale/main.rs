@@ -8,6 +8,8 @@
 //! checkpoint_scale [RANKS] [FOLDER]
 //! ```
 
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a table is what it is for")]
+
 mod goodput;
 mod world;
 
