@@ -131,3 +131,20 @@ fn a_stop_leaves_copies_half_way_and_the_next_attempt_goes_on() {
     folder.train(&[&tiers[..], &settings].concat()).expect(0);
     assert_eq!(committed(), 1);
 }
+
+/// The first step is saved to measure; with failures every tenth of a second the next ones follow
+/// as fast as they get to the tiers.
+#[test]
+fn an_automatic_cadence_measures_what_saves_cost() {
+    let folder = Folder::new();
+    let rare = ["--checkpoint-every", "auto", "--set", "checkpoint.at_end=false"];
+    let often = "checkpoint.mean_time_between_failures=100ms";
+    train_with(&folder, "12", &[&rare[..], &["--set", often]].concat()).expect(0);
+    let checkpoints = &folder.record()["checkpoints"];
+    assert!(checkpoints["count"].as_u64() > Some(1), "{checkpoints}");
+    let cadence = &checkpoints["cadence"][0];
+    assert_eq!((&cadence["tier"], &cadence["is_mean_given"]), (&json!("nvme"), &json!(true)));
+    let [interval, durable] =
+        ["interval_seconds", "durable_seconds"].map(|key| cadence[key].as_f64().unwrap());
+    assert!(interval >= durable && durable > 0.0, "{cadence}");
+}

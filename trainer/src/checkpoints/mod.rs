@@ -1,6 +1,7 @@
 //! When a run saves checkpoints, and how it handles a failed save.
 
 pub(crate) mod bench;
+mod cadence;
 pub(crate) mod open;
 mod recovery;
 pub(crate) mod state_map;
@@ -10,7 +11,7 @@ mod trigger;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use checkpoint::promotion::{Promoter, PromoterOptions, Route, RouteStatus, Share};
+use checkpoint::promotion::{Promoted, Promoter, PromoterOptions, Route, RouteStatus, Share};
 use checkpoint::tier::Scope;
 use checkpoint::{Claim, Member, Save, SaveReport, Saver, SharedFailpoints, Tiers, Veto};
 use serde_json::json;
@@ -19,10 +20,11 @@ use crate::config::CheckpointConfig;
 use crate::failure::{ExitCode, Failure, Outcome};
 use crate::fault_injection::Injector;
 use crate::ranks::Ranks;
-use crate::record::{Anomaly, CheckpointSaved, Checkpoints, Recovery, Saves};
+use crate::record::{Anomaly, Attempt, CheckpointSaved, Checkpoints, Recovery, Saves};
 use crate::step::{SavedRange, Trainer};
+use cadence::{Cadence, SaveCost};
 use open::{NotOpened, Opened};
-use tiers::{Cadence, Planned};
+use tiers::Planned;
 
 pub(crate) use tiers::TierSet;
 pub(crate) use trigger::{SaveTrigger, Trigger};
@@ -106,7 +108,7 @@ impl Checkpointer {
         let is_usable = |member: &Member| !tiers.unusable().iter().any(|u| u.tier == member.name);
         let nearest = tiers.members().iter().position(is_usable).unwrap_or(0);
         let mut checkpointer = Self {
-            cadence: Cadence::new(&planned),
+            cadence: Cadence::new(&planned, config.mean_time_between_failures, ranks.world()),
             tiers,
             planned,
             nearest,
@@ -177,6 +179,11 @@ impl Checkpointer {
         self.recovery.as_ref().filter(|_| self.planned.len() > 1).map(ToString::to_string)
     }
 
+    /// Learns from the run's earlier attempts how often it fails.
+    pub(crate) fn observe(&mut self, attempts: &[Attempt]) {
+        self.cadence.observe(attempts);
+    }
+
     /// Newest step known to be committed.
     pub(crate) fn committed_step(&self) -> Option<u64> {
         self.committed_step
@@ -185,7 +192,9 @@ impl Checkpointer {
     /// Figures of the saves and of their copies; `None` without a save.
     pub(crate) fn figures(&self) -> Option<Checkpoints> {
         let routes = self.promotion.as_ref().map(|promotion| promotion.promoter.status());
-        Checkpoints::of(&self.saves, &self.nearest().name, &routes.unwrap_or_default())
+        let saved =
+            Checkpoints::of(&self.saves, &self.nearest().name, &routes.unwrap_or_default())?;
+        Some(Checkpoints { cadence: self.cadence.calculated(), ..saved })
     }
 
     /// Asks for a save after the current step.
@@ -393,6 +402,7 @@ impl Checkpointer {
             Err(error) => return Err(error.into()),
         };
         self.stall += trainer.take_checkpoint_wait();
+        self.measure_cost(report.commit);
         self.committed_step = Some(step);
         *self.saves.triggers.entry(self.why).or_default() += 1;
         self.promote(&report.checkpoint, self.due);
@@ -407,6 +417,19 @@ impl Checkpointer {
         report.warnings.into_iter().for_each(|text| self.warn(Some(step), text));
         self.start_retention(trainer);
         Ok(Some(Ended::Committed(step)))
+    }
+
+    /// What a save costs on each tier, as far as that is known.
+    fn measure_cost(&mut self, durable: Duration) {
+        let stall = self.stall;
+        self.cadence.measured(self.nearest, SaveCost { stall, durable });
+        let Some(Promotion { promoter, targets }) = &self.promotion else { return };
+        for (status, tier) in promoter.status().iter().zip(targets) {
+            if let Some(Promoted { duration, .. }) = status.promoted.last() {
+                let durable = durable + *duration;
+                self.cadence.measured(*tier, SaveCost { stall, durable });
+            }
+        }
     }
 
     /// Warns that a save failed; whether training `continues`.

@@ -2,7 +2,6 @@
 //! many stay there.
 
 use std::path::Path;
-use std::time::Instant;
 
 use checkpoint::remote::is_remote;
 use checkpoint::tier::{Filesystem, Medium, Scope};
@@ -67,7 +66,7 @@ impl TierSet {
         Self(self.0 | other.0)
     }
 
-    fn insert(&mut self, tier: usize) {
+    pub(super) fn insert(&mut self, tier: usize) {
         self.0 |= 1 << tier;
     }
 }
@@ -145,50 +144,8 @@ pub(crate) fn doubts(tier: &Planned) -> Option<String> {
     Some(format!("tier {name}: {address} ({kind}) {doubt}"))
 }
 
-/// When a checkpoint gets to each tier.
-#[derive(Debug)]
-pub(crate) struct Cadence {
-    every: Vec<Interval>,
-    last: Vec<Instant>,
-}
-
-impl Cadence {
-    pub(crate) fn new(planned: &[Planned]) -> Self {
-        let every: Vec<_> = planned.iter().map(|tier| tier.every).collect();
-        Self { last: vec![Instant::now(); every.len()], every }
-    }
-
-    /// The tiers that a checkpoint of this step, counted from 1, has to get to. Rank 0 has the
-    /// clock of all.
-    pub(crate) fn due(&self, step: u64, rank: usize) -> TierSet {
-        let mut due = TierSet::default();
-        for (tier, (every, last)) in self.every.iter().zip(&self.last).enumerate() {
-            let is_due = match every {
-                Interval::Never => false,
-                Interval::Steps(steps) => step.is_multiple_of(*steps),
-                Interval::Time(time) => rank == 0 && last.elapsed() >= *time,
-            };
-            if is_due {
-                due.insert(tier);
-            }
-        }
-        due
-    }
-
-    /// Restarts the clocks of these tiers.
-    pub(crate) fn saved(&mut self, tiers: TierSet) {
-        for (tier, last) in self.last.iter_mut().enumerate() {
-            if tiers.contains(tier) {
-                *last = Instant::now();
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     fn planned_with(config: &CheckpointConfig) -> Vec<(&'static str, String, Interval)> {
@@ -212,23 +169,5 @@ mod tests {
         assert_eq!(planned_with(&config)[1].1, "/lustre/run-1");
         config.shared.path = Some("none".to_owned());
         assert_eq!(planned_with(&config), [nvme, object]);
-    }
-
-    #[test]
-    fn each_tier_has_its_own_cadence() {
-        let mut config =
-            CheckpointConfig { every: Interval::Steps(2), ..CheckpointConfig::default() };
-        config.nvme.path = Some("/nvme".to_owned());
-        config.shared.every = Some(Interval::Steps(6));
-        config.object.path = Some("s3://bucket".to_owned());
-        config.object.every = Some(Interval::Time(Duration::from_nanos(1)));
-        let mut cadence =
-            Cadence::new(&planned(&config, Variables::default(), Path::new("out"), "run-1"));
-        let due = |cadence: &Cadence, step, rank| cadence.due(step, rank).0;
-        assert_eq!([1, 2, 6].map(|step| due(&cadence, step, 1)), [0, 0b001, 0b011]);
-        assert_eq!(due(&cadence, 1, 0), 0b100, "rank 0 has the clock");
-        cadence.every[2] = Interval::Time(Duration::from_secs(3600));
-        cadence.saved(TierSet::ALL);
-        assert_eq!(due(&cadence, 1, 0), 0);
     }
 }

@@ -78,6 +78,31 @@ impl Visitor<'_> for Text {
     }
 }
 
+/// For `#[serde(with)]` on an `Option`, with `default`.
+pub(super) mod optional {
+    use std::time::Duration;
+
+    use serde::de::Deserializer;
+    use serde::ser::Serializer;
+
+    #[allow(clippy::ref_option, reason = "serde calls it so")]
+    pub(in super::super) fn serialize<S: Serializer>(
+        duration: &Option<Duration>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        match duration {
+            Some(duration) => super::serialize(duration, serializer),
+            None => serializer.serialize_none(),
+        }
+    }
+
+    pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<Duration>, D::Error> {
+        super::deserialize(deserializer).map(Some)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

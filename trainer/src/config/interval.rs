@@ -1,4 +1,4 @@
-//! How often something happens: `50steps`, `5m` or `never`.
+//! How often something happens: `50steps`, `5m`, `auto` or `never`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::duration;
 
-/// An interval as a user writes it: `50steps`, a duration such as `5m`, or `never`.
+/// An interval as a user writes it: `50steps`, a duration such as `5m`, `auto`, or `never`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "toml::Value")]
 pub enum Interval {
@@ -19,6 +19,8 @@ pub enum Interval {
     Steps(u64),
     /// After the first step that ends this long after the last time; not 0.
     Time(Duration),
+    /// After a time that is calculated from what a save costs and how often the job fails.
+    Auto,
 }
 
 impl FromStr for Interval {
@@ -27,13 +29,14 @@ impl FromStr for Interval {
     fn from_str(text: &str) -> Result<Self, String> {
         let parsed = match text.strip_suffix("steps") {
             _ if text == "never" => Some(Self::Never),
+            _ if text == "auto" => Some(Self::Auto),
             Some(steps) => {
                 steps.trim_end().parse().ok().filter(|&steps| steps > 0).map(Self::Steps)
             }
             None => duration::parse(text).ok().filter(|time| !time.is_zero()).map(Self::Time),
         };
         parsed.ok_or_else(|| {
-            format!("{text:?}: expected an interval such as 50steps, 90s, 5m or never")
+            format!("{text:?}: expected an interval such as 50steps, 90s, 5m, auto or never")
         })
     }
 }
@@ -42,6 +45,7 @@ impl fmt::Display for Interval {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Never => write!(formatter, "never"),
+            Self::Auto => write!(formatter, "auto"),
             Self::Steps(steps) => write!(formatter, "{steps}steps"),
             Self::Time(time) => formatter.write_str(&duration::format(*time)),
         }
@@ -68,7 +72,7 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_back() {
-        for text in ["never", "50steps", "100s", "5m", "2h", "500ms"] {
+        for text in ["never", "auto", "50steps", "100s", "5m", "2h", "500ms"] {
             assert_eq!(text.parse::<Interval>().unwrap().to_string(), text);
         }
         for (text, written) in [("0.5s", "500ms"), ("50 steps", "50steps")] {

@@ -167,8 +167,12 @@ impl Default for CollectivesConfig {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CheckpointConfig {
-    /// When to save: `50steps`, `5m` or `never`.
+    /// When to save: `50steps`, `5m`, `auto` or `never`.
     pub every: Interval,
+    /// Time between failures of the job, for `auto`; without it, estimated from the number of ranks
+    /// and the attempts of the run.
+    #[serde(with = "duration::optional", skip_serializing_if = "Option::is_none")]
+    pub mean_time_between_failures: Option<Duration>,
     /// Save after the last step as well.
     pub at_end: bool,
     /// How many committed checkpoints to keep.
@@ -231,6 +235,7 @@ impl Default for CheckpointConfig {
     fn default() -> Self {
         Self {
             every: Interval::Never,
+            mean_time_between_failures: None,
             at_end: true,
             keep: 2,
             background: true,
@@ -394,7 +399,9 @@ impl Config {
 
 impl Settings {
     fn validate(&self) -> Outcome<()> {
+        let mean = self.checkpoint.mean_time_between_failures;
         for (key, deadline) in [
+            ("checkpoint.mean_time_between_failures", mean.unwrap_or(Duration::MAX)),
             ("collectives.deadline", self.collectives.deadline),
             ("checkpoint.deadline", self.checkpoint.deadline),
             ("run.data_deadline", self.run.data_deadline),

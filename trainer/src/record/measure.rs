@@ -179,6 +179,7 @@ impl Checkpoints {
             bytes_per_second: bytes as f64 / (write_ns.max(1) as f64 / 1e9),
             save_ms: Distribution::of(saved.iter().map(|save| save.save_ns as f64 / 1e6))?,
             stall_ms: Distribution::of(saved.iter().map(|save| save.stall_ns as f64 / 1e6))?,
+            cadence: Vec::new(),
             promoted: routes.iter().map(PromotedTo::of).collect(),
         })
     }

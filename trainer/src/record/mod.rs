@@ -32,9 +32,9 @@ pub use measure::Reference;
 pub(crate) use rank_anomalies::rank_anomalies;
 pub use recovery::{Recovery, RecoverySource};
 pub use sections::{
-    Anomaly, CheckpointSaved, Checkpoints, Clocks, Collectives, Fingerprint, FlopsPerToken,
-    Goodput, MfuMeasured, NumaRecord, PhaseSummary, PromotedTo, RankRecord, Rate, Reason, Saves,
-    Status, StepsSummary, TargetRecord, WorkloadRecord,
+    Anomaly, CadenceRecord, CheckpointSaved, Checkpoints, Clocks, Collectives, Fingerprint,
+    FlopsPerToken, Goodput, MfuMeasured, NumaRecord, PhaseSummary, PromotedTo, RankRecord, Rate,
+    Reason, Saves, Status, StepsSummary, TargetRecord, WorkloadRecord,
 };
 pub use steps::{
     StepLine, StepSample, StepSeries, read_steps, read_undamaged_steps, steps_path, truncate_after,

@@ -250,6 +250,23 @@ pub struct PromotedTo {
     pub dropped: u64,
 }
 
+/// An interval between saves that was calculated, as of the end of the attempt.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CadenceRecord {
+    /// Name of the tier.
+    pub tier: String,
+    /// From one save to the next, by J. T. Daly's formula; not shorter than `durable_seconds`.
+    pub interval_seconds: f64,
+    /// For how long the last save stopped training.
+    pub stall_seconds: f64,
+    /// From its trigger until it was durable on the tier.
+    pub durable_seconds: f64,
+    /// Of the job.
+    pub mean_seconds_between_failures: f64,
+    /// Whether the configuration says so; else it is estimated.
+    pub is_mean_given: bool,
+}
+
 /// What an attempt has saved.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Saves {
@@ -290,6 +307,9 @@ pub struct Checkpoints {
     pub save_ms: Distribution,
     /// Time for which training was stopped by one.
     pub stall_ms: Distribution,
+    /// Of tiers with `auto`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cadence: Vec<CadenceRecord>,
     /// Copies on farther tiers.
     #[serde(default)]
     pub promoted: Vec<PromotedTo>,

@@ -148,6 +148,9 @@ impl<'run> Session<'run> {
             gather_ranks(self.options, self.world, &self.device, self.planned_bytes, None)?,
             checkpointer.attempt(),
         )?;
+        if let Some(record) = recorder.record() {
+            checkpointer.observe(&record.attempts);
+        }
         // Rank 0 has written the record.
         storage_barrier(self.options, self.world)?;
         // Never freed, as the network may still write to its buffers after a peer was lost. The
