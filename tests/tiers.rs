@@ -137,9 +137,14 @@ fn a_stop_leaves_copies_half_way_and_the_next_attempt_goes_on() {
 #[test]
 fn an_automatic_cadence_measures_what_saves_cost() {
     let folder = Folder::new();
-    let rare = ["--checkpoint-every", "auto", "--set", "checkpoint.at_end=false"];
-    let often = "checkpoint.mean_time_between_failures=100ms";
-    train_with(&folder, "12", &[&rare[..], &["--set", often]].concat()).expect(0);
+    let settings = [
+        "checkpoint.nvme.every=auto",
+        "checkpoint.shared.every=never",
+        "checkpoint.at_end=false",
+        "checkpoint.mean_time_between_failures=100ms",
+    ];
+    let flags: Vec<_> = settings.iter().flat_map(|setting| ["--set", setting]).collect();
+    train_with(&folder, "12", &flags).expect(0);
     let checkpoints = &folder.record()["checkpoints"];
     assert!(checkpoints["count"].as_u64() > Some(1), "{checkpoints}");
     let cadence = &checkpoints["cadence"][0];
