@@ -56,6 +56,9 @@ fn checkpoints_get_to_the_shared_tier() {
     assert!(!folder.path().join("checkpoints").exists(), "the run's folder is no tier here");
     let checkpoints = &folder.record()["checkpoints"];
     assert_eq!((&checkpoints["tier"], &checkpoints["count"]), (&json!("nvme"), &json!(3)));
+    let tiers = folder.record()["tiers"].clone();
+    assert_eq!((&tiers[0]["name"], &tiers[1]["name"]), (&json!("nvme"), &json!("shared")));
+    assert!(tiers[0]["filesystem"].is_string(), "{tiers}");
     let promoted = &checkpoints["promoted"][0];
     assert_eq!((&promoted["tier"], &promoted["last_step"]), (&json!("shared"), &json!(12)));
     assert!(promoted["bytes_per_second"].as_f64().unwrap() > 0.0);

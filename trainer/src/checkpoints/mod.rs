@@ -20,7 +20,7 @@ use crate::config::CheckpointConfig;
 use crate::failure::{ExitCode, Failure, Outcome};
 use crate::fault_injection::Injector;
 use crate::ranks::Ranks;
-use crate::record::{Anomaly, Attempt, CheckpointSaved, Checkpoints, Recovery, Saves};
+use crate::record::{Anomaly, Attempt, CheckpointSaved, Checkpoints, Recovery, Saves, TierRecord};
 use crate::step::{SavedRange, Trainer};
 use cadence::{Cadence, SaveCost};
 use open::{NotOpened, Opened};
@@ -187,6 +187,11 @@ impl Checkpointer {
     /// Newest step known to be committed.
     pub(crate) fn committed_step(&self) -> Option<u64> {
         self.committed_step
+    }
+
+    /// Where checkpoints are, for the record.
+    pub(crate) fn tiers(&self) -> Vec<TierRecord> {
+        self.planned.iter().map(Planned::record).collect()
     }
 
     /// Figures of the saves and of their copies; `None` without a save.

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::{CheckpointConfig, Interval, TierConfig};
 use crate::failure::{ExitCode, Failure, Outcome};
 use crate::ranks::Ranks;
+use crate::record::TierRecord;
 
 /// Folders of tiers that the environment names where the configuration does not.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -127,15 +128,22 @@ impl Planned {
     pub(super) fn is_object(&self) -> bool {
         is_remote(&self.address)
     }
+
+    /// What its folder is on; `None` for an object store, and if that is unknown.
+    fn filesystem(&self) -> Option<Filesystem> {
+        (!self.is_object()).then(|| Filesystem::of(Path::new(&self.address)).ok())?
+    }
+
+    pub(super) fn record(&self) -> TierRecord {
+        let filesystem = self.filesystem().map(|filesystem| filesystem.name.to_string());
+        TierRecord { name: self.name.to_owned(), address: self.address.clone(), filesystem }
+    }
 }
 
 /// What is odd about the place of a tier.
 pub(crate) fn doubts(tier: &Planned) -> Option<String> {
     let Planned { name, scope, address, .. } = tier;
-    if tier.is_object() {
-        return None;
-    }
-    let Filesystem { name: kind, medium } = Filesystem::of(Path::new(address)).ok()?;
+    let Filesystem { name: kind, medium } = tier.filesystem()?;
     let doubt = match (medium, scope) {
         (Medium::Ephemeral, _) => "does not survive a restart of the machine or its container",
         (Medium::Network, Scope::Node) => "is a network file system, not a disk of this node",

@@ -34,7 +34,7 @@ pub use recovery::{Recovery, RecoverySource};
 pub use sections::{
     Anomaly, CadenceRecord, CheckpointSaved, Checkpoints, Clocks, Collectives, Fingerprint,
     FlopsPerToken, Goodput, MfuMeasured, NumaRecord, PhaseSummary, PromotedTo, RankRecord, Rate,
-    Reason, Saves, Status, StepsSummary, TargetRecord, WorkloadRecord,
+    Reason, Saves, Status, StepsSummary, TargetRecord, TierRecord, WorkloadRecord,
 };
 pub use steps::{
     StepLine, StepSample, StepSeries, read_steps, read_undamaged_steps, steps_path, truncate_after,
@@ -91,6 +91,9 @@ pub struct Record {
     /// How each rank sends to others by NCCL, by its log after the first step of the last attempt;
     /// `null` where NCCL was not used or its log names no pair.
     pub transports: Option<Vec<Transport>>,
+    /// Where the last attempt kept checkpoints, the nearest first.
+    #[serde(default)]
+    pub tiers: Vec<TierRecord>,
     /// Checkpoints committed by the last attempt.
     pub checkpoints: Option<Checkpoints>,
     /// Share of the time since the first start that was spent in steps that were kept.
@@ -129,6 +132,7 @@ impl Record {
             mfu_measured: None,
             collectives: None,
             transports: None,
+            tiers: Vec::new(),
             checkpoints: None,
             goodput: None,
             fingerprint: None,

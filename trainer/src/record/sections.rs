@@ -250,6 +250,17 @@ pub struct PromotedTo {
     pub dropped: u64,
 }
 
+/// Where checkpoints were kept by the attempt that wrote the record.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TierRecord {
+    /// Its name, as in `nvme`.
+    pub name: String,
+    /// The run's folder or URL on it.
+    pub address: String,
+    /// Kind of the file system, as rank 0 sees it; `null` for an object store, and if unknown.
+    pub filesystem: Option<String>,
+}
+
 /// An interval between saves that was calculated, as of the end of the attempt.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CadenceRecord {

@@ -156,6 +156,7 @@ fn the_record_has_exactly_the_documented_keys_in_order() {
         "mfu_measured",
         "collectives",
         "transports",
+        "tiers",
         "checkpoints",
         "goodput",
         "fingerprint",

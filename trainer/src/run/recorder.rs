@@ -216,6 +216,7 @@ impl Recorder {
             record.ranks.clone_from(ranks);
         }
         record.target_loss = measured.target_loss;
+        record.tiers = checkpointer.tiers();
         record.checkpoints = checkpointer.figures();
         record.anomalies = [&self.start_anomalies[..], checkpointer.anomalies()].concat();
         let reported_before = record.anomalies.len();
