@@ -156,3 +156,22 @@ fn an_automatic_cadence_measures_what_saves_cost() {
         ["interval_seconds", "durable_seconds"].map(|key| cadence[key].as_f64().unwrap());
     assert!(interval >= durable && durable > 0.0, "{cadence}");
 }
+
+/// A rank is killed between the commits of two nodes, in the first save there is.
+#[test]
+fn a_first_save_that_only_one_node_committed_does_not_stop_the_run() {
+    let folder = Folder::new();
+    let nowhere_else = ["--set", "checkpoint.shared.every=never"];
+    let fault = ["--inject", "kill@step=4,failpoint=manifest-before-latest"];
+    assert_ne!(train_with(&folder, "12", &[nowhere_else, fault].concat()).code, 0);
+    let nvme = folder.sibling("nvme");
+    let names = checkpoints(&nvme);
+    assert!(names[0].starts_with("s000000004"), "{names:?}");
+    let run = fs::read_dir(&nvme).unwrap().next().unwrap().unwrap().path();
+    for file in ["r00001-000.safetensors", "r00001.idx.json"] {
+        fs::remove_file(run.join(&names[0]).join("d00").join(file)).unwrap();
+    }
+    let again = train_with(&folder, "12", &nowhere_else).expect(0);
+    again.expect_stderr(&["starts again at step 1", &names[0]]);
+    assert_eq!(folder.result(), uninterrupted());
+}

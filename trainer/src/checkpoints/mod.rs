@@ -218,9 +218,10 @@ impl Checkpointer {
         let ranks = trainer.ranks().with_timeout(self.config.deadline);
         let restored = trainer
             .fill_state(|state| Ok(self.tiers.resume(&mut state_map::held(state), &ranks)?))?;
-        let completed_steps = restored.as_ref().map_or(0, |restored| restored.step);
-        self.start_promotion(ranks, trainer.injector().after(completed_steps))?;
-        let Some(restored) = restored else { return Ok(None) };
+        let Some(restored) = restored else {
+            self.start_promotion(trainer)?;
+            return Ok(None);
+        };
         self.recovery = Some(recovery::of_all_ranks(start.elapsed(), &restored.sources, ranks)?);
         for rejected in &restored.rejected {
             let text = format!("checkpoint {rejected} is not usable, trying an older one");
@@ -234,6 +235,7 @@ impl Checkpointer {
             Failure::new(ExitCode::Checkpoint, error).context(format!("state of checkpoint {name}"))
         })?;
         trainer.resume_from(progress)?;
+        self.start_promotion(trainer)?;
         self.committed_step = Some(restored.step);
         self.go_on_promoting(&restored.checkpoint, &ranks)?;
         self.parent = Some(restored.checkpoint);
@@ -466,7 +468,9 @@ impl Checkpointer {
     }
 
     /// Starts the threads that copy checkpoints to farther tiers.
-    fn start_promotion(&mut self, ranks: Ranks<'_>, failpoints: Injector) -> Outcome<()> {
+    pub(crate) fn start_promotion(&mut self, trainer: &Trainer<'_>) -> Outcome<()> {
+        let ranks = trainer.ranks();
+        let failpoints = trainer.injector().after(trainer.completed_steps());
         let unusable = self.tiers.unusable();
         let is_usable = |name: &str| !unusable.iter().any(|found| found.tier == name);
         let mut routes = Vec::new();

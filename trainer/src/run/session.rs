@@ -186,12 +186,8 @@ impl<'run> Session<'run> {
         recorder: &mut Recorder,
     ) -> Outcome<StopReason> {
         let config = &self.options.config;
-        let collective = self.backend.collective();
-        let injector = Injector::new(&self.options.injections, collective.rank());
-        let made = Trainer::new(config, &self.source, &self.device, collective, injector)?;
-        let trainer = trainer.insert(made);
-        checkpointer.attach(trainer);
-        let resumed = checkpointer.resume(trainer)?;
+        let resumed = self.resume(trainer, checkpointer)?;
+        let trainer = trainer.as_mut().expect("resumed");
         if let (None, Prepared::Attempt { committed: Some(committed), .. }) =
             (resumed, &self.prepared)
         {
@@ -239,6 +235,43 @@ impl<'run> Session<'run> {
         let matmul_flops_per_second = attempt.probes.matmul.flops_per_second();
         let measured = Measured { matmul_flops_per_second, ..Measured::default() };
         self.finish(reason, telemetry, trainer, recorder, measured)
+    }
+
+    /// Makes a trainer with the newest usable state; returns the number of its steps, `None`
+    /// without a checkpoint.
+    ///
+    /// A first save may have been committed on some nodes only when a rank was killed. No attempt
+    /// has known of a checkpoint then, so nothing is lost if the run starts again.
+    fn resume<'session>(
+        &'session self,
+        trainer: &mut Option<Trainer<'session>>,
+        checkpointer: &mut Checkpointer,
+    ) -> Outcome<Option<u64>> {
+        let first = trainer.insert(self.trainer()?);
+        checkpointer.attach(first);
+        let failure = match checkpointer.resume(first) {
+            Err(failure) if self.may_start_again(&failure) => failure,
+            resumed => return resumed,
+        };
+        checkpointer.warn(None, format!("starts again at step 1: {failure}"));
+        *trainer = None; // what a failed restore leaves of the state is unspecified
+        let again = trainer.insert(self.trainer()?);
+        checkpointer.attach(again);
+        checkpointer.start_promotion(again)?;
+        Ok(None)
+    }
+
+    fn trainer(&self) -> Outcome<Trainer<'_>> {
+        let collective = self.backend.collective();
+        let injector = Injector::new(&self.options.injections, collective.rank());
+        let config = &self.options.config;
+        Trainer::new(config, &self.source, &self.device, collective, injector)
+    }
+
+    /// Whether there is no usable checkpoint, and no attempt has known of one.
+    fn may_start_again(&self, failure: &Failure) -> bool {
+        matches!(self.prepared, Prepared::Attempt { committed: None, .. })
+            && matches!(failure.error.downcast_ref(), Some(checkpoint::Error::NoCheckpoint { .. }))
     }
 
     /// Collects the measurements of the attempt, also when it failed.
