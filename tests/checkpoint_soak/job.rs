@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use checkpoint::Failpoint;
+use serde_json::Value;
 
 use crate::support::{Folder, RunResult, Running, launch, text};
 use crate::survey::{self, Committed};
@@ -214,6 +215,28 @@ impl Job {
         attempts.map(|attempt| attempt["resumed_after_step"].as_u64()).collect()
     }
 
+    /// Files of attempts so far.
+    fn attempt_files(&self) -> Vec<PathBuf> {
+        let Ok(entries) = fs::read_dir(self.folder.path().join("attempts")) else {
+            return Vec::new();
+        };
+        let mut files: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
+        files.retain(|file| file.extension().is_some_and(|extension| extension == "json"));
+        files.sort();
+        files
+    }
+
+    /// The step of the first checkpoint that the newest attempt has saved, as far as it knew; `None`
+    /// if there are no more than so many attempts.
+    fn first_saved(&self, earlier: usize) -> Option<u64> {
+        let files = self.attempt_files();
+        let newest = files.get(earlier..)?.last()?;
+        let attempt: Value = serde_json::from_slice(&fs::read(newest).unwrap()).unwrap();
+        let [resumed, committed] =
+            ["resumed_after_step", "committed_step"].map(|key| attempt[key].as_u64());
+        committed.filter(|_| committed != resumed)
+    }
+
     pub(crate) fn run_to_its_end(&self) {
         let expected = self.newest_intact();
         let code = self.start(&[]).wait();
@@ -238,6 +261,7 @@ impl Job {
     pub(crate) fn attempt(&self, fault: &Fault, random: &mut Random) -> Ended {
         let expected = self.newest_intact();
         let attempts = self.resumed().len();
+        let files = self.attempt_files().len();
         let after = expected.as_ref().map_or(0, |checkpoint| checkpoint.step);
         let mut running = self.start(&fault.injection(after, random));
         let moment = random.moment();
@@ -253,6 +277,9 @@ impl Job {
         }
         let is_refused = code == Some(6) || code == Some(2);
         assert!(!is_refused, "{fault:?}: {code:?}\n{}", self.log());
+        let saved = self.first_saved(files);
+        let left = self.newest_intact().map(|checkpoint| checkpoint.step);
+        assert!(left >= saved, "{fault:?}: step {saved:?} was committed, and {left:?} is left");
         Ended { is_complete: code == Some(0) }
     }
 
