@@ -226,8 +226,8 @@ impl Job {
         files
     }
 
-    /// The step of the first checkpoint that the newest attempt has saved, as far as it knew; `None`
-    /// if there are no more than so many attempts.
+    /// The step of the first checkpoint that the newest attempt has saved, as far as it knew;
+    /// `None` if there are no more than so many attempts.
     fn first_saved(&self, earlier: usize) -> Option<u64> {
         let files = self.attempt_files();
         let newest = files.get(earlier..)?.last()?;
