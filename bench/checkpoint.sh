@@ -3,10 +3,7 @@
 # bench/checkpoint.py. PyTorch is installed into .venv-torch.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+# shellcheck source=scripts/bench.sh
+. scripts/bench.sh
 
-if [ ! -x .venv-torch/bin/python ]; then
-    python3 -m venv .venv-torch
-    .venv-torch/bin/pip install --quiet numpy setuptools torch
-fi
-cargo build --release --quiet
-exec .venv-torch/bin/python bench/checkpoint.py "$@"
+with_torch bench/checkpoint.py "$@"

@@ -16,6 +16,17 @@ begin() {
     commit=$(git rev-parse --short HEAD)
 }
 
+# with_torch SCRIPT ARGUMENT...: builds, and becomes this Python script with PyTorch, which is
+# installed into .venv-torch.
+with_torch() {
+    if [ ! -x .venv-torch/bin/python ]; then
+        python3 -m venv .venv-torch
+        .venv-torch/bin/pip install --quiet numpy setuptools torch
+    fi
+    cargo build --release --quiet
+    exec .venv-torch/bin/python "$@"
+}
+
 # quietly LOG COMMAND...: redirects stderr to LOG, and shows it if the command fails.
 quietly() {
     local log=$1

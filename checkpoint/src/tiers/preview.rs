@@ -51,6 +51,13 @@ pub struct PassedOver {
     pub reason: String,
 }
 
+/// Ranks that read from the same places, as those of a node do.
+struct Readers {
+    /// The one that stands for them: 0 for those on this machine, 1 for all others.
+    rank: usize,
+    count: usize,
+}
+
 impl Tiers {
     /// What [`Tiers::resume`] with `ranks` ranks would read, each of them all tensors, if the first
     /// `here` of them ran on this machine and the nodes of the others had nothing. Reads manifests
@@ -64,21 +71,15 @@ impl Tiers {
         let views = self.views(None);
         let survey = Survey::gather(&views, None, &SingleRank)?;
         let scopes: Vec<Scope> = views.iter().map(|view| view.store.scope()).collect();
-        let all = survey.sights.concat();
-        let is_of_node = |tier: usize| scopes[tier] == Scope::Node;
-        let of_node: Vec<_> = all.iter().filter(|sight| is_of_node(sight.tier)).cloned().collect();
-        let sights: Vec<_> = (0..ranks)
-            .map(|rank| match rank {
-                0 => all.clone(),
-                rank if rank < here => of_node.clone(),
-                _ => Vec::new(),
-            })
-            .collect();
+        let sights = [survey.sights.concat(), Vec::new()];
+        let here = here.clamp(1, ranks.max(1));
+        let readers =
+            [Readers { rank: 0, count: here }, Readers { rank: 1, count: ranks.max(1) - here }];
         let mut passed_over = Vec::new();
         for candidate in Plan::new(&scopes, &sights).candidates {
             let is_covered = |version: &&Version| version.missing().is_empty();
             if let Some(version) = candidate.versions.iter().find(is_covered) {
-                return preview(&views, &candidate.checkpoint, version, ranks, passed_over);
+                return preview(&views, &candidate.checkpoint, version, &readers, passed_over);
             }
             let reason = match candidate.versions.first() {
                 Some(version) => {
@@ -100,7 +101,7 @@ fn preview(
     views: &[View<'_>],
     checkpoint: &str,
     version: &Version,
-    ranks: usize,
+    readers: &[Readers],
     passed_over: Vec<PassedOver>,
 ) -> Result<Preview> {
     let store = views[version.manifest.tier].store;
@@ -115,7 +116,7 @@ fn preview(
             read_bytes: 0,
             from_peers_bytes: 0,
         };
-        for saved in read_from(tier, version, &manifest, ranks, &mut source) {
+        for saved in read_from(tier, version, &manifest, readers, &mut source) {
             source.files += view.store.index(&name, &manifest, saved)?.files.len();
             source.bytes += manifest.ranks[saved].bytes;
         }
@@ -135,21 +136,22 @@ fn read_from(
     tier: usize,
     version: &Version,
     manifest: &Manifest,
-    ranks: usize,
+    readers: &[Readers],
     into: &mut PreviewSource,
 ) -> BTreeSet<usize> {
     let mut read = BTreeSet::new();
     for (saved, entry) in manifest.ranks.iter().enumerate() {
-        for reader in 0..ranks {
-            let source = version.source(saved, reader);
+        for Readers { rank, count } in readers.iter().filter(|readers| readers.count > 0) {
+            let source = version.source(saved, *rank);
             if source.tier != tier {
                 continue;
             }
             read.insert(saved);
-            if source.node_of.is_none_or(|node| node == reader) {
-                into.read_bytes += entry.bytes;
+            let bytes = entry.bytes * *count as u64;
+            if source.node_of.is_none_or(|node| node == *rank) {
+                into.read_bytes += bytes;
             } else {
-                into.from_peers_bytes += entry.bytes;
+                into.from_peers_bytes += bytes;
             }
         }
     }

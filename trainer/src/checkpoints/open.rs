@@ -93,43 +93,43 @@ struct Opening<'a> {
 impl Opening<'_> {
     /// On rank 0 first: the others look for a file that it leaves on a shared tier. Collective.
     fn on_all(&self, ranks: Ranks<'_>) -> Outcome<Result<Store, Error>> {
-        let is_first = ranks.rank() == 0;
         let is_shared = self.tier.scope == Scope::Shared && !ranks.is_alone();
-        let mark = if is_first { format!("VISIBLE-{}", nonce()) } else { String::new() };
-        let first = is_first.then(|| {
-            let store = self.first()?;
-            if is_shared {
-                self.place()?.replace(&mark, b"")?;
-            }
-            Ok(store)
-        });
-        let is_there = matches!(first, Some(Ok(_))) && is_shared;
-        let told = ranks.gather_bytes(if is_there { mark.as_bytes() } else { b"" })?.swap_remove(0);
+        let mark = format!("VISIBLE-{}", nonce());
+        let is_first = ranks.rank() == 0;
+        let first = is_first.then(|| self.first(is_shared.then_some(&*mark)));
+        let is_marked = is_shared && matches!(first, Some(Ok(_)));
+        let told =
+            ranks.gather_bytes(if is_marked { mark.as_bytes() } else { b"" })?.swap_remove(0);
         let own = first.unwrap_or_else(|| self.after_first(&String::from_utf8_lossy(&told)));
         ranks.gather_bytes(b"")?; // all have looked
-        if is_there {
-            // One that stays harms nobody.
-            drop(self.place().and_then(|place| Ok(place.delete(&mark)?)));
-        }
-        Ok(own)
+        Ok(own.map(|(place, store)| {
+            if is_marked {
+                drop(place.delete(&mark)); // one that stays harms nobody
+            }
+            store
+        }))
     }
 
-    fn first(&self) -> Result<Store, Error> {
+    fn first(&self, mark: Option<&str>) -> Result<(Arc<dyn Tier>, Store), Error> {
         if self.tier.is_object() {
             check_exclusive_put(&remote(&self.tier.address, self.deadline)?)?;
         }
-        self.store()
-    }
-
-    fn after_first(&self, mark: &str) -> Result<Store, Error> {
-        if !mark.is_empty() {
-            self.check_visible(mark)?;
-        }
-        self.store()
-    }
-
-    fn check_visible(&self, mark: &str) -> Result<(), Error> {
         let place = self.place()?;
+        let store = self.store(&place)?;
+        mark.map_or(Ok(()), |mark| place.replace(mark, b""))?;
+        Ok((place, store))
+    }
+
+    fn after_first(&self, mark: &str) -> Result<(Arc<dyn Tier>, Store), Error> {
+        let place = self.place()?;
+        if !mark.is_empty() {
+            self.check_visible(&*place, mark)?;
+        }
+        let store = self.store(&place)?;
+        Ok((place, store))
+    }
+
+    fn check_visible(&self, place: &dyn Tier, mark: &str) -> Result<(), Error> {
         let end = Instant::now() + VISIBLE_WITHIN.min(self.deadline);
         while !place.exists(mark)? {
             if Instant::now() >= end {
@@ -143,8 +143,8 @@ impl Opening<'_> {
         Ok(())
     }
 
-    fn store(&self) -> Result<Store, Error> {
-        Ok(Store::open(self.place()?, self.identity)?.with_scope(self.tier.scope))
+    fn store(&self, place: &Arc<dyn Tier>) -> Result<Store, Error> {
+        Ok(Store::open(Arc::clone(place), self.identity)?.with_scope(self.tier.scope))
     }
 
     fn place(&self) -> Result<Arc<dyn Tier>, Error> {

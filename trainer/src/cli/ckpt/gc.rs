@@ -67,10 +67,7 @@ impl Gc {
 
     /// Returns the number of those that could not be removed.
     fn collect(&self, tiers: &RunTiers, rows: &mut Vec<Row>) -> Outcome<usize> {
-        let mut attempt = 0;
-        for tier in &tiers.seen {
-            attempt = tier.store.newest_number().map_err(unusable)?.max(attempt);
-        }
+        let attempt = tiers.newest_attempt()?;
         let mut failures = 0;
         for tier in &tiers.seen {
             let keep = tier.planned.keep;

@@ -53,11 +53,8 @@ impl Promote {
         let target =
             place(&to.address, Duration::MAX).and_then(|tier| Store::open(tier, &tiers.identity));
         let target = Arc::new(target.map_err(unusable)?);
-        let attempts = tiers.seen.iter().map(|tier| &tier.store).chain([&target]);
-        let mut attempt = 0;
-        for store in attempts {
-            attempt = store.newest_number().map_err(unusable)?.max(attempt);
-        }
+        let of_target = target.newest_number().map_err(unusable)?;
+        let attempt = tiers.newest_attempt()?.max(of_target);
         let route = Route {
             from: Arc::clone(&source.store),
             to: Arc::clone(&target),

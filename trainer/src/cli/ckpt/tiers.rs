@@ -111,6 +111,15 @@ impl RunTiers {
         Ok(())
     }
 
+    /// The number of the newest attempt that any tier knows of.
+    pub(super) fn newest_attempt(&self) -> Outcome<u64> {
+        let mut newest = 0;
+        for tier in &self.seen {
+            newest = tier.store.newest_number().map_err(unusable)?.max(newest);
+        }
+        Ok(newest)
+    }
+
     /// The error that something is not there.
     pub(super) fn nothing(&self, what: &str) -> Failure {
         unusable(anyhow::anyhow!("{}: {what}", self.folder.display()))
