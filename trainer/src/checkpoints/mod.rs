@@ -8,7 +8,7 @@ pub(crate) mod state_map;
 pub(crate) mod tiers;
 mod trigger;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use checkpoint::promotion::{Promoted, Promoter, PromoterOptions, Route, RouteStatus, Share};
@@ -22,6 +22,7 @@ use crate::fault_injection::Injector;
 use crate::ranks::Ranks;
 use crate::record::{Anomaly, Attempt, CheckpointSaved, Checkpoints, Recovery, Saves, TierRecord};
 use crate::step::{SavedRange, Trainer};
+use crate::telemetry::Events;
 use cadence::{Cadence, SaveCost};
 use open::{NotOpened, Opened};
 use tiers::Planned;
@@ -63,9 +64,7 @@ pub(crate) struct Checkpointer {
     /// How the restored state was got.
     recovery: Option<Recovery>,
     saves: Saves,
-    anomalies: Vec<Anomaly>,
-    /// Warnings of the thread that removes old checkpoints.
-    retention_warnings: Arc<Mutex<Vec<String>>>,
+    events: Events,
 }
 
 /// Copies checkpoints to farther tiers.
@@ -101,6 +100,7 @@ impl Checkpointer {
         config: CheckpointConfig,
         attempt: u32,
         ranks: Ranks<'_>,
+        events: Events,
     ) -> Outcome<Self> {
         let Opened { members, planned, not_opened } = opened;
         let tiers = Tiers::new(members);
@@ -128,8 +128,7 @@ impl Checkpointer {
             committed_step: None,
             recovery: None,
             saves: Saves::default(),
-            anomalies: Vec::new(),
-            retention_warnings: Arc::default(),
+            events,
         };
         if ranks.rank() == 0 {
             checkpointer.warn_of_tiers(&not_opened);
@@ -207,11 +206,6 @@ impl Checkpointer {
         &self.trigger
     }
 
-    /// Warnings so far.
-    pub(crate) fn anomalies(&self) -> &[Anomaly] {
-        &self.anomalies
-    }
-
     /// Restores the newest usable checkpoint into the trainer; `None` without a checkpoint.
     pub(crate) fn resume(&mut self, trainer: &mut Trainer<'_>) -> Outcome<Option<u64>> {
         let start = Instant::now();
@@ -273,17 +267,17 @@ impl Checkpointer {
         let store = Arc::clone(store);
         let (attempt, keep) = (self.claim.attempt, self.planned[self.nearest].keep);
         let injector = self.injector.clone();
-        let warnings = Arc::clone(&self.retention_warnings);
+        let (events, step) = (self.events.clone(), self.committed_step);
         self.saver().then(Box::new(move || {
             let report = store.apply_retention(attempt, keep, &injector);
-            warnings.lock().unwrap_or_else(PoisonError::into_inner).extend(report.warnings);
+            let anomaly = |text| Anomaly { step, rank: None, text };
+            report.warnings.into_iter().map(anomaly).for_each(|anomaly| events.warn(anomaly));
         }));
     }
 
     /// Waits until old checkpoints have been removed.
     pub(crate) fn finish_retention(&mut self) {
         self.saver().finish_afterwards();
-        self.report_retention();
     }
 
     /// Stops removing old checkpoints, without waiting for a removal in progress.
@@ -292,22 +286,13 @@ impl Checkpointer {
         self.saver().detach_afterwards();
     }
 
-    fn report_retention(&mut self) {
-        let warnings = Arc::clone(&self.retention_warnings);
-        let mut warnings = warnings.lock().unwrap_or_else(PoisonError::into_inner);
-        for text in warnings.drain(..) {
-            self.warn(self.committed_step, text);
-        }
-    }
-
-    /// Logs a warning and keeps it for the record.
-    pub(crate) fn warn(&mut self, step: Option<u64>, text: String) {
+    /// Warns of something that belongs in the record.
+    pub(crate) fn warn(&self, step: Option<u64>, text: String) {
         self.warn_of_rank(step, None, text);
     }
 
-    fn warn_of_rank(&mut self, step: Option<u64>, rank: Option<usize>, text: String) {
-        tracing::warn!("{text}");
-        self.anomalies.push(Anomaly { step, rank, text });
+    fn warn_of_rank(&self, step: Option<u64>, rank: Option<usize>, text: String) {
+        self.events.warn(Anomaly { step, rank, text });
     }
 
     /// Whether a save is in flight: on all ranks alike.
@@ -344,7 +329,6 @@ impl Checkpointer {
             }
             return Ok(false);
         }
-        self.report_retention();
         let request = Save {
             step,
             claim: self.claim,
@@ -414,13 +398,15 @@ impl Checkpointer {
         *self.saves.triggers.entry(self.why).or_default() += 1;
         self.promote(&report.checkpoint, self.due);
         self.parent = Some(report.checkpoint);
-        self.saves.committed.push(CheckpointSaved {
+        let saved = CheckpointSaved {
             step,
             bytes: report.bytes_total,
             write_ns: report.write.as_nanos() as u64,
             save_ns: report.commit.as_nanos() as u64,
             stall_ns: self.stall.as_nanos() as u64,
-        });
+        };
+        self.events.committed(saved);
+        self.saves.committed.push(saved);
         report.warnings.into_iter().for_each(|text| self.warn(Some(step), text));
         self.start_retention(trainer);
         Ok(Some(Ended::Committed(step)))
@@ -440,17 +426,16 @@ impl Checkpointer {
     }
 
     /// Warns that a save failed; whether training `continues`.
-    pub(crate) fn warn_not_saved(&mut self, failed: NotSaved, continues: bool) {
+    pub(crate) fn warn_not_saved(&self, failed: NotSaved, continues: bool) {
         let NotSaved { step, rank, reason } = failed;
         let then = if continues { "training continues" } else { "and training has ended" };
         self.warn_of_rank(Some(step), rank, format!("not saved, {then}: {reason}"));
     }
 
     /// The error of a save that failed at the end of an attempt; `end` is why the attempt ends.
-    pub(crate) fn not_saved_at_end(&mut self, failed: NotSaved, end: &str) -> Failure {
+    pub(crate) fn not_saved_at_end(&self, failed: NotSaved, end: &str) -> Failure {
         let NotSaved { step, rank, reason } = failed;
         let text = format!("{end}, but step {step} could not be saved: {reason}");
-        self.anomalies.push(Anomaly { step: Some(step), rank, text: text.clone() });
         let failure = Failure::new(ExitCode::Checkpoint, anyhow::anyhow!(text)).at_step(step);
         Failure { rank, ..failure }
     }

@@ -17,8 +17,8 @@ use clap::{Parser, Subcommand};
 
 use crate::failure::{ExitCode, Failure, Outcome};
 use crate::run::Exit;
-use crate::run::console::report_failure;
 use crate::telemetry::LogFormat;
+use crate::telemetry::console::report_failure;
 
 /// A fixed, self-instrumented GPT and Llama training workload for AI clusters.
 ///

@@ -10,7 +10,7 @@ use super::error_file::ErrorFile;
 use super::json;
 use super::recovery::Recovery;
 use super::sections::{Reason, Status};
-use super::steps::{read_undamaged_steps, steps_path};
+use super::steps::{read_steps, steps_path};
 use super::unix_time::unix_ms;
 use checkpoint::durable::{IoError, create_folders};
 
@@ -155,8 +155,8 @@ impl Attempt {
 
     /// Records that this attempt was killed, with what its steps and error files show.
     fn record_kill(&mut self, dir: &Path) -> Result<(), Error> {
-        let lines = read_undamaged_steps(&steps_path(dir, 0))?;
-        if let Some(last) = lines.iter().rev().find(|line| line.sample.attempt == self.number) {
+        let lines = read_steps(&steps_path(dir, 0))?.map_while(Result::ok);
+        if let Some(last) = lines.filter(|line| line.sample.attempt == self.number).last() {
             self.last_step = last.sample.step;
             self.ended_unix_ms = Some(last.unix_ms);
         }

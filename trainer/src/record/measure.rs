@@ -5,11 +5,11 @@ use super::sections::{
     Anomaly, Checkpoints, Clocks, Collectives, Fingerprint, FlopsPerToken, Goodput, MfuMeasured,
     PhaseSummary, PromotedTo, Rate, Saves, StepsSummary,
 };
-use super::steps::{StepSample, StepSeries};
+use super::steps::{MeasuredSteps, StepBlock, StepSeries, Typical};
 use checkpoint::promotion::RouteStatus;
 
-use crate::timing::phase::{ByPhase, Phase};
-use crate::timing::statistics::Distribution;
+use crate::timing::phase::{ByPhase, Phase, PhaseTimes};
+use crate::timing::statistics::{Distribution, Histogram};
 
 /// Reference values for measurements; `None` where unknown.
 #[derive(Debug, Clone, Copy, Default)]
@@ -40,15 +40,16 @@ impl Record {
         if self.steps.is_none() {
             return;
         }
-        let attempt = series.measured().next().map_or(0, |sample| sample.attempt);
+        let attempt = series.last.map_or(0, |last| last.attempt);
         let measured = self.attempts.iter().find(|other| other.number == attempt);
-        let rates = Clocks::of(series, measured.map_or(series.world, |attempt| attempt.world));
+        let world = measured.map_or(series.world, |attempt| attempt.world);
+        let rates = Clocks::of(series.measured(), world);
         // Matmul rate and peak are of this attempt; others may have run on other machines.
         let is_last = self.attempts.last().is_none_or(|last| last.number == attempt);
         let mfu = |flops_per_token: f64, available: f64| {
             rates.step.per_rank * flops_per_token / available
         };
-        self.phases = Some(phases(series));
+        self.phases = Some(phases(series.measured()));
         self.tokens_per_second = Some(rates);
         if let Some(flops) = reference.flops_per_token {
             let peak = reference.peak_flops_per_second.filter(|_| is_last);
@@ -71,47 +72,71 @@ impl Record {
     }
 }
 
+/// Most entries of a record's series of steps.
+const SERIES_BLOCKS_MAX: usize = 256;
+
+/// Bins of a record's histogram of step times.
+const HISTOGRAM_BINS: usize = 40;
+
 impl StepsSummary {
     fn of(series: &StepSeries, reference: &Reference) -> Option<Self> {
-        let first = series.samples.first()?;
-        let last = series.samples.last()?;
+        let first = series.first?;
+        let last = series.last?;
+        let measured = series.measured();
         let finite = |value: f64| Some(value).filter(|value| value.is_finite());
-        let mut evaluations = series.samples.iter().filter_map(|sample| sample.evaluation_loss);
         Some(Self {
             completed: last.step,
-            recorded: series.samples.len() as u64,
-            measured: series.measured().count() as u64,
-            tokens: series.samples.iter().map(|sample| sample.tokens).sum(),
+            recorded: series.recorded,
+            warmup: measured.warmup_steps,
+            measured: measured.steps(),
+            is_steady: measured.is_steady,
+            tokens: series.tokens,
             loss_first: finite(first.loss),
             loss_last: finite(last.loss),
-            evaluation_loss_last: evaluations.next_back().and_then(finite),
+            evaluation_loss_last: series.evaluation_loss_last.and_then(finite),
             entropy_floor: reference.entropy_floor,
             flops_per_token: reference.flops_per_token,
-            step_ms: distribution_ms(series, |sample| sample.phases.step_ns())?,
-            wall_ms: distribution_ms(series, |sample| sample.wall_ns)?,
+            step_ms: measured.phases_ms(PhaseTimes::step_ns)?,
+            wall_ms: measured.phases_ms(PhaseTimes::wall_ns)?,
+            histogram: Histogram::of(measured.step_times_ms(), HISTOGRAM_BINS)?,
+            series: series.summarized(SERIES_BLOCKS_MAX),
         })
     }
 }
 
-fn distribution_ms(
-    series: &StepSeries,
-    nanoseconds: impl Fn(&StepSample) -> u64,
-) -> Option<Distribution> {
-    Distribution::of(series.measured().map(|sample| nanoseconds(sample) as f64 / 1e6))
+impl MeasuredSteps<'_> {
+    fn sum(&self, of: impl Fn(&StepBlock) -> u64) -> u64 {
+        self.blocks.iter().map(of).sum()
+    }
+
+    fn seconds(&self, nanoseconds: impl Fn(&PhaseTimes) -> u64) -> f64 {
+        self.sum(|block| nanoseconds(&block.phases_ns)) as f64 / 1e9
+    }
+
+    pub(super) fn steps(&self) -> u64 {
+        self.sum(|block| block.steps)
+    }
+
+    /// Of single steps.
+    fn distribution(&self, of: impl Fn(&Typical) -> f64) -> Option<Distribution> {
+        Distribution::of(self.blocks.iter().filter_map(|block| block.typical.as_ref()).map(of))
+    }
+
+    fn phases_ms(&self, nanoseconds: impl Fn(&PhaseTimes) -> u64) -> Option<Distribution> {
+        self.distribution(|step| nanoseconds(&step.phases_ns) as f64 / 1e6)
+    }
+
+    fn step_times_ms(&self) -> impl Iterator<Item = f64> + Clone {
+        let steps = self.blocks.iter().filter_map(|block| block.typical.as_ref());
+        steps.map(|step| step.phases_ns.step_ns() as f64 / 1e6)
+    }
 }
 
-fn seconds<'a>(
-    samples: impl Iterator<Item = &'a StepSample>,
-    nanoseconds: impl Fn(&StepSample) -> u64,
-) -> f64 {
-    samples.map(nanoseconds).sum::<u64>() as f64 / 1e9
-}
-
-fn phases(series: &StepSeries) -> ByPhase<PhaseSummary> {
-    let wall = seconds(series.measured(), |sample| sample.wall_ns);
+fn phases(steps: MeasuredSteps<'_>) -> ByPhase<PhaseSummary> {
+    let wall = steps.seconds(PhaseTimes::wall_ns);
     ByPhase::from_fn(|phase: Phase| {
-        let spent = seconds(series.measured(), |sample| sample.phases.get(phase));
-        let times = distribution_ms(series, |sample| sample.phases.get(phase));
+        let spent = steps.seconds(|times| times.get(phase));
+        let times = steps.phases_ms(|times| times.get(phase));
         PhaseSummary {
             seconds: spent,
             share: if wall > 0.0 { spent / wall } else { 0.0 },
@@ -122,15 +147,15 @@ fn phases(series: &StepSeries) -> ByPhase<PhaseSummary> {
 
 impl Clocks {
     /// Total tokens over total time, so that slow steps are weighted by their time.
-    fn of(series: &StepSeries, world: usize) -> Self {
-        let tokens: u64 = series.measured().map(|sample| sample.tokens).sum();
+    fn of(steps: MeasuredSteps<'_>, world: usize) -> Self {
+        let tokens = steps.sum(|block| block.tokens);
         let rate = |seconds: f64| {
             let total = tokens as f64 / seconds.max(1e-9);
             Rate { total, per_rank: total / world as f64 }
         };
         Self {
-            step: rate(seconds(series.measured(), |sample| sample.phases.step_ns())),
-            wall: rate(seconds(series.measured(), |sample| sample.wall_ns)),
+            step: rate(steps.seconds(PhaseTimes::step_ns)),
+            wall: rate(steps.seconds(PhaseTimes::wall_ns)),
         }
     }
 }
@@ -143,11 +168,12 @@ impl Collectives {
         library: Option<String>,
         bucket_bytes: u64,
     ) -> Option<Self> {
-        let bytes = Distribution::of(series.measured().map(|sample| sample.comm_bytes as f64))?;
-        let total_ms = distribution_ms(series, |sample| sample.comm_total_ns)?;
-        let exposed_ms = distribution_ms(series, |sample| sample.phases.comm_exposed)?;
-        let total = seconds(series.measured(), |sample| sample.comm_total_ns);
-        let hidden = seconds(series.measured(), |sample| sample.comm_hidden_ns);
+        let steps = series.measured();
+        let bytes = steps.distribution(|step| step.comm_bytes as f64)?;
+        let total_ms = steps.distribution(|step| step.comm_total_ns as f64 / 1e6)?;
+        let exposed_ms = steps.phases_ms(|times| times.comm_exposed)?;
+        let total_ns = steps.sum(|block| block.comm_total_ns);
+        let hidden_ns = steps.sum(|block| block.comm_hidden_ns);
         Some(Self {
             backend: backend.to_owned(),
             library,
@@ -155,7 +181,7 @@ impl Collectives {
             bytes_per_step: bytes.median,
             total_ms,
             exposed_ms,
-            hidden_share: if total > 0.0 { hidden / total } else { 0.0 },
+            hidden_share: if total_ns > 0 { hidden_ns as f64 / total_ns as f64 } else { 0.0 },
         })
     }
 }
@@ -208,7 +234,7 @@ impl Goodput {
         let start = record.attempts.first()?.started_unix_ms;
         let end = record.attempts.last()?.ended_unix_ms?;
         let elapsed = end.checked_sub(start).filter(|&elapsed| elapsed > 0)? as f64 / 1e3;
-        let training = seconds(series.samples.iter(), |sample| sample.phases.step_ns());
+        let training = series.training_ns as f64 / 1e9;
         // An attempt that ended before it had restored a checkpoint made no steps and lost none.
         let started = record.attempts.iter().filter(|attempt| attempt.resumed_after_step.is_some());
         let started: Vec<_> = started.collect();
@@ -227,12 +253,8 @@ impl Goodput {
 
 impl Fingerprint {
     fn of(series: &StepSeries, weights: Option<blake3::Hash>) -> Self {
-        let mut hasher = blake3::Hasher::new();
-        for sample in &series.samples {
-            hasher.update(&sample.loss.to_bits().to_le_bytes());
-        }
         Self {
-            losses: hasher.finalize().to_hex().to_string(),
+            losses: series.losses_digest().to_hex().to_string(),
             weights: weights.map(|digest| digest.to_hex().to_string()),
         }
     }

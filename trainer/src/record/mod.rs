@@ -37,7 +37,8 @@ pub use sections::{
     Reason, Saves, Status, StepsSummary, TargetRecord, TierRecord, WorkloadRecord,
 };
 pub use steps::{
-    StepLine, StepSample, StepSeries, read_steps, read_undamaged_steps, steps_path, truncate_after,
+    MeasuredSteps, OwnTimes, Reached, StepBlock, StepLine, StepReader, StepSample, StepSeries,
+    TargetLoss, read_steps, steps_path, truncate_after,
 };
 
 pub(crate) use transport_anomalies::transport_anomalies;
@@ -46,7 +47,7 @@ use crate::timing::phase::ByPhase;
 use checkpoint::durable::IoError;
 
 /// Version of the record's schema. A reader refuses others.
-pub const SCHEMA: u32 = 3;
+pub const SCHEMA: u32 = 4;
 
 /// The record of a run. The order of the fields is the order in the file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -183,7 +184,7 @@ impl Record {
         if versioned.schema != u64::from(SCHEMA) {
             return Err(Error::Schema { path, found: versioned.schema, supported: SCHEMA });
         }
-        json::parse(&path, &bytes, "a record of schema 3")
+        json::parse(&path, &bytes, "a record of schema 4")
     }
 }
 

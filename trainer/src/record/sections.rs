@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use device::cuda::DeviceProperties;
 use serde::{Deserialize, Serialize};
 
+use super::steps::{OwnTimes, StepBlock};
 use crate::checkpoints::Trigger;
 use crate::timing::phase::{Phase, PhaseTimes};
-use crate::timing::statistics::Distribution;
+use crate::timing::statistics::{Distribution, Histogram};
 
 /// State of a run or an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -91,6 +92,8 @@ pub struct RankRecord {
     pub planned_bytes: u64,
     /// Nanoseconds in each phase over all its steps; `null` until the attempt ends.
     pub phases_ns: Option<PhaseTimes>,
+    /// Its own time of the attempt's steps; `null` until the attempt ends.
+    pub times: Option<OwnTimes>,
 }
 
 /// The NUMA node of a rank's GPU.
@@ -109,9 +112,12 @@ pub struct StepsSummary {
     pub completed: u64,
     /// Steps in the file; fewer than `completed` only if a machine lost what it wrote.
     pub recorded: u64,
-    /// Number of measured steps: those of the last attempt, without the first 2 if there are more
-    /// than 4.
+    /// Steps of the last attempt that are its warm-up, and not measured.
+    pub warmup: u64,
+    /// Number of measured steps: those of the last attempt after its warm-up.
     pub measured: u64,
+    /// Whether step times had settled by then: without a trend, by the rule MSER-5.
+    pub is_steady: bool,
     /// Tokens of all recorded steps.
     pub tokens: u64,
     /// Loss of the first step, nats per token.
@@ -128,6 +134,10 @@ pub struct StepsSummary {
     pub step_ms: Distribution,
     /// Milliseconds per step with checkpoints and evaluation.
     pub wall_ms: Distribution,
+    /// How often step times were how long, in milliseconds.
+    pub histogram: Histogram,
+    /// All steps in blocks of 1, 2, 4, ... steps: at most some hundred.
+    pub series: Vec<StepBlock>,
 }
 
 /// The loss of `--target-loss`, and when it was reached.

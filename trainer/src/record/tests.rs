@@ -22,6 +22,7 @@ pub(crate) fn finished() -> Record {
         numa: None,
         planned_bytes: 1 << 30,
         phases_ns: None,
+        times: None,
     });
     let workload = WorkloadRecord {
         id: "0123456789ab".to_owned(),
@@ -119,14 +120,23 @@ fn reference() -> Reference {
 
 /// Steps of 100 ms; step 10 also saves a checkpoint for 100 ms and step 12 evaluates for 200 ms.
 pub(crate) fn series() -> StepSeries {
-    let samples = (1..=12_u64).map(|step| {
+    of_samples(samples())
+}
+
+fn of_samples(samples: impl IntoIterator<Item = StepSample>) -> StepSeries {
+    let mut series = StepSeries::new(2, None);
+    samples.into_iter().for_each(|sample| series.push(&sample));
+    series
+}
+
+fn samples() -> impl Iterator<Item = StepSample> {
+    (1..=12_u64).map(|step| {
         let mut sample = sample(if step <= 6 { 1 } else { 2 }, step);
         sample.phases.checkpoint = if step == 10 { 100_000_000 } else { 0 };
         sample.phases.eval = if step == 12 { 200_000_000 } else { 0 };
         sample.wall_ns = sample.phases.wall_ns();
         sample
-    });
-    StepSeries { world: 2, samples: samples.collect(), delayed_steps: 0 }
+    })
 }
 
 #[test]
@@ -221,7 +231,8 @@ fn rates_belong_to_the_attempt_that_made_the_steps() {
     let measured = record.attempts.len() as u32;
     let idle = Attempt { number: measured + 1, world: 8, ..record.attempts[0].clone() };
     record.attempts.push(idle);
-    let series = StepSeries { world: 8, ..series() };
+    let mut series = series();
+    series.world = 8;
     let reference = Reference { matmul_flops_per_second: Some(1e11), ..Reference::default() };
     record.mfu_measured = None;
     record.measure(&series, &reference, None);
@@ -252,11 +263,10 @@ fn a_published_peak_gives_causal_and_full_mfu() {
 #[test]
 fn one_bit_of_one_loss_changes_the_fingerprint() {
     let mut record = finished();
-    let mut series = series();
     let before = record.fingerprint.clone().unwrap();
-    let loss = &mut series.samples[3].loss;
-    *loss = f64::from_bits(loss.to_bits() ^ 1);
-    record.measure(&series, &reference(), Some(blake3::hash(b"weights")));
+    let mut samples: Vec<_> = samples().collect();
+    samples[3].loss = f64::from_bits(samples[3].loss.to_bits() ^ 1);
+    record.measure(&of_samples(samples), &reference(), Some(blake3::hash(b"weights")));
     let after = record.fingerprint.unwrap();
     assert_ne!(after.losses, before.losses);
     assert_eq!(after.weights, before.weights);
@@ -265,8 +275,7 @@ fn one_bit_of_one_loss_changes_the_fingerprint() {
 #[test]
 fn a_run_without_steps_has_no_figures() {
     let mut record = Record { steps: None, fingerprint: None, ..finished() };
-    let series = StepSeries { samples: Vec::new(), ..series() };
-    record.measure(&series, &reference(), None);
+    record.measure(&of_samples([]), &reference(), None);
     assert_eq!((record.steps, record.fingerprint), (None, None));
 }
 
@@ -291,8 +300,8 @@ fn unreadable_records_are_described() {
     let good = fs::read_to_string(Record::path(folder.path())).unwrap();
     let write = |text: &str| fs::write(Record::path(folder.path()), text).unwrap();
     for other in [1, 7] {
-        write(&good.replacen("\"schema\": 3", &format!("\"schema\": {other}"), 1));
-        let expected = format!("expected a record of schema 3, found schema {other}");
+        write(&good.replacen("\"schema\": 4", &format!("\"schema\": {other}"), 1));
+        let expected = format!("expected a record of schema 4, found schema {other}");
         assert!(error().contains(&expected), "{}", error());
     }
     write(&good[..good.len() / 2]);

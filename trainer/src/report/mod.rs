@@ -32,7 +32,7 @@ pub fn report(dir: &Path) -> Result<ReportData, Error> {
     let mut record = Record::read(dir)?;
     let world = record.ranks.len().max(1);
     if record.steps.is_none() {
-        let series = StepSeries::read(dir, world)?;
+        let series = StepSeries::read(dir, world, None)?;
         record.measure(&series, &Reference::default(), None);
         record.note_missing();
     }

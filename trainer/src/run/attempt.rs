@@ -11,7 +11,7 @@ use crate::config::CheckpointConfig;
 use crate::failure::Outcome;
 use crate::record::StepSample;
 use crate::step::{Evaluation, Requests, StepOutcome, Trainer};
-use crate::telemetry::Telemetry;
+use crate::telemetry::Events;
 use crate::timing::phase::{Phase, PhaseTimes, StepTime};
 use crate::timing::probe::MatmulProbe;
 use crate::timing::profile::{Profile, Rates};
@@ -41,7 +41,7 @@ pub(super) struct RunningAttempt<'run, 'world> {
     pub(super) trainer: &'run mut Trainer<'world>,
     pub(super) checkpointer: &'run mut Checkpointer,
     pub(super) recorder: &'run mut Recorder,
-    pub(super) telemetry: &'run Telemetry,
+    pub(super) events: &'run Events,
     pub(super) signals: &'run SignalFlags,
     pub(super) evaluation: Option<PeriodicEvaluation>,
     pub(super) probes: Probes<'run>,
@@ -202,7 +202,7 @@ impl RunningAttempt<'_, '_> {
 
     fn report(&self, sample: Option<StepSample>, StepTime { phases, wall_ns }: StepTime) {
         if let Some(sample) = sample {
-            self.telemetry.step(StepSample { phases, wall_ns, ..sample });
+            self.events.step(StepSample { phases, wall_ns, ..sample });
         }
     }
 
@@ -299,7 +299,7 @@ impl RunningAttempt<'_, '_> {
         let step = self.trainer.completed_steps();
         self.report_untimed();
         self.trainer.clock().enter(Phase::Checkpoint);
-        let veto = Box::new(self.telemetry.sync());
+        let veto = Box::new(self.events.sync());
         let started = self.checkpointer.start(self.trainer, due, why, veto);
         started.map_err(|failure| failure.at_step(step))
     }

@@ -11,11 +11,11 @@ use checkpoint::tier::LocalTier;
 use serde::{Deserialize, Serialize};
 
 use super::options::RunOptions;
-use super::stop::TargetLoss;
+use super::stop::target_loss;
 use crate::checkpoints::tiers::{self, Variables};
 use crate::failure::{ExitCode, Failure, Outcome};
 use crate::record::unix_time::unix_ms;
-use crate::record::{Attempt, Record, Status, read_undamaged_steps, steps_path};
+use crate::record::{Attempt, Record, Status, TargetLoss, read_steps, steps_path};
 
 /// `DIR/{config.toml, record.json, attempts/, steps/, checkpoints/}`.
 #[derive(Debug)]
@@ -151,9 +151,7 @@ impl Folder {
             }
             folder.check_identity(workload_id).map(Some)
         };
-        if existing_identity(self)?.is_some()
-            && self.is_complete(last_step, TargetLoss::of(options))
-        {
+        if existing_identity(self)?.is_some() && self.is_complete(last_step, target_loss(options)) {
             return Ok(Prepared::Complete);
         }
         create_folders(&self.root).map_err(|error| unusable(&error))?;
@@ -255,8 +253,9 @@ impl Folder {
     /// Whether a step on file has reached this loss. The record has only the last losses, and not
     /// every step has a held-out loss.
     fn has_reached(&self, target: TargetLoss) -> bool {
-        let lines = read_undamaged_steps(&steps_path(&self.root, 0)).unwrap_or_default();
-        target.first_step(lines.iter().map(|line| &line.sample)).is_some()
+        let Ok(lines) = read_steps(&steps_path(&self.root, 0)) else { return false };
+        let mut samples = lines.map_while(Result::ok).map(|line| line.sample);
+        samples.any(|sample| target.is_reached(sample.loss, sample.evaluation_loss))
     }
 
     fn check_identity(&self, workload_id: &str) -> Outcome<RunIdentity> {

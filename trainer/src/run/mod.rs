@@ -1,7 +1,6 @@
 //! `yardstick train`: from the options to the record and the exit code.
 
 mod attempt;
-pub(crate) mod console;
 mod folder;
 mod nccl_log;
 mod options;

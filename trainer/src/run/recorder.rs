@@ -21,6 +21,7 @@ use crate::record::{
     transport_anomalies,
 };
 use crate::step::Trainer;
+use crate::telemetry::Events;
 
 /// The record of the running attempt, on rank 0.
 #[derive(Debug)]
@@ -33,8 +34,7 @@ pub(super) struct Recorder {
     hosts: Vec<String>,
     reference: Reference,
     bucket_bytes: u64,
-    /// Anomalies that were found and reported at the start and after the first step.
-    start_anomalies: Vec<Anomaly>,
+    events: Events,
     measured: Measured,
 }
 
@@ -59,6 +59,8 @@ pub(super) struct Ending<'run, 'world> {
     /// `None` if it failed before the trainer was built.
     pub(super) trainer: Option<&'run Trainer<'world>>,
     pub(super) checkpointer: &'run Checkpointer,
+    /// Warnings of the attempt.
+    pub(super) anomalies: Vec<Anomaly>,
 }
 
 /// Key of the record's `run` for the imported weights of step 0: their `folder` and `digest` (like
@@ -74,6 +76,7 @@ impl Recorder {
         ranks: Ranks<'_>,
         rank_records: Vec<RankRecord>,
         attempt: u32,
+        events: &Events,
     ) -> Outcome<Self> {
         let workload = &config.workload;
         let flops = models::flops::flops_per_token(&workload.model, workload.batch.sequence_tokens);
@@ -88,7 +91,7 @@ impl Recorder {
                 ..Reference::default()
             },
             bucket_bytes: config.settings.collectives.bucket_bytes as u64,
-            start_anomalies: Vec::new(),
+            events: events.clone(),
             measured: Measured::default(),
         };
         if ranks.rank() == 0 {
@@ -105,8 +108,8 @@ impl Recorder {
         rank_records: Vec<RankRecord>,
     ) -> Outcome<()> {
         let workload = &config.workload;
-        self.start_anomalies = rank_anomalies(&rank_records, workload.precision.compute);
-        self.start_anomalies.iter().for_each(|anomaly| tracing::warn!("{}", anomaly.text));
+        let anomalies = rank_anomalies(&rank_records, workload.precision.compute);
+        anomalies.iter().for_each(|anomaly| self.events.warn(anomaly.clone()));
         let attempts = record::Attempt::begin(&self.dir, self.attempt, ranks.world())?;
         let mut run = json!(config.settings);
         run[INITIAL_WEIGHTS] = earlier_initial_weights(&self.dir);
@@ -126,7 +129,7 @@ impl Recorder {
             rank_records,
             attempts,
         );
-        record.anomalies.clone_from(&self.start_anomalies);
+        record.anomalies = anomalies;
         record.write(&self.dir)?;
         self.record = Some(record);
         Ok(())
@@ -175,8 +178,7 @@ impl Recorder {
         let gaps: Vec<_> = evidence.iter().map(|rank| rank.gap.clone()).collect();
         let found = transports(evidence.into_iter().flat_map(|rank| rank.ends));
         let anomalies = transport_anomalies(&found, &gaps, &record.ranks);
-        anomalies.iter().for_each(|anomaly| tracing::warn!("{}", anomaly.text));
-        self.start_anomalies.extend(anomalies);
+        anomalies.into_iter().for_each(|anomaly| self.events.warn(anomaly));
         record.transports = (!found.is_empty()).then_some(found);
     }
 
@@ -218,7 +220,7 @@ impl Recorder {
         record.target_loss = measured.target_loss;
         record.tiers = checkpointer.tiers();
         record.checkpoints = checkpointer.figures();
-        record.anomalies = [&self.start_anomalies[..], checkpointer.anomalies()].concat();
+        record.anomalies.clone_from(&ending.anomalies);
         let reported_before = record.anomalies.len();
         self.reference.matmul_flops_per_second = measured.matmul_flops_per_second;
         if let (Some(series), Some(trainer)) = (&measured.series, ending.trainer) {
@@ -238,7 +240,7 @@ impl Recorder {
         }
         record.note_missing();
         for anomaly in record.anomalies.iter().skip(reported_before) {
-            tracing::warn!("{}", anomaly.text); // the others were logged when they happened
+            self.events.warn(anomaly.clone());
         }
         Ok(record.write(&self.dir)?)
     }

@@ -14,7 +14,7 @@ use super::options::RunOptions;
 use crate::config::Engine;
 use crate::failure::{ExitCode, Failure, Outcome};
 use crate::ranks::Ranks;
-use crate::record::{NumaRecord, RankRecord};
+use crate::record::{NumaRecord, OwnTimes, RankRecord};
 use crate::timing::phase::PhaseTimes;
 
 /// The folder of the run, as prepared by rank 0.
@@ -170,13 +170,19 @@ pub(super) fn ranks_sharing(options: &RunOptions, world: &World, device: &Cuda) 
     Ok(all.iter().filter(|other| **other == own.as_bytes()).count())
 }
 
+/// The times of a rank in an attempt.
+pub(super) struct RankTimes {
+    pub(super) phases_ns: PhaseTimes,
+    pub(super) times: OwnTimes,
+}
+
 /// Gathers the record of every rank: its placement, and at the end its times.
 pub(super) fn gather_ranks(
     options: &RunOptions,
     world: &World,
     device: &Device,
     planned_bytes: u64,
-    phases_ns: Option<PhaseTimes>,
+    measured: Option<RankTimes>,
 ) -> Outcome<Vec<RankRecord>> {
     let World { placement, threads, .. } = world;
     let config = &options.config;
@@ -197,7 +203,8 @@ pub(super) fn gather_ranks(
         numa: gpu.as_ref().and_then(|gpu| numa_of(gpu, threads)),
         device: gpu,
         planned_bytes,
-        phases_ns,
+        phases_ns: measured.as_ref().map(|measured| measured.phases_ns),
+        times: measured.map(|measured| measured.times),
     };
     // At the start ranks have opened the checkpoints, and at the end rank 0 may still be removing
     // old ones.

@@ -13,7 +13,6 @@ use launch::signals::SignalFlags;
 use models::fused::AttentionBackend;
 
 use super::attempt::{PeriodicEvaluation, Probes, RunningAttempt};
-use super::console::{Console, RunEnd};
 use super::folder::{Folder, Prepared};
 use super::nccl_log::NcclLog;
 use super::options::RunOptions;
@@ -21,11 +20,11 @@ use super::process::{close_timeout, gpu_ordinal, warn_unless_closed};
 use super::rank_backend::RankBackend;
 use super::recorder::{Ending, Measured, Recorder};
 use super::rendezvous::{
-    PreparedFolder, agree_on_configuration, agree_on_folder, agree_on_weights,
+    PreparedFolder, RankTimes, agree_on_configuration, agree_on_folder, agree_on_weights,
     broadcast_from_rank_0, gather_ranks, ranks_sharing, ranks_with_storage_timeout,
     storage_barrier,
 };
-use super::stop::{StopConditions, StopReason, TargetLoss};
+use super::stop::{StopConditions, StopReason, target_loss};
 use super::transports::TransportProbe;
 use crate::checkpoints::open::open;
 use crate::checkpoints::tiers::Variables;
@@ -37,11 +36,17 @@ use crate::fault_injection::{self, Injection, Injector};
 use crate::hugging_face::Import;
 use crate::plan::{JobShape, RankPlan};
 use crate::ranks::Ranks;
-use crate::record::{self, Record, Status, StepSeries};
+use crate::record::{self, Record, Status, StepSeries, TargetLoss, TargetRecord};
 use crate::step::{Evaluation, Trainer, batch_plan, weights_digest};
-use crate::telemetry::{Telemetry, TelemetryOptions};
+use crate::telemetry::{Events, RunEnd, StepLogOptions, Telemetry, TelemetryOptions};
 use crate::timing::probe::MatmulProbe;
 use crate::timing::profile::Profile;
+
+/// Blocks of steps for which the record has the times of each rank, at most.
+const BLOCKS_OF_A_RANK_MAX: usize = 64;
+
+/// The same for all ranks together, so that the record of a large job stays small.
+const BLOCKS_OF_ALL_RANKS_MAX: usize = 1 << 16;
 
 /// One rank of a run, ready to train.
 pub(super) struct Session<'run> {
@@ -127,8 +132,9 @@ impl<'run> Session<'run> {
 
     /// Runs one attempt, unless the run is complete already.
     pub(super) fn train(&self) -> Outcome<ExitCode> {
+        let telemetry = Telemetry::start(self.telemetry_options())?;
         let Prepared::Attempt { number, run, .. } = &self.prepared else {
-            self.note_complete();
+            self.note_complete(telemetry.events());
             return Ok(ExitCode::Done);
         };
         let config = &self.options.config;
@@ -139,7 +145,9 @@ impl<'run> Session<'run> {
         let variables = Variables::read().agreed(storage)?;
         let planned = tiers::planned(&settings, variables, &self.folder.checkpoints(), run);
         let opened = open(planned, &identity, settings.deadline, storage)?;
-        let mut checkpointer = Checkpointer::claim(opened, settings, *number, ranks)?;
+        let events = telemetry.events();
+        let mut checkpointer =
+            Checkpointer::claim(opened, settings, *number, ranks, events.clone())?;
         let mut recorder = Recorder::begin(
             &self.folder,
             config,
@@ -147,6 +155,7 @@ impl<'run> Session<'run> {
             ranks,
             gather_ranks(self.options, self.world, &self.device, self.planned_bytes, None)?,
             checkpointer.attempt(),
+            events,
         )?;
         if let Some(record) = recorder.record() {
             checkpointer.observe(&record.attempts);
@@ -156,11 +165,15 @@ impl<'run> Session<'run> {
         // Never freed, as the network may still write to its buffers after a peer was lost. The
         // process ends soon after the run.
         let mut trainer = ManuallyDrop::new(None);
-        let outcome = self.attempt(&mut trainer, &mut checkpointer, &mut recorder);
-        let trainer = trainer.as_ref();
-        let ending = Ending { outcome: &outcome, trainer, checkpointer: &checkpointer };
-        let recorded = recorder.end(&ending);
-        self.report_end(&outcome, recorded, &recorder, checkpointer.committed_step())?;
+        let outcome = self.attempt(&telemetry, &mut trainer, &mut checkpointer, &mut recorder);
+        let recorded = recorder.end(&Ending {
+            outcome: &outcome,
+            trainer: trainer.as_ref(),
+            checkpointer: &checkpointer,
+            anomalies: telemetry.anomalies(),
+        });
+        let committed_step = checkpointer.committed_step();
+        self.report_end(events, &outcome, recorded, &recorder, committed_step)?;
         outcome.map(|reason| match reason {
             StopReason::Requested => ExitCode::Stopped,
             StopReason::LastStep | StopReason::TargetLoss => ExitCode::Done,
@@ -181,11 +194,13 @@ impl<'run> Session<'run> {
 
     fn attempt<'session>(
         &'session self,
+        telemetry: &Telemetry,
         trainer: &mut Option<Trainer<'session>>,
         checkpointer: &mut Checkpointer,
         recorder: &mut Recorder,
     ) -> Outcome<StopReason> {
         let config = &self.options.config;
+        let events = telemetry.events();
         let resumed = self.resume(trainer, checkpointer)?;
         let trainer = trainer.as_mut().expect("resumed");
         if let (None, Prepared::Attempt { committed: Some(committed), .. }) =
@@ -196,30 +211,30 @@ impl<'run> Session<'run> {
         let completed_steps = resumed.unwrap_or(0);
         let entropy_floor = trainer.batches().entropy_floor_nats();
         recorder.resumed(completed_steps, checkpointer.recovery().cloned(), entropy_floor)?;
-        self.import(trainer, resumed, recorder)?;
-        self.console().start(self.introduction(resumed));
+        self.import(events, trainer, resumed, recorder)?;
+        events.start(self.introduction(resumed));
         if let Some(sources) = checkpointer.restored_from() {
-            self.console().note(format!("restored {sources}"));
+            events.note(format!("restored {sources}"));
         }
-        self.note_skipped_injections(completed_steps);
-        let telemetry = self.telemetry(completed_steps)?;
+        self.note_skipped_injections(events, completed_steps);
+        self.begin_steps(telemetry, completed_steps)?;
         if resumed.is_some() {
             checkpointer.start_retention(trainer);
         }
-        let target_loss = TargetLoss::of(self.options);
-        let is_target_reached = self.has_reached(target_loss)?;
+        let target_loss = target_loss(self.options);
+        let is_target_reached = self.has_reached(events, target_loss)?;
         let mut attempt = RunningAttempt {
             evaluation: self.evaluation(trainer)?,
             trainer,
             checkpointer,
             recorder,
-            telemetry: &telemetry,
+            events,
             signals: self.signals,
             probes: Probes {
                 matmul: MatmulProbe::new(&config.workload, config.matmul_probe_time()),
-                profile: self.profile(completed_steps),
+                profile: self.profile(events, completed_steps),
                 local_world: self.world.placement.local_world,
-                transports: self.transport_probe(),
+                transports: self.transport_probe(events),
             },
             stop_conditions: StopConditions {
                 last_step: self.last_step,
@@ -278,15 +293,15 @@ impl<'run> Session<'run> {
     fn finish(
         &self,
         reason: Outcome<StopReason>,
-        telemetry: Telemetry,
+        telemetry: &Telemetry,
         trainer: &mut Trainer<'_>,
         recorder: &mut Recorder,
         mut measured: Measured,
     ) -> Outcome<StopReason> {
-        match telemetry.finish() {
+        match telemetry.finish_steps() {
             Ok(series) => {
-                let target = TargetLoss::of(self.options);
-                measured.target_loss = target.map(|target| target.recorded(&series));
+                let target = target_loss(self.options);
+                measured.target_loss = target.map(|target| TargetRecord::of(target, &series));
                 measured.series = Some(series);
             }
             Err(error) if reason.is_ok() => return Err(error.into()),
@@ -306,9 +321,13 @@ impl<'run> Session<'run> {
         trainer: &mut Trainer<'_>,
         measured: &mut Measured,
     ) -> Outcome<()> {
-        let phases_ns = measured.series.as_ref().map(|series| series.phase_totals(attempt));
+        let blocks_max = BLOCKS_OF_ALL_RANKS_MAX / self.world.placement.world;
+        let times = measured.series.as_ref().map(|series| RankTimes {
+            phases_ns: series.phase_totals(attempt),
+            times: series.own_times(attempt, blocks_max.min(BLOCKS_OF_A_RANK_MAX)),
+        });
         let ranks =
-            gather_ranks(self.options, self.world, &self.device, self.planned_bytes, phases_ns)?;
+            gather_ranks(self.options, self.world, &self.device, self.planned_bytes, times)?;
         measured.ranks = Some(ranks);
         let (layout, weights) = trainer.all_weights()?;
         let is_recorded = self.world.placement.rank == 0;
@@ -320,6 +339,7 @@ impl<'run> Session<'run> {
     /// does not resume.
     fn import(
         &self,
+        events: &Events,
         trainer: &mut Trainer<'_>,
         resumed: Option<u64>,
         recorder: &mut Recorder,
@@ -327,7 +347,7 @@ impl<'run> Session<'run> {
         let Some(import) = &self.import else { return Ok(()) };
         if let Some(step) = resumed {
             let shown = self.folder.root().display();
-            self.console()
+            events
                 .note(format!("{shown}: resumes after step {step}; --init-from is not read again"));
             return Ok(());
         }
@@ -349,18 +369,19 @@ impl<'run> Session<'run> {
 
     /// Whether the restored steps have reached the target: an attempt that did may have ended
     /// before it could record that. Rank 0 decides, whose steps are the losses of the run.
-    fn has_reached(&self, target: Option<TargetLoss>) -> Outcome<bool> {
+    fn has_reached(&self, events: &Events, target: Option<TargetLoss>) -> Outcome<bool> {
         let Some(target) = target else { return Ok(false) };
         let placement = &self.world.placement;
         let mut reached = None;
         if placement.rank == 0 {
-            let series = StepSeries::read(self.folder.root(), placement.world)?;
-            reached = target.first_step(&series.samples);
+            let root = self.folder.root();
+            let series = StepSeries::read(root, placement.world, Some(target))?;
+            reached = series.reached().map(|reached| reached.step);
         }
         let reached = broadcast_from_rank_0(self.options, self.world, &reached)?;
         if let Some(step) = reached {
             let text = format!("--target-loss {}: reached at step {step} before", target.nats);
-            self.console().note(text);
+            events.note(text);
         }
         Ok(reached.is_some())
     }
@@ -368,41 +389,45 @@ impl<'run> Session<'run> {
     /// The profile of the requested step, unless the run resumes after it. Only rank 0 prints, but
     /// all ranks measure, so that the rates of the machine are measured under the same load as
     /// training.
-    fn profile(&self, completed_steps: u64) -> Option<Profile> {
+    fn profile(&self, events: &Events, completed_steps: u64) -> Option<Profile> {
         let step = self.options.profile_step?;
         if step <= completed_steps {
-            self.console().note_completed_step("--profile-step", step);
+            events.note_completed_step("--profile-step", step);
             return None;
         }
         Some(Profile::new(step, self.world.placement.rank == 0))
     }
 
     /// Where NCCL connects several ranks.
-    fn transport_probe(&self) -> Option<TransportProbe<'_>> {
+    fn transport_probe(&self, events: &Events) -> Option<TransportProbe<'_>> {
         if !matches!(self.backend, RankBackend::Nccl(_)) || self.ranks().is_alone() {
             return None;
         }
         if let Some(path) = self.nccl_log.redirected_to() {
             let path = path.display();
             let text = "NCCL_DEBUG is set without NCCL_DEBUG_FILE: NCCL of rank 0 logs to";
-            self.console().note(format!("{text} {path}"));
+            events.note(format!("{text} {path}"));
         }
         let ranks = ranks_with_storage_timeout(self.options, self.world);
         Some(TransportProbe { log: self.nccl_log, ranks })
     }
 
-    fn telemetry(&self, completed_steps: u64) -> Outcome<Telemetry> {
+    fn telemetry_options(&self) -> TelemetryOptions {
         let placement = &self.world.placement;
-        let options = TelemetryOptions {
+        TelemetryOptions {
             dir: self.folder.root().to_owned(),
             rank: placement.rank,
+            host: placement.host.clone(),
             world: placement.world,
             log_format: self.options.log_format,
             total_steps: self.last_step,
-            completed_steps,
             log_every_steps: self.options.config.settings.telemetry.log_every_steps,
-        };
-        Telemetry::start(options).map_err(|error| match error {
+        }
+    }
+
+    fn begin_steps(&self, telemetry: &Telemetry, completed_steps: u64) -> Outcome<u64> {
+        let options = StepLogOptions { completed_steps, target_loss: target_loss(self.options) };
+        telemetry.begin_steps(&options).map_err(|error| match error {
             record::Error::Malformed { .. } | record::Error::LostSteps { .. } => {
                 Failure::usage(format!(
                     "{error}\n  hint: the checkpoints are not affected; restore the file from a \
@@ -416,11 +441,6 @@ impl<'run> Session<'run> {
 
 /// Messages of rank 0.
 impl Session<'_> {
-    fn console(&self) -> Console<'_> {
-        let is_quiet = self.world.placement.rank != 0;
-        Console { format: self.options.log_format, folder: self.folder.root(), is_quiet }
-    }
-
     fn introduction(&self, resumed: Option<u64>) -> String {
         let World { placement, threads, .. } = self.world;
         let from = resumed.map_or(String::new(), |step| format!(", resumed after step {step}"));
@@ -434,39 +454,39 @@ impl Session<'_> {
         )
     }
 
-    fn note_skipped_injections(&self, completed_steps: u64) {
+    fn note_skipped_injections(&self, events: &Events, completed_steps: u64) {
         for injection in fault_injection::skipped(&self.options.injections, completed_steps) {
             let Injection { step, rank, .. } = injection;
-            self.console().note_completed_step(&format!("--inject on rank {rank}"), *step);
+            events.note_completed_step(&format!("--inject on rank {rank}"), *step);
         }
     }
 
-    fn note_complete(&self) {
+    fn note_complete(&self, events: &Events) {
         if self.world.placement.rank != 0 {
             return;
         }
         if let Some(step) = self.options.profile_step {
-            self.console().note_completed_step("--profile-step", step);
+            events.note_completed_step("--profile-step", step);
         }
         let record = Record::read(self.folder.root()).ok();
         let committed_step = record.and_then(|record| {
             let saved = record.checkpoints.map(|checkpoints| checkpoints.last_step);
             saved.or(record.attempts.last()?.committed_step)
         });
-        let end = RunEnd {
+        events.end(RunEnd {
+            text: format!("{}: already complete", self.folder.root().display()),
             status: Status::Complete,
             exit_code: Some(ExitCode::Done as u8),
             reason: None,
             committed_step,
-        };
-        let shown = self.folder.root().display();
-        self.console().end(format!("{shown}: already complete"), &end);
+        });
     }
 
     /// Reports the end of the run on rank 0. If the record cannot be written, a complete run fails;
     /// any other end is reported as it is.
     fn report_end(
         &self,
+        events: &Events,
         outcome: &Outcome<StopReason>,
         recorded: Outcome<()>,
         recorder: &Recorder,
@@ -481,8 +501,14 @@ impl Session<'_> {
             }
             return Ok(());
         };
-        let mut end = RunEnd::of(record, committed_step);
-        let text = match (outcome, &recorded) {
+        let mut end = RunEnd {
+            text: String::new(),
+            status: record.status,
+            exit_code: record.exit_code,
+            reason: record.reason.clone(),
+            committed_step,
+        };
+        end.text = match (outcome, &recorded) {
             (Ok(StopReason::Requested), _) => {
                 format!("{shown}: stopped; {saved}; the same command resumes")
             }
@@ -495,7 +521,7 @@ impl Session<'_> {
             }
             (Err(_), _) => format!("{shown}: failed; {saved}"),
         };
-        self.console().end(text, &end);
+        events.end(end);
         match (outcome, recorded) {
             (Ok(StopReason::LastStep | StopReason::TargetLoss), recorded) => recorded,
             (_, Err(failure)) => {

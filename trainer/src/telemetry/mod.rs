@@ -1,113 +1,203 @@
-//! Records and prints each step without slowing it down.
+//! Tells everything about a run as one stream of events, without slowing training down.
 //!
-//! The training thread copies a [`StepSample`] into a queue that was allocated at the start; the
-//! telemetry thread formats, prints and writes it. The training thread neither allocates nor
-//! formats nor does I/O.
+//! The training thread copies an [`Event`] into a queue that was allocated at the start; the
+//! telemetry thread passes it to every sink, a file each:
 //!
-//! How events are reported:
+//! - `console.rs`: stderr, as text or JSON.
+//! - `step_log.rs`: the rank's file of steps, and their sums for the record.
+//! - `anomalies.rs`: warnings for the record.
 //!
-//! - **Steps.** `run/attempt.rs` calls [`Telemetry::step`] on every rank. The telemetry thread
-//!   (`run` below) appends the step to the rank's step file (`record/steps/file.rs`), prints it on
-//!   rank 0 (`step_printer.rs`), and keeps it. [`Telemetry::finish`] returns all steps to
-//!   `run/session.rs`; `run/recorder.rs` computes the figures of the record from them.
-//! - **Start, notes, end, errors.** `run/console.rs` writes them to stderr directly.
-//! - **Warnings.** `tracing`; `cli/train.rs` installs the subscriber. Those that belong in the
-//!   record are also collected as anomalies, by `checkpoints/mod.rs` and `run/recorder.rs`.
-//!
-//! There is no trait for exporters. A new one for steps is a file next to `step_printer.rs`, with a
-//! method that takes each [`StepLine`]: [`Telemetry::start_on`] creates it from
-//! [`TelemetryOptions`], and `run` calls it after the step file. It must not
-//! block for long, because a save waits until the steps before it are written, and its errors must
-//! not end the run. Its keys go into `TelemetryConfig`
-//! (`config/mod.rs`); `run/session.rs` copies them to the options. An exporter that needs the start
-//! and the end of a run as well is called where `run/session.rs` calls `Console`.
+//! A new sink implements `Sink` (`sink.rs`) and is made in [`Telemetry::start_on`]; its settings go
+//! into `TelemetryConfig` (`config/mod.rs`) and [`TelemetryOptions`]. What happens before the run
+//! has a folder, and inside of libraries, is logged by `tracing`.
 
+mod anomalies;
+pub(crate) mod console;
+mod event;
 mod options;
+mod sink;
+mod step_log;
 mod step_printer;
 
 use std::io::{IsTerminal, Write};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+pub(crate) use event::{Event, RunEnd};
 pub use options::{LogFormat, TelemetryOptions};
+pub(crate) use step_log::StepLogOptions;
 
-use crate::record::steps::file::StepFile;
-use crate::record::{Error, StepLine, StepSample, StepSeries, steps_path, truncate_after};
-use checkpoint::durable::{IoError, create_folders};
-use step_printer::StepPrinter;
+use crate::record::{Anomaly, CheckpointSaved, Error, StepLine, StepSample, StepSeries};
+use anomalies::Anomalies;
+use checkpoint::durable::IoError;
+use console::Console;
+use sink::Sink;
+use step_log::StepLog;
 
-/// Steps that fit in the queue between training and telemetry.
-const QUEUE_STEPS: usize = 4096;
+/// Events that fit in the queue between training and telemetry.
+const QUEUE_EVENTS: usize = 4096;
 
 /// An element of the queue.
-#[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "most are steps, and they fill a fixed queue")]
 enum Message {
-    Step(StepSample),
+    Event(Event),
+    BeginSteps {
+        log: Box<StepLog>,
+        completed_steps: u64,
+    },
     /// Makes every step before it durable, and returns the error.
     Sync(SyncSender<Result<(), String>>),
+    EndSteps(SyncSender<Result<StepSeries, Error>>),
+    /// Returns all warnings before it.
+    Anomalies(SyncSender<Vec<Anomaly>>),
     End,
 }
 
-/// The training thread's end of the queue.
+/// The stream of events of one rank, and the thread that serves its sinks.
 #[derive(Debug)]
-pub struct Telemetry {
-    queue: Option<SyncSender<Message>>,
-    thread: Option<JoinHandle<Result<Vec<StepSample>, Error>>>,
-    world: usize,
-    delayed_steps: AtomicU64,
+pub(crate) struct Telemetry {
+    events: Events,
+    options: TelemetryOptions,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Where events are told. Cheap to clone, for any thread.
+#[derive(Debug, Clone)]
+pub(crate) struct Events {
+    rank: usize,
+    queue: SyncSender<Message>,
+    delayed_steps: Arc<AtomicU64>,
 }
 
 impl Telemetry {
-    /// Truncates this rank's steps to `completed_steps` and starts the telemetry thread.
+    /// Starts the telemetry thread.
     ///
     /// # Errors
-    /// [`Error`] when the file of steps cannot be created, truncated or read.
-    pub fn start(options: TelemetryOptions) -> Result<Self, Error> {
+    /// [`Error::Io`] when the thread cannot be started.
+    pub(crate) fn start(options: TelemetryOptions) -> Result<Self, Error> {
         let is_terminal = std::io::stderr().is_terminal();
         Self::start_on(options, Box::new(std::io::stderr()), is_terminal)
     }
 
     /// The same with another output than stderr.
-    ///
-    /// # Errors
-    /// As for [`start`](Self::start).
-    pub fn start_on(
+    fn start_on(
         options: TelemetryOptions,
         out: Box<dyn Write + Send>,
         is_terminal: bool,
     ) -> Result<Self, Error> {
-        let steps = options.dir.join("steps");
-        create_folders(&steps)?;
-        let path = steps_path(&options.dir, options.rank);
-        let earlier = truncate_after(&options.dir, options.rank, options.completed_steps)?;
-        let file = StepFile::open(&options.dir, options.rank)?;
-        let printer = (options.rank == 0).then(|| StepPrinter::new(&options, out, is_terminal));
-        let (queue, receiver) = mpsc::sync_channel(QUEUE_STEPS);
-        let rank = options.rank;
+        let console = Console::new(options.clone(), out, is_terminal);
+        let sinks: Vec<Box<dyn Sink>> = vec![Box::new(console)];
+        let (queue, receiver) = mpsc::sync_channel(QUEUE_EVENTS);
         let thread = std::thread::Builder::new()
             .name("telemetry".to_owned())
-            .spawn(move || run(rank, &receiver, file, printer, earlier))
-            .map_err(IoError::at(&path, "start the telemetry thread for"))?;
-        Ok(Self {
-            queue: Some(queue),
-            thread: Some(thread),
-            world: options.world,
-            delayed_steps: AtomicU64::new(0),
-        })
+            .spawn(move || Sinks::new(sinks).serve(&receiver))
+            .map_err(IoError::at(&options.dir, "start the telemetry thread for"))?;
+        let events = Events { rank: options.rank, queue, delayed_steps: Arc::default() };
+        Ok(Self { events, options, thread: Some(thread) })
     }
 
-    /// Records one step. Allocates nothing and returns at once, unless the queue is full because
-    /// the disk has blocked for thousands of steps: then it waits, and counts the delay.
+    /// Where to tell events.
+    pub(crate) fn events(&self) -> &Events {
+        &self.events
+    }
+
+    /// Truncates this rank's steps to those of the checkpoint that the attempt resumes from: steps
+    /// follow. Returns the nanoseconds of the steps of earlier attempts that it repeats.
+    ///
+    /// # Errors
+    /// [`Error`] when the file of steps cannot be created, truncated or read.
+    pub(crate) fn begin_steps(&self, options: &StepLogOptions) -> Result<u64, Error> {
+        let TelemetryOptions { dir, rank, world, .. } = &self.options;
+        let log = StepLog::open(dir, *rank, *world, options)?;
+        let removed_ns = log.removed_ns();
+        let completed_steps = options.completed_steps;
+        self.events.send(Message::BeginSteps { log: Box::new(log), completed_steps });
+        Ok(removed_ns)
+    }
+
+    /// Waits until every step is written and durable, and returns all steps of the run on this
+    /// rank, those of earlier attempts included.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when a step could not be written.
+    ///
+    /// # Panics
+    /// When steps have not begun.
+    pub(crate) fn finish_steps(&self) -> Result<StepSeries, Error> {
+        let mut series =
+            self.events.ask(Message::EndSteps).expect("the telemetry thread serves")?;
+        series.delayed_steps = self.events.delayed_steps.load(Ordering::Relaxed);
+        Ok(series)
+    }
+
+    /// All warnings so far.
+    pub(crate) fn anomalies(&self) -> Vec<Anomaly> {
+        self.events.ask(Message::Anomalies).unwrap_or_default()
+    }
+}
+
+/// Tells what is still in the queue, also after a failure, and also while a save that hangs keeps
+/// the queue open.
+impl Drop for Telemetry {
+    fn drop(&mut self) {
+        self.events.send(Message::End);
+        if let Some(Err(panic)) = self.thread.take().map(JoinHandle::join)
+            && !std::thread::panicking()
+        {
+            std::panic::resume_unwind(panic);
+        }
+    }
+}
+
+impl Events {
+    /// Training starts, or resumes.
+    pub(crate) fn start(&self, text: impl Into<String>) {
+        self.tell(Event::Start(text.into()));
+    }
+
+    /// Something that the user may not expect. Only rank 0 shows it.
+    pub(crate) fn note(&self, text: impl Into<String>) {
+        self.tell(Event::Note(text.into()));
+    }
+
+    /// A flag applies to a step that an earlier attempt completed, and has no effect.
+    pub(crate) fn note_completed_step(&self, flag: &str, step: u64) {
+        self.note(format!("{flag}: no effect, step {step} was completed before"));
+    }
+
+    /// Something unusual, which rank 0 also records.
+    pub(crate) fn warn(&self, anomaly: Anomaly) {
+        self.tell(Event::Warning(anomaly));
+    }
+
+    /// A checkpoint is committed.
+    pub(crate) fn committed(&self, saved: CheckpointSaved) {
+        self.tell(Event::Checkpoint(saved));
+    }
+
+    /// The run ended.
+    pub(crate) fn end(&self, end: RunEnd) {
+        self.tell(Event::End(end));
+    }
+
+    fn tell(&self, event: Event) {
+        self.send(Message::Event(event));
+    }
+
+    /// Tells one step. Allocates nothing and returns at once, unless the queue is full because the
+    /// disk has blocked for thousands of steps: then it waits, and counts the delay.
     ///
     /// # Panics
     /// When the phases do not add up to the wall time.
-    pub fn step(&self, sample: StepSample) {
+    pub(crate) fn step(&self, sample: StepSample) {
         assert_eq!(sample.phases.wall_ns(), sample.wall_ns, "phases do not add up to wall time");
-        let Some(queue) = &self.queue else { return };
+        let mut message = Message::Event(Event::Step(StepLine::now(self.rank, sample)));
         let mut delayed = false;
-        while let Err(TrySendError::Full(_)) = queue.try_send(Message::Step(sample)) {
+        while let Err(TrySendError::Full(full)) = self.queue.try_send(message) {
+            message = full;
             delayed = true;
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -118,85 +208,71 @@ impl Telemetry {
     /// than the files. Another thread may call it.
     ///
     /// # Errors
-    /// Why steps cannot be written; [`finish`](Self::finish) returns the error too.
-    pub fn sync(&self) -> impl FnOnce() -> Result<(), String> + Send + use<> {
-        let queue = self.queue.clone();
-        let ended = || "the telemetry thread ended".to_owned();
-        move || {
-            let (answer, answered) = mpsc::sync_channel(1);
-            let queue = queue.ok_or_else(ended)?;
-            queue.send(Message::Sync(answer)).map_err(|_| ended())?;
-            answered.recv().map_err(|_| ended())?
-        }
+    /// Why steps cannot be written; [`Telemetry::finish_steps`] returns the error too.
+    pub(crate) fn sync(&self) -> impl FnOnce() -> Result<(), String> + Send + use<> {
+        let events = self.clone();
+        move || events.ask(Message::Sync).ok_or("the telemetry thread ended")?
     }
 
-    /// Waits until every step is written and durable, and returns all steps of the run on this
-    /// rank, those of earlier attempts included.
-    ///
-    /// # Errors
-    /// [`Error::Io`] when a step could not be written.
-    ///
-    /// # Panics
-    /// When the telemetry thread panicked.
-    pub fn finish(mut self) -> Result<StepSeries, Error> {
-        let samples = self.join().expect("joined once")?;
-        let delayed_steps = self.delayed_steps.load(Ordering::Relaxed);
-        Ok(StepSeries { world: self.world, samples, delayed_steps })
+    fn send(&self, message: Message) {
+        let _ = self.queue.send(message); // without a receiver the run has ended
     }
 
-    fn join(&mut self) -> Option<Result<Vec<StepSample>, Error>> {
-        self.end();
-        let thread = self.thread.take()?;
-        Some(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    /// The answer of the telemetry thread; `None` if that has ended.
+    fn ask<T>(&self, question: impl FnOnce(SyncSender<T>) -> Message) -> Option<T> {
+        let (answer, answered) = mpsc::sync_channel(1);
+        self.queue.send(question(answer)).ok()?;
+        answered.recv().ok()
     }
 }
 
-impl Telemetry {
-    /// Ends the thread, also while a save that hangs keeps the queue open.
-    fn end(&mut self) {
-        if let Some(queue) = self.queue.take() {
-            drop(queue.send(Message::End)); // without a receiver it has ended already
-        }
-    }
+/// All sinks, on the telemetry thread.
+struct Sinks {
+    steps: Option<Box<StepLog>>,
+    anomalies: Anomalies,
+    others: Vec<Box<dyn Sink>>,
 }
 
-/// A failed run still writes its steps.
-impl Drop for Telemetry {
-    fn drop(&mut self) {
-        self.end();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join(); // there is no caller to return an error to
-        }
+impl Sinks {
+    fn new(others: Vec<Box<dyn Sink>>) -> Self {
+        Self { steps: None, anomalies: Anomalies::default(), others }
     }
-}
 
-fn run(
-    rank: usize,
-    queue: &Receiver<Message>,
-    mut file: StepFile,
-    mut printer: Option<StepPrinter>,
-    mut samples: Vec<StepSample>,
-) -> Result<Vec<StepSample>, Error> {
-    for message in queue {
-        let sample = match message {
-            Message::Step(sample) => sample,
-            Message::Sync(answer) => {
-                let _ = answer.send(file.sync().map_err(|error| error.to_string()));
-                continue;
+    fn serve(mut self, queue: &Receiver<Message>) {
+        for message in queue {
+            // Whoever asked may have ended.
+            match message {
+                Message::Event(event) => self.take(&event),
+                Message::BeginSteps { log, completed_steps } => {
+                    self.steps = Some(log);
+                    self.others.iter_mut().for_each(|sink| sink.begin_steps(completed_steps));
+                }
+                Message::Sync(answer) => {
+                    let synced = self.steps.as_mut().map_or(Ok(()), |steps| steps.sync());
+                    let _ = answer.send(synced.map_err(|error| error.to_string()));
+                }
+                Message::EndSteps(answer) => {
+                    self.others.iter_mut().for_each(|sink| sink.end_steps());
+                    let steps = self.steps.take().expect("steps have begun");
+                    let _ = answer.send(steps.finish());
+                }
+                Message::Anomalies(answer) => {
+                    let _ = answer.send(self.anomalies.all());
+                }
+                Message::End => break,
             }
-            Message::End => break,
-        };
-        let line = StepLine::now(rank, sample);
-        if let Err(error) = file.append(&line) {
-            tracing::warn!("steps are kept in memory until the next save: {error}");
         }
-        if let Some(printer) = &mut printer {
-            printer.step(&line);
-        }
-        samples.push(sample);
+        // A run that fails still writes its steps; there is no caller to return an error to.
+        drop(self.steps.take().map(|steps| steps.finish()));
     }
-    drop(printer); // removes the progress bar
-    file.sync().map(|()| samples)
+
+    fn take(&mut self, event: &Event) {
+        if let Some(steps) = &mut self.steps {
+            steps.take(event);
+        }
+        self.anomalies.take(event);
+        self.others.iter_mut().for_each(|sink| sink.take(event));
+    }
 }
 
 #[cfg(test)]

@@ -22,14 +22,14 @@ pub struct TelemetryOptions {
     pub dir: PathBuf,
     /// This rank; only rank 0 prints.
     pub rank: usize,
+    /// Its host.
+    pub host: String,
     /// Number of ranks.
     pub world: usize,
     /// Format of the printed steps.
     pub log_format: LogFormat,
     /// Number of steps of the whole run, for the progress bar.
     pub total_steps: u64,
-    /// Number of steps in the checkpoint from which this attempt resumes; 0 starts a new run.
-    pub completed_steps: u64,
     /// Steps between lines of text (the first and the last step, and those with an evaluation, are
     /// printed in addition).
     pub log_every_steps: u64,

@@ -1,7 +1,6 @@
 //! Prints each step to stderr of rank 0, as text or JSON.
 
 use std::fmt::Write as _;
-use std::io::Write;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -14,10 +13,8 @@ use crate::timing::phase::Phase;
 /// The heading is repeated after this many lines.
 const LINES_PER_HEADING: u64 = 40;
 
-/// Prints steps; owned by the telemetry thread. Failures to print are ignored: a closed pipe must
-/// not end a run.
+/// The lines of steps, and the progress bar below them.
 pub(super) struct StepPrinter {
-    out: Box<dyn Write + Send>,
     format: LogFormat,
     bar: Option<ProgressBar>,
     total_steps: u64,
@@ -28,25 +25,21 @@ pub(super) struct StepPrinter {
 }
 
 impl StepPrinter {
-    pub(super) fn new(
-        options: &TelemetryOptions,
-        out: Box<dyn Write + Send>,
-        is_terminal: bool,
-    ) -> Self {
+    pub(super) fn new(options: &TelemetryOptions, completed_steps: u64, is_terminal: bool) -> Self {
         let show_bar = is_terminal && options.log_format == LogFormat::Text;
         Self {
-            out,
             format: options.log_format,
-            bar: show_bar.then(|| bar(options.total_steps, options.completed_steps)),
+            bar: show_bar.then(|| bar(options.total_steps, completed_steps)),
             total_steps: options.total_steps,
-            first_step: options.completed_steps + 1,
+            first_step: completed_steps + 1,
             log_every_steps: options.log_every_steps.max(1),
             lines: 0,
             text: String::new(),
         }
     }
 
-    pub(super) fn step(&mut self, line: &StepLine) {
+    /// Shows a step on the progress bar, and returns its line, which is empty if it has none.
+    pub(super) fn step(&mut self, line: &StepLine) -> &str {
         let sample = &line.sample;
         self.text.clear();
         match self.format {
@@ -54,18 +47,20 @@ impl StepPrinter {
             LogFormat::Text if self.is_shown(sample) => self.line(sample),
             LogFormat::Text => {}
         }
-        let out = &mut self.out;
-        let text = self.text.as_bytes();
-        let Some(bar) = &self.bar else {
-            let _ = out.write_all(text);
-            return;
-        };
-        if !text.is_empty() {
-            bar.suspend(|| out.write_all(text)).ok();
+        if let Some(bar) = &self.bar {
+            let rate = number_format::rate(tokens_per_second(sample));
+            bar.set_message(format!("loss {:.4}  {rate} tokens/s", sample.loss));
+            bar.set_position(sample.step);
         }
-        let rate = number_format::rate(tokens_per_second(sample));
-        bar.set_message(format!("loss {:.4}  {rate} tokens/s", sample.loss));
-        bar.set_position(sample.step);
+        &self.text
+    }
+
+    /// Runs something that writes to the same terminal.
+    pub(super) fn suspend<T>(&self, write: impl FnOnce() -> T) -> T {
+        match &self.bar {
+            Some(bar) => bar.suspend(write),
+            None => write(),
+        }
     }
 
     fn is_shown(&self, sample: &StepSample) -> bool {

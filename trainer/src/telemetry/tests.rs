@@ -1,11 +1,13 @@
 //! Telemetry as a whole: the files it writes and the lines it prints.
 
+use std::ops::RangeInclusive;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use super::*;
-use crate::record::read_steps;
+use crate::record::steps::file::StepFile;
 use crate::record::steps::sample::tests::sample;
+use crate::record::{read_steps, steps_path};
 
 /// An output that can be inspected.
 #[derive(Clone, Default)]
@@ -32,29 +34,46 @@ fn options(dir: &Path) -> TelemetryOptions {
     TelemetryOptions {
         dir: dir.to_owned(),
         rank: 0,
+        host: "node-a".to_owned(),
         world: 2,
         log_format: LogFormat::Text,
         total_steps: 12,
-        completed_steps: 0,
         log_every_steps: 5,
     }
 }
 
-fn train(options: TelemetryOptions, attempt: u32, last_step: u64) -> (StepSeries, Screen) {
+fn started(options: TelemetryOptions, screen: &Screen, is_terminal: bool) -> Telemetry {
+    Telemetry::start_on(options, Box::new(screen.clone()), is_terminal).unwrap()
+}
+
+fn begin(telemetry: &Telemetry, completed_steps: u64) -> u64 {
+    telemetry.begin_steps(&StepLogOptions { completed_steps, target_loss: None }).unwrap()
+}
+
+/// Steps of an attempt after the completed ones, and what they print.
+fn train(
+    options: TelemetryOptions,
+    attempt: u32,
+    steps: RangeInclusive<u64>,
+) -> (StepSeries, Screen) {
     let screen = Screen::default();
-    let first_step = options.completed_steps + 1;
-    let telemetry = Telemetry::start_on(options, Box::new(screen.clone()), false).unwrap();
-    for step in first_step..=last_step {
+    let telemetry = started(options, &screen, false);
+    begin(&telemetry, steps.start() - 1);
+    for step in steps {
         let evaluation_loss = (step == 7).then_some(4.5);
-        telemetry.step(StepSample { evaluation_loss, ..sample(attempt, step) });
+        telemetry.events().step(StepSample { evaluation_loss, ..sample(attempt, step) });
     }
-    (telemetry.finish().unwrap(), screen)
+    (telemetry.finish_steps().unwrap(), screen)
+}
+
+fn steps_on_file(dir: &Path, rank: usize) -> Vec<StepLine> {
+    read_steps(&steps_path(dir, rank)).unwrap().map(Result::unwrap).collect()
 }
 
 #[test]
 fn text_has_aligned_columns() {
     let folder = tempfile::tempdir().unwrap();
-    let (_, screen) = train(options(folder.path()), 1, 12);
+    let (_, screen) = train(options(folder.path()), 1, 1..=12);
     let expected = "
  step     loss    norm     rate tokens/s       ms dat fwd bwd com opt ckp evl oth %
  1/12   5.3333   0.333  6.00e-4    40960    100.0   1  30  55   4   9   0   0   1
@@ -69,10 +88,10 @@ fn text_has_aligned_columns() {
 fn a_terminal_gets_the_same_lines_above_the_progress_bar() {
     let folder = tempfile::tempdir().unwrap();
     let screen = Screen::default();
-    let telemetry =
-        Telemetry::start_on(options(folder.path()), Box::new(screen.clone()), true).unwrap();
-    (1..=12).for_each(|step| telemetry.step(sample(1, step)));
-    telemetry.finish().unwrap();
+    let telemetry = started(options(folder.path()), &screen, true);
+    begin(&telemetry, 0);
+    (1..=12).for_each(|step| telemetry.events().step(sample(1, step)));
+    telemetry.finish_steps().unwrap();
     let steps: Vec<_> = screen.lines()[1..].iter().map(|line| line[..5].to_owned()).collect();
     assert_eq!(steps, [" 1/12", " 5/12", "10/12", "12/12"]);
 }
@@ -81,63 +100,101 @@ fn a_terminal_gets_the_same_lines_above_the_progress_bar() {
 fn json_has_every_step_with_every_bit() {
     let folder = tempfile::tempdir().unwrap();
     let json = TelemetryOptions { log_format: LogFormat::Json, ..options(folder.path()) };
-    let (series, screen) = train(json, 1, 12);
+    let (series, screen) = train(json, 1, 1..=12);
     let read: Vec<StepLine> =
         screen.lines().iter().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert_eq!(read, read_steps(&steps_path(folder.path(), 0)).unwrap());
-    assert_eq!(read.iter().map(|line| line.sample).collect::<Vec<_>>(), series.samples);
+    assert_eq!(read, steps_on_file(folder.path(), 0));
+    assert_eq!(series.recorded, read.len() as u64);
 }
 
 #[test]
 fn other_ranks_write_steps_and_print_nothing() {
     let folder = tempfile::tempdir().unwrap();
-    let (_, screen) = train(TelemetryOptions { rank: 1, ..options(folder.path()) }, 1, 3);
+    let (_, screen) = train(TelemetryOptions { rank: 1, ..options(folder.path()) }, 1, 1..=3);
     assert!(screen.lines().is_empty());
-    assert_eq!(read_steps(&steps_path(folder.path(), 1)).unwrap().len(), 3);
+    assert_eq!(steps_on_file(folder.path(), 1).len(), 3);
 }
 
 #[test]
 fn a_resumed_run_has_one_series_of_steps() {
     let folder = tempfile::tempdir().unwrap();
-    train(options(folder.path()), 1, 9);
-    let resumed = TelemetryOptions { completed_steps: 6, ..options(folder.path()) };
-    let (series, screen) = train(resumed, 2, 12);
-    let steps: Vec<_> = series.samples.iter().map(|sample| sample.step).collect();
-    assert_eq!(steps, (1..=12).collect::<Vec<_>>());
-    assert_eq!(series.samples.iter().filter(|sample| sample.attempt == 1).count(), 6);
-    assert_eq!(series, StepSeries::read(folder.path(), 2).unwrap());
+    train(options(folder.path()), 1, 1..=9);
+    let (series, screen) = train(options(folder.path()), 2, 7..=12);
+    let lines = steps_on_file(folder.path(), 0);
+    let attempts: Vec<_> = lines.iter().map(|line| line.sample.attempt).collect();
+    assert_eq!(attempts, [[1; 6], [2; 6]].concat());
+    let read = StepSeries::read(folder.path(), 2, None).unwrap();
+    assert_eq!((series.recorded, series.wall_ns), (12, 1_200_000_000));
+    assert_eq!(series.losses_digest(), read.losses_digest());
     assert!(screen.lines()[1].starts_with(" 7/12"));
+}
+
+#[test]
+fn the_time_of_repeated_steps_is_known() {
+    let folder = tempfile::tempdir().unwrap();
+    train(options(folder.path()), 1, 1..=9);
+    let telemetry = started(options(folder.path()), &Screen::default(), false);
+    assert_eq!(begin(&telemetry, 6), 300_000_000);
+    assert_eq!(begin(&telemetry, 6), 0);
+}
+
+#[test]
+fn messages_appear_in_order_and_warnings_are_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let warn = |telemetry: &Telemetry| {
+        let text = "a link is slow".to_owned();
+        telemetry.events().warn(Anomaly { step: Some(3), rank: Some(1), text });
+    };
+    let screen = Screen::default();
+    let telemetry = started(options(folder.path()), &screen, false);
+    telemetry.events().start("begins");
+    warn(&telemetry);
+    telemetry.events().note("noted");
+    assert_eq!(telemetry.anomalies().len(), 1);
+    drop(telemetry);
+    assert_eq!(screen.lines(), ["begins", "warning: a link is slow", "noted"]);
+    let (json, quiet) = (Screen::default(), Screen::default());
+    let options = TelemetryOptions { log_format: LogFormat::Json, ..options(folder.path()) };
+    for (rank, screen) in [(0, &json), (1, &quiet)] {
+        let telemetry = started(TelemetryOptions { rank, ..options.clone() }, screen, false);
+        telemetry.events().note("noted");
+        warn(&telemetry);
+    }
+    assert_eq!((json.lines().len(), quiet.lines().len()), (2, 1));
+    let warning: serde_json::Value = serde_json::from_str(&quiet.lines()[0]).unwrap();
+    let found = ["event", "text", "step", "of_rank", "rank", "host"].map(|key| &warning[key]);
+    let expected = serde_json::json!(["warning", "a link is slow", 3, 1, 1, "node-a"]);
+    assert_eq!(serde_json::json!(found), expected);
 }
 
 #[test]
 fn dropping_telemetry_writes_all_steps() {
     let folder = tempfile::tempdir().unwrap();
-    let telemetry =
-        Telemetry::start_on(options(folder.path()), Box::new(Screen::default()), false).unwrap();
-    (1..=100).for_each(|step| telemetry.step(sample(1, step)));
+    let telemetry = started(options(folder.path()), &Screen::default(), false);
+    begin(&telemetry, 0);
+    (1..=100).for_each(|step| telemetry.events().step(sample(1, step)));
     drop(telemetry);
-    assert_eq!(read_steps(&steps_path(folder.path(), 0)).unwrap().len(), 100);
+    assert_eq!(steps_on_file(folder.path(), 0).len(), 100);
 }
 
 #[test]
 fn a_full_queue_loses_no_step() {
     let folder = tempfile::tempdir().unwrap();
-    let steps = 3 * QUEUE_STEPS as u64;
-    let (series, _) = train(options(folder.path()), 1, steps);
-    assert_eq!(series.samples.len() as u64, steps);
+    let steps = 3 * QUEUE_EVENTS as u64;
+    let (series, _) = train(options(folder.path()), 1, 1..=steps);
+    assert_eq!(series.recorded, steps);
 }
 
 #[test]
-fn finish_returns_a_failed_write() {
+fn a_failed_write_is_returned_at_the_end() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::create_dir(folder.path().join("steps")).unwrap();
-    let path = steps_path(folder.path(), 0);
-    std::os::unix::fs::symlink("/dev/full", &path).unwrap();
-    let file = StepFile::open(folder.path(), 0).unwrap();
-    let (queue, receiver) = mpsc::sync_channel(8);
-    (1..=3).for_each(|step| queue.send(Message::Step(sample(1, step))).unwrap());
-    drop(queue);
-    let error = run(0, &receiver, file, None, Vec::new()).unwrap_err().to_string();
+    std::os::unix::fs::symlink("/dev/full", steps_path(folder.path(), 0)).unwrap();
+    StepFile::open(folder.path(), 0).unwrap();
+    let telemetry = started(options(folder.path()), &Screen::default(), false);
+    begin(&telemetry, 0);
+    (1..=3).for_each(|step| telemetry.events().step(sample(1, step)));
+    let error = telemetry.finish_steps().unwrap_err().to_string();
     assert!(error.contains("r000000.jsonl"), "{error}");
 }
 
@@ -145,7 +202,6 @@ fn finish_returns_a_failed_write() {
 #[should_panic(expected = "phases do not add up")]
 fn phases_that_do_not_add_up_panic() {
     let folder = tempfile::tempdir().unwrap();
-    let telemetry =
-        Telemetry::start_on(options(folder.path()), Box::new(Screen::default()), false).unwrap();
-    telemetry.step(StepSample { wall_ns: 1, ..sample(1, 1) });
+    let telemetry = started(options(folder.path()), &Screen::default(), false);
+    telemetry.events().step(StepSample { wall_ns: 1, ..sample(1, 1) });
 }

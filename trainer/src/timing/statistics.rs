@@ -34,6 +34,33 @@ impl Distribution {
     }
 }
 
+/// How often measurements were how large, in the unit that the field's name states.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Histogram {
+    /// Lower end of the first bin.
+    pub from: f64,
+    /// Width of each bin; 0 if all measurements are equal, which are then in one bin.
+    pub width: f64,
+    /// Number of measurements in each bin; those above the last are in it.
+    pub counts: Vec<u64>,
+}
+
+impl Histogram {
+    /// Of `values`, in bins from the least to the 99th percentile; `None` without values.
+    pub fn of(values: impl IntoIterator<Item = f64>, bins: usize) -> Option<Self> {
+        let mut sorted: Vec<f64> = values.into_iter().collect();
+        sorted.sort_by(f64::total_cmp);
+        let from = *sorted.first()?;
+        let width = (percentile(&sorted, 99.0)? - from) / bins as f64;
+        let mut counts = vec![0; if width > 0.0 { bins } else { 1 }];
+        for value in sorted {
+            let bin = if width > 0.0 { ((value - from) / width) as usize } else { 0 };
+            counts[bin.min(bins - 1)] += 1;
+        }
+        Some(Self { from, width, counts })
+    }
+}
+
 /// The `percent`-th percentile (0 to 100) of values in ascending order; `None` without values.
 ///
 /// Linear interpolation between the closest ranks, at position `(n - 1) percent / 100` counted
@@ -73,6 +100,16 @@ mod tests {
         let found = Distribution::of(values).unwrap();
         assert_eq!(found, Distribution { median: 30.0, p5: 12.0, p95: 48.0, mean: 30.0 });
         assert_eq!(Distribution::of([]), None);
+    }
+
+    #[test]
+    fn a_histogram_counts_every_value_once() {
+        let found = Histogram::of((0..100).map(f64::from).chain([1e6]), 11).unwrap();
+        assert_eq!((found.from, found.width), (0.0, 9.0));
+        assert_eq!(found.counts, [9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 11]);
+        let equal = Histogram { from: 7.0, width: 0.0, counts: vec![3] };
+        assert_eq!(Histogram::of([7.0; 3], 5), Some(equal));
+        assert_eq!(Histogram::of([], 5), None);
     }
 
     #[test]

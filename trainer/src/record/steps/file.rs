@@ -4,7 +4,7 @@
 //! may be damage after the last durable step, which a resumed run truncates.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::Write;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 
 use checkpoint::durable;
@@ -18,7 +18,8 @@ pub fn steps_path(dir: &Path, rank: usize) -> PathBuf {
     dir.join("steps").join(format!("r{rank:06}.jsonl"))
 }
 
-/// Truncates the file of a rank's steps to the first `completed_steps` and returns them.
+/// Truncates the file of a rank's steps to the first `completed_steps`, passes each of those to
+/// `keep`, and returns the nanoseconds of the steps that it removes.
 ///
 /// A torn last line is removed too. A file that does not exist has no steps. Damaged or missing
 /// steps are an error only on rank 0, whose file holds the losses of the run. On other ranks, which
@@ -31,101 +32,120 @@ pub fn truncate_after(
     dir: &Path,
     rank: usize,
     completed_steps: u64,
-) -> Result<Vec<StepSample>, Error> {
+    mut keep: impl FnMut(&StepSample),
+) -> Result<u64, Error> {
     let path = &steps_path(dir, rank);
-    let bytes = read_if_present(path)?.unwrap_or_default();
-    let Parsed { lines, damage } = parse(path, &bytes);
-    let last = lines.last().map_or(0, |parsed| parsed.line.sample.step);
-    if let Some(damage) = damage.filter(|_| last < completed_steps) {
+    let mut reader = read_steps(path)?;
+    let (mut found, mut kept_bytes, mut removed_ns, mut damage) = (0, 0, 0, None);
+    let mut last_step = 0;
+    while let Some(line) = reader.next() {
+        let sample = match line {
+            Ok(line) => line.sample,
+            Err(error @ Error::Malformed { .. }) => {
+                damage = Some(error);
+                break;
+            }
+            Err(error) => return Err(error),
+        };
+        last_step = sample.step;
+        if sample.step > completed_steps {
+            removed_ns += sample.wall_ns;
+            continue;
+        }
+        found += u64::from(sample.step == found + 1);
+        kept_bytes = reader.position_bytes;
+        keep(&sample);
+    }
+    if let Some(damage) = damage.filter(|_| last_step < completed_steps) {
         if rank == 0 {
             return Err(damage);
         }
         let copy = path.with_extension(format!("{completed_steps}.damaged"));
-        match durable::replace(&copy, &bytes) {
-            Ok(()) => tracing::warn!("{damage}; the file was copied to {}", copy.display()),
+        match fs::copy(path, &copy) {
+            Ok(_) => tracing::warn!("{damage}; the file was copied to {}", copy.display()),
             Err(error) => tracing::warn!("{damage}; the steps after it are lost: {error}"),
         }
     }
-    let kept: Vec<ParsedLine> =
-        lines.into_iter().take_while(|it| it.line.sample.step <= completed_steps).collect();
-    let in_order = kept.iter().zip(1..).take_while(|(it, step)| it.line.sample.step == *step);
-    let found = in_order.count() as u64;
     if rank == 0 && found < completed_steps {
         return Err(Error::LostSteps { path: path.clone(), expected: completed_steps, found });
     }
-    let kept_bytes = kept.last().map_or(0, |parsed| parsed.end);
-    if kept_bytes < bytes.len() {
+    let length = fs::metadata(path).map_or(0, |metadata| metadata.len());
+    if kept_bytes < length {
         let opened = OpenOptions::new().write(true).open(path);
         let file = opened.map_err(IoError::at(path, "open"))?;
-        file.set_len(kept_bytes as u64).map_err(IoError::at(path, "truncate"))?;
+        file.set_len(kept_bytes).map_err(IoError::at(path, "truncate"))?;
         file.sync_all().map_err(IoError::at(path, "sync"))?;
     }
-    Ok(kept.into_iter().map(|parsed| parsed.line.sample).collect())
+    Ok(removed_ns)
 }
 
-/// The steps in a rank's file, without a torn last line; none without a file.
+/// The steps in a rank's file, one by one, without a torn last line; none without a file.
 ///
 /// # Errors
-/// [`Error::Io`], and [`Error::Malformed`] for a bad line that is not the last.
-pub fn read_steps(path: &Path) -> Result<Vec<StepLine>, Error> {
-    let Some(bytes) = read_if_present(path)? else { return Ok(Vec::new()) };
-    let Parsed { lines, damage } = parse(path, &bytes);
-    damage.map_or_else(|| Ok(lines.into_iter().map(|parsed| parsed.line).collect()), Err)
+/// [`Error::Io`]. Of a step, also [`Error::Malformed`] for a bad line that is not the last; nothing
+/// comes after it.
+pub fn read_steps(path: &Path) -> Result<StepReader, Error> {
+    let file = match File::open(path) {
+        Ok(file) => Some(BufReader::new(file)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+        Err(error) => return Err(IoError::at(path, "read")(error).into()),
+    };
+    let path = path.to_owned();
+    Ok(StepReader { path, file, text: Vec::new(), line: 0, position_bytes: 0 })
 }
 
-/// The steps before any damage in a rank's file; none without a file.
-///
-/// # Errors
-/// [`Error::Io`].
-pub fn read_undamaged_steps(path: &Path) -> Result<Vec<StepLine>, Error> {
-    let bytes = read_if_present(path)?.unwrap_or_default();
-    Ok(parse(path, &bytes).lines.into_iter().map(|parsed| parsed.line).collect())
+/// A longer line is not a step: what a power failure leaves may be gigabytes of zeros.
+const LINE_BYTES_MAX: u64 = 1 << 16;
+
+/// Reads a file of steps. See [`read_steps`].
+#[derive(Debug)]
+pub struct StepReader {
+    path: PathBuf,
+    /// `None` at the end.
+    file: Option<BufReader<File>>,
+    text: Vec<u8>,
+    line: usize,
+    /// Offset of the byte after the last line that was returned.
+    position_bytes: u64,
 }
 
-struct ParsedLine {
-    line: StepLine,
-    /// Offset of the byte after the line.
-    end: usize,
-}
-
-/// The steps before a torn last line or before damage.
-struct Parsed {
-    lines: Vec<ParsedLine>,
-    damage: Option<Error>,
-}
-
-fn read_if_present(path: &Path) -> Result<Option<Vec<u8>>, Error> {
-    match fs::read(path) {
-        Ok(bytes) => Ok(Some(bytes)),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(IoError::at(path, "read")(error).into()),
-    }
-}
-
-fn parse(path: &Path, bytes: &[u8]) -> Parsed {
-    let mut parsed = Parsed { lines: Vec::new(), damage: None };
-    let mut end = 0;
-    for text in bytes.split_inclusive(|&byte| byte == b'\n') {
-        end += text.len();
-        let is_last = end == bytes.len();
-        if is_last && !text.ends_with(b"\n") {
-            break; // torn, even if it happens to parse
+impl StepReader {
+    fn read(&mut self) -> Result<Option<StepLine>, Error> {
+        let Some(file) = &mut self.file else { return Ok(None) };
+        self.text.clear();
+        self.line += 1;
+        let failed = |error| IoError::at(&self.path, "read")(error);
+        let mut limited = file.by_ref().take(LINE_BYTES_MAX);
+        let length = limited.read_until(b'\n', &mut self.text).map_err(failed)?;
+        if !self.text.ends_with(b"\n") {
+            return Ok(None); // the end, or torn, even if it happens to parse
         }
-        match serde_json::from_slice::<StepLine>(text) {
-            Ok(line) => parsed.lines.push(ParsedLine { line, end }),
-            Err(_) if is_last => break,
-            Err(source) => {
-                parsed.damage = Some(Error::Malformed {
-                    path: path.to_owned(),
-                    line: parsed.lines.len() + 1,
-                    expected: "one step as JSON",
-                    source,
-                });
-                break;
+        match serde_json::from_slice(&self.text) {
+            Ok(line) => {
+                self.position_bytes += length as u64;
+                Ok(Some(line))
             }
+            Err(_) if file.fill_buf().map_err(failed)?.is_empty() => Ok(None),
+            Err(source) => Err(Error::Malformed {
+                path: self.path.clone(),
+                line: self.line,
+                expected: "one step as JSON",
+                source,
+            }),
         }
     }
-    parsed
+}
+
+impl Iterator for StepReader {
+    type Item = Result<StepLine, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let read = self.read();
+        if !matches!(read, Ok(Some(_))) {
+            self.file = None;
+        }
+        read.transpose()
+    }
 }
 
 /// Most bytes that are kept in memory until they are durable: some thousand steps.
@@ -211,6 +231,16 @@ pub(crate) mod tests {
         }
     }
 
+    fn lines_of(path: &Path) -> Result<Vec<StepLine>, Error> {
+        read_steps(path)?.collect()
+    }
+
+    fn truncate(dir: &Path, rank: usize, completed: u64) -> Result<Vec<StepSample>, Error> {
+        let mut kept = Vec::new();
+        truncate_after(dir, rank, completed, |sample| kept.push(*sample))?;
+        Ok(kept)
+    }
+
     fn folder_with(rank: usize, steps: u64) -> (tempfile::TempDir, PathBuf) {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("steps")).unwrap();
@@ -231,23 +261,23 @@ pub(crate) mod tests {
     fn steps_are_read_back_unchanged() {
         let (_folder, path) = folder_with(3, 5);
         let expected: Vec<_> = (1..=5).map(|step| sample(1, step)).collect();
-        let lines = read_steps(&path).unwrap();
+        let lines = lines_of(&path).unwrap();
         assert_eq!(lines.iter().map(|line| line.sample).collect::<Vec<_>>(), expected);
         assert!(lines.iter().all(|line| line.rank == 3 && line.unix_ms > 1_600_000_000_000));
-        assert_eq!(read_steps(&path.with_extension("none")).unwrap(), []);
+        assert_eq!(lines_of(&path.with_extension("none")).unwrap(), []);
     }
 
     #[test]
     fn a_resumed_run_appends_after_its_checkpoint() {
         let (folder, path) = folder_with(3, 9);
-        assert_eq!(truncate_after(folder.path(), 3, 6).unwrap().len(), 6);
+        assert_eq!(truncate(folder.path(), 3, 6).unwrap().len(), 6);
         let mut file = StepFile::open(folder.path(), 3).unwrap();
         file.append(&StepLine::now(3, sample(2, 7))).unwrap();
-        let lines = read_steps(&path).unwrap();
+        let lines = lines_of(&path).unwrap();
         let found: Vec<_> =
             lines.iter().map(|line| (line.sample.attempt, line.sample.step)).collect();
         assert_eq!(found, [(1, 1), (1, 2), (1, 3), (1, 4), (1, 5), (1, 6), (2, 7)]);
-        assert_eq!(truncate_after(folder.path(), 3, 0).unwrap(), []);
+        assert_eq!(truncate(folder.path(), 3, 0).unwrap(), []);
         assert_eq!(fs::metadata(&path).unwrap().len(), 0);
     }
 
@@ -268,7 +298,7 @@ pub(crate) mod tests {
         append(&mut file, 7).unwrap();
         file.sync().unwrap();
         let steps: Vec<u64> =
-            read_steps(&path).unwrap().iter().map(|line| line.sample.step).collect();
+            lines_of(&path).unwrap().iter().map(|line| line.sample.step).collect();
         assert_eq!(steps, [1, 2, 3, 4, 5, 6, 7]);
     }
 
@@ -281,7 +311,7 @@ pub(crate) mod tests {
             assert!(file.unsynced.len() < UNSYNCED_BYTES_MAX + 1024);
         }
         assert!(file.durable_bytes > 0, "synced automatically");
-        assert_eq!(read_steps(&path).unwrap().len(), 10_000);
+        assert_eq!(lines_of(&path).unwrap().len(), 10_000);
     }
 
     #[test]
@@ -294,8 +324,8 @@ pub(crate) mod tests {
             (second_ends..whole.len()).step_by(23).chain([whole.len() - 2, whole.len() - 1]);
         for length in lengths {
             fs::write(&path, &whole[..length]).unwrap();
-            assert_eq!(read_steps(&path).unwrap().len(), 2, "cut at {length}");
-            assert_eq!(truncate_after(folder.path(), 3, 100).unwrap().len(), 2, "cut at {length}");
+            assert_eq!(lines_of(&path).unwrap().len(), 2, "cut at {length}");
+            assert_eq!(truncate(folder.path(), 3, 100).unwrap().len(), 2, "cut at {length}");
             assert_eq!(fs::read(&path).unwrap(), whole[..second_ends], "cut at {length}");
         }
     }
@@ -304,9 +334,9 @@ pub(crate) mod tests {
     fn zeros_after_a_power_failure_are_removed_like_a_torn_line() {
         let (folder, path) = folder_with(3, 2);
         append(&path, &[0; 512]);
-        assert_eq!(truncate_after(folder.path(), 3, 2).unwrap().len(), 2);
+        assert_eq!(truncate(folder.path(), 3, 2).unwrap().len(), 2);
         append(&path, b"\0\0\0\n");
-        assert_eq!(read_steps(&path).unwrap().len(), 2);
+        assert_eq!(lines_of(&path).unwrap().len(), 2);
     }
 
     /// A file of two steps, a damaged line, and two more.
@@ -321,14 +351,14 @@ pub(crate) mod tests {
     #[test]
     fn a_damaged_line_in_the_middle_is_an_error_with_its_number() {
         let (folder, path) = damaged(0);
-        let error = read_steps(&path).unwrap_err().to_string();
+        let error = lines_of(&path).unwrap_err().to_string();
         assert!(error.contains("r000000.jsonl, line 3: expected one step as JSON"), "{error}");
-        assert_eq!(read_undamaged_steps(&path).unwrap().len(), 2);
-        let error = truncate_after(folder.path(), 0, 3).unwrap_err().to_string();
+        assert_eq!(read_steps(&path).unwrap().map_while(Result::ok).count(), 2);
+        let error = truncate(folder.path(), 0, 3).unwrap_err().to_string();
         assert!(error.contains("line 3"), "a step of the checkpoint is damaged: {error}");
-        let kept = truncate_after(folder.path(), 0, 2).unwrap();
+        let kept = truncate(folder.path(), 0, 2).unwrap();
         assert_eq!(kept.len(), 2, "no durable step is lost");
-        assert_eq!(read_steps(&path).unwrap().len(), 2);
+        assert_eq!(lines_of(&path).unwrap().len(), 2);
     }
 
     #[test]
@@ -336,7 +366,7 @@ pub(crate) mod tests {
         let (folder, path) = folder_with(0, 5);
         let whole = fs::read(&path).unwrap();
         let lost = |found: u64| {
-            let error = truncate_after(folder.path(), 0, 6).unwrap_err().to_string();
+            let error = truncate(folder.path(), 0, 6).unwrap_err().to_string();
             assert!(error.contains("expected the 6 steps"), "{error}");
             assert!(error.contains(&format!("found {found} without")), "{error}");
         };
@@ -353,8 +383,8 @@ pub(crate) mod tests {
     fn damage_on_other_ranks_is_truncated_and_copied() {
         let (folder, path) = damaged(3);
         let whole = fs::read(&path).unwrap();
-        assert_eq!(truncate_after(folder.path(), 3, 20).unwrap().len(), 2);
-        assert_eq!(read_steps(&path).unwrap().len(), 2);
+        assert_eq!(truncate(folder.path(), 3, 20).unwrap().len(), 2);
+        assert_eq!(lines_of(&path).unwrap().len(), 2);
         let copy = folder.path().join("steps/r000003.20.damaged");
         assert_eq!(fs::read(copy).unwrap(), whole);
     }

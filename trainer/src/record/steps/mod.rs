@@ -1,9 +1,15 @@
 //! `steps/rRRRRRR.jsonl`: the measurements of every step, one file per rank.
 
+mod block;
 pub(crate) mod file;
 pub(crate) mod sample;
 mod series;
+mod steady;
+mod target;
 
-pub use file::{read_steps, read_undamaged_steps, steps_path, truncate_after};
+pub use block::StepBlock;
+pub(crate) use block::Typical;
+pub use file::{StepReader, read_steps, steps_path, truncate_after};
 pub use sample::{StepLine, StepSample};
-pub use series::StepSeries;
+pub use series::{MeasuredSteps, OwnTimes, Reached, StepSeries};
+pub use target::TargetLoss;

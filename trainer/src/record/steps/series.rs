@@ -1,63 +1,235 @@
-//! All steps of a run on one rank.
+//! All steps of a run on one rank, in bounded memory.
 
 use std::path::Path;
 
+use serde::{Deserialize, Serialize};
+
+use super::block::{StepBlock, add_phases};
 use super::file::{read_steps, steps_path};
 use super::sample::StepSample;
+use super::steady::warmup_blocks;
+use super::target::TargetLoss;
 use crate::record::error::Error;
 use crate::timing::phase::PhaseTimes;
 
+/// Blocks that are kept; when there are more, neighbours are merged.
+const BLOCKS_MAX: usize = 1 << 14;
+
 /// The steps of a run in order, across attempts.
-#[derive(Debug, Clone, PartialEq)]
+///
+/// Sums are exact. Up to [`BLOCKS_MAX`] steps, each is a block of its own; in longer runs a block
+/// stands for 2, 4, 8, ... steps, and distributions are those of one step of each.
+#[derive(Debug, Clone)]
 pub struct StepSeries {
     /// Number of ranks.
     pub world: usize,
-    /// One sample per step, ascending.
-    pub samples: Vec<StepSample>,
     /// Steps that were delayed because telemetry could not keep up.
     pub delayed_steps: u64,
+    /// Number of steps; fewer than the number of the last only if some were lost.
+    pub recorded: u64,
+    /// The first step.
+    pub first: Option<StepSample>,
+    /// The last step.
+    pub last: Option<StepSample>,
+    /// Last held-out loss.
+    pub evaluation_loss_last: Option<f64>,
+    /// Tokens of all steps.
+    pub tokens: u64,
+    /// Nanoseconds of all steps, without checkpoints and evaluation.
+    pub training_ns: u64,
+    /// Nanoseconds of all steps.
+    pub wall_ns: u64,
+    /// Over all steps of the last attempt that has any.
+    attempt_phases: PhaseTimes,
+    target: Option<TargetLoss>,
+    /// The first step that reached the target, and the wall time of all steps with it.
+    reached: Option<Reached>,
+    /// Over the bits of every loss, in the order of steps.
+    losses: blake3::Hasher,
+    blocks: Vec<StepBlock>,
+    /// Steps of a whole block.
+    block_steps: u64,
 }
 
-/// Steps at the start of an attempt that are not measured, because caches, page tables and
-/// connections are still cold.
-const WARMUP_STEPS: usize = 2;
+/// When the target loss was reached.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Reached {
+    /// The first step that reached it.
+    pub step: u64,
+    /// Wall time of all steps up to this one and with it.
+    pub seconds: f64,
+}
+
+/// The steps that count in the figures of a run.
+#[derive(Debug, Clone, Copy)]
+pub struct MeasuredSteps<'series> {
+    /// In order, of one attempt.
+    pub blocks: &'series [StepBlock],
+    /// Steps of the attempt before them.
+    pub warmup_steps: u64,
+    /// Whether step times were steady when they began.
+    pub is_steady: bool,
+}
+
+/// Milliseconds of a step in which a rank did not wait for others, on average over each of a few
+/// blocks of steps of one attempt.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct OwnTimes {
+    /// Number of the first step of each block.
+    pub first_steps: Vec<u64>,
+    /// Forward, backward, optimizer, data and `other`: without waiting for communication, and
+    /// without checkpoints and evaluation.
+    pub own_ms: Vec<f64>,
+}
 
 impl StepSeries {
+    /// No steps yet.
+    pub fn new(world: usize, target: Option<TargetLoss>) -> Self {
+        Self {
+            world,
+            delayed_steps: 0,
+            recorded: 0,
+            first: None,
+            last: None,
+            evaluation_loss_last: None,
+            tokens: 0,
+            training_ns: 0,
+            wall_ns: 0,
+            attempt_phases: PhaseTimes::default(),
+            target,
+            reached: None,
+            losses: blake3::Hasher::new(),
+            blocks: Vec::new(),
+            block_steps: 1,
+        }
+    }
+
     /// Reads rank 0's steps from a run's folder.
     ///
     /// # Errors
     /// As for [`read_steps`].
-    pub fn read(dir: &Path, world: usize) -> Result<Self, Error> {
-        let lines = read_steps(&steps_path(dir, 0))?;
-        let samples = lines.into_iter().map(|line| line.sample).collect();
-        Ok(Self { world, samples, delayed_steps: 0 })
+    pub fn read(dir: &Path, world: usize, target: Option<TargetLoss>) -> Result<Self, Error> {
+        let mut series = Self::new(world, target);
+        for line in read_steps(&steps_path(dir, 0))? {
+            series.push(&line?.sample);
+        }
+        Ok(series)
     }
 
-    /// Nanoseconds in each phase over all steps of an attempt, for the rank's entry in the record.
+    /// Adds the next step.
+    pub fn push(&mut self, sample: &StepSample) {
+        if self.last.is_none_or(|last| last.attempt != sample.attempt) {
+            self.attempt_phases = PhaseTimes::default();
+        }
+        self.recorded += 1;
+        self.tokens += sample.tokens;
+        self.training_ns += sample.phases.step_ns();
+        self.wall_ns += sample.wall_ns;
+        self.attempt_phases = add_phases(&self.attempt_phases, &sample.phases);
+        self.first.get_or_insert(*sample);
+        self.last = Some(*sample);
+        self.evaluation_loss_last = sample.evaluation_loss.or(self.evaluation_loss_last);
+        self.losses.update(&sample.loss.to_bits().to_le_bytes());
+        let is_reached =
+            |target: TargetLoss| target.is_reached(sample.loss, sample.evaluation_loss);
+        if self.reached.is_none() && self.target.is_some_and(is_reached) {
+            let seconds = self.wall_ns as f64 / 1e9;
+            self.reached = Some(Reached { step: sample.step, seconds });
+        }
+        self.push_block(StepBlock::of(sample));
+        while self.blocks.len() > BLOCKS_MAX {
+            self.block_steps *= 2;
+            merge(&mut self.blocks, self.block_steps);
+        }
+    }
+
+    fn push_block(&mut self, block: StepBlock) {
+        match self.blocks.last_mut() {
+            Some(last) if last.continues(&block, self.block_steps) => last.add(&block),
+            _ => self.blocks.push(block),
+        }
+    }
+
+    /// Nanoseconds in each phase over all steps of the attempt that is running or has ended last.
     /// Earlier attempts may have had other ranks.
     pub fn phase_totals(&self, attempt: u32) -> PhaseTimes {
-        let steps: Vec<_> = self.samples.iter().filter(|it| it.attempt == attempt).collect();
-        PhaseTimes::from_fn(|phase| steps.iter().map(|sample| sample.phases.get(phase)).sum())
+        let has_steps = self.has_steps_of(attempt);
+        if has_steps { self.attempt_phases } else { PhaseTimes::default() }
     }
 
-    /// Wall time in seconds of all steps up to this one and with it.
-    pub fn seconds_until(&self, step: u64) -> f64 {
-        let steps = self.samples.iter().take_while(|sample| sample.step <= step);
-        steps.map(|sample| sample.wall_ns).sum::<u64>() as f64 / 1e9
+    fn has_steps_of(&self, attempt: u32) -> bool {
+        self.last.is_some_and(|last| last.attempt == attempt)
     }
 
-    fn last_attempt(&self) -> &[StepSample] {
-        let mut attempts = self.samples.chunk_by(|left, right| left.attempt == right.attempt);
+    /// When the target was reached.
+    pub fn reached(&self) -> Option<Reached> {
+        self.reached
+    }
+
+    /// BLAKE3 digest of the bits of every loss, as little-endian binary64, in the order of steps.
+    pub fn losses_digest(&self) -> blake3::Hash {
+        self.losses.finalize()
+    }
+
+    /// The blocks of the last attempt that has any, because earlier ones may have had another world
+    /// size or machine.
+    pub fn last_attempt(&self) -> &[StepBlock] {
+        let mut attempts = self.blocks.chunk_by(|left, right| left.attempt == right.attempt);
         attempts.next_back().unwrap_or_default()
     }
 
-    /// The measured steps: those of the last attempt that has any, because earlier ones may have
-    /// had another world size or machine; without the first 2 if there are more than 4.
-    pub fn measured(&self) -> impl Iterator<Item = &StepSample> + Clone {
-        let steps = self.last_attempt();
-        let warmup = if steps.len() > 2 * WARMUP_STEPS { WARMUP_STEPS } else { 0 };
-        steps[warmup..].iter()
+    /// The measured steps: those of the last attempt, without its warm-up.
+    pub fn measured(&self) -> MeasuredSteps<'_> {
+        let blocks = self.last_attempt();
+        let warmup = warmup_blocks(blocks);
+        MeasuredSteps {
+            blocks: &blocks[warmup.blocks..],
+            warmup_steps: blocks[..warmup.blocks].iter().map(|block| block.steps).sum(),
+            is_steady: warmup.is_steady,
+        }
     }
+
+    /// All steps in at most about `count` blocks; more only where there are as many attempts.
+    pub fn summarized(&self, count: usize) -> Vec<StepBlock> {
+        let mut blocks = summarized(&self.blocks, self.block_steps, count);
+        blocks.iter_mut().for_each(|block| block.typical = None);
+        blocks
+    }
+
+    /// What the attempt's steps took on this rank, in at most about so many blocks; the same steps
+    /// in each as on the other ranks.
+    pub fn own_times(&self, attempt: u32, blocks_max: usize) -> OwnTimes {
+        let blocks = self.last_attempt();
+        let blocks = if self.has_steps_of(attempt) { blocks } else { &[] };
+        let blocks = summarized(blocks, self.block_steps, blocks_max.max(1));
+        OwnTimes {
+            first_steps: blocks.iter().map(|block| block.first_step).collect(),
+            own_ms: blocks.iter().map(StepBlock::own_ms).collect(),
+        }
+    }
+}
+
+/// Merges neighbours until there are at most `count`, or nothing is left to be merged.
+fn summarized(blocks: &[StepBlock], mut block_steps: u64, count: usize) -> Vec<StepBlock> {
+    let mut blocks = blocks.to_vec();
+    let last = blocks.last().map_or(0, |block| block.first_step);
+    while blocks.len() > count && block_steps <= last {
+        block_steps *= 2;
+        merge(&mut blocks, block_steps);
+    }
+    blocks
+}
+
+/// Merges neighbours into blocks of so many steps.
+fn merge(blocks: &mut Vec<StepBlock>, block_steps: u64) {
+    let mut merged: Vec<StepBlock> = Vec::with_capacity(blocks.len() / 2 + 1);
+    for block in blocks.drain(..) {
+        match merged.last_mut() {
+            Some(last) if last.continues(&block, block_steps) => last.add(&block),
+            _ => merged.push(block),
+        }
+    }
+    *blocks = merged;
 }
 
 #[cfg(test)]
@@ -65,25 +237,56 @@ mod tests {
     use super::super::sample::tests::sample;
     use super::*;
 
+    fn series(attempts: &[(u32, std::ops::RangeInclusive<u64>)]) -> StepSeries {
+        let mut series = StepSeries::new(1, None);
+        for (attempt, steps) in attempts {
+            steps.clone().for_each(|step| series.push(&sample(*attempt, step)));
+        }
+        series
+    }
+
     #[test]
     fn the_last_attempt_is_measured_without_warmup() {
+        let measured = |attempts: &[_]| -> Vec<u64> {
+            series(attempts).measured().blocks.iter().map(|block| block.first_step).collect()
+        };
         assert_eq!(measured(&[(1, 1..=5), (2, 6..=9)]), [6, 7, 8, 9], "too few to skip any");
         assert_eq!(measured(&[(1, 1..=5), (2, 6..=9), (3, 10..=14)]), [12, 13, 14]);
         assert_eq!(measured(&[]), [0; 0]);
     }
 
-    fn measured(attempts: &[(u32, std::ops::RangeInclusive<u64>)]) -> Vec<u64> {
-        let samples = attempts
-            .iter()
-            .flat_map(|(attempt, steps)| steps.clone().map(|step| sample(*attempt, step)))
-            .collect();
-        let series = StepSeries { world: 1, samples, delayed_steps: 0 };
-        for (attempt, steps) in attempts {
-            let steps = steps.clone().count() as u64;
-            assert_eq!(series.phase_totals(*attempt).forward, steps * 30_000_000);
-        }
-        let without_steps = attempts.len() as u32 + 1;
-        assert_eq!(series.phase_totals(without_steps), PhaseTimes::default());
-        series.measured().map(|sample| sample.step).collect()
+    #[test]
+    fn phases_are_those_of_the_last_attempt() {
+        let series = series(&[(1, 1..=5), (2, 6..=9)]);
+        assert_eq!(series.phase_totals(2).forward, 4 * 30_000_000);
+        assert_eq!(series.phase_totals(3), PhaseTimes::default(), "it has no steps");
+    }
+
+    #[test]
+    fn a_long_run_keeps_every_sum_in_bounded_memory() {
+        let steps = 5 * BLOCKS_MAX as u64 + 3;
+        let long = series(&[(1, 1..=1000), (2, 1001..=steps)]);
+        assert!(long.blocks.len() <= BLOCKS_MAX);
+        let sum = |of: fn(&StepBlock) -> u64| long.blocks.iter().map(of).sum::<u64>();
+        assert_eq!((long.recorded, sum(|block| block.steps)), (steps, steps));
+        assert_eq!(sum(|block| block.tokens), steps * 4096);
+        assert_eq!(sum(|block| block.phases_ns.wall_ns()), long.wall_ns);
+        let in_order = long.blocks.windows(2).all(|pair| {
+            pair[0].first_step + pair[0].steps == pair[1].first_step
+                && (pair[0].attempt == pair[1].attempt || pair[1].first_step == 1001)
+        });
+        assert!(in_order, "no step is missing, and no block is of two attempts");
+        let few = long.summarized(64);
+        assert!((20..=66).contains(&few.len()), "{}", few.len());
+        assert_eq!(few.iter().map(|block| block.steps).sum::<u64>(), steps);
+    }
+
+    #[test]
+    fn the_target_is_reached_once() {
+        let target = Some(TargetLoss { nats: 5.2, is_held_out: false });
+        let mut series = StepSeries::new(1, target);
+        assert_eq!(series.reached(), None);
+        (1..=10).for_each(|step| series.push(&sample(1, step)));
+        assert_eq!(series.reached(), Some(Reached { step: 3, seconds: 0.3 }));
     }
 }

@@ -1,0 +1,18 @@
+//! The loss of `--target-loss`.
+
+/// A loss to stop at.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct TargetLoss {
+    /// Nats per token.
+    pub nats: f64,
+    /// Whether it is a held-out loss, because the run evaluates, and not the loss of a step.
+    pub is_held_out: bool,
+}
+
+impl TargetLoss {
+    /// Whether a step reaches it, given its loss and the held-out loss if that was evaluated.
+    pub fn is_reached(self, loss: f64, evaluation_loss: Option<f64>) -> bool {
+        let loss = if self.is_held_out { evaluation_loss } else { Some(loss) };
+        loss.is_some_and(|loss| loss <= self.nats)
+    }
+}

@@ -1,0 +1,127 @@
+//! The sink that people read: stderr, as text or JSON.
+
+use std::io::Write;
+
+use serde_json::{Value, json};
+
+use super::event::Event;
+use super::options::{LogFormat, TelemetryOptions};
+use super::sink::Sink;
+use super::step_printer::StepPrinter;
+use crate::failure::Failure;
+
+/// Prints everything on rank 0, and warnings on the others. Failures to print are ignored: a closed
+/// pipe must not end a run.
+pub(super) struct Console {
+    options: TelemetryOptions,
+    out: Box<dyn Write + Send>,
+    is_terminal: bool,
+    /// While steps are made.
+    printer: Option<StepPrinter>,
+}
+
+impl Console {
+    pub(super) fn new(
+        options: TelemetryOptions,
+        out: Box<dyn Write + Send>,
+        is_terminal: bool,
+    ) -> Self {
+        Self { options, out, is_terminal, printer: None }
+    }
+
+    fn message(&mut self, event: &Event) {
+        let text = match (self.options.log_format, event) {
+            (LogFormat::Text, Event::Warning(_)) => format!("warning: {}", event.text()),
+            (LogFormat::Text, Event::Checkpoint(_)) => return, // the steps show what it cost
+            _ => event.text(),
+        };
+        let mut details = event.details();
+        details["rank"] = self.options.rank.into();
+        details["host"] = self.options.host.as_str().into();
+        details["folder"] = self.options.dir.to_string_lossy().into();
+        let line = line(self.options.log_format, event.name(), &text, details);
+        self.write(&line);
+    }
+
+    fn write(&mut self, line: &str) {
+        let out = &mut self.out;
+        let mut write = || drop(out.write_all(line.as_bytes()));
+        match &self.printer {
+            Some(printer) => printer.suspend(write),
+            None => write(),
+        }
+    }
+}
+
+impl Sink for Console {
+    fn begin_steps(&mut self, completed_steps: u64) {
+        let is_shown = self.options.rank == 0;
+        let printer = || StepPrinter::new(&self.options, completed_steps, self.is_terminal);
+        self.printer = is_shown.then(printer);
+    }
+
+    fn take(&mut self, event: &Event) {
+        match (event, &mut self.printer) {
+            (Event::Step(line), Some(printer)) => {
+                let text = printer.step(line).to_owned();
+                if !text.is_empty() {
+                    self.write(&text);
+                }
+            }
+            (Event::Step(_), None) => {}
+            (event, _) if self.options.rank == 0 || matches!(event, Event::Warning(_)) => {
+                self.message(event);
+            }
+            _ => {}
+        }
+    }
+
+    fn end_steps(&mut self) {
+        self.printer = None; // removes the progress bar
+    }
+}
+
+/// Reports the failure of this process; every failed rank does. In JSON, `rank` is the reporting
+/// rank, `null` before the rendezvous; `caused_by_rank` and `step` are `null` if unknown.
+pub(crate) fn report_failure(format: LogFormat, failure: &Failure) {
+    let text = match format {
+        LogFormat::Text => format!("error: {}", with_step(failure)),
+        LogFormat::Json => failure.to_string(),
+    };
+    let details = json!({
+        "exit_code": failure.code as u8,
+        "rank": failure.reported_by,
+        "caused_by_rank": failure.rank,
+        "step": failure.step,
+    });
+    let _ = std::io::stderr().write_all(line(format, "error", &text, details).as_bytes());
+}
+
+/// The error behind the step in which it happened, unless it names that itself.
+fn with_step(failure: &Failure) -> String {
+    let text = failure.to_string();
+    let step = failure.step.map(|step| format!("step {step}"));
+    match step.filter(|step| !names(&text, step)) {
+        Some(step) => format!("{step}: {text}"),
+        None => text,
+    }
+}
+
+/// Whether a text has these words, and not as the beginning of a longer number.
+fn names(text: &str, words: &str) -> bool {
+    let is_whole = |rest: &str| !rest.starts_with(|character: char| character.is_ascii_digit());
+    text.match_indices(words).any(|(at, _)| is_whole(&text[at + words.len()..]))
+}
+
+/// The text, or as JSON an object with `event`, `text` and the `details`. One write per message,
+/// because launchers interleave the output of ranks.
+fn line(format: LogFormat, event: &str, text: &str, mut details: Value) -> String {
+    match format {
+        LogFormat::Text => format!("{text}\n"),
+        LogFormat::Json => {
+            details["event"] = event.into();
+            details["text"] = text.into();
+            format!("{details}\n")
+        }
+    }
+}

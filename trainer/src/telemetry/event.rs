@@ -1,0 +1,75 @@
+//! What is told about a run while it runs.
+
+use serde_json::{Value, json};
+
+use crate::record::{Anomaly, CheckpointSaved, Reason, Status, StepLine};
+
+/// One thing that is told. Steps are plain data, so that training can tell them without allocating.
+#[derive(Debug, Clone)]
+#[allow(clippy::large_enum_variant, reason = "most events are steps, and they fill a fixed queue")]
+pub(crate) enum Event {
+    /// Training starts, or resumes.
+    Start(String),
+    /// A step is done.
+    Step(StepLine),
+    /// Something that the user may not expect.
+    Note(String),
+    /// Something unusual, which belongs in the record.
+    Warning(Anomaly),
+    /// A checkpoint is committed.
+    Checkpoint(CheckpointSaved),
+    /// The run ended.
+    End(RunEnd),
+}
+
+/// How a run ended.
+#[derive(Debug, Clone)]
+pub(crate) struct RunEnd {
+    pub(crate) text: String,
+    pub(crate) status: Status,
+    pub(crate) exit_code: Option<u8>,
+    pub(crate) reason: Option<Reason>,
+    /// Newest committed checkpoint.
+    pub(crate) committed_step: Option<u64>,
+}
+
+impl Event {
+    /// The name in JSON.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Start(_) => "start",
+            Self::Step(_) => "step",
+            Self::Note(_) => "note",
+            Self::Warning(_) => "warning",
+            Self::Checkpoint(_) => "checkpoint",
+            Self::End(_) => "end",
+        }
+    }
+
+    /// As a sentence.
+    pub(crate) fn text(&self) -> String {
+        match self {
+            Self::Start(text) | Self::Note(text) => text.clone(),
+            Self::Step(line) => format!("step {}", line.sample.step),
+            Self::Warning(anomaly) => anomaly.text.clone(),
+            Self::Checkpoint(saved) => format!("checkpoint of step {} is committed", saved.step),
+            Self::End(end) => end.text.clone(),
+        }
+    }
+
+    /// What else is known, by name.
+    pub(crate) fn details(&self) -> Value {
+        match self {
+            Self::Start(_) | Self::Note(_) => json!({}),
+            Self::Step(line) => json!(line),
+            Self::Warning(Anomaly { step, rank, .. }) => json!({"step": step, "of_rank": rank}),
+            Self::Checkpoint(saved) => json!(saved),
+            Self::End(RunEnd { status, exit_code, reason, committed_step, .. }) => json!({
+                "status": status,
+                "exit_code": exit_code,
+                "reason": reason,
+                "committed_step": committed_step,
+            }),
+        }
+    }
+}

@@ -1,0 +1,16 @@
+//! What takes events.
+
+use super::event::Event;
+
+/// A receiver of events, on the telemetry thread. It must not block for long, because a save waits
+/// until the steps before it are written, and its errors must not end the run.
+pub(super) trait Sink: Send {
+    /// Steps follow, the first one after this number of completed steps.
+    fn begin_steps(&mut self, _completed_steps: u64) {}
+
+    /// Takes one event.
+    fn take(&mut self, event: &Event);
+
+    /// No more steps follow.
+    fn end_steps(&mut self) {}
+}

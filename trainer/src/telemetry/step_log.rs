@@ -1,0 +1,69 @@
+//! The sink of steps: the rank's file of steps, and the figures of all of them.
+
+use std::path::Path;
+
+use super::event::Event;
+use super::sink::Sink;
+use crate::record::steps::file::StepFile;
+use crate::record::{Error, StepSeries, TargetLoss, truncate_after};
+use checkpoint::durable::create_folders;
+
+/// Which steps are logged where.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct StepLogOptions {
+    /// Number of steps in the checkpoint from which this attempt resumes; 0 starts a new run.
+    pub(crate) completed_steps: u64,
+    /// Loss to stop at.
+    pub(crate) target_loss: Option<TargetLoss>,
+}
+
+/// Writes steps and adds them up.
+#[derive(Debug)]
+pub(super) struct StepLog {
+    file: StepFile,
+    series: StepSeries,
+    /// Nanoseconds of the steps of earlier attempts that this one repeats.
+    removed_ns: u64,
+}
+
+impl StepLog {
+    /// Truncates this rank's steps to those of the checkpoint, and continues them.
+    pub(super) fn open(
+        dir: &Path,
+        rank: usize,
+        world: usize,
+        options: &StepLogOptions,
+    ) -> Result<Self, Error> {
+        create_folders(&dir.join("steps"))?;
+        let mut series = StepSeries::new(world, options.target_loss);
+        let completed = options.completed_steps;
+        let removed_ns = truncate_after(dir, rank, completed, |sample| series.push(sample))?;
+        Ok(Self { file: StepFile::open(dir, rank)?, series, removed_ns })
+    }
+
+    /// Makes every step so far durable.
+    pub(super) fn sync(&mut self) -> Result<(), Error> {
+        self.file.sync()
+    }
+
+    /// Makes all steps durable, and returns what they add up to.
+    pub(super) fn finish(mut self) -> Result<StepSeries, Error> {
+        self.file.sync()?;
+        Ok(self.series)
+    }
+
+    /// Nanoseconds of the steps of earlier attempts that this one repeats.
+    pub(super) fn removed_ns(&self) -> u64 {
+        self.removed_ns
+    }
+}
+
+impl Sink for StepLog {
+    fn take(&mut self, event: &Event) {
+        let Event::Step(line) = event else { return };
+        if let Err(error) = self.file.append(line) {
+            tracing::warn!("steps are kept in memory until the next save: {error}");
+        }
+        self.series.push(&line.sample);
+    }
+}
