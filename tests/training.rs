@@ -198,8 +198,11 @@ fn with_json_every_line_on_stderr_is_an_object_and_stdout_is_empty() {
     let finished = folder.train(&flags).expect(0);
     assert_eq!(finished.stdout, "");
     let lines = json_lines(&finished);
-    let steps: Vec<_> = lines.iter().filter_map(|line| line["step"].as_u64()).collect();
+    let steps = lines.iter().filter(|line| line["event"].is_null());
+    let steps: Vec<_> = steps.map(|line| line["step"].as_u64().unwrap()).collect();
     assert_eq!(steps, [1, 2, 3]);
+    let saved = lines.iter().filter(|line| line["event"] == "checkpoint");
+    assert_eq!(saved.map(|line| &line["step"]).collect::<Vec<_>>(), [3]);
     let repeated = json_lines(&folder.train(&flags).expect(0));
     // The committed step is also known if the last attempt saved no checkpoint.
     let file = folder.path().join("record.json");

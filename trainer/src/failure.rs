@@ -27,6 +27,10 @@ pub enum ExitCode {
     PeerLost = 5,
     /// No usable checkpoint where one is required, or a required save failed.
     Checkpoint = 6,
+    /// `compare` found that something got worse.
+    Regression = 10,
+    /// `compare --strict` found that it is too noisy to say.
+    TooNoisy = 11,
     /// Stopped on request after a committed checkpoint; the same command resumes.
     Stopped = 75,
 }

@@ -5,6 +5,7 @@
 
 mod checkpoints;
 pub mod cli;
+mod compare;
 pub mod config;
 pub mod data;
 pub mod failure;

@@ -1,6 +1,7 @@
 //! The command line: each subcommand in a file of its own.
 
 mod ckpt;
+mod compare;
 mod completions;
 mod data;
 mod devices;
@@ -48,6 +49,8 @@ Exit codes of a process:
    4  a loss or gradient is not finite; training stopped before the update
    5  a peer was lost, or an operation exceeded its deadline
    6  no usable checkpoint where one is required, or a required save failed
+  10  `compare` found that something got worse
+  11  `compare --strict`: too noisy to say
   75  stopped on request after a committed checkpoint; the same command continues the run";
 
 #[derive(Debug, Subcommand)]
@@ -57,6 +60,7 @@ enum Command {
     Plan(plan::Plan),
     Devices(devices::Devices),
     Report(report::Report),
+    Compare(Box<compare::Compare>),
     Data(data::Data),
     Ckpt(ckpt::Ckpt),
     Export(export::Export),
@@ -82,6 +86,7 @@ pub fn main() -> ExitCode {
         Command::Plan(plan) => plan.run(),
         Command::Devices(devices) => devices.run(),
         Command::Report(report) => report.run(),
+        Command::Compare(compare) => compare.run(),
         Command::Data(data) => data.run(),
         Command::Ckpt(ckpt) => ckpt.run(),
         Command::Export(export) => export.run(),

@@ -175,7 +175,38 @@ impl Record {
     /// [`Error::NoRecord`], [`Error::Schema`] when it is of another version,
     /// [`Error::Malformed`] when it is damaged, [`Error::Io`].
     pub fn read(dir: &Path) -> Result<Self, Error> {
-        let path = Self::path(dir);
+        Self::read_file(&Self::path(dir))
+    }
+
+    /// Reads all records of a place: a file, the folder of a run, or a folder of such folders and
+    /// files. Each with its path, in the order of names.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read); [`Error::NoRecord`] where there is none.
+    pub fn read_all(place: &Path) -> Result<Vec<(PathBuf, Self)>, Error> {
+        let of_run = Self::path(place);
+        if place.is_file() || of_run.is_file() {
+            let path = if place.is_file() { place.to_owned() } else { of_run };
+            return Ok(vec![(path.clone(), Self::read_file(&path)?)]);
+        }
+        let entries = fs::read_dir(place).map_err(|_| Error::NoRecord { path: of_run.clone() })?;
+        let paths: Result<Vec<_>, _> = entries.map(|entry| entry.map(|it| it.path())).collect();
+        let mut paths = paths.map_err(IoError::at(place, "list"))?;
+        paths.sort();
+        let is_json = |path: &PathBuf| path.extension().is_some_and(|found| found == "json");
+        let is_run = |path: &PathBuf| Self::path(path).is_file();
+        let records =
+            paths.into_iter().filter(|path| is_run(path) || is_json(path) && path.is_file());
+        let mut found = Vec::new();
+        for path in records {
+            let path = if path.is_dir() { Self::path(&path) } else { path };
+            found.push((path.clone(), Self::read_file(&path)?));
+        }
+        if found.is_empty() { Err(Error::NoRecord { path: of_run }) } else { Ok(found) }
+    }
+
+    fn read_file(path: &Path) -> Result<Self, Error> {
+        let path = path.to_owned();
         let bytes = fs::read(&path).map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound => Error::NoRecord { path: path.clone() },
             _ => IoError::at(&path, "read")(error).into(),

@@ -40,6 +40,9 @@ use step_log::StepLog;
 /// Events that fit in the queue between training and telemetry.
 const QUEUE_EVENTS: usize = 4096;
 
+/// How long a warning waits until it is told.
+const TOLD_WITHIN: Duration = Duration::from_millis(200);
+
 /// An element of the queue.
 #[allow(clippy::large_enum_variant, reason = "most are steps, and they fill a fixed queue")]
 enum Message {
@@ -51,6 +54,8 @@ enum Message {
     /// Makes every step before it durable, and returns the error.
     Sync(SyncSender<Result<(), String>>),
     EndSteps(SyncSender<Result<StepSeries, Error>>),
+    /// Answers when every event before it has been told.
+    Told(SyncSender<()>),
     /// Returns all warnings before it.
     Anomalies(SyncSender<Vec<Anomaly>>),
     End,
@@ -168,9 +173,13 @@ impl Events {
         self.note(format!("{flag}: no effect, step {step} was completed before"));
     }
 
-    /// Something unusual, which rank 0 also records.
+    /// Something unusual, which rank 0 also records. Waits a moment until it is told: what a process
+    /// warns of may be its last word.
     pub(crate) fn warn(&self, anomaly: Anomaly) {
         self.tell(Event::Warning(anomaly));
+        let (answer, answered) = mpsc::sync_channel(1);
+        self.send(Message::Told(answer));
+        let _ = answered.recv_timeout(TOLD_WITHIN); // slow storage may keep the thread
     }
 
     /// A checkpoint is committed.
@@ -255,6 +264,9 @@ impl Sinks {
                     self.others.iter_mut().for_each(|sink| sink.end_steps());
                     let steps = self.steps.take().expect("steps have begun");
                     let _ = answer.send(steps.finish());
+                }
+                Message::Told(answer) => {
+                    let _ = answer.send(());
                 }
                 Message::Anomalies(answer) => {
                     let _ = answer.send(self.anomalies.all());

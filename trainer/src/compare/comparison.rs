@@ -1,0 +1,302 @@
+//! Compares two sides: estimates and verdicts of all metrics.
+
+use serde::Serialize;
+
+use super::attribution::Attribution;
+use super::differences::{Difference, differences};
+use super::estimate::{Deviation, Estimate, Samples, mean, sum_of_squares};
+use super::metric::{Metric, Noise, PRIMARY, Scale, mean_step_ms, metrics};
+use super::side::{Side, Source, ended_unix_ms, started_unix_ms};
+use super::verdict::Verdict;
+use crate::failure::{Failure, Outcome};
+use crate::record::Record;
+
+/// How to compare.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    /// A smaller relative change does not matter.
+    pub(crate) threshold: f64,
+    /// The same for single metrics, by name.
+    pub(crate) thresholds: Vec<(String, f64)>,
+    /// Compare rates per rank, so that worlds of different sizes can be compared.
+    pub(crate) per_rank: bool,
+    /// Relative standard deviation between sessions of this machine, as the user knows it.
+    pub(crate) deviation: Option<f64>,
+}
+
+/// How often identical runs may be called different, over all metrics together.
+const ERROR_RATE: f64 = 0.05;
+
+/// Sessions of one side from which the deviation between them can be told.
+const SESSIONS_MIN: usize = 3;
+
+/// Pairs that can tell.
+const PAIRS_MIN: usize = 3;
+
+/// The largest deviation between runs on file: ten runs of workload `smoke` one after the other on
+/// an idle virtual machine had 27,035 to 34,722 tokens/s, a coefficient of variation of 8 %. What a
+/// machine nothing is known of does is not taken to be better.
+const ON_FILE: Deviation = Deviation { relative: 0.08, freedom: 9.0 };
+
+/// The result of a comparison. [`Display`](std::fmt::Display) is a page of 80 columns.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Comparison {
+    /// What was computed on both sides.
+    pub(crate) workload: String,
+    /// Its id.
+    pub(crate) workload_id: String,
+    /// Of all metrics: worse if one is, else that of tokens per second.
+    pub(crate) verdict: Verdict,
+    /// Where the variance is from.
+    pub(crate) method: Method,
+    /// Every metric that both sides have.
+    pub(crate) metrics: Vec<MetricComparison>,
+    /// What makes up the difference of step times.
+    pub(crate) attribution: Option<Attribution>,
+    /// What else differs between the sides.
+    pub(crate) differences: Vec<Difference>,
+}
+
+/// Where the variance of an estimate is from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Method {
+    /// Runs of both sides in turn, in pairs.
+    Pairs,
+    /// Several sessions, far enough apart to have seen the machine change.
+    Sessions,
+    /// What is on file of other machines, or what the user says: there are too few sessions.
+    Assumed,
+}
+
+/// One metric on both sides.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct MetricComparison {
+    pub(crate) name: String,
+    pub(crate) unit: &'static str,
+    /// Mean over the runs.
+    pub(crate) base: f64,
+    /// The same of the other side.
+    pub(crate) new: f64,
+    /// The change: relative to the base; of a phase, to the time of the base's steps.
+    #[serde(flatten)]
+    pub(crate) estimate: Estimate,
+    pub(crate) threshold: f64,
+    pub(crate) verdict: Verdict,
+}
+
+impl Comparison {
+    /// Compares two sides.
+    ///
+    /// # Errors
+    /// Exit code 2 when they are not comparable, or a threshold is of no metric.
+    pub(crate) fn of(base: &Side, new: &Side, settings: &Settings) -> Outcome<Self> {
+        require_comparable(base, new, settings.per_rank)?;
+        let records = base.records().chain(new.records());
+        let metrics = metrics(records);
+        for (name, _) in &settings.thresholds {
+            if !metrics.iter().any(|metric| metric.name == *name) {
+                let known: Vec<_> = metrics.iter().map(|metric| metric.name.as_str()).collect();
+                let known = known.join(", ");
+                let text = format!("--metric-threshold {name}: expected one of {known}");
+                return Err(Failure::usage(text));
+            }
+        }
+        let design = Design::new(base, new, settings.deviation);
+        let noisy = metrics.iter().filter(|metric| metric.noise == Noise::Noisy).count();
+        let others = ERROR_RATE / 2.0 / noisy.saturating_sub(1).max(1) as f64;
+        let compared: Vec<_> = metrics
+            .iter()
+            .filter_map(|metric| {
+                let rate = if metric.name == PRIMARY { ERROR_RATE / 2.0 } else { others };
+                design.compare(metric, rate, settings)
+            })
+            .collect();
+        let any_worse = compared.iter().any(|metric| metric.verdict == Verdict::Worse);
+        let primary = compared.first().map_or(Verdict::TooNoisy, |metric| metric.verdict);
+        let record = &base.sources[0].record;
+        Ok(Self {
+            workload: record.workload.name.clone(),
+            workload_id: record.workload.id.clone(),
+            verdict: if any_worse { Verdict::Worse } else { primary },
+            method: design.method(),
+            metrics: compared,
+            attribution: Attribution::of(base, new, &design, settings.threshold),
+            differences: differences(base, new),
+        })
+    }
+}
+
+fn require_comparable(base: &Side, new: &Side, per_rank: bool) -> Outcome<()> {
+    let Some(Source { path: first_path, record: first }) = base.sources.first() else {
+        return Err(Failure::usage("BASE: expected a record, found none"));
+    };
+    if new.sources.is_empty() {
+        return Err(Failure::usage("NEW: expected a record, found none"));
+    }
+    for Source { path, record } in base.sources.iter().chain(&new.sources) {
+        let (path, first_path) = (path.display(), first_path.display());
+        if record.workload.id != first.workload.id {
+            return Err(Failure::usage(format!(
+                "{path}: computed {} ({}), and {first_path} {} ({}): only runs of the same \
+                 workload can be compared",
+                record.workload.name, record.workload.id, first.workload.name, first.workload.id
+            )));
+        }
+        if record.ranks.len() != first.ranks.len() && !per_rank {
+            return Err(Failure::usage(format!(
+                "{path}: {} ranks, and {first_path} {}\n  hint: --per-rank compares rates per rank",
+                record.ranks.len(),
+                first.ranks.len()
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// How the runs of both sides belong together.
+pub(super) enum Design<'sides> {
+    /// Each a run of the base and one of the other side, next to each other in time.
+    Pairs(Vec<[&'sides Record; 2]>),
+    /// Runs of each session.
+    Sessions { base: Vec<&'sides [Source]>, new: Vec<&'sides [Source]> },
+    /// All runs of each side, and what is assumed about their sessions.
+    Assumed { base: &'sides [Source], new: &'sides [Source], deviation: Deviation },
+}
+
+impl<'sides> Design<'sides> {
+    fn new(base: &'sides Side, new: &'sides Side, known: Option<f64>) -> Self {
+        if let Some(pairs) = pairs(base, new) {
+            return Self::Pairs(pairs);
+        }
+        let (base_sessions, new_sessions) = (base.sessions(), new.sessions());
+        if base_sessions.len() >= SESSIONS_MIN && known.is_none() {
+            return Self::Sessions { base: base_sessions, new: new_sessions };
+        }
+        let known = known.map(|relative| Deviation { relative, freedom: ON_FILE.freedom });
+        let deviation = known.unwrap_or(ON_FILE);
+        Self::Assumed { base: &base.sources, new: &new.sources, deviation }
+    }
+
+    fn method(&self) -> Method {
+        match self {
+            Self::Pairs(_) => Method::Pairs,
+            Self::Sessions { .. } => Method::Sessions,
+            Self::Assumed { .. } => Method::Assumed,
+        }
+    }
+
+    /// All records of both sides.
+    fn sides(&self) -> [Vec<&'sides Record>; 2] {
+        let of_sources = |sources: &'sides [Source]| sources.iter().map(|source| &source.record);
+        match self {
+            Self::Pairs(pairs) => [0, 1].map(|side| pairs.iter().map(|pair| pair[side]).collect()),
+            Self::Sessions { base, new } => [base, new]
+                .map(|sessions| sessions.iter().flat_map(|runs| of_sources(runs)).collect()),
+            Self::Assumed { base, new, .. } => [base, new].map(|runs| of_sources(runs).collect()),
+        }
+    }
+
+    fn compare(
+        &self,
+        metric: &Metric,
+        error_rate: f64,
+        settings: &Settings,
+    ) -> Option<MetricComparison> {
+        let value = |record: &Record| {
+            let ranks =
+                if settings.per_rank && metric.name == PRIMARY { record.ranks.len() } else { 1 };
+            metric.value(record).map(|value| value / ranks as f64)
+        };
+        let [base, new] = self.sides().map(|records| {
+            let values: Vec<f64> = records.into_iter().filter_map(value).collect();
+            (!values.is_empty()).then(|| mean(&values))
+        });
+        let (base, new) = (base?, new?);
+        // On a scale where a sum of effects means something.
+        let scaled = |record: &Record| match metric.scale {
+            Scale::Itself => value(record).filter(|value| *value > 0.0).map(f64::ln),
+            Scale::StepTime => value(record),
+        };
+        let unit = match metric.scale {
+            Scale::Itself => 1.0,
+            Scale::StepTime => {
+                let times: Vec<_> =
+                    self.sides()[0].iter().copied().filter_map(mean_step_ms).collect();
+                mean(&times)
+            }
+        };
+        let scaled = |record: &Record| scaled(record).map(|value| value / unit);
+        let estimate = match metric.noise {
+            Noise::Exact if base == new => Estimate::exact(0.0),
+            Noise::Exact => Estimate::exact(new / base - 1.0),
+            Noise::Noisy => {
+                let estimate = self.estimate(scaled, error_rate)?;
+                if metric.scale == Scale::Itself { estimate.exponential() } else { estimate }
+            }
+        };
+        let own = settings.thresholds.iter().find(|(name, _)| *name == metric.name);
+        let threshold = own.map_or(settings.threshold, |(_, threshold)| *threshold);
+        Some(MetricComparison {
+            name: metric.name.clone(),
+            unit: metric.unit,
+            base,
+            new,
+            estimate,
+            threshold,
+            verdict: Verdict::of(&estimate, metric.better, threshold),
+        })
+    }
+
+    /// Of any value of records on a scale where a sum of effects means something.
+    pub(super) fn estimate(
+        &self,
+        value: impl Fn(&Record) -> Option<f64>,
+        error_rate: f64,
+    ) -> Option<Estimate> {
+        let values = |runs: &[Source]| -> Vec<f64> {
+            runs.iter().filter_map(|source| value(&source.record)).collect()
+        };
+        match self {
+            Self::Pairs(pairs) => {
+                let differences: Option<Vec<f64>> =
+                    pairs.iter().map(|[base, new]| Some(value(new)? - value(base)?)).collect();
+                Estimate::paired(&differences?, error_rate)
+            }
+            Self::Sessions { base, new } => {
+                let means = |sessions: &[&[Source]]| -> Vec<f64> {
+                    let values = sessions.iter().map(|runs| values(runs));
+                    values.filter(|values| !values.is_empty()).map(|v| mean(&v)).collect()
+                };
+                let (base, new) = (means(base), means(new));
+                Estimate::unpaired(Samples { base: &base, new: &new }, error_rate)
+            }
+            Self::Assumed { base, new, deviation } => {
+                let (base, new) = (values(base), values(new));
+                if base.is_empty() || new.is_empty() {
+                    return None;
+                }
+                let seen = run_deviation(&base, &new).max(deviation.relative);
+                let deviation = Deviation { relative: seen, ..*deviation };
+                Some(Estimate::assumed(mean(&new) - mean(&base), deviation, error_rate))
+            }
+        }
+    }
+}
+
+/// The standard deviation within both sides; 0 if neither has several runs.
+fn run_deviation(base: &[f64], new: &[f64]) -> f64 {
+    let freedom = (base.len() + new.len()).saturating_sub(2).max(1);
+    ((sum_of_squares(base) + sum_of_squares(new)) / freedom as f64).sqrt()
+}
+
+/// Each run of the base with one of the other side, if the sides took turns and ran at the same
+/// time as the other in no pair; `None` if they did not.
+fn pairs<'sides>(base: &'sides Side, new: &'sides Side) -> Option<Vec<[&'sides Record; 2]>> {
+    let is_enough = base.sources.len() == new.sources.len() && base.sources.len() >= PAIRS_MIN;
+    let pairs: Vec<_> = base.records().zip(new.records()).map(|(b, n)| [b, n]).collect();
+    let start = |pair: &[&Record; 2]| pair.map(started_unix_ms).into_iter().min();
+    let end = |pair: &[&Record; 2]| pair.map(ended_unix_ms).into_iter().max();
+    let in_turn = pairs.windows(2).all(|two| end(&two[0]) <= start(&two[1]));
+    (is_enough && in_turn).then_some(pairs)
+}

@@ -1,0 +1,147 @@
+//! What of a record is compared.
+
+use crate::record::Record;
+use crate::timing::phase::Phase;
+use crate::timing::statistics::percentile;
+
+/// A figure of records.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Metric {
+    /// Its name, as on the command line.
+    pub(super) name: String,
+    /// The unit of its values.
+    pub(super) unit: &'static str,
+    pub(super) better: Better,
+    pub(super) scale: Scale,
+    pub(super) noise: Noise,
+    figure: Figure,
+}
+
+/// Which direction is an improvement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Better {
+    Higher,
+    Lower,
+}
+
+/// What a change is relative to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Scale {
+    /// The base value.
+    Itself,
+    /// The time of the base's steps: a phase that takes nothing may take twice nothing.
+    StepTime,
+}
+
+/// Whether the same machine gives the same value each time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Noise {
+    Exact,
+    Noisy,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum Figure {
+    TokensPerSecond,
+    StepTime,
+    SlowestRank,
+    Phase(Phase),
+    Communication,
+    CheckpointRate,
+    CheckpointStall,
+    CopyRate(String),
+    RestoreTime,
+    Memory,
+}
+
+/// The metric that decides first: it has half of the error rate, all others share the rest.
+pub(super) const PRIMARY: &str = "tokens_per_second";
+
+/// Every metric of these records, the primary one first.
+pub(super) fn metrics<'a>(records: impl Iterator<Item = &'a Record> + Clone) -> Vec<Metric> {
+    let new = |name: &str, unit, better, figure| Metric {
+        name: name.to_owned(),
+        unit,
+        better,
+        scale: Scale::Itself,
+        noise: Noise::Noisy,
+        figure,
+    };
+    let mut metrics = vec![
+        new(PRIMARY, "tokens/s", Better::Higher, Figure::TokensPerSecond),
+        new("step_ms", "ms", Better::Lower, Figure::StepTime),
+        new("slowest_rank", "ms", Better::Lower, Figure::SlowestRank),
+    ];
+    metrics.extend(Phase::ALL.map(|phase| Metric {
+        scale: Scale::StepTime,
+        ..new(phase.name(), "ms per step", Better::Lower, Figure::Phase(phase))
+    }));
+    metrics.extend([
+        new("comm_rate", "B/s", Better::Higher, Figure::Communication),
+        new("checkpoint_rate", "B/s", Better::Higher, Figure::CheckpointRate),
+        new("checkpoint_stall", "ms", Better::Lower, Figure::CheckpointStall),
+    ]);
+    let mut tiers: Vec<&str> = records
+        .clone()
+        .filter_map(|record| record.checkpoints.as_ref())
+        .flat_map(|checkpoints| checkpoints.promoted.iter().map(|tier| tier.tier.as_str()))
+        .collect();
+    tiers.sort_unstable();
+    tiers.dedup();
+    metrics.extend(tiers.into_iter().map(|tier| {
+        let name = format!("copy_rate_{tier}");
+        new(&name, "B/s", Better::Higher, Figure::CopyRate(tier.to_owned()))
+    }));
+    metrics.push(new("restore_seconds", "s", Better::Lower, Figure::RestoreTime));
+    let memory = new("memory", "B", Better::Lower, Figure::Memory);
+    metrics.push(Metric { noise: Noise::Exact, ..memory });
+    let is_there = |value: Option<f64>| value.is_some_and(|value| value != 0.0);
+    metrics.retain(|metric| records.clone().any(|record| is_there(metric.value(record))));
+    metrics
+}
+
+impl Metric {
+    /// Its value in a record; `None` where the record does not have it.
+    pub(super) fn value(&self, record: &Record) -> Option<f64> {
+        match &self.figure {
+            Figure::TokensPerSecond => Some(record.tokens_per_second?.step.total),
+            Figure::StepTime => mean_step_ms(record),
+            Figure::SlowestRank => {
+                let own = (0..record.ranks.len()).filter_map(|rank| own_ms(record, rank));
+                own.reduce(f64::max)
+            }
+            Figure::Phase(phase) => {
+                let steps = record.steps.as_ref()?.measured as f64;
+                Some(record.phases?.get(*phase).seconds * 1e3 / steps)
+            }
+            Figure::Communication => {
+                let collectives = record.collectives.as_ref()?;
+                let seconds = collectives.total_ms.median / 1e3;
+                (seconds > 0.0).then(|| collectives.bytes_per_step / seconds)
+            }
+            Figure::CheckpointRate => Some(record.checkpoints.as_ref()?.bytes_per_second),
+            Figure::CheckpointStall => Some(record.checkpoints.as_ref()?.stall_ms.mean),
+            Figure::CopyRate(tier) => {
+                let promoted = &record.checkpoints.as_ref()?.promoted;
+                promoted.iter().find(|to| to.tier == *tier)?.bytes_per_second
+            }
+            Figure::RestoreTime => Some(record.attempts.last()?.recovery.as_ref()?.seconds),
+            Figure::Memory => {
+                record.ranks.iter().map(|rank| rank.planned_bytes as f64).reduce(f64::max)
+            }
+        }
+    }
+}
+
+/// What a rank needs for its own part of a step, without waiting for others: the median of the
+/// blocks of its last attempt.
+pub(super) fn own_ms(record: &Record, rank: usize) -> Option<f64> {
+    let mut own = record.ranks.get(rank)?.times.as_ref()?.own_ms.clone();
+    own.sort_by(f64::total_cmp);
+    percentile(&own, 50.0)
+}
+
+/// Milliseconds of a measured step without checkpoints and evaluation, on average.
+pub(super) fn mean_step_ms(record: &Record) -> Option<f64> {
+    Some(record.steps.as_ref()?.step_ms.mean)
+}

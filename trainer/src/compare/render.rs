@@ -1,0 +1,136 @@
+//! A comparison as a page of 80 columns, and as Markdown.
+
+use std::fmt;
+
+use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, TableStyle, presets};
+
+use super::comparison::{Comparison, Method, MetricComparison};
+use super::estimate::Estimate;
+use super::verdict::Verdict;
+use crate::number_format;
+
+const COLUMNS: u16 = 80;
+
+/// Of differences and parts, as many are shown.
+const SHOWN_MAX: usize = 8;
+
+impl fmt::Display for Comparison {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { workload, workload_id, .. } = self;
+        writeln!(formatter, "{workload} ({workload_id}): {}\n", self.summary())?;
+        for line in self.metrics_table().lines() {
+            writeln!(formatter, "{}", line.trim_end())?;
+        }
+        for line in self.attribution_lines() {
+            writeln!(formatter, "{line}")?;
+        }
+        self.write_differences(formatter)?;
+        write!(formatter, "\n{}", self.method_text())
+    }
+}
+
+impl Comparison {
+    fn summary(&self) -> String {
+        let primary = self.metrics.first();
+        let change = primary.map(|metric| format!(", tokens/s {}", change(&metric.estimate)));
+        let change = change.unwrap_or_default();
+        format!("{}{change}", self.verdict.name())
+    }
+
+    fn metrics_table(&self) -> Table {
+        let mut table = table(presets::ASCII_MARKDOWN);
+        let names = ["metric", "base", "new", "change", "verdict"];
+        table.set_header(names.map(right));
+        for metric in &self.metrics {
+            table.add_row([
+                right(&metric.name),
+                right(value(metric.base, metric.unit)),
+                right(value(metric.new, metric.unit)),
+                right(change(&metric.estimate)),
+                right(verdict(metric)),
+            ]);
+        }
+        table
+    }
+
+    fn attribution_lines(&self) -> Vec<String> {
+        let Some(attribution) = &self.attribution else { return Vec::new() };
+        let step_ms = attribution.step_ms;
+        let mut lines = vec![format!("\nA step takes {step_ms:+.2} ms:")];
+        let parts = attribution.phases.iter().filter(|part| {
+            part.added_ms * step_ms > 0.0 && (part.added_ms / step_ms) >= PART_SHOWN_MIN
+        });
+        lines.extend(parts.map(|part| {
+            let share = number_format::percent(part.added_ms / step_ms);
+            format!("  {} {:+.2} ms, {share} of it", part.phase.name(), part.added_ms)
+        }));
+        lines.extend(attribution.ranks.iter().take(SHOWN_MAX).map(|part| {
+            let kind = part.kind.name();
+            format!(
+                "  rank {} on {}, {kind}: its own time {:+.2} ms, the median rank's {:+.2} ms",
+                part.rank, part.host, part.added_ms, part.others_added_ms
+            )
+        }));
+        lines
+    }
+
+    fn write_differences(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.differences.is_empty() {
+            return writeln!(formatter, "\nNothing else differs.");
+        }
+        writeln!(formatter, "\nWhat else differs:")?;
+        for difference in &self.differences {
+            let shown = |values: &[String]| match values {
+                [] => "none".to_owned(),
+                values => values.join(", "),
+            };
+            let (base, new) = (shown(&difference.base), shown(&difference.new));
+            writeln!(formatter, "  {}: {base} -> {new}", difference.name)?;
+        }
+        Ok(())
+    }
+
+    fn method_text(&self) -> &'static str {
+        match self.method {
+            Method::Pairs => "Intervals are of runs in pairs, one of each side in turn.",
+            Method::Sessions => "Intervals are of sessions at least an hour apart.",
+            Method::Assumed => {
+                "Intervals are of a deviation between sessions that is assumed, not seen here.\n\
+                 hint: `yardstick compare --run` takes turns, and a baseline of 3 sessions knows"
+            }
+        }
+    }
+}
+
+/// A part below this share of the difference is not shown.
+const PART_SHOWN_MIN: f64 = 0.05;
+
+fn table(style: TableStyle) -> Table {
+    let mut table = Table::new();
+    table.load_style(style).force_no_tty();
+    table.set_content_arrangement(ContentArrangement::Dynamic).set_width(COLUMNS);
+    table
+}
+
+fn right(text: impl ToString) -> Cell {
+    Cell::new(text).set_alignment(CellAlignment::Right)
+}
+
+fn value(value: f64, unit: &str) -> String {
+    match unit {
+        "B" | "B/s" => number_format::scaled(value, unit),
+        "tokens/s" => number_format::thousands(value),
+        _ => format!("{value:.2}"),
+    }
+}
+
+/// As in "+5.1 % [+4.0, +6.2]".
+fn change(estimate: &Estimate) -> String {
+    let Estimate { effect, low, high } = estimate;
+    format!("{:+.1} % [{:+.1}, {:+.1}]", 100.0 * effect, 100.0 * low, 100.0 * high)
+}
+
+fn verdict(metric: &MetricComparison) -> String {
+    let name = metric.verdict.name();
+    if metric.verdict == Verdict::Worse { name.to_uppercase() } else { name.to_owned() }
+}

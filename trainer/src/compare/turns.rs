@@ -1,0 +1,58 @@
+//! Runs two commands in turn, so that both see the machine in the same states.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::side::Side;
+use crate::failure::{ExitCode, Failure, Outcome};
+
+/// Two commands, and how often each runs.
+#[derive(Debug)]
+pub(crate) struct Turns<'run> {
+    /// For `sh`; ` --out FOLDER` is added.
+    pub(crate) base: &'run str,
+    pub(crate) new: &'run str,
+    pub(crate) rounds: usize,
+    /// Where the runs' folders are made.
+    pub(crate) folder: &'run Path,
+}
+
+/// Runs both commands in every round, and in every other round the second one first. Calls
+/// `started` before each run.
+///
+/// # Errors
+/// Exit code 2 when a command does not end with 0 or leaves no record of a complete run.
+pub(crate) fn take_turns(
+    turns: &Turns<'_>,
+    mut started: impl FnMut(usize, &str),
+) -> Outcome<[Side; 2]> {
+    let mut folders: [Vec<PathBuf>; 2] = [Vec::new(), Vec::new()];
+    for round in 0..turns.rounds {
+        let order = if round % 2 == 0 { [0, 1] } else { [1, 0] };
+        for side in order {
+            let (command, name) = [(turns.base, "base"), (turns.new, "new")][side];
+            let folder = turns.folder.join(format!("{name}-{:02}", round + 1));
+            started(round + 1, name);
+            run(command, &folder)?;
+            folders[side].push(folder);
+        }
+    }
+    let [base, new] = folders.map(|folders| Side::read(&folders));
+    Ok([base?, new?])
+}
+
+fn run(command: &str, folder: &Path) -> Outcome<()> {
+    let quoted = format!("'{}'", folder.to_string_lossy().replace('\'', r"'\''"));
+    let text = format!("{command} --out {quoted}");
+    let output = Command::new("sh")
+        .args(["-c", &text])
+        .output()
+        .map_err(|error| Failure::new(ExitCode::Environment, error).context("sh"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let last: Vec<_> = stderr.lines().rev().take(5).collect();
+    let last: Vec<_> = last.into_iter().rev().collect();
+    Err(Failure::usage(format!("{text}: {}\n{}", output.status, last.join("\n"))))
+}
