@@ -3,6 +3,8 @@
 //! One [`step::Trainer`] is one rank. It communicates with other ranks through
 //! [`collectives::Collective`], computes with [`models`], and saves its state with [`checkpoint`].
 
+mod baseline;
+mod bench;
 mod checkpoints;
 pub mod cli;
 mod compare;

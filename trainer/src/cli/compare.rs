@@ -84,15 +84,18 @@ fn named_share(text: &str) -> Result<(String, f64), String> {
     Ok((name.to_owned(), share(threshold)?))
 }
 
-fn side(places: Option<&Places>) -> Outcome<Side> {
-    Side::read(&places.expect("required without --run").0)
+fn places(given: Option<&Places>) -> &[PathBuf] {
+    &given.expect("required without --run").0
 }
 
 impl Compare {
     pub(super) fn run(self) -> Outcome<ExitCode> {
         let [base, new] = match &self.run {
             Some(command) => self.in_turn(command)?,
-            None => [side(self.base.as_ref())?, side(self.new.as_ref())?],
+            None => {
+                let new = Side::read(places(self.new.as_ref()))?;
+                [Side::read_base(places(self.base.as_ref()), &new)?, new]
+            }
         };
         let settings = Settings {
             threshold: self.threshold,

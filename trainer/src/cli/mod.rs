@@ -1,5 +1,7 @@
 //! The command line: each subcommand in a file of its own.
 
+mod baseline;
+mod bench;
 mod ckpt;
 mod compare;
 mod completions;
@@ -61,6 +63,8 @@ enum Command {
     Devices(devices::Devices),
     Report(report::Report),
     Compare(Box<compare::Compare>),
+    Baseline(baseline::Baseline),
+    Bench(Box<bench::BenchCommand>),
     Data(data::Data),
     Ckpt(ckpt::Ckpt),
     Export(export::Export),
@@ -70,6 +74,7 @@ enum Command {
 
 /// Runs the command line of this process and returns its exit code. Errors go to stderr.
 pub fn main() -> ExitCode {
+    crate::run::start_clock::begin_process();
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {
@@ -82,11 +87,16 @@ pub fn main() -> ExitCode {
             let format = train.log_format;
             return end_training(format, train.run());
         }
+        Command::Bench(bench) => {
+            let format = bench.train.log_format;
+            return end_training(format, bench.run());
+        }
         Command::Workloads(workloads) => workloads.run(),
         Command::Plan(plan) => plan.run(),
         Command::Devices(devices) => devices.run(),
         Command::Report(report) => report.run(),
         Command::Compare(compare) => compare.run(),
+        Command::Baseline(baseline) => baseline.run(),
         Command::Data(data) => data.run(),
         Command::Ckpt(ckpt) => ckpt.run(),
         Command::Export(export) => export.run(),
@@ -105,7 +115,7 @@ fn report(format: LogFormat, failure: &Failure) -> ExitCode {
 /// thread may be stuck in the MPI library, whose exit handlers would then wait for it or fail.
 fn end_training(format: LogFormat, outcome: Outcome<Exit>) -> ExitCode {
     let code = match outcome {
-        Ok(Exit { code, is_orderly: true }) => return code,
+        Ok(Exit { code, is_orderly: true, .. }) => return code,
         Ok(Exit { code, .. }) => code,
         Err(failure) => report(format, &failure),
     };

@@ -65,6 +65,10 @@ pub(super) struct Train {
     /// longer.
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     deadline: Option<Duration>,
+    /// Put the record at the end also into this folder or object store, as `yardstick baseline`
+    /// keeps them.
+    #[arg(long, value_name = "DIR|URL")]
+    records: Option<String>,
     /// Format of what is logged on stderr.
     #[arg(long, value_enum, value_name = "FORMAT", default_value = "text")]
     pub(super) log_format: LogFormat,
@@ -99,18 +103,23 @@ fn log_to_stderr(format: LogFormat) {
 
 impl Train {
     pub(super) fn run(self) -> Outcome<Exit> {
+        run::run(&[self.options()?])
+    }
+
+    /// Sets up the log, and reads the configuration.
+    pub(super) fn options(&self) -> Outcome<RunOptions> {
         log_to_stderr(self.log_format);
         let config = Config::load(&self.workload, &self.overrides())?;
-        run::run(&RunOptions {
+        Ok(RunOptions {
             config,
-            out: self.out,
+            out: self.out.clone(),
             fresh: self.fresh,
             steps: self.steps,
             eval_every: self.eval_every,
             target_loss: self.target_loss,
             log_format: self.log_format,
             profile_step: self.profile_step,
-            injections: self.inject,
+            injections: self.inject.clone(),
         })
     }
 
@@ -122,8 +131,11 @@ impl Train {
         };
         set("run.device", self.device.clone());
         set("run.engine", self.engine.clone());
-        let quoted = |text: String| toml::Value::String(text).to_string();
+        fn quoted(text: String) -> String {
+            toml::Value::String(text).to_string()
+        }
         set("run.init_from", self.init_from.clone().map(quoted));
+        set("telemetry.records", self.records.clone().map(quoted));
         set("run.threads", self.threads.map(|n| n.to_string()));
         set("checkpoint.every", self.checkpoint_every.map(|interval| interval.to_string()));
         set("collectives.deadline", self.deadline.map(duration::format));

@@ -290,13 +290,14 @@ fn run_deviation(base: &[f64], new: &[f64]) -> f64 {
     ((sum_of_squares(base) + sum_of_squares(new)) / freedom as f64).sqrt()
 }
 
-/// Each run of the base with one of the other side, if the sides took turns and ran at the same
-/// time as the other in no pair; `None` if they did not.
+/// Each run of the base with one of the other side, if the sides took turns; `None` if they did not.
 fn pairs<'sides>(base: &'sides Side, new: &'sides Side) -> Option<Vec<[&'sides Record; 2]>> {
     let is_enough = base.sources.len() == new.sources.len() && base.sources.len() >= PAIRS_MIN;
     let pairs: Vec<_> = base.records().zip(new.records()).map(|(b, n)| [b, n]).collect();
-    let start = |pair: &[&Record; 2]| pair.map(started_unix_ms).into_iter().min();
-    let end = |pair: &[&Record; 2]| pair.map(ended_unix_ms).into_iter().max();
-    let in_turn = pairs.windows(2).all(|two| end(&two[0]) <= start(&two[1]));
-    (is_enough && in_turn).then_some(pairs)
+    let start = |pair: &[&Record; 2]| pair.map(started_unix_ms);
+    let end = |pair: &[&Record; 2]| pair.map(ended_unix_ms);
+    let is_sequence = |pair: &[&Record; 2]| start(pair).iter().max() >= end(pair).iter().min();
+    let in_turn =
+        pairs.windows(2).all(|two| end(&two[0]).iter().max() <= start(&two[1]).iter().min());
+    (is_enough && in_turn && pairs.iter().all(is_sequence)).then_some(pairs)
 }

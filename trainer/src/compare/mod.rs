@@ -6,6 +6,7 @@
 
 mod attribution;
 mod comparison;
+mod deviations;
 mod differences;
 mod estimate;
 mod metric;
@@ -17,6 +18,7 @@ mod turns;
 mod verdict;
 
 pub(crate) use comparison::{Comparison, Settings};
+pub(crate) use deviations::deviations;
 pub(crate) use side::Side;
 pub(crate) use turns::{Turns, take_turns};
 pub(crate) use verdict::Verdict;

@@ -56,7 +56,7 @@ impl Comparison {
     fn attribution_lines(&self) -> Vec<String> {
         let Some(attribution) = &self.attribution else { return Vec::new() };
         let step_ms = attribution.step_ms;
-        let mut lines = vec![format!("\nA step takes {step_ms:+.2} ms:")];
+        let mut lines = Vec::new();
         let parts = attribution.phases.iter().filter(|part| {
             part.added_ms * step_ms > 0.0 && (part.added_ms / step_ms) >= PART_SHOWN_MIN
         });
@@ -71,6 +71,9 @@ impl Comparison {
                 part.rank, part.host, part.added_ms, part.others_added_ms
             )
         }));
+        if !lines.is_empty() {
+            lines.insert(0, format!("\nA step takes {step_ms:+.2} ms:"));
+        }
         lines
     }
 

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::baseline::{Baselines, Kept, Key};
 use crate::failure::{Failure, Outcome};
 use crate::record::{Record, Status};
 
@@ -31,6 +32,21 @@ impl Side {
         for path in paths {
             let found = Record::read_all(path).map_err(Failure::usage)?;
             sources.extend(found.into_iter().map(|(path, record)| Source { path, record }));
+        }
+        Self::new(sources)
+    }
+
+    /// The same, or of stores of baselines those records that the other side is to be compared with.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read); and for a store that has none of them.
+    pub(crate) fn read_base(paths: &[PathBuf], new: &Self) -> Outcome<Self> {
+        let mut sources = Vec::new();
+        for path in paths {
+            match Baselines::open(path) {
+                None => sources.extend(Self::read(std::slice::from_ref(path))?.sources),
+                Some(store) => sources.extend(baseline_of(&store, path, new)?),
+            }
         }
         Self::new(sources)
     }
@@ -66,6 +82,23 @@ pub(super) fn started_unix_ms(record: &Record) -> u64 {
 pub(super) fn ended_unix_ms(record: &Record) -> u64 {
     let ended = record.attempts.last().and_then(|attempt| attempt.ended_unix_ms);
     ended.unwrap_or_else(|| started_unix_ms(record))
+}
+
+fn baseline_of(store: &Baselines, path: &Path, new: &Side) -> Outcome<Vec<Source>> {
+    let Some(first) = new.sources.first() else { return Ok(Vec::new()) };
+    let key = Key::of(&first.record);
+    let kept = store.records(&key).map_err(Failure::usage)?;
+    let is_new = |kept: &Kept| new.records().any(|record| *record == kept.record);
+    let promoted = kept
+        .into_iter()
+        .filter(|kept| kept.is_promoted && kept.record.status == Status::Complete && !is_new(kept));
+    let sources: Vec<_> =
+        promoted.map(|Kept { path, record, .. }| Source { path, record }).collect();
+    if sources.is_empty() {
+        let path = path.display();
+        return Err(Failure::usage(format!("{path}: expected records of {key}, found none")));
+    }
+    Ok(sources)
 }
 
 fn require_figures(path: &Path, record: &Record) -> Outcome<()> {

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use super::comparison::{Method, Settings};
 use super::side::{Side, Source};
 use super::{Comparison, Verdict};
+use crate::bench::Random;
 use crate::record::tests::finished;
 use crate::record::{Attempt, Record, Reference, StepSample, StepSeries};
 use crate::timing::phase::{ByPhase, PhaseTimes};
@@ -13,25 +14,6 @@ use crate::timing::phase::{ByPhase, PhaseTimes};
 const SEEDS: u64 = 200;
 const STEPS: u64 = 200;
 const RANKS: usize = 4;
-
-/// A generator of standard normal numbers.
-struct Noise(u64);
-
-impl Noise {
-    fn uniform(&mut self) -> f64 {
-        // SplitMix64.
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut bits = self.0;
-        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((bits ^ (bits >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
-    }
-
-    fn normal(&mut self) -> f64 {
-        let radius = (-2.0 * (1.0 - self.uniform()).ln()).sqrt();
-        radius * (std::f64::consts::TAU * self.uniform()).cos()
-    }
-}
 
 /// How a machine behaves.
 #[derive(Clone, Copy)]
@@ -58,7 +40,7 @@ const AS_USUAL: Slow = Slow { rank: None, share: 0.0 };
 
 /// The record of a run that starts at some minute and takes half of one. Each rank computes for 100
 /// ms, more or less, and then all wait for the slowest.
-fn run(machine: Machine, slow: Slow, minute: u64, noise: &mut Noise) -> Record {
+fn run(machine: Machine, slow: Slow, minute: u64, noise: &mut Random) -> Record {
     let pace = 1.0 + machine.of_runs * noise.normal();
     let mut state = [0.0; RANKS];
     let mut series: Vec<StepSeries> = (0..RANKS).map(|_| StepSeries::new(RANKS, None)).collect();
@@ -136,7 +118,7 @@ fn compare(base: Vec<Record>, new: Vec<Record>) -> Comparison {
 }
 
 /// Ten runs of each side in turn, as `--run` makes them.
-fn in_turn(machine: Machine, slow: Slow, noise: &mut Noise) -> Comparison {
+fn in_turn(machine: Machine, slow: Slow, noise: &mut Random) -> Comparison {
     let mut runs = |slow, first: u64| -> Vec<Record> {
         (0..10_u64).map(|pair| run(machine, slow, 2 * pair + first, noise)).collect()
     };
@@ -156,7 +138,7 @@ struct Counts {
 fn count(machine: Machine, slow: Slow) -> Counts {
     let mut counts = Counts::default();
     for seed in 0..SEEDS {
-        let comparison = in_turn(machine, slow, &mut Noise(seed));
+        let comparison = in_turn(machine, slow, &mut Random(seed));
         let ranks = comparison.attribution.map_or(Vec::new(), |attribution| attribution.ranks);
         let named: Vec<_> = ranks.iter().map(|part| (part.rank, part.kind.name())).collect();
         let expected: Vec<_> = slow.rank.map(|rank| (rank, "compute")).into_iter().collect();
@@ -204,7 +186,7 @@ fn a_noisy_machine_may_be_too_noisy_but_names_no_wrong_rank() {
 /// On a machine with a pace for each session, runs within one agree with each other.
 #[test]
 fn one_session_a_side_cannot_tell() {
-    let mut noise = Noise(1);
+    let mut noise = Random(1);
     let calm = Machine { of_runs: 0.001, ..QUIET };
     let slower = Slow { rank: None, share: 0.1 };
     let mut runs = |slow, hour: u64, count: u64| -> Vec<Record> {
@@ -227,7 +209,7 @@ fn one_session_a_side_cannot_tell() {
 
 #[test]
 fn what_cannot_be_compared_is_refused() {
-    let mut noise = Noise(1);
+    let mut noise = Random(1);
     let base = run(QUIET, AS_USUAL, 0, &mut noise);
     let error = |new: Record, settings: &Settings| {
         let compared = Comparison::of(&side(vec![base.clone()]), &side(vec![new]), settings);
@@ -250,7 +232,7 @@ fn what_cannot_be_compared_is_refused() {
 
 #[test]
 fn a_comparison_says_what_makes_up_the_difference() {
-    let mut noise = Noise(3);
+    let mut noise = Random(3);
     let slow = Slow { rank: Some(2), share: 0.1 };
     let base: Vec<_> = (0..4).map(|pair| run(QUIET, AS_USUAL, 2 * pair, &mut noise)).collect();
     let mut new: Vec<_> = (0..4).map(|pair| run(QUIET, slow, 2 * pair + 1, &mut noise)).collect();

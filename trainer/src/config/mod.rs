@@ -260,11 +260,18 @@ pub struct TelemetryConfig {
     /// `mfu_measured` null.
     #[serde(with = "duration")]
     pub matmul_probe: Duration,
+    /// Folder or URL of an object store where the record is put at the end, as `yardstick baseline`
+    /// keeps them; empty for none.
+    pub records: String,
 }
 
 impl Default for TelemetryConfig {
     fn default() -> Self {
-        Self { log_every_steps: 10, matmul_probe: Duration::from_millis(250) }
+        Self {
+            log_every_steps: 10,
+            matmul_probe: Duration::from_millis(250),
+            records: String::new(),
+        }
     }
 }
 

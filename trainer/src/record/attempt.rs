@@ -38,10 +38,29 @@ pub struct Attempt {
     pub committed_step: Option<u64>,
     /// Last completed step, whether or not a checkpoint holds it.
     pub last_step: u64,
+    /// How long its start took, on rank 0; `null` before the end of its first step.
+    #[serde(default)]
+    pub start: Option<StartParts>,
+    /// Time of the steps of earlier attempts that it repeats, because no checkpoint held them.
+    #[serde(default)]
+    pub repeated_seconds: f64,
     /// Unix time in milliseconds.
     pub started_unix_ms: u64,
     /// Unix time in milliseconds; that of its last step if it was killed, `null` if unknown.
     pub ended_unix_ms: Option<u64>,
+}
+
+/// The parts of a start, one after the other.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct StartParts {
+    /// From the start of the process until the ranks have found each other.
+    pub bootstrap_seconds: f64,
+    /// Until communication is set up, and the ranks agree on configuration and folder.
+    pub wire_up_seconds: f64,
+    /// Until the state is allocated, and initialised or restored.
+    pub restore_seconds: f64,
+    /// Until the first step is done.
+    pub first_step_seconds: f64,
 }
 
 /// How an attempt ended.
@@ -80,6 +99,8 @@ impl Attempt {
             resumed_after_step: None,
             recovery: None,
             committed_step: None,
+            start: None,
+            repeated_seconds: 0.0,
             last_step: 0,
             started_unix_ms: unix_ms(),
             ended_unix_ms: None,
@@ -103,6 +124,15 @@ impl Attempt {
         self.recovery = recovery;
         self.last_step = step;
         self.committed_step = Some(step).filter(|&step| step > 0);
+        self.write(dir)
+    }
+
+    /// Records the parts of the start, once the first step is done.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn started(&mut self, dir: &Path, parts: StartParts) -> Result<(), Error> {
+        self.start = Some(parts);
         self.write(dir)
     }
 

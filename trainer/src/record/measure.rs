@@ -126,7 +126,7 @@ impl MeasuredSteps<'_> {
         self.distribution(|step| nanoseconds(&step.phases_ns) as f64 / 1e6)
     }
 
-    fn step_times_ms(&self) -> impl Iterator<Item = f64> + Clone {
+    pub(crate) fn step_times_ms(&self) -> impl Iterator<Item = f64> + Clone {
         let steps = self.blocks.iter().filter_map(|block| block.typical.as_ref());
         steps.map(|step| step.phases_ns.step_ns() as f64 / 1e6)
     }
@@ -226,28 +226,6 @@ impl PromotedTo {
             last_error: route.last_error.clone(),
             dropped: route.dropped,
         }
-    }
-}
-
-impl Goodput {
-    fn of(record: &Record, series: &StepSeries) -> Option<Self> {
-        let start = record.attempts.first()?.started_unix_ms;
-        let end = record.attempts.last()?.ended_unix_ms?;
-        let elapsed = end.checked_sub(start).filter(|&elapsed| elapsed > 0)? as f64 / 1e3;
-        let training = series.training_ns as f64 / 1e9;
-        // An attempt that ended before it had restored a checkpoint made no steps and lost none.
-        let started = record.attempts.iter().filter(|attempt| attempt.resumed_after_step.is_some());
-        let started: Vec<_> = started.collect();
-        let lost = started.windows(2).map(|pair| {
-            let resumed = pair[1].resumed_after_step.unwrap_or(0);
-            pair[0].last_step.saturating_sub(resumed)
-        });
-        Some(Self {
-            elapsed_seconds: elapsed,
-            training_seconds: training,
-            share: training / elapsed,
-            lost_steps: lost.sum(),
-        })
     }
 }
 

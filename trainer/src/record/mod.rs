@@ -7,6 +7,7 @@ mod attempt;
 mod environment;
 mod error;
 mod error_file;
+mod goodput;
 mod json;
 mod measure;
 mod missing;
@@ -23,7 +24,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-pub use attempt::{Attempt, AttemptEnd};
+pub use attempt::{Attempt, AttemptEnd, StartParts};
 pub use collectives::transports::Transport;
 pub use environment::Environment;
 pub use error::Error;
@@ -211,11 +212,20 @@ impl Record {
             std::io::ErrorKind::NotFound => Error::NoRecord { path: path.clone() },
             _ => IoError::at(&path, "read")(error).into(),
         })?;
-        let versioned: Versioned = json::parse(&path, &bytes, "a record with its schema")?;
+        Self::parse(&path, &bytes)
+    }
+
+    /// The record in a file with this content.
+    ///
+    /// # Errors
+    /// [`Error::Schema`] when it is of another version, [`Error::Malformed`] when it is damaged.
+    pub fn parse(path: &Path, bytes: &[u8]) -> Result<Self, Error> {
+        let versioned: Versioned = json::parse(path, bytes, "a record with its schema")?;
         if versioned.schema != u64::from(SCHEMA) {
+            let path = path.to_owned();
             return Err(Error::Schema { path, found: versioned.schema, supported: SCHEMA });
         }
-        json::parse(&path, &bytes, "a record of schema 4")
+        json::parse(path, bytes, "a record of schema 4")
     }
 }
 

@@ -336,15 +336,34 @@ pub struct Checkpoints {
     pub promoted: Vec<PromotedTo>,
 }
 
-/// Share of the time since the first start that was spent in steps that were kept.
+/// Where the time since the first start went, over all attempts: the parts add up to
+/// `elapsed_seconds`.
+///
+/// The buckets are those of Google's ml-goodput-measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Goodput {
     /// From the start of the first attempt to the end of the last.
     pub elapsed_seconds: f64,
-    /// Time in steps that were kept, without checkpoints and evaluation.
+    /// Time in steps that were kept, without what follows.
     pub training_seconds: f64,
     /// `training_seconds` over `elapsed_seconds`.
     pub share: f64,
+    /// Waiting for data, in steps that were kept.
+    pub data_seconds: f64,
+    /// Waiting for checkpoints, in steps that were kept.
+    pub checkpoint_seconds: f64,
+    /// Evaluation, in steps that were kept.
+    pub evaluation_seconds: f64,
+    /// Starts of attempts, until a state is to be restored.
+    pub start_seconds: f64,
+    /// Initialising and restoring the state.
+    pub restore_seconds: f64,
+    /// Steps that a later attempt repeated.
+    pub repeated_seconds: f64,
+    /// From the end of an attempt to the start of the next.
+    pub down_seconds: f64,
+    /// The rest: parts of attempts that were killed, and ends.
+    pub other_seconds: f64,
     /// Steps that had to be repeated because no checkpoint held them.
     pub lost_steps: u64,
 }

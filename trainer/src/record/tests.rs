@@ -103,6 +103,13 @@ fn attempt(number: u32, status: Status, resumed_after_step: u64, last_step: u64)
             }],
         }),
         committed_step: None,
+        start: Some(StartParts {
+            bootstrap_seconds: 0.1,
+            wire_up_seconds: 0.2,
+            restore_seconds: 0.05,
+            first_step_seconds: 0.1,
+        }),
+        repeated_seconds: if number == 2 { 0.2 } else { 0.0 },
         last_step,
         started_unix_ms: 10_000 * u64::from(number),
         ended_unix_ms: Some(10_000 * u64::from(number) + 2_000),
@@ -222,7 +229,15 @@ fn figures_are_calculated_from_the_steps() {
     close(record.checkpoints.unwrap().bytes_per_second, 2e9);
     let goodput = record.goodput.unwrap();
     assert_eq!((goodput.elapsed_seconds, goodput.lost_steps), (12.0, 2));
-    close(goodput.training_seconds, 1.2);
+    close(goodput.training_seconds, 12.0 * 0.099);
+    close(goodput.data_seconds, 12.0 * 0.001);
+    close(goodput.checkpoint_seconds, 0.1);
+    close(goodput.evaluation_seconds, 0.2);
+    close(goodput.start_seconds, 2.0 * 0.3);
+    close(goodput.restore_seconds, 2.0 * 0.05);
+    close(goodput.repeated_seconds, 0.2);
+    close(goodput.down_seconds, 8.0);
+    close(goodput.other_seconds, 12.0 - 1.2 - 0.3 - 0.6 - 0.1 - 0.2 - 8.0);
 }
 
 #[test]

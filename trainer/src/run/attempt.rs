@@ -4,6 +4,7 @@
 use launch::signals::SignalFlags;
 
 use super::recorder::Recorder;
+use super::start_clock::StartClock;
 use super::stop::{StopConditions, StopReason};
 use super::transports::TransportProbe;
 use crate::checkpoints::{Checkpointer, Ended, TierSet, Trigger};
@@ -46,6 +47,8 @@ pub(super) struct RunningAttempt<'run, 'world> {
     pub(super) evaluation: Option<PeriodicEvaluation>,
     pub(super) probes: Probes<'run>,
     pub(super) stop_conditions: StopConditions,
+    /// Until the first step is done.
+    pub(super) start: Option<StartClock>,
     /// The first step of this attempt.
     pub(super) first_step: u64,
     /// The last step, if its time is not known yet: on a device, which nothing waits for.
@@ -117,6 +120,9 @@ impl RunningAttempt<'_, '_> {
     /// ends with this step, if it does.
     fn step(&mut self, step: u64) -> Outcome<Option<StopReason>> {
         let stepped = self.timed_step(step)?;
+        if let Some(mut start) = self.start.take() {
+            self.recorder.started(start.made_first_step());
+        }
         let end = self.end_after(step, &stepped);
         let requests = stepped.outcome.requests;
         if requests.save_is_ready && self.checkpointer.is_saving() {

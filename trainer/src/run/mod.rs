@@ -9,6 +9,7 @@ mod rank_backend;
 mod recorder;
 mod rendezvous;
 mod session;
+pub(crate) mod start_clock;
 mod stop;
 mod transports;
 
@@ -20,6 +21,7 @@ pub(crate) use folder::Folder;
 use nccl_log::NcclLog;
 pub(crate) use options::RunOptions;
 use session::Session;
+use start_clock::StartClock;
 
 use crate::failure::{ExitCode, Failure, Outcome};
 
@@ -28,41 +30,60 @@ use crate::failure::{ExitCode, Failure, Outcome};
 pub(crate) struct Exit {
     /// Its exit code.
     pub(crate) code: ExitCode,
+    /// The rank that it was.
+    pub(crate) rank: usize,
     /// Whether communication was closed; if not, a thread may be blocked in it.
     pub(crate) is_orderly: bool,
 }
 
-/// Trains, as a single process or as one of several ranks.
+/// Trains, as a single process or as one of several ranks. Several runs follow each other until one
+/// is not done; what they share is of the first.
 ///
 /// # Errors
 /// The failure that ended the run, which rank 0 has recorded.
-pub(crate) fn run(options: &RunOptions) -> Outcome<Exit> {
-    let config = &options.config;
-    let last_step = options.last_step()?;
-    options.check_profile_step(last_step)?;
+///
+/// # Panics
+/// Without a run.
+pub(crate) fn run(runs: &[RunOptions]) -> Outcome<Exit> {
+    for options in runs {
+        options.check_profile_step(options.last_step()?)?;
+    }
     // First, while this is the only thread.
-    let nccl_log = NcclLog::prepare(config);
-    let exit = run_ranks(options, &nccl_log, last_step);
+    let nccl_log = NcclLog::prepare(&runs[0].config);
+    let exit = run_ranks(runs, &nccl_log);
     nccl_log.finish(exit.as_ref().err());
     exit
 }
 
 /// Joins the other ranks, trains with them, and leaves them.
-fn run_ranks(options: &RunOptions, nccl_log: &NcclLog, last_step: u64) -> Outcome<Exit> {
+fn run_ranks(runs: &[RunOptions], nccl_log: &NcclLog) -> Outcome<Exit> {
     let signals =
         SignalFlags::install().map_err(|error| Failure::new(ExitCode::Internal, error))?;
-    let world = process::open_world(&options.config)?;
-    let train = || {
-        // Not dropped after a failure: to free what a device or a network still uses may hang, and
-        // the process ends now.
-        let session =
-            ManuallyDrop::new(Session::new(options, &world, &signals, nccl_log, last_step)?);
-        let code = session.train()?;
-        Ok((code, ManuallyDrop::into_inner(session).close()))
+    let mut start = StartClock::new();
+    let world = process::open_world(&runs[0].config)?;
+    start.bootstrapped();
+    let mut train = || {
+        let mut trained = (ExitCode::Done, true);
+        for options in runs {
+            // Not dropped after a failure: to free what a device or a network still uses may hang,
+            // and the process ends now.
+            let session = ManuallyDrop::new(Session::new(options, &world, &signals, nccl_log)?);
+            let code = session.train(start)?;
+            start = StartClock::again();
+            let is_closed = ManuallyDrop::into_inner(session).close();
+            trained = (code, trained.1 && is_closed);
+            if code != ExitCode::Done {
+                break;
+            }
+        }
+        Ok(trained)
     };
-    let trained = process::thread_pool(&world.threads).and_then(|pool| pool.install(train));
+    let trained = process::thread_pool(&world.threads).and_then(|pool| pool.install(&mut train));
     match trained {
-        Ok((code, is_closed)) => Ok(Exit { code, is_orderly: process::close(world) && is_closed }),
+        Ok((code, is_closed)) => {
+            let rank = world.placement.rank;
+            Ok(Exit { code, rank, is_orderly: process::close(world) && is_closed })
+        }
         Err(failure) => {
             process::abandon(&world, &failure);
             let rank = world.placement.rank;

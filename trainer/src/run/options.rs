@@ -8,7 +8,7 @@ use crate::fault_injection::Injection;
 use crate::telemetry::LogFormat;
 
 /// Options of `yardstick train`.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct RunOptions {
     /// The resolved configuration.
     pub(crate) config: Config,

@@ -17,8 +17,8 @@ use crate::ranks::Ranks;
 use crate::record::peaks;
 use crate::record::{
     self, Anomaly, AttemptEnd, Collectives, ErrorFile, FlopsPerToken, RankRecord, Reason, Record,
-    Recovery, Reference, Status, StepSeries, TargetRecord, WorkloadRecord, rank_anomalies,
-    transport_anomalies,
+    Recovery, Reference, StartParts, Status, StepSeries, TargetRecord, WorkloadRecord,
+    rank_anomalies, transport_anomalies,
 };
 use crate::step::Trainer;
 use crate::telemetry::Events;
@@ -155,11 +155,33 @@ impl Recorder {
         Ok(record.write(&self.dir)?)
     }
 
+    /// Records how much of the work of earlier attempts this one repeats.
+    pub(super) fn repeats(&mut self, repeated_ns: u64) {
+        if let Some(attempt) = self.attempt_record() {
+            attempt.repeated_seconds = repeated_ns as f64 / 1e9;
+        }
+    }
+
+    /// Records how long the start took, in the attempt's file too: it may be killed. An error is not
+    /// the end of a run that has just begun.
+    pub(super) fn started(&mut self, parts: StartParts) {
+        let dir = self.dir.clone();
+        let written = self.attempt_record().map(|attempt| attempt.started(&dir, parts));
+        if let Some(Err(error)) = written {
+            let text = format!("the parts of the start are not in the attempt's file: {error}");
+            self.events.warn(Anomaly { step: None, rank: None, text });
+        }
+    }
+
+    fn attempt_record(&mut self) -> Option<&mut record::Attempt> {
+        self.record.as_mut()?.attempts.last_mut()
+    }
+
     /// Records in the attempt's file that there is a committed checkpoint: the record itself is
     /// only written at the end, which a kill prevents.
     pub(super) fn committed(&mut self, step: u64) -> Result<(), record::Error> {
-        let attempt = self.record.as_mut().and_then(|record| record.attempts.last_mut());
-        attempt.map_or(Ok(()), |attempt| attempt.committed(&self.dir, step))
+        let dir = self.dir.clone();
+        self.attempt_record().map_or(Ok(()), |attempt| attempt.committed(&dir, step))
     }
 
     /// Records the digest of imported initial weights.

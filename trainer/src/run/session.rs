@@ -24,8 +24,10 @@ use super::rendezvous::{
     broadcast_from_rank_0, gather_ranks, ranks_sharing, ranks_with_storage_timeout,
     storage_barrier,
 };
+use super::start_clock::StartClock;
 use super::stop::{StopConditions, StopReason, target_loss};
 use super::transports::TransportProbe;
+use crate::baseline::Baselines;
 use crate::checkpoints::open::open;
 use crate::checkpoints::tiers::Variables;
 use crate::checkpoints::{Checkpointer, tiers};
@@ -36,7 +38,7 @@ use crate::fault_injection::{self, Injection, Injector};
 use crate::hugging_face::Import;
 use crate::plan::{JobShape, RankPlan};
 use crate::ranks::Ranks;
-use crate::record::{self, Record, Status, StepSeries, TargetLoss, TargetRecord};
+use crate::record::{self, Anomaly, Record, Status, StepSeries, TargetLoss, TargetRecord};
 use crate::step::{Evaluation, Trainer, batch_plan, weights_digest};
 use crate::telemetry::{Events, RunEnd, StepLogOptions, Telemetry, TelemetryOptions};
 use crate::timing::probe::MatmulProbe;
@@ -77,9 +79,9 @@ impl<'run> Session<'run> {
         world: &'run World,
         signals: &'run SignalFlags,
         nccl_log: &'run NcclLog,
-        last_step: u64,
     ) -> Outcome<Self> {
         let config = &options.config;
+        let last_step = options.last_step()?;
         let workload = &config.workload;
         let placement = &world.placement;
         let device = open_device(config, placement)?;
@@ -131,7 +133,7 @@ impl<'run> Session<'run> {
     }
 
     /// Runs one attempt, unless the run is complete already.
-    pub(super) fn train(&self) -> Outcome<ExitCode> {
+    pub(super) fn train(&self, mut start: StartClock) -> Outcome<ExitCode> {
         let telemetry = Telemetry::start(self.telemetry_options())?;
         let Prepared::Attempt { number, run, .. } = &self.prepared else {
             self.note_complete(telemetry.events());
@@ -162,22 +164,38 @@ impl<'run> Session<'run> {
         }
         // Rank 0 has written the record.
         storage_barrier(self.options, self.world)?;
-        // Never freed, as the network may still write to its buffers after a peer was lost. The
-        // process ends soon after the run.
+        // Not freed after a failure, as the network may still write to its buffers after a peer was
+        // lost, and the process ends soon.
         let mut trainer = ManuallyDrop::new(None);
-        let outcome = self.attempt(&telemetry, &mut trainer, &mut checkpointer, &mut recorder);
+        start.wired_up();
+        let outcome =
+            self.attempt(start, &telemetry, &mut trainer, &mut checkpointer, &mut recorder);
         let recorded = recorder.end(&Ending {
             outcome: &outcome,
             trainer: trainer.as_ref(),
             checkpointer: &checkpointer,
             anomalies: telemetry.anomalies(),
         });
+        self.publish(events, &recorder);
         let committed_step = checkpointer.committed_step();
         self.report_end(events, &outcome, recorded, &recorder, committed_step)?;
-        outcome.map(|reason| match reason {
+        let reason = outcome?;
+        storage_barrier(self.options, self.world)?; // no rank reads what this one frees
+        drop(ManuallyDrop::into_inner(trainer));
+        Ok(match reason {
             StopReason::Requested => ExitCode::Stopped,
             StopReason::LastStep | StopReason::TargetLoss => ExitCode::Done,
         })
+    }
+
+    /// Puts the record where records of runs are kept, if there is such a place.
+    fn publish(&self, events: &Events, recorder: &Recorder) {
+        let store = &self.options.config.settings.telemetry.records;
+        let Some(record) = recorder.record().filter(|_| !store.is_empty()) else { return };
+        if let Err(error) = Baselines::at(store).and_then(|kept| kept.add(record)) {
+            let text = format!("telemetry.records = {store}: not published: {error:#}");
+            events.warn(Anomaly { step: None, rank: None, text });
+        }
     }
 
     /// Closes what training needed beside the world's backend, after a run that did not fail.
@@ -194,6 +212,7 @@ impl<'run> Session<'run> {
 
     fn attempt<'session>(
         &'session self,
+        mut start: StartClock,
         telemetry: &Telemetry,
         trainer: &mut Option<Trainer<'session>>,
         checkpointer: &mut Checkpointer,
@@ -202,6 +221,7 @@ impl<'run> Session<'run> {
         let config = &self.options.config;
         let events = telemetry.events();
         let resumed = self.resume(trainer, checkpointer)?;
+        start.restored();
         let trainer = trainer.as_mut().expect("resumed");
         if let (None, Prepared::Attempt { committed: Some(committed), .. }) =
             (resumed, &self.prepared)
@@ -217,7 +237,8 @@ impl<'run> Session<'run> {
             events.note(format!("restored {sources}"));
         }
         self.note_skipped_injections(events, completed_steps);
-        self.begin_steps(telemetry, completed_steps)?;
+        let repeated_ns = self.begin_steps(telemetry, completed_steps)?;
+        recorder.repeats(repeated_ns);
         if resumed.is_some() {
             checkpointer.start_retention(trainer);
         }
@@ -242,6 +263,7 @@ impl<'run> Session<'run> {
                 is_target_reached,
             },
             first_step: completed_steps + 1,
+            start: Some(start),
             untimed: None,
         };
         // Ranks have opened their steps, and rank 0 has written the record.

@@ -35,8 +35,8 @@ pub struct StepSeries {
     pub evaluation_loss_last: Option<f64>,
     /// Tokens of all steps.
     pub tokens: u64,
-    /// Nanoseconds of all steps, without checkpoints and evaluation.
-    pub training_ns: u64,
+    /// Nanoseconds of all steps in each phase.
+    pub phases_ns: PhaseTimes,
     /// Nanoseconds of all steps.
     pub wall_ns: u64,
     /// Over all steps of the last attempt that has any.
@@ -93,7 +93,7 @@ impl StepSeries {
             last: None,
             evaluation_loss_last: None,
             tokens: 0,
-            training_ns: 0,
+            phases_ns: PhaseTimes::default(),
             wall_ns: 0,
             attempt_phases: PhaseTimes::default(),
             target,
@@ -123,7 +123,7 @@ impl StepSeries {
         }
         self.recorded += 1;
         self.tokens += sample.tokens;
-        self.training_ns += sample.phases.step_ns();
+        self.phases_ns = add_phases(&self.phases_ns, &sample.phases);
         self.wall_ns += sample.wall_ns;
         self.attempt_phases = add_phases(&self.attempt_phases, &sample.phases);
         self.first.get_or_insert(*sample);

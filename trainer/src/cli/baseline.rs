@@ -1,0 +1,159 @@
+//! `yardstick baseline`: records to compare with.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use comfy_table::{Cell, CellAlignment, Table, presets};
+
+use super::{print, print_json};
+use crate::baseline::{Baselines, Key, Summary};
+use crate::failure::{ExitCode, Failure, Outcome};
+use crate::number_format;
+use crate::record::{Record, Status};
+
+/// Keep records of runs, and say which of them new runs are compared with.
+///
+/// A store is a folder, or the URL of an object store. Records are kept by workload, world size and
+/// machine type; `yardstick compare STORE NEW` takes those that belong to NEW.
+#[derive(Debug, Args)]
+pub(super) struct Baseline {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Add(Add),
+    Show(Show),
+    Promote(Promote),
+}
+
+/// Add records of complete runs. `train --records STORE` does that at the end of a run.
+#[derive(Debug, Args)]
+struct Add {
+    /// Folder or URL of the store.
+    store: String,
+    /// Folders of runs, record.json files, or folders of several runs.
+    #[arg(required = true)]
+    runs: Vec<PathBuf>,
+}
+
+/// Show what is kept, how fast it was, and how much runs and sessions differ.
+#[derive(Debug, Args)]
+struct Show {
+    /// Folder or URL of the store.
+    store: String,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Make the newest records the baseline, as after a change that is there to stay.
+#[derive(Debug, Args)]
+struct Promote {
+    /// Folder or URL of the store.
+    store: String,
+    /// How many of each workload, world size and machine type.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    newest: u32,
+    /// Only those whose name, as in `baseline show`, contains this.
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    only: String,
+}
+
+impl Baseline {
+    pub(super) fn run(self) -> Outcome<ExitCode> {
+        match self.command {
+            Command::Add(add) => add.run(),
+            Command::Show(show) => show.run(),
+            Command::Promote(promote) => promote.run(),
+        }
+    }
+}
+
+fn usage(error: impl std::fmt::Display) -> Failure {
+    Failure::usage(error)
+}
+
+fn open(store: &str) -> Outcome<Baselines> {
+    Baselines::open(store.as_ref()).ok_or_else(|| {
+        usage(format!("{store}: no baselines\n  hint: `yardstick baseline add {store} RUN`"))
+    })
+}
+
+impl Add {
+    fn run(self) -> Outcome<ExitCode> {
+        let store = Baselines::at(&self.store).map_err(usage)?;
+        let mut records = Vec::new();
+        for run in &self.runs {
+            records.extend(Record::read_all(run).map_err(usage)?);
+        }
+        for (path, record) in &records {
+            if record.status != Status::Complete || record.tokens_per_second.is_none() {
+                let status = record.status.name();
+                let path = path.display();
+                return Err(usage(format!("{path}: expected a complete run, found {status}")));
+            }
+        }
+        for (_, record) in &records {
+            print(store.add(record).map_err(usage)?.display())?;
+        }
+        Ok(ExitCode::Done)
+    }
+}
+
+impl Show {
+    fn run(self) -> Outcome<ExitCode> {
+        let summaries = summaries(&open(&self.store)?)?;
+        if self.json { print_json(&summaries) } else { print(table(&summaries)) }
+    }
+}
+
+fn summaries(store: &Baselines) -> Outcome<Vec<Summary>> {
+    let mut summaries = Vec::new();
+    for key in store.keys().map_err(usage)? {
+        let kept = store.records(&key).map_err(usage)?;
+        summaries.extend(Summary::of(key.to_string(), &kept));
+    }
+    Ok(summaries)
+}
+
+impl Promote {
+    fn run(self) -> Outcome<ExitCode> {
+        let store = open(&self.store)?;
+        let keys = store.keys().map_err(usage)?;
+        let chosen: Vec<&Key> =
+            keys.iter().filter(|key| key.to_string().contains(&self.only)).collect();
+        if chosen.is_empty() {
+            return Err(usage(format!("--only {}: nothing of that name", self.only)));
+        }
+        for key in chosen {
+            let count = store.promote(key, self.newest as usize).map_err(usage)?;
+            let records = number_format::count(count, "record");
+            print(format!("{key}: the baseline is the newest {records}"))?;
+        }
+        Ok(ExitCode::Done)
+    }
+}
+
+fn table(summaries: &[Summary]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::ASCII_MARKDOWN).force_no_tty();
+    let right = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
+    let percent = |share: Option<f64>| share.map_or("null".to_owned(), number_format::percent);
+    let names = ["records", "baseline", "sessions", "tokens/s", "between runs", "sessions"];
+    let names = names.map(|name| right(name.to_owned()));
+    table.set_header([Cell::new("baseline")].into_iter().chain(names));
+    for summary in summaries {
+        table.add_row([
+            Cell::new(&summary.key),
+            right(summary.records.to_string()),
+            right(summary.promoted.to_string()),
+            right(summary.sessions.to_string()),
+            right(number_format::thousands(summary.tokens_per_second)),
+            right(percent(summary.deviation_of_runs)),
+            right(percent(summary.deviation_of_sessions)),
+        ]);
+    }
+    table
+}

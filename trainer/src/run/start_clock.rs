@@ -1,0 +1,61 @@
+//! How long the parts of a start take, up to the end of the first step.
+
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use crate::record::StartParts;
+
+static PROCESS_START: OnceLock<Instant> = OnceLock::new();
+
+/// Remembers when this process began. What the system did before is not known.
+pub(crate) fn begin_process() {
+    PROCESS_START.get_or_init(Instant::now);
+}
+
+/// A stopwatch for the parts of a start, one after the other.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct StartClock {
+    since: Instant,
+    parts: StartParts,
+}
+
+impl StartClock {
+    /// From the start of the process.
+    pub(super) fn new() -> Self {
+        let since = *PROCESS_START.get_or_init(Instant::now);
+        Self { since, parts: StartParts::default() }
+    }
+
+    /// From now on, as for another run in the same process.
+    pub(super) fn again() -> Self {
+        Self { since: Instant::now(), parts: StartParts::default() }
+    }
+
+    fn lap(&mut self) -> f64 {
+        let now = Instant::now();
+        let lap: Duration = now - self.since;
+        self.since = now;
+        lap.as_secs_f64()
+    }
+
+    /// The ranks have found each other.
+    pub(super) fn bootstrapped(&mut self) {
+        self.parts.bootstrap_seconds = self.lap();
+    }
+
+    /// They are ready to restore a checkpoint.
+    pub(super) fn wired_up(&mut self) {
+        self.parts.wire_up_seconds = self.lap();
+    }
+
+    /// They have a state to train.
+    pub(super) fn restored(&mut self) {
+        self.parts.restore_seconds = self.lap();
+    }
+
+    /// The first step is done.
+    pub(super) fn made_first_step(&mut self) -> StartParts {
+        self.parts.first_step_seconds = self.lap();
+        self.parts
+    }
+}
