@@ -1,4 +1,6 @@
 //! Fault injection for tests and drills: `--inject kill@step=30,rank=1,failpoint=mid-shard`.
+//!
+//! A fault happens once, at a step; a slow part is slow from that step on.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -20,6 +22,16 @@ enum Fault {
     Slow,
     /// The process gets a SIGTERM, as from a scheduler that preempts it.
     Stop,
+    /// A part of every step takes longer, by a share of the time of forward and backward on the
+    /// host.
+    SlowPart(Part),
+}
+
+/// A part of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Compute,
+    Data,
 }
 
 /// One fault and when it is injected, at most once per process.
@@ -28,6 +40,8 @@ pub struct Injection {
     fault: Fault,
     pub(crate) step: u64,
     pub(crate) rank: usize,
+    /// By how much a part is slower, as a share.
+    percent: u32,
     /// Inside the save of the step, or inside the promotion of that checkpoint or, if it is
     /// overtaken, of a later one; without one, at the beginning of the step.
     failpoint: Option<Failpoint>,
@@ -37,7 +51,8 @@ impl FromStr for Injection {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let expected = "kill|nan|hang|slow|stop@step=S,rank=R[,failpoint=F]";
+        let expected = "kill|nan|hang|slow|stop@step=S,rank=R[,failpoint=F], \
+                        or slow-compute|slow-data@rank=R,percent=P[,step=S]";
         let error = |what: String| format!("{text:?}: {what}; expected {expected}");
         let (fault, rest) = text.split_once('@').ok_or_else(|| error("no @".into()))?;
         let fault = match fault {
@@ -46,10 +61,13 @@ impl FromStr for Injection {
             "hang" => Fault::Hang,
             "slow" => Fault::Slow,
             "stop" => Fault::Stop,
+            "slow-compute" => Fault::SlowPart(Part::Compute),
+            "slow-data" => Fault::SlowPart(Part::Data),
             other => return Err(error(format!("unknown fault {other:?}"))),
         };
         let mut step = None;
         let mut rank = 0;
+        let mut percent = None;
         let mut failpoint = None;
         for field in rest.split(',') {
             let (key, value) = field.split_once('=').unwrap_or((field, ""));
@@ -57,6 +75,7 @@ impl FromStr for Injection {
             match key {
                 "step" => step = Some(number()?),
                 "rank" => rank = number()? as usize,
+                "percent" => percent = Some(number()? as u32),
                 "failpoint" => {
                     let bad = |_| error(format!("bad failpoint={value}"));
                     failpoint = Some(value.parse().map_err(bad)?);
@@ -64,8 +83,12 @@ impl FromStr for Injection {
                 _ => return Err(error(format!("unknown field {key:?}"))),
             }
         }
-        let step = step.ok_or_else(|| error("no step".into()))?;
-        Ok(Self { fault, step, rank, failpoint })
+        let is_slow_part = matches!(fault, Fault::SlowPart(_));
+        let step = step.or(is_slow_part.then_some(1)).ok_or_else(|| error("no step".into()))?;
+        if is_slow_part != percent.is_some() || (is_slow_part && failpoint.is_some()) {
+            return Err(error("percent is of slow parts, and a failpoint is not".into()));
+        }
+        Ok(Self { fault, step, rank, percent: percent.unwrap_or(0), failpoint })
     }
 }
 
@@ -89,7 +112,9 @@ pub(crate) fn skipped(
     injections: &[Injection],
     completed_steps: u64,
 ) -> impl Iterator<Item = &Injection> + use<'_> {
-    injections.iter().filter(move |injection| injection.step <= completed_steps)
+    injections.iter().filter(move |injection| {
+        injection.step <= completed_steps && !matches!(injection.fault, Fault::SlowPart(_))
+    })
 }
 
 /// Injects the faults of one rank.
@@ -97,6 +122,8 @@ pub(crate) fn skipped(
 pub struct Injector {
     injections: Vec<Injection>,
     step: u64,
+    /// Time of the last forward and backward.
+    computed: Duration,
 }
 
 impl Injector {
@@ -109,7 +136,7 @@ impl Injector {
     /// Without the faults up to a step: after a resume they are not injected again.
     pub fn after(&self, step: u64) -> Self {
         let later = self.injections.iter().filter(|injection| injection.step > step).cloned();
-        Self { injections: later.collect(), step }
+        Self { injections: later.collect(), step, ..Self::default() }
     }
 
     /// Begins a step, counted from 1.
@@ -118,6 +145,25 @@ impl Injector {
         for injection in &self.injections {
             if injection.step == step && injection.failpoint.is_none() {
                 injection.fault.inject();
+            }
+        }
+    }
+
+    /// A micro-batch was computed in this time: takes longer if that is slow.
+    pub fn computed(&mut self, time: Duration) {
+        self.computed = time;
+        self.slow_down(Part::Compute);
+    }
+
+    /// A micro-batch is about to be fetched: takes longer if that is slow.
+    pub fn fetches(&self) {
+        self.slow_down(Part::Data);
+    }
+
+    fn slow_down(&self, part: Part) {
+        for injection in &self.injections {
+            if injection.fault == Fault::SlowPart(part) && injection.step <= self.step {
+                std::thread::sleep(self.computed * injection.percent / 100);
             }
         }
     }
@@ -146,7 +192,7 @@ impl Fault {
             Self::Hang => std::thread::sleep(Duration::from_secs(3600)),
             Self::Slow => std::thread::sleep(Duration::from_secs(3)),
             Self::Stop => launch::signals::raise_sigterm().expect("a process may signal itself"),
-            Self::NonFinite => {}
+            Self::NonFinite | Self::SlowPart(_) => {}
         }
     }
 }
@@ -179,7 +225,14 @@ mod tests {
 
     #[test]
     fn an_invalid_fault_is_refused() {
-        for text in ["", "kill", "melt@step=1", "kill@rank=1", "kill@step=x", "kill@step=1,at=2"] {
+        let bad = ["", "kill", "melt@step=1", "kill@rank=1", "kill@step=x", "kill@step=1,at=2"];
+        let bad_parts = [
+            "slow-compute@rank=1",
+            "slow-data@percent=x",
+            "kill@step=1,percent=5",
+            "slow-data@percent=5,failpoint=mid-shard",
+        ];
+        for text in bad.into_iter().chain(bad_parts) {
             assert!(text.parse::<Injection>().unwrap_err().contains("expected kill"), "{text}");
         }
     }

@@ -103,7 +103,7 @@ impl Comparison {
             }
         }
         let design = Design::new(base, new, settings.deviation);
-        let noisy = metrics.iter().filter(|metric| metric.noise == Noise::Noisy).count();
+        let noisy = metrics.iter().filter(|metric| metric.noise != Noise::Exact).count();
         let others = ERROR_RATE / 2.0 / noisy.saturating_sub(1).max(1) as f64;
         let compared: Vec<_> = metrics
             .iter()
@@ -230,8 +230,10 @@ impl<'sides> Design<'sides> {
         let estimate = match metric.noise {
             Noise::Exact if base == new => Estimate::exact(0.0),
             Noise::Exact => Estimate::exact(new / base - 1.0),
-            Noise::Noisy => {
+            Noise::OfSteps | Noise::OfStorage => {
                 let estimate = self.estimate(scaled, error_rate)?;
+                let is_known = metric.noise == Noise::OfSteps || self.method() != Method::Assumed;
+                let estimate = if is_known { estimate } else { estimate.unknown() };
                 if metric.scale == Scale::Itself { estimate.exponential() } else { estimate }
             }
         };

@@ -8,7 +8,7 @@ use statrs::distribution::{ContinuousCDF, StudentsT};
 pub(crate) struct Estimate {
     /// The new value over the base value, less one.
     pub(crate) effect: f64,
-    /// Lower end of the interval.
+    /// Lower end of the interval; infinite, in JSON `null`, if nothing is known of the variance.
     pub(crate) low: f64,
     /// Upper end of the interval.
     pub(crate) high: f64,
@@ -32,6 +32,11 @@ impl Estimate {
 
     fn around(effect: f64, margin: f64) -> Self {
         Self { effect, low: effect - margin, high: effect + margin }
+    }
+
+    /// The same effect, of which nothing is known.
+    pub(super) fn unknown(self) -> Self {
+        Self { low: f64::NEG_INFINITY, high: f64::INFINITY, ..self }
     }
 
     /// An effect on logarithms as one on the values.

@@ -37,7 +37,10 @@ pub(super) enum Scale {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Noise {
     Exact,
-    Noisy,
+    /// As steps are, for which there is a deviation on file.
+    OfSteps,
+    /// As storage is, for which there is none.
+    OfStorage,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -64,9 +67,10 @@ pub(super) fn metrics<'a>(records: impl Iterator<Item = &'a Record> + Clone) -> 
         unit,
         better,
         scale: Scale::Itself,
-        noise: Noise::Noisy,
+        noise: Noise::OfSteps,
         figure,
     };
+    let of_storage = |metric: Metric| Metric { noise: Noise::OfStorage, ..metric };
     let mut metrics = vec![
         new(PRIMARY, "tokens/s", Better::Higher, Figure::TokensPerSecond),
         new("step_ms", "ms", Better::Lower, Figure::StepTime),
@@ -78,8 +82,8 @@ pub(super) fn metrics<'a>(records: impl Iterator<Item = &'a Record> + Clone) -> 
     }));
     metrics.extend([
         new("comm_rate", "B/s", Better::Higher, Figure::Communication),
-        new("checkpoint_rate", "B/s", Better::Higher, Figure::CheckpointRate),
-        new("checkpoint_stall", "ms", Better::Lower, Figure::CheckpointStall),
+        of_storage(new("checkpoint_rate", "B/s", Better::Higher, Figure::CheckpointRate)),
+        of_storage(new("checkpoint_stall", "ms", Better::Lower, Figure::CheckpointStall)),
     ]);
     let mut tiers: Vec<&str> = records
         .clone()
@@ -90,9 +94,9 @@ pub(super) fn metrics<'a>(records: impl Iterator<Item = &'a Record> + Clone) -> 
     tiers.dedup();
     metrics.extend(tiers.into_iter().map(|tier| {
         let name = format!("copy_rate_{tier}");
-        new(&name, "B/s", Better::Higher, Figure::CopyRate(tier.to_owned()))
+        of_storage(new(&name, "B/s", Better::Higher, Figure::CopyRate(tier.to_owned())))
     }));
-    metrics.push(new("restore_seconds", "s", Better::Lower, Figure::RestoreTime));
+    metrics.push(of_storage(new("restore_seconds", "s", Better::Lower, Figure::RestoreTime)));
     let memory = new("memory", "B", Better::Lower, Figure::Memory);
     metrics.push(Metric { noise: Noise::Exact, ..memory });
     let is_there = |value: Option<f64>| value.is_some_and(|value| value != 0.0);

@@ -132,7 +132,8 @@ impl Trainer<'_> {
     /// time. They end as the mean over the global batch; under a sharded optimizer only this rank's
     /// parts.
     fn accumulate_gradients(&mut self) -> Outcome<()> {
-        let Self { ranks, ops, model, state, gradients, scalars, batches, clock, .. } = self;
+        let Self { ranks, ops, model, state, gradients, scalars, batches, clock, injector, .. } =
+            self;
         let scale = 1.0 / batches.tokens_per_step() as f32;
         scalars.clear(&**ops)?;
         let (layout, mut weights) = state.arriving(clock);
@@ -143,13 +144,16 @@ impl Trainer<'_> {
                 // The host may wait for the device to have read the tokens before.
                 weights.settle()?;
                 clock.enter(Phase::Data);
+                injector.fetches();
                 let tokens = batches.next();
                 let batch = Batch { inputs: tokens.inputs(), targets: tokens.targets() };
                 sink.begin_micro_batch(micro_batch + 1 == accumulation);
                 // The first micro-batch overwrites the gradients of the last step.
                 let sums = if micro_batch == 0 { Sums::Write } else { Sums::Add };
                 let loss = loss.reborrow();
+                let start = Instant::now();
                 let trained = model.train(&mut weights, batch, scale, sums, loss, sink);
+                injector.computed(start.elapsed());
                 trained.inspect_err(|e| ranks.collective.abandon(&e.to_string()))?;
             }
             Ok(())

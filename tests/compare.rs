@@ -1,0 +1,125 @@
+//! `bench`, `baseline` and `compare` as a user runs them, and a slow rank that they find.
+#![cfg(feature = "mpi")]
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod support;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use serde_json::Value;
+use support::{Finished, Folder, finish, mpirun, run, text};
+
+const YARDSTICK: &str = env!("CARGO_BIN_EXE_yardstick");
+
+fn json(finished: &Finished) -> Value {
+    serde_json::from_str(&finished.stdout).unwrap_or_else(|error| panic!("{error}: {finished:?}"))
+}
+
+/// Runs of two ranks in turn, with what the second side adds; the comparison, and its exit code.
+fn in_turn(keep: &str, rounds: u32, added: &str) -> (i32, Value) {
+    let launcher = std::env::var("YARDSTICK_MPIRUN").unwrap_or_else(|_| "mpirun".into());
+    // What the launcher that a test starts itself gets from `support`.
+    let variables = [
+        "OMPI_ALLOW_RUN_AS_ROOT=1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
+        "OMPI_MCA_rmaps_base_oversubscribe=1",
+    ];
+    let variables = variables.join(" ");
+    let base = format!("env {variables} {launcher} -np 2 {YARDSTICK} train --steps 40");
+    let new = format!("{base} {added}");
+    let rounds = rounds.to_string();
+    // One in forty comparisons of the same may be called worse by 3 %.
+    let how = ["compare", "--json", "--threshold", "20%", "--rounds", &rounds, "--keep", keep];
+    let flags = [&how[..], &["--run", &base, "--"]].concat();
+    let compared = run(&[&flags[..], &[&new]].concat());
+    (compared.code, json(&compared))
+}
+
+/// Tests that measure do not run at the same time.
+static MACHINE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    MACHINE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The metric of a comparison.
+fn metric<'a>(comparison: &'a Value, name: &str) -> &'a Value {
+    let metrics = comparison["metrics"].as_array().unwrap();
+    metrics.iter().find(|metric| metric["name"] == name).unwrap()
+}
+
+#[test]
+fn a_slow_rank_is_found_by_runs_in_turn() {
+    let _machine = alone();
+    for (part, kind) in [("compute", "compute"), ("data", "data")] {
+        let folder = Folder::new();
+        let slow = format!("--inject slow-{part}@rank=1,percent=40");
+        let (code, comparison) = in_turn(&text(&folder.sibling(part)), 5, &slow);
+        assert_eq!(code, 10, "{comparison:#}");
+        assert_eq!(comparison["method"], "pairs");
+        assert_eq!(metric(&comparison, "slowest_rank")["verdict"], "worse", "{comparison:#}");
+        let ranks = comparison["attribution"]["ranks"].as_array().unwrap();
+        let named: Vec<_> = ranks.iter().map(|rank| (&rank["rank"], &rank["kind"])).collect();
+        assert_eq!(named, [(&1.into(), &kind.into())], "{comparison:#}");
+    }
+}
+
+#[test]
+fn runs_in_turn_of_the_same_are_not_worse() {
+    let _machine = alone();
+    let folder = Folder::new();
+    let added = "--set telemetry.log_every_steps=7";
+    let (code, comparison) = in_turn(&text(&folder.sibling("same")), 4, added);
+    assert_eq!(code, 0, "{comparison:#}");
+    assert_eq!(comparison["attribution"]["ranks"], Value::Array(vec![]));
+    let differences = comparison["differences"].as_array().unwrap();
+    let names: Vec<_> = differences.iter().map(|it| it["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["run.telemetry.log_every_steps"]);
+}
+
+#[test]
+fn repeats_of_a_bench_are_runs_with_records_that_a_baseline_keeps() {
+    let _machine = alone();
+    let folder = Folder::new();
+    let (out, store) = (folder.text(), text(&folder.sibling("store")));
+    let flags = ["bench", "--json", "--repeats", "2", "--measure-steps", "40", "--records", &store];
+    let finished = finish(mpirun(2, &[&flags[..], &["--out", &out]].concat())).expect(0);
+    let bench = json(&finished);
+    assert_eq!((&bench["world"], bench["repeats"].as_array().unwrap().len()), (&2.into(), 2));
+    let figure = &bench["tokens_per_second"];
+    let bounds = ["low", "estimate", "high"].map(|name| figure[name].as_f64().unwrap());
+    assert!(bounds.is_sorted() && bounds[0] > 0.0, "{bounds:?}");
+    let losses = |repeat: usize| &bench["repeats"][repeat]["losses"];
+    assert_eq!(losses(0), losses(1), "each repeat computes the same");
+    let shown = json(&run(&["baseline", "show", "--json", &store]).expect(0));
+    assert_eq!((&shown[0]["records"], &shown[0]["sessions"]), (&2.into(), &1.into()));
+    run(&["baseline", "promote", &store, "--newest", "1"]).expect(0);
+    let shown = json(&run(&["baseline", "show", "--json", &store]).expect(0));
+    assert_eq!((&shown[0]["records"], &shown[0]["promoted"]), (&2.into(), &1.into()));
+    // One session a side says nothing about another day.
+    let strict = run(&["compare", &out, &out, "--strict"]).expect(11);
+    strict.expect_stdout(&["too noisy", "hint: `yardstick compare --run`"]);
+    let last = text(&folder.path().join("repeat-02"));
+    let of_store = run(&["compare", "--json", &store, &text(&folder.path().join("repeat-01"))]);
+    assert_eq!(json(&of_store.expect(0))["method"], "assumed");
+    run(&["compare", &store, &last])
+        .expect(2)
+        .expect_stderr(&["expected records of smoke-", "found none"]);
+}
+
+#[test]
+fn what_is_no_record_is_named() {
+    let _machine = alone();
+    let folder = Folder::new();
+    let run_folder = folder.text();
+    folder.train(&["--steps", "5", "--inject", "stop@step=2,rank=0"]).expect(75);
+    run(&["compare", &run_folder, &run_folder])
+        .expect(2)
+        .expect_stderr(&["record.json: expected a complete run, found stopped"]);
+    folder.train(&["--steps", "5"]).expect(0);
+    run(&["compare", "/nowhere", &run_folder]).expect(2).expect_stderr(&["/nowhere"]);
+    run(&["baseline", "show", "/nowhere"]).expect(2).expect_stderr(&["/nowhere: no baselines"]);
+    run(&["compare", "--threshold", "much", "a", "b"]).expect(2).expect_stderr(&["as in 3%"]);
+    let failing = ["compare", "--run", "false", "--", "true"];
+    run(&failing).expect(2).expect_stderr(&["false --out", "exit status: 1"]);
+}
