@@ -52,4 +52,6 @@ if [ "$(fingerprint "$folder/uninterrupted")" != "$(fingerprint "$folder/killed"
     exit 1
 fi
 echo "Bit-identical."
-"$yardstick" report "$folder/killed"
+page=target/demo-report.html
+"$yardstick" report "$folder/killed" --html "$page"
+say "The same with charts: file://$PWD/$page"

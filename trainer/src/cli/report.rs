@@ -6,22 +6,46 @@ use clap::Args;
 
 use super::{print, print_json};
 use crate::failure::{ExitCode, Failure, Outcome};
+use crate::report::{ReportData, html, overview, reports};
 
-/// Summarize a run: speed, time per phase, loss, checkpoints.
+/// Summarize a run: speed, time per phase, loss, checkpoints; or several runs in one table.
 #[derive(Debug, Args)]
 pub(super) struct Report {
-    /// Folder of the run.
-    #[arg(value_name = "RUN")]
-    folder: PathBuf,
-    /// Print JSON.
+    /// Folders of runs, record.json files, or folders of several runs.
+    #[arg(value_name = "RUN", required = true)]
+    runs: Vec<PathBuf>,
+    /// Write a page with charts: one file that needs no network.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Print Markdown, for a pull request.
+    #[arg(long, conflicts_with = "json")]
+    markdown: bool,
+    /// Print JSON: an object, or a list of several.
     #[arg(long)]
     json: bool,
 }
 
 impl Report {
     pub(super) fn run(self) -> Outcome<ExitCode> {
-        let report = crate::report::report(&self.folder)
-            .map_err(|error| Failure::new(ExitCode::Usage, error))?;
-        if self.json { print_json(&report) } else { print(report) }
+        let mut found = Vec::new();
+        for run in &self.runs {
+            found.extend(reports(run).map_err(|error| Failure::new(ExitCode::Usage, error))?);
+        }
+        if let Some(path) = &self.html {
+            std::fs::write(path, html(&found)).map_err(|error| {
+                let shown = path.display();
+                Failure::usage(format!("{shown}: cannot write: {error}"))
+            })?;
+        }
+        match &found[..] {
+            _ if self.markdown => {
+                let pages: Vec<_> = found.iter().map(ReportData::to_markdown).collect();
+                print(pages.join("\n"))
+            }
+            [one] if self.json => print_json(one),
+            [one] => print(one),
+            several if self.json => print_json(&several),
+            several => print(overview(several)),
+        }
     }
 }

@@ -75,6 +75,9 @@ impl Record {
 /// Most entries of a record's series of steps.
 const SERIES_BLOCKS_MAX: usize = 256;
 
+/// Most checkpoints of which a record has each.
+const SAVED_MAX: usize = 256;
+
 /// Bins of a record's histogram of step times.
 const HISTOGRAM_BINS: usize = 40;
 
@@ -205,6 +208,7 @@ impl Checkpoints {
             bytes_per_second: bytes as f64 / (write_ns.max(1) as f64 / 1e9),
             save_ms: Distribution::of(saved.iter().map(|save| save.save_ns as f64 / 1e6))?,
             stall_ms: Distribution::of(saved.iter().map(|save| save.stall_ns as f64 / 1e6))?,
+            saved: saved[saved.len().saturating_sub(SAVED_MAX)..].to_vec(),
             cadence: Vec::new(),
             promoted: routes.iter().map(PromotedTo::of).collect(),
         })

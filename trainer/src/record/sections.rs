@@ -328,6 +328,9 @@ pub struct Checkpoints {
     pub save_ms: Distribution,
     /// Time for which training was stopped by one.
     pub stall_ms: Distribution,
+    /// The last of them.
+    #[serde(default)]
+    pub saved: Vec<CheckpointSaved>,
     /// Of tiers with `auto`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cadence: Vec<CadenceRecord>,

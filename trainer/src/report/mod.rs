@@ -1,5 +1,8 @@
 //! `yardstick report DIR`: the result of a run, as text and as JSON.
 
+mod html;
+mod markdown;
+mod overview;
 mod render;
 mod transports;
 
@@ -24,11 +27,30 @@ pub struct ReportData {
     pub warnings: Vec<String>,
 }
 
-/// Reads the folder of a run, which may still be running.
+/// Reads the folder of a run, which may still be running, a file of a record, or a folder of several
+/// runs.
 ///
 /// # Errors
 /// [`Error`] when there is no record, or when it or the steps are damaged or unreadable.
-pub fn report(dir: &Path) -> Result<ReportData, Error> {
+pub fn reports(place: &Path) -> Result<Vec<ReportData>, Error> {
+    if Record::path(place).is_file() {
+        return Ok(vec![report(place)?]);
+    }
+    let records = Record::read_all(place)?;
+    Ok(records.into_iter().map(|(_, record)| ReportData::new(record)).collect())
+}
+
+/// Reports as one page of HTML that needs nothing else.
+pub fn html(reports: &[ReportData]) -> String {
+    html::page(reports)
+}
+
+/// Several runs in one table, a row each.
+pub fn overview(reports: &[ReportData]) -> String {
+    overview::table(reports.iter().map(|report| &report.record)).to_string()
+}
+
+fn report(dir: &Path) -> Result<ReportData, Error> {
     let mut record = Record::read(dir)?;
     let world = record.ranks.len().max(1);
     if record.steps.is_none() {
@@ -68,6 +90,11 @@ impl ReportData {
         }
         let warnings = warnings(&record);
         Self { world: record.ranks.len().max(1), record, hosts, warnings }
+    }
+
+    /// The report as Markdown, for a pull request.
+    pub fn to_markdown(&self) -> String {
+        markdown::page(self)
     }
 
     /// The report as JSON.

@@ -1,0 +1,150 @@
+//! Charts of steps: loss, speed, distribution of times, and phases.
+
+use super::canvas::{Axis, Chart, Ink, figure};
+use crate::number_format;
+use crate::record::{Record, StepBlock, StepsSummary};
+use crate::timing::phase::Phase;
+
+/// Charts of a run's steps; nothing without any.
+pub(super) fn steps(record: &Record) -> String {
+    let Some(steps) = &record.steps else { return String::new() };
+    let charts = [loss(steps), speed(steps), distribution(steps), phases(steps)];
+    charts.into_iter().flatten().collect()
+}
+
+/// The axis of steps, from the first to the last.
+pub(super) fn steps_axis(series: &[StepBlock]) -> Option<Axis<'static>> {
+    let first = series.first()?.first_step as f64;
+    let end = series.last().map(end_of)?;
+    let range = first - 1.0..end;
+    Some(Axis { label: "step", range, format: number_format::thousands })
+}
+
+/// Number of the last step of a block.
+fn end_of(block: &StepBlock) -> f64 {
+    (block.first_step + block.steps - 1) as f64
+}
+
+/// In the middle of its steps.
+pub(super) fn middle_of(block: &StepBlock) -> f64 {
+    block.first_step as f64 + (block.steps - 1) as f64 / 2.0
+}
+
+/// From 0 to a little above the largest value.
+pub(super) fn from_zero(values: impl IntoIterator<Item = f64>) -> std::ops::Range<f64> {
+    let finite = values.into_iter().filter(|value| value.is_finite());
+    0.0..1.08 * finite.fold(f64::MIN_POSITIVE, f64::max)
+}
+
+fn loss(steps: &StepsSummary) -> Option<String> {
+    let at = |block: &StepBlock, loss: Option<f64>| (middle_of(block), loss.unwrap_or(f64::NAN));
+    let training: Vec<_> = steps.series.iter().map(|block| at(block, block.loss)).collect();
+    let held_out = steps.series.iter().filter(|block| block.evaluation_loss.is_some());
+    let held_out: Vec<_> = held_out.map(|block| at(block, block.evaluation_loss)).collect();
+    let all = training.iter().chain(&held_out).map(|(_, loss)| *loss);
+    let finite: Vec<f64> = all.chain(steps.entropy_floor).filter(|loss| loss.is_finite()).collect();
+    let least = finite.iter().copied().reduce(f64::min)?;
+    let most = finite.iter().copied().reduce(f64::max)?;
+    let margin = 0.05 * (most - least).max(1e-3);
+    let chart = Chart {
+        title: "Loss",
+        caption: "Mean cross-entropy of the global batch. The floor is the least that any model \
+                  can reach on synthetic data.",
+        x: steps_axis(&steps.series)?,
+        y: Axis { label: "nats per token", range: least - margin..most + margin, format: short },
+    };
+    let mut legend = vec![("training", Ink::Series(0))];
+    legend.extend((!held_out.is_empty()).then_some(("held-out", Ink::Series(1))));
+    legend.extend(steps.entropy_floor.map(|_| ("entropy floor", Ink::Series(7))));
+    let ends = chart.x.range.clone();
+    Some(figure(&chart, &legend, |canvas| {
+        if let Some(floor) = steps.entropy_floor {
+            canvas.line(&[(ends.start, floor), (ends.end, floor)], Ink::Series(7));
+        }
+        canvas.line(&training, Ink::Series(0));
+        held_out.iter().for_each(|point| canvas.dot(*point, Ink::Series(1)));
+    }))
+}
+
+fn speed(steps: &StepsSummary) -> Option<String> {
+    let rate =
+        |block: &StepBlock| block.tokens as f64 / (block.phases_ns.step_ns().max(1) as f64 / 1e9);
+    let points: Vec<_> = steps.series.iter().map(|block| (middle_of(block), rate(block))).collect();
+    let chart = Chart {
+        title: "Speed",
+        caption: "All ranks together, without checkpoints and evaluation.",
+        x: steps_axis(&steps.series)?,
+        y: Axis {
+            label: "tokens/s",
+            range: from_zero(points.iter().map(|point| point.1)),
+            format: number_format::thousands,
+        },
+    };
+    Some(figure(&chart, &[], |canvas| canvas.line(&points, Ink::Series(0))))
+}
+
+fn distribution(steps: &StepsSummary) -> Option<String> {
+    let histogram = &steps.histogram;
+    let width = if histogram.width > 0.0 { histogram.width } else { 0.1 };
+    let end = histogram.from + width * histogram.counts.len() as f64;
+    let counts = || histogram.counts.iter().map(|count| *count as f64);
+    let chart = Chart {
+        title: "Step times",
+        caption: "Measured steps; the last bar has all that took longer.",
+        x: Axis { label: "ms", range: histogram.from..end, format: short },
+        y: Axis { label: "steps", range: from_zero(counts()), format: whole },
+    };
+    Some(figure(&chart, &[], |canvas| {
+        for (bin, count) in counts().enumerate().filter(|(_, count)| *count > 0.0) {
+            let left = histogram.from + width * bin as f64;
+            let corners = [(left + 0.05 * width, 0.0), (left + 0.95 * width, count)];
+            canvas.bar(corners, Ink::Series(0), 1.0);
+        }
+    }))
+}
+
+/// With no more digits than it has, up to two.
+pub(super) fn short(value: f64) -> String {
+    let text = format!("{value:.2}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// Numbers of things: nothing between them.
+pub(super) fn whole(value: f64) -> String {
+    if value.fract() == 0.0 { number_format::thousands(value) } else { String::new() }
+}
+
+fn phases(steps: &StepsSummary) -> Option<String> {
+    let ms = |block: &StepBlock, phase: Phase| {
+        block.phases_ns.get(phase) as f64 / 1e6 / block.steps as f64
+    };
+    let total = |block: &StepBlock| Phase::ALL.iter().map(|phase| ms(block, *phase)).sum::<f64>();
+    let chart = Chart {
+        title: "Phases",
+        caption: "Where the time of a step goes on rank 0; the phases add up to wall time.",
+        x: steps_axis(&steps.series)?,
+        y: Axis {
+            label: "ms per step",
+            range: from_zero(steps.series.iter().map(total)),
+            format: short,
+        },
+    };
+    let is_there = |phase: &Phase| steps.series.iter().any(|block| block.phases_ns.get(*phase) > 0);
+    let shown: Vec<_> = (0..).zip(Phase::ALL).filter(|(_, phase)| is_there(phase)).collect();
+    let legend: Vec<_> =
+        shown.iter().map(|(number, phase)| (phase.name(), Ink::Series(*number))).collect();
+    Some(figure(&chart, &legend, |canvas| {
+        for block in &steps.series {
+            let (left, right) = (block.first_step as f64 - 1.0, end_of(block));
+            let mut below = 0.0;
+            for (number, phase) in &shown {
+                let height = ms(block, *phase);
+                if height > 0.0 {
+                    let corners = [(left, below), (right, below + height)];
+                    canvas.bar(corners, Ink::Series(*number), 1.0);
+                }
+                below += height;
+            }
+        }
+    }))
+}
