@@ -30,6 +30,8 @@ pub struct Placement {
     pub host: String,
     /// Rank among those on this node.
     pub local_rank: usize,
+    /// All ranks of this node, in ascending order.
+    pub local_ranks: Vec<usize>,
     /// Number of ranks on this node.
     pub local_world: usize,
     /// Index of this node, in the order of the nodes' first ranks.
@@ -57,6 +59,7 @@ impl Placement {
             world: locations.len(),
             host: own.host.clone(),
             local_rank: locations[..rank].iter().filter(is_local).count(),
+            local_ranks: (0..).zip(locations).filter(|it| is_local(&it.1)).map(|it| it.0).collect(),
             local_world: locations.iter().filter(is_local).count(),
             node: nodes.iter().take_while(|&&node| node != own.node()).count(),
             nodes: nodes.len(),
@@ -80,6 +83,7 @@ mod tests {
         assert!(locals.eq([(0, 0, 2), (1, 0, 2), (0, 1, 2), (1, 1, 2), (2, 0, 1)]));
         assert!(placements.iter().all(|p| p.nodes == 3 && p.world == 5));
         assert_eq!(placements[2].host, "b");
+        assert_eq!(placements[3].local_ranks, [1, 3]);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! `yardstick train`.
 
 use std::io::IsTerminal;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -65,6 +66,9 @@ pub(super) struct Train {
     /// longer.
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     deadline: Option<Duration>,
+    /// Serve metrics for Prometheus at this address on one rank of each node, as in 0.0.0.0:9402.
+    #[arg(long, value_name = "ADDRESS")]
+    prometheus: Option<SocketAddr>,
     /// Put the record at the end also into this folder or object store, as `yardstick baseline`
     /// keeps them.
     #[arg(long, value_name = "DIR|URL")]
@@ -136,6 +140,7 @@ impl Train {
             toml::Value::String(text).to_string()
         }
         set("run.init_from", self.init_from.clone().map(quoted));
+        set("telemetry.prometheus", self.prometheus.map(|address| quoted(address.to_string())));
         set("telemetry.records", self.records.clone().map(quoted));
         set("run.threads", self.threads.map(|n| n.to_string()));
         set("checkpoint.every", self.checkpoint_every.map(|interval| interval.to_string()));

@@ -8,6 +8,7 @@ mod interval;
 mod origin;
 mod overrides;
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -260,6 +261,13 @@ pub struct TelemetryConfig {
     /// `mfu_measured` null.
     #[serde(with = "duration")]
     pub matmul_probe: Duration,
+    /// Where one rank of each node serves metrics for Prometheus, as in `0.0.0.0:9402`; without it
+    /// none does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prometheus: Option<SocketAddr>,
+    /// For how long it does after the end of the run.
+    #[serde(with = "duration")]
+    pub prometheus_linger: Duration,
     /// Folder or URL of an object store where the record is put at the end, as `yardstick baseline`
     /// keeps them; empty for none.
     pub records: String,
@@ -270,6 +278,8 @@ impl Default for TelemetryConfig {
         Self {
             log_every_steps: 10,
             matmul_probe: Duration::from_millis(250),
+            prometheus: None,
+            prometheus_linger: Duration::ZERO,
             records: String::new(),
         }
     }

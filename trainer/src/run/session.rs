@@ -40,7 +40,9 @@ use crate::plan::{JobShape, RankPlan};
 use crate::ranks::Ranks;
 use crate::record::{self, Anomaly, Record, Status, StepSeries, TargetLoss, TargetRecord};
 use crate::step::{Evaluation, Trainer, batch_plan, weights_digest};
-use crate::telemetry::{Events, RunEnd, StepLogOptions, Telemetry, TelemetryOptions};
+use crate::telemetry::{
+    Events, PrometheusOptions, RunEnd, StepLogOptions, Telemetry, TelemetryOptions,
+};
 use crate::timing::probe::MatmulProbe;
 use crate::timing::profile::Profile;
 
@@ -444,7 +446,30 @@ impl<'run> Session<'run> {
             log_format: self.options.log_format,
             total_steps: self.last_step,
             log_every_steps: self.options.config.settings.telemetry.log_every_steps,
+            prometheus: self.prometheus_options(),
         }
+    }
+
+    fn prometheus_options(&self) -> Option<PrometheusOptions> {
+        let settings = &self.options.config.settings.telemetry;
+        let placement = &self.world.placement;
+        let attempt = match &self.prepared {
+            Prepared::Attempt { number, .. } => *number,
+            Prepared::Complete => return None,
+        };
+        let info = [
+            ("workload", self.options.config.name.clone()),
+            ("workload_id", self.workload_id.clone()),
+            ("version", env!("CARGO_PKG_VERSION").to_owned()),
+            ("attempt", attempt.to_string()),
+        ];
+        Some(PrometheusOptions {
+            address: settings.prometheus?,
+            linger: settings.prometheus_linger,
+            local_rank: placement.local_rank,
+            ranks: placement.local_ranks.clone(),
+            info: info.map(|(name, value)| (name.to_owned(), value)).to_vec(),
+        })
     }
 
     fn begin_steps(&self, telemetry: &Telemetry, completed_steps: u64) -> Outcome<u64> {

@@ -6,6 +6,7 @@
 //! - `console.rs`: stderr, as text or JSON.
 //! - `step_log.rs`: the rank's file of steps, and their sums for the record.
 //! - `anomalies.rs`: warnings for the record.
+//! - `prometheus/`: an endpoint of metrics on each node.
 //!
 //! A new sink implements `Sink` (`sink.rs`) and is made in [`Telemetry::start_on`]; its settings go
 //! into `TelemetryConfig` (`config/mod.rs`) and [`TelemetryOptions`]. What happens before the run
@@ -15,6 +16,7 @@ mod anomalies;
 pub(crate) mod console;
 mod event;
 mod options;
+mod prometheus;
 mod sink;
 mod step_log;
 mod step_printer;
@@ -28,6 +30,8 @@ use std::time::Duration;
 
 pub(crate) use event::{Event, RunEnd};
 pub use options::{LogFormat, TelemetryOptions};
+use prometheus::Prometheus;
+pub use prometheus::PrometheusOptions;
 pub(crate) use step_log::StepLogOptions;
 
 use crate::record::{Anomaly, CheckpointSaved, Error, StepLine, StepSample, StepSeries};
@@ -94,13 +98,33 @@ impl Telemetry {
         is_terminal: bool,
     ) -> Result<Self, Error> {
         let console = Console::new(options.clone(), out, is_terminal);
-        let sinks: Vec<Box<dyn Sink>> = vec![Box::new(console)];
+        let mut sinks: Vec<Box<dyn Sink>> = vec![Box::new(console)];
+        let prometheus =
+            options.prometheus.as_ref().map(|wanted| Prometheus::start(&options.dir, wanted));
+        let mut note = None;
+        let mut warning = None;
+        match prometheus {
+            Some(Ok(sink)) => {
+                note = sink.address().map(|address| format!("metrics: http://{address}/metrics"));
+                sinks.push(Box::new(sink));
+            }
+            Some(Err(error)) => {
+                warning = Some(format!("telemetry.prometheus: no metrics of this rank: {error}"));
+            }
+            None => {}
+        }
         let (queue, receiver) = mpsc::sync_channel(QUEUE_EVENTS);
         let thread = std::thread::Builder::new()
             .name("telemetry".to_owned())
             .spawn(move || Sinks::new(sinks).serve(&receiver))
             .map_err(IoError::at(&options.dir, "start the telemetry thread for"))?;
         let events = Events { rank: options.rank, queue, delayed_steps: Arc::default() };
+        if let Some(text) = note {
+            events.note(text);
+        }
+        if let Some(text) = warning {
+            events.warn(Anomaly { step: None, rank: Some(options.rank), text });
+        }
         Ok(Self { events, options, thread: Some(thread) })
     }
 

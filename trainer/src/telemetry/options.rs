@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use super::prometheus::PrometheusOptions;
 use serde::{Deserialize, Serialize};
 
 /// The format of steps, messages and warnings on stderr.
@@ -33,4 +34,6 @@ pub struct TelemetryOptions {
     /// Steps between lines of text (the first and the last step, and those with an evaluation, are
     /// printed in addition).
     pub log_every_steps: u64,
+    /// The endpoint of metrics; `None` for none.
+    pub prometheus: Option<PrometheusOptions>,
 }

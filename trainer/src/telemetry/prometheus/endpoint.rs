@@ -1,0 +1,128 @@
+//! The endpoint of a node: a thread that reads the rings of its ranks and answers HTTP. It depends
+//! on nothing that training does, so it answers while a collective operation hangs.
+
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::http::header::CONTENT_TYPE;
+use axum::routing::get;
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
+
+use super::metrics;
+use super::ring::{Reader, path};
+
+/// How often the rings are read; each holds the steps of some seconds.
+const READ_INTERVAL: Duration = Duration::from_millis(200);
+
+/// Upper ends of the buckets of all histograms: 1 ms to 1000 s, three for each factor of 10.
+const BUCKETS_SECONDS: [f64; 19] = [
+    0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0,
+    200.0, 500.0, 1000.0,
+];
+
+/// What the endpoint serves.
+#[derive(Debug, Clone)]
+pub(super) struct Served {
+    /// Name of the run in names of rings.
+    pub(super) run: String,
+    /// The ranks of this node.
+    pub(super) ranks: Vec<usize>,
+    /// Labels of `yardstick_run_info`.
+    pub(super) info: Vec<(String, String)>,
+    /// For how long it answers after the end.
+    pub(super) linger: Duration,
+}
+
+/// The running endpoint; dropping it ends it, after its linger.
+#[derive(Debug)]
+pub(super) struct Endpoint {
+    pub(super) address: SocketAddr,
+    ends: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Endpoint {
+    /// Listens, and starts the thread.
+    ///
+    /// # Errors
+    /// When the address cannot be used.
+    pub(super) fn start(address: SocketAddr, served: Served) -> std::io::Result<Self> {
+        let listener = TcpListener::bind(address)?;
+        listener.set_nonblocking(true)?;
+        let address = listener.local_addr()?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let recorder = PrometheusBuilder::new()
+            .set_buckets(&BUCKETS_SECONDS)
+            .map_err(std::io::Error::other)?
+            .build_recorder();
+        let ends = Arc::new(AtomicBool::new(false));
+        let until = Arc::clone(&ends);
+        let thread =
+            std::thread::Builder::new().name("prometheus".to_owned()).spawn(move || {
+                let handle = recorder.handle();
+                let serving = async move {
+                    let reading = read_rings(recorder, &served, until);
+                    tokio::select! {
+                        result = answer(listener, handle) => {
+                            if let Err(error) = result {
+                                tracing::warn!("the Prometheus endpoint ended: {error}");
+                            }
+                        }
+                        () = reading => {}
+                    }
+                };
+                runtime.block_on(serving);
+            })?;
+        Ok(Self { address, ends, thread: Some(thread) })
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        self.ends.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            drop(thread.join());
+        }
+    }
+}
+
+async fn answer(listener: TcpListener, handle: PrometheusHandle) -> std::io::Result<()> {
+    let page = move || {
+        let text = handle.render();
+        async move { ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text) }
+    };
+    let routes = Router::new().route("/metrics", get(page));
+    axum::serve(tokio::net::TcpListener::from_std(listener)?, routes).await
+}
+
+/// Reads until the end and its linger are over.
+async fn read_rings(recorder: PrometheusRecorder, served: &Served, ends: Arc<AtomicBool>) {
+    let mut rings: Vec<(String, Reader)> = (0..)
+        .zip(&served.ranks)
+        .map(|(local_rank, rank)| (rank.to_string(), Reader::new(path(&served.run, local_rank))))
+        .collect();
+    metrics::with(&recorder, || {
+        metrics::describe();
+        metrics::info(&served.info);
+    });
+    let handle = recorder.handle();
+    let mut end: Option<Instant> = None;
+    loop {
+        let is_last = ends.load(Ordering::Relaxed);
+        metrics::with(&recorder, || {
+            for (rank, ring) in &mut rings {
+                let lost = ring.read(|told| metrics::take(rank, told));
+                metrics::lost(rank, lost);
+            }
+        });
+        handle.run_upkeep();
+        if is_last && end.get_or_insert(Instant::now() + served.linger) <= &mut Instant::now() {
+            return;
+        }
+        tokio::time::sleep(READ_INTERVAL).await;
+    }
+}

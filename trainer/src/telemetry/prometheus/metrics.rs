@@ -1,0 +1,164 @@
+//! The metrics: their names, what they mean, and how events change them.
+
+use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
+use metrics_exporter_prometheus::PrometheusRecorder;
+
+use super::ring::Told;
+use crate::record::StepLine;
+use crate::timing::phase::Phase;
+
+/// Kinds of metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Counter,
+    Gauge,
+    Histogram,
+}
+
+/// A metric of the endpoint. All but the last have a label `rank`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Described {
+    pub(crate) name: &'static str,
+    pub(crate) kind: Kind,
+    pub(crate) help: &'static str,
+}
+
+const fn described(name: &'static str, kind: Kind, help: &'static str) -> Described {
+    Described { name, kind, help }
+}
+
+const STEP: &str = "yardstick_step";
+const STEPS: &str = "yardstick_steps_total";
+const TOKENS: &str = "yardstick_tokens_total";
+const LOSS: &str = "yardstick_loss";
+const EVALUATION_LOSS: &str = "yardstick_evaluation_loss";
+const GRADIENT_NORM: &str = "yardstick_gradient_norm";
+const LEARNING_RATE: &str = "yardstick_learning_rate";
+const STEP_TIME: &str = "yardstick_step_duration_seconds";
+const PHASE_TIME: &str = "yardstick_phase_duration_seconds";
+const COMMUNICATED: &str = "yardstick_communication_bytes_total";
+const COMMUNICATING: &str = "yardstick_communication_duration_seconds";
+const LAST_STEP: &str = "yardstick_last_step_timestamp_seconds";
+const CHECKPOINTS: &str = "yardstick_checkpoints_total";
+const CHECKPOINT_STEP: &str = "yardstick_checkpoint_step";
+const CHECKPOINT_BYTES: &str = "yardstick_checkpoint_bytes";
+const CHECKPOINT_TIME: &str = "yardstick_checkpoint_duration_seconds";
+const CHECKPOINT_STALL: &str = "yardstick_checkpoint_stall_seconds";
+const WARNINGS: &str = "yardstick_warnings_total";
+const LOST: &str = "yardstick_lost_events_total";
+const INFO: &str = "yardstick_run_info";
+
+/// Every metric.
+pub(crate) const METRICS: [Described; 20] = [
+    described(STEP, Kind::Gauge, "Number of the last step."),
+    described(STEPS, Kind::Counter, "Steps of this attempt."),
+    described(TOKENS, Kind::Counter, "Tokens of the global batches of these steps."),
+    described(LOSS, Kind::Gauge, "Mean cross-entropy of the last step, nats per token."),
+    described(EVALUATION_LOSS, Kind::Gauge, "Last held-out loss, nats per token."),
+    described(GRADIENT_NORM, Kind::Gauge, "Global gradient norm before clipping."),
+    described(LEARNING_RATE, Kind::Gauge, "Learning rate of the last step."),
+    described(STEP_TIME, Kind::Histogram, "Wall time of steps."),
+    described(PHASE_TIME, Kind::Histogram, "Time of steps in a phase (label phase)."),
+    described(COMMUNICATED, Kind::Counter, "Bytes of the communicated buffers."),
+    described(
+        COMMUNICATING,
+        Kind::Histogram,
+        "Time of steps with a bucket in flight, hidden or exposed (label kind).",
+    ),
+    described(LAST_STEP, Kind::Gauge, "Unix time of the end of the last step."),
+    described(CHECKPOINTS, Kind::Counter, "Committed checkpoints of this attempt."),
+    described(CHECKPOINT_STEP, Kind::Gauge, "Step of the last committed checkpoint."),
+    described(CHECKPOINT_BYTES, Kind::Gauge, "Size of the last checkpoint over all ranks."),
+    described(CHECKPOINT_TIME, Kind::Histogram, "From a trigger to the commit."),
+    described(CHECKPOINT_STALL, Kind::Histogram, "For how long saves stopped training."),
+    described(WARNINGS, Kind::Counter, "Warnings of this attempt."),
+    described(LOST, Kind::Counter, "Events that the endpoint was too late to read."),
+    described(INFO, Kind::Gauge, "Which run it is: workload, workload_id, version, attempt."),
+];
+
+/// Runs something whose metrics go to this recorder.
+pub(super) fn with(recorder: &PrometheusRecorder, body: impl FnOnce()) {
+    metrics::with_local_recorder(recorder, body);
+}
+
+/// Describes every metric to the recorder of this thread.
+pub(super) fn describe() {
+    for Described { name, kind, help } in METRICS {
+        match kind {
+            Kind::Counter => describe_counter!(name, help),
+            Kind::Gauge => describe_gauge!(name, help),
+            Kind::Histogram => describe_histogram!(name, help),
+        }
+    }
+}
+
+/// Says which run it is.
+pub(super) fn info(labels: &[(String, String)]) {
+    gauge!(INFO, labels).set(1.0);
+}
+
+/// Counts events that were overwritten.
+pub(super) fn lost(rank: &str, events: u64) {
+    counter!(LOST, "rank" => rank.to_owned()).increment(events);
+}
+
+/// Changes the metrics of a rank.
+pub(super) fn take(rank: &str, told: Told) {
+    let rank = rank.to_owned();
+    match told {
+        Told::Step(line) => step(&rank, &line),
+        Told::Warning => counter!(WARNINGS, "rank" => rank).increment(1),
+        Told::Checkpoint(saved) => {
+            let seconds = |nanoseconds: u64| nanoseconds as f64 / 1e9;
+            counter!(CHECKPOINTS, "rank" => rank.clone()).increment(1);
+            gauge!(CHECKPOINT_STEP, "rank" => rank.clone()).set(saved.step as f64);
+            gauge!(CHECKPOINT_BYTES, "rank" => rank.clone()).set(saved.bytes as f64);
+            histogram!(CHECKPOINT_TIME, "rank" => rank.clone()).record(seconds(saved.save_ns));
+            histogram!(CHECKPOINT_STALL, "rank" => rank).record(seconds(saved.stall_ns));
+        }
+    }
+}
+
+fn step(rank: &str, line: &StepLine) {
+    let sample = &line.sample;
+    let labels = || [("rank", rank.to_owned())];
+    let set = |name, value: f64| gauge!(name, &labels()).set(value);
+    set(STEP, sample.step as f64);
+    set(LOSS, sample.loss);
+    set(GRADIENT_NORM, sample.gradient_norm);
+    set(LEARNING_RATE, sample.learning_rate);
+    set(LAST_STEP, line.unix_ms as f64 / 1e3);
+    if let Some(loss) = sample.evaluation_loss {
+        set(EVALUATION_LOSS, loss);
+    }
+    counter!(STEPS, &labels()).increment(1);
+    counter!(TOKENS, &labels()).increment(sample.tokens);
+    counter!(COMMUNICATED, &labels()).increment(sample.comm_bytes);
+    histogram!(STEP_TIME, &labels()).record(sample.wall_ns as f64 / 1e9);
+    for phase in Phase::ALL {
+        let labels = [("rank", rank.to_owned()), ("phase", phase.name().to_owned())];
+        histogram!(PHASE_TIME, &labels).record(sample.phases.get(phase) as f64 / 1e9);
+    }
+    let kinds = [("hidden", sample.comm_hidden_ns), ("exposed", sample.phases.comm_exposed)];
+    for (kind, spent_ns) in kinds {
+        let labels = [("rank", rank.to_owned()), ("kind", kind.to_owned())];
+        histogram!(COMMUNICATING, &labels).record(spent_ns as f64 / 1e9);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The page lists each metric with its kind and its help text.
+    #[test]
+    fn the_documentation_lists_every_metric() {
+        let page = include_str!("../../../../docs/metrics.md");
+        for Described { name, kind, help } in METRICS {
+            let kind = format!("{kind:?}").to_lowercase();
+            let row = format!("| `{name}` | {kind} | {help} |");
+            assert!(page.contains(&row), "docs/metrics.md lacks:\n{row}");
+        }
+        assert_eq!(page.matches("| `yardstick_").count(), METRICS.len(), "and no other");
+    }
+}
