@@ -7,16 +7,16 @@ use std::time::Duration;
 
 use counting::own_calls;
 use trainer::record::StepSample;
-use trainer::telemetry::{LogFormat, Telemetry, TelemetryOptions};
+use trainer::telemetry::{Events, LogFormat, StepLogOptions, Telemetry, TelemetryOptions};
 use trainer::timing::phase::{Phase, PhaseClock};
 
-fn step(clock: &mut PhaseClock, telemetry: &Telemetry, step: u64) {
+fn step(clock: &mut PhaseClock, events: &Events, step: u64) {
     clock.start_step();
     for phase in Phase::ALL {
         clock.enter(phase);
     }
     let time = clock.finish_step().expect("a host's time is known");
-    telemetry.step(StepSample {
+    events.step(StepSample {
         attempt: 1,
         step,
         loss: 1.0 / step as f64,
@@ -58,23 +58,27 @@ fn recording_a_step_allocates_nothing_on_the_calling_thread() {
     let options = TelemetryOptions {
         dir: folder.path().to_owned(),
         rank: 0,
+        host: "node-a".to_owned(),
         world: 1,
         log_format: LogFormat::Json,
         total_steps: steps,
-        completed_steps: 0,
         log_every_steps: 1,
+        prometheus: None,
     };
     let out = BlockingOutput { once: Some(Duration::from_millis(300)) };
     let telemetry = Telemetry::start_on(options, Box::new(out), false).expect("telemetry");
+    let log = StepLogOptions { completed_steps: 0, target_loss: None };
+    telemetry.begin_steps(&log).expect("a file of steps");
     let mut clock = PhaseClock::new();
 
     let counted = own_calls(|| drop(std::hint::black_box(Box::new(1_u64))));
     assert_eq!(counted, 1, "the counter counts");
 
-    let record_steps = || (1..=steps).for_each(|number| step(&mut clock, &telemetry, number));
+    let record_steps =
+        || (1..=steps).for_each(|number| step(&mut clock, telemetry.events(), number));
     assert_eq!(own_calls(record_steps), 0);
 
-    let series = telemetry.finish().expect("every step written");
-    assert_eq!(series.samples.len() as u64, steps);
+    let series = telemetry.finish_steps().expect("every step written");
+    assert_eq!(series.recorded, steps);
     assert!(series.delayed_steps > 0, "the queue was never full, which the test requires");
 }

@@ -229,16 +229,16 @@ fn missing_ranks_are_known() {
     assert_eq!(nodes[0].missing(data, 1), [3, 5], "they have not started it");
     nodes[1].record_start(data);
     assert_eq!(nodes[0].missing(data, 1), [5]);
-    assert_eq!(nodes[0].missing(Channel::Control, 0), [], "nobody is behind");
+    assert_eq!(nodes[0].missing(Channel::Control, 0), [0; 0], "nobody is behind");
     nodes[2].record_start(data);
-    assert_eq!(nodes[0].missing(data, 1), []);
+    assert_eq!(nodes[0].missing(data, 1), [0; 0]);
 
     let partition = Partition::Even { len: LEN };
     let mut after = ranks[0].runner(Sequence::AfterExchange);
     ranks[0].begin(&mut after, 0..LEN, StageKind::AllGather, partition.clone());
     // SAFETY: the mapping lives until the end of this test.
     assert_eq!(unsafe { after.step() }, Ok(Step::Progressed));
-    assert_eq!(nodes[0].missing(data, 1), [], "they may wait for another node");
+    assert_eq!(nodes[0].missing(data, 1), [0; 0], "they may wait for another node");
 
     // Rank 5 stops in the middle: the others finish one round more than it did, and no more.
     let runner = |rank: &Rank| rank.runner(Sequence::BeforeExchange);
@@ -257,7 +257,7 @@ fn missing_ranks_are_known() {
     assert_eq!([0, 1, 2].map(|local| ranks[local].rounds()), [2, 2, 1]);
     assert_eq!(nodes[0].missing(data, 1), [5]);
     assert_eq!(nodes[1].missing(data, 1), [5]);
-    assert_eq!(nodes[2].missing(data, 1), [], "it knows of nobody to wait for");
+    assert_eq!(nodes[2].missing(data, 1), [0; 0], "it knows of nobody to wait for");
 }
 
 /// Others write to a buffer only between its publication and the end of an all-reduce.

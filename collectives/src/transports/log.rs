@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::connection::{Channel, Connection, Side};
@@ -29,7 +30,7 @@ pub struct Log {
 }
 
 /// One end of the connections from one rank to another.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PairEnd {
     /// The rank that sends.
     pub from: usize,

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::connection::{Channel, Side};
@@ -9,7 +10,7 @@ use super::is_network;
 use super::log::PairEnd;
 
 /// How one rank sends to another, or how a switch sums what several ranks send to it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Transport {
     /// The rank that sends.
     pub from: usize,
@@ -27,7 +28,7 @@ pub struct Transport {
 }
 
 /// One end of the connections of a pair over a network.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NetworkEnd {
     /// Its NICs by name, or by number where the library does not name them; empty where this end
     /// logged nothing.

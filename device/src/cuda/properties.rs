@@ -6,13 +6,16 @@ use std::fmt;
 
 use cudarc::driver::result::device;
 use cudarc::driver::sys::{self, CUdevice, CUdevice_attribute as Attribute};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::error::DriverCall;
 use super::{Error, Libraries};
 
 /// What a device can do: 9.0 is Hopper.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 pub struct ComputeCapability {
     /// The family.
     pub major: u32,
@@ -36,7 +39,7 @@ impl fmt::Display for ComputeCapability {
 }
 
 /// One CUDA device.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DeviceProperties {
     /// Its number in this process, which `CUDA_VISIBLE_DEVICES` changes.
     pub ordinal: usize,

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A version of CUDA, as in 12.9.
@@ -27,7 +28,7 @@ impl fmt::Display for CudaVersion {
 }
 
 /// Versions of the libraries that this process has opened; `None` for others.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Versions {
     /// The newest CUDA that the driver can run.
     pub cuda_driver: Option<String>,

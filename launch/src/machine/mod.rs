@@ -6,6 +6,7 @@ mod memory;
 use std::collections::BTreeSet;
 use std::fs;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use memory::meminfo_bytes;
@@ -36,7 +37,7 @@ const INSTRUCTION_SETS: [&str; 18] = [
 ];
 
 /// The machine under one rank. What could not be known is `None`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Machine {
     /// Host name.
     pub host: String,

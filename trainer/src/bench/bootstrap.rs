@@ -1,7 +1,7 @@
 //! Confidence intervals of figures of steps by the bootstrap: repeats are drawn, and within each of
 //! them blocks of consecutive steps, because each step's time depends on the one before.
 //!
-//! Blocks: H. R. Künsch, "The jackknife and the bootstrap for general stationary observations"
+//! Blocks: H. R. Kuensch, "The jackknife and the bootstrap for general stationary observations"
 //! (1989), circular as by D. N. Politis and J. P. Romano (1992). Their length: E. Carlstein, "The
 //! use of subseries values for estimating the variance of a general statistic from a stationary
 //! sequence" (1986), for an autoregressive process of order 1.

@@ -12,9 +12,9 @@ use crate::run::{self, Exit, RunOptions};
 
 /// Run a workload several times in one job, and print its speed with intervals.
 ///
-/// Under `mpirun` too. Every repeat trains from step 1 in a folder of its own in --out, and leaves a
-/// record there: `yardstick compare` and `baseline add` take the folder of all. The flags are those
-/// of `train`.
+/// Under `mpirun` too. Every repeat trains from step 1 in a folder of its own in --out, and leaves
+/// a record there: `yardstick compare` and `baseline add` take the folder of all. The flags are
+/// those of `train`.
 #[derive(Debug, Args)]
 pub(super) struct BenchCommand {
     /// How often the workload is run.

@@ -292,7 +292,8 @@ fn run_deviation(base: &[f64], new: &[f64]) -> f64 {
     ((sum_of_squares(base) + sum_of_squares(new)) / freedom as f64).sqrt()
 }
 
-/// Each run of the base with one of the other side, if the sides took turns; `None` if they did not.
+/// Each run of the base with one of the other side, if the sides took turns; `None` if they did
+/// not.
 fn pairs<'sides>(base: &'sides Side, new: &'sides Side) -> Option<Vec<[&'sides Record; 2]>> {
     let is_enough = base.sources.len() == new.sources.len() && base.sources.len() >= PAIRS_MIN;
     let pairs: Vec<_> = base.records().zip(new.records()).map(|(b, n)| [b, n]).collect();

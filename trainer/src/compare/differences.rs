@@ -1,4 +1,5 @@
-//! What else differs between two sides: identity, environment, and settings outside of the workload.
+//! What else differs between two sides: identity, environment, and settings outside of the
+//! workload.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -36,7 +36,7 @@ impl Side {
         Self::new(sources)
     }
 
-    /// The same, or of stores of baselines those records that the other side is to be compared with.
+    /// The same, or of stores of baselines those records that belong to the other side.
     ///
     /// # Errors
     /// As [`read`](Self::read); and for a store that has none of them.

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::error::Error;
@@ -15,7 +16,7 @@ use super::unix_time::unix_ms;
 use checkpoint::durable::{IoError, create_folders};
 
 /// One start of a run and how it ended.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Attempt {
     /// From 1.
     pub number: u32,
@@ -51,7 +52,7 @@ pub struct Attempt {
 }
 
 /// The parts of a start, one after the other.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct StartParts {
     /// From the start of the process until the ranks have found each other.
     pub bootstrap_seconds: f64,

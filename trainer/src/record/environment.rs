@@ -1,10 +1,11 @@
 //! The machine and the software that a run ran on.
 
 use device::cuda::Versions;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The environment of rank 0; `null` for what is unknown.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Environment {
     /// Version of this program.
     pub version: String,

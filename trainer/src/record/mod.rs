@@ -22,6 +22,7 @@ pub(crate) mod unix_time;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use attempt::{Attempt, AttemptEnd, StartParts};
@@ -51,7 +52,7 @@ use checkpoint::durable::IoError;
 pub const SCHEMA: u32 = 4;
 
 /// The record of a run. The order of the fields is the order in the file.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Record {
     /// [`SCHEMA`] of the program that wrote it.
     pub schema: u32,
@@ -155,6 +156,11 @@ impl Record {
             Some(attempt) => attempt.end(dir, end),
             None => Ok(()),
         }
+    }
+
+    /// The JSON schema of `record.json`.
+    pub fn json_schema() -> serde_json::Value {
+        schemars::schema_for!(Self).to_value()
     }
 
     /// Path of the record in a run's folder.

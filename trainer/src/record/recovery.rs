@@ -2,12 +2,13 @@
 
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::number_format;
 
 /// How an attempt got the state of the checkpoint that it resumed from.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Recovery {
     /// Until the slowest rank had found, read and verified its part.
     pub seconds: f64,
@@ -16,7 +17,7 @@ pub struct Recovery {
 }
 
 /// Bytes of a restored state from one tier.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RecoverySource {
     /// Name of the tier.
     pub tier: String,

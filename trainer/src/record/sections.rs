@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use device::cuda::DeviceProperties;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::steps::{OwnTimes, StepBlock};
@@ -11,7 +12,7 @@ use crate::timing::phase::{Phase, PhaseTimes};
 use crate::timing::statistics::{Distribution, Histogram};
 
 /// State of a run or an attempt.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
     /// It is running, or it was killed before it could record its end.
@@ -40,7 +41,7 @@ impl Status {
 }
 
 /// Why a run did not complete.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Reason {
     /// Rank that caused it.
     pub rank: Option<usize>,
@@ -55,7 +56,7 @@ pub struct Reason {
 }
 
 /// What was computed.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct WorkloadRecord {
     /// Hash of everything that determines what is computed.
     pub id: String,
@@ -66,7 +67,7 @@ pub struct WorkloadRecord {
 }
 
 /// One rank: where it ran, and how fast.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RankRecord {
     /// Its number, from 0.
     pub rank: usize,
@@ -97,7 +98,7 @@ pub struct RankRecord {
 }
 
 /// The NUMA node of a rank's GPU.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NumaRecord {
     /// Number of the node.
     pub device_node: usize,
@@ -106,7 +107,7 @@ pub struct NumaRecord {
 }
 
 /// Steps of a run on rank 0, without those that a later attempt repeated.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct StepsSummary {
     /// Number of the last step.
     pub completed: u64,
@@ -141,7 +142,7 @@ pub struct StepsSummary {
 }
 
 /// The loss of `--target-loss`, and when it was reached.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TargetRecord {
     /// Nats per token.
     pub nats: f64,
@@ -155,7 +156,7 @@ pub struct TargetRecord {
 }
 
 /// FLOPs of forward and backward per token: matmuls only, with logits, without embedding lookup.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct FlopsPerToken {
     /// Attention counted over the lower triangle.
     pub causal: f64,
@@ -164,7 +165,7 @@ pub struct FlopsPerToken {
 }
 
 /// Where time went in the measured steps.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PhaseSummary {
     /// Sum over the measured steps.
     pub seconds: f64,
@@ -175,7 +176,7 @@ pub struct PhaseSummary {
 }
 
 /// Rates over the measured steps.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Clocks {
     /// Over the time without checkpoints and evaluation.
     pub step: Rate,
@@ -184,7 +185,7 @@ pub struct Clocks {
 }
 
 /// Tokens per second.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Rate {
     /// All ranks together.
     pub total: f64,
@@ -194,7 +195,7 @@ pub struct Rate {
 
 /// Model FLOPs utilisation relative to the matmul rate measured in the run, without the time of
 /// checkpoints and evaluation.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MfuMeasured {
     /// Attention counted causal.
     pub causal: f64,
@@ -205,7 +206,7 @@ pub struct MfuMeasured {
 }
 
 /// Communication in the measured steps.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Collectives {
     /// Backend, as in `mpi`.
     pub backend: String,
@@ -225,7 +226,7 @@ pub struct Collectives {
 }
 
 /// One committed checkpoint.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CheckpointSaved {
     /// Number of steps that it holds.
     pub step: u64,
@@ -240,7 +241,7 @@ pub struct CheckpointSaved {
 }
 
 /// Checkpoints that were copied to a farther tier by the attempt that wrote the record.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PromotedTo {
     /// Name of the tier.
     pub tier: String,
@@ -261,7 +262,7 @@ pub struct PromotedTo {
 }
 
 /// Where checkpoints were kept by the attempt that wrote the record.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TierRecord {
     /// Its name, as in `nvme`.
     pub name: String,
@@ -272,7 +273,7 @@ pub struct TierRecord {
 }
 
 /// An interval between saves that was calculated, as of the end of the attempt.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CadenceRecord {
     /// Name of the tier.
     pub tier: String,
@@ -302,7 +303,7 @@ pub struct Saves {
 }
 
 /// Checkpoints committed by the attempt that wrote the record.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Checkpoints {
     /// The tier that ranks save on.
     #[serde(default)]
@@ -343,7 +344,7 @@ pub struct Checkpoints {
 /// `elapsed_seconds`.
 ///
 /// The buckets are those of Google's ml-goodput-measurement.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Goodput {
     /// From the start of the first attempt to the end of the last.
     pub elapsed_seconds: f64,
@@ -372,7 +373,7 @@ pub struct Goodput {
 }
 
 /// BLAKE3 digests in hexadecimal digits.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Fingerprint {
     /// Over the bits of every loss, as little-endian binary64, in the order of steps.
     pub losses: String,
@@ -381,7 +382,7 @@ pub struct Fingerprint {
 }
 
 /// An unusual event, or a value that could not be determined.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Anomaly {
     /// The step, if known.
     pub step: Option<u64>,

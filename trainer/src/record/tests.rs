@@ -182,6 +182,17 @@ fn the_record_has_exactly_the_documented_keys_in_order() {
     assert_eq!(keys, documented);
 }
 
+/// Rewrite with `YARDSTICK_UPDATE_GOLDEN=1 cargo test --profile testing --workspace schema`.
+#[test]
+fn the_committed_schema_is_that_of_the_types() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/record.schema.json");
+    let text = serde_json::to_string_pretty(&Record::json_schema()).unwrap() + "\n";
+    if std::env::var_os("YARDSTICK_UPDATE_GOLDEN").is_some() {
+        fs::write(&path, &text).unwrap();
+    }
+    assert_eq!(fs::read_to_string(path).unwrap(), text, "the record's types have changed");
+}
+
 #[test]
 fn unknown_values_are_null_and_not_omitted() {
     let record = Record { steps: None, phases: None, ..finished() };

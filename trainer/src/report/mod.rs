@@ -27,8 +27,8 @@ pub struct ReportData {
     pub warnings: Vec<String>,
 }
 
-/// Reads the folder of a run, which may still be running, a file of a record, or a folder of several
-/// runs.
+/// Reads the folder of a run, which may still be running, a file of a record, or a folder of
+/// several runs.
 ///
 /// # Errors
 /// [`Error`] when there is no record, or when it or the steps are damaged or unreadable.

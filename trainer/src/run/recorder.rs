@@ -162,8 +162,8 @@ impl Recorder {
         }
     }
 
-    /// Records how long the start took, in the attempt's file too: it may be killed. An error is not
-    /// the end of a run that has just begun.
+    /// Records how long the start took, in the attempt's file too: it may be killed. An error is
+    /// not the end of a run that has just begun.
     pub(super) fn started(&mut self, parts: StartParts) {
         let dir = self.dir.clone();
         let written = self.attempt_record().map(|attempt| attempt.started(&dir, parts));

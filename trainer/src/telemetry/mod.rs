@@ -32,7 +32,7 @@ pub(crate) use event::{Event, RunEnd};
 pub use options::{LogFormat, TelemetryOptions};
 use prometheus::Prometheus;
 pub use prometheus::PrometheusOptions;
-pub(crate) use step_log::StepLogOptions;
+pub use step_log::StepLogOptions;
 
 use crate::record::{Anomaly, CheckpointSaved, Error, StepLine, StepSample, StepSeries};
 use anomalies::Anomalies;
@@ -67,7 +67,7 @@ enum Message {
 
 /// The stream of events of one rank, and the thread that serves its sinks.
 #[derive(Debug)]
-pub(crate) struct Telemetry {
+pub struct Telemetry {
     events: Events,
     options: TelemetryOptions,
     thread: Option<JoinHandle<()>>,
@@ -75,7 +75,7 @@ pub(crate) struct Telemetry {
 
 /// Where events are told. Cheap to clone, for any thread.
 #[derive(Debug, Clone)]
-pub(crate) struct Events {
+pub struct Events {
     rank: usize,
     queue: SyncSender<Message>,
     delayed_steps: Arc<AtomicU64>,
@@ -86,13 +86,16 @@ impl Telemetry {
     ///
     /// # Errors
     /// [`Error::Io`] when the thread cannot be started.
-    pub(crate) fn start(options: TelemetryOptions) -> Result<Self, Error> {
+    pub fn start(options: TelemetryOptions) -> Result<Self, Error> {
         let is_terminal = std::io::stderr().is_terminal();
         Self::start_on(options, Box::new(std::io::stderr()), is_terminal)
     }
 
     /// The same with another output than stderr.
-    fn start_on(
+    ///
+    /// # Errors
+    /// As for [`start`](Self::start).
+    pub fn start_on(
         options: TelemetryOptions,
         out: Box<dyn Write + Send>,
         is_terminal: bool,
@@ -129,7 +132,7 @@ impl Telemetry {
     }
 
     /// Where to tell events.
-    pub(crate) fn events(&self) -> &Events {
+    pub fn events(&self) -> &Events {
         &self.events
     }
 
@@ -138,7 +141,7 @@ impl Telemetry {
     ///
     /// # Errors
     /// [`Error`] when the file of steps cannot be created, truncated or read.
-    pub(crate) fn begin_steps(&self, options: &StepLogOptions) -> Result<u64, Error> {
+    pub fn begin_steps(&self, options: &StepLogOptions) -> Result<u64, Error> {
         let TelemetryOptions { dir, rank, world, .. } = &self.options;
         let log = StepLog::open(dir, *rank, *world, options)?;
         let removed_ns = log.removed_ns();
@@ -155,7 +158,7 @@ impl Telemetry {
     ///
     /// # Panics
     /// When steps have not begun.
-    pub(crate) fn finish_steps(&self) -> Result<StepSeries, Error> {
+    pub fn finish_steps(&self) -> Result<StepSeries, Error> {
         let mut series =
             self.events.ask(Message::EndSteps).expect("the telemetry thread serves")?;
         series.delayed_steps = self.events.delayed_steps.load(Ordering::Relaxed);
@@ -197,8 +200,8 @@ impl Events {
         self.note(format!("{flag}: no effect, step {step} was completed before"));
     }
 
-    /// Something unusual, which rank 0 also records. Waits a moment until it is told: what a process
-    /// warns of may be its last word.
+    /// Something unusual, which rank 0 also records. Waits a moment until it is told: what a
+    /// process warns of may be its last word.
     pub(crate) fn warn(&self, anomaly: Anomaly) {
         self.tell(Event::Warning(anomaly));
         let (answer, answered) = mpsc::sync_channel(1);
@@ -225,7 +228,7 @@ impl Events {
     ///
     /// # Panics
     /// When the phases do not add up to the wall time.
-    pub(crate) fn step(&self, sample: StepSample) {
+    pub fn step(&self, sample: StepSample) {
         assert_eq!(sample.phases.wall_ns(), sample.wall_ns, "phases do not add up to wall time");
         let mut message = Message::Event(Event::Step(StepLine::now(self.rank, sample)));
         let mut delayed = false;
@@ -242,7 +245,7 @@ impl Events {
     ///
     /// # Errors
     /// Why steps cannot be written; [`Telemetry::finish_steps`] returns the error too.
-    pub(crate) fn sync(&self) -> impl FnOnce() -> Result<(), String> + Send + use<> {
+    pub fn sync(&self) -> impl FnOnce() -> Result<(), String> + Send + use<> {
         let events = self.clone();
         move || events.ask(Message::Sync).ok_or("the telemetry thread ended")?
     }

@@ -10,11 +10,11 @@ use checkpoint::durable::create_folders;
 
 /// Which steps are logged where.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct StepLogOptions {
+pub struct StepLogOptions {
     /// Number of steps in the checkpoint from which this attempt resumes; 0 starts a new run.
-    pub(crate) completed_steps: u64,
+    pub completed_steps: u64,
     /// Loss to stop at.
-    pub(crate) target_loss: Option<TargetLoss>,
+    pub target_loss: Option<TargetLoss>,
 }
 
 /// Writes steps and adds them up.

@@ -4,12 +4,13 @@ use std::cell::{Cell, RefCell};
 use std::time::Instant;
 
 use device::Device;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::device_timeline::DeviceTimeline;
 
 /// What a rank is doing. The names are the same in the record, in metrics and in traces.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
     /// Waiting for the next micro-batch.
@@ -59,7 +60,7 @@ impl Phase {
 }
 
 /// One value for each phase.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[allow(missing_docs, reason = "the fields are the phases, documented there")]
 pub struct ByPhase<T> {
     pub data: T,

@@ -1,9 +1,10 @@
 //! Order statistics of measured times.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Percentiles and mean of measurements, in the unit that the field's name states.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Distribution {
     /// 50th percentile.
     pub median: f64,
@@ -35,7 +36,7 @@ impl Distribution {
 }
 
 /// How often measurements were how large, in the unit that the field's name states.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Histogram {
     /// Lower end of the first bin.
     pub from: f64,

@@ -1,12 +1,13 @@
 //! The sum of a few consecutive steps.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::sample::StepSample;
 use crate::timing::phase::PhaseTimes;
 
 /// Consecutive steps of one attempt.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct StepBlock {
     /// The attempt that made them.
     pub attempt: u32,

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::block::{StepBlock, add_phases};
@@ -73,7 +74,7 @@ pub struct MeasuredSteps<'series> {
 
 /// Milliseconds of a step in which a rank did not wait for others, on average over each of a few
 /// blocks of steps of one attempt.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct OwnTimes {
     /// Number of the first step of each block.
     pub first_steps: Vec<u64>,
