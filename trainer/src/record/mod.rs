@@ -4,6 +4,7 @@
 //! atomically. Unknown values are `null`.
 
 mod attempt;
+mod bucket;
 mod environment;
 mod error;
 mod error_file;
@@ -26,6 +27,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use attempt::{Attempt, AttemptEnd, StartParts};
+pub use bucket::BucketRecord;
 pub use collectives::transports::Transport;
 pub use environment::Environment;
 pub use error::Error;

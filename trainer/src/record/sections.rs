@@ -6,6 +6,7 @@ use device::cuda::DeviceProperties;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::bucket::BucketRecord;
 use super::steps::{OwnTimes, StepBlock};
 use crate::checkpoints::Trigger;
 use crate::timing::phase::{Phase, PhaseTimes};
@@ -93,6 +94,10 @@ pub struct RankRecord {
     pub planned_bytes: u64,
     /// Nanoseconds in each phase over all its steps; `null` until the attempt ends.
     pub phases_ns: Option<PhaseTimes>,
+    /// Its buckets, in the order in which they are waited for; empty on a single rank, in jobs of
+    /// more than 256 ranks, and until the attempt ends.
+    #[serde(default)]
+    pub buckets: Vec<BucketRecord>,
     /// Its own time of the attempt's steps; `null` until the attempt ends.
     pub times: Option<OwnTimes>,
 }

@@ -22,6 +22,7 @@ pub(crate) fn finished() -> Record {
         numa: None,
         planned_bytes: 1 << 30,
         phases_ns: None,
+        buckets: Vec::new(),
         times: None,
     });
     let workload = WorkloadRecord {

@@ -14,7 +14,7 @@ use super::options::RunOptions;
 use crate::config::Engine;
 use crate::failure::{ExitCode, Failure, Outcome};
 use crate::ranks::Ranks;
-use crate::record::{NumaRecord, OwnTimes, RankRecord};
+use crate::record::{BucketRecord, NumaRecord, OwnTimes, RankRecord};
 use crate::timing::phase::PhaseTimes;
 
 /// The folder of the run, as prepared by rank 0.
@@ -173,6 +173,7 @@ pub(super) fn ranks_sharing(options: &RunOptions, world: &World, device: &Cuda) 
 /// The times of a rank in an attempt.
 pub(super) struct RankTimes {
     pub(super) phases_ns: PhaseTimes,
+    pub(super) buckets: Vec<BucketRecord>,
     pub(super) times: OwnTimes,
 }
 
@@ -204,7 +205,8 @@ pub(super) fn gather_ranks(
         device: gpu,
         planned_bytes,
         phases_ns: measured.as_ref().map(|measured| measured.phases_ns),
-        times: measured.map(|measured| measured.times),
+        times: measured.as_ref().map(|measured| measured.times.clone()),
+        buckets: measured.map_or(Vec::new(), |measured| measured.buckets),
     };
     // At the start ranks have opened the checkpoints, and at the end rank 0 may still be removing
     // old ones.

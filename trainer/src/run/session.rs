@@ -46,6 +46,9 @@ use crate::telemetry::{
 use crate::timing::probe::MatmulProbe;
 use crate::timing::profile::Profile;
 
+/// In larger jobs the record has no figures of single buckets.
+const RANKS_WITH_BUCKETS_MAX: usize = 256;
+
 /// Blocks of steps for which the record has the times of each rank, at most.
 const BLOCKS_OF_A_RANK_MAX: usize = 64;
 
@@ -346,8 +349,10 @@ impl<'run> Session<'run> {
         measured: &mut Measured,
     ) -> Outcome<()> {
         let blocks_max = BLOCKS_OF_ALL_RANKS_MAX / self.world.placement.world;
+        let is_small = self.world.placement.world <= RANKS_WITH_BUCKETS_MAX;
         let times = measured.series.as_ref().map(|series| RankTimes {
             phases_ns: series.phase_totals(attempt),
+            buckets: if is_small { trainer.bucket_records() } else { Vec::new() },
             times: series.own_times(attempt, blocks_max.min(BLOCKS_OF_A_RANK_MAX)),
         });
         let ranks =

@@ -18,6 +18,7 @@ use super::scalars::{Scalars, ScalarsMut};
 use super::shard::Shard;
 use crate::failure::{Failure, Outcome};
 use crate::ranks::Ranks;
+use crate::record::BucketRecord;
 use crate::timing::communication::{Communication, CommunicationTally};
 use crate::timing::phase::{Phase, PhaseClock};
 
@@ -103,6 +104,12 @@ impl Gradients {
     /// Adds a reduction that the device has completed.
     pub(super) fn add_settled(&mut self, settled: Settled) {
         self.reductions.add(settled.timing, settled.wait_start);
+    }
+
+    /// What each bucket's reduction adds up to.
+    pub(super) fn bucket_records(&self, world: usize) -> impl Iterator<Item = BucketRecord> {
+        let record = move |totals| BucketRecord::of(self.reduction, world, totals);
+        self.reductions.buckets().map(record)
     }
 
     /// Communication of reductions since the last call.

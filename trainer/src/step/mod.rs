@@ -48,6 +48,7 @@ use crate::data::Batches;
 use crate::failure::Outcome;
 use crate::fault_injection::Injector;
 use crate::ranks::Ranks;
+use crate::record::BucketRecord;
 use crate::timing::communication::Communication;
 use crate::timing::phase::{Phase, PhaseClock, StepTime};
 use crate::timing::profile::StepProfile;
@@ -366,6 +367,15 @@ impl Trainer<'_> {
     /// How long updates have waited for checkpoints to copy the state since the last call.
     pub(crate) fn take_checkpoint_wait(&mut self) -> Duration {
         std::mem::take(&mut self.checkpoint_wait)
+    }
+
+    /// What each bucket adds up to on this rank; nothing on a rank alone.
+    pub(crate) fn bucket_records(&self) -> Vec<BucketRecord> {
+        let world = self.ranks.world();
+        if world == 1 {
+            return Vec::new();
+        }
+        self.gradients.bucket_records(world).chain(self.state.bucket_records()).collect()
     }
 
     /// Communication since the last call.

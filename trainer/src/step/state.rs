@@ -21,6 +21,7 @@ use super::weights::{ArrivingWeights, ModelWeights, update_and_gather};
 use crate::data::Batches;
 use crate::failure::Outcome;
 use crate::ranks::Ranks;
+use crate::record::BucketRecord;
 use crate::timing::communication::{Communication, CommunicationTally};
 use crate::timing::phase::PhaseClock;
 
@@ -168,6 +169,13 @@ impl<'world> State<'world> {
     /// Adds a gather that the device has completed.
     pub(super) fn add_settled(&mut self, settled: Settled) {
         self.gathers.add(settled.timing, settled.wait_start);
+    }
+
+    /// What each bucket's gather adds up to.
+    pub(crate) fn bucket_records(&self) -> impl Iterator<Item = BucketRecord> {
+        let world = self.ranks.world();
+        let record = move |totals| BucketRecord::of(Operation::AllGather, world, totals);
+        self.gathers.buckets().map(record)
     }
 
     /// Communication of gathers of weights since the last call.

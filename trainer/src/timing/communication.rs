@@ -29,10 +29,34 @@ impl Communication {
     }
 }
 
+/// One bucket over all steps but the first ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct BucketTotals {
+    /// Size of its buffer.
+    pub(crate) bytes: u64,
+    /// How often it was communicated.
+    pub(crate) count: u64,
+    /// Time in flight, also while others were.
+    pub(crate) total_ns: u64,
+    /// The shortest of those times.
+    pub(crate) least_ns: u64,
+    /// The part of the total before it was waited for.
+    pub(crate) hidden_ns: u64,
+}
+
+/// Steps in which connections are made: they say nothing about bandwidth.
+const STEPS_NOT_COUNTED: u64 = 2;
+
 /// Adds up buckets as they are waited for.
 #[derive(Debug, Default)]
 pub(crate) struct CommunicationTally {
     sum: Communication,
+    /// In the order in which they are waited for, which is the same in every step.
+    buckets: Vec<BucketTotals>,
+    /// How many were waited for in this step.
+    waited: usize,
+    /// Steps before this one.
+    steps: u64,
     /// End of the last interval that was counted.
     counted_until: Option<Instant>,
 }
@@ -50,13 +74,46 @@ impl CommunicationTally {
         self.sum.total_ns += until(timing.ended);
         self.sum.hidden_ns += until(timing.ended.min(wait_start));
         self.sum.bytes += timing.bytes as u64;
+        self.add_bucket(timing, wait_start);
         self.counted_until =
             Some(self.counted_until.map_or(timing.ended, |end| end.max(timing.ended)));
     }
 
-    /// Returns the sum and resets it to zero.
+    fn add_bucket(&mut self, timing: Timing, wait_start: Instant) {
+        if self.waited == self.buckets.len() {
+            let bytes = timing.bytes as u64;
+            let least_ns = u64::MAX;
+            self.buckets.push(BucketTotals {
+                bytes,
+                count: 0,
+                total_ns: 0,
+                least_ns,
+                hidden_ns: 0,
+            });
+        }
+        let bucket = &mut self.buckets[self.waited];
+        self.waited += 1;
+        if self.steps < STEPS_NOT_COUNTED {
+            return;
+        }
+        let until = |end: Instant| end.saturating_duration_since(timing.started).as_nanos() as u64;
+        bucket.count += 1;
+        bucket.total_ns += until(timing.ended);
+        bucket.least_ns = bucket.least_ns.min(until(timing.ended));
+        bucket.hidden_ns += until(timing.ended.min(wait_start));
+    }
+
+    /// Returns the sum of a step, and begins the next one.
     pub(crate) fn take(&mut self) -> Communication {
-        std::mem::take(self).sum
+        self.waited = 0;
+        self.steps += 1;
+        self.counted_until = None;
+        std::mem::take(&mut self.sum)
+    }
+
+    /// Every bucket that was communicated after the first steps.
+    pub(crate) fn buckets(&self) -> impl Iterator<Item = &BucketTotals> {
+        self.buckets.iter().filter(|bucket| bucket.count > 0)
     }
 }
 
@@ -83,6 +140,30 @@ mod tests {
         assert_eq!(found.first_bucket_lead_ns, 20_000_000);
         assert_eq!(found.bytes, 32);
         assert_eq!(tally.take().total_ns, 0, "taking resets the tally");
+    }
+
+    #[test]
+    fn buckets_are_counted_by_themselves_after_the_first_steps() {
+        let zero = Instant::now();
+        let at = |ms| zero + Duration::from_millis(ms);
+        let timing = |from, to, bytes| Timing { started: at(from), ended: at(to), bytes };
+        let mut tally = CommunicationTally::default();
+        for step in 0..4 {
+            let slow = if step < 2 { 500 } else { step };
+            tally.add(timing(0, 10 + slow, 64), at(4));
+            tally.add(timing(2, 8, 32), at(15));
+            tally.take();
+        }
+        let [first, second] = tally.buckets().copied().collect::<Vec<_>>()[..] else { panic!() };
+        let expected = BucketTotals {
+            bytes: 64,
+            count: 2,
+            total_ns: 25_000_000,
+            least_ns: 12_000_000,
+            hidden_ns: 8_000_000,
+        };
+        assert_eq!(first, expected);
+        assert_eq!((second.bytes, second.hidden_ns), (32, 12_000_000), "hidden altogether");
     }
 
     #[test]
