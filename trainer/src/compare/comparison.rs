@@ -230,7 +230,7 @@ impl<'sides> Design<'sides> {
         let estimate = match metric.noise {
             Noise::Exact if base == new => Estimate::exact(0.0),
             Noise::Exact => Estimate::exact(new / base - 1.0),
-            Noise::OfSteps | Noise::OfStorage => {
+            Noise::OfSteps | Noise::OfTransfers => {
                 let estimate = self.estimate(scaled, error_rate)?;
                 let is_known = metric.noise == Noise::OfSteps || self.method() != Method::Assumed;
                 let estimate = if is_known { estimate } else { estimate.unknown() };

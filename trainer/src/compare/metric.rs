@@ -39,8 +39,8 @@ pub(super) enum Noise {
     Exact,
     /// As steps are, for which there is a deviation on file.
     OfSteps,
-    /// As storage is, for which there is none.
-    OfStorage,
+    /// As storage and networks are, for which there is none.
+    OfTransfers,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -70,7 +70,7 @@ pub(super) fn metrics<'a>(records: impl Iterator<Item = &'a Record> + Clone) -> 
         noise: Noise::OfSteps,
         figure,
     };
-    let of_storage = |metric: Metric| Metric { noise: Noise::OfStorage, ..metric };
+    let of_transfers = |metric: Metric| Metric { noise: Noise::OfTransfers, ..metric };
     let mut metrics = vec![
         new(PRIMARY, "tokens/s", Better::Higher, Figure::TokensPerSecond),
         new("step_ms", "ms", Better::Lower, Figure::StepTime),
@@ -81,9 +81,9 @@ pub(super) fn metrics<'a>(records: impl Iterator<Item = &'a Record> + Clone) -> 
         ..new(phase.name(), "ms per step", Better::Lower, Figure::Phase(phase))
     }));
     metrics.extend([
-        new("comm_rate", "B/s", Better::Higher, Figure::Communication),
-        of_storage(new("checkpoint_rate", "B/s", Better::Higher, Figure::CheckpointRate)),
-        of_storage(new("checkpoint_stall", "ms", Better::Lower, Figure::CheckpointStall)),
+        of_transfers(new("comm_rate", "B/s", Better::Higher, Figure::Communication)),
+        of_transfers(new("checkpoint_rate", "B/s", Better::Higher, Figure::CheckpointRate)),
+        of_transfers(new("checkpoint_stall", "ms", Better::Lower, Figure::CheckpointStall)),
     ]);
     let mut tiers: Vec<&str> = records
         .clone()
@@ -94,9 +94,9 @@ pub(super) fn metrics<'a>(records: impl Iterator<Item = &'a Record> + Clone) -> 
     tiers.dedup();
     metrics.extend(tiers.into_iter().map(|tier| {
         let name = format!("copy_rate_{tier}");
-        of_storage(new(&name, "B/s", Better::Higher, Figure::CopyRate(tier.to_owned())))
+        of_transfers(new(&name, "B/s", Better::Higher, Figure::CopyRate(tier.to_owned())))
     }));
-    metrics.push(of_storage(new("restore_seconds", "s", Better::Lower, Figure::RestoreTime)));
+    metrics.push(of_transfers(new("restore_seconds", "s", Better::Lower, Figure::RestoreTime)));
     let memory = new("memory", "B", Better::Lower, Figure::Memory);
     metrics.push(Metric { noise: Noise::Exact, ..memory });
     let is_there = |value: Option<f64>| value.is_some_and(|value| value != 0.0);

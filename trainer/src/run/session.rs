@@ -473,6 +473,7 @@ impl<'run> Session<'run> {
             linger: settings.prometheus_linger,
             local_rank: placement.local_rank,
             ranks: placement.local_ranks.clone(),
+            attempt,
             info: info.map(|(name, value)| (name.to_owned(), value)).to_vec(),
         })
     }

@@ -25,6 +25,8 @@ pub struct PrometheusOptions {
     pub local_rank: usize,
     /// All ranks of its node.
     pub ranks: Vec<usize>,
+    /// Number of the attempt.
+    pub attempt: u32,
     /// What the run is, by label.
     pub info: Vec<(String, String)>,
 }
@@ -44,7 +46,7 @@ impl Prometheus {
     /// # Errors
     /// When the ring cannot be made or the address cannot be used.
     pub(super) fn start(dir: &Path, options: &PrometheusOptions) -> std::io::Result<Self> {
-        let run = name_of(dir);
+        let run = name_of(dir, options.attempt);
         let path = path(&run, options.local_rank);
         let ring = Writer::create(&path)?;
         let mut started = Self { ring: Some(ring), path, endpoint: None };
@@ -90,9 +92,10 @@ impl Drop for Prometheus {
     }
 }
 
-/// A name of the run on this machine.
-fn name_of(dir: &Path) -> String {
+/// A name of the attempt on this machine.
+fn name_of(dir: &Path, attempt: u32) -> String {
     let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
     let digest = blake3::hash(dir.as_os_str().as_encoded_bytes());
-    digest.to_hex().chars().take(16).collect()
+    let digest: String = digest.to_hex().chars().take(16).collect();
+    format!("{digest}-{attempt}")
 }

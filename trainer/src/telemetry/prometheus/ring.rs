@@ -44,7 +44,7 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// A new ring; one that an attempt that was killed has left is replaced.
+    /// A new ring; one that a process that was killed has left is replaced.
     pub(super) fn create(path: &Path) -> io::Result<Self> {
         match fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -99,6 +99,9 @@ impl Reader {
     pub(super) fn read(&mut self, mut take: impl FnMut(Told)) -> u64 {
         if self.file.is_none() {
             self.file = File::open(&self.path).ok();
+            if self.file.is_some() {
+                drop(fs::remove_file(&self.path)); // so that a kill leaves no file
+            }
         }
         let mut lost = 0;
         loop {
@@ -179,10 +182,11 @@ mod tests {
         let mut writer = Writer::create(&path).unwrap();
         writer.write(&step(1)).unwrap();
         let whole = fs::read(&path).unwrap();
-        fs::write(&path, [&whole[..100], &[0; RECORD_BYTES - 100][..]].concat()).unwrap();
+        writer.file.write_all_at(&[0; RECORD_BYTES - 100], 100).unwrap();
         let mut reader = Reader::new(path.clone());
         assert_eq!(read(&mut reader), (vec![], 0));
-        fs::write(&path, whole).unwrap();
+        assert!(!path.exists(), "nothing is left over when both are killed");
+        writer.file.write_all_at(&whole, 0).unwrap();
         assert_eq!(read(&mut reader), (vec![step(1)], 0));
     }
 }
