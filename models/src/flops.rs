@@ -84,6 +84,42 @@ mod tests {
         }
     }
 
+    /// Published tokens per second of one GPU give the published share of its peak, within a point.
+    /// The sources: llm-foundry's benchmarking README (MPT), torchtitan's
+    /// benchmarks/llama3_h100_202412, Megatron-Bridge's performance archive 25.11 (tokens and TFLOP
+    /// per second), gpu-recipes' a3ultra with MaxText (its step log). Peaks in TFLOP/s are the
+    /// datasheets' dense ones of bf16.
+    #[test]
+    fn published_rates_give_the_published_mfu() {
+        const A100: f64 = 312.0;
+        const H100: f64 = 989.5;
+        let mpt = |layers, width| {
+            let mut config = presets::load("gpt2-124m").unwrap().model;
+            (config.layers, config.width, config.feed_forward) = (layers, width, 4 * width);
+            (config.heads, config.vocabulary) = (width / 64, 50432);
+            config
+        };
+        let llama = |name| presets::load(name).unwrap().model;
+        let full = |flops: FlopsPerToken| flops.full;
+        let causal = |flops: FlopsPerToken| flops.causal;
+        type Count = fn(FlopsPerToken) -> f64;
+        let rows: [(&str, ModelConfig, usize, Count, f64, f64, f64); 9] = [
+            ("MPT-125M", mpt(12, 768), 2048, full, 143_000.0, A100, 44.8),
+            ("MPT-1.3B, 8", mpt(24, 2048), 2048, full, 45_500.0, H100, 41.8),
+            ("MPT-1.3B, 512", mpt(24, 2048), 2048, full, 39_800.0, H100, 36.7),
+            ("MPT-7B", mpt(32, 4096), 2048, full, 10_600.0, H100, 46.4),
+            ("torchtitan 8B", llama("llama3-8b"), 8192, full, 5_762.0, H100, 33.0),
+            ("torchtitan 8B, compiled", llama("llama3-8b"), 8192, full, 6_667.0, H100, 39.0),
+            ("Megatron 8B", llama("llama3-8b"), 8192, causal, 14_451.0, H100, 744.0 / 9.895),
+            ("Megatron 70B", llama("llama3-70b"), 8192, causal, 1_621.0, H100, 728.0 / 9.895),
+            ("MaxText 70B", llama("llama3-70b"), 8192, full, 1_055.949, H100, 508.371 / 9.895),
+        ];
+        for (name, config, tokens, count, rate, peak, published) in rows {
+            let mfu = 100.0 * count(flops_per_token(&config, tokens)) * rate / (peak * 1e12);
+            assert!((mfu - published).abs() < 1.0, "{name}: {mfu} against {published} %");
+        }
+    }
+
     #[test]
     fn counts_a_small_model_by_hand() {
         let mut config = presets::load("smoke").unwrap().model;
