@@ -25,7 +25,8 @@ verdict() {
 found = json.load(sys.stdin)
 speed = found["metrics"][0]
 ranks = ["rank {rank}, {kind}".format(**rank) for rank in found["attribution"]["ranks"]]
-print(found["verdict"], "{:+.3f} [{:+.3f}, {:+.3f}]".format(*(speed[k] for k in ("effect", "low", "high"))), *ranks)'
+change = "{effect:+.3f} [{low:+.3f}, {high:+.3f}]".format(**speed)
+print(found["verdict"], change, *ranks)'
 }
 
 printf 'Comparisons of identical runs, with the change of tokens/s and its interval:\n'

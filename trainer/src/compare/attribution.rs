@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::comparison::Design;
+use super::design::Design;
 use super::estimate::{Estimate, mean};
 use super::metric::{mean_step_ms, own_ms};
 use super::side::Side;

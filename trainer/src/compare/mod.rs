@@ -6,6 +6,7 @@
 
 mod attribution;
 mod comparison;
+mod design;
 mod deviations;
 mod differences;
 mod estimate;

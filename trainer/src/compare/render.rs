@@ -4,7 +4,8 @@ use std::fmt;
 
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, TableStyle, presets};
 
-use super::comparison::{Comparison, Method, MetricComparison};
+use super::comparison::{Comparison, MetricComparison};
+use super::design::Method;
 use super::estimate::Estimate;
 use super::verdict::Verdict;
 use crate::number_format;

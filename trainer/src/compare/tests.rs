@@ -3,7 +3,8 @@
 
 use std::path::PathBuf;
 
-use super::comparison::{Method, Settings};
+use super::comparison::Settings;
+use super::design::Method;
 use super::side::{Side, Source};
 use super::{Comparison, Verdict};
 use crate::bench::Random;

@@ -1,6 +1,6 @@
 //! Tells everything about a run as one stream of events, without slowing training down.
 //!
-//! The training thread copies an [`Event`] into a queue that was allocated at the start; the
+//! The training thread copies an `Event` into a queue that was allocated at the start; the
 //! telemetry thread passes it to every sink, a file each:
 //!
 //! - `console.rs`: stderr, as text or JSON.

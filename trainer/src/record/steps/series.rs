@@ -18,7 +18,7 @@ const BLOCKS_MAX: usize = 1 << 14;
 
 /// The steps of a run in order, across attempts.
 ///
-/// Sums are exact. Up to [`BLOCKS_MAX`] steps, each is a block of its own; in longer runs a block
+/// Sums are exact. Up to 16,384 steps, each is a block of its own; in longer runs a block
 /// stands for 2, 4, 8, ... steps, and distributions are those of one step of each.
 #[derive(Debug, Clone)]
 pub struct StepSeries {
