@@ -64,11 +64,11 @@ fn run_ranks(runs: &[RunOptions], nccl_log: &NcclLog) -> Outcome<Exit> {
     start.bootstrapped();
     let mut train = || {
         let mut trained = (ExitCode::Done, true);
-        for options in runs {
+        for (number, options) in runs.iter().enumerate() {
             // Not dropped after a failure: to free what a device or a network still uses may hang,
             // and the process ends now.
             let session = ManuallyDrop::new(Session::new(options, &world, &signals, nccl_log)?);
-            let code = session.train(start)?;
+            let code = session.train(start, number + 1 < runs.len())?;
             start = StartClock::again();
             let is_closed = ManuallyDrop::into_inner(session).close();
             trained = (code, trained.1 && is_closed);

@@ -137,8 +137,9 @@ impl<'run> Session<'run> {
         })
     }
 
-    /// Runs one attempt, unless the run is complete already.
-    pub(super) fn train(&self, mut start: StartClock) -> Outcome<ExitCode> {
+    /// Runs one attempt, unless the run is complete already. Before another run `follows` in this
+    /// process, its memory is freed.
+    pub(super) fn train(&self, mut start: StartClock, follows: bool) -> Outcome<ExitCode> {
         let telemetry = Telemetry::start(self.telemetry_options())?;
         let Prepared::Attempt { number, run, .. } = &self.prepared else {
             self.note_complete(telemetry.events());
@@ -169,8 +170,8 @@ impl<'run> Session<'run> {
         }
         // Rank 0 has written the record.
         storage_barrier(self.options, self.world)?;
-        // Not freed after a failure, as the network may still write to its buffers after a peer was
-        // lost, and the process ends soon.
+        // Not freed at the end of the process, as the network may still write to its buffers after
+        // a peer was lost.
         let mut trainer = ManuallyDrop::new(None);
         start.wired_up();
         let outcome =
@@ -185,8 +186,10 @@ impl<'run> Session<'run> {
         let committed_step = checkpointer.committed_step();
         self.report_end(events, &outcome, recorded, &recorder, committed_step)?;
         let reason = outcome?;
-        storage_barrier(self.options, self.world)?; // no rank reads what this one frees
-        drop(ManuallyDrop::into_inner(trainer));
+        if follows {
+            storage_barrier(self.options, self.world)?; // no rank reads what this one frees
+            drop(ManuallyDrop::into_inner(trainer));
+        }
         Ok(match reason {
             StopReason::Requested => ExitCode::Stopped,
             StopReason::LastStep | StopReason::TargetLoss => ExitCode::Done,
