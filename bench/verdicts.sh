@@ -44,4 +44,6 @@ for ((round = 1; round <= slow; round++)); do
     [[ $line == *"rank 1, compute" && $line == worse* ]] && found=$((found + 1))
 done
 printf 'the slow rank was found in %d of %d\n' "$found" "$slow"
-at_most verdicts "$(awk "BEGIN { print $worse / $rounds }")" 0.05
+share=$(awk "BEGIN { print $worse / $rounds }")
+printf 'verdicts: %s (goal 0.05)\n' "$share" # none is the best, which at_most does not know
+awk "BEGIN { exit !($share <= 0.05) }"
