@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::data::DataError;
 use crate::record;
+use crate::timing::phase::Phase;
 
 /// The exit codes of one process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,6 +47,8 @@ pub struct Failure {
     pub step: Option<u64>,
     /// Rank that caused it, if known.
     pub rank: Option<usize>,
+    /// What that rank was doing, if known.
+    pub phase: Option<Phase>,
     /// Rank that reports it; `None` before the rendezvous.
     pub reported_by: Option<usize>,
 }
@@ -56,7 +59,7 @@ pub type Outcome<T> = Result<T, Failure>;
 impl Failure {
     /// An error with this exit code.
     pub fn new(code: ExitCode, error: impl Into<anyhow::Error>) -> Self {
-        Self { code, error: error.into(), step: None, rank: None, reported_by: None }
+        Self { code, error: error.into(), step: None, rank: None, phase: None, reported_by: None }
     }
 
     /// A usage error with this message.

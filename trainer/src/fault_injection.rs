@@ -3,7 +3,9 @@
 //! A fault happens once, at a step; a slow part is slow from that step on.
 
 use std::str::FromStr;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use checkpoint::{Failpoint, Failpoints};
 
@@ -22,16 +24,18 @@ enum Fault {
     Slow,
     /// The process gets a SIGTERM, as from a scheduler that preempts it.
     Stop,
-    /// A part of every step takes longer, by a share of the time of forward and backward on the
-    /// host.
+    /// A part takes longer: of every step by a share of the time of forward and backward on the
+    /// host, of a save by a share of the time in which this rank writes.
     SlowPart(Part),
 }
 
-/// A part of a step.
+/// What a rank does by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part {
     Compute,
     Data,
+    Communication,
+    Checkpoint,
 }
 
 /// One fault and when it is injected, at most once per process.
@@ -52,7 +56,8 @@ impl FromStr for Injection {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let expected = "kill|nan|hang|slow|stop@step=S,rank=R[,failpoint=F], \
-                        or slow-compute|slow-data@rank=R,percent=P[,step=S]";
+                        or slow-compute|slow-data|slow-communication|slow-checkpoint\
+                        @rank=R,percent=P[,step=S]";
         let error = |what: String| format!("{text:?}: {what}; expected {expected}");
         let (fault, rest) = text.split_once('@').ok_or_else(|| error("no @".into()))?;
         let fault = match fault {
@@ -63,6 +68,8 @@ impl FromStr for Injection {
             "stop" => Fault::Stop,
             "slow-compute" => Fault::SlowPart(Part::Compute),
             "slow-data" => Fault::SlowPart(Part::Data),
+            "slow-communication" => Fault::SlowPart(Part::Communication),
+            "slow-checkpoint" => Fault::SlowPart(Part::Checkpoint),
             other => return Err(error(format!("unknown fault {other:?}"))),
         };
         let mut step = None;
@@ -122,8 +129,22 @@ pub(crate) fn skipped(
 pub struct Injector {
     injections: Vec<Injection>,
     step: u64,
-    /// Time of the last forward and backward.
-    computed: Duration,
+    times: Arc<Times>,
+}
+
+/// What slow parts are shares of. Saves are made by other threads.
+#[derive(Debug, Default)]
+struct Times {
+    /// Forward and backward of the last micro-batch.
+    micro_batch_ns: AtomicU64,
+    /// The same of all of this step so far.
+    step_ns: AtomicU64,
+    /// The same of all of the step before.
+    last_step_ns: AtomicU64,
+    /// By which this step's communication was slow: it is started during backward.
+    delayed_ns: AtomicU64,
+    /// When this rank began to write.
+    write_start: Mutex<Option<Instant>>,
 }
 
 impl Injector {
@@ -142,6 +163,8 @@ impl Injector {
     /// Begins a step, counted from 1.
     pub fn begin(&mut self, step: u64) {
         self.step = step;
+        let Times { step_ns, last_step_ns, .. } = &*self.times;
+        last_step_ns.store(step_ns.swap(0, Ordering::Relaxed), Ordering::Relaxed);
         for injection in &self.injections {
             if injection.step == step && injection.failpoint.is_none() {
                 injection.fault.inject();
@@ -150,21 +173,52 @@ impl Injector {
     }
 
     /// A micro-batch was computed in this time: takes longer if that is slow.
-    pub fn computed(&mut self, time: Duration) {
-        self.computed = time;
-        self.slow_down(Part::Compute);
+    pub fn computed(&self, time: Duration) {
+        let Times { micro_batch_ns, step_ns, delayed_ns, .. } = &*self.times;
+        let delayed = delayed_ns.swap(0, Ordering::Relaxed);
+        let computed = (time.as_nanos() as u64).saturating_sub(delayed);
+        micro_batch_ns.store(computed, Ordering::Relaxed);
+        step_ns.fetch_add(computed, Ordering::Relaxed);
+        self.slow_down(Part::Compute, Duration::from_nanos(computed));
     }
 
     /// A micro-batch is about to be fetched: takes longer if that is slow.
     pub fn fetches(&self) {
-        self.slow_down(Part::Data);
+        let computed = self.times.micro_batch_ns.load(Ordering::Relaxed);
+        self.slow_down(Part::Data, Duration::from_nanos(computed));
     }
 
-    fn slow_down(&self, part: Part) {
-        for injection in &self.injections {
-            if injection.fault == Fault::SlowPart(part) && injection.step <= self.step {
-                std::thread::sleep(self.computed * injection.percent / 100);
+    /// The first communication of a step is about to be started: takes longer if that is slow.
+    pub(crate) fn communicates(&self) {
+        let Times { last_step_ns, delayed_ns, .. } = &*self.times;
+        let computed = Duration::from_nanos(last_step_ns.load(Ordering::Relaxed));
+        let delayed = self.slow_down(Part::Communication, computed);
+        delayed_ns.store(delayed.as_nanos() as u64, Ordering::Relaxed);
+    }
+
+    /// Sleeps for a share of a time, if the part is slow; returns for how long.
+    fn slow_down(&self, part: Part, time: Duration) -> Duration {
+        let is_due = |injection: &&Injection| {
+            injection.fault == Fault::SlowPart(part) && injection.step <= self.step
+        };
+        let percent: u32 = self.injections.iter().filter(is_due).map(|it| it.percent).sum();
+        let start = Instant::now();
+        if percent > 0 {
+            std::thread::sleep(time * percent / 100);
+        }
+        start.elapsed()
+    }
+
+    /// A save takes longer if that is slow: when this rank has written its part.
+    fn slow_down_save(&self, failpoint: Failpoint) {
+        let Ok(mut write_start) = self.times.write_start.lock() else { return };
+        match failpoint {
+            Failpoint::BeforeShard => *write_start = Some(Instant::now()),
+            Failpoint::IndexBeforeVote => {
+                let written = write_start.take().map_or(Duration::ZERO, |start| start.elapsed());
+                self.slow_down(Part::Checkpoint, written);
             }
+            _ => {}
         }
     }
 
@@ -204,6 +258,7 @@ fn kill_self() {
 
 impl Failpoints for Injector {
     fn hit(&self, failpoint: Failpoint) {
+        self.slow_down_save(failpoint);
         self.inject(failpoint, |step| step == self.step);
     }
 

@@ -20,5 +20,6 @@ pub mod record;
 pub mod report;
 mod run;
 pub mod step;
+pub mod stragglers;
 pub mod telemetry;
 pub mod timing;

@@ -76,16 +76,16 @@ impl Store {
             step: request.step,
             bytes: votes[rank].files.bytes,
             bytes_total: votes.iter().map(|vote| vote.files.bytes).sum(),
-            write: slowest(&votes),
+            writes: writes(&votes),
             commit: started.elapsed(),
             warnings: publication.warnings,
         })
     }
 }
 
-/// Time of the rank that took longest to write.
-fn slowest(votes: &[Written]) -> Duration {
-    votes.iter().map(|vote| vote.took).max().unwrap_or_default()
+/// Time that each rank took to write.
+fn writes(votes: &[Written]) -> Vec<Duration> {
+    votes.iter().map(|vote| vote.took).collect()
 }
 
 impl Participant<'_> {

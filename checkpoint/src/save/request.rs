@@ -33,8 +33,8 @@ pub struct SaveReport {
     pub bytes: u64,
     /// Bytes of tensor data of all ranks.
     pub bytes_total: u64,
-    /// Time in which the slowest rank has made its files durable.
-    pub write: Duration,
+    /// Time in which each rank has made its files durable.
+    pub writes: Vec<Duration>,
     /// From the start until this rank knew that the checkpoint is committed.
     pub commit: Duration,
     /// What failed after the commit and does not affect it, on a rank that commits.

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use super::protocol::{Participant, Publication, Written};
 use super::rank_writer;
 use super::request::{Save, SaveReport};
-use super::slowest;
 use super::snapshot::{Frozen, Snapshot};
 use super::staging::Staging;
+use super::writes;
 use crate::error::{Error, Result};
 use crate::failpoints::Failpoints;
 use crate::peers::Peers;
@@ -86,11 +86,11 @@ enum Phase {
 }
 
 /// What this rank knows of a save that all ranks have written.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 struct AllWritten {
     bytes: u64,
     bytes_total: u64,
-    slowest: Duration,
+    writes: Vec<Duration>,
 }
 
 /// What a writer leaves.
@@ -199,7 +199,7 @@ impl Saver {
                         step: job.request.step,
                         bytes: written.bytes,
                         bytes_total: written.bytes_total,
-                        write: written.slowest,
+                        writes: written.writes,
                         commit: save.started.elapsed(),
                         warnings: publication.warnings,
                     })
@@ -286,7 +286,7 @@ impl Saver {
         let written = AllWritten {
             bytes: votes[rank].files.bytes,
             bytes_total: votes.iter().map(|vote| vote.files.bytes).sum(),
-            slowest: slowest(&votes),
+            writes: writes(&votes),
         };
         let publishes = Arc::clone(&job);
         let publish = move || publishes.participant().publish(&votes);

@@ -22,6 +22,7 @@ use crate::fault_injection::Injector;
 use crate::ranks::Ranks;
 use crate::record::{Anomaly, Attempt, CheckpointSaved, Checkpoints, Recovery, Saves, TierRecord};
 use crate::step::{SavedRange, Trainer};
+use crate::stragglers::{Detector, Limits, OwnTime, Straggler};
 use crate::telemetry::Events;
 use cadence::{Cadence, SaveCost};
 use open::{NotOpened, Opened};
@@ -29,6 +30,9 @@ use tiers::Planned;
 
 pub(crate) use tiers::TierSet;
 pub(crate) use trigger::{SaveTrigger, Trigger};
+
+/// When a rank writes slowly: times of writing are much noisier than those of steps.
+const SLOW_WRITERS: Limits = Limits { window_steps: 8, windows: 1, least_slower: 0.2 };
 
 /// Saves and resumes one attempt.
 #[derive(Debug)]
@@ -64,6 +68,8 @@ pub(crate) struct Checkpointer {
     /// How the restored state was got.
     recovery: Option<Recovery>,
     saves: Saves,
+    /// Compares the ranks' times of writing.
+    stragglers: Detector,
     events: Events,
 }
 
@@ -79,7 +85,11 @@ struct Promotion {
 #[derive(Debug)]
 pub(crate) enum Ended {
     /// It is committed.
-    Committed(u64),
+    Committed {
+        step: u64,
+        /// Ranks that write slowly since then, or no longer do.
+        stragglers: Vec<Straggler>,
+    },
     /// It is not, although no rank was lost.
     NotSaved(NotSaved),
 }
@@ -128,6 +138,7 @@ impl Checkpointer {
             committed_step: None,
             recovery: None,
             saves: Saves::default(),
+            stragglers: Detector::new(ranks.world(), SLOW_WRITERS),
             events,
         };
         if ranks.rank() == 0 {
@@ -401,15 +412,17 @@ impl Checkpointer {
         let saved = CheckpointSaved {
             step,
             bytes: report.bytes_total,
-            write_ns: report.write.as_nanos() as u64,
-            save_ns: report.commit.as_nanos() as u64,
-            stall_ns: self.stall.as_nanos() as u64,
+            write_ns: nanoseconds(report.writes.iter().copied().max().unwrap_or_default()),
+            save_ns: nanoseconds(report.commit),
+            stall_ns: nanoseconds(self.stall),
         };
         self.events.committed(saved);
         self.saves.committed.push(saved);
         report.warnings.into_iter().for_each(|text| self.warn(Some(step), text));
         self.start_retention(trainer);
-        Ok(Some(Ended::Committed(step)))
+        let writes = report.writes.into_iter().map(nanoseconds).map(OwnTime::of_save);
+        let stragglers = self.stragglers.take(step, writes);
+        Ok(Some(Ended::Committed { step, stragglers }))
     }
 
     /// What a save costs on each tier, as far as that is known.
@@ -521,4 +534,8 @@ impl Checkpointer {
     fn saver(&mut self) -> &mut Saver {
         self.saver.as_mut().expect("attached before training")
     }
+}
+
+fn nanoseconds(duration: Duration) -> u64 {
+    duration.as_nanos() as u64
 }

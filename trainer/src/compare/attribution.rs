@@ -7,6 +7,7 @@ use super::estimate::{Estimate, mean};
 use super::metric::{mean_step_ms, own_ms};
 use super::side::Side;
 use crate::record::Record;
+use crate::stragglers::Kind;
 use crate::timing::phase::Phase;
 
 /// The difference of the mean step time, and its parts.
@@ -39,35 +40,6 @@ pub(crate) struct RankPart {
     pub(crate) added_ms: f64,
     /// What the median rank needs longer.
     pub(crate) others_added_ms: f64,
-}
-
-/// What has become slow.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Kind {
-    Compute,
-    Data,
-    /// Neither: the host does something else meanwhile.
-    Host,
-}
-
-impl Kind {
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Compute => "compute",
-            Self::Data => "data",
-            Self::Host => "host",
-        }
-    }
-
-    /// The phases that it is made of.
-    fn phases(self) -> &'static [Phase] {
-        match self {
-            Self::Compute => &[Phase::Forward, Phase::Backward, Phase::Optimizer],
-            Self::Data => &[Phase::Data],
-            Self::Host => &[Phase::Other],
-        }
-    }
 }
 
 /// How often a rank may be named that has not become slower, over all ranks.

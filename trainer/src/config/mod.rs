@@ -197,6 +197,8 @@ pub struct CheckpointConfig {
     /// what is left.
     #[serde(with = "duration")]
     pub stop_grace: Duration,
+    /// Save a checkpoint when a rank is found slow: its node may fail soon.
+    pub on_verdict: bool,
     /// Longest time that ranks wait for the slowest writer or reader, of checkpoints and at the
     /// start of the run's folder; the run ends with an error after it.
     #[serde(with = "duration")]
@@ -246,6 +248,7 @@ impl Default for CheckpointConfig {
             object: TierConfig::default(),
             copy_bytes_per_second_max: None,
             stop_grace: Duration::from_secs(20),
+            on_verdict: false,
             deadline: Duration::from_secs(600),
         }
     }
@@ -261,6 +264,10 @@ pub struct TelemetryConfig {
     /// `mfu_measured` null.
     #[serde(with = "duration")]
     pub matmul_probe: Duration,
+    /// Steps of a window over which the ranks' own times are compared; 0 for never.
+    pub straggler_window_steps: usize,
+    /// By how much a rank must be slower than the median rank to be named.
+    pub straggler_percent: f64,
     /// Where one rank of each node serves metrics for Prometheus, as in `0.0.0.0:9402`; without it
     /// none does.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -278,6 +285,8 @@ impl Default for TelemetryConfig {
         Self {
             log_every_steps: 10,
             matmul_probe: Duration::from_millis(250),
+            straggler_window_steps: 20,
+            straggler_percent: 10.0,
             prometheus: None,
             prometheus_linger: Duration::ZERO,
             records: String::new(),

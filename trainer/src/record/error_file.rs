@@ -55,7 +55,7 @@ impl ErrorFile {
     }
 }
 
-fn folder(dir: &Path) -> PathBuf {
+pub(super) fn folder(dir: &Path) -> PathBuf {
     dir.join("attempts")
 }
 

@@ -16,6 +16,7 @@ pub(crate) mod peaks;
 mod rank_anomalies;
 mod recovery;
 mod sections;
+mod stall_file;
 pub(crate) mod steps;
 mod transport_anomalies;
 pub(crate) mod unix_time;
@@ -33,7 +34,7 @@ pub use environment::Environment;
 pub use error::Error;
 pub use error_file::ErrorFile;
 pub use measure::Reference;
-pub(crate) use rank_anomalies::rank_anomalies;
+pub(crate) use rank_anomalies::{list, rank_anomalies};
 pub use recovery::{Recovery, RecoverySource};
 pub use sections::{
     Anomaly, CadenceRecord, CheckpointSaved, Checkpoints, Clocks, Collectives, Fingerprint,
@@ -45,6 +46,7 @@ pub use steps::{
     TargetLoss, read_steps, steps_path, truncate_after,
 };
 
+pub(crate) use stall_file::StallFile;
 pub(crate) use transport_anomalies::transport_anomalies;
 
 use crate::timing::phase::ByPhase;

@@ -76,7 +76,7 @@ fn far_from_gpu(ranks: &[RankRecord]) -> Option<String> {
     ))
 }
 
-pub(super) fn list(items: &[String]) -> String {
+pub(crate) fn list(items: &[String]) -> String {
     match items.len().saturating_sub(LISTED_MAX) {
         0 => items.join(", "),
         more => format!("{} and {more} more", items[..LISTED_MAX].join(", ")),

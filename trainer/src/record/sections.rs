@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::bucket::BucketRecord;
 use super::steps::{OwnTimes, StepBlock};
 use crate::checkpoints::Trigger;
+use crate::stragglers::Straggler;
 use crate::timing::phase::{Phase, PhaseTimes};
 use crate::timing::statistics::{Distribution, Histogram};
 
@@ -100,6 +101,9 @@ pub struct RankRecord {
     pub buckets: Vec<BucketRecord>,
     /// Its own time of the attempt's steps; `null` until the attempt ends.
     pub times: Option<OwnTimes>,
+    /// When the attempt last found it slower than the other ranks; `null` if it never did.
+    #[serde(default)]
+    pub straggler: Option<Straggler>,
 }
 
 /// The NUMA node of a rank's GPU.

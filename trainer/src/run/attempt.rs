@@ -12,6 +12,7 @@ use crate::config::CheckpointConfig;
 use crate::failure::Outcome;
 use crate::record::StepSample;
 use crate::step::{Evaluation, Requests, StepOutcome, Trainer};
+use crate::stragglers::{Detector, Straggler};
 use crate::telemetry::Events;
 use crate::timing::phase::{Phase, PhaseTimes, StepTime};
 use crate::timing::probe::MatmulProbe;
@@ -47,6 +48,7 @@ pub(super) struct RunningAttempt<'run, 'world> {
     pub(super) evaluation: Option<PeriodicEvaluation>,
     pub(super) probes: Probes<'run>,
     pub(super) stop_conditions: StopConditions,
+    pub(super) stragglers: Detector,
     /// Until the first step is done.
     pub(super) start: Option<StartClock>,
     /// The first step of this attempt.
@@ -123,6 +125,7 @@ impl RunningAttempt<'_, '_> {
         if let Some(mut start) = self.start.take() {
             self.recorder.started(start.made_first_step());
         }
+        self.look_for_stragglers(step);
         let end = self.end_after(step, &stepped);
         let requests = stepped.outcome.requests;
         if requests.save_is_ready && self.checkpointer.is_saving() {
@@ -138,6 +141,21 @@ impl RunningAttempt<'_, '_> {
             self.measure_machine(step)?;
         }
         Ok(end)
+    }
+
+    /// Looks at what the steps before took each rank by itself.
+    fn look_for_stragglers(&mut self, step: u64) {
+        let found = self.stragglers.take(step - 1, self.trainer.own_times_of_ranks());
+        self.report_stragglers(&found);
+    }
+
+    fn report_stragglers(&mut self, found: &[Straggler]) {
+        for straggler in found {
+            self.recorder.straggler(*straggler);
+            if self.checkpointer.settings().on_verdict && straggler.until_step.is_none() {
+                self.checkpointer.trigger().request(Trigger::Health);
+            }
+        }
     }
 
     /// Why training ends with a step, if it does. A run that has reached its target is complete,
@@ -291,11 +309,10 @@ impl RunningAttempt<'_, '_> {
         let ended = self.checkpointer.finish(self.trainer);
         match ended.map_err(|failure| failure.at_step(step))? {
             Some(Ended::NotSaved(failed)) => Err(self.checkpointer.not_saved_at_end(failed, end)),
-            Some(Ended::Committed(step)) => {
-                self.record_commit(step);
+            ended @ (Some(Ended::Committed { .. }) | None) => {
+                self.end_save(ended, false);
                 Ok(())
             }
-            None => Ok(()),
         }
     }
 
@@ -331,7 +348,10 @@ impl RunningAttempt<'_, '_> {
 
     fn end_save(&mut self, ended: Option<Ended>, continues: bool) {
         match ended {
-            Some(Ended::Committed(step)) => self.record_commit(step),
+            Some(Ended::Committed { step, stragglers }) => {
+                self.record_commit(step);
+                self.report_stragglers(&stragglers);
+            }
             Some(Ended::NotSaved(failed)) => self.checkpointer.warn_not_saved(failed, continues),
             None => {}
         }

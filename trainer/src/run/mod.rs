@@ -12,6 +12,7 @@ mod session;
 pub(crate) mod start_clock;
 mod stop;
 mod transports;
+mod watchdog;
 
 use std::mem::ManuallyDrop;
 

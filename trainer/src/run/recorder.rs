@@ -2,6 +2,8 @@
 //! writes an error file if they fail.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
 use collectives::transports::transports;
 use device::cuda::{Libraries, Required, Versions};
@@ -10,6 +12,7 @@ use serde_json::{Value, json};
 use super::folder::Folder;
 use super::stop::StopReason;
 use super::transports::Evidence;
+use super::watchdog::{Stall, Watched};
 use crate::checkpoints::Checkpointer;
 use crate::config::Config;
 use crate::failure::{ExitCode, Failure, Outcome};
@@ -21,7 +24,9 @@ use crate::record::{
     rank_anomalies, transport_anomalies,
 };
 use crate::step::Trainer;
-use crate::telemetry::Events;
+use crate::stragglers::Straggler;
+use crate::telemetry::{Events, Verdict};
+use crate::timing::progress::Progress;
 
 /// The record of the running attempt, on rank 0.
 #[derive(Debug)]
@@ -36,6 +41,8 @@ pub(super) struct Recorder {
     bucket_bytes: u64,
     events: Events,
     measured: Measured,
+    /// The last verdict on each rank that got one.
+    stragglers: Vec<Straggler>,
 }
 
 /// Measurements of an attempt, which may be incomplete.
@@ -93,6 +100,7 @@ impl Recorder {
             bucket_bytes: config.settings.collectives.bucket_bytes as u64,
             events: events.clone(),
             measured: Measured::default(),
+            stragglers: Vec::new(),
         };
         if ranks.rank() == 0 {
             recorder.start_record(config, workload_id, ranks, rank_records)?;
@@ -204,6 +212,42 @@ impl Recorder {
         record.transports = (!found.is_empty()).then_some(found);
     }
 
+    /// Keeps that a rank is slow, or no longer is, until the end of the attempt is recorded, and
+    /// tells it. All ranks find the same.
+    pub(super) fn straggler(&mut self, straggler: Straggler) {
+        let Some(record) = &self.record else { return };
+        self.stragglers.retain(|earlier| earlier.rank != straggler.rank);
+        self.stragglers.push(straggler);
+        let text = straggler.text(&record.ranks);
+        let step = Some(straggler.until_step.unwrap_or(straggler.since_step));
+        let anomaly = Anomaly { step, rank: Some(straggler.rank), text };
+        self.events.verdict(Verdict { straggler, anomaly });
+    }
+
+    /// Adds to the loss of a peer which ranks arrived and which did not, where they have said so.
+    pub(super) fn explain(&self, failure: Failure) -> Failure {
+        let Some(step) = failure.step.filter(|_| failure.code == ExitCode::PeerLost) else {
+            return failure;
+        };
+        let stall = Stall::of(&self.dir, self.attempt, step, self.hosts.len());
+        let Some((rank, position)) = stall.cause() else { return failure };
+        let explained = failure.context(stall.text(&self.hosts)).caused_by(rank);
+        Failure { phase: position.map(|position| position.phase), ..explained }
+    }
+
+    /// What the watchdog of this rank looks at.
+    pub(super) fn watched(&self, progress: &Arc<Progress>, patience: Duration) -> Watched {
+        Watched {
+            dir: self.dir.clone(),
+            attempt: self.attempt,
+            rank: self.rank,
+            hosts: self.hosts.clone(),
+            progress: Arc::clone(progress),
+            patience,
+            events: self.events.clone(),
+        }
+    }
+
     /// Keeps the measurements of the attempt until its end is recorded.
     pub(super) fn measured(&mut self, measured: Measured) {
         self.measured = measured;
@@ -238,6 +282,9 @@ impl Recorder {
         let checkpointer = ending.checkpointer;
         if let Some(ranks) = &measured.ranks {
             record.ranks.clone_from(ranks);
+        }
+        for straggler in &self.stragglers {
+            record.ranks[straggler.rank].straggler = Some(*straggler);
         }
         record.target_loss = measured.target_loss;
         record.tiers = checkpointer.tiers();
@@ -287,13 +334,17 @@ impl Recorder {
             return cause.reason;
         }
         let rank = failure.failed_rank(self.rank);
+        let in_step = trainer.filter(|_| failure.step.is_some());
+        let own_phase = in_step.map(|trainer| trainer.clock().phase());
         Reason {
             rank,
             host: rank.and_then(|rank| self.hosts.get(rank)).cloned(),
             step: failure.step,
-            phase: trainer
-                .filter(|_| failure.step.is_some())
-                .map(|trainer| trainer.clock().phase()),
+            phase: if rank.is_none_or(|rank| rank == self.rank) {
+                own_phase
+            } else {
+                failure.phase
+            },
             text: failure.to_string(),
         }
     }

@@ -206,6 +206,7 @@ pub(super) fn gather_ranks(
         planned_bytes,
         phases_ns: measured.as_ref().map(|measured| measured.phases_ns),
         times: measured.as_ref().map(|measured| measured.times.clone()),
+        straggler: None,
         buckets: measured.map_or(Vec::new(), |measured| measured.buckets),
     };
     // At the start ranks have opened the checkpoints, and at the end rank 0 may still be removing

@@ -27,6 +27,7 @@ use super::rendezvous::{
 use super::start_clock::StartClock;
 use super::stop::{StopConditions, StopReason, target_loss};
 use super::transports::TransportProbe;
+use super::watchdog::Watchdog;
 use crate::baseline::Baselines;
 use crate::checkpoints::open::open;
 use crate::checkpoints::tiers::Variables;
@@ -40,6 +41,7 @@ use crate::plan::{JobShape, RankPlan};
 use crate::ranks::Ranks;
 use crate::record::{self, Anomaly, Record, Status, StepSeries, TargetLoss, TargetRecord};
 use crate::step::{Evaluation, Trainer, batch_plan, weights_digest};
+use crate::stragglers::{Detector, Limits};
 use crate::telemetry::{
     Events, PrometheusOptions, RunEnd, StepLogOptions, Telemetry, TelemetryOptions,
 };
@@ -54,6 +56,9 @@ const BLOCKS_OF_A_RANK_MAX: usize = 64;
 
 /// The same for all ranks together, so that the record of a large job stays small.
 const BLOCKS_OF_ALL_RANKS_MAX: usize = 1 << 16;
+
+/// Windows of steps in a row in which a rank must be slow.
+const STRAGGLER_WINDOWS: u32 = 3;
 
 /// One rank of a run, ready to train.
 pub(super) struct Session<'run> {
@@ -174,8 +179,9 @@ impl<'run> Session<'run> {
         // a peer was lost.
         let mut trainer = ManuallyDrop::new(None);
         start.wired_up();
-        let outcome =
-            self.attempt(start, &telemetry, &mut trainer, &mut checkpointer, &mut recorder);
+        let outcome = self
+            .attempt(start, &telemetry, &mut trainer, &mut checkpointer, &mut recorder)
+            .map_err(|failure| recorder.explain(failure));
         let recorded = recorder.end(&Ending {
             outcome: &outcome,
             trainer: trainer.as_ref(),
@@ -270,16 +276,32 @@ impl<'run> Session<'run> {
                 target_loss,
                 is_target_reached,
             },
+            stragglers: self.detector(),
             first_step: completed_steps + 1,
             start: Some(start),
             untimed: None,
         };
         // Ranks have opened their steps, and rank 0 has written the record.
         storage_barrier(self.options, self.world)?;
+        let patience = config.settings.collectives.deadline / 2;
+        let watched = attempt.recorder.watched(attempt.trainer.clock().progress(), patience);
+        let watchdog = Watchdog::start(watched);
         let reason = attempt.run();
+        drop(watchdog);
         let matmul_flops_per_second = attempt.probes.matmul.flops_per_second();
         let measured = Measured { matmul_flops_per_second, ..Measured::default() };
         self.finish(reason, telemetry, trainer, recorder, measured)
+    }
+
+    /// What finds slow ranks between the steps.
+    fn detector(&self) -> Detector {
+        let telemetry = &self.options.config.settings.telemetry;
+        let limits = Limits {
+            window_steps: telemetry.straggler_window_steps,
+            windows: STRAGGLER_WINDOWS,
+            least_slower: telemetry.straggler_percent / 100.0,
+        };
+        Detector::new(self.world.placement.world, limits)
     }
 
     /// Makes a trainer with the newest usable state; returns the number of its steps, `None`

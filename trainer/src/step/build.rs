@@ -24,6 +24,7 @@ use crate::data::{BatchPlan, Batches, Source};
 use crate::failure::Outcome;
 use crate::fault_injection::Injector;
 use crate::ranks::Ranks;
+use crate::stragglers::OwnTime;
 use crate::timing::phase::PhaseClock;
 
 /// The bucket plan of a model, and the layout padded to it.
@@ -185,6 +186,7 @@ impl<'world> Trainer<'world> {
             clock: PhaseClock::on(device),
             meter: Meter::default(),
             injector,
+            own_time: OwnTime::ZERO,
             overlaps: config.settings.collectives.overlap,
             staging: Some(staging),
             checkpoint_wait: Duration::ZERO,

@@ -6,6 +6,7 @@ use models::Layout;
 use crate::checkpoints::{TierSet, Trigger};
 use crate::failure::{ExitCode, Failure, Outcome};
 use crate::ranks::Ranks;
+use crate::stragglers::{self, OwnTime};
 
 /// What a rank requests for the end of the step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -32,15 +33,21 @@ pub(crate) struct Vote {
     /// First tensor in these parts that has a non-finite value: the sum over ranks overflowed.
     pub(crate) reduced_non_finite: Option<usize>,
     pub(crate) requests: Requests,
+    /// What the last step whose time is known took this rank by itself.
+    pub(crate) own_time: OwnTime,
 }
 
-const FIELDS: usize = 8;
+/// Fields before those of the own time.
+const OWN_TIME: usize = 8;
+
+const FIELDS: usize = OWN_TIME + stragglers::FIELDS;
 
 impl Vote {
     fn encode(&self) -> [f64; FIELDS] {
         let number = |tensor: Option<usize>| tensor.map_or(-1.0, |tensor| tensor as f64);
         let flag = |is_requested: bool| f64::from(u8::from(is_requested));
-        [
+        let mut fields = [0.0; FIELDS];
+        fields[..OWN_TIME].copy_from_slice(&[
             self.loss_sum,
             number(self.local_non_finite),
             self.squares,
@@ -49,7 +56,9 @@ impl Vote {
             flag(self.requests.stop),
             flag(self.requests.save_is_ready),
             f64::from(Trigger::code(self.requests.trigger)),
-        ]
+        ]);
+        fields[OWN_TIME..].copy_from_slice(&self.own_time.encode());
+        fields
     }
 
     fn decode(fields: &[f64]) -> Self {
@@ -65,6 +74,7 @@ impl Vote {
                 save_is_ready: fields[6] > 0.0,
                 trigger: Trigger::of_code(fields[7] as u8),
             },
+            own_time: OwnTime::decode(&fields[OWN_TIME..]),
         }
     }
 }
@@ -144,6 +154,11 @@ impl Votes {
         self.all().filter_map(|vote| vote.reduced_non_finite).min()
     }
 
+    /// What a step took each rank by itself.
+    pub(crate) fn own_times(&self) -> impl Iterator<Item = OwnTime> + '_ {
+        self.all().map(|vote| vote.own_time)
+    }
+
     /// What any rank requests, and whether all are ready.
     pub(crate) fn requests(&self) -> Requests {
         Requests {
@@ -170,6 +185,7 @@ mod tests {
         squares: 0.25,
         reduced_non_finite: None,
         requests: Requests { save: TierSet(0), trigger: None, stop: false, save_is_ready: true },
+        own_time: OwnTime::ZERO,
     };
 
     fn votes(votes: &[Vote]) -> Votes {

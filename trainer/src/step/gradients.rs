@@ -17,6 +17,7 @@ use models::{Layout, Pass, StepSink, memory};
 use super::scalars::{Scalars, ScalarsMut};
 use super::shard::Shard;
 use crate::failure::{Failure, Outcome};
+use crate::fault_injection::Injector;
 use crate::ranks::Ranks;
 use crate::record::BucketRecord;
 use crate::timing::communication::{Communication, CommunicationTally};
@@ -34,6 +35,8 @@ pub(crate) struct Gradients {
     pending: Vec<Pending<'static>>,
     /// Reductions since the last [`Self::take_communication`].
     reductions: CommunicationTally,
+    /// Time in which the host started reductions since the last [`Self::take_starting_ns`].
+    starting_ns: u64,
 }
 
 impl Gradients {
@@ -48,7 +51,8 @@ impl Gradients {
         let allocator = allocator.for_purpose(memory::GRADIENTS);
         let flat = ranks.collective.buffer(&allocator, plan.len, ranks.deadline())?;
         let reductions = CommunicationTally::default();
-        Ok(Self { flat, plan, reduction, overlaps, pending: Vec::new(), reductions })
+        let pending = Vec::new();
+        Ok(Self { flat, plan, reduction, overlaps, pending, reductions, starting_ns: 0 })
     }
 
     /// All gradients; under a sharded optimizer only this rank's parts are reduced.
@@ -70,8 +74,8 @@ impl Gradients {
         scalars: &mut Scalars,
         backward: impl FnOnce(&mut BucketReducer<'_, '_, '_>, ViewMut<'_, f64>) -> Outcome<()>,
     ) -> Outcome<()> {
-        let Self { flat, plan, reduction, overlaps, pending, reductions } = self;
-        let StepContext { ranks, layout, clock, ops } = step;
+        let Self { flat, plan, reduction, overlaps, pending, reductions, starting_ns } = self;
+        let StepContext { ranks, layout, clock, injector, ops } = step;
         let ScalarsMut { loss, non_finite } = scalars.views_mut();
         let recycled = recycle(mem::take(pending));
         let (recycled, outcome) = collectives::scope(ranks.collective, move |scope| {
@@ -80,6 +84,7 @@ impl Gradients {
                 layout,
                 plan,
                 clock,
+                injector,
                 ops,
                 reduction: *reduction,
                 overlaps: *overlaps,
@@ -89,6 +94,7 @@ impl Gradients {
                 started: 0,
                 pending: recycle(recycled),
                 reductions,
+                starting_ns,
                 is_last_micro_batch: false,
                 non_finite,
                 error: None,
@@ -115,6 +121,11 @@ impl Gradients {
     /// Communication of reductions since the last call.
     pub(super) fn take_communication(&mut self) -> Communication {
         self.reductions.take()
+    }
+
+    /// Nanoseconds in which the host started reductions since the last call.
+    pub(super) fn take_starting_ns(&mut self) -> u64 {
+        mem::take(&mut self.starting_ns)
     }
 
     /// Adds the squares of this rank's parts of the reduced gradients to a sum. Padding is zero.
@@ -156,6 +167,7 @@ pub(super) struct StepContext<'step, 'world> {
     pub(super) ranks: &'step Ranks<'world>,
     pub(super) layout: &'step Layout,
     pub(super) clock: &'step PhaseClock,
+    pub(super) injector: &'step Injector,
     pub(super) ops: &'step dyn StepOps,
 }
 
@@ -166,6 +178,7 @@ pub(crate) struct BucketReducer<'scope, 'env, 'step> {
     layout: &'step Layout,
     plan: &'step BucketPlan,
     clock: &'step PhaseClock,
+    injector: &'step Injector,
     ops: &'step dyn StepOps,
     reduction: Operation,
     overlaps: bool,
@@ -177,6 +190,7 @@ pub(crate) struct BucketReducer<'scope, 'env, 'step> {
     started: usize,
     pending: Vec<Pending<'scope>>,
     reductions: &'step mut CommunicationTally,
+    starting_ns: &'step mut u64,
     /// Only in the last micro-batch do gradients become complete.
     is_last_micro_batch: bool,
     /// Of each bucket: the first element whose local gradient is not finite.
@@ -197,7 +211,11 @@ impl BucketReducer<'_, '_, '_> {
 
     /// Starts the reductions of all buckets before `end` that have not started.
     fn start_until(&mut self, end: usize) {
+        let start = Instant::now();
         while self.started < end {
+            if self.started == 0 {
+                self.injector.communicates();
+            }
             let length = self.plan.buckets[self.started].range.len();
             let (bucket, rest) = mem::take(&mut self.remaining).split_at(length);
             self.remaining = rest;
@@ -209,6 +227,7 @@ impl BucketReducer<'_, '_, '_> {
                 }
             }
         }
+        *self.starting_ns += start.elapsed().as_nanos() as u64;
     }
 
     /// Records the first element of a complete bucket whose local gradient is not finite. After the
@@ -233,11 +252,15 @@ impl BucketReducer<'_, '_, '_> {
         if let Some(error) = self.error.take() {
             return Err(error);
         }
-        for pending in self.pending.drain(..) {
+        let buckets = self.pending.len();
+        let progress = self.clock.progress();
+        for (index, pending) in self.pending.drain(..).enumerate() {
+            progress.waits_for(index + 1, buckets);
             if let Some(timing) = pending.join(deadline)? {
                 self.reductions.add(timing, backward_end);
             }
         }
+        progress.waits_for(0, buckets);
         Ok(())
     }
 }

@@ -49,6 +49,7 @@ use crate::failure::Outcome;
 use crate::fault_injection::Injector;
 use crate::ranks::Ranks;
 use crate::record::BucketRecord;
+use crate::stragglers::OwnTime;
 use crate::timing::communication::Communication;
 use crate::timing::phase::{Phase, PhaseClock, StepTime};
 use crate::timing::profile::StepProfile;
@@ -70,6 +71,8 @@ pub struct Trainer<'world> {
     /// Counts the ops outside of the model: gradient norm and AdamW.
     meter: Meter,
     injector: Injector,
+    /// What the last step whose time is known took this rank by itself.
+    own_time: OwnTime,
     /// Whether gathers of updated weights overlap the next step's forward.
     overlaps: bool,
     /// Until [`Self::take_staging`].
@@ -138,7 +141,7 @@ impl Trainer<'_> {
         let scale = 1.0 / batches.tokens_per_step() as f32;
         scalars.clear(&**ops)?;
         let (layout, mut weights) = state.arriving(clock);
-        let step = StepContext { ranks, layout, clock, ops: &**ops };
+        let step = StepContext { ranks, layout, clock, injector: &*injector, ops: &**ops };
         gradients.accumulate(step, scalars, |sink, mut loss| {
             let accumulation = batches.accumulation();
             for micro_batch in 0..accumulation {
@@ -194,6 +197,7 @@ impl Trainer<'_> {
             squares,
             reduced_non_finite,
             requests,
+            own_time: self.own_time,
         })
     }
 
@@ -258,9 +262,21 @@ impl Trainer<'_> {
         body: impl FnOnce(&mut Self) -> Outcome<T>,
     ) -> Outcome<TimedStep<T>> {
         self.clock.start_step();
-        self.injector.begin(self.state.progress.step + 1);
+        let step = self.state.progress.step + 1;
+        self.clock.progress().begin(step);
+        self.injector.begin(step);
         let result = body(self)?;
-        Ok(TimedStep { result, time: self.clock.finish_step() })
+        let time = self.clock.finish_step();
+        let starting_ns = self.gradients.take_starting_ns();
+        if let Some(StepTime { phases, .. }) = &time {
+            self.own_time = OwnTime::of_step(phases, starting_ns);
+        }
+        Ok(TimedStep { result, time })
+    }
+
+    /// What an earlier step took each rank by itself, by the last vote.
+    pub(crate) fn own_times_of_ranks(&self) -> impl Iterator<Item = OwnTime> + '_ {
+        self.votes.own_times()
     }
 
     /// The time of the last step, unless it was returned. Waits for the device.

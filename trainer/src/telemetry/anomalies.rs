@@ -27,7 +27,11 @@ impl Anomalies {
 
 impl Sink for Anomalies {
     fn take(&mut self, event: &Event) {
-        let Event::Warning(anomaly) = event else { return };
+        let anomaly = match event {
+            Event::Warning(anomaly) => anomaly,
+            Event::Verdict(verdict) => &verdict.anomaly,
+            _ => return,
+        };
         if self.kept.len() < KEPT_MAX {
             self.kept.push(anomaly.clone());
         } else {

@@ -31,7 +31,9 @@ impl Console {
 
     fn message(&mut self, event: &Event) {
         let text = match (self.options.log_format, event) {
-            (LogFormat::Text, Event::Warning(_)) => format!("warning: {}", event.text()),
+            (LogFormat::Text, Event::Warning(_) | Event::Verdict(_)) => {
+                format!("warning: {}", event.text())
+            }
             (LogFormat::Text, Event::Checkpoint(_)) => return, // the steps show what it cost
             _ => event.text(),
         };

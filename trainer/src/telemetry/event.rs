@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::record::{Anomaly, CheckpointSaved, Reason, Status, StepLine};
+use crate::stragglers::Straggler;
 
 /// One thing that is told. Steps are plain data, so that training can tell them without allocating.
 #[derive(Debug, Clone)]
@@ -16,10 +17,20 @@ pub(crate) enum Event {
     Note(String),
     /// Something unusual, which belongs in the record.
     Warning(Anomaly),
+    /// A rank is slow, or no longer is.
+    Verdict(Verdict),
     /// A checkpoint is committed.
     Checkpoint(CheckpointSaved),
     /// The run ended.
     End(RunEnd),
+}
+
+/// That a rank is slow.
+#[derive(Debug, Clone)]
+pub(crate) struct Verdict {
+    pub(crate) straggler: Straggler,
+    /// The same in words.
+    pub(crate) anomaly: Anomaly,
 }
 
 /// How a run ended.
@@ -41,6 +52,7 @@ impl Event {
             Self::Step(_) => "step",
             Self::Note(_) => "note",
             Self::Warning(_) => "warning",
+            Self::Verdict(_) => "verdict",
             Self::Checkpoint(_) => "checkpoint",
             Self::End(_) => "end",
         }
@@ -52,6 +64,7 @@ impl Event {
             Self::Start(text) | Self::Note(text) => text.clone(),
             Self::Step(line) => format!("step {}", line.sample.step),
             Self::Warning(anomaly) => anomaly.text.clone(),
+            Self::Verdict(verdict) => verdict.anomaly.text.clone(),
             Self::Checkpoint(saved) => format!("checkpoint of step {} is committed", saved.step),
             Self::End(end) => end.text.clone(),
         }
@@ -63,6 +76,7 @@ impl Event {
             Self::Start(_) | Self::Note(_) => json!({}),
             Self::Step(line) => json!(line),
             Self::Warning(Anomaly { step, rank, .. }) => json!({"step": step, "of_rank": rank}),
+            Self::Verdict(verdict) => json!({"straggler": verdict.straggler}),
             Self::Checkpoint(saved) => json!(saved),
             Self::End(RunEnd { status, exit_code, reason, committed_step, .. }) => json!({
                 "status": status,

@@ -28,7 +28,7 @@ use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-pub(crate) use event::{Event, RunEnd};
+pub(crate) use event::{Event, RunEnd, Verdict};
 pub use options::{LogFormat, TelemetryOptions};
 use prometheus::Prometheus;
 pub use prometheus::PrometheusOptions;
@@ -207,6 +207,11 @@ impl Events {
         let (answer, answered) = mpsc::sync_channel(1);
         self.send(Message::Told(answer));
         let _ = answered.recv_timeout(TOLD_WITHIN); // slow storage may keep the thread
+    }
+
+    /// A rank is slow, or no longer is.
+    pub(crate) fn verdict(&self, verdict: Verdict) {
+        self.tell(Event::Verdict(verdict));
     }
 
     /// A checkpoint is committed.

@@ -6,4 +6,5 @@ mod device_timeline;
 pub mod phase;
 pub(crate) mod probe;
 pub(crate) mod profile;
+pub(crate) mod progress;
 pub mod statistics;

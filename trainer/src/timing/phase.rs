@@ -1,6 +1,7 @@
 //! Divides the time of a step into phases: every instant belongs to exactly one.
 
 use std::cell::{Cell, RefCell};
+use std::sync::Arc;
 use std::time::Instant;
 
 use device::Device;
@@ -8,6 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::device_timeline::DeviceTimeline;
+use super::progress::Progress;
 
 /// What a rank is doing. The names are the same in the record, in metrics and in traces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
@@ -163,6 +165,7 @@ pub struct PhaseClock {
     running: bool,
     /// Where a device other than the host computes: what it says of the phases.
     device: Option<RefCell<DeviceTimeline>>,
+    progress: Arc<Progress>,
 }
 
 impl Default for PhaseClock {
@@ -182,6 +185,7 @@ impl PhaseClock {
             spent_ns: Cell::new([0; Phase::ALL.len()]),
             running: false,
             device: None,
+            progress: Arc::default(),
         }
     }
 
@@ -233,6 +237,11 @@ impl PhaseClock {
         self.enter_at(phase, Instant::now());
     }
 
+    /// Where the rank is, for other threads.
+    pub(crate) fn progress(&self) -> &Arc<Progress> {
+        &self.progress
+    }
+
     /// The current phase.
     pub fn phase(&self) -> Phase {
         self.phase.get()
@@ -265,6 +274,7 @@ impl PhaseClock {
             self.on_device(|device| device.enter(Some(phase)));
         }
         self.phase.set(phase);
+        self.progress.enter(phase);
     }
 
     fn finish_at(&mut self, now: Instant) -> StepTime {

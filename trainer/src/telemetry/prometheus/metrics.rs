@@ -44,12 +44,13 @@ const CHECKPOINT_STEP: &str = "yardstick_checkpoint_step";
 const CHECKPOINT_BYTES: &str = "yardstick_checkpoint_bytes";
 const CHECKPOINT_TIME: &str = "yardstick_checkpoint_duration_seconds";
 const CHECKPOINT_STALL: &str = "yardstick_checkpoint_stall_seconds";
+const STRAGGLER: &str = "yardstick_straggler_slower_ratio";
 const WARNINGS: &str = "yardstick_warnings_total";
 const LOST: &str = "yardstick_lost_events_total";
 const INFO: &str = "yardstick_run_info";
 
 /// Every metric.
-pub(crate) const METRICS: [Described; 20] = [
+pub(crate) const METRICS: [Described; 21] = [
     described(STEP, Kind::Gauge, "Number of the last step."),
     described(STEPS, Kind::Counter, "Steps of this attempt."),
     described(TOKENS, Kind::Counter, "Tokens of the global batches of these steps."),
@@ -71,6 +72,11 @@ pub(crate) const METRICS: [Described; 20] = [
     described(CHECKPOINT_BYTES, Kind::Gauge, "Size of the last checkpoint over all ranks."),
     described(CHECKPOINT_TIME, Kind::Histogram, "From a trigger to the commit."),
     described(CHECKPOINT_STALL, Kind::Histogram, "For how long saves stopped training."),
+    described(
+        STRAGGLER,
+        Kind::Gauge,
+        "By how much a rank found slow is slower than the median rank (label kind); 0 when over.",
+    ),
     described(WARNINGS, Kind::Counter, "Warnings of this attempt."),
     described(LOST, Kind::Counter, "Events that the endpoint was too late to read."),
     described(INFO, Kind::Gauge, "Which run it is: workload, workload_id, version, attempt."),
@@ -108,6 +114,11 @@ pub(super) fn take(rank: &str, told: Told) {
     match told {
         Told::Step(line) => step(&rank, &line),
         Told::Warning => counter!(WARNINGS, "rank" => rank).increment(1),
+        Told::Verdict(found) => {
+            let is_over = found.until_step.is_some();
+            let labels = [("rank", found.rank.to_string()), ("kind", found.kind.name().to_owned())];
+            gauge!(STRAGGLER, &labels).set(if is_over { 0.0 } else { found.slower_share });
+        }
         Told::Checkpoint(saved) => {
             let seconds = |nanoseconds: u64| nanoseconds as f64 / 1e9;
             counter!(CHECKPOINTS, "rank" => rank.clone()).increment(1);

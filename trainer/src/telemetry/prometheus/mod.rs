@@ -74,6 +74,7 @@ impl Sink for Prometheus {
             Event::Step(line) => Told::Step(*line),
             Event::Checkpoint(saved) => Told::Checkpoint(*saved),
             Event::Warning(_) => Told::Warning,
+            Event::Verdict(verdict) => Told::Verdict(verdict.straggler),
             Event::Start(_) | Event::Note(_) | Event::End(_) => return,
         };
         let written = self.ring.as_mut().map(|ring| ring.write(&told));

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::record::{CheckpointSaved, StepLine};
+use crate::stragglers::Straggler;
 
 /// What the exporter is told.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -18,6 +19,7 @@ pub(super) enum Told {
     Step(StepLine),
     Checkpoint(CheckpointSaved),
     Warning,
+    Verdict(Straggler),
 }
 
 /// Bytes of a record.

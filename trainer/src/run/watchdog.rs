@@ -1,0 +1,206 @@
+//! Notices a step that does not end, and says which ranks have arrived and which have not.
+//!
+//! A thread of each rank looks at where training is. When a step takes half of the deadline of
+//! collectives, it writes that to the run's folder, also for a rank that hangs itself. So when
+//! the deadline passes, the ranks that wait can name those that did not come.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::record::{Anomaly, StallFile, list};
+use crate::telemetry::Events;
+use crate::timing::phase::Phase;
+use crate::timing::progress::{Position, Progress};
+
+/// Looks at the progress of training until it is dropped.
+#[derive(Debug)]
+pub(super) struct Watchdog {
+    /// Its end ends the thread.
+    end: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What a watchdog looks at.
+#[derive(Debug)]
+pub(super) struct Watched {
+    pub(super) dir: PathBuf,
+    pub(super) attempt: u32,
+    pub(super) rank: usize,
+    pub(super) hosts: Vec<String>,
+    pub(super) progress: Arc<Progress>,
+    /// How long a step may take before it is said where the rank is.
+    pub(super) patience: Duration,
+    pub(super) events: Events,
+}
+
+/// Looks during the patience.
+const LOOKS: u32 = 10;
+
+impl Watchdog {
+    /// Starts to look. Without a thread a run is as good as with one, except that a hang names no
+    /// rank.
+    pub(super) fn start(watched: Watched) -> Self {
+        let (end, ended) = mpsc::channel();
+        let interval = watched.patience / LOOKS;
+        let look = move || {
+            let mut stall = None;
+            let mut last = (watched.progress.position(), Instant::now());
+            while ended.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
+                watched.look(&mut last, &mut stall);
+            }
+        };
+        let thread = std::thread::Builder::new().name("watchdog".to_owned()).spawn(look);
+        Self { end: Some(end), thread: thread.ok() }
+    }
+}
+
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        self.end = None;
+        self.thread.take().map(JoinHandle::join);
+    }
+}
+
+impl Watched {
+    /// Compares with the last look that found the rank in another step.
+    fn look(&self, last: &mut (Position, Instant), stall: &mut Option<Instant>) {
+        let position = self.progress.position();
+        let file = StallFile::new(&self.dir, self.attempt, self.rank);
+        if position.step != last.0.step {
+            *last = (position, Instant::now());
+            if stall.take().is_some() {
+                file.remove();
+            }
+            return;
+        }
+        let is_stalled = position.step > 0 && last.1.elapsed() >= self.patience;
+        match stall {
+            None if is_stalled => {
+                let _ = file.write(&position); // a rank that cannot write is silent
+                *stall = Some(Instant::now());
+            }
+            // By now the others have written theirs.
+            Some(since) if self.rank == 0 && since.elapsed() >= self.patience / 4 => {
+                *since += Duration::from_secs(1 << 20); // once
+                self.warn(position);
+            }
+            _ => {}
+        }
+    }
+
+    fn warn(&self, own: Position) {
+        if matches!(own.phase, Phase::Checkpoint | Phase::Eval) {
+            return; // these may take long
+        }
+        let whole = Stall::of(&self.dir, self.attempt, own.step, self.hosts.len());
+        let step = own.step;
+        let seconds = self.patience.as_secs_f64();
+        let found = whole.text(&self.hosts);
+        let text = format!("step {step} has not ended for {seconds:.1} s: {found}");
+        let rank = whole.cause().map(|(rank, _)| rank);
+        self.events.warn(Anomaly { step: Some(step), rank, text });
+    }
+}
+
+/// Where all ranks are in a step that does not end.
+#[derive(Debug)]
+pub(super) struct Stall {
+    step: u64,
+    /// Of each rank; `None` of one that is silent.
+    positions: Vec<Option<Position>>,
+}
+
+impl Stall {
+    /// What the ranks have written about a step.
+    pub(super) fn of(dir: &Path, attempt: u32, step: u64, world: usize) -> Self {
+        let read = |rank| StallFile::new(dir, attempt, rank).read();
+        let of_step = |position: &Position| position.step == step;
+        Self { step, positions: (0..world).map(|rank| read(rank).filter(of_step)).collect() }
+    }
+
+    /// Whether a rank has come to where it waits for the others.
+    fn has_arrived(position: &Position) -> bool {
+        position.phase == Phase::CommExposed
+    }
+
+    /// The first rank that has not arrived, and where it is, if it says so; `None` unless some have
+    /// arrived and some have not.
+    pub(super) fn cause(&self) -> Option<(usize, Option<Position>)> {
+        let arrived = self.positions.iter().flatten().any(Self::has_arrived);
+        let is_missing =
+            |it: &(usize, &Option<Position>)| !it.1.as_ref().is_some_and(Self::has_arrived);
+        let missing = self.positions.iter().enumerate().find(is_missing)?;
+        arrived.then_some((missing.0, *missing.1))
+    }
+
+    /// Which ranks are where.
+    pub(super) fn text(&self, hosts: &[String]) -> String {
+        let name = |rank: usize| format!("{rank} ({})", hosts[rank]);
+        let mut groups: Vec<(String, Vec<String>)> = Vec::new();
+        for (rank, position) in self.positions.iter().enumerate() {
+            let place = match position {
+                None => {
+                    "silent: the process hangs as a whole, or it or its node is gone".to_owned()
+                }
+                Some(position) => place(position),
+            };
+            match groups.iter_mut().find(|group| group.0 == place) {
+                Some(group) => group.1.push(name(rank)),
+                None => groups.push((place, vec![name(rank)])),
+            }
+        }
+        // The fewest first: they are more likely the cause.
+        groups.sort_by_key(|group| group.1.len());
+        let texts = groups.iter().map(|(place, ranks)| {
+            let noun = if ranks.len() == 1 { "rank" } else { "ranks" };
+            format!("{noun} {}: {place}", list(ranks))
+        });
+        let texts: Vec<String> = texts.collect();
+        format!("in step {}, {}", self.step, texts.join("; "))
+    }
+}
+
+fn place(position: &Position) -> String {
+    let Position { phase, bucket, buckets, .. } = position;
+    let name = phase.name();
+    match (Stall::has_arrived(position), bucket) {
+        (true, 0) => format!("arrived, in {name}"),
+        (true, bucket) => format!("arrived, waits for bucket {bucket} of {buckets}"),
+        (false, _) => format!("not arrived, in {name}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(phase: Phase, bucket: u32) -> Position {
+        Position { step: 7, phase, bucket, buckets: 4 }
+    }
+
+    #[test]
+    fn the_ranks_that_did_not_arrive_are_named() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("attempts")).unwrap();
+        let hosts: Vec<String> = (0..4).map(|rank| format!("node-{rank}")).collect();
+        let write = |rank, position| {
+            StallFile::new(dir.path(), 2, rank).write(&position).unwrap();
+            Stall::of(dir.path(), 2, 7, 4)
+        };
+        write(0, at(Phase::CommExposed, 3));
+        assert_eq!(write(1, Position { step: 6, ..at(Phase::Data, 0) }).cause(), Some((1, None)));
+        write(3, at(Phase::CommExposed, 3));
+        let stall = write(2, at(Phase::Forward, 0));
+        let text = stall.text(&hosts);
+        assert!(text.contains("rank 2 (node-2): not arrived, in forward; "), "{text}");
+        assert!(text.contains("rank 1 (node-1): silent"), "{text}");
+        let arrived = "; ranks 0 (node-0), 3 (node-3): arrived, waits for bucket 3 of 4";
+        assert!(text.ends_with(arrived), "{text}");
+        let stall = write(1, at(Phase::CommExposed, 3));
+        assert_eq!(stall.cause(), Some((2, Some(at(Phase::Forward, 0)))));
+        assert_eq!(write(2, at(Phase::CommExposed, 3)).cause(), None, "all wait");
+    }
+}

@@ -1,0 +1,265 @@
+//! Finds slow ranks in what steps took each rank by itself.
+//!
+//! In every step the own time of a rank is compared with that of the median rank, so that what slows
+//! all of them down at once does not count. A rank is called slow when it was by more than a limit
+//! in each of a few windows of steps that follow each other, and its robust z-score says each time
+//! that this is more than chance: against its own changes from step to step, which noise of a
+//! machine makes, and where there are many ranks also against how much these differ anyway.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::kind::Kind;
+use super::own_time::OwnTime;
+use crate::record::RankRecord;
+
+/// When a rank is slow.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Limits {
+    /// Steps of a window.
+    pub(crate) window_steps: usize,
+    /// Windows in a row in which it must be slow.
+    pub(crate) windows: u32,
+    /// By how much it must be slower than the median rank, as a share of that rank's own time.
+    pub(crate) least_slower: f64,
+}
+
+/// A robust z-score that chance does not reach, also when step times are autocorrelated, which
+/// makes a window worth fewer steps than it has.
+const Z_LEAST: f64 = 6.0;
+
+/// Ranks from which on their spread says how much ranks differ anyway.
+const RANKS_WITH_SPREAD: usize = 8;
+
+/// A robust z-score among the ranks that calls one of them an outlier: 3.5, as usual.
+const Z_AMONG_RANKS: f64 = 3.5;
+
+/// Standard deviations per median absolute deviation, of a normal distribution.
+const DEVIATIONS_PER_MAD: f64 = 1.4826;
+
+/// A rank that is slow, or was.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Straggler {
+    /// Its number.
+    pub rank: usize,
+    /// What most of the difference is.
+    pub kind: Kind,
+    /// By how much its own time is longer than that of the median rank, as a share.
+    pub slower_share: f64,
+    /// Robust z-score of that, by its changes from step to step.
+    pub z_score: f64,
+    /// The first step of the first window in which it was slow.
+    pub since_step: u64,
+    /// The first step of the window in which it no longer was; `null` if it stayed slow.
+    pub until_step: Option<u64>,
+}
+
+impl Straggler {
+    /// As a sentence that says where the rank is.
+    pub(crate) fn text(&self, ranks: &[RankRecord]) -> String {
+        let RankRecord { host, device, .. } = &ranks[self.rank];
+        let before = &ranks[..self.rank];
+        let local_rank = before.iter().filter(|other| other.host == *host).count();
+        let device = device
+            .as_ref()
+            .map_or(String::new(), |device| format!(", {} {}", device.name, device.pci_bus_id));
+        let name = format!("rank {} ({host}, local rank {local_rank}{device})", self.rank);
+        let (kind, percent) = (self.kind.name(), self.slower_share * 100.0);
+        match self.until_step {
+            None => format!(
+                "{name} is slow at {kind}: {percent:.0} % more time of its own than the median \
+                 rank since step {} (robust z-score {:.0})",
+                self.since_step, self.z_score
+            ),
+            Some(step) => format!("{name} is no longer slow since step {step}"),
+        }
+    }
+}
+
+/// What is known of a rank.
+#[derive(Debug, Clone, Copy, Default)]
+struct Suspicion {
+    /// Windows in a row in which it was slow.
+    windows: u32,
+    /// First step of the first one of them.
+    since_step: u64,
+    /// Whether it was called slow.
+    is_called: bool,
+}
+
+/// The windows of all ranks. Allocates only at the end of a window.
+#[derive(Debug)]
+pub(crate) struct Detector {
+    limits: Limits,
+    world: usize,
+    /// Own times of the window by step, and for each step by rank.
+    times: Vec<OwnTime>,
+    /// First step of the window.
+    first_step: u64,
+    suspicions: Vec<Suspicion>,
+    scratch: Vec<f64>,
+    /// Of each step in the window: the own time of the median rank.
+    medians: Vec<f64>,
+    /// Of each rank in the window: the median of its relative own time, as a logarithm.
+    relative: Vec<f64>,
+}
+
+impl Detector {
+    /// For so many ranks. Without others, or windows, it finds none.
+    pub(crate) fn new(world: usize, limits: Limits) -> Self {
+        let kept = if world > 1 { world * limits.window_steps } else { 0 };
+        Self {
+            limits,
+            world,
+            times: Vec::with_capacity(kept),
+            first_step: 0,
+            suspicions: vec![Suspicion::default(); world],
+            scratch: Vec::with_capacity(world.max(limits.window_steps)),
+            medians: Vec::with_capacity(limits.window_steps),
+            relative: Vec::with_capacity(world),
+        }
+    }
+
+    /// Takes a step's own times of all ranks. At the end of a window, returns ranks that are slow
+    /// since then, and those that no longer are.
+    pub(crate) fn take(
+        &mut self,
+        step: u64,
+        times: impl Iterator<Item = OwnTime>,
+    ) -> Vec<Straggler> {
+        if self.times.capacity() == 0 {
+            return Vec::new();
+        }
+        if self.times.is_empty() {
+            self.first_step = step;
+        }
+        let taken = self.times.len();
+        self.times.extend(times);
+        if self.times[taken..].iter().any(|time| *time == OwnTime::ZERO) {
+            self.times.truncate(taken); // the first step: none is known yet
+        }
+        if self.times.len() < self.world * self.limits.window_steps {
+            return Vec::new();
+        }
+        let verdicts = self.judge();
+        self.times.clear();
+        verdicts
+    }
+
+    fn judge(&mut self) -> Vec<Straggler> {
+        self.medians.clear();
+        for step in self.times.chunks(self.world) {
+            self.scratch.clear();
+            self.scratch.extend(step.iter().map(OwnTime::total));
+            self.medians.push(middle(&mut self.scratch).max(1e-9));
+        }
+        self.relative.clear();
+        for rank in 0..self.world {
+            self.fill_relative(rank);
+            let median = median(&mut self.scratch);
+            self.relative.push(median);
+        }
+        (0..self.world).filter_map(|rank| self.judge_rank(rank)).collect()
+    }
+
+    /// Fills the scratch with the logarithms of a rank's own time by that of the median rank.
+    fn fill_relative(&mut self, rank: usize) {
+        let steps = self.times.chunks(self.world).zip(&self.medians);
+        self.scratch.clear();
+        self.scratch.extend(steps.map(|(step, median)| (step[rank].total() / median).ln()));
+    }
+
+    fn judge_rank(&mut self, rank: usize) -> Option<Straggler> {
+        let slower = self.relative[rank].exp() - 1.0;
+        let z_score = self.z_score(rank);
+        let is_slow = slower >= self.limits.least_slower
+            && z_score >= Z_LEAST
+            && self.z_among_ranks(rank).is_none_or(|z| z >= Z_AMONG_RANKS);
+        let is_told = is_slow || self.suspicions[rank].is_called;
+        let kind = if is_told { self.kind(rank) } else { Kind::Compute };
+        let first_step = self.first_step;
+        let suspicion = &mut self.suspicions[rank];
+        if !is_slow {
+            let was = std::mem::take(suspicion);
+            return was.is_called.then_some(Straggler {
+                rank,
+                kind,
+                slower_share: slower,
+                z_score,
+                since_step: was.since_step,
+                until_step: Some(first_step),
+            });
+        }
+        if suspicion.windows == 0 {
+            suspicion.since_step = first_step;
+        }
+        suspicion.windows += 1;
+        let is_new = !suspicion.is_called && suspicion.windows >= self.limits.windows;
+        suspicion.is_called |= is_new;
+        let since_step = suspicion.since_step;
+        is_new.then_some(Straggler {
+            rank,
+            kind,
+            slower_share: slower,
+            z_score,
+            since_step,
+            until_step: None,
+        })
+    }
+
+    /// The median of a rank's relative time in standard errors, estimated from its deviations.
+    fn z_score(&mut self, rank: usize) -> f64 {
+        self.fill_relative(rank);
+        let median_ratio = self.relative[rank];
+        self.scratch.iter_mut().for_each(|ratio| *ratio = (*ratio - median_ratio).abs());
+        let deviation = DEVIATIONS_PER_MAD * median(&mut self.scratch);
+        let error = deviation / (self.limits.window_steps as f64).sqrt();
+        // Of exact times, as tests make them, any difference is certain.
+        if error > 0.0 { (median_ratio / error).min(1e6) } else { 1e6 * median_ratio.signum() }
+    }
+
+    /// How far the rank is from the median rank, by how much ranks differ; `None` where there are
+    /// too few.
+    fn z_among_ranks(&mut self, rank: usize) -> Option<f64> {
+        if self.world < RANKS_WITH_SPREAD {
+            return None;
+        }
+        let sorted = &mut self.scratch;
+        sorted.clone_from(&self.relative);
+        let middle = median(sorted);
+        sorted.iter_mut().for_each(|it| *it = (*it - middle).abs());
+        let deviation = DEVIATIONS_PER_MAD * median(sorted);
+        Some((self.relative[rank] - middle) / deviation.max(f64::MIN_POSITIVE))
+    }
+
+    /// The kind of which the rank needs the most more than the median rank.
+    fn kind(&self, rank: usize) -> Kind {
+        let mut of_ranks = vec![0.0; self.world];
+        let mut added = [(Kind::Compute, 0.0); super::FIELDS];
+        for step in self.times.chunks(self.world) {
+            for (index, (kind, own)) in step[rank].by_kind().enumerate() {
+                let seconds = |time: &OwnTime| time.by_kind().nth(index).map_or(0.0, |it| it.1);
+                of_ranks.iter_mut().zip(step).for_each(|(it, time)| *it = seconds(time));
+                added[index] = (kind, added[index].1 + own - middle(&mut of_ranks));
+            }
+        }
+        let most = added.into_iter().max_by(|a, b| a.1.total_cmp(&b.1));
+        most.map_or(Kind::Compute, |it| it.0)
+    }
+}
+
+/// The value of the median rank: of two ranks the lower one, so that one of them can be slow.
+fn middle(of_ranks: &mut [f64]) -> f64 {
+    if of_ranks.len() == 2 { lower_median(of_ranks) } else { median(of_ranks) }
+}
+
+fn lower_median(values: &mut [f64]) -> f64 {
+    let middle = (values.len() - 1) / 2;
+    *values.select_nth_unstable_by(middle, f64::total_cmp).1
+}
+
+fn median(values: &mut [f64]) -> f64 {
+    let middle = values.len() / 2;
+    let upper = *values.select_nth_unstable_by(middle, f64::total_cmp).1;
+    if values.len() % 2 == 1 { upper } else { (upper + lower_median(values)) / 2.0 }
+}

@@ -1,0 +1,16 @@
+//! Which rank is slow, and at what, while a run goes on.
+//!
+//! With the vote of each step, every rank tells the others what the step before took it by itself
+//! ([`OwnTime`]), without the time in which it waited for them. From windows of these, the
+//! [`Detector`] of each rank comes to the same [`Straggler`]s.
+
+mod detector;
+mod kind;
+mod own_time;
+#[cfg(test)]
+mod tests;
+
+pub use detector::Straggler;
+pub(crate) use detector::{Detector, Limits};
+pub use kind::Kind;
+pub(crate) use own_time::{FIELDS, OwnTime};

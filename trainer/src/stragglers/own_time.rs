@@ -1,0 +1,69 @@
+//! What a step took a rank by itself.
+
+use super::kind::Kind;
+use crate::timing::phase::PhaseTimes;
+
+/// Kinds of time that ranks tell each other.
+pub(crate) const FIELDS: usize = Kind::ALL.len();
+
+/// Seconds of a step in which a rank did not wait for others, by kind.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct OwnTime([f64; FIELDS]);
+
+impl Kind {
+    /// Every kind, in the order of the fields.
+    const ALL: [Self; 5] =
+        [Self::Compute, Self::Data, Self::Communication, Self::Checkpoint, Self::Host];
+}
+
+impl OwnTime {
+    /// No time.
+    pub(crate) const ZERO: Self = Self([0.0; FIELDS]);
+
+    /// Of a step with these phases, in which the host spent some time on starting communication:
+    /// that happens while it computes.
+    pub(crate) fn of_step(phases: &PhaseTimes, starting_ns: u64) -> Self {
+        let spent = |kind: Kind| -> u64 { kind.phases().iter().map(|it| phases.get(*it)).sum() };
+        let mut time = Self::ZERO;
+        for kind in Kind::ALL {
+            time.set(kind, spent(kind));
+        }
+        time.set(Kind::Compute, spent(Kind::Compute).saturating_sub(starting_ns));
+        time.set(Kind::Communication, starting_ns);
+        time
+    }
+
+    /// Of a save whose files took a rank so long to write.
+    pub(crate) fn of_save(write_ns: u64) -> Self {
+        let mut time = Self::ZERO;
+        time.set(Kind::Checkpoint, write_ns);
+        time
+    }
+
+    fn set(&mut self, kind: Kind, ns: u64) {
+        self.0[kind as usize] = ns as f64 / 1e9;
+    }
+
+    /// Seconds of all kinds.
+    pub(super) fn total(&self) -> f64 {
+        self.0.iter().sum()
+    }
+
+    /// Each kind with its seconds.
+    pub(super) fn by_kind(&self) -> impl Iterator<Item = (Kind, f64)> + '_ {
+        Kind::ALL.into_iter().zip(self.0)
+    }
+
+    /// As numbers, for other ranks.
+    pub(crate) fn encode(&self) -> [f64; FIELDS] {
+        self.0
+    }
+
+    /// From the numbers of another rank.
+    ///
+    /// # Panics
+    /// Unless there are [`FIELDS`].
+    pub(crate) fn decode(fields: &[f64]) -> Self {
+        Self(fields.try_into().expect("as many fields as kinds"))
+    }
+}
