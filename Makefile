@@ -24,6 +24,7 @@ TEST_OPENMPI5_SECONDS := 140
 MUTANTS_SECONDS := 3000
 SOAK_CUDA_EMULATED_SECONDS := 1800
 SOAK_CHECKPOINTS_SECONDS := 1800
+SOAK_STRAGGLERS_SECONDS := 1800
 LINT_SECONDS := 900
 ifneq ($(PROFILE),testing) # takes three times as long to compile
 TEST_BUILD_SECONDS := 2100
@@ -64,7 +65,7 @@ END_TO_END_TESTS := $(addprefix --test ,$(filter-out mpi% contract% cuda% faulty
 SETUPS := setup-build setup-test setup-lint
 TEST_GROUPS := test-unit test-mpi test-end-to-end test-faulty-filesystem test-doc \
 	test-cuda-kernels test-cudnn-plans test-cuda-emulated test-without-mpi test-mpich test-openmpi5
-SOAK_GROUPS := mutants soak-cuda-kernels soak-cuda-emulated soak-checkpoints
+SOAK_GROUPS := mutants soak-cuda-kernels soak-cuda-emulated soak-checkpoints soak-stragglers
 
 .PHONY: help build demo test test-build $(TEST_GROUPS) soak $(SOAK_GROUPS) lint format clippy docs \
 	deny shellcheck style bench clean $(SETUPS)
@@ -171,6 +172,11 @@ soak-cuda-emulated: test-build ## train on the emulated CUDA device with longer 
 soak-checkpoints: export YARDSTICK_SOAK_FAULTS := 200
 soak-checkpoints: test-build ## kill runs and lose their tiers 200 times: the same bits at the end
 	@$(BUDGET) $@ $(SOAK_CHECKPOINTS_SECONDS) $(CARGO_TEST) --test checkpoint_soak -- --nocapture
+
+soak-stragglers: export YARDSTICK_SOAK_STRAGGLERS := 20
+soak-stragglers: test-build ## slow one rank down 80 times: it is named, with what it is slow at
+	@$(BUDGET) $@ $(SOAK_STRAGGLERS_SECONDS) $(CARGO_TEST) --test stragglers -- --nocapture \
+		is_named
 
 # `models` and `checkpoint` have no feature `mpi`, so nothing in them changes without it.
 test-without-mpi: ## run the tests of a build without MPI

@@ -20,6 +20,8 @@ enum Fault {
     NonFinite,
     /// The process sleeps for an hour, like one on a node that hangs.
     Hang,
+    /// The process is stopped as a whole, with all of its threads.
+    Freeze,
     /// The process sleeps for three seconds, like one on a slow file system.
     Slow,
     /// The process gets a SIGTERM, as from a scheduler that preempts it.
@@ -55,7 +57,7 @@ impl FromStr for Injection {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let expected = "kill|nan|hang|slow|stop@step=S,rank=R[,failpoint=F], \
+        let expected = "kill|nan|hang|freeze|slow|stop@step=S,rank=R[,failpoint=F], \
                         or slow-compute|slow-data|slow-communication|slow-checkpoint\
                         @rank=R,percent=P[,step=S]";
         let error = |what: String| format!("{text:?}: {what}; expected {expected}");
@@ -64,6 +66,7 @@ impl FromStr for Injection {
             "kill" => Fault::Kill,
             "nan" => Fault::NonFinite,
             "hang" => Fault::Hang,
+            "freeze" => Fault::Freeze,
             "slow" => Fault::Slow,
             "stop" => Fault::Stop,
             "slow-compute" => Fault::SlowPart(Part::Compute),
@@ -242,8 +245,12 @@ impl Injector {
 impl Fault {
     fn inject(self) {
         match self {
-            Self::Kill => kill_self(),
+            Self::Kill => {
+                signal_self(rustix::process::Signal::KILL);
+                std::thread::sleep(Duration::from_secs(60)); // until the signal is delivered
+            }
             Self::Hang => std::thread::sleep(Duration::from_secs(3600)),
+            Self::Freeze => signal_self(rustix::process::Signal::STOP),
             Self::Slow => std::thread::sleep(Duration::from_secs(3)),
             Self::Stop => launch::signals::raise_sigterm().expect("a process may signal itself"),
             Self::NonFinite | Self::SlowPart(_) => {}
@@ -251,9 +258,8 @@ impl Fault {
     }
 }
 
-fn kill_self() {
-    let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
-    std::thread::sleep(Duration::from_secs(60)); // until the signal is delivered
+fn signal_self(signal: rustix::process::Signal) {
+    let _ = rustix::process::kill_process(rustix::process::getpid(), signal);
 }
 
 impl Failpoints for Injector {

@@ -80,8 +80,9 @@ pub(super) struct Train {
     /// shares of the rates measured on this machine.
     #[arg(long, value_name = "N")]
     profile_step: Option<u64>,
-    /// Inject a fault, for a drill or a test: kill|nan|hang|slow|stop@step=S,rank=R[,failpoint=P],
-    /// or from a step on slow-compute|slow-data@rank=R,percent=P[,step=S].
+    /// Inject a fault, for a drill or a test:
+    /// kill|nan|hang|freeze|slow|stop@step=S,rank=R[,failpoint=P], or from a step on
+    /// slow-compute|slow-data|slow-communication|slow-checkpoint@rank=R,percent=P[,step=S].
     #[arg(long, value_name = "FAULT")]
     inject: Vec<Injection>,
 }

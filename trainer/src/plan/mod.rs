@@ -18,7 +18,7 @@ use crate::failure::{ExitCode, Failure, Outcome};
 use crate::hugging_face::BUFFER_BYTES;
 use crate::ranks::Ranks;
 use crate::step::{Allocators, allocate, placed_layout};
-use crate::timing::probe::MatmulProbe;
+use crate::timing::probe::{MatmulProbe, triad_bytes};
 use crate::timing::profile;
 use advice::Advice;
 
@@ -230,6 +230,7 @@ fn count_between_steps(
         copied_bytes + CHECKPOINT_WRITER_BYTES.min(saved_bytes),
         import_bytes,
         if probe_time.is_zero() { 0 } else { probe.planned_bytes(shape.threads) },
+        if probe_time.is_zero() || shape.world == 1 { 0 } else { triad_bytes(shape.local) },
         profile::planned_bytes(profile_step, &probe, shape.local, shape.threads),
     ];
     let peak = peak.into_iter().max().unwrap_or(0);
@@ -333,11 +334,10 @@ mod tests {
 
     #[test]
     fn only_the_larger_of_profile_and_probe_is_counted() {
-        let total = |probe_time, profiled, local| {
+        let total = |probe_time, profiled, world| {
             let config = format!("telemetry.matmul_probe={probe_time}");
             let config = Config::load("smoke", &[config]).unwrap();
-            let shape = JobShape { world: 2, local: 2, threads: 1, shares_memory: true };
-            let shape = JobShape { local, ..shape };
+            let shape = JobShape { world, local: world, threads: 1, shares_memory: true };
             let plan = RankPlan::new(&config, shape, profiled).unwrap();
             plan.plan.bytes_of(&["checkpoint writer, probes"])
         };
@@ -345,7 +345,8 @@ mod tests {
         let probe = MatmulProbe::new(&workload, Duration::ZERO).planned_bytes(1);
         assert!(probe > 12 << 20, "three matrices and a workspace");
         assert_eq!(total("1s", Some(2), 2), 96 << 20, "the triad's three arrays");
-        assert_eq!(total("1s", None, 2), probe);
+        assert_eq!(total("1s", None, 1), probe);
+        assert_eq!(total("1s", None, 2), 96 << 20, "ranks compare their memory bandwidths");
         assert_eq!(total("0s", Some(2), 2), 96 << 20);
     }
 

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::bucket::BucketRecord;
 use super::steps::{OwnTimes, StepBlock};
 use crate::checkpoints::Trigger;
-use crate::stragglers::Straggler;
+use crate::stragglers::{Sniffed, Straggler};
 use crate::timing::phase::{Phase, PhaseTimes};
 use crate::timing::statistics::{Distribution, Histogram};
 
@@ -101,6 +101,10 @@ pub struct RankRecord {
     pub buckets: Vec<BucketRecord>,
     /// Its own time of the attempt's steps; `null` until the attempt ends.
     pub times: Option<OwnTimes>,
+    /// What it reached at the same work as all other ranks after the first step; `null` on a single
+    /// rank, and where that was not measured.
+    #[serde(default)]
+    pub sniffed: Option<Sniffed>,
     /// When the attempt last found it slower than the other ranks; `null` if it never did.
     #[serde(default)]
     pub straggler: Option<Straggler>,

@@ -24,6 +24,7 @@ pub(crate) fn finished() -> Record {
         phases_ns: None,
         buckets: Vec::new(),
         times: None,
+        sniffed: None,
         straggler: None,
     });
     let workload = WorkloadRecord {

@@ -1,21 +1,25 @@
 //! One attempt of a run: the loop over steps, from the restored state to the last step, a stop, or
 //! a failure.
 
+use std::time::Duration;
+
 use launch::signals::SignalFlags;
 
 use super::recorder::Recorder;
+use super::rendezvous::internal;
 use super::start_clock::StartClock;
 use super::stop::{StopConditions, StopReason};
 use super::transports::TransportProbe;
 use crate::checkpoints::{Checkpointer, Ended, TierSet, Trigger};
 use crate::config::CheckpointConfig;
 use crate::failure::Outcome;
+use crate::ranks::Ranks;
 use crate::record::StepSample;
 use crate::step::{Evaluation, Requests, StepOutcome, Trainer};
-use crate::stragglers::{Detector, Straggler};
+use crate::stragglers::{Detector, Sniffed, Straggler};
 use crate::telemetry::Events;
 use crate::timing::phase::{Phase, PhaseTimes, StepTime};
-use crate::timing::probe::MatmulProbe;
+use crate::timing::probe::{MatmulProbe, memory_bytes_per_second};
 use crate::timing::profile::{Profile, Rates};
 
 /// Evaluation of the held-out loss at an interval.
@@ -36,6 +40,29 @@ pub(super) struct Probes<'run> {
     /// The transports between ranks, where they can be known.
     pub(super) transports: Option<TransportProbe<'run>>,
 }
+
+impl Probes<'_> {
+    /// What all ranks reach at the same work at the same time: the better of two measurements, the
+    /// first of which includes what the matmul probe has just measured.
+    fn sniff(&mut self, ranks: &Ranks<'_>) -> Outcome<Vec<Sniffed>> {
+        let mut first = None;
+        for _ in 0..2 {
+            ranks.collective.barrier(ranks.deadline())?;
+            let memory_bytes_per_second = memory_bytes_per_second(self.local_world, SNIFF_TIME);
+            ranks.collective.barrier(ranks.deadline())?;
+            self.matmul.measure(SNIFF_TIME);
+            let matmul_flops_per_second = self.matmul.flops_per_second().unwrap_or(0.0);
+            let again = Sniffed { matmul_flops_per_second, memory_bytes_per_second };
+            first = Some(first.map_or(again, |first: Sniffed| first.best(again)));
+        }
+        let own = serde_json::to_vec(&first).map_err(internal)?;
+        let all = ranks.gather_bytes(&own)?;
+        all.iter().map(|bytes| serde_json::from_slice(bytes).map_err(internal)).collect()
+    }
+}
+
+/// How long each part of a measurement lasts.
+const SNIFF_TIME: Duration = Duration::from_millis(20);
 
 /// The parts of one attempt.
 #[derive(Debug)]
@@ -252,6 +279,10 @@ impl RunningAttempt<'_, '_> {
         trainer.pause_clock();
         if is_due {
             probes.matmul.measure_moment();
+        }
+        if is_due && step == self.first_step && !trainer.ranks().is_alone() {
+            let sniffed = probes.sniff(&trainer.ranks())?;
+            self.recorder.sniffed(step, sniffed);
         }
         if let Some(profile) = profile {
             profile.print(&Rates::measure(&mut probes.matmul, probes.local_world));

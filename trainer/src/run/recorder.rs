@@ -24,7 +24,7 @@ use crate::record::{
     rank_anomalies, transport_anomalies,
 };
 use crate::step::Trainer;
-use crate::stragglers::Straggler;
+use crate::stragglers::{Sniffed, Straggler, outliers};
 use crate::telemetry::{Events, Verdict};
 use crate::timing::progress::Progress;
 
@@ -41,6 +41,8 @@ pub(super) struct Recorder {
     bucket_bytes: u64,
     events: Events,
     measured: Measured,
+    /// What the ranks reached at the same work.
+    sniffed: Vec<Sniffed>,
     /// The last verdict on each rank that got one.
     stragglers: Vec<Straggler>,
 }
@@ -100,6 +102,7 @@ impl Recorder {
             bucket_bytes: config.settings.collectives.bucket_bytes as u64,
             events: events.clone(),
             measured: Measured::default(),
+            sniffed: Vec::new(),
             stragglers: Vec::new(),
         };
         if ranks.rank() == 0 {
@@ -212,6 +215,17 @@ impl Recorder {
         record.transports = (!found.is_empty()).then_some(found);
     }
 
+    /// Keeps what the ranks reached at the same work until the end of the attempt is recorded, and
+    /// reports those that are far below the others.
+    pub(super) fn sniffed(&mut self, step: u64, all: Vec<Sniffed>) {
+        if let Some(record) = &self.record {
+            for (rank, text) in outliers(&all, &record.ranks) {
+                self.events.warn(Anomaly { step: Some(step), rank: Some(rank), text });
+            }
+        }
+        self.sniffed = all;
+    }
+
     /// Keeps that a rank is slow, or no longer is, until the end of the attempt is recorded, and
     /// tells it. All ranks find the same.
     pub(super) fn straggler(&mut self, straggler: Straggler) {
@@ -282,6 +296,9 @@ impl Recorder {
         let checkpointer = ending.checkpointer;
         if let Some(ranks) = &measured.ranks {
             record.ranks.clone_from(ranks);
+        }
+        for (rank, sniffed) in record.ranks.iter_mut().zip(&self.sniffed) {
+            rank.sniffed = Some(*sniffed);
         }
         for straggler in &self.stragglers {
             record.ranks[straggler.rank].straggler = Some(*straggler);

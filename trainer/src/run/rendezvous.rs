@@ -206,6 +206,7 @@ pub(super) fn gather_ranks(
         planned_bytes,
         phases_ns: measured.as_ref().map(|measured| measured.phases_ns),
         times: measured.as_ref().map(|measured| measured.times.clone()),
+        sniffed: None,
         straggler: None,
         buckets: measured.map_or(Vec::new(), |measured| measured.buckets),
     };
@@ -221,7 +222,7 @@ fn numa_of(gpu: &DeviceProperties, threads: &ThreadPlan) -> Option<NumaRecord> {
     Some(NumaRecord { device_node: number, is_local: threads.numa_node == Some(number) })
 }
 
-fn internal(error: serde_json::Error) -> Failure {
+pub(super) fn internal(error: serde_json::Error) -> Failure {
     Failure::new(ExitCode::Internal, error)
 }
 

@@ -5,7 +5,8 @@ use collectives::transports::PairEnd;
 use serde::{Deserialize, Serialize};
 
 use super::nccl_log::NcclLog;
-use crate::failure::{ExitCode, Failure, Outcome};
+use super::rendezvous::internal;
+use crate::failure::Outcome;
 use crate::ranks::Ranks;
 
 /// What one rank has found.
@@ -35,8 +36,4 @@ impl TransportProbe<'_> {
         let all = self.ranks.gather_bytes(&own)?;
         all.iter().map(|bytes| serde_json::from_slice(bytes).map_err(internal)).collect()
     }
-}
-
-fn internal(error: serde_json::Error) -> Failure {
-    Failure::new(ExitCode::Internal, error)
 }

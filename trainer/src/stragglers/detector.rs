@@ -220,15 +220,9 @@ impl Detector {
 
     /// How far the rank is from the median rank, by how much ranks differ; `None` where there are
     /// too few.
-    fn z_among_ranks(&mut self, rank: usize) -> Option<f64> {
-        if self.world < RANKS_WITH_SPREAD {
-            return None;
-        }
-        let sorted = &mut self.scratch;
-        sorted.clone_from(&self.relative);
-        let middle = median(sorted);
-        sorted.iter_mut().for_each(|it| *it = (*it - middle).abs());
-        let deviation = DEVIATIONS_PER_MAD * median(sorted);
+    fn z_among_ranks(&self, rank: usize) -> Option<f64> {
+        let deviation = robust_deviation(&self.relative)?;
+        let middle = median(&mut self.relative.clone());
         Some((self.relative[rank] - middle) / deviation.max(f64::MIN_POSITIVE))
     }
 
@@ -248,8 +242,19 @@ impl Detector {
     }
 }
 
+/// How much ranks differ, as a standard deviation that outliers do not move; `None` where there are
+/// too few to say.
+pub(super) fn robust_deviation(of_ranks: &[f64]) -> Option<f64> {
+    if of_ranks.len() < RANKS_WITH_SPREAD {
+        return None;
+    }
+    let middle = median(&mut of_ranks.to_vec());
+    let mut distances: Vec<f64> = of_ranks.iter().map(|it| (it - middle).abs()).collect();
+    Some(DEVIATIONS_PER_MAD * median(&mut distances))
+}
+
 /// The value of the median rank: of two ranks the lower one, so that one of them can be slow.
-fn middle(of_ranks: &mut [f64]) -> f64 {
+pub(super) fn middle(of_ranks: &mut [f64]) -> f64 {
     if of_ranks.len() == 2 { lower_median(of_ranks) } else { median(of_ranks) }
 }
 

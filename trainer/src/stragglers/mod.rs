@@ -7,6 +7,7 @@
 mod detector;
 mod kind;
 mod own_time;
+mod sniff;
 #[cfg(test)]
 mod tests;
 
@@ -14,3 +15,5 @@ pub use detector::Straggler;
 pub(crate) use detector::{Detector, Limits};
 pub use kind::Kind;
 pub(crate) use own_time::{FIELDS, OwnTime};
+pub use sniff::Sniffed;
+pub(crate) use sniff::outliers;

@@ -1,0 +1,99 @@
+//! The same work on every rank at the same time, after the first step: a machine that is slow at it
+//! is found before it has slowed many steps down.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::detector::{middle, robust_deviation};
+use crate::record::RankRecord;
+
+/// What a rank has reached. Another load on its cores only makes a rate smaller.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Sniffed {
+    /// FLOP/s of matrix products of the same shapes on every rank.
+    pub matmul_flops_per_second: f64,
+    /// Bytes per second of STREAM's triad, over arrays that do not fit into caches.
+    pub memory_bytes_per_second: f64,
+}
+
+impl Sniffed {
+    /// The better of two measurements.
+    pub(crate) fn best(self, again: Self) -> Self {
+        Self {
+            matmul_flops_per_second: self
+                .matmul_flops_per_second
+                .max(again.matmul_flops_per_second),
+            memory_bytes_per_second: self
+                .memory_bytes_per_second
+                .max(again.memory_bytes_per_second),
+        }
+    }
+}
+
+/// A rate of every rank.
+struct Rates {
+    of: &'static str,
+    values: Vec<f64>,
+}
+
+/// By how much a rank must be below the median rank to be an outlier, as a share: ranks that share
+/// a machine with others differ by less, mostly.
+const LEAST_BELOW: f64 = 0.25;
+
+/// The same by how much the ranks differ anyway, where there are many.
+const DEVIATIONS_LEAST: f64 = 3.5;
+
+/// Ranks that are far below the others, each in words.
+pub(crate) fn outliers(all: &[Sniffed], ranks: &[RankRecord]) -> Vec<(usize, String)> {
+    let of = |rate: fn(&Sniffed) -> f64| all.iter().map(rate).collect();
+    let rates = [
+        Rates { of: "multiplies matrices", values: of(|it| it.matmul_flops_per_second) },
+        Rates { of: "reads and writes memory", values: of(|it| it.memory_bytes_per_second) },
+    ];
+    let mut found = Vec::new();
+    for Rates { of, values } in rates {
+        // Of slowness, so that of two ranks the faster one counts as the median.
+        let slowness: Vec<f64> = values.iter().map(|rate| -rate).collect();
+        let median = -middle(&mut slowness.clone());
+        let deviation = robust_deviation(&slowness);
+        for (rank, value) in values.iter().enumerate() {
+            let is_far = deviation.is_none_or(|one| median - value >= DEVIATIONS_LEAST * one);
+            if *value < (1.0 - LEAST_BELOW) * median && is_far {
+                let (host, percent) = (&ranks[rank].host, 100.0 * value / median);
+                let text = format!(
+                    "rank {rank} ({host}) {of} at {percent:.0} % of the median rank's rate"
+                );
+                found.push((rank, text));
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::tests::finished;
+
+    fn sniffed(matmul: f64, memory: f64) -> Sniffed {
+        Sniffed { matmul_flops_per_second: matmul, memory_bytes_per_second: memory }
+    }
+
+    #[test]
+    fn a_rank_that_is_far_below_the_others_is_named() {
+        let rank = finished().ranks[0].clone();
+        let ranks = vec![rank; 16];
+        let alike: Vec<_> = (0..16).map(|rank| sniffed(100.0 + f64::from(rank), 10.0)).collect();
+        assert_eq!(outliers(&alike, &ranks), []);
+        let mut one = alike.clone();
+        one[3].matmul_flops_per_second = 60.0;
+        one[5].memory_bytes_per_second = 9.0;
+        let found = outliers(&one, &ranks);
+        let text = "rank 3 (node-a) multiplies matrices at 56 % of the median rank's rate";
+        assert_eq!(found, [(3, text.to_owned())], "10 % less memory bandwidth is nothing unusual");
+        let two = [sniffed(100.0, 10.0), sniffed(99.0, 5.0)];
+        let found = outliers(&two, &ranks);
+        let text = "rank 1 (node-a) reads and writes memory at 50 % of the median rank's rate";
+        assert_eq!(found, [(1, text.to_owned())]);
+    }
+}
