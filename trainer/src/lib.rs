@@ -7,6 +7,7 @@ mod baseline;
 mod bench;
 mod checkpoints;
 pub mod cli;
+mod comm;
 mod compare;
 pub mod config;
 pub mod data;

@@ -3,6 +3,7 @@
 mod baseline;
 mod bench;
 mod ckpt;
+mod comm;
 mod compare;
 mod completions;
 mod data;
@@ -65,6 +66,7 @@ enum Command {
     Compare(Box<compare::Compare>),
     Baseline(baseline::Baseline),
     Bench(Box<bench::BenchCommand>),
+    Comm(comm::Comm),
     Data(data::Data),
     Ckpt(ckpt::Ckpt),
     Export(export::Export),
@@ -91,6 +93,7 @@ pub fn main() -> ExitCode {
             let format = bench.train.log_format;
             return end_training(format, bench.run());
         }
+        Command::Comm(comm) => return end_training(LogFormat::Text, comm.run()),
         Command::Workloads(workloads) => workloads.run(),
         Command::Plan(plan) => plan.run(),
         Command::Devices(devices) => devices.run(),

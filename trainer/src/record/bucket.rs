@@ -58,7 +58,7 @@ fn name(operation: Operation) -> &'static str {
 }
 
 /// What each rank has to send over its link, per byte of the buffer.
-fn bus_factor(operation: Operation, world: usize) -> f64 {
+pub(crate) fn bus_factor(operation: Operation, world: usize) -> f64 {
     let others = (world - 1) as f64 / world as f64;
     match operation {
         Operation::AllReduceSum => 2.0 * others,

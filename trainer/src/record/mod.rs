@@ -29,6 +29,7 @@ use serde::{Deserialize, Serialize};
 
 pub use attempt::{Attempt, AttemptEnd, StartParts};
 pub use bucket::BucketRecord;
+pub(crate) use bucket::bus_factor;
 pub use collectives::transports::Transport;
 pub use environment::Environment;
 pub use error::Error;

@@ -16,14 +16,20 @@ mod watchdog;
 
 use std::mem::ManuallyDrop;
 
+use collectives::Collective;
+use device::Device;
+use launch::bootstrap::World;
 use launch::signals::SignalFlags;
 
 pub(crate) use folder::Folder;
 use nccl_log::NcclLog;
 pub(crate) use options::RunOptions;
-use session::Session;
+use rank_backend::RankBackend;
+pub(crate) use rendezvous::internal;
+use session::{Session, open_device};
 use start_clock::StartClock;
 
+use crate::config::Config;
 use crate::failure::{ExitCode, Failure, Outcome};
 
 /// How a process exits after a run that did not fail.
@@ -56,6 +62,40 @@ pub(crate) fn run(runs: &[RunOptions]) -> Outcome<Exit> {
     exit
 }
 
+/// Joins the other ranks, does something else than training with them, and leaves them.
+///
+/// # Errors
+/// Exit code 3 for what is missing here, 5 when a rank is; and those of `body`.
+pub(crate) fn in_world(
+    config: &Config,
+    body: impl FnOnce(&World, &Device, &dyn Collective) -> Outcome<()> + Send,
+) -> Outcome<Exit> {
+    let world = process::open_world(config)?;
+    let rank = world.placement.rank;
+    let work = || {
+        let device = open_device(config, &world.placement)?;
+        // Not dropped after a failure, as in a run.
+        let backend = ManuallyDrop::new(RankBackend::open(config, &world, &device)?);
+        body(&world, &device, backend.collective())?;
+        let closed = ManuallyDrop::into_inner(backend).close(process::close_timeout(config));
+        Ok(process::warn_unless_closed(closed))
+    };
+    match process::thread_pool(&world.threads).and_then(|pool| pool.install(work)) {
+        Ok(is_closed) => {
+            let is_orderly = process::close(world) && is_closed;
+            Ok(Exit { code: ExitCode::Done, rank, is_orderly })
+        }
+        Err(failure) => Err(left(&world, failure)),
+    }
+}
+
+/// Leaves the other ranks after a failure.
+fn left(world: &World, failure: Failure) -> Failure {
+    process::abandon(world, &failure);
+    let rank = world.placement.rank;
+    Failure { rank: failure.failed_rank(rank), reported_by: Some(rank), ..failure }
+}
+
 /// Joins the other ranks, trains with them, and leaves them.
 fn run_ranks(runs: &[RunOptions], nccl_log: &NcclLog) -> Outcome<Exit> {
     let signals =
@@ -85,10 +125,6 @@ fn run_ranks(runs: &[RunOptions], nccl_log: &NcclLog) -> Outcome<Exit> {
             let rank = world.placement.rank;
             Ok(Exit { code, rank, is_orderly: process::close(world) && is_closed })
         }
-        Err(failure) => {
-            process::abandon(&world, &failure);
-            let rank = world.placement.rank;
-            Err(Failure { rank: failure.failed_rank(rank), reported_by: Some(rank), ..failure })
-        }
+        Err(failure) => Err(left(&world, failure)),
     }
 }

@@ -222,7 +222,7 @@ fn numa_of(gpu: &DeviceProperties, threads: &ThreadPlan) -> Option<NumaRecord> {
     Some(NumaRecord { device_node: number, is_local: threads.numa_node == Some(number) })
 }
 
-pub(super) fn internal(error: serde_json::Error) -> Failure {
+pub(crate) fn internal(error: serde_json::Error) -> Failure {
     Failure::new(ExitCode::Internal, error)
 }
 

@@ -612,7 +612,7 @@ impl Session<'_> {
 }
 
 /// The device of this rank.
-fn open_device(config: &Config, placement: &Placement) -> Outcome<Device> {
+pub(super) fn open_device(config: &Config, placement: &Placement) -> Outcome<Device> {
     if config.settings.run.device == config::Device::Cpu {
         return Ok(Device::Host);
     }

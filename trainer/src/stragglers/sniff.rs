@@ -43,6 +43,27 @@ const LEAST_BELOW: f64 = 0.25;
 /// The same by how much the ranks differ anyway, where there are many.
 const DEVIATIONS_LEAST: f64 = 3.5;
 
+/// A rate that is far below the others.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Far {
+    pub(crate) index: usize,
+    /// Of the median.
+    pub(crate) share: f64,
+}
+
+/// Rates that are far below the others; of two, the higher one counts as the median.
+pub(crate) fn far_below(rates: &[f64]) -> Vec<Far> {
+    let mut slowness: Vec<f64> = rates.iter().map(|rate| -rate).collect();
+    let deviation = robust_deviation(&slowness);
+    let median = -middle(&mut slowness);
+    let is_far = |rate: f64| deviation.is_none_or(|one| median - rate >= DEVIATIONS_LEAST * one);
+    let far = |(index, rate): (usize, &f64)| {
+        let share = rate / median;
+        (share < 1.0 - LEAST_BELOW && is_far(*rate)).then_some(Far { index, share })
+    };
+    rates.iter().enumerate().filter_map(far).collect()
+}
+
 /// Ranks that are far below the others, each in words.
 pub(crate) fn outliers(all: &[Sniffed], ranks: &[RankRecord]) -> Vec<(usize, String)> {
     let of = |rate: fn(&Sniffed) -> f64| all.iter().map(rate).collect();
@@ -52,19 +73,11 @@ pub(crate) fn outliers(all: &[Sniffed], ranks: &[RankRecord]) -> Vec<(usize, Str
     ];
     let mut found = Vec::new();
     for Rates { of, values } in rates {
-        // Of slowness, so that of two ranks the faster one counts as the median.
-        let slowness: Vec<f64> = values.iter().map(|rate| -rate).collect();
-        let median = -middle(&mut slowness.clone());
-        let deviation = robust_deviation(&slowness);
-        for (rank, value) in values.iter().enumerate() {
-            let is_far = deviation.is_none_or(|one| median - value >= DEVIATIONS_LEAST * one);
-            if *value < (1.0 - LEAST_BELOW) * median && is_far {
-                let (host, percent) = (&ranks[rank].host, 100.0 * value / median);
-                let text = format!(
-                    "rank {rank} ({host}) {of} at {percent:.0} % of the median rank's rate"
-                );
-                found.push((rank, text));
-            }
+        for Far { index: rank, share } in far_below(&values) {
+            let (host, percent) = (&ranks[rank].host, 100.0 * share);
+            let text =
+                format!("rank {rank} ({host}) {of} at {percent:.0} % of the median rank's rate");
+            found.push((rank, text));
         }
     }
     found

@@ -1,0 +1,107 @@
+//! `yardstick comm`: how fast ranks communicate, without training.
+//!
+//! `sweep.rs` measures collective operations over a range of sizes, as NVIDIA's nccl-tests do, and
+//! verifies every element; `pattern.rs` has the numbers that it sends and what has to come back.
+//! `links.rs` measures single links: of every pair of nodes, and of all ranks across a cut of the
+//! job. `report.rs` prints both.
+
+mod links;
+mod operation;
+mod pattern;
+mod report;
+mod sweep;
+
+use std::time::Duration;
+
+use device::Device;
+use launch::bootstrap::World;
+
+pub(crate) use operation::CommOperation;
+pub(crate) use report::CommReport;
+
+use crate::config::Config;
+use crate::failure::{ExitCode, Failure, Outcome};
+use crate::ranks::Ranks;
+use crate::run::{Exit, in_world};
+use links::Links;
+use sweep::Sweep;
+
+/// What to measure.
+#[derive(Debug, Clone)]
+pub(crate) struct CommOptions {
+    pub(crate) config: Config,
+    pub(crate) operations: Vec<CommOperation>,
+    /// Sizes of buffers in bytes, the smallest and the largest, and the factor between two.
+    pub(crate) bytes_min: u64,
+    pub(crate) bytes_max: u64,
+    pub(crate) factor: u64,
+    /// How often each is measured; by time if `None`.
+    pub(crate) iterations: Option<u32>,
+    /// Links instead of operations.
+    pub(crate) pairs: bool,
+    pub(crate) bisection: bool,
+    /// Bytes of a message over a link.
+    pub(crate) message_bytes: u64,
+}
+
+/// Measures on all ranks; returns what rank 0 has to print.
+///
+/// # Errors
+/// Exit code 2 for what is not possible here, 4 when a received element is wrong, 5 when a rank is
+/// lost or late.
+pub(crate) fn run(
+    options: &CommOptions,
+    print: impl FnOnce(&CommReport) -> Outcome<ExitCode> + Send,
+) -> Outcome<Exit> {
+    in_world(&options.config, |world, device, collective| {
+        let ranks = Ranks::new(collective, options.config.settings.collectives.deadline);
+        if ranks.is_alone() {
+            let text = "comm: expected several ranks, found one; start it with mpirun";
+            return Err(Failure::usage(text));
+        }
+        let report = measure(options, world, device, ranks)?;
+        if ranks.rank() == 0 {
+            print(&report)?;
+        }
+        // Every rank has gathered the same sums.
+        match report.wrong_elements() {
+            0 => Ok(()),
+            wrong => {
+                let text = format!("{wrong} elements are wrong: data was changed on its way");
+                Err(Failure::new(ExitCode::Numerical, anyhow::anyhow!(text)))
+            }
+        }
+    })
+}
+
+fn measure(
+    options: &CommOptions,
+    world: &World,
+    device: &Device,
+    ranks: Ranks<'_>,
+) -> Outcome<CommReport> {
+    let mut report = CommReport::new(ranks, world, device);
+    if options.pairs || options.bisection {
+        if matches!(device, Device::Cuda(_)) {
+            let text = "comm: links are measured between hosts only: use --device cpu";
+            return Err(Failure::usage(text));
+        }
+        let mut links = Links::new(ranks, world, options.message_bytes);
+        if options.pairs {
+            report.pairs = Some(links.pairs()?);
+        }
+        if options.bisection {
+            report.cuts = links.bisection()?;
+        }
+        return Ok(report);
+    }
+    let mut sweep = Sweep::new(options, world, device, ranks)?;
+    for operation in &options.operations {
+        report.rows.extend(sweep.measure(*operation)?);
+    }
+    report.notes.extend(sweep.into_notes());
+    Ok(report)
+}
+
+/// For how long a size is measured, unless it is said how often.
+const MEASURE_TIME: Duration = Duration::from_millis(300);

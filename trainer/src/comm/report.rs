@@ -1,0 +1,158 @@
+//! What `yardstick comm` prints.
+
+use std::fmt;
+
+use comfy_table::{Cell, CellAlignment, Table, presets};
+use device::Device;
+use launch::bootstrap::World;
+use serde::Serialize;
+
+use super::links::{Cut, Link, slow_end, slow_links};
+use super::sweep::Row;
+use crate::ranks::Ranks;
+
+/// Everything that was measured.
+#[derive(Debug, Serialize)]
+pub(crate) struct CommReport {
+    pub(crate) world: usize,
+    pub(crate) hosts: Vec<String>,
+    /// `cpu` or `cuda`.
+    pub(crate) device: &'static str,
+    pub(crate) backend: &'static str,
+    pub(crate) library: Option<String>,
+    pub(crate) rows: Vec<Row>,
+    /// `null` unless asked for.
+    pub(crate) pairs: Option<Vec<Link>>,
+    pub(crate) cuts: Vec<Cut>,
+    pub(crate) notes: Vec<String>,
+}
+
+impl CommReport {
+    pub(super) fn new(ranks: Ranks<'_>, world: &World, device: &Device) -> Self {
+        Self {
+            world: ranks.world(),
+            hosts: world.hosts.clone(),
+            device: if matches!(device, Device::Host) { "cpu" } else { "cuda" },
+            backend: ranks.collective.backend(),
+            library: ranks.collective.library(),
+            rows: Vec::new(),
+            pairs: None,
+            cuts: Vec::new(),
+            notes: Vec::new(),
+        }
+    }
+
+    /// Wrong elements of all rows and ranks.
+    pub(super) fn wrong_elements(&self) -> u64 {
+        self.rows.iter().map(|row| row.out_of_place.wrong + row.in_place.wrong).sum()
+    }
+
+    /// The columns of nccl-tests, with their units: bytes, elements, microseconds, GB/s.
+    fn sweep(&self) -> Table {
+        let mut table = table();
+        let of_each = ["time us", "algbw", "busbw", "wrong"];
+        let names = ["operation", "size B", "count", "type"].into_iter();
+        let out = of_each.map(|name| format!("out-of-place\n{name}"));
+        let within = of_each.map(|name| format!("in-place\n{name}"));
+        table.set_header(names.map(str::to_owned).chain(out).chain(within).map(right));
+        for row in &self.rows {
+            let own = [
+                row.operation.name().to_owned(),
+                row.bytes.to_string(),
+                row.elements.to_string(),
+                "float".to_owned(),
+            ];
+            let measured = [row.out_of_place, row.in_place].into_iter().flat_map(|it| {
+                [
+                    format!("{:.1}", it.time_us),
+                    gigabytes(it.algbw_bytes_per_second),
+                    gigabytes(it.busbw_bytes_per_second),
+                    it.wrong.to_string(),
+                ]
+            });
+            table.add_row(own.into_iter().chain(measured).map(right));
+        }
+        table
+    }
+
+    fn name(&self, rank: usize) -> String {
+        format!("rank {rank} ({})", self.hosts[rank])
+    }
+
+    fn slow(&self, links: &[Link]) -> Vec<String> {
+        let mut lines: Vec<String> = slow_links(links)
+            .into_iter()
+            .map(|(link, share)| {
+                let (from, to) = (self.name(link.from), self.name(link.to));
+                let rate = gigabytes(link.bytes_per_second);
+                let percent = 100.0 * share;
+                format!("slow link: {from} -> {to}: {rate} GB/s, {percent:.0} % of the median")
+            })
+            .collect();
+        let end = slow_end(links).map(|end| {
+            format!("{} is at one end of every slow link: look at its adapter", self.name(end))
+        });
+        lines.extend(end);
+        lines
+    }
+
+    /// Rates by sender (rows) and receiver (columns).
+    fn matrix(links: &[Link]) -> Table {
+        let mut ends: Vec<usize> = links.iter().map(|link| link.from).collect();
+        ends.dedup();
+        let mut table = table();
+        let heads = ends.iter().map(|to| format!("-> {to}"));
+        table.set_header(std::iter::once("GB/s from".to_owned()).chain(heads).map(right));
+        for &from in &ends {
+            let rate = |&to: &usize| {
+                let link = links.iter().find(|link| link.from == from && link.to == to);
+                link.map_or("-".to_owned(), |link| gigabytes(link.bytes_per_second))
+            };
+            let cells = std::iter::once(from.to_string()).chain(ends.iter().map(rate));
+            table.add_row(cells.map(right));
+        }
+        table
+    }
+}
+
+impl fmt::Display for CommReport {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { world, device, backend, library, .. } = self;
+        let library = library.as_deref().unwrap_or("no library");
+        writeln!(formatter, "{world} ranks on {device}, {backend}: {library}")?;
+        if !self.rows.is_empty() {
+            lines(formatter, &self.sweep())?;
+            writeln!(formatter, "\nalgbw and busbw in GB/s, as nccl-tests define them.")?;
+        }
+        if let Some(links) = &self.pairs {
+            lines(formatter, &Self::matrix(links))?;
+            self.slow(links).iter().try_for_each(|line| writeln!(formatter, "{line}"))?;
+        }
+        for cut in &self.cuts {
+            let rate = gigabytes(cut.bytes_per_second);
+            let distance = cut.distance;
+            writeln!(formatter, "\nall ranks with the rank {distance} away: {rate} GB/s together")?;
+            self.slow(&cut.links).iter().try_for_each(|line| writeln!(formatter, "{line}"))?;
+        }
+        self.notes.iter().try_for_each(|note| writeln!(formatter, "note: {note}"))
+    }
+}
+
+fn lines(formatter: &mut fmt::Formatter<'_>, table: &Table) -> fmt::Result {
+    writeln!(formatter)?;
+    table.lines().try_for_each(|line| writeln!(formatter, "{}", line.trim_end()))
+}
+
+fn table() -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).force_no_tty();
+    table
+}
+
+fn right(text: String) -> Cell {
+    Cell::new(text).set_alignment(CellAlignment::Right)
+}
+
+fn gigabytes(bytes_per_second: f64) -> String {
+    format!("{:.2}", bytes_per_second / 1e9)
+}
