@@ -18,6 +18,8 @@ enum Fault {
     Kill,
     /// The loss becomes NaN.
     NonFinite,
+    /// One weight becomes huge, as when a bit of its exponent flips.
+    Corrupt,
     /// The process sleeps for an hour, like one on a node that hangs.
     Hang,
     /// The process is stopped as a whole, with all of its threads.
@@ -57,7 +59,7 @@ impl FromStr for Injection {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let expected = "kill|nan|hang|freeze|slow|stop@step=S,rank=R[,failpoint=F], \
+        let expected = "kill|nan|corrupt|hang|freeze|slow|stop@step=S,rank=R[,failpoint=F], \
                         or slow-compute|slow-data|slow-communication|slow-checkpoint\
                         @rank=R,percent=P[,step=S]";
         let error = |what: String| format!("{text:?}: {what}; expected {expected}");
@@ -65,6 +67,7 @@ impl FromStr for Injection {
         let fault = match fault {
             "kill" => Fault::Kill,
             "nan" => Fault::NonFinite,
+            "corrupt" => Fault::Corrupt,
             "hang" => Fault::Hang,
             "freeze" => Fault::Freeze,
             "slow" => Fault::Slow,
@@ -225,12 +228,19 @@ impl Injector {
         }
     }
 
+    /// Whether a weight is to be corrupted in this step.
+    pub(crate) fn corrupts(&self) -> bool {
+        self.is_due(Fault::Corrupt)
+    }
+
+    fn is_due(&self, fault: Fault) -> bool {
+        let mut own = self.injections.iter();
+        own.any(|injection| injection.fault == fault && injection.step == self.step)
+    }
+
     /// The loss of the current step, or NaN if that is to be injected.
     pub fn loss(&self, loss: f64) -> f64 {
-        let is_due = |injection: &Injection| {
-            injection.fault == Fault::NonFinite && injection.step == self.step
-        };
-        if self.injections.iter().any(is_due) { f64::NAN } else { loss }
+        if self.is_due(Fault::NonFinite) { f64::NAN } else { loss }
     }
 
     fn inject(&self, failpoint: Failpoint, is_due: impl Fn(u64) -> bool) {
@@ -253,7 +263,7 @@ impl Fault {
             Self::Freeze => signal_self(rustix::process::Signal::STOP),
             Self::Slow => std::thread::sleep(Duration::from_secs(3)),
             Self::Stop => launch::signals::raise_sigterm().expect("a process may signal itself"),
-            Self::NonFinite | Self::SlowPart(_) => {}
+            Self::NonFinite | Self::Corrupt | Self::SlowPart(_) => {}
         }
     }
 }

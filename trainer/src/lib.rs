@@ -13,6 +13,7 @@ pub mod config;
 pub mod data;
 pub mod failure;
 pub mod fault_injection;
+pub mod golden;
 mod hugging_face;
 mod number_format;
 mod plan;

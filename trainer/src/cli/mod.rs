@@ -9,6 +9,7 @@ mod completions;
 mod data;
 mod devices;
 mod export;
+mod fingerprint;
 mod man;
 mod plan;
 mod report;
@@ -49,7 +50,7 @@ Exit codes of a process:
    1  internal error
    2  bad usage, configuration or data file
    3  environment not fit: a device, a library or memory is missing
-   4  a loss or gradient is not finite; training stopped before the update
+   4  a loss or gradient is not finite, or not the golden loss; `comm`: a wrong element
    5  a peer was lost, or an operation exceeded its deadline
    6  no usable checkpoint where one is required, or a required save failed
   10  `compare` found that something got worse
@@ -67,6 +68,7 @@ enum Command {
     Baseline(baseline::Baseline),
     Bench(Box<bench::BenchCommand>),
     Comm(comm::Comm),
+    Fingerprint(fingerprint::Fingerprint),
     Data(data::Data),
     Ckpt(ckpt::Ckpt),
     Export(export::Export),
@@ -100,6 +102,7 @@ pub fn main() -> ExitCode {
         Command::Report(report) => report.run(),
         Command::Compare(compare) => compare.run(),
         Command::Baseline(baseline) => baseline.run(),
+        Command::Fingerprint(fingerprint) => fingerprint.run(),
         Command::Data(data) => data.run(),
         Command::Ckpt(ckpt) => ckpt.run(),
         Command::Export(export) => export.run(),

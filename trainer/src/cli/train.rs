@@ -81,7 +81,7 @@ pub(super) struct Train {
     #[arg(long, value_name = "N")]
     profile_step: Option<u64>,
     /// Inject a fault, for a drill or a test:
-    /// kill|nan|hang|freeze|slow|stop@step=S,rank=R[,failpoint=P], or from a step on
+    /// kill|nan|corrupt|hang|freeze|slow|stop@step=S,rank=R[,failpoint=P], or from a step on
     /// slow-compute|slow-data|slow-communication|slow-checkpoint@rank=R,percent=P[,step=S].
     #[arg(long, value_name = "FAULT")]
     inject: Vec<Injection>,

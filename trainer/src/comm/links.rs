@@ -10,7 +10,6 @@ use super::MEASURE_TIME;
 use crate::failure::Outcome;
 use crate::ranks::Ranks;
 use crate::run::internal;
-use crate::stragglers::far_below;
 
 /// How fast data went from one end to another, alone on these two ends.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -200,11 +199,17 @@ fn rounds(ends: &[usize]) -> Vec<Vec<(usize, usize)>> {
         .collect()
 }
 
-/// Links that are far slower than the others, as a share of the median, the slowest first.
+/// A link is slow below this share of a good one's rate.
+const SLOW_SHARE: f64 = 0.7;
+
+/// Links that are far slower than a good one, the upper quartile of all, each with its share of that
+/// rate, the slowest first. Not the median: one bad adapter of three makes most links slow.
 pub(super) fn slow_links(links: &[Link]) -> Vec<(&Link, f64)> {
-    let rates: Vec<f64> = links.iter().map(|link| link.bytes_per_second).collect();
-    let mut found: Vec<_> =
-        far_below(&rates).into_iter().map(|far| (&links[far.index], far.share)).collect();
+    let mut rates: Vec<f64> = links.iter().map(|link| link.bytes_per_second).collect();
+    rates.sort_by(f64::total_cmp);
+    let Some(&good) = rates.get(rates.len() * 3 / 4) else { return Vec::new() };
+    let shares = links.iter().map(|link| (link, link.bytes_per_second / good));
+    let mut found: Vec<_> = shares.filter(|(_, share)| *share < SLOW_SHARE).collect();
     found.sort_by(|a, b| a.1.total_cmp(&b.1));
     found
 }

@@ -86,7 +86,7 @@ impl CommReport {
                 let (from, to) = (self.name(link.from), self.name(link.to));
                 let rate = gigabytes(link.bytes_per_second);
                 let percent = 100.0 * share;
-                format!("slow link: {from} -> {to}: {rate} GB/s, {percent:.0} % of the median")
+                format!("slow link: {from} -> {to}: {rate} GB/s, {percent:.0} % of a good link")
             })
             .collect();
         let end = slow_end(links).map(|end| {

@@ -268,6 +268,9 @@ pub struct TelemetryConfig {
     pub straggler_window_steps: usize,
     /// By how much a rank must be slower than the median rank to be named.
     pub straggler_percent: f64,
+    /// File of golden losses; without one those of built-in workloads count.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub golden: Option<PathBuf>,
     /// Where one rank of each node serves metrics for Prometheus, as in `0.0.0.0:9402`; without it
     /// none does.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -287,6 +290,7 @@ impl Default for TelemetryConfig {
             matmul_probe: Duration::from_millis(250),
             straggler_window_steps: 20,
             straggler_percent: 10.0,
+            golden: None,
             prometheus: None,
             prometheus_linger: Duration::ZERO,
             records: String::new(),

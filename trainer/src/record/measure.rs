@@ -238,6 +238,7 @@ impl Fingerprint {
         Self {
             losses: series.losses_digest().to_hex().to_string(),
             weights: weights.map(|digest| digest.to_hex().to_string()),
+            golden: None,
         }
     }
 }

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::bucket::BucketRecord;
 use super::steps::{OwnTimes, StepBlock};
 use crate::checkpoints::Trigger;
+use crate::golden::GoldenCheck;
 use crate::stragglers::{Sniffed, Straggler};
 use crate::timing::phase::{Phase, PhaseTimes};
 use crate::timing::statistics::{Distribution, Histogram};
@@ -386,12 +387,15 @@ pub struct Goodput {
 }
 
 /// BLAKE3 digests in hexadecimal digits.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Fingerprint {
     /// Over the bits of every loss, as little-endian binary64, in the order of steps.
     pub losses: String,
     /// Over the final weights; `null` when the run did not complete.
     pub weights: Option<String>,
+    /// How the losses of the last attempt compare with golden ones; `null` where there are none.
+    #[serde(default)]
+    pub golden: Option<GoldenCheck>,
 }
 
 /// An unusual event, or a value that could not be determined.

@@ -13,6 +13,7 @@ use super::transports::TransportProbe;
 use crate::checkpoints::{Checkpointer, Ended, TierSet, Trigger};
 use crate::config::CheckpointConfig;
 use crate::failure::Outcome;
+use crate::golden::GoldenWatch;
 use crate::ranks::Ranks;
 use crate::record::StepSample;
 use crate::step::{Evaluation, Requests, StepOutcome, Trainer};
@@ -76,6 +77,8 @@ pub(super) struct RunningAttempt<'run, 'world> {
     pub(super) probes: Probes<'run>,
     pub(super) stop_conditions: StopConditions,
     pub(super) stragglers: Detector,
+    /// Compares losses with golden ones, where there are any.
+    pub(super) golden: Option<GoldenWatch>,
     /// Until the first step is done.
     pub(super) start: Option<StartClock>,
     /// The first step of this attempt.
@@ -149,6 +152,12 @@ impl RunningAttempt<'_, '_> {
     /// ends with this step, if it does.
     fn step(&mut self, step: u64) -> Outcome<Option<StopReason>> {
         let stepped = self.timed_step(step)?;
+        if let Some(golden) = &mut self.golden {
+            let of_ranks = self.trainer.losses_of_ranks();
+            let observed = golden.observe(step, stepped.outcome.loss, of_ranks);
+            self.recorder.golden(golden.check());
+            observed?;
+        }
         if let Some(mut start) = self.start.take() {
             self.recorder.started(start.made_first_step());
         }

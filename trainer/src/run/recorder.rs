@@ -16,6 +16,7 @@ use super::watchdog::{Stall, Watched};
 use crate::checkpoints::Checkpointer;
 use crate::config::Config;
 use crate::failure::{ExitCode, Failure, Outcome};
+use crate::golden::{GoldenCheck, GoldenMiss};
 use crate::ranks::Ranks;
 use crate::record::peaks;
 use crate::record::{
@@ -41,6 +42,8 @@ pub(super) struct Recorder {
     bucket_bytes: u64,
     events: Events,
     measured: Measured,
+    /// How the losses compare with golden ones.
+    golden: Option<GoldenCheck>,
     /// What the ranks reached at the same work.
     sniffed: Vec<Sniffed>,
     /// The last verdict on each rank that got one.
@@ -102,6 +105,7 @@ impl Recorder {
             bucket_bytes: config.settings.collectives.bucket_bytes as u64,
             events: events.clone(),
             measured: Measured::default(),
+            golden: None,
             sniffed: Vec::new(),
             stragglers: Vec::new(),
         };
@@ -215,6 +219,11 @@ impl Recorder {
         record.transports = (!found.is_empty()).then_some(found);
     }
 
+    /// Keeps how the losses compare with golden ones until the end of the attempt is recorded.
+    pub(super) fn golden(&mut self, check: GoldenCheck) {
+        self.golden = Some(check);
+    }
+
     /// Keeps what the ranks reached at the same work until the end of the attempt is recorded, and
     /// reports those that are far below the others.
     pub(super) fn sniffed(&mut self, step: u64, all: Vec<Sniffed>) {
@@ -277,6 +286,7 @@ impl Recorder {
         let (status, code) = match ending.outcome {
             Ok(StopReason::Requested) => (Status::Stopped, ExitCode::Stopped),
             Ok(StopReason::LastStep | StopReason::TargetLoss) => (Status::Complete, ExitCode::Done),
+            Err(failure) if failure.error.is::<GoldenMiss>() => (Status::Void, failure.code),
             Err(failure) => (Status::Failed, failure.code),
         };
         let last_step = ending.trainer.map_or(0, Trainer::completed_steps);
@@ -312,6 +322,9 @@ impl Recorder {
         if let (Some(series), Some(trainer)) = (&measured.series, ending.trainer) {
             let weights = measured.weights.filter(|_| ending.outcome.is_ok());
             record.measure(series, &self.reference, weights);
+            if let Some(fingerprint) = &mut record.fingerprint {
+                fingerprint.golden = self.golden;
+            }
             if !trainer.ranks().is_alone() {
                 let collective = trainer.ranks().collective;
                 record.collectives = Collectives::of(

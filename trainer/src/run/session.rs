@@ -36,6 +36,7 @@ use crate::config::{self, Config};
 use crate::data::Source;
 use crate::failure::{ExitCode, Failure, Outcome};
 use crate::fault_injection::{self, Injection, Injector};
+use crate::golden::{Golden, GoldenKey, GoldenWatch};
 use crate::hugging_face::Import;
 use crate::plan::{JobShape, RankPlan};
 use crate::ranks::Ranks;
@@ -256,6 +257,7 @@ impl<'run> Session<'run> {
         if resumed.is_some() {
             checkpointer.start_retention(trainer);
         }
+        let golden = self.golden(trainer.batches().tokens_per_step())?;
         let target_loss = target_loss(self.options);
         let is_target_reached = self.has_reached(events, target_loss)?;
         let mut attempt = RunningAttempt {
@@ -277,6 +279,7 @@ impl<'run> Session<'run> {
                 is_target_reached,
             },
             stragglers: self.detector(),
+            golden: golden.map(GoldenWatch::new),
             first_step: completed_steps + 1,
             start: Some(start),
             untimed: None,
@@ -291,6 +294,16 @@ impl<'run> Session<'run> {
         let matmul_flops_per_second = attempt.probes.matmul.flops_per_second();
         let measured = Measured { matmul_flops_per_second, ..Measured::default() };
         self.finish(reason, telemetry, trainer, recorder, measured)
+    }
+
+    /// The golden losses of this run, unless it starts with other weights.
+    fn golden(&self, tokens_per_step: u64) -> Outcome<Option<Golden>> {
+        if self.import.is_some() {
+            return Ok(None);
+        }
+        let device = if matches!(self.device, Device::Host) { "cpu" } else { "cuda" };
+        let key = GoldenKey { workload_id: &self.workload_id, device, tokens_per_step };
+        Golden::find(self.options.config.settings.telemetry.golden.as_deref(), key)
     }
 
     /// What finds slow ranks between the steps.

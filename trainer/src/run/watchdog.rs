@@ -96,12 +96,13 @@ impl Watched {
             return; // these may take long
         }
         let whole = Stall::of(&self.dir, self.attempt, own.step, self.hosts.len());
+        // Where no rank waits for another one, the step is just long.
+        let Some((rank, _)) = whole.cause() else { return };
         let step = own.step;
         let seconds = self.patience.as_secs_f64();
         let found = whole.text(&self.hosts);
         let text = format!("step {step} has not ended for {seconds:.1} s: {found}");
-        let rank = whole.cause().map(|(rank, _)| rank);
-        self.events.warn(Anomaly { step: Some(step), rank, text });
+        self.events.warn(Anomaly { step: Some(step), rank: Some(rank), text });
     }
 }
 

@@ -154,6 +154,11 @@ impl Votes {
         self.all().filter_map(|vote| vote.reduced_non_finite).min()
     }
 
+    /// Each rank's own sum of losses.
+    pub(crate) fn losses(&self) -> impl Iterator<Item = f64> + '_ {
+        self.all().map(|vote| vote.loss_sum)
+    }
+
     /// What a step took each rank by itself.
     pub(crate) fn own_times(&self) -> impl Iterator<Item = OwnTime> + '_ {
         self.all().map(|vote| vote.own_time)

@@ -265,6 +265,10 @@ impl Trainer<'_> {
         let step = self.state.progress.step + 1;
         self.clock.progress().begin(step);
         self.injector.begin(step);
+        if self.injector.corrupts() {
+            self.synchronize_weights()?;
+            self.state.corrupt(&self.device)?;
+        }
         let result = body(self)?;
         let time = self.clock.finish_step();
         let starting_ns = self.gradients.take_starting_ns();
@@ -272,6 +276,12 @@ impl Trainer<'_> {
             self.own_time = OwnTime::of_step(phases, starting_ns);
         }
         Ok(TimedStep { result, time })
+    }
+
+    /// The mean loss of each rank's own part of the last global batch, nats per token.
+    pub(crate) fn losses_of_ranks(&self) -> impl Iterator<Item = f64> + '_ {
+        let tokens = self.batches.tokens_per_step() as f64 / self.ranks.world() as f64;
+        self.votes.losses().map(move |sum| sum / tokens)
     }
 
     /// What an earlier step took each rank by itself, by the last vote.

@@ -303,6 +303,18 @@ impl<'world> State<'world> {
         self.weights.get(0..self.weights.len())
     }
 
+    /// Makes one weight that the engine computes with huge, for a drill; none may be in flight.
+    pub(super) fn corrupt(&mut self, device: &Device) -> Outcome<()> {
+        const HUGE: f32 = 1e30;
+        match &mut self.weights {
+            ModelWeights::F32(weights) => device.write(weights.get_mut(0..1), &[HUGE])?,
+            ModelWeights::Bf16 { working, .. } => {
+                device.write(working.get_mut(0..1), &[bf16::from_f32(HUGE)])?;
+            }
+        }
+        Ok(())
+    }
+
     /// The buffers that checkpoints hold, in the host's memory: those of a device are copied. No
     /// weights may be in flight.
     pub(crate) fn buffers(&self, device: &Device) -> Outcome<StateBuffers<'_>> {

@@ -16,4 +16,4 @@ pub(crate) use detector::{Detector, Limits};
 pub use kind::Kind;
 pub(crate) use own_time::{FIELDS, OwnTime};
 pub use sniff::Sniffed;
-pub(crate) use sniff::{far_below, outliers};
+pub(crate) use sniff::outliers;

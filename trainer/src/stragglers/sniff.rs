@@ -45,14 +45,14 @@ const DEVIATIONS_LEAST: f64 = 3.5;
 
 /// A rate that is far below the others.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Far {
-    pub(crate) index: usize,
+struct Far {
+    index: usize,
     /// Of the median.
-    pub(crate) share: f64,
+    share: f64,
 }
 
 /// Rates that are far below the others; of two, the higher one counts as the median.
-pub(crate) fn far_below(rates: &[f64]) -> Vec<Far> {
+fn far_below(rates: &[f64]) -> Vec<Far> {
     let mut slowness: Vec<f64> = rates.iter().map(|rate| -rate).collect();
     let deviation = robust_deviation(&slowness);
     let median = -middle(&mut slowness);

@@ -1,0 +1,250 @@
+//! Golden losses: what a workload has to compute, whatever computes it.
+//!
+//! Machines, libraries and numbers of ranks change the rounding of a loss, and so its last digits;
+//! a loss that is further away than rounding explains was not computed right, and the figures of
+//! that run must not be used. `presets.toml` has the golden losses of built-in workloads, and
+//! `yardstick fingerprint make` those of others, from runs that are trusted.
+
+mod make;
+
+use std::path::Path;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+pub(crate) use make::{check, make};
+
+use crate::failure::{ExitCode, Failure, Outcome};
+
+/// Of built-in workloads.
+const PRESETS: &str = include_str!("presets.toml");
+
+/// The losses of a workload on one kind of device. The precision is part of the workload.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Golden {
+    /// Its name, for people.
+    pub(crate) workload: String,
+    pub(crate) workload_id: String,
+    /// `cpu` or `cuda`.
+    pub(crate) device: String,
+    /// Tokens of the global batch, which depends on the ranks where the workload says it per rank.
+    pub(crate) tokens_per_step: u64,
+    /// By how many nats per token a loss may differ.
+    pub(crate) tolerance_nats: f64,
+    /// Numbers of steps.
+    pub(crate) steps: Vec<u64>,
+    /// The loss of each of these, nats per token.
+    pub(crate) losses: Vec<f64>,
+}
+
+/// What golden losses are for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct GoldenKey<'a> {
+    pub(crate) workload_id: &'a str,
+    pub(crate) device: &'a str,
+    pub(crate) tokens_per_step: u64,
+}
+
+/// A file of golden losses.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Goldens {
+    #[serde(default)]
+    golden: Vec<Golden>,
+}
+
+/// How the losses of a run compare with the golden ones.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct GoldenCheck {
+    /// Losses of the attempt that were compared.
+    pub compared: u64,
+    /// Largest difference, nats per token.
+    pub worst_nats: f64,
+    /// How large it may be.
+    pub tolerance_nats: f64,
+    /// The step whose loss differed more; `null` if none did.
+    pub missed_step: Option<u64>,
+}
+
+/// A loss that is not the golden one: the run is void.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the loss of step {step} is {found:.6}, and the golden loss {golden:.6} (tolerance \
+     {tolerance_nats} nats): this machine does not compute the workload right, and its figures \
+     must not be used"
+)]
+pub(crate) struct GoldenMiss {
+    step: u64,
+    found: f64,
+    golden: f64,
+    tolerance_nats: f64,
+}
+
+impl Golden {
+    /// Those of a workload: in a file of the user's, if there is one, and else built in.
+    ///
+    /// # Errors
+    /// Exit code 2 when the file cannot be read.
+    pub(crate) fn find(file: Option<&Path>, key: GoldenKey<'_>) -> Outcome<Option<Self>> {
+        let goldens = match file {
+            None => parse(PRESETS).expect("a test has parsed it"),
+            Some(path) => {
+                let shown = path.display();
+                let read = std::fs::read_to_string(path).map_err(|error| error.to_string());
+                let goldens = read.and_then(|text| parse(&text));
+                goldens
+                    .map_err(|error| Failure::usage(format!("golden losses {shown}: {error}")))?
+            }
+        };
+        Ok(goldens.golden.into_iter().find(|golden| golden.key() == key))
+    }
+
+    fn key(&self) -> GoldenKey<'_> {
+        GoldenKey {
+            workload_id: &self.workload_id,
+            device: &self.device,
+            tokens_per_step: self.tokens_per_step,
+        }
+    }
+
+    /// Whether a loss is to be compared, and how far it is from the golden one.
+    fn difference(&self, step: u64, loss: f64) -> Option<f64> {
+        let index = self.steps.binary_search(&step).ok()?;
+        Some((loss - self.losses[index]).abs())
+    }
+}
+
+fn parse(text: &str) -> Result<Goldens, String> {
+    let goldens: Goldens = toml::from_str(text).map_err(|error| error.to_string())?;
+    for Golden { workload, steps, losses, .. } in &goldens.golden {
+        if steps.len() != losses.len() || !steps.is_sorted() {
+            return Err(format!("{workload}: expected ascending steps, and a loss for each"));
+        }
+    }
+    Ok(goldens)
+}
+
+/// How far the loss of a part of a batch is from that of the whole only if it is wrong.
+const FAR_NATS: f64 = 2.0;
+
+/// Compares losses as they come.
+#[derive(Debug)]
+pub(crate) struct GoldenWatch {
+    golden: Golden,
+    check: GoldenCheck,
+}
+
+impl GoldenWatch {
+    pub(crate) fn new(golden: Golden) -> Self {
+        let tolerance_nats = golden.tolerance_nats;
+        let check = GoldenCheck { compared: 0, worst_nats: 0.0, tolerance_nats, missed_step: None };
+        Self { golden, check }
+    }
+
+    /// Takes the loss of a step, and those of the ranks' own parts of its batch: one that is far away
+    /// while the others are not is the cause.
+    ///
+    /// # Errors
+    /// [`GoldenMiss`], with exit code 4, when it is too far from the golden one.
+    pub(crate) fn observe(
+        &mut self,
+        step: u64,
+        loss: f64,
+        of_ranks: impl Iterator<Item = f64>,
+    ) -> Outcome<()> {
+        let Some(difference) = self.golden.difference(step, loss) else { return Ok(()) };
+        let check = &mut self.check;
+        check.compared += 1;
+        check.worst_nats = check.worst_nats.max(difference);
+        if difference <= check.tolerance_nats {
+            return Ok(());
+        }
+        check.missed_step = Some(step);
+        let index = self.golden.steps.binary_search(&step).unwrap_or_default();
+        let miss = GoldenMiss {
+            step,
+            found: loss,
+            golden: self.golden.losses[index],
+            tolerance_nats: check.tolerance_nats,
+        };
+        let golden = miss.golden;
+        let is_far = |(_, own): &(usize, f64)| (own - golden).abs() > FAR_NATS;
+        let mut far = of_ranks.enumerate().filter(is_far);
+        let failure = Failure::new(ExitCode::Numerical, miss).at_step(step);
+        Err(match (far.next(), far.next()) {
+            (Some((rank, own)), None) => {
+                failure.context(format!("rank {rank}: its own loss is {own:.6}")).caused_by(rank)
+            }
+            _ => failure,
+        })
+    }
+
+    /// How they compare so far.
+    pub(crate) fn check(&self) -> GoldenCheck {
+        self.check
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn golden() -> Golden {
+        Golden {
+            workload: "smoke".to_owned(),
+            workload_id: "0123456789ab".to_owned(),
+            device: "cpu".to_owned(),
+            tokens_per_step: 4096,
+            tolerance_nats: 0.01,
+            steps: vec![1, 2, 5],
+            losses: vec![5.5, 5.4, 5.0],
+        }
+    }
+
+    #[test]
+    fn a_loss_beyond_the_tolerance_is_a_miss() {
+        let mut watch = GoldenWatch::new(golden());
+        for (step, loss) in [(1, 5.5), (2, 5.409), (3, 9.0), (4, 1.0)] {
+            watch.observe(step, loss, [].into_iter()).unwrap();
+        }
+        assert_eq!((watch.check().compared, watch.check().missed_step), (2, None));
+        assert!((watch.check().worst_nats - 0.009).abs() < 1e-9);
+        let failure = watch.observe(5, 5.02, [5.1, 4.9].into_iter()).unwrap_err();
+        assert_eq!((failure.code, failure.step), (ExitCode::Numerical, Some(5)));
+        assert_eq!(failure.rank, None, "no rank is far away");
+        assert!(failure.error.downcast_ref::<GoldenMiss>().is_some());
+        assert_eq!(watch.check().missed_step, Some(5));
+        let failure = watch.observe(5, 9.0, [5.1, 12.9].into_iter()).unwrap_err();
+        assert_eq!(failure.rank, Some(1));
+        let both = watch.observe(5, 9.0, [9.1, 8.9].into_iter()).unwrap_err();
+        assert_eq!(both.rank, None);
+    }
+
+    #[test]
+    fn built_in_losses_are_those_of_presets() {
+        let goldens = parse(PRESETS).unwrap().golden;
+        assert!(!goldens.is_empty());
+        for golden in goldens {
+            assert!(models::presets::names().any(|name| name == golden.workload), "{golden:?}");
+            let of_key = Golden::find(None, golden.key()).unwrap();
+            assert_eq!(of_key.as_ref(), Some(&golden), "no two have the same key");
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_not_usable_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("golden.toml");
+        let find = || {
+            let key = GoldenKey { workload_id: "", device: "cpu", tokens_per_step: 1 };
+            Golden::find(Some(&path), key).unwrap_err()
+        };
+        assert_eq!(find().code, ExitCode::Usage);
+        let mut bad = golden();
+        bad.losses.pop();
+        std::fs::write(&path, toml::to_string(&Goldens { golden: vec![bad] }).unwrap()).unwrap();
+        let text = find().to_string();
+        assert!(text.contains("golden.toml: smoke: expected ascending steps"), "{text}");
+    }
+}
