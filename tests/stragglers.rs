@@ -1,6 +1,7 @@
 //! One rank that is slow or hangs, and what the others say about it while the run goes on.
 #![cfg(feature = "mpi")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
+#![allow(clippy::print_stdout, reason = "the table of many trials")]
 
 mod support;
 

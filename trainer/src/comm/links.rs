@@ -202,8 +202,8 @@ fn rounds(ends: &[usize]) -> Vec<Vec<(usize, usize)>> {
 /// A link is slow below this share of a good one's rate.
 const SLOW_SHARE: f64 = 0.7;
 
-/// Links that are far slower than a good one, the upper quartile of all, each with its share of that
-/// rate, the slowest first. Not the median: one bad adapter of three makes most links slow.
+/// Links that are far slower than a good one, the upper quartile of all, each with its share of
+/// that rate, the slowest first. Not the median: one bad adapter of three makes most links slow.
 pub(super) fn slow_links(links: &[Link]) -> Vec<(&Link, f64)> {
     let mut rates: Vec<f64> = links.iter().map(|link| link.bytes_per_second).collect();
     rates.sort_by(f64::total_cmp);
@@ -214,8 +214,8 @@ pub(super) fn slow_links(links: &[Link]) -> Vec<(&Link, f64)> {
     found
 }
 
-/// An end of which every link is slow, where there are others: more likely its adapter or cable than
-/// the network between.
+/// An end of which every link is slow, where there are others: more likely its adapter or cable
+/// than the network between.
 pub(super) fn slow_end(links: &[Link]) -> Option<usize> {
     let slow = slow_links(links);
     let ends: std::collections::BTreeSet<usize> = links.iter().map(|link| link.from).collect();

@@ -142,8 +142,8 @@ impl GoldenWatch {
         Self { golden, check }
     }
 
-    /// Takes the loss of a step, and those of the ranks' own parts of its batch: one that is far away
-    /// while the others are not is the cause.
+    /// Takes the loss of a step, and those of the ranks' own parts of its batch: one that is far
+    /// away while the others are not is the cause.
     ///
     /// # Errors
     /// [`GoldenMiss`], with exit code 4, when it is too far from the golden one.

@@ -135,7 +135,7 @@ impl Detector {
         }
         let taken = self.times.len();
         self.times.extend(times);
-        if self.times[taken..].iter().any(|time| *time == OwnTime::ZERO) {
+        if self.times[taken..].contains(&OwnTime::ZERO) {
             self.times.truncate(taken); // the first step: none is known yet
         }
         if self.times.len() < self.world * self.limits.window_steps {

@@ -1,8 +1,8 @@
 //! Which rank is slow, and at what, while a run goes on.
 //!
 //! With the vote of each step, every rank tells the others what the step before took it by itself
-//! ([`OwnTime`]), without the time in which it waited for them. From windows of these, the
-//! [`Detector`] of each rank comes to the same [`Straggler`]s.
+//! (`own_time.rs`), without the time in which it waited for them. From windows of these, the
+//! detector of each rank comes to the same [`Straggler`]s.
 
 mod detector;
 mod kind;
