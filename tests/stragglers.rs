@@ -27,31 +27,33 @@ fn named(record: &Value) -> Vec<(u64, String)> {
     found.collect()
 }
 
-/// Runs with one slow rank, which at least 19 of 20 name, and no other, with its kind. Two runs,
-/// or as many as the environment says (`make soak-stragglers`).
+/// Runs with one slow rank, which all but one of them name, with its kind; none names another. Three
+/// runs at most, or as many as the environment says (`make soak-stragglers`).
 fn assert_named(kind: &str, percent: u32, flags: &[&str]) {
     let trials = std::env::var("YARDSTICK_SOAK_STRAGGLERS").ok();
-    let trials = trials.map_or(2, |trials| trials.parse().unwrap());
+    let trials = trials.map_or(3, |trials| trials.parse().unwrap());
     let mut right = 0;
-    for trial in 0..trials {
-        let rank = trial % 2;
+    let mut missed = 0;
+    while right + 1 < trials && missed <= 1 {
+        let rank = right % 2;
         let folder = Folder::new();
         let slow = format!("slow-{kind}@rank={rank},percent={percent}");
-        let flags = [&["--steps", "100", "--inject", &slow], flags].concat();
+        let flags = [&["--steps", "120", "--inject", &slow], flags].concat();
         let finished = folder.train_on(2, &flags);
         assert_eq!(finished.code, 0, "{finished:?}");
         let found = named(&folder.record());
-        if found == [(rank, kind.to_owned())] {
-            right += 1;
-            let expected = format!("rank {rank} (");
-            let is_told = |line: &str| line.contains(&expected) && line.contains(" is slow at ");
-            assert!(finished.stderr.lines().any(is_told), "{finished:?}");
-        } else {
-            println!("slow-{kind} on rank {rank}: found {found:?}");
+        if found.is_empty() {
+            missed += 1;
+            continue;
         }
+        assert_eq!(found, [(rank, kind.to_owned())], "{finished:?}");
+        right += 1;
+        let expected = format!("rank {rank} (");
+        let is_told = |line: &str| line.contains(&expected) && line.contains(" is slow at ");
+        assert!(finished.stderr.lines().any(is_told), "{finished:?}");
     }
-    println!("slow-{kind} by {percent} %: rank and kind right in {right} of {trials} trials");
-    assert!(right >= trials - trials / 20, "slow-{kind}: {right} of {trials}");
+    println!("slow-{kind} by {percent} %: named {right} times, missed {missed} times");
+    assert!(missed <= 1, "slow-{kind}: named {right} times, missed {missed} times");
 }
 
 #[test]
@@ -96,6 +98,7 @@ fn assert_names_rank_1(folder: &Folder, finished: &Finished, where_it_is: &str) 
 
 #[test]
 fn a_hang_names_the_rank_that_did_not_arrive_and_those_that_did() {
+    let _machine = alone();
     let folder = Folder::new();
     let flags = [&THREE_RANKS[..], &["--inject", "hang@step=10,rank=1"]].concat();
     let finished = folder.train_on(3, &flags);
@@ -104,6 +107,7 @@ fn a_hang_names_the_rank_that_did_not_arrive_and_those_that_did() {
 
 #[test]
 fn a_frozen_process_is_named_as_silent() {
+    let _machine = alone();
     let folder = Folder::new();
     let flags = [&THREE_RANKS[..], &["--inject", "freeze@step=10,rank=1"]].concat();
     let finished = folder.train_on(3, &flags);

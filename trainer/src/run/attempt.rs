@@ -19,8 +19,9 @@ use crate::record::StepSample;
 use crate::step::{Evaluation, Requests, StepOutcome, Trainer};
 use crate::stragglers::{Detector, Sniffed, Straggler};
 use crate::telemetry::Events;
+use crate::timing;
 use crate::timing::phase::{Phase, PhaseTimes, StepTime};
-use crate::timing::probe::{MatmulProbe, memory_bytes_per_second};
+use crate::timing::probe::MatmulProbe;
 use crate::timing::profile::{Profile, Rates};
 
 /// Evaluation of the held-out loss at an interval.
@@ -43,20 +44,23 @@ pub(super) struct Probes<'run> {
 }
 
 impl Probes<'_> {
-    /// What all ranks reach at the same work at the same time: the better of two measurements, the
-    /// first of which includes what the matmul probe has just measured.
+    /// What all ranks reach at the same work at the same time: the better of two measurements.
+    ///
+    /// Memory first: of the smaller matrices the allocator may keep the memory.
     fn sniff(&mut self, ranks: &Ranks<'_>) -> Outcome<Vec<Sniffed>> {
-        let mut first = None;
+        let mut memory_bytes_per_second = 0.0_f64;
         for _ in 0..2 {
             ranks.collective.barrier(ranks.deadline())?;
-            let memory_bytes_per_second = memory_bytes_per_second(self.local_world, SNIFF_TIME);
+            let rate = timing::probe::memory_bytes_per_second(self.local_world, SNIFF_TIME);
+            memory_bytes_per_second = memory_bytes_per_second.max(rate);
+        }
+        for _ in 0..2 {
             ranks.collective.barrier(ranks.deadline())?;
             self.matmul.measure(SNIFF_TIME);
-            let matmul_flops_per_second = self.matmul.flops_per_second().unwrap_or(0.0);
-            let again = Sniffed { matmul_flops_per_second, memory_bytes_per_second };
-            first = Some(first.map_or(again, |first: Sniffed| first.best(again)));
         }
-        let own = serde_json::to_vec(&first).map_err(internal)?;
+        let matmul_flops_per_second = self.matmul.flops_per_second().unwrap_or(0.0);
+        let own = Sniffed { matmul_flops_per_second, memory_bytes_per_second };
+        let own = serde_json::to_vec(&own).map_err(internal)?;
         let all = ranks.gather_bytes(&own)?;
         all.iter().map(|bytes| serde_json::from_slice(bytes).map_err(internal)).collect()
     }
@@ -286,12 +290,12 @@ impl RunningAttempt<'_, '_> {
         }
         trainer.synchronize_weights()?;
         trainer.pause_clock();
-        if is_due {
-            probes.matmul.measure_moment();
-        }
         if is_due && step == self.first_step && !trainer.ranks().is_alone() {
             let sniffed = probes.sniff(&trainer.ranks())?;
             self.recorder.sniffed(step, sniffed);
+        }
+        if is_due {
+            probes.matmul.measure_moment();
         }
         if let Some(profile) = profile {
             profile.print(&Rates::measure(&mut probes.matmul, probes.local_world));

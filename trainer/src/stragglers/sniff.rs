@@ -16,20 +16,6 @@ pub struct Sniffed {
     pub memory_bytes_per_second: f64,
 }
 
-impl Sniffed {
-    /// The better of two measurements.
-    pub(crate) fn best(self, again: Self) -> Self {
-        Self {
-            matmul_flops_per_second: self
-                .matmul_flops_per_second
-                .max(again.matmul_flops_per_second),
-            memory_bytes_per_second: self
-                .memory_bytes_per_second
-                .max(again.memory_bytes_per_second),
-        }
-    }
-}
-
 /// A rate of every rank.
 struct Rates {
     of: &'static str,
