@@ -27,8 +27,8 @@ fn named(record: &Value) -> Vec<(u64, String)> {
     found.collect()
 }
 
-/// Runs with one slow rank, which all but one of them name, with its kind; none names another. Three
-/// runs at most, or as many as the environment says (`make soak-stragglers`).
+/// Runs with one slow rank, which all but one of them name, with its kind; none names another.
+/// Three runs at most, or as many as the environment says (`make soak-stragglers`).
 fn assert_named(kind: &str, percent: u32, flags: &[&str]) {
     let trials = std::env::var("YARDSTICK_SOAK_STRAGGLERS").ok();
     let trials = trials.map_or(3, |trials| trials.parse().unwrap());

@@ -1,10 +1,10 @@
 //! Finds slow ranks in what steps took each rank by itself.
 //!
 //! In every step the own time of a rank is compared with that of the median rank, so that what
-//! slows all of them down at once does not count. A rank is called slow when it was by more than a limit
-//! in each of a few windows of steps that follow each other, and its robust z-score says each time
-//! that this is more than chance: against its own changes from step to step, which noise of a
-//! machine makes, and where there are many ranks also against how much these differ anyway.
+//! slows all of them down at once does not count. A rank is called slow when it was by more than a
+//! limit in each of a few windows of steps that follow each other, and its robust z-score says
+//! each time that this is more than chance: against its own changes from step to step, which noise
+//! of a machine makes, and where there are many ranks also against how much these differ anyway.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
