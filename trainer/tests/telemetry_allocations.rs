@@ -63,6 +63,7 @@ fn recording_a_step_allocates_nothing_on_the_calling_thread() {
         log_format: LogFormat::Json,
         total_steps: steps,
         log_every_steps: 1,
+        tensorboard: None,
         prometheus: None,
     };
     let out = BlockingOutput { once: Some(Duration::from_millis(300)) };

@@ -2,6 +2,7 @@
 
 use std::io::IsTerminal;
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -80,11 +81,24 @@ pub(super) struct Train {
     /// shares of the rates measured on this machine.
     #[arg(long, value_name = "N")]
     profile_step: Option<u64>,
+    /// Trace these steps of all ranks, as in 10..12, for Chrome's and Perfetto's viewers: a file in
+    /// `trace/` of the run's folder.
+    #[arg(long, value_name = "FIRST..LAST", value_parser = steps)]
+    trace_steps: Option<RangeInclusive<u64>>,
     /// Inject a fault, for a drill or a test:
     /// kill|nan|corrupt|hang|freeze|slow|stop@step=S,rank=R[,failpoint=P], or from a step on
     /// slow-compute|slow-data|slow-communication|slow-checkpoint@rank=R,percent=P[,step=S].
     #[arg(long, value_name = "FAULT")]
     inject: Vec<Injection>,
+}
+
+/// A step, or the first and the last of several.
+fn steps(text: &str) -> Result<RangeInclusive<u64>, String> {
+    let (first, last) = text.split_once("..").unwrap_or((text, text));
+    let steps = first.parse().ok().zip(last.parse().ok()).map(|(first, last)| first..=last);
+    steps
+        .filter(|steps| *steps.start() > 0 && !steps.is_empty())
+        .ok_or_else(|| format!("{text:?}: expected the first and the last step, as in 10..12"))
 }
 
 fn finite(text: &str) -> Result<f64, String> {
@@ -125,6 +139,7 @@ impl Train {
             target_loss: self.target_loss,
             log_format: self.log_format,
             profile_step: self.profile_step,
+            trace_steps: self.trace_steps.clone(),
             injections: self.inject.clone(),
         })
     }

@@ -268,6 +268,8 @@ pub struct TelemetryConfig {
     pub straggler_window_steps: usize,
     /// By how much a rank must be slower than the median rank to be named.
     pub straggler_percent: f64,
+    /// Whether rank 0 writes events for TensorBoard, in the run's folder.
+    pub tensorboard: bool,
     /// File of golden losses; without one those of built-in workloads count.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub golden: Option<PathBuf>,
@@ -290,6 +292,7 @@ impl Default for TelemetryConfig {
             matmul_probe: Duration::from_millis(250),
             straggler_window_steps: 20,
             straggler_percent: 10.0,
+            tensorboard: false,
             golden: None,
             prometheus: None,
             prometheus_linger: Duration::ZERO,

@@ -11,7 +11,7 @@ use checkpoint::durable;
 ///
 /// # Panics
 /// When the value cannot be serialized, which plain data always can.
-pub(super) fn write(path: &Path, value: &impl Serialize) -> Result<(), Error> {
+pub(crate) fn write(path: &Path, value: &impl Serialize) -> Result<(), Error> {
     let mut bytes = serde_json::to_vec_pretty(value).expect("plain data in memory");
     bytes.push(b'\n');
     Ok(durable::replace(path, &bytes)?)

@@ -34,6 +34,7 @@ pub use collectives::transports::Transport;
 pub use environment::Environment;
 pub use error::Error;
 pub use error_file::ErrorFile;
+pub(crate) use json::write as write_json;
 pub use measure::Reference;
 pub(crate) use rank_anomalies::{list, rank_anomalies};
 pub use recovery::{Recovery, RecoverySource};

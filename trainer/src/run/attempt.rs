@@ -15,7 +15,7 @@ use crate::config::CheckpointConfig;
 use crate::failure::Outcome;
 use crate::golden::GoldenWatch;
 use crate::ranks::Ranks;
-use crate::record::StepSample;
+use crate::record::{Anomaly, StepSample};
 use crate::step::{Evaluation, Requests, StepOutcome, Trainer};
 use crate::stragglers::{Detector, Sniffed, Straggler};
 use crate::telemetry::Events;
@@ -23,6 +23,7 @@ use crate::timing;
 use crate::timing::phase::{Phase, PhaseTimes, StepTime};
 use crate::timing::probe::MatmulProbe;
 use crate::timing::profile::{Profile, Rates};
+use crate::trace::Tracing;
 
 /// Evaluation of the held-out loss at an interval.
 #[derive(Debug)]
@@ -39,6 +40,8 @@ pub(super) struct Probes<'run> {
     pub(super) profile: Option<Profile>,
     /// Number of ranks on this machine, which measure at the same time.
     pub(super) local_world: usize,
+    /// A trace of some steps, if requested.
+    pub(super) tracing: Option<Tracing>,
     /// The transports between ranks, where they can be known.
     pub(super) transports: Option<TransportProbe<'run>>,
 }
@@ -155,6 +158,9 @@ impl RunningAttempt<'_, '_> {
     /// One step, then a save and measurements of the machine if they are due. Returns why training
     /// ends with this step, if it does.
     fn step(&mut self, step: u64) -> Outcome<Option<StopReason>> {
+        if let Some(tracing) = &mut self.probes.tracing {
+            tracing.before(step, self.trainer)?;
+        }
         let stepped = self.timed_step(step)?;
         if let Some(golden) = &mut self.golden {
             let of_ranks = self.trainer.losses_of_ranks();
@@ -167,6 +173,7 @@ impl RunningAttempt<'_, '_> {
         }
         self.look_for_stragglers(step);
         let end = self.end_after(step, &stepped);
+        self.trace(step, end.is_some())?;
         let requests = stepped.outcome.requests;
         if requests.save_is_ready && self.checkpointer.is_saving() {
             self.advance_save()?;
@@ -181,6 +188,17 @@ impl RunningAttempt<'_, '_> {
             self.measure_machine(step)?;
         }
         Ok(end)
+    }
+
+    /// Writes the trace if this step is the last one that is traced.
+    fn trace(&mut self, step: u64, is_end: bool) -> Outcome<()> {
+        let Some(tracing) = &mut self.probes.tracing else { return Ok(()) };
+        let (dir, hosts) = (self.recorder.dir(), self.recorder.hosts());
+        if let Err(text) = tracing.after(step, is_end, self.trainer, dir, hosts)? {
+            let text = format!("--trace-steps: not written: {text}");
+            self.events.warn(Anomaly { step: Some(step), rank: None, text });
+        }
+        Ok(())
     }
 
     /// Looks at what the steps before took each rank by itself.

@@ -54,6 +54,7 @@ pub(crate) struct Exit {
 pub(crate) fn run(runs: &[RunOptions]) -> Outcome<Exit> {
     for options in runs {
         options.check_profile_step(options.last_step()?)?;
+        options.check_trace_steps(options.last_step()?)?;
     }
     // First, while this is the only thread.
     let nccl_log = NcclLog::prepare(&runs[0].config);

@@ -1,5 +1,6 @@
 //! Options of `yardstick train`.
 
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 use crate::config::{Config, Device, Engine};
@@ -26,6 +27,8 @@ pub(crate) struct RunOptions {
     pub(crate) log_format: LogFormat,
     /// Measure each op of this step.
     pub(crate) profile_step: Option<u64>,
+    /// Trace these steps.
+    pub(crate) trace_steps: Option<RangeInclusive<u64>>,
     /// Faults to inject.
     pub(crate) injections: Vec<Injection>,
 }
@@ -46,6 +49,17 @@ impl RunOptions {
             Some(steps) => Ok(steps),
             None => Ok(scheduled),
         }
+    }
+
+    /// Refuses a trace of steps that are not part of the run.
+    pub(super) fn check_trace_steps(&self, last_step: u64) -> Outcome<()> {
+        let Some(steps) = self.trace_steps.as_ref().filter(|steps| *steps.end() > last_step) else {
+            return Ok(());
+        };
+        let (first, last) = (steps.start(), steps.end());
+        Err(Failure::usage(format!(
+            "--trace-steps {first}..{last}: expected steps up to the last, {last_step}"
+        )))
     }
 
     /// Refuses a profile of a step that the engine cannot measure or that is not part of the run.

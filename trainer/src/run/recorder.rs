@@ -344,6 +344,16 @@ impl Recorder {
         Ok(record.write(&self.dir)?)
     }
 
+    /// The run's folder.
+    pub(super) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The host of each rank.
+    pub(super) fn hosts(&self) -> &[String] {
+        &self.hosts
+    }
+
     /// The number of the running attempt.
     pub(super) fn attempt(&self) -> u32 {
         self.attempt

@@ -261,6 +261,7 @@ mod tests {
             target_loss: None,
             log_format: LogFormat::Text,
             profile_step: None,
+            trace_steps: None,
             injections: Vec::new(),
         }
     }

@@ -48,6 +48,7 @@ use crate::telemetry::{
 };
 use crate::timing::probe::MatmulProbe;
 use crate::timing::profile::Profile;
+use crate::trace::Tracing;
 
 /// In larger jobs the record has no figures of single buckets.
 const RANKS_WITH_BUCKETS_MAX: usize = 256;
@@ -272,6 +273,7 @@ impl<'run> Session<'run> {
                 profile: self.profile(events, completed_steps),
                 local_world: self.world.placement.local_world,
                 transports: self.transport_probe(events),
+                tracing: self.options.trace_steps.clone().map(Tracing::new),
             },
             stop_conditions: StopConditions {
                 last_step: self.last_step,
@@ -481,6 +483,7 @@ impl<'run> Session<'run> {
 
     fn telemetry_options(&self) -> TelemetryOptions {
         let placement = &self.world.placement;
+        let telemetry = &self.options.config.settings.telemetry;
         TelemetryOptions {
             dir: self.folder.root().to_owned(),
             rank: placement.rank,
@@ -488,18 +491,24 @@ impl<'run> Session<'run> {
             world: placement.world,
             log_format: self.options.log_format,
             total_steps: self.last_step,
-            log_every_steps: self.options.config.settings.telemetry.log_every_steps,
+            log_every_steps: telemetry.log_every_steps,
+            tensorboard: self.attempt_number().filter(|_| telemetry.tensorboard),
             prometheus: self.prometheus_options(),
+        }
+    }
+
+    /// `None` if nothing is left to do.
+    fn attempt_number(&self) -> Option<u32> {
+        match &self.prepared {
+            Prepared::Attempt { number, .. } => Some(*number),
+            Prepared::Complete => None,
         }
     }
 
     fn prometheus_options(&self) -> Option<PrometheusOptions> {
         let settings = &self.options.config.settings.telemetry;
         let placement = &self.world.placement;
-        let attempt = match &self.prepared {
-            Prepared::Attempt { number, .. } => *number,
-            Prepared::Complete => return None,
-        };
+        let attempt = self.attempt_number()?;
         let info = [
             ("workload", self.options.config.name.clone()),
             ("workload_id", self.workload_id.clone()),

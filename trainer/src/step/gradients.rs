@@ -20,7 +20,7 @@ use crate::failure::{Failure, Outcome};
 use crate::fault_injection::Injector;
 use crate::ranks::Ranks;
 use crate::record::BucketRecord;
-use crate::timing::communication::{Communication, CommunicationTally};
+use crate::timing::communication::{BucketSpan, Communication, CommunicationTally};
 use crate::timing::phase::{Phase, PhaseClock};
 
 /// The flat gradients of one rank, and how they are reduced.
@@ -121,6 +121,16 @@ impl Gradients {
     /// Communication of reductions since the last call.
     pub(super) fn take_communication(&mut self) -> Communication {
         self.reductions.take()
+    }
+
+    /// Keeps each reduction from now on, until they are taken.
+    pub(super) fn start_trace(&mut self) {
+        self.reductions.start_trace();
+    }
+
+    /// The reductions that were kept.
+    pub(super) fn take_trace(&mut self) -> Vec<BucketSpan> {
+        self.reductions.take_trace()
     }
 
     /// Nanoseconds in which the host started reductions since the last call.

@@ -53,6 +53,7 @@ use crate::stragglers::OwnTime;
 use crate::timing::communication::Communication;
 use crate::timing::phase::{Phase, PhaseClock, StepTime};
 use crate::timing::profile::StepProfile;
+use crate::trace::StepTrace;
 
 /// Everything one rank needs to train.
 #[derive(Debug)]
@@ -388,6 +389,22 @@ impl Trainer<'_> {
     /// Stops the clock until the next step is started: the time until then is in no step.
     pub(crate) fn pause_clock(&mut self) {
         self.clock.pause();
+    }
+
+    /// Keeps what each step does from now on, until it is taken.
+    pub(crate) fn start_trace(&mut self) {
+        self.clock.start_trace();
+        self.gradients.start_trace();
+        self.state.start_trace();
+    }
+
+    /// What was kept; nothing more is.
+    pub(crate) fn take_trace(&mut self) -> StepTrace {
+        StepTrace {
+            phases: self.clock.take_trace(),
+            reductions: self.gradients.take_trace(),
+            gathers: self.state.take_trace(),
+        }
     }
 
     /// How long updates have waited for checkpoints to copy the state since the last call.

@@ -22,7 +22,7 @@ use crate::data::Batches;
 use crate::failure::Outcome;
 use crate::ranks::Ranks;
 use crate::record::BucketRecord;
-use crate::timing::communication::{Communication, CommunicationTally};
+use crate::timing::communication::{BucketSpan, Communication, CommunicationTally};
 use crate::timing::phase::PhaseClock;
 
 /// Prefix of the names of weights in a checkpoint.
@@ -176,6 +176,16 @@ impl<'world> State<'world> {
         let world = self.ranks.world();
         let record = move |totals| BucketRecord::of(Operation::AllGather, world, totals);
         self.gathers.buckets().map(record)
+    }
+
+    /// Keeps each gather from now on, until they are taken.
+    pub(super) fn start_trace(&mut self) {
+        self.gathers.start_trace();
+    }
+
+    /// The gathers that were kept.
+    pub(super) fn take_trace(&mut self) -> Vec<BucketSpan> {
+        self.gathers.take_trace()
     }
 
     /// Communication of gathers of weights since the last call.

@@ -7,6 +7,7 @@
 //! - `step_log.rs`: the rank's file of steps, and their sums for the record.
 //! - `anomalies.rs`: warnings for the record.
 //! - `prometheus/`: an endpoint of metrics on each node.
+//! - `tensorboard.rs`: event files of TensorBoard.
 //!
 //! A new sink implements `Sink` (`sink.rs`) and is made in [`Telemetry::start_on`]; its settings go
 //! into `TelemetryConfig` (`config/mod.rs`) and [`TelemetryOptions`]. What happens before the run
@@ -20,6 +21,7 @@ mod prometheus;
 mod sink;
 mod step_log;
 mod step_printer;
+mod tensorboard;
 
 use std::io::{IsTerminal, Write};
 use std::sync::Arc;
@@ -40,6 +42,7 @@ use checkpoint::durable::IoError;
 use console::Console;
 use sink::Sink;
 use step_log::StepLog;
+use tensorboard::TensorBoard;
 
 /// Events that fit in the queue between training and telemetry.
 const QUEUE_EVENTS: usize = 4096;
@@ -105,14 +108,20 @@ impl Telemetry {
         let prometheus =
             options.prometheus.as_ref().map(|wanted| Prometheus::start(&options.dir, wanted));
         let mut note = None;
-        let mut warning = None;
+        let mut warnings = Vec::new();
+        if let Some(attempt) = options.tensorboard.filter(|_| options.rank == 0) {
+            match TensorBoard::create(&options.dir, attempt) {
+                Ok(sink) => sinks.push(Box::new(sink)),
+                Err(error) => warnings.push(format!("telemetry.tensorboard: no events: {error}")),
+            }
+        }
         match prometheus {
             Some(Ok(sink)) => {
                 note = sink.address().map(|address| format!("metrics: http://{address}/metrics"));
                 sinks.push(Box::new(sink));
             }
             Some(Err(error)) => {
-                warning = Some(format!("telemetry.prometheus: no metrics of this rank: {error}"));
+                warnings.push(format!("telemetry.prometheus: no metrics of this rank: {error}"));
             }
             None => {}
         }
@@ -125,7 +134,7 @@ impl Telemetry {
         if let Some(text) = note {
             events.note(text);
         }
-        if let Some(text) = warning {
+        for text in warnings {
             events.warn(Anomaly { step: None, rank: Some(options.rank), text });
         }
         Ok(Self { events, options, thread: Some(thread) })

@@ -34,6 +34,8 @@ pub struct TelemetryOptions {
     /// Steps between lines of text (the first and the last step, and those with an evaluation, are
     /// printed in addition).
     pub log_every_steps: u64,
+    /// The attempt of which rank 0 writes events for TensorBoard; `None` for none.
+    pub tensorboard: Option<u32>,
     /// The endpoint of metrics; `None` for none.
     pub prometheus: Option<PrometheusOptions>,
 }

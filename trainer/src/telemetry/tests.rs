@@ -39,6 +39,7 @@ fn options(dir: &Path) -> TelemetryOptions {
         log_format: LogFormat::Text,
         total_steps: 12,
         log_every_steps: 5,
+        tensorboard: None,
         prometheus: None,
     }
 }

@@ -44,6 +44,14 @@ pub(crate) struct BucketTotals {
     pub(crate) hidden_ns: u64,
 }
 
+/// A bucket that was in flight, in a traced step.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct BucketSpan {
+    /// In the order in which buckets are waited for.
+    pub(crate) bucket: usize,
+    pub(crate) timing: Timing,
+}
+
 /// Steps in which connections are made: they say nothing about bandwidth.
 const STEPS_NOT_COUNTED: u64 = 2;
 
@@ -59,6 +67,8 @@ pub(crate) struct CommunicationTally {
     steps: u64,
     /// End of the last interval that was counted.
     counted_until: Option<Instant>,
+    /// Every bucket, while steps are traced.
+    trace: Option<Vec<BucketSpan>>,
 }
 
 impl CommunicationTally {
@@ -91,6 +101,9 @@ impl CommunicationTally {
                 hidden_ns: 0,
             });
         }
+        if let Some(trace) = &mut self.trace {
+            trace.push(BucketSpan { bucket: self.waited, timing });
+        }
         let bucket = &mut self.buckets[self.waited];
         self.waited += 1;
         if self.steps < STEPS_NOT_COUNTED {
@@ -109,6 +122,16 @@ impl CommunicationTally {
         self.steps += 1;
         self.counted_until = None;
         std::mem::take(&mut self.sum)
+    }
+
+    /// Keeps every bucket from now on, until they are taken.
+    pub(crate) fn start_trace(&mut self) {
+        self.trace = Some(Vec::new());
+    }
+
+    /// The buckets that were kept; no more are.
+    pub(crate) fn take_trace(&mut self) -> Vec<BucketSpan> {
+        self.trace.take().unwrap_or_default()
     }
 
     /// Every bucket that was communicated after the first steps.

@@ -166,6 +166,17 @@ pub struct PhaseClock {
     /// Where a device other than the host computes: what it says of the phases.
     device: Option<RefCell<DeviceTimeline>>,
     progress: Arc<Progress>,
+    /// Every phase, while steps are traced.
+    trace: RefCell<Option<Vec<PhaseSpan>>>,
+}
+
+/// Time in a phase, in a traced step; on a device what the host does meanwhile.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PhaseSpan {
+    pub(crate) step: u64,
+    pub(crate) phase: Phase,
+    pub(crate) start: Instant,
+    pub(crate) end: Instant,
 }
 
 impl Default for PhaseClock {
@@ -186,6 +197,7 @@ impl PhaseClock {
             running: false,
             device: None,
             progress: Arc::default(),
+            trace: RefCell::default(),
         }
     }
 
@@ -269,12 +281,32 @@ impl PhaseClock {
             let passed = now.saturating_duration_since(since);
             spent_ns[self.phase.get() as usize] += passed.as_nanos() as u64;
             self.spent_ns.set(spent_ns);
+            self.trace_until(now);
             // Never goes back: each nanosecond is counted once.
             self.since.set(since.max(now));
             self.on_device(|device| device.enter(Some(phase)));
         }
         self.phase.set(phase);
         self.progress.enter(phase);
+    }
+
+    /// Keeps every phase from now on, until they are taken.
+    pub(crate) fn start_trace(&mut self) {
+        self.trace = RefCell::new(Some(Vec::new()));
+    }
+
+    /// The phases that were kept; no more are.
+    pub(crate) fn take_trace(&mut self) -> Vec<PhaseSpan> {
+        self.trace.take().unwrap_or_default()
+    }
+
+    fn trace_until(&self, end: Instant) {
+        let Some(trace) = &mut *self.trace.borrow_mut() else { return };
+        let start = self.since.get();
+        let step = self.progress.position().step;
+        if end > start {
+            trace.push(PhaseSpan { step, phase: self.phase.get(), start, end });
+        }
     }
 
     fn finish_at(&mut self, now: Instant) -> StepTime {

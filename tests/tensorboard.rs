@@ -1,0 +1,54 @@
+//! TensorBoard's own reader reads what a run writes for it.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::process::Command;
+
+use support::{Folder, finish, text};
+
+/// Prints the scalars of a folder of events as JSON: of each tag a list of [step, value].
+const READ: &str = "
+import json, sys
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+events = EventAccumulator(sys.argv[1], size_guidance={'scalars': 0})
+events.Reload()
+tags = events.Tags()['scalars']
+print(json.dumps({tag: [[e.step, e.value] for e in events.Scalars(tag)] for tag in tags}))
+";
+
+fn scalars(folder: &Folder) -> BTreeMap<String, Vec<(u64, f64)>> {
+    let python = concat!(env!("CARGO_MANIFEST_DIR"), "/../.venv-tensorboard/bin/python");
+    let mut command = Command::new(python);
+    command.args(["-c", READ, &text(&folder.path().join("tensorboard"))]);
+    let finished = finish(command);
+    assert_eq!(finished.code, 0, "{finished:?}");
+    serde_json::from_str(finished.stdout.lines().last().unwrap()).unwrap()
+}
+
+#[test]
+fn tensorboard_reads_every_step_once_also_after_a_kill() {
+    let folder = Folder::new();
+    let flags = ["--steps", "12", "--eval-every", "4", "--set", "telemetry.tensorboard=true"];
+    let flags = [&flags[..], &["--checkpoint-every", "5steps"]].concat();
+    // Step 7 is slow, so that it and the one before are in the file when the process is killed; the
+    // next attempt repeats both.
+    let faults = ["--inject", "slow@step=7,rank=0", "--inject", "kill@step=8,rank=0"];
+    let killed = folder.train(&[&flags[..], &faults].concat());
+    assert_ne!(killed.code, 0);
+    assert_eq!(scalars(&folder)["train/loss"].last().unwrap().0, 7);
+    folder.train(&flags).expect(0);
+    let scalars = scalars(&folder);
+    let losses = &scalars["train/loss"];
+    assert_eq!(losses.iter().map(|it| it.0).collect::<Vec<_>>(), (1..=12).collect::<Vec<u64>>());
+    for (line, (step, loss)) in folder.steps(0).iter().zip(losses) {
+        assert_eq!(line.step(), *step);
+        assert!((line.loss() - loss).abs() < 1e-5, "step {step}: {loss}");
+    }
+    let evaluated: Vec<u64> = scalars["eval/loss"].iter().map(|it| it.0).collect();
+    assert_eq!(evaluated, [4, 8, 12]);
+    for tag in ["speed/tokens_per_second", "speed/step_ms", "phase_ms/forward"] {
+        assert!(scalars[tag].iter().all(|(_, value)| *value > 0.0), "{tag}: {:?}", scalars[tag]);
+    }
+}
