@@ -120,6 +120,9 @@ fn ranks_compare_what_they_reach_after_the_first_step() {
     let folder = Folder::new();
     let finished = folder.train_on(2, &["--steps", "3"]);
     assert_eq!(finished.code, 0, "{finished:?}");
+    let nodes = &folder.record()["nodes"];
+    assert_eq!(nodes.as_array().unwrap().len(), 1, "{nodes:#}");
+    assert!(nodes[0]["identity"]["kernel.release"].is_string(), "{nodes:#}");
     for rank in folder.record()["ranks"].as_array().unwrap() {
         let sniffed = &rank["sniffed"];
         for rate in ["matmul_flops_per_second", "memory_bytes_per_second"] {

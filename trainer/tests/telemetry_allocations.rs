@@ -68,7 +68,7 @@ fn recording_a_step_allocates_nothing_on_the_calling_thread() {
     };
     let out = BlockingOutput { once: Some(Duration::from_millis(300)) };
     let telemetry = Telemetry::start_on(options, Box::new(out), false).expect("telemetry");
-    let log = StepLogOptions { completed_steps: 0, target_loss: None };
+    let log = StepLogOptions { completed_steps: 0, target_loss: None, golden: None };
     telemetry.begin_steps(&log).expect("a file of steps");
     let mut clock = PhaseClock::new();
 

@@ -2,6 +2,7 @@
 
 mod cgroup;
 mod memory;
+mod node_identity;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,6 +14,7 @@ use memory::meminfo_bytes;
 
 pub use cgroup::CgroupLimits;
 pub use memory::available_memory_bytes;
+pub use node_identity::NodeIdentity;
 
 /// Instruction-set extensions by which this project or its libraries choose kernels.
 const INSTRUCTION_SETS: [&str; 18] = [

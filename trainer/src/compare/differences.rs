@@ -52,6 +52,10 @@ fn properties(side: &Side) -> Properties {
         for library in libraries {
             flatten("collectives.library", &json!(library), &mut properties);
         }
+        // Of jobs whose nodes differ, the largest group.
+        if let Some(group) = record.nodes.first() {
+            flatten("node", &json!(group.identity), &mut properties);
+        }
         for tier in tiers {
             let name = format!("tiers.{}.filesystem", tier.name);
             flatten(&name, &json!(tier.filesystem), &mut properties);

@@ -22,7 +22,7 @@ const PRESETS: &str = include_str!("presets.toml");
 /// The losses of a workload on one kind of device. The precision is part of the workload.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Golden {
+pub struct Golden {
     /// Its name, for people.
     pub(crate) workload: String,
     pub(crate) workload_id: String,
@@ -57,7 +57,7 @@ pub(super) struct Goldens {
 /// How the losses of a run compare with the golden ones.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct GoldenCheck {
-    /// Losses of the attempt that were compared.
+    /// How many losses were compared, over all attempts.
     pub compared: u64,
     /// Largest difference, nats per token.
     pub worst_nats: f64,
@@ -129,7 +129,7 @@ fn parse(text: &str) -> Result<Goldens, String> {
 const FAR_NATS: f64 = 2.0;
 
 /// Compares losses as they come.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct GoldenWatch {
     golden: Golden,
     check: GoldenCheck,

@@ -238,7 +238,7 @@ impl Fingerprint {
         Self {
             losses: series.losses_digest().to_hex().to_string(),
             weights: weights.map(|digest| digest.to_hex().to_string()),
-            golden: None,
+            golden: series.golden_check(),
         }
     }
 }

@@ -12,6 +12,7 @@ mod goodput;
 mod json;
 mod measure;
 mod missing;
+mod nodes;
 pub(crate) mod peaks;
 mod rank_anomalies;
 mod recovery;
@@ -36,6 +37,8 @@ pub use error::Error;
 pub use error_file::ErrorFile;
 pub(crate) use json::write as write_json;
 pub use measure::Reference;
+pub use nodes::NodeGroup;
+pub(crate) use nodes::{NodeReport, node_anomalies, node_groups};
 pub(crate) use rank_anomalies::{list, rank_anomalies};
 pub use recovery::{Recovery, RecoverySource};
 pub use sections::{
@@ -75,6 +78,9 @@ pub struct Record {
     pub run: serde_json::Value,
     /// The machine and the software of rank 0.
     pub environment: Environment,
+    /// The nodes of the last attempt, those that are alike together, the largest group first.
+    #[serde(default)]
+    pub nodes: Vec<NodeGroup>,
     /// Every rank of the last attempt, in the order of ranks.
     pub ranks: Vec<RankRecord>,
     /// All attempts of the run, in order.
@@ -130,6 +136,7 @@ impl Record {
             workload,
             run,
             environment,
+            nodes: Vec::new(),
             ranks,
             attempts,
             steps: None,

@@ -393,7 +393,7 @@ pub struct Fingerprint {
     pub losses: String,
     /// Over the final weights; `null` when the run did not complete.
     pub weights: Option<String>,
-    /// How the losses of the last attempt compare with golden ones; `null` where there are none.
+    /// How the losses compare with golden ones; `null` where there are none.
     #[serde(default)]
     pub golden: Option<GoldenCheck>,
 }

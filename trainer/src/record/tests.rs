@@ -165,6 +165,7 @@ fn the_record_has_exactly_the_documented_keys_in_order() {
         "workload",
         "run",
         "environment",
+        "nodes",
         "ranks",
         "attempts",
         "steps",

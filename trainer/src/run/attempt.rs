@@ -164,9 +164,7 @@ impl RunningAttempt<'_, '_> {
         let stepped = self.timed_step(step)?;
         if let Some(golden) = &mut self.golden {
             let of_ranks = self.trainer.losses_of_ranks();
-            let observed = golden.observe(step, stepped.outcome.loss, of_ranks);
-            self.recorder.golden(golden.check());
-            observed?;
+            golden.observe(step, stepped.outcome.loss, of_ranks)?;
         }
         if let Some(mut start) = self.start.take() {
             self.recorder.started(start.made_first_step());

@@ -16,13 +16,13 @@ use super::watchdog::{Stall, Watched};
 use crate::checkpoints::Checkpointer;
 use crate::config::Config;
 use crate::failure::{ExitCode, Failure, Outcome};
-use crate::golden::{GoldenCheck, GoldenMiss};
+use crate::golden::GoldenMiss;
 use crate::ranks::Ranks;
 use crate::record::peaks;
 use crate::record::{
-    self, Anomaly, AttemptEnd, Collectives, ErrorFile, FlopsPerToken, RankRecord, Reason, Record,
-    Recovery, Reference, StartParts, Status, StepSeries, TargetRecord, WorkloadRecord,
-    rank_anomalies, transport_anomalies,
+    self, Anomaly, AttemptEnd, Collectives, ErrorFile, FlopsPerToken, NodeReport, RankRecord,
+    Reason, Record, Recovery, Reference, StartParts, Status, StepSeries, TargetRecord,
+    WorkloadRecord, node_anomalies, node_groups, rank_anomalies, transport_anomalies,
 };
 use crate::step::Trainer;
 use crate::stragglers::{Sniffed, Straggler, outliers};
@@ -42,8 +42,6 @@ pub(super) struct Recorder {
     bucket_bytes: u64,
     events: Events,
     measured: Measured,
-    /// How the losses compare with golden ones.
-    golden: Option<GoldenCheck>,
     /// What the ranks reached at the same work.
     sniffed: Vec<Sniffed>,
     /// The last verdict on each rank that got one.
@@ -87,6 +85,7 @@ impl Recorder {
         workload_id: &str,
         ranks: Ranks<'_>,
         rank_records: Vec<RankRecord>,
+        nodes: Vec<NodeReport>,
         attempt: u32,
         events: &Events,
     ) -> Outcome<Self> {
@@ -105,12 +104,11 @@ impl Recorder {
             bucket_bytes: config.settings.collectives.bucket_bytes as u64,
             events: events.clone(),
             measured: Measured::default(),
-            golden: None,
             sniffed: Vec::new(),
             stragglers: Vec::new(),
         };
         if ranks.rank() == 0 {
-            recorder.start_record(config, workload_id, ranks, rank_records)?;
+            recorder.start_record(config, workload_id, ranks, rank_records, nodes)?;
         }
         Ok(recorder)
     }
@@ -121,9 +119,12 @@ impl Recorder {
         workload_id: &str,
         ranks: Ranks<'_>,
         rank_records: Vec<RankRecord>,
+        nodes: Vec<NodeReport>,
     ) -> Outcome<()> {
         let workload = &config.workload;
-        let anomalies = rank_anomalies(&rank_records, workload.precision.compute);
+        let nodes = node_groups(nodes);
+        let mut anomalies = rank_anomalies(&rank_records, workload.precision.compute);
+        anomalies.extend(node_anomalies(&nodes));
         anomalies.iter().for_each(|anomaly| self.events.warn(anomaly.clone()));
         let attempts = record::Attempt::begin(&self.dir, self.attempt, ranks.world())?;
         let mut run = json!(config.settings);
@@ -144,6 +145,7 @@ impl Recorder {
             rank_records,
             attempts,
         );
+        record.nodes = nodes;
         record.anomalies = anomalies;
         record.write(&self.dir)?;
         self.record = Some(record);
@@ -217,11 +219,6 @@ impl Recorder {
         let anomalies = transport_anomalies(&found, &gaps, &record.ranks);
         anomalies.into_iter().for_each(|anomaly| self.events.warn(anomaly));
         record.transports = (!found.is_empty()).then_some(found);
-    }
-
-    /// Keeps how the losses compare with golden ones until the end of the attempt is recorded.
-    pub(super) fn golden(&mut self, check: GoldenCheck) {
-        self.golden = Some(check);
     }
 
     /// Keeps what the ranks reached at the same work until the end of the attempt is recorded, and
@@ -322,9 +319,6 @@ impl Recorder {
         if let (Some(series), Some(trainer)) = (&measured.series, ending.trainer) {
             let weights = measured.weights.filter(|_| ending.outcome.is_ok());
             record.measure(series, &self.reference, weights);
-            if let Some(fingerprint) = &mut record.fingerprint {
-                fingerprint.golden = self.golden;
-            }
             if !trainer.ranks().is_alone() {
                 let collective = trainer.ranks().collective;
                 record.collectives = Collectives::of(

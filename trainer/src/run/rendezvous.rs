@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
+use collectives::Collective;
 use device::Device;
-use device::cuda::{Cuda, DeviceProperties};
+use device::cuda::{Cuda, DeviceProperties, Libraries, Versions};
 use launch::bootstrap::World;
-use launch::{NumaNode, ThreadPlan};
+use launch::{NodeIdentity, NumaNode, ThreadPlan};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -14,7 +15,7 @@ use super::options::RunOptions;
 use crate::config::Engine;
 use crate::failure::{ExitCode, Failure, Outcome};
 use crate::ranks::Ranks;
-use crate::record::{BucketRecord, NumaRecord, OwnTimes, RankRecord};
+use crate::record::{BucketRecord, NodeReport, NumaRecord, OwnTimes, RankRecord};
 use crate::timing::phase::PhaseTimes;
 
 /// The folder of the run, as prepared by rank 0.
@@ -215,6 +216,41 @@ pub(super) fn gather_ranks(
     let ranks = ranks_with_storage_timeout(options, world);
     let records = ranks.gather_bytes(&serde_json::to_vec(&own).map_err(internal)?)?;
     records.iter().map(|bytes| serde_json::from_slice(bytes).map_err(internal)).collect()
+}
+
+/// What the first rank of each node has found about it, on every rank.
+pub(super) fn gather_nodes(
+    options: &RunOptions,
+    world: &World,
+    device: &Device,
+) -> Outcome<Vec<NodeReport>> {
+    let placement = &world.placement;
+    let own = (placement.local_rank == 0).then(|| NodeReport {
+        host: placement.host.clone(),
+        identity: identity_with_libraries(&*world.collective, device),
+    });
+    let ranks = ranks_with_storage_timeout(options, world);
+    let reports = ranks.gather_bytes(&serde_json::to_vec(&own).map_err(internal)?)?;
+    let parse = |bytes: &Vec<u8>| -> Outcome<Option<NodeReport>> {
+        serde_json::from_slice(bytes).map_err(internal)
+    };
+    reports.iter().filter_map(|bytes| parse(bytes).transpose()).collect()
+}
+
+/// What this node is, with the libraries that are open.
+fn identity_with_libraries(collective: &dyn Collective, device: &Device) -> NodeIdentity {
+    let mut identity = NodeIdentity::read();
+    identity.set("library.mpi", collective.library());
+    if matches!(device, Device::Cuda(_)) {
+        let Versions { cuda_driver, cublaslt, cudnn, nccl, nvrtc, .. } =
+            Libraries::of_process().versions();
+        identity.set("library.cuda_driver", cuda_driver);
+        identity.set("library.cublaslt", cublaslt);
+        identity.set("library.cudnn", cudnn);
+        identity.set("library.nccl", nccl);
+        identity.set("library.nvrtc", nvrtc);
+    }
+    identity
 }
 
 fn numa_of(gpu: &DeviceProperties, threads: &ThreadPlan) -> Option<NumaRecord> {

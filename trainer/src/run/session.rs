@@ -21,7 +21,7 @@ use super::rank_backend::RankBackend;
 use super::recorder::{Ending, Measured, Recorder};
 use super::rendezvous::{
     PreparedFolder, RankTimes, agree_on_configuration, agree_on_folder, agree_on_weights,
-    broadcast_from_rank_0, gather_ranks, ranks_sharing, ranks_with_storage_timeout,
+    broadcast_from_rank_0, gather_nodes, gather_ranks, ranks_sharing, ranks_with_storage_timeout,
     storage_barrier,
 };
 use super::start_clock::StartClock;
@@ -169,6 +169,7 @@ impl<'run> Session<'run> {
             &self.workload_id,
             ranks,
             gather_ranks(self.options, self.world, &self.device, self.planned_bytes, None)?,
+            gather_nodes(self.options, self.world, &self.device)?,
             checkpointer.attempt(),
             events,
         )?;
@@ -253,12 +254,12 @@ impl<'run> Session<'run> {
             events.note(format!("restored {sources}"));
         }
         self.note_skipped_injections(events, completed_steps);
-        let repeated_ns = self.begin_steps(telemetry, completed_steps)?;
+        let golden = self.golden(trainer.batches().tokens_per_step())?;
+        let repeated_ns = self.begin_steps(telemetry, completed_steps, golden.clone())?;
         recorder.repeats(repeated_ns);
         if resumed.is_some() {
             checkpointer.start_retention(trainer);
         }
-        let golden = self.golden(trainer.batches().tokens_per_step())?;
         let target_loss = target_loss(self.options);
         let is_target_reached = self.has_reached(events, target_loss)?;
         let mut attempt = RunningAttempt {
@@ -525,8 +526,14 @@ impl<'run> Session<'run> {
         })
     }
 
-    fn begin_steps(&self, telemetry: &Telemetry, completed_steps: u64) -> Outcome<u64> {
-        let options = StepLogOptions { completed_steps, target_loss: target_loss(self.options) };
+    fn begin_steps(
+        &self,
+        telemetry: &Telemetry,
+        completed_steps: u64,
+        golden: Option<Golden>,
+    ) -> Outcome<u64> {
+        let target_loss = target_loss(self.options);
+        let options = StepLogOptions { completed_steps, target_loss, golden };
         telemetry.begin_steps(&options).map_err(|error| match error {
             record::Error::Malformed { .. } | record::Error::LostSteps { .. } => {
                 Failure::usage(format!(

@@ -4,17 +4,20 @@ use std::path::Path;
 
 use super::event::Event;
 use super::sink::Sink;
+use crate::golden::Golden;
 use crate::record::steps::file::StepFile;
 use crate::record::{Error, StepSeries, TargetLoss, truncate_after};
 use checkpoint::durable::create_folders;
 
 /// Which steps are logged where.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct StepLogOptions {
     /// Number of steps in the checkpoint from which this attempt resumes; 0 starts a new run.
     pub completed_steps: u64,
     /// Loss to stop at.
     pub target_loss: Option<TargetLoss>,
+    /// Golden losses.
+    pub golden: Option<Golden>,
 }
 
 /// Writes steps and adds them up.
@@ -35,7 +38,8 @@ impl StepLog {
         options: &StepLogOptions,
     ) -> Result<Self, Error> {
         create_folders(&dir.join("steps"))?;
-        let mut series = StepSeries::new(world, options.target_loss);
+        let mut series =
+            StepSeries::new(world, options.target_loss).with_golden(options.golden.clone());
         let completed = options.completed_steps;
         let removed_ns = truncate_after(dir, rank, completed, |sample| series.push(sample))?;
         Ok(Self { file: StepFile::open(dir, rank)?, series, removed_ns })

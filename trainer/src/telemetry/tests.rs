@@ -49,7 +49,9 @@ fn started(options: TelemetryOptions, screen: &Screen, is_terminal: bool) -> Tel
 }
 
 fn begin(telemetry: &Telemetry, completed_steps: u64) -> u64 {
-    telemetry.begin_steps(&StepLogOptions { completed_steps, target_loss: None }).unwrap()
+    telemetry
+        .begin_steps(&StepLogOptions { completed_steps, target_loss: None, golden: None })
+        .unwrap()
 }
 
 /// Steps of an attempt after the completed ones, and what they print.

@@ -10,6 +10,7 @@ use super::file::{read_steps, steps_path};
 use super::sample::StepSample;
 use super::steady::warmup_blocks;
 use super::target::TargetLoss;
+use crate::golden::{Golden, GoldenCheck, GoldenWatch};
 use crate::record::error::Error;
 use crate::timing::phase::PhaseTimes;
 
@@ -45,6 +46,8 @@ pub struct StepSeries {
     target: Option<TargetLoss>,
     /// The first step that reached the target, and the wall time of all steps with it.
     reached: Option<Reached>,
+    /// Compares losses with golden ones, where there are any.
+    golden: Option<GoldenWatch>,
     /// Over the bits of every loss, in the order of steps.
     losses: blake3::Hasher,
     blocks: Vec<StepBlock>,
@@ -98,11 +101,22 @@ impl StepSeries {
             wall_ns: 0,
             attempt_phases: PhaseTimes::default(),
             target,
+            golden: None,
             reached: None,
             losses: blake3::Hasher::new(),
             blocks: Vec::new(),
             block_steps: 1,
         }
+    }
+
+    /// The same, comparing losses with golden ones.
+    pub(crate) fn with_golden(self, golden: Option<Golden>) -> Self {
+        Self { golden: golden.map(GoldenWatch::new), ..self }
+    }
+
+    /// How the losses compare with golden ones; `None` where there are none.
+    pub(crate) fn golden_check(&self) -> Option<GoldenCheck> {
+        self.golden.as_ref().map(GoldenWatch::check)
     }
 
     /// Reads rank 0's steps from a run's folder.
@@ -130,6 +144,10 @@ impl StepSeries {
         self.first.get_or_insert(*sample);
         self.last = Some(*sample);
         self.evaluation_loss_last = sample.evaluation_loss.or(self.evaluation_loss_last);
+        if let Some(golden) = &mut self.golden {
+            // A miss is in the check; it is the training thread that ends the run.
+            let _ = golden.observe(sample.step, sample.loss, std::iter::empty());
+        }
         self.losses.update(&sample.loss.to_bits().to_le_bytes());
         let is_reached =
             |target: TargetLoss| target.is_reached(sample.loss, sample.evaluation_loss);

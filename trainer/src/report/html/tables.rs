@@ -93,6 +93,9 @@ pub(super) fn warnings(report: &ReportData) -> String {
 pub(super) fn environment(record: &Record) -> String {
     let mut rows = Vec::new();
     flatten("", &json!(record.environment), &mut rows);
+    if let Some(group) = record.nodes.first() {
+        flatten("node", &json!(group.identity), &mut rows);
+    }
     flatten("", &record.run, &mut rows);
     let mut text = "<div class=\"wide scroll\"><table><tbody>".to_owned();
     for (name, value) in rows {
