@@ -48,6 +48,13 @@ pub(super) struct Recorder {
     stragglers: Vec<Straggler>,
 }
 
+/// What the ranks of a job have told each other at its start.
+#[derive(Debug)]
+pub(super) struct JobReport {
+    pub(super) ranks: Vec<RankRecord>,
+    pub(super) nodes: Vec<NodeReport>,
+}
+
 /// Measurements of an attempt, which may be incomplete.
 #[derive(Debug, Default)]
 pub(super) struct Measured {
@@ -84,8 +91,7 @@ impl Recorder {
         config: &Config,
         workload_id: &str,
         ranks: Ranks<'_>,
-        rank_records: Vec<RankRecord>,
-        nodes: Vec<NodeReport>,
+        job: JobReport,
         attempt: u32,
         events: &Events,
     ) -> Outcome<Self> {
@@ -96,7 +102,7 @@ impl Recorder {
             rank: ranks.rank(),
             attempt,
             record: None,
-            hosts: rank_records.iter().map(|rank| rank.host.clone()).collect(),
+            hosts: job.ranks.iter().map(|rank| rank.host.clone()).collect(),
             reference: Reference {
                 flops_per_token: Some(FlopsPerToken { causal: flops.causal, full: flops.full }),
                 ..Reference::default()
@@ -108,7 +114,7 @@ impl Recorder {
             stragglers: Vec::new(),
         };
         if ranks.rank() == 0 {
-            recorder.start_record(config, workload_id, ranks, rank_records, nodes)?;
+            recorder.start_record(config, workload_id, ranks, job)?;
         }
         Ok(recorder)
     }
@@ -118,10 +124,10 @@ impl Recorder {
         config: &Config,
         workload_id: &str,
         ranks: Ranks<'_>,
-        rank_records: Vec<RankRecord>,
-        nodes: Vec<NodeReport>,
+        job: JobReport,
     ) -> Outcome<()> {
         let workload = &config.workload;
+        let JobReport { ranks: rank_records, nodes } = job;
         let nodes = node_groups(nodes);
         let mut anomalies = rank_anomalies(&rank_records, workload.precision.compute);
         anomalies.extend(node_anomalies(&nodes));

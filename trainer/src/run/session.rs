@@ -18,7 +18,7 @@ use super::nccl_log::NcclLog;
 use super::options::RunOptions;
 use super::process::{close_timeout, gpu_ordinal, warn_unless_closed};
 use super::rank_backend::RankBackend;
-use super::recorder::{Ending, Measured, Recorder};
+use super::recorder::{Ending, JobReport, Measured, Recorder};
 use super::rendezvous::{
     PreparedFolder, RankTimes, agree_on_configuration, agree_on_folder, agree_on_weights,
     broadcast_from_rank_0, gather_nodes, gather_ranks, ranks_sharing, ranks_with_storage_timeout,
@@ -163,13 +163,16 @@ impl<'run> Session<'run> {
         let events = telemetry.events();
         let mut checkpointer =
             Checkpointer::claim(opened, settings, *number, ranks, events.clone())?;
+        let job = JobReport {
+            ranks: gather_ranks(self.options, self.world, &self.device, self.planned_bytes, None)?,
+            nodes: gather_nodes(self.options, self.world, &self.device)?,
+        };
         let mut recorder = Recorder::begin(
             &self.folder,
             config,
             &self.workload_id,
             ranks,
-            gather_ranks(self.options, self.world, &self.device, self.planned_bytes, None)?,
-            gather_nodes(self.options, self.world, &self.device)?,
+            job,
             checkpointer.attempt(),
             events,
         )?;
