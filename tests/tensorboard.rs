@@ -32,9 +32,10 @@ fn tensorboard_reads_every_step_once_also_after_a_kill() {
     let folder = Folder::new();
     let flags = ["--steps", "12", "--eval-every", "4", "--set", "telemetry.tensorboard=true"];
     let flags = [&flags[..], &["--checkpoint-every", "5steps"]].concat();
-    // Step 7 is slow, so that it and the one before are in the file when the process is killed; the
-    // next attempt repeats both.
-    let faults = ["--inject", "slow@step=7,rank=0", "--inject", "kill@step=8,rank=0"];
+    // Step 7 is slow, so that it and the one before are written to the file, and there is time for
+    // that before the process is killed; the next attempt repeats both.
+    let faults = ["slow@step=7,rank=0", "slow@step=8,rank=0", "kill@step=8,rank=0"];
+    let faults: Vec<&str> = faults.iter().flat_map(|fault| ["--inject", fault]).collect();
     let killed = folder.train(&[&flags[..], &faults].concat());
     assert_ne!(killed.code, 0);
     assert_eq!(scalars(&folder)["train/loss"].last().unwrap().0, 7);
