@@ -5,6 +5,10 @@ use std::time::{Duration, Instant};
 
 use checkpoint::{Peers, PeersError};
 use collectives::Collective;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::failure::{ExitCode, Failure, Outcome};
 
 /// A rank's access to all ranks of the run.
 #[derive(Debug, Clone, Copy)]
@@ -58,6 +62,14 @@ impl<'world> Ranks<'world> {
         let payload_of =
             |(rank, &len): (usize, &f64)| bytes[rank * longest..][..len as usize].to_vec();
         Ok(lengths.iter().enumerate().map(payload_of).collect())
+    }
+
+    /// A value of every rank, in the order of ranks.
+    pub(crate) fn gather<T: Serialize + DeserializeOwned>(&self, own: &T) -> Outcome<Vec<T>> {
+        let internal = |error| Failure::new(ExitCode::Internal, error);
+        let own = serde_json::to_vec(own).map_err(internal)?;
+        let all = self.gather_bytes(&own)?;
+        all.iter().map(|bytes| serde_json::from_slice(bytes).map_err(internal)).collect()
     }
 }
 

@@ -9,7 +9,6 @@ use serde::{Deserialize, Serialize};
 use super::MEASURE_TIME;
 use crate::failure::Outcome;
 use crate::ranks::Ranks;
-use crate::run::internal;
 
 /// How fast data went from one end to another, alone on these two ends.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -68,7 +67,7 @@ impl<'run> Links<'run> {
                 }
             }
         }
-        let mut links: Vec<Link> = self.gather(&own)?.into_iter().flatten().collect();
+        let mut links: Vec<Link> = self.ranks.gather(&own)?.into_iter().flatten().collect();
         links.sort_by_key(|link| (link.from, link.to));
         Ok(links)
     }
@@ -140,7 +139,7 @@ impl<'run> Links<'run> {
             }
             took = start.elapsed();
             if !is_last {
-                let all: Vec<u32> = self.gather(&messages(took))?;
+                let all: Vec<u32> = self.ranks.gather(&messages(took))?;
                 count = all.into_iter().min().unwrap_or(1);
             }
         }
@@ -150,7 +149,7 @@ impl<'run> Links<'run> {
             to: self.ranks.rank(),
             bytes_per_second: bytes as f64 / took.as_secs_f64(),
         });
-        let links: Vec<Link> = self.gather(&own)?.into_iter().flatten().collect();
+        let links: Vec<Link> = self.ranks.gather(&own)?.into_iter().flatten().collect();
         let bytes_per_second = links.iter().map(|link| link.bytes_per_second).sum();
         Ok(Cut { distance, bytes_per_second, links })
     }
@@ -166,12 +165,6 @@ impl<'run> Links<'run> {
             receive.wait(deadline)?;
             Ok(())
         })
-    }
-
-    fn gather<T: Serialize + for<'de> Deserialize<'de>>(&self, own: &T) -> Outcome<Vec<T>> {
-        let own = serde_json::to_vec(own).map_err(internal)?;
-        let all = self.ranks.gather_bytes(&own)?;
-        all.iter().map(|bytes| serde_json::from_slice(bytes).map_err(internal)).collect()
     }
 }
 

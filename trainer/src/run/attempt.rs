@@ -6,7 +6,6 @@ use std::time::Duration;
 use launch::signals::SignalFlags;
 
 use super::recorder::Recorder;
-use super::rendezvous::internal;
 use super::start_clock::StartClock;
 use super::stop::{StopConditions, StopReason};
 use super::transports::TransportProbe;
@@ -62,10 +61,7 @@ impl Probes<'_> {
             self.matmul.measure(SNIFF_TIME);
         }
         let matmul_flops_per_second = self.matmul.flops_per_second().unwrap_or(0.0);
-        let own = Sniffed { matmul_flops_per_second, memory_bytes_per_second };
-        let own = serde_json::to_vec(&own).map_err(internal)?;
-        let all = ranks.gather_bytes(&own)?;
-        all.iter().map(|bytes| serde_json::from_slice(bytes).map_err(internal)).collect()
+        ranks.gather(&Sniffed { matmul_flops_per_second, memory_bytes_per_second })
     }
 }
 

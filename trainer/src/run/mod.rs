@@ -25,7 +25,6 @@ pub(crate) use folder::Folder;
 use nccl_log::NcclLog;
 pub(crate) use options::RunOptions;
 use rank_backend::RankBackend;
-pub(crate) use rendezvous::internal;
 use session::{Session, open_device};
 use start_clock::StartClock;
 

@@ -214,8 +214,7 @@ pub(super) fn gather_ranks(
     // At the start ranks have opened the checkpoints, and at the end rank 0 may still be removing
     // old ones.
     let ranks = ranks_with_storage_timeout(options, world);
-    let records = ranks.gather_bytes(&serde_json::to_vec(&own).map_err(internal)?)?;
-    records.iter().map(|bytes| serde_json::from_slice(bytes).map_err(internal)).collect()
+    ranks.gather(&own)
 }
 
 /// What the first rank of each node has found about it, on every rank.
@@ -230,11 +229,7 @@ pub(super) fn gather_nodes(
         identity: identity_with_libraries(&*world.collective, device),
     });
     let ranks = ranks_with_storage_timeout(options, world);
-    let reports = ranks.gather_bytes(&serde_json::to_vec(&own).map_err(internal)?)?;
-    let parse = |bytes: &Vec<u8>| -> Outcome<Option<NodeReport>> {
-        serde_json::from_slice(bytes).map_err(internal)
-    };
-    reports.iter().filter_map(|bytes| parse(bytes).transpose()).collect()
+    Ok(ranks.gather(&own)?.into_iter().flatten().collect())
 }
 
 /// What this node is, with the libraries that are open.
@@ -258,7 +253,7 @@ fn numa_of(gpu: &DeviceProperties, threads: &ThreadPlan) -> Option<NumaRecord> {
     Some(NumaRecord { device_node: number, is_local: threads.numa_node == Some(number) })
 }
 
-pub(crate) fn internal(error: serde_json::Error) -> Failure {
+fn internal(error: serde_json::Error) -> Failure {
     Failure::new(ExitCode::Internal, error)
 }
 

@@ -5,7 +5,6 @@ use collectives::transports::PairEnd;
 use serde::{Deserialize, Serialize};
 
 use super::nccl_log::NcclLog;
-use super::rendezvous::internal;
 use crate::failure::Outcome;
 use crate::ranks::Ranks;
 
@@ -32,8 +31,6 @@ impl TransportProbe<'_> {
         let (log, gap) = self.log.read();
         let ends = log.ends_of(self.ranks.rank());
         let gap = gap.or_else(|| ends.is_empty().then(|| "NCCL's log does not name them".into()));
-        let own = serde_json::to_vec(&Evidence { ends, gap }).map_err(internal)?;
-        let all = self.ranks.gather_bytes(&own)?;
-        all.iter().map(|bytes| serde_json::from_slice(bytes).map_err(internal)).collect()
+        self.ranks.gather(&Evidence { ends, gap })
     }
 }

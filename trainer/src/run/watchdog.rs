@@ -36,6 +36,23 @@ pub(super) struct Watched {
     pub(super) events: Events,
 }
 
+/// The step that the last look has found.
+#[derive(Debug)]
+struct Seen {
+    step: u64,
+    since: Instant,
+    /// Whether the rank has written where it is.
+    is_written: bool,
+    /// Whether rank 0 has looked at what all have written.
+    is_warned: bool,
+}
+
+impl Seen {
+    fn now(step: u64) -> Self {
+        Self { step, since: Instant::now(), is_written: false, is_warned: false }
+    }
+}
+
 /// Looks during the patience.
 const LOOKS: u32 = 10;
 
@@ -46,10 +63,9 @@ impl Watchdog {
         let (end, ended) = mpsc::channel();
         let interval = watched.patience / LOOKS;
         let look = move || {
-            let mut stall = None;
-            let mut last = (watched.progress.position(), Instant::now());
+            let mut seen = Seen::now(watched.progress.position().step);
             while ended.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
-                watched.look(&mut last, &mut stall);
+                watched.look(&mut seen);
             }
         };
         let thread = std::thread::Builder::new().name("watchdog".to_owned()).spawn(look);
@@ -65,29 +81,26 @@ impl Drop for Watchdog {
 }
 
 impl Watched {
-    /// Compares with the last look that found the rank in another step.
-    fn look(&self, last: &mut (Position, Instant), stall: &mut Option<Instant>) {
+    /// Compares with the last look.
+    fn look(&self, seen: &mut Seen) {
         let position = self.progress.position();
         let file = StallFile::new(&self.dir, self.attempt, self.rank);
-        if position.step != last.0.step {
-            *last = (position, Instant::now());
-            if stall.take().is_some() {
+        if position.step != seen.step {
+            if seen.is_written {
                 file.remove();
             }
+            *seen = Seen::now(position.step);
             return;
         }
-        let is_stalled = position.step > 0 && last.1.elapsed() >= self.patience;
-        match stall {
-            None if is_stalled => {
-                let _ = file.write(&position); // a rank that cannot write is silent
-                *stall = Some(Instant::now());
-            }
-            // By now the others have written theirs.
-            Some(since) if self.rank == 0 && since.elapsed() >= self.patience / 4 => {
-                *since += Duration::from_secs(1 << 20); // once
-                self.warn(position);
-            }
-            _ => {}
+        let passed = seen.since.elapsed();
+        if !seen.is_written && position.step > 0 && passed >= self.patience {
+            let _ = file.write(&position); // a rank that cannot write is silent
+            seen.is_written = true;
+        }
+        // By then the others have written theirs.
+        if self.rank == 0 && !seen.is_warned && passed >= self.patience + self.patience / 4 {
+            seen.is_warned = true;
+            self.warn(position);
         }
     }
 

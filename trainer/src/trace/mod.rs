@@ -15,7 +15,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::failure::Outcome;
 use crate::ranks::Ranks;
-use crate::run::internal;
 use crate::step::Trainer;
 use crate::timing::communication::BucketSpan;
 use crate::timing::phase::{Phase, PhaseSpan};
@@ -95,14 +94,12 @@ impl Tracing {
         let is_last = step == *self.steps.end() || is_end;
         let Some(clock) = self.clock.take_if(|_| is_last) else { return Ok(Ok(())) };
         trainer.pause_clock();
-        let own = serde_json::to_vec(&clock.rank_trace(trainer)).map_err(internal)?;
+        let own = clock.rank_trace(trainer);
         let ranks = trainer.ranks();
-        let all = ranks.gather_bytes(&own)?;
+        let all = ranks.gather(&own)?;
         if ranks.rank() != 0 {
             return Ok(Ok(()));
         }
-        let parse = |bytes: &Vec<u8>| serde_json::from_slice(bytes).map_err(internal);
-        let all: Vec<RankTrace> = all.iter().map(parse).collect::<Outcome<_>>()?;
         let path = dir.join("trace").join(format!("steps-{}-{step}.json", self.steps.start()));
         let written = chrome::write(&path, &all, hosts);
         Ok(written.map_err(|error| format!("{}: {error}", path.display())))
@@ -117,9 +114,7 @@ impl AlignedClock {
             ranks.collective.barrier(ranks.deadline())?;
             stamps_ns.push(epoch.elapsed().as_nanos() as i64);
         }
-        let own = serde_json::to_vec(&stamps_ns).map_err(internal)?;
-        let of_rank_0 = ranks.gather_bytes(&own)?.swap_remove(0);
-        let of_rank_0: Vec<i64> = serde_json::from_slice(&of_rank_0).map_err(internal)?;
+        let of_rank_0 = ranks.gather(&stamps_ns)?.swap_remove(0);
         Ok(Self { epoch, offset_ns: offset_ns(&of_rank_0, &stamps_ns) })
     }
 
