@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds the emulated CUDA device: libraries that stand in for NVIDIA's driver, NVRTC, cuBLASLt,
-# NCCL and cuDNN on a machine without a GPU (see tests/emulated_cuda). Needs g++ and nothing else.
+# NCCL, cuDNN and NVML on a machine without a GPU (see tests/emulated_cuda). Needs g++ and nothing else.
 #
 #   scripts/emulated-cuda.sh          builds what changed and prints the folder of the libraries
 #   scripts/emulated-cuda.sh --test   also runs the tests of the emulated device itself
@@ -81,6 +81,8 @@ build() {
     link nccl libnccl.so.2 "$out/lib/libcuda.so.1"
     compile cudnn "${fast_flags[@]}"
     link cudnn libcudnn.so.9 "$out/lib/libcuda.so.1"
+    compile nvml
+    link nvml libnvidia-ml.so.1
     install_headers
 }
 

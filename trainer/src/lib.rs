@@ -14,6 +14,7 @@ pub mod data;
 pub mod failure;
 pub mod fault_injection;
 pub mod golden;
+pub mod hardware;
 mod hugging_face;
 mod number_format;
 mod plan;

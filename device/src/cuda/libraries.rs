@@ -2,6 +2,7 @@
 #![allow(unsafe_code)] // calls cuInit
 
 use std::ffi::c_uint;
+use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use cudarc::driver::sys::{CUresult, cuInit};
@@ -95,6 +96,12 @@ impl Libraries {
     /// Those of this process, of which some may be open.
     pub fn of_process() -> &'static Self {
         &LIBRARIES
+    }
+
+    /// What to open for another library of this file name, in this order: a name without a slash is
+    /// for the dynamic loader.
+    pub fn candidates(&self, file_name: &str) -> Vec<PathBuf> {
+        self.search().candidates(file_name)
     }
 
     /// The driver, if it was opened.

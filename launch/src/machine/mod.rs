@@ -1,6 +1,7 @@
 //! The machine that a rank runs on, as a record describes it.
 
 mod cgroup;
+pub mod files;
 mod memory;
 mod node_identity;
 

@@ -8,6 +8,7 @@ use std::path::Path;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::files::{names, text};
 use super::os_release_name;
 
 /// Properties of a node by name, as in `nic.mlx5_0.firmware`: those that could be read. The same on
@@ -58,10 +59,10 @@ impl NodeIdentity {
         for (file, name) in FILES {
             identity.set(name, value(&root.join(file)));
         }
-        let release = fs::read_to_string(root.join("etc/os-release")).unwrap_or_default();
+        let release = text(&root.join("etc/os-release"));
         identity.set("operating_system", os_release_name(&release));
         identity.set("kernel.command_line", value(&root.join("proc/cmdline")).map(common_words));
-        identity.processor(&fs::read_to_string(root.join("proc/cpuinfo")).unwrap_or_default());
+        identity.processor(&text(&root.join("proc/cpuinfo")));
         identity.adapters(&root.join("sys/class/infiniband"));
         identity.interfaces(&root.join("sys/class/net"));
         identity.gpus(&root.join("proc/driver/nvidia/gpus"));
@@ -119,8 +120,7 @@ impl NodeIdentity {
     /// What the driver says of GPUs, in the order of their addresses.
     fn gpus(&mut self, folder: &Path) {
         for (number, address) in names(folder).iter().enumerate() {
-            let file = folder.join(address).join("information");
-            let text = fs::read_to_string(file).unwrap_or_default();
+            let text = text(&folder.join(address).join("information"));
             for (key, what) in
                 [("Model", "model"), ("Video BIOS", "vbios"), ("GPU Firmware", "firmware")]
             {
@@ -137,15 +137,6 @@ impl NodeIdentity {
 fn value(path: &Path) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     Some(text.trim().to_owned())
-}
-
-/// Names in a folder, sorted.
-fn names(folder: &Path) -> Vec<String> {
-    let entries = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
-    let mut names: Vec<_> =
-        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
-    names.sort();
-    names
 }
 
 /// A command line without the words that only tell nodes apart.

@@ -268,6 +268,14 @@ pub struct TelemetryConfig {
     pub straggler_window_steps: usize,
     /// By how much a rank must be slower than the median rank to be named.
     pub straggler_percent: f64,
+    /// How often hardware is read; `0s` for never.
+    #[serde(with = "duration")]
+    pub hardware_interval: Duration,
+    /// Where `/proc` and `/sys` of the host are, where a container has its own.
+    pub host_root: PathBuf,
+    /// Price of a node for an hour, in any currency: the record then says what training costs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub price_per_node_hour: Option<f64>,
     /// Whether rank 0 writes events for TensorBoard, in the run's folder.
     pub tensorboard: bool,
     /// File of golden losses; without one those of built-in workloads count.
@@ -292,6 +300,9 @@ impl Default for TelemetryConfig {
             matmul_probe: Duration::from_millis(250),
             straggler_window_steps: 20,
             straggler_percent: 10.0,
+            hardware_interval: Duration::from_secs(1),
+            host_root: PathBuf::from("/"),
+            price_per_node_hour: None,
             tensorboard: false,
             golden: None,
             prometheus: None,
@@ -484,6 +495,9 @@ impl Settings {
         }
         if self.checkpoint.copy_bytes_per_second_max == Some(0) {
             return Err(invalid("checkpoint.copy_bytes_per_second_max", 0, "at least 1"));
+        }
+        if let Some(price) = self.telemetry.price_per_node_hour.filter(|price| !(*price > 0.0)) {
+            return Err(invalid("telemetry.price_per_node_hour", price, "a price above 0"));
         }
         if self.telemetry.log_every_steps == 0 {
             return Err(invalid("telemetry.log_every_steps", 0, "at least 1"));

@@ -43,8 +43,9 @@ pub(crate) use rank_anomalies::{list, rank_anomalies};
 pub use recovery::{Recovery, RecoverySource};
 pub use sections::{
     Anomaly, CadenceRecord, CheckpointSaved, Checkpoints, Clocks, Collectives, Fingerprint,
-    FlopsPerToken, Goodput, MfuMeasured, NumaRecord, PhaseSummary, PromotedTo, RankRecord, Rate,
-    Reason, Saves, Status, StepsSummary, TargetRecord, TierRecord, WorkloadRecord,
+    FlopsPerToken, Goodput, HostRecord, MfuMeasured, NumaRecord, PhaseSummary, PromotedTo,
+    RankRecord, Rate, Reason, Saves, Status, StepsSummary, TargetRecord, TierRecord,
+    WorkloadRecord,
 };
 pub use steps::{
     MeasuredSteps, OwnTimes, Reached, StepBlock, StepLine, StepReader, StepSample, StepSeries,
@@ -54,6 +55,7 @@ pub use steps::{
 pub(crate) use stall_file::StallFile;
 pub(crate) use transport_anomalies::transport_anomalies;
 
+use crate::hardware::{Cost, Energy};
 use crate::timing::phase::ByPhase;
 use checkpoint::durable::IoError;
 
@@ -111,6 +113,15 @@ pub struct Record {
     pub tiers: Vec<TierRecord>,
     /// Checkpoints committed by the last attempt.
     pub checkpoints: Option<Checkpoints>,
+    /// What each node did in the last attempt; only that of rank 0 where the attempt failed.
+    #[serde(default)]
+    pub hosts: Vec<HostRecord>,
+    /// The energy of the last attempt; `null` where nothing tells it.
+    #[serde(default)]
+    pub energy: Option<Energy>,
+    /// What training costs; `null` without `telemetry.price_per_node_hour`.
+    #[serde(default)]
+    pub cost: Option<Cost>,
     /// Share of the time since the first start that was spent in steps that were kept.
     pub goodput: Option<Goodput>,
     /// Digests of losses and weights: equal in runs that computed the same bits.
@@ -150,6 +161,9 @@ impl Record {
             transports: None,
             tiers: Vec::new(),
             checkpoints: None,
+            hosts: Vec::new(),
+            energy: None,
+            cost: None,
             goodput: None,
             fingerprint: None,
             anomalies: Vec::new(),

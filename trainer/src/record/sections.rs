@@ -10,6 +10,7 @@ use super::bucket::BucketRecord;
 use super::steps::{OwnTimes, StepBlock};
 use crate::checkpoints::Trigger;
 use crate::golden::GoldenCheck;
+use crate::hardware::{HardwareSummary, PortSummary};
 use crate::stragglers::{Sniffed, Straggler};
 use crate::timing::phase::{Phase, PhaseTimes};
 use crate::timing::statistics::{Distribution, Histogram};
@@ -109,6 +110,34 @@ pub struct RankRecord {
     /// When the attempt last found it slower than the other ranks; `null` if it never did.
     #[serde(default)]
     pub straggler: Option<Straggler>,
+    /// What its GPU did; `null` without one, where NVML does not tell it, and until the attempt
+    /// ends. Of ranks other than 0 also `null` where the attempt failed.
+    #[serde(default)]
+    pub gpu: Option<HardwareSummary>,
+}
+
+impl RankRecord {
+    /// The rank with its place, as in `rank 9 (node-b, local rank 1, NVIDIA H100 0000:17:00.0)`.
+    pub(crate) fn location(&self, ranks: &[Self]) -> String {
+        let Self { rank, host, device, .. } = self;
+        let local_rank = ranks[..*rank].iter().filter(|other| other.host == *host).count();
+        let device = device
+            .as_ref()
+            .map_or(String::new(), |device| format!(", {} {}", device.name, device.pci_bus_id));
+        format!("rank {rank} ({host}, local rank {local_rank}{device})")
+    }
+}
+
+/// A node during an attempt.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct HostRecord {
+    /// Name of the host.
+    pub host: String,
+    /// What its processors, memory, network and disks did.
+    #[serde(flatten)]
+    pub summary: HardwareSummary,
+    /// Ports of its RDMA adapters.
+    pub ports: Vec<PortSummary>,
 }
 
 /// The NUMA node of a rank's GPU.

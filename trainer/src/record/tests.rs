@@ -26,6 +26,7 @@ pub(crate) fn finished() -> Record {
         times: None,
         sniffed: None,
         straggler: None,
+        gpu: None,
     });
     let workload = WorkloadRecord {
         id: "0123456789ab".to_owned(),
@@ -179,6 +180,9 @@ fn the_record_has_exactly_the_documented_keys_in_order() {
         "transports",
         "tiers",
         "checkpoints",
+        "hosts",
+        "energy",
+        "cost",
         "goodput",
         "fingerprint",
         "anomalies",

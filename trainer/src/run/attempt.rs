@@ -13,6 +13,7 @@ use crate::checkpoints::{Checkpointer, Ended, TierSet, Trigger};
 use crate::config::CheckpointConfig;
 use crate::failure::Outcome;
 use crate::golden::GoldenWatch;
+use crate::hardware::AlertWatch;
 use crate::ranks::Ranks;
 use crate::record::{Anomaly, StepSample};
 use crate::step::{Evaluation, Requests, StepOutcome, Trainer};
@@ -80,6 +81,8 @@ pub(super) struct RunningAttempt<'run, 'world> {
     pub(super) probes: Probes<'run>,
     pub(super) stop_conditions: StopConditions,
     pub(super) stragglers: Detector,
+    /// Finds what is alarming about the ranks' GPUs.
+    pub(super) alerts: AlertWatch,
     /// Compares losses with golden ones, where there are any.
     pub(super) golden: Option<GoldenWatch>,
     /// Until the first step is done.
@@ -165,6 +168,7 @@ impl RunningAttempt<'_, '_> {
         if let Some(mut start) = self.start.take() {
             self.recorder.started(start.made_first_step());
         }
+        self.look_for_alerts(step);
         self.look_for_stragglers(step);
         let end = self.end_after(step, &stepped);
         self.trace(step, end.is_some())?;
@@ -195,6 +199,21 @@ impl RunningAttempt<'_, '_> {
         Ok(())
     }
 
+    /// Looks at what is alarming about the ranks' GPUs.
+    fn look_for_alerts(&mut self, step: u64) {
+        for finding in self.alerts.take(self.trainer.alerts_of_ranks()) {
+            self.recorder.alarming(step, &finding);
+            self.save_for_health();
+        }
+    }
+
+    /// Asks for a checkpoint, if one is wanted when a node may fail soon.
+    fn save_for_health(&self) {
+        if self.checkpointer.settings().on_verdict {
+            self.checkpointer.trigger().request(Trigger::Health);
+        }
+    }
+
     /// Looks at what the steps before took each rank by itself.
     fn look_for_stragglers(&mut self, step: u64) {
         let found = self.stragglers.take(step - 1, self.trainer.own_times_of_ranks());
@@ -203,9 +222,10 @@ impl RunningAttempt<'_, '_> {
 
     fn report_stragglers(&mut self, found: &[Straggler]) {
         for straggler in found {
-            self.recorder.straggler(*straggler);
-            if self.checkpointer.settings().on_verdict && straggler.until_step.is_none() {
-                self.checkpointer.trigger().request(Trigger::Health);
+            let throttled = self.alerts.throttled(straggler.rank);
+            self.recorder.straggler(*straggler, throttled.as_deref());
+            if straggler.until_step.is_none() {
+                self.save_for_health();
             }
         }
     }

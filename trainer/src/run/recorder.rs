@@ -17,11 +17,12 @@ use crate::checkpoints::Checkpointer;
 use crate::config::Config;
 use crate::failure::{ExitCode, Failure, Outcome};
 use crate::golden::GoldenMiss;
+use crate::hardware::{Cost, Energy, Finding, RankHardware, hardware_anomalies};
 use crate::ranks::Ranks;
 use crate::record::peaks;
 use crate::record::{
-    self, Anomaly, AttemptEnd, Collectives, ErrorFile, FlopsPerToken, NodeReport, RankRecord,
-    Reason, Record, Recovery, Reference, StartParts, Status, StepSeries, TargetRecord,
+    self, Anomaly, AttemptEnd, Collectives, ErrorFile, FlopsPerToken, HostRecord, NodeReport,
+    RankRecord, Reason, Record, Recovery, Reference, StartParts, Status, StepSeries, TargetRecord,
     WorkloadRecord, node_anomalies, node_groups, rank_anomalies, transport_anomalies,
 };
 use crate::step::Trainer;
@@ -40,6 +41,7 @@ pub(super) struct Recorder {
     hosts: Vec<String>,
     reference: Reference,
     bucket_bytes: u64,
+    price_per_node_hour: Option<f64>,
     events: Events,
     measured: Measured,
     /// What the ranks reached at the same work.
@@ -62,6 +64,8 @@ pub(super) struct Measured {
     pub(super) series: Option<StepSeries>,
     /// All ranks, with their times.
     pub(super) ranks: Option<Vec<RankRecord>>,
+    /// What the ranks have read of the hardware: all of them, or only rank 0 after a failure.
+    pub(super) hardware: Vec<RankHardware>,
     /// Digest of the final weights.
     pub(super) weights: Option<blake3::Hash>,
     /// When the target loss was reached, if there is a target.
@@ -108,6 +112,7 @@ impl Recorder {
                 ..Reference::default()
             },
             bucket_bytes: config.settings.collectives.bucket_bytes as u64,
+            price_per_node_hour: config.settings.telemetry.price_per_node_hour,
             events: events.clone(),
             measured: Measured::default(),
             sniffed: Vec::new(),
@@ -239,15 +244,26 @@ impl Recorder {
     }
 
     /// Keeps that a rank is slow, or no longer is, until the end of the attempt is recorded, and
-    /// tells it. All ranks find the same.
-    pub(super) fn straggler(&mut self, straggler: Straggler) {
+    /// tells it, with why the clocks of its GPU were held down, if they were. All ranks find the
+    /// same.
+    pub(super) fn straggler(&mut self, straggler: Straggler, throttled: Option<&str>) {
         let Some(record) = &self.record else { return };
         self.stragglers.retain(|earlier| earlier.rank != straggler.rank);
         self.stragglers.push(straggler);
-        let text = straggler.text(&record.ranks);
+        let mut text = straggler.text(&record.ranks);
+        if let Some(reasons) = throttled.filter(|_| straggler.until_step.is_none()) {
+            text += &format!("; the clocks of its GPU are held down: {reasons}");
+        }
         let step = Some(straggler.until_step.unwrap_or(straggler.since_step));
         let anomaly = Anomaly { step, rank: Some(straggler.rank), text };
         self.events.verdict(Verdict { straggler, anomaly });
+    }
+
+    /// Reports something new about a rank's GPU. All ranks find the same.
+    pub(super) fn alarming(&self, step: u64, finding: &Finding) {
+        let Some(record) = &self.record else { return };
+        let text = finding.sentence(&record.ranks);
+        self.events.warn(Anomaly { step: Some(step), rank: Some(finding.rank), text });
     }
 
     /// Adds to the loss of a peer which ranks arrived and which did not, where they have said so.
@@ -337,11 +353,40 @@ impl Recorder {
                 record.anomalies.extend(collective.warning().map(anomaly));
             }
         }
+        self.add_hardware();
+        let Some(record) = &mut self.record else { return Ok(()) };
         record.note_missing();
         for anomaly in record.anomalies.iter().skip(reported_before) {
             self.events.warn(anomaly.clone());
         }
         Ok(record.write(&self.dir)?)
+    }
+
+    /// Fills in what the hardware did, and what that costs.
+    fn add_hardware(&mut self) {
+        let Some(record) = &mut self.record else { return };
+        let all = std::mem::take(&mut self.measured.hardware);
+        let attempt = self.attempt;
+        let steps = self.measured.series.as_ref().map(|series| series.last_attempt());
+        let of_attempt = steps.into_iter().flatten().filter(|block| block.attempt == attempt);
+        let tokens: u64 = of_attempt.map(|block| block.tokens).sum();
+        let is_whole = all.len() == record.ranks.len();
+        record.energy = is_whole.then(|| Energy::of(&all, tokens)).flatten();
+        record.anomalies.extend(hardware_anomalies(&all, &record.ranks));
+        record.hosts.clear();
+        for (rank, hardware) in record.ranks.iter_mut().zip(all) {
+            rank.gpu = hardware.gpu;
+            let host = |summary| HostRecord {
+                host: rank.host.clone(),
+                summary,
+                ports: hardware.ports.clone(),
+            };
+            record.hosts.extend(hardware.host.map(host));
+        }
+        let nodes = record.nodes.iter().map(|group| group.hosts.len()).sum();
+        let rate = record.tokens_per_second.map(|rates| rates.wall.total);
+        record.cost =
+            self.price_per_node_hour.zip(rate).map(|(price, rate)| Cost::of(price, nodes, rate));
     }
 
     /// The run's folder.

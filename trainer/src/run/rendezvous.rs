@@ -209,6 +209,7 @@ pub(super) fn gather_ranks(
         times: measured.as_ref().map(|measured| measured.times.clone()),
         sniffed: None,
         straggler: None,
+        gpu: None,
         buckets: measured.map_or(Vec::new(), |measured| measured.buckets),
     };
     // At the start ranks have opened the checkpoints, and at the end rank 0 may still be removing

@@ -3,6 +3,7 @@
 
 use std::mem::ManuallyDrop;
 use std::path::Path;
+use std::sync::Arc;
 
 use checkpoint::Identity;
 use device::Device;
@@ -37,6 +38,7 @@ use crate::data::Source;
 use crate::failure::{ExitCode, Failure, Outcome};
 use crate::fault_injection::{self, Injection, Injector};
 use crate::golden::{Golden, GoldenKey, GoldenWatch};
+use crate::hardware::{AlertWatch, Sampled, Sampler};
 use crate::hugging_face::Import;
 use crate::plan::{JobShape, RankPlan};
 use crate::ranks::Ranks;
@@ -285,6 +287,7 @@ impl<'run> Session<'run> {
                 is_target_reached,
             },
             stragglers: self.detector(),
+            alerts: AlertWatch::new(self.world.placement.world),
             golden: golden.map(GoldenWatch::new),
             first_step: completed_steps + 1,
             start: Some(start),
@@ -295,11 +298,31 @@ impl<'run> Session<'run> {
         let patience = config.settings.collectives.deadline / 2;
         let watched = attempt.recorder.watched(attempt.trainer.clock().progress(), patience);
         let watchdog = Watchdog::start(watched);
+        let sampler = self.sampler(events, attempt.trainer);
         let reason = attempt.run();
+        drop(sampler);
         drop(watchdog);
         let matmul_flops_per_second = attempt.probes.matmul.flops_per_second();
         let measured = Measured { matmul_flops_per_second, ..Measured::default() };
         self.finish(reason, telemetry, trainer, recorder, measured)
+    }
+
+    /// What reads the hardware while the attempt runs.
+    fn sampler(&self, events: &Events, trainer: &Trainer<'_>) -> Option<Sampler> {
+        let telemetry = &self.options.config.settings.telemetry;
+        let gpu = match &self.device {
+            Device::Host => None,
+            Device::Cuda(device) => Some(device.properties().pci_bus_id.clone()),
+        };
+        let sampled = Sampled {
+            interval: telemetry.hardware_interval,
+            gpu,
+            reads_host: self.world.placement.local_rank == 0,
+            root: telemetry.host_root.clone(),
+            events: events.clone(),
+            alert: Arc::clone(trainer.alert()),
+        };
+        (!telemetry.hardware_interval.is_zero()).then(|| Sampler::start(sampled))
     }
 
     /// The golden losses of this run, unless it starts with other weights.
@@ -379,13 +402,19 @@ impl<'run> Session<'run> {
             Err(error) => tracing::error!("steps could not be written: {error}"),
         }
         let attempt = recorder.attempt();
+        measured.hardware = vec![telemetry.hardware(self.is_small())];
         let completed = reason.is_ok().then(|| self.measure_end(attempt, trainer, &mut measured));
         recorder.measured(measured);
         completed.transpose()?;
         reason
     }
 
-    /// Gathers the times of all ranks and the final weights, after an attempt that did not fail.
+    /// Whether the record has room for details of each rank.
+    fn is_small(&self) -> bool {
+        self.world.placement.world <= RANKS_WITH_BUCKETS_MAX
+    }
+
+    /// Gathers the times and the hardware of all ranks and the final weights, after an attempt that did not fail.
     fn measure_end(
         &self,
         attempt: u32,
@@ -393,15 +422,16 @@ impl<'run> Session<'run> {
         measured: &mut Measured,
     ) -> Outcome<()> {
         let blocks_max = BLOCKS_OF_ALL_RANKS_MAX / self.world.placement.world;
-        let is_small = self.world.placement.world <= RANKS_WITH_BUCKETS_MAX;
         let times = measured.series.as_ref().map(|series| RankTimes {
             phases_ns: series.phase_totals(attempt),
-            buckets: if is_small { trainer.bucket_records() } else { Vec::new() },
+            buckets: if self.is_small() { trainer.bucket_records() } else { Vec::new() },
             times: series.own_times(attempt, blocks_max.min(BLOCKS_OF_A_RANK_MAX)),
         });
         let ranks =
             gather_ranks(self.options, self.world, &self.device, self.planned_bytes, times)?;
         measured.ranks = Some(ranks);
+        let own = measured.hardware.pop().unwrap_or_default();
+        measured.hardware = ranks_with_storage_timeout(self.options, self.world).gather(&own)?;
         let (layout, weights) = trainer.all_weights()?;
         let is_recorded = self.world.placement.rank == 0;
         measured.weights = is_recorded.then(|| weights_digest(layout, &weights));

@@ -23,6 +23,7 @@ use crate::data::prefetch::Buffers;
 use crate::data::{BatchPlan, Batches, Source};
 use crate::failure::Outcome;
 use crate::fault_injection::Injector;
+use crate::hardware::SharedAlert;
 use crate::ranks::Ranks;
 use crate::stragglers::OwnTime;
 use crate::timing::phase::PhaseClock;
@@ -187,6 +188,7 @@ impl<'world> Trainer<'world> {
             meter: Meter::default(),
             injector,
             own_time: OwnTime::ZERO,
+            alert: SharedAlert::new(),
             overlaps: config.settings.collectives.overlap,
             staging: Some(staging),
             checkpoint_wait: Duration::ZERO,

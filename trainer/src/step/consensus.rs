@@ -5,6 +5,7 @@ use models::Layout;
 
 use crate::checkpoints::{TierSet, Trigger};
 use crate::failure::{ExitCode, Failure, Outcome};
+use crate::hardware::{ALERT_FIELDS, Alert};
 use crate::ranks::Ranks;
 use crate::stragglers::{self, OwnTime};
 
@@ -35,12 +36,17 @@ pub(crate) struct Vote {
     pub(crate) requests: Requests,
     /// What the last step whose time is known took this rank by itself.
     pub(crate) own_time: OwnTime,
+    /// What is alarming about its GPU.
+    pub(crate) alert: Alert,
 }
 
 /// Fields before those of the own time.
 const OWN_TIME: usize = 8;
 
-const FIELDS: usize = OWN_TIME + stragglers::FIELDS;
+/// Fields before those of the alert.
+const ALERT: usize = OWN_TIME + stragglers::FIELDS;
+
+const FIELDS: usize = ALERT + ALERT_FIELDS;
 
 impl Vote {
     fn encode(&self) -> [f64; FIELDS] {
@@ -57,7 +63,8 @@ impl Vote {
             flag(self.requests.save_is_ready),
             f64::from(Trigger::code(self.requests.trigger)),
         ]);
-        fields[OWN_TIME..].copy_from_slice(&self.own_time.encode());
+        fields[OWN_TIME..ALERT].copy_from_slice(&self.own_time.encode());
+        fields[ALERT..].copy_from_slice(&self.alert.encode());
         fields
     }
 
@@ -74,7 +81,8 @@ impl Vote {
                 save_is_ready: fields[6] > 0.0,
                 trigger: Trigger::of_code(fields[7] as u8),
             },
-            own_time: OwnTime::decode(&fields[OWN_TIME..]),
+            own_time: OwnTime::decode(&fields[OWN_TIME..ALERT]),
+            alert: Alert::decode(&fields[ALERT..]),
         }
     }
 }
@@ -164,6 +172,11 @@ impl Votes {
         self.all().map(|vote| vote.own_time)
     }
 
+    /// What is alarming about the GPU of each rank.
+    pub(crate) fn alerts(&self) -> impl Iterator<Item = Alert> + '_ {
+        self.all().map(|vote| vote.alert)
+    }
+
     /// What any rank requests, and whether all are ready.
     pub(crate) fn requests(&self) -> Requests {
         Requests {
@@ -191,6 +204,7 @@ mod tests {
         reduced_non_finite: None,
         requests: Requests { save: TierSet(0), trigger: None, stop: false, save_is_ready: true },
         own_time: OwnTime::ZERO,
+        alert: Alert::NONE,
     };
 
     fn votes(votes: &[Vote]) -> Votes {

@@ -47,6 +47,7 @@ use state::on_host;
 use crate::data::Batches;
 use crate::failure::Outcome;
 use crate::fault_injection::Injector;
+use crate::hardware::{Alert, SharedAlert};
 use crate::ranks::Ranks;
 use crate::record::BucketRecord;
 use crate::stragglers::OwnTime;
@@ -74,6 +75,8 @@ pub struct Trainer<'world> {
     injector: Injector,
     /// What the last step whose time is known took this rank by itself.
     own_time: OwnTime,
+    /// What is alarming about this rank's GPU.
+    alert: Arc<SharedAlert>,
     /// Whether gathers of updated weights overlap the next step's forward.
     overlaps: bool,
     /// Until [`Self::take_staging`].
@@ -199,6 +202,7 @@ impl Trainer<'_> {
             reduced_non_finite,
             requests,
             own_time: self.own_time,
+            alert: self.alert.get(),
         })
     }
 
@@ -288,6 +292,16 @@ impl Trainer<'_> {
     /// What an earlier step took each rank by itself, by the last vote.
     pub(crate) fn own_times_of_ranks(&self) -> impl Iterator<Item = OwnTime> + '_ {
         self.votes.own_times()
+    }
+
+    /// What is alarming about the GPU of each rank, by the last vote.
+    pub(crate) fn alerts_of_ranks(&self) -> impl Iterator<Item = Alert> + '_ {
+        self.votes.alerts()
+    }
+
+    /// Where the next votes find what is alarming about this rank's GPU.
+    pub(crate) fn alert(&self) -> &Arc<SharedAlert> {
+        &self.alert
     }
 
     /// The time of the last step, unless it was returned. Waits for the device.

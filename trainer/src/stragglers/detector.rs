@@ -57,13 +57,7 @@ pub struct Straggler {
 impl Straggler {
     /// As a sentence that says where the rank is.
     pub(crate) fn text(&self, ranks: &[RankRecord]) -> String {
-        let RankRecord { host, device, .. } = &ranks[self.rank];
-        let before = &ranks[..self.rank];
-        let local_rank = before.iter().filter(|other| other.host == *host).count();
-        let device = device
-            .as_ref()
-            .map_or(String::new(), |device| format!(", {} {}", device.name, device.pci_bus_id));
-        let name = format!("rank {} ({host}, local rank {local_rank}{device})", self.rank);
+        let name = ranks[self.rank].location(ranks);
         let (kind, percent) = (self.kind.name(), self.slower_share * 100.0);
         match self.until_step {
             None => format!(

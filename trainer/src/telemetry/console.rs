@@ -70,7 +70,7 @@ impl Sink for Console {
                     self.write(&text);
                 }
             }
-            (Event::Step(_), None) => {}
+            (Event::Step(_), None) | (Event::Hardware(_) | Event::HardwareMissing(_), _) => {}
             (event, _) if self.options.rank == 0 || matches!(event, Event::Warning(_)) => {
                 self.message(event);
             }

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use crate::hardware::Readings;
 use crate::record::{Anomaly, CheckpointSaved, Reason, Status, StepLine};
 use crate::stragglers::Straggler;
 
@@ -21,6 +22,10 @@ pub(crate) enum Event {
     Verdict(Verdict),
     /// A checkpoint is committed.
     Checkpoint(CheckpointSaved),
+    /// A piece of hardware was read.
+    Hardware(Readings),
+    /// The GPU of this rank cannot be read.
+    HardwareMissing(String),
     /// The run ended.
     End(RunEnd),
 }
@@ -54,6 +59,7 @@ impl Event {
             Self::Warning(_) => "warning",
             Self::Verdict(_) => "verdict",
             Self::Checkpoint(_) => "checkpoint",
+            Self::Hardware(_) | Self::HardwareMissing(_) => "hardware",
             Self::End(_) => "end",
         }
     }
@@ -66,6 +72,8 @@ impl Event {
             Self::Warning(anomaly) => anomaly.text.clone(),
             Self::Verdict(verdict) => verdict.anomaly.text.clone(),
             Self::Checkpoint(saved) => format!("checkpoint of step {} is committed", saved.step),
+            Self::Hardware(readings) => format!("{:?} was read", readings.source),
+            Self::HardwareMissing(why) => format!("the GPU cannot be read: {why}"),
             Self::End(end) => end.text.clone(),
         }
     }
@@ -73,11 +81,12 @@ impl Event {
     /// What else is known, by name.
     pub(crate) fn details(&self) -> Value {
         match self {
-            Self::Start(_) | Self::Note(_) => json!({}),
+            Self::Start(_) | Self::Note(_) | Self::HardwareMissing(_) => json!({}),
             Self::Step(line) => json!(line),
             Self::Warning(Anomaly { step, rank, .. }) => json!({"step": step, "of_rank": rank}),
             Self::Verdict(verdict) => json!({"straggler": verdict.straggler}),
             Self::Checkpoint(saved) => json!(saved),
+            Self::Hardware(readings) => json!(readings),
             Self::End(RunEnd { status, exit_code, reason, committed_step, .. }) => json!({
                 "status": status,
                 "exit_code": exit_code,

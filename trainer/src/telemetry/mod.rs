@@ -6,6 +6,7 @@
 //! - `console.rs`: stderr, as text or JSON.
 //! - `step_log.rs`: the rank's file of steps, and their sums for the record.
 //! - `anomalies.rs`: warnings for the record.
+//! - `hardware.rs`: what the hardware did, for the record.
 //! - `prometheus/`: an endpoint of metrics on each node.
 //! - `tensorboard.rs`: event files of TensorBoard.
 //!
@@ -16,6 +17,7 @@
 mod anomalies;
 pub(crate) mod console;
 mod event;
+mod hardware;
 mod options;
 mod prometheus;
 mod sink;
@@ -36,10 +38,12 @@ use prometheus::Prometheus;
 pub use prometheus::PrometheusOptions;
 pub use step_log::StepLogOptions;
 
+use crate::hardware::{RankHardware, Readings};
 use crate::record::{Anomaly, CheckpointSaved, Error, StepLine, StepSample, StepSeries};
 use anomalies::Anomalies;
 use checkpoint::durable::IoError;
 use console::Console;
+use hardware::Hardware;
 use sink::Sink;
 use step_log::StepLog;
 use tensorboard::TensorBoard;
@@ -65,6 +69,8 @@ enum Message {
     Told(SyncSender<()>),
     /// Returns all warnings before it.
     Anomalies(SyncSender<Vec<Anomaly>>),
+    /// Returns what the hardware did; with its course over time or without.
+    Hardware(SyncSender<RankHardware>, bool),
     End,
 }
 
@@ -174,6 +180,12 @@ impl Telemetry {
         Ok(series)
     }
 
+    /// What the hardware did so far; with its course over time or without.
+    pub(crate) fn hardware(&self, with_series: bool) -> RankHardware {
+        let question = |answer| Message::Hardware(answer, with_series);
+        self.events.ask(question).unwrap_or_default()
+    }
+
     /// All warnings so far.
     pub(crate) fn anomalies(&self) -> Vec<Anomaly> {
         self.events.ask(Message::Anomalies).unwrap_or_default()
@@ -221,6 +233,16 @@ impl Events {
     /// A rank is slow, or no longer is.
     pub(crate) fn verdict(&self, verdict: Verdict) {
         self.tell(Event::Verdict(verdict));
+    }
+
+    /// A piece of hardware was read.
+    pub(crate) fn hardware(&self, readings: Readings) {
+        self.tell(Event::Hardware(readings));
+    }
+
+    /// The GPU of this rank cannot be read.
+    pub(crate) fn hardware_missing(&self, why: &str) {
+        self.tell(Event::HardwareMissing(why.to_owned()));
     }
 
     /// A checkpoint is committed.
@@ -280,12 +302,13 @@ impl Events {
 struct Sinks {
     steps: Option<Box<StepLog>>,
     anomalies: Anomalies,
+    hardware: Hardware,
     others: Vec<Box<dyn Sink>>,
 }
 
 impl Sinks {
     fn new(others: Vec<Box<dyn Sink>>) -> Self {
-        Self { steps: None, anomalies: Anomalies::default(), others }
+        Self { steps: None, anomalies: Anomalies::default(), hardware: Hardware::default(), others }
     }
 
     fn serve(mut self, queue: &Receiver<Message>) {
@@ -312,6 +335,9 @@ impl Sinks {
                 Message::Anomalies(answer) => {
                     let _ = answer.send(self.anomalies.all());
                 }
+                Message::Hardware(answer, with_series) => {
+                    let _ = answer.send(self.hardware.summarize(with_series));
+                }
                 Message::End => break,
             }
         }
@@ -324,6 +350,7 @@ impl Sinks {
             steps.take(event);
         }
         self.anomalies.take(event);
+        self.hardware.take(event);
         self.others.iter_mut().for_each(|sink| sink.take(event));
     }
 }

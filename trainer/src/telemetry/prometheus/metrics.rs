@@ -4,6 +4,7 @@ use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gau
 use metrics_exporter_prometheus::PrometheusRecorder;
 
 use super::ring::Told;
+use crate::hardware::{self, About, Readings, Source};
 use crate::record::StepLine;
 use crate::timing::phase::Phase;
 
@@ -96,6 +97,7 @@ pub(super) fn describe() {
             Kind::Histogram => describe_histogram!(name, help),
         }
     }
+    describe_hardware();
 }
 
 /// Says which run it is.
@@ -113,6 +115,7 @@ pub(super) fn take(rank: &str, told: Told) {
     let rank = rank.to_owned();
     match told {
         Told::Step(line) => step(&rank, &line),
+        Told::Hardware(readings) => hardware(&rank, &readings),
         Told::Warning => counter!(WARNINGS, "rank" => rank).increment(1),
         Told::Verdict(found) => {
             let is_over = found.until_step.is_some();
@@ -157,6 +160,44 @@ fn step(rank: &str, line: &StepLine) {
     }
 }
 
+/// The name of the metric of a quantity of the hardware.
+fn hardware_name(source: &Source, about: &About) -> String {
+    let suffix = if about.kind == hardware::Kind::Counter { "_total" } else { "" };
+    format!("{}_{}{suffix}", source.prefix(), about.name)
+}
+
+fn describe_hardware() {
+    for source in Source::KINDS {
+        for about in source.quantities() {
+            let name = hardware_name(&source, about);
+            match about.kind {
+                hardware::Kind::Gauge => describe_gauge!(name, about.help),
+                hardware::Kind::Counter => describe_counter!(name, about.help),
+            }
+        }
+    }
+}
+
+/// Of a rank's GPU with the rank; a host and its ports are the same for all of its ranks.
+fn hardware(rank: &str, readings: &Readings) {
+    let source = &readings.source;
+    let place = match source {
+        Source::Gpu => Some(("rank", rank.to_owned())),
+        Source::Port(port) => Some(("port", port.clone())),
+        Source::Host => None,
+    };
+    for (about, value) in source.quantities().into_iter().zip(&readings.values) {
+        let Some(value) = *value else { continue };
+        let of = about.label.map(|label| (label.name, label.value.to_owned()));
+        let labels: Vec<_> = place.iter().cloned().chain(of).collect();
+        let name = hardware_name(source, about);
+        match about.kind {
+            hardware::Kind::Gauge => gauge!(name, &labels).set(value),
+            hardware::Kind::Counter => counter!(name, &labels).absolute(value as u64),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -170,6 +211,19 @@ mod tests {
             let row = format!("| `{name}` | {kind} | {help} |");
             assert!(page.contains(&row), "docs/metrics.md lacks:\n{row}");
         }
-        assert_eq!(page.matches("| `yardstick_").count(), METRICS.len(), "and no other");
+        let mut rows = METRICS.len();
+        for source in Source::KINDS {
+            let mut quantities = source.quantities();
+            quantities.dedup_by_key(|about| about.name);
+            rows += quantities.len();
+            for about in quantities {
+                let name = hardware_name(&source, about);
+                let kind = format!("{:?}", about.kind).to_lowercase();
+                let label = about.label.map_or(String::new(), |it| format!(" (label {})", it.name));
+                let row = format!("| `{name}` | {kind} | {}{label} |", about.help);
+                assert!(page.contains(&row), "docs/metrics.md lacks:\n{row}");
+            }
+        }
+        assert_eq!(page.matches("| `yardstick_").count(), rows, "and no other");
     }
 }

@@ -75,7 +75,8 @@ impl Sink for Prometheus {
             Event::Checkpoint(saved) => Told::Checkpoint(*saved),
             Event::Warning(_) => Told::Warning,
             Event::Verdict(verdict) => Told::Verdict(verdict.straggler),
-            Event::Start(_) | Event::Note(_) | Event::End(_) => return,
+            Event::Hardware(readings) => Told::Hardware(readings.clone()),
+            Event::Start(_) | Event::Note(_) | Event::HardwareMissing(_) | Event::End(_) => return,
         };
         let written = self.ring.as_mut().map(|ring| ring.write(&told));
         if let Some(Err(error)) = written {

@@ -10,16 +10,18 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::hardware::Readings;
 use crate::record::{CheckpointSaved, StepLine};
 use crate::stragglers::Straggler;
 
 /// What the exporter is told.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) enum Told {
     Step(StepLine),
     Checkpoint(CheckpointSaved),
     Warning,
     Verdict(Straggler),
+    Hardware(Readings),
 }
 
 /// Bytes of a record.

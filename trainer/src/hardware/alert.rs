@@ -1,0 +1,174 @@
+//! What is alarming about the GPU of a rank, on its way to the other ranks with the rank's vote.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use super::{gpu, xid};
+use crate::record::RankRecord;
+
+/// Numbers of an alert in a vote.
+pub(crate) const ALERT_FIELDS: usize = 4;
+
+/// What a rank says of its GPU; all zero if nothing is alarming or known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Alert {
+    /// NVML's bits of reasons for which clocks are held down, of those that should not be.
+    pub(crate) throttled: u64,
+    /// XID errors since the attempt started.
+    pub(crate) xid_errors: u32,
+    pub(crate) last_xid: u32,
+    /// Uncorrected ECC errors since the attempt started.
+    pub(crate) uncorrected_errors: u64,
+}
+
+impl Alert {
+    pub(crate) const NONE: Self =
+        Self { throttled: 0, xid_errors: 0, last_xid: 0, uncorrected_errors: 0 };
+
+    /// As numbers, for other ranks: all are far below 2^53.
+    pub(crate) fn encode(&self) -> [f64; ALERT_FIELDS] {
+        let Self { throttled, xid_errors, last_xid, uncorrected_errors } = *self;
+        [throttled as f64, f64::from(xid_errors), f64::from(last_xid), uncorrected_errors as f64]
+    }
+
+    /// From the numbers of another rank.
+    pub(crate) fn decode(fields: &[f64]) -> Self {
+        Self {
+            throttled: fields[0] as u64,
+            xid_errors: fields[1] as u32,
+            last_xid: fields[2] as u32,
+            uncorrected_errors: fields[3] as u64,
+        }
+    }
+
+    /// Names of the reasons for which clocks are held down.
+    fn reasons(&self) -> String {
+        gpu::alarming_reasons(self.throttled).join(", ")
+    }
+}
+
+/// The newest alert of this rank: the sampler writes it, training reads it.
+#[derive(Debug, Default)]
+pub(crate) struct SharedAlert {
+    throttled: AtomicU64,
+    xid_errors: AtomicU32,
+    last_xid: AtomicU32,
+    uncorrected_errors: AtomicU64,
+}
+
+impl SharedAlert {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::default()
+    }
+
+    /// Numbers that are read while they are written may be of two alerts; the next vote has them
+    /// right.
+    pub(super) fn set(&self, alert: Alert) {
+        self.throttled.store(alert.throttled, Relaxed);
+        self.last_xid.store(alert.last_xid, Relaxed);
+        self.uncorrected_errors.store(alert.uncorrected_errors, Relaxed);
+        self.xid_errors.store(alert.xid_errors, Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> Alert {
+        Alert {
+            throttled: self.throttled.load(Relaxed),
+            xid_errors: self.xid_errors.load(Relaxed),
+            last_xid: self.last_xid.load(Relaxed),
+            uncorrected_errors: self.uncorrected_errors.load(Relaxed),
+        }
+    }
+}
+
+/// Something new about a rank's GPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Finding {
+    pub(crate) rank: usize,
+    /// In words, without the rank.
+    pub(crate) text: String,
+}
+
+/// Finds what is new in the alerts of all ranks. All ranks find the same.
+#[derive(Debug)]
+pub(crate) struct AlertWatch {
+    known: Vec<Alert>,
+}
+
+impl AlertWatch {
+    /// Of so many ranks.
+    pub(crate) fn new(world: usize) -> Self {
+        Self { known: vec![Alert::NONE; world] }
+    }
+
+    /// What is new in these alerts, one of each rank. A reason for which clocks are held down is
+    /// new once. Allocates only then.
+    pub(crate) fn take(&mut self, alerts: impl Iterator<Item = Alert>) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        for (rank, (known, alert)) in self.known.iter_mut().zip(alerts).enumerate() {
+            if alert != *known {
+                let found = news(known, &alert).into_iter().flatten();
+                findings.extend(found.map(|text| Finding { rank, text }));
+                *known = Alert { throttled: known.throttled | alert.throttled, ..alert };
+            }
+        }
+        findings
+    }
+
+    /// Why the clocks of a rank's GPU were held down since the attempt started; `None` if they
+    /// were not.
+    pub(crate) fn throttled(&self, rank: usize) -> Option<String> {
+        let alert = self.known.get(rank)?;
+        (alert.throttled != 0).then(|| alert.reasons())
+    }
+}
+
+fn news(known: &Alert, alert: &Alert) -> [Option<String>; 3] {
+    let throttled = Alert { throttled: alert.throttled & !known.throttled, ..*alert };
+    let errors = alert.uncorrected_errors;
+    [
+        (throttled.throttled != 0)
+            .then(|| format!("the clocks of its GPU are held down: {}", throttled.reasons())),
+        (alert.xid_errors > known.xid_errors)
+            .then(|| format!("its GPU reports {}", xid::name(alert.last_xid))),
+        (errors > known.uncorrected_errors)
+            .then(|| format!("the memory of its GPU has had {errors} uncorrected ECC errors")),
+    ]
+}
+
+impl Finding {
+    /// As a sentence that says where the rank is.
+    pub(crate) fn sentence(&self, ranks: &[RankRecord]) -> String {
+        format!("{}: {}", ranks[self.rank].location(ranks), self.text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HW_THERMAL: u64 = 0x40;
+    const SW_THERMAL: u64 = 0x20;
+
+    #[test]
+    fn each_alarm_is_found_once_and_with_its_rank() {
+        let mut watch = AlertWatch::new(2);
+        let mut take = |alert: Alert| -> Vec<String> {
+            let alert = Alert::decode(&alert.encode());
+            let found = watch.take([Alert::NONE, alert].into_iter());
+            assert!(found.iter().all(|finding| finding.rank == 1));
+            found.into_iter().map(|finding| finding.text).collect()
+        };
+        let hot = Alert { throttled: HW_THERMAL, ..Alert::NONE };
+        assert_eq!(take(hot), ["the clocks of its GPU are held down: hw_thermal_slowdown"]);
+        assert_eq!(take(hot), [""; 0]);
+        assert_eq!(take(Alert::NONE), [""; 0]);
+        let hotter = Alert { throttled: HW_THERMAL | SW_THERMAL, ..Alert::NONE };
+        assert_eq!(take(hotter), ["the clocks of its GPU are held down: sw_thermal_slowdown"]);
+        let lost = Alert { xid_errors: 1, last_xid: 79, ..hotter };
+        assert_eq!(take(lost), ["its GPU reports XID 79 (the GPU has fallen off the bus)"]);
+        let worn = Alert { uncorrected_errors: 2, ..lost };
+        assert_eq!(take(worn), ["the memory of its GPU has had 2 uncorrected ECC errors"]);
+        let reasons = Some("sw_thermal_slowdown, hw_thermal_slowdown".to_owned());
+        assert_eq!((watch.throttled(1), watch.throttled(0)), (reasons, None));
+    }
+}

@@ -1,0 +1,98 @@
+//! What training costs: energy, and money where a price is known.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::summary::{HardwareSummary, RankHardware};
+
+/// The energy of an attempt from its first step to its end, saves and evaluations included.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Energy {
+    /// Of the GPUs of all ranks (NVML); `null` unless all of them tell it.
+    pub gpu_joules: Option<f64>,
+    /// The same per token of the attempt.
+    pub gpu_joules_per_token: Option<f64>,
+    /// Of the processor packages of all nodes (RAPL), everything else on them included; `null`
+    /// unless all of them tell it.
+    pub cpu_joules: Option<f64>,
+    /// The same per token of the attempt.
+    pub cpu_joules_per_token: Option<f64>,
+}
+
+/// What the run costs at a configured price.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Cost {
+    /// `telemetry.price_per_node_hour`, in whichever currency.
+    pub price_per_node_hour: f64,
+    /// Number of nodes.
+    pub nodes: usize,
+    /// Of a billion tokens at the measured rate, saves and evaluations included.
+    pub per_billion_tokens: f64,
+}
+
+impl Energy {
+    /// Of what all ranks have read, and the tokens of the attempt; `None` where nothing tells it.
+    pub(crate) fn of(ranks: &[RankHardware], tokens: u64) -> Option<Self> {
+        let energy = |summary: &Option<HardwareSummary>, name: &str| {
+            Some(summary.as_ref()?.counters.get(name)?.total)
+        };
+        let gpus = ranks.iter().map(|rank| energy(&rank.gpu, "energy_joules"));
+        let gpu_joules: Option<f64> = gpus.sum();
+        let hosts = ranks.iter().filter(|rank| rank.host.is_some());
+        let cpu_joules: Option<f64> =
+            hosts.clone().map(|rank| energy(&rank.host, "cpu_energy_joules")).sum();
+        let cpu_joules = cpu_joules.filter(|_| hosts.count() > 0);
+        let per_token = |joules: f64| (tokens > 0).then(|| joules / tokens as f64);
+        (gpu_joules.or(cpu_joules).is_some()).then(|| Self {
+            gpu_joules,
+            gpu_joules_per_token: gpu_joules.and_then(per_token),
+            cpu_joules,
+            cpu_joules_per_token: cpu_joules.and_then(per_token),
+        })
+    }
+}
+
+impl Cost {
+    /// At a price, of a rate in tokens per second.
+    pub(crate) fn of(price_per_node_hour: f64, nodes: usize, tokens_per_second: f64) -> Self {
+        let per_second = price_per_node_hour * nodes as f64 / 3600.0;
+        let per_billion_tokens = per_second / tokens_per_second * 1e9;
+        Self { price_per_node_hour, nodes, per_billion_tokens }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hardware::Increase;
+
+    fn summary(name: &str, joules: f64) -> Option<HardwareSummary> {
+        let mut summary = HardwareSummary::default();
+        let increase = Increase { total: joules, per_second: 1.0 };
+        summary.counters.insert(name.to_owned(), increase);
+        Some(summary)
+    }
+
+    #[test]
+    fn energy_is_that_of_all_or_unknown() {
+        let gpu = |joules| RankHardware {
+            gpu: summary("energy_joules", joules),
+            ..RankHardware::default()
+        };
+        let mut first = gpu(3000.0);
+        first.host = summary("cpu_energy_joules", 500.0);
+        let energy = Energy::of(&[first.clone(), gpu(1000.0)], 2000).unwrap();
+        assert_eq!((energy.gpu_joules, energy.gpu_joules_per_token), (Some(4000.0), Some(2.0)));
+        assert_eq!((energy.cpu_joules, energy.cpu_joules_per_token), (Some(500.0), Some(0.25)));
+        let partly = Energy::of(&[first, RankHardware::default()], 2000).unwrap();
+        assert_eq!((partly.gpu_joules, partly.cpu_joules), (None, Some(500.0)));
+        assert_eq!(Energy::of(&[RankHardware::default()], 2000), None);
+    }
+
+    /// 8 nodes at 36 an hour cost 0.08 a second; a billion tokens at 400,000 a second take 2500 s.
+    #[test]
+    fn cost_is_price_over_rate() {
+        let cost = Cost::of(36.0, 8, 400_000.0);
+        assert!((cost.per_billion_tokens - 200.0).abs() < 1e-9, "{cost:?}");
+    }
+}

@@ -1,0 +1,242 @@
+//! The GPU of a rank, through NVIDIA's management library (NVML), which is opened at run time.
+//!
+//! What each figure means is in NVIDIA's NVML API reference (docs.nvidia.com/deploy/nvml-api).
+#![allow(unsafe_code)] // one call whose safe wrapper cannot ask for all links of a GPU together
+
+use std::sync::OnceLock;
+
+use device::cuda::Libraries;
+use nvml_wrapper::bitmasks::device::ThrottleReasons;
+use nvml_wrapper::bitmasks::event::EventTypes;
+use nvml_wrapper::enum_wrappers::device::{
+    Clock, EccCounter, MemoryError, PcieUtilCounter, TemperatureSensor,
+};
+use nvml_wrapper::enums::device::SampleValue;
+use nvml_wrapper::enums::event::XidError;
+use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::struct_wrappers::device::FieldValueSample;
+use nvml_wrapper::sys_exports::field_id;
+use nvml_wrapper::{Device, EventSet, Nvml};
+use nvml_wrapper_sys::bindings::nvmlFieldValue_t;
+
+use super::alert::Alert;
+use super::quantity::{About, Quantity};
+
+/// A GPU as its driver sees it.
+pub(super) struct Gpu {
+    device: Device<'static>,
+    /// Where XID errors arrive; `None` where the driver does not tell them.
+    events: Option<EventSet<'static>>,
+    /// Since it was opened.
+    xid_errors: u32,
+    last_xid: u64,
+    /// Reasons at the last reading and at the one before.
+    throttled: ThrottleReasons,
+    throttled_before: ThrottleReasons,
+    /// Uncorrected ECC errors when it was opened.
+    uncorrected_before: Option<u64>,
+}
+
+const LIBRARY: &str = "libnvidia-ml.so.1";
+
+const THROTTLED: About = About::gauge(
+    "throttled",
+    "1 while clocks are held down for the reason, else 0. In the record the mean is the share of \
+     the time.",
+);
+const ECC: About = About::counter("ecc_errors", "ECC errors of memory since the driver started.");
+const PCIE: About =
+    About::gauge("pcie_bytes_per_second", "Rate over PCIe, over the last 20 ms before a reading.");
+const NVLINK: About = About::counter("nvlink_bytes", "Bytes of data over all NVLinks.");
+const NVLINK_ERRORS: About = About::counter("nvlink_errors", "Errors of all NVLinks.");
+
+/// What is read of a GPU.
+pub(super) const QUANTITIES: [Quantity<Gpu>; 31] = [
+    About::gauge("utilization_ratio", "Share of the last second or less in which a kernel ran.")
+        .charted()
+        .read(|gpu| Some(f64::from(gpu.device.utilization_rates().ok()?.gpu) / 100.0)),
+    About::gauge("memory_utilization_ratio", "The same in which memory was read or written.")
+        .read(|gpu| Some(f64::from(gpu.device.utilization_rates().ok()?.memory) / 100.0)),
+    About::gauge("memory_used_bytes", "Memory in use by all processes.")
+        .read(|gpu| Some(gpu.device.memory_info().ok()?.used as f64)),
+    About::gauge("power_watts", "Power draw.")
+        .charted()
+        .read(|gpu| Some(f64::from(gpu.device.power_usage().ok()?) / 1e3)),
+    About::gauge("power_limit_watts", "Power limit in force.")
+        .read(|gpu| Some(f64::from(gpu.device.enforced_power_limit().ok()?) / 1e3)),
+    About::counter("energy_joules", "Energy since the driver started.")
+        .read(|gpu| Some(gpu.device.total_energy_consumption().ok()? as f64 / 1e3)),
+    About::gauge("sm_clock_hertz", "Clock of the multiprocessors.")
+        .charted()
+        .read(|gpu| Some(f64::from(gpu.device.clock_info(Clock::SM).ok()?) * 1e6)),
+    About::gauge("sm_clock_max_hertz", "Highest clock of the multiprocessors.")
+        .read(|gpu| Some(f64::from(gpu.device.max_clock_info(Clock::SM).ok()?) * 1e6)),
+    About::gauge("memory_clock_hertz", "Clock of the memory.")
+        .read(|gpu| Some(f64::from(gpu.device.clock_info(Clock::Memory).ok()?) * 1e6)),
+    About::gauge("temperature_celsius", "Temperature of the chip.")
+        .charted()
+        .read(|gpu| Some(f64::from(gpu.device.temperature(TemperatureSensor::Gpu).ok()?))),
+    About::gauge("memory_temperature_celsius", "Temperature of the memory.")
+        .read(|gpu| gpu.field(field_id::NVML_FI_DEV_MEMORY_TEMP)),
+    THROTTLED.of("reason", "sw_power_cap").read(|gpu| gpu.is(ThrottleReasons::SW_POWER_CAP)),
+    THROTTLED.of("reason", "hw_slowdown").read(|gpu| gpu.is(ThrottleReasons::HW_SLOWDOWN)),
+    THROTTLED
+        .of("reason", "sw_thermal_slowdown")
+        .read(|gpu| gpu.is(ThrottleReasons::SW_THERMAL_SLOWDOWN)),
+    THROTTLED
+        .of("reason", "hw_thermal_slowdown")
+        .read(|gpu| gpu.is(ThrottleReasons::HW_THERMAL_SLOWDOWN)),
+    THROTTLED
+        .of("reason", "hw_power_brake")
+        .read(|gpu| gpu.is(ThrottleReasons::HW_POWER_BRAKE_SLOWDOWN)),
+    THROTTLED.of("reason", "sync_boost").read(|gpu| gpu.is(ThrottleReasons::SYNC_BOOST)),
+    THROTTLED
+        .of("reason", "applications_clocks")
+        .read(|gpu| gpu.is(ThrottleReasons::APPLICATIONS_CLOCKS_SETTING)),
+    ECC.of("kind", "corrected").read(|gpu| Some(gpu.ecc(MemoryError::Corrected)? as f64)),
+    ECC.of("kind", "uncorrected").read(|gpu| Some(gpu.ecc(MemoryError::Uncorrected)? as f64)),
+    About::counter("xid_errors", "XID errors of the driver since the attempt started.")
+        .read(|gpu| gpu.events.as_ref().map(|_| f64::from(gpu.xid_errors))),
+    About::gauge("last_xid", "Number of the last XID error, 0 for none.")
+        .read(|gpu| gpu.events.as_ref().map(|_| gpu.last_xid as f64)),
+    PCIE.of("direction", "transmit").read(|gpu| gpu.pcie(PcieUtilCounter::Send)),
+    PCIE.of("direction", "receive").read(|gpu| gpu.pcie(PcieUtilCounter::Receive)),
+    About::counter("pcie_replays", "Packets sent again over PCIe since the driver started.")
+        .read(|gpu| Some(f64::from(gpu.device.pcie_replay_counter().ok()?))),
+    About::gauge("pcie_link_width", "Lanes of PCIe in use.")
+        .read(|gpu| Some(f64::from(gpu.device.current_pcie_link_width().ok()?))),
+    NVLINK
+        .of("direction", "transmit")
+        .read(|gpu| Some(gpu.field(field_id::NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX)? * 1024.0)),
+    NVLINK
+        .of("direction", "receive")
+        .read(|gpu| Some(gpu.field(field_id::NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX)? * 1024.0)),
+    NVLINK_ERRORS
+        .of("kind", "crc")
+        .read(|gpu| gpu.field(field_id::NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL)),
+    NVLINK_ERRORS
+        .of("kind", "replay")
+        .read(|gpu| gpu.field(field_id::NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL)),
+    NVLINK_ERRORS
+        .of("kind", "recovery")
+        .read(|gpu| gpu.field(field_id::NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL)),
+];
+
+/// Reasons for which clocks should not be held down in a healthy machine. A power cap is not among
+/// them: large matrix products draw as much as they may.
+const ALARMING: ThrottleReasons = ThrottleReasons::HW_SLOWDOWN
+    .union(ThrottleReasons::SW_THERMAL_SLOWDOWN)
+    .union(ThrottleReasons::HW_THERMAL_SLOWDOWN)
+    .union(ThrottleReasons::HW_POWER_BRAKE_SLOWDOWN);
+
+/// The names of alarming reasons in a number.
+pub(super) fn alarming_reasons(bits: u64) -> Vec<&'static str> {
+    let names = [
+        (ThrottleReasons::HW_SLOWDOWN, "hw_slowdown"),
+        (ThrottleReasons::SW_THERMAL_SLOWDOWN, "sw_thermal_slowdown"),
+        (ThrottleReasons::HW_THERMAL_SLOWDOWN, "hw_thermal_slowdown"),
+        (ThrottleReasons::HW_POWER_BRAKE_SLOWDOWN, "hw_power_brake"),
+    ];
+    let found = ThrottleReasons::from_bits_truncate(bits);
+    names.into_iter().filter(|(reason, _)| found.contains(*reason)).map(|it| it.1).collect()
+}
+
+/// The library of this process. It is never closed.
+fn nvml() -> Result<&'static Nvml, String> {
+    static NVML: OnceLock<Result<Nvml, String>> = OnceLock::new();
+    let open = || {
+        let mut error = format!("{LIBRARY} was not found");
+        for path in Libraries::of_process().candidates(LIBRARY) {
+            match Nvml::builder().lib_path(path.as_os_str()).init() {
+                Ok(nvml) => return Ok(nvml),
+                Err(failed) => error = format!("{}: {failed}", path.display()),
+            }
+        }
+        Err(error)
+    };
+    NVML.get_or_init(open).as_ref().map_err(Clone::clone)
+}
+
+impl Gpu {
+    /// The GPU at an address, as in `0000:17:00.0`.
+    ///
+    /// # Errors
+    /// Why it cannot be read.
+    pub(super) fn open(pci_bus_id: &str) -> Result<Self, String> {
+        let nvml = nvml()?;
+        let failed = |error: NvmlError| format!("NVML, GPU {pci_bus_id}: {error}");
+        let device = nvml.device_by_pci_bus_id(pci_bus_id).map_err(failed)?;
+        let register = |set| device.register_events(EventTypes::CRITICAL_XID_ERROR, set).ok();
+        let events = nvml.create_event_set().ok().and_then(register);
+        let mut gpu = Self {
+            device,
+            events,
+            xid_errors: 0,
+            last_xid: 0,
+            throttled: ThrottleReasons::empty(),
+            throttled_before: ThrottleReasons::empty(),
+            uncorrected_before: None,
+        };
+        gpu.uncorrected_before = gpu.ecc(MemoryError::Uncorrected);
+        Ok(gpu)
+    }
+
+    /// Takes what has happened since the last time.
+    pub(super) fn refresh(&mut self) {
+        self.throttled_before = self.throttled;
+        let none = ThrottleReasons::empty();
+        self.throttled = self.device.current_throttle_reasons().unwrap_or(none);
+        while let Some(Ok(event)) = self.events.as_ref().map(|events| events.wait(0)) {
+            self.xid_errors += 1;
+            self.last_xid = match event.event_data {
+                Some(XidError::Value(xid)) => xid,
+                Some(XidError::Unknown) | None => 0,
+            };
+        }
+    }
+
+    /// What the other ranks should know. Clocks are throttled if they were at two readings in a
+    /// row: a change of clocks looks like that for a moment, too.
+    pub(super) fn alert(&self) -> Alert {
+        let uncorrected = self.ecc(MemoryError::Uncorrected).zip(self.uncorrected_before);
+        Alert {
+            throttled: self.throttled.intersection(self.throttled_before & ALARMING).bits(),
+            xid_errors: self.xid_errors,
+            last_xid: self.last_xid as u32,
+            uncorrected_errors: uncorrected.map_or(0, |(now, before)| now.saturating_sub(before)),
+        }
+    }
+
+    fn is(&self, reason: ThrottleReasons) -> Option<f64> {
+        Some(f64::from(u8::from(self.throttled.contains(reason))))
+    }
+
+    fn ecc(&self, kind: MemoryError) -> Option<u64> {
+        self.device.total_ecc_errors(kind, EccCounter::Volatile).ok()
+    }
+
+    /// NVML counts in kB.
+    fn pcie(&self, direction: PcieUtilCounter) -> Option<f64> {
+        Some(f64::from(self.device.pcie_throughput(direction).ok()?) * 1e3)
+    }
+
+    /// A field of the whole GPU: of a link, of all links together.
+    fn field(&self, field: u32) -> Option<f64> {
+        let call = nvml().ok()?.lib().nvmlDeviceGetFieldValues.as_ref().ok()?;
+        // SAFETY: a structure of numbers, for which zeros are valid.
+        let mut value: nvmlFieldValue_t = unsafe { std::mem::zeroed() };
+        value.fieldId = field;
+        value.scopeId = u32::MAX; // all links
+        // SAFETY: the handle is valid as long as the library is open; it writes to one value.
+        let status = unsafe { call(self.device.handle(), 1, &raw mut value) };
+        if status != 0 {
+            return None;
+        }
+        match FieldValueSample::try_from(value).ok()?.value.ok()? {
+            SampleValue::F64(value) => Some(value),
+            SampleValue::U32(value) => Some(f64::from(value)),
+            SampleValue::U64(value) => Some(value as f64),
+            SampleValue::I64(value) => Some(value as f64),
+        }
+    }
+}

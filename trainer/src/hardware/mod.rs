@@ -1,0 +1,26 @@
+//! What the hardware does meanwhile: GPUs through NVML, the host through procfs and sysfs, and
+//! ports of RDMA adapters.
+//!
+//! A thread of each rank reads at an interval (`sampler.rs`) and tells [`Readings`] as events. What
+//! is read stands in one table for each kind of source (`gpu.rs`, `host.rs`, `port.rs`), from which
+//! metrics, record, charts and documentation are made. What is alarming goes to the other ranks
+//! with their votes (`alert.rs`), so that rank 0 can name the rank.
+
+mod alert;
+mod anomalies;
+mod energy;
+mod gpu;
+mod host;
+mod port;
+mod quantity;
+mod sampler;
+mod summary;
+mod xid;
+
+pub(crate) use alert::{ALERT_FIELDS, Alert, AlertWatch, Finding, SharedAlert};
+pub(crate) use anomalies::hardware_anomalies;
+pub use energy::{Cost, Energy};
+pub(crate) use quantity::{About, Kind, Readings, Source};
+pub(crate) use sampler::{Sampled, Sampler};
+pub use summary::{HardwareSummary, Increase, PortSummary, Series, Spread};
+pub(crate) use summary::{RankHardware, Summaries};

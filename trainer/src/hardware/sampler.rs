@@ -1,0 +1,116 @@
+//! The thread of a rank that reads the hardware.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::time::Duration;
+
+use super::alert::SharedAlert;
+use super::gpu::{self, Gpu};
+use super::host::{self, Host};
+use super::port::{self, Port};
+use super::quantity::{Quantity, Readings, Source};
+use crate::record::unix_time::unix_ms;
+use crate::telemetry::Events;
+
+/// What to read, and who is told.
+#[derive(Debug)]
+pub(crate) struct Sampled {
+    /// From one reading to the next.
+    pub(crate) interval: Duration,
+    /// Address of this rank's GPU.
+    pub(crate) gpu: Option<String>,
+    /// Whether this rank reads the host and its ports: one of each node does.
+    pub(crate) reads_host: bool,
+    /// Where `/proc` and `/sys` of the host are.
+    pub(crate) root: PathBuf,
+    pub(crate) events: Events,
+    pub(crate) alert: Arc<SharedAlert>,
+}
+
+/// Reads until it is dropped: at once, at the interval, and once more at the end.
+#[derive(Debug)]
+pub(crate) struct Sampler {
+    /// Its end ends the thread.
+    end: Option<Sender<()>>,
+    /// Disconnected when the thread has ended.
+    ended: Receiver<()>,
+}
+
+/// How long the end waits for the last readings: a driver that has lost its GPU may not answer.
+const LAST_READINGS: Duration = Duration::from_secs(2);
+
+impl Sampler {
+    /// Starts to read. Without a thread a run is as good as with one, except that its record has no
+    /// hardware.
+    pub(crate) fn start(sampled: Sampled) -> Self {
+        let (end, until) = mpsc::channel::<()>();
+        let (ends, ended) = mpsc::channel();
+        let read = move || {
+            let _ends: Sender<()> = ends;
+            let mut sources = Sources::open(&sampled);
+            sources.tell(&sampled);
+            while until.recv_timeout(sampled.interval) == Err(RecvTimeoutError::Timeout) {
+                sources.refresh();
+                sources.tell(&sampled);
+            }
+            sources.refresh();
+            sources.tell(&sampled);
+        };
+        drop(std::thread::Builder::new().name("hardware".to_owned()).spawn(read));
+        Self { end: Some(end), ended }
+    }
+}
+
+impl Drop for Sampler {
+    fn drop(&mut self) {
+        self.end = None;
+        let _ = self.ended.recv_timeout(LAST_READINGS);
+    }
+}
+
+/// What this rank reads.
+struct Sources {
+    gpu: Option<Gpu>,
+    host: Option<Host>,
+    ports: Vec<Port>,
+}
+
+impl Sources {
+    fn open(sampled: &Sampled) -> Self {
+        let gpu = sampled.gpu.as_deref().map(Gpu::open);
+        if let Some(Err(why)) = &gpu {
+            sampled.events.hardware_missing(why);
+        }
+        let root: &Path = &sampled.root;
+        Self {
+            gpu: gpu.and_then(Result::ok),
+            host: sampled.reads_host.then(|| Host::new(root)),
+            ports: if sampled.reads_host { Port::all(root) } else { Vec::new() },
+        }
+    }
+
+    fn refresh(&mut self) {
+        self.gpu.iter_mut().for_each(Gpu::refresh);
+        self.host.iter_mut().for_each(Host::refresh);
+    }
+
+    fn tell(&self, sampled: &Sampled) {
+        if let Some(gpu) = &self.gpu {
+            sampled.alert.set(gpu.alert());
+            sampled.events.hardware(readings(Source::Gpu, &gpu::QUANTITIES, gpu));
+        }
+        if let Some(host) = &self.host {
+            sampled.events.hardware(readings(Source::Host, &host::QUANTITIES, host));
+        }
+        for port in &self.ports {
+            let source = Source::Port(port.name.clone());
+            sampled.events.hardware(readings(source, &port::QUANTITIES, port));
+        }
+    }
+}
+
+fn readings<T>(source: Source, quantities: &[Quantity<T>], of: &T) -> Readings {
+    let values = quantities.iter().map(|quantity| (quantity.read)(of)).collect();
+    Readings { source, unix_ms: unix_ms(), values }
+}

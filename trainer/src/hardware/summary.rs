@@ -1,0 +1,283 @@
+//! The readings of an attempt, summed up for the record in bounded memory.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::quantity::{About, Kind, Readings, Source};
+
+/// A piece of hardware during an attempt, from its first step to its end. Quantities that it does
+/// not tell are left out.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+pub struct HardwareSummary {
+    /// How often it was read.
+    pub readings: u64,
+    /// From the first reading to the last.
+    pub seconds: f64,
+    /// What goes up and down, by name.
+    pub gauges: BTreeMap<String, Spread>,
+    /// What only grows, by name.
+    pub counters: BTreeMap<String, Increase>,
+    /// The course of some of it; `null` in large jobs.
+    pub series: Option<Series>,
+}
+
+/// Values of a gauge over all readings.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[allow(missing_docs, reason = "as their names")]
+pub struct Spread {
+    pub mean: f64,
+    pub min: f64,
+    pub max: f64,
+}
+
+/// How much a counter grew.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Increase {
+    /// From the first reading to the last.
+    pub total: f64,
+    /// The same per second.
+    pub per_second: f64,
+}
+
+/// Values over time, at some of the readings.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+pub struct Series {
+    /// Since the first reading.
+    pub seconds: Vec<f64>,
+    /// By name: a gauge, or the growth of a counter per second since the entry before.
+    pub values: BTreeMap<String, Vec<Option<f64>>>,
+}
+
+/// A port of an RDMA adapter.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct PortSummary {
+    /// As in `mlx5_0/1`.
+    pub port: String,
+    /// What it did.
+    #[serde(flatten)]
+    pub summary: HardwareSummary,
+}
+
+/// What one rank has read.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct RankHardware {
+    pub(crate) gpu: Option<HardwareSummary>,
+    /// Why its GPU could not be read.
+    pub(crate) gpu_missing: Option<String>,
+    /// Of the first rank of a node.
+    pub(crate) host: Option<HardwareSummary>,
+    pub(crate) ports: Vec<PortSummary>,
+}
+
+/// The summaries of all sources of a rank.
+#[derive(Debug, Default)]
+pub(crate) struct Summaries {
+    sources: BTreeMap<Source, Tallies>,
+    gpu_missing: Option<String>,
+}
+
+impl Summaries {
+    pub(crate) fn take(&mut self, readings: &Readings) {
+        self.sources.entry(readings.source.clone()).or_default().take(readings);
+    }
+
+    /// The GPU cannot be read.
+    pub(crate) fn is_missing(&mut self, why: &str) {
+        self.gpu_missing = Some(why.to_owned());
+    }
+
+    /// What is known by now; with its course over time or without.
+    pub(crate) fn summarize(&self, with_series: bool) -> RankHardware {
+        let mut hardware =
+            RankHardware { gpu_missing: self.gpu_missing.clone(), ..RankHardware::default() };
+        for (source, tallies) in &self.sources {
+            let summary = tallies.summarize(&source.quantities(), with_series);
+            match source {
+                Source::Gpu => hardware.gpu = Some(summary),
+                Source::Host => hardware.host = Some(summary),
+                Source::Port(port) => {
+                    hardware.ports.push(PortSummary { port: port.clone(), summary });
+                }
+            }
+        }
+        hardware
+    }
+}
+
+/// Readings that are kept; of more, every second, fourth, ... is.
+const KEPT_MAX: usize = 128;
+
+/// Sums over the readings of a source.
+#[derive(Debug, Default)]
+struct Tallies {
+    tallies: Vec<Tally>,
+    readings: u64,
+    kept: Vec<Readings>,
+    /// One of so many is kept.
+    stride: u64,
+    last: Option<Readings>,
+}
+
+/// Of one quantity.
+#[derive(Debug, Clone, Copy, Default)]
+struct Tally {
+    count: u64,
+    sum: f64,
+    min: f64,
+    max: f64,
+    /// Of a counter, also across a restart of it.
+    grown: f64,
+    last: f64,
+}
+
+impl Tally {
+    fn take(&mut self, value: f64) {
+        let is_first = self.count == 0;
+        self.min = if is_first { value } else { self.min.min(value) };
+        self.max = if is_first { value } else { self.max.max(value) };
+        self.grown += if is_first { 0.0 } else { growth(self.last, value) };
+        self.sum += value;
+        self.last = value;
+        self.count += 1;
+    }
+}
+
+/// How much a counter has grown; one that became smaller has started again at 0.
+fn growth(before: f64, now: f64) -> f64 {
+    if now < before { now } else { now - before }
+}
+
+impl Tallies {
+    fn take(&mut self, readings: &Readings) {
+        self.tallies.resize(readings.values.len(), Tally::default());
+        for (tally, value) in self.tallies.iter_mut().zip(&readings.values) {
+            value.into_iter().for_each(|value| tally.take(*value));
+        }
+        self.stride = self.stride.max(1);
+        if self.readings.is_multiple_of(self.stride) {
+            self.kept.push(readings.clone());
+        }
+        self.readings += 1;
+        if self.kept.len() > KEPT_MAX {
+            self.stride *= 2;
+            let mut number = 0;
+            self.kept.retain(|_| {
+                number += 1;
+                number % 2 == 1
+            });
+        }
+        self.last = Some(readings.clone());
+    }
+
+    fn summarize(&self, quantities: &[&'static About], with_series: bool) -> HardwareSummary {
+        let seconds =
+            self.kept.first().zip(self.last.as_ref()).map_or(0.0, |(first, last)| {
+                last.unix_ms.saturating_sub(first.unix_ms) as f64 / 1e3
+            });
+        let mut summary = HardwareSummary {
+            readings: self.readings,
+            seconds,
+            series: with_series.then(|| self.series(quantities)),
+            ..HardwareSummary::default()
+        };
+        let known = quantities.iter().zip(&self.tallies).filter(|(_, tally)| tally.count > 0);
+        for (about, tally) in known {
+            match about.kind {
+                Kind::Gauge => {
+                    let mean = tally.sum / tally.count as f64;
+                    let spread = Spread { mean, min: tally.min, max: tally.max };
+                    summary.gauges.insert(about.key(), spread);
+                }
+                Kind::Counter => {
+                    let per_second = if seconds > 0.0 { tally.grown / seconds } else { 0.0 };
+                    let increase = Increase { total: tally.grown, per_second };
+                    summary.counters.insert(about.key(), increase);
+                }
+            }
+        }
+        summary
+    }
+
+    fn series(&self, quantities: &[&'static About]) -> Series {
+        let Some(first) = self.kept.first() else { return Series::default() };
+        let since_first = |readings: &Readings| (readings.unix_ms - first.unix_ms) as f64 / 1e3;
+        let mut series = Series {
+            seconds: self.kept.iter().map(since_first).collect(),
+            values: BTreeMap::new(),
+        };
+        for (index, about) in quantities.iter().enumerate().filter(|(_, about)| about.is_charted) {
+            let values: Vec<Option<f64>> = match about.kind {
+                Kind::Gauge => self.kept.iter().map(|readings| readings.values[index]).collect(),
+                Kind::Counter => {
+                    let rates = self.kept.windows(2).map(|pair| rate(&pair[0], &pair[1], index));
+                    std::iter::once(None).chain(rates).collect()
+                }
+            };
+            if values.iter().any(Option::is_some) {
+                series.values.insert(about.key(), values);
+            }
+        }
+        series
+    }
+}
+
+fn rate(before: &Readings, now: &Readings, index: usize) -> Option<f64> {
+    let seconds = (now.unix_ms - before.unix_ms) as f64 / 1e3;
+    let grown = growth(before.values[index]?, now.values[index]?);
+    (seconds > 0.0).then(|| grown / seconds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The readings of a host at a number of seconds: a CPU that is busier each time, and 100
+    /// bytes received a second.
+    fn readings(second: u64) -> Readings {
+        let quantities = Source::Host.quantities();
+        let value = |about: &&About| match about.key().as_str() {
+            "cpu_ratio.user" => Some(second as f64 / 1000.0),
+            "network_bytes.receive" => Some(100.0 * second as f64),
+            _ => None,
+        };
+        let values = quantities.iter().map(value).collect();
+        Readings { source: Source::Host, unix_ms: 5000 + second * 1000, values }
+    }
+
+    #[test]
+    fn gauges_have_a_spread_and_counters_grow() {
+        let mut summaries = Summaries::default();
+        (0..=1000).for_each(|second| summaries.take(&readings(second)));
+        let host = summaries.summarize(true).host.unwrap();
+        assert_eq!((host.readings, host.seconds), (1001, 1000.0));
+        let user = Spread { mean: 0.5, min: 0.0, max: 1.0 };
+        assert!((host.gauges["cpu_ratio.user"].mean - user.mean).abs() < 1e-9);
+        assert_eq!(host.gauges["cpu_ratio.user"].max, user.max);
+        let received = Increase { total: 1e5, per_second: 100.0 };
+        assert_eq!(host.counters["network_bytes.receive"], received);
+        assert_eq!((host.gauges.len(), host.counters.len()), (1, 1), "nothing is made up");
+        let series = host.series.unwrap();
+        assert!((KEPT_MAX / 2..=KEPT_MAX).contains(&series.seconds.len()));
+        assert_eq!(series.values["network_bytes.receive"][..2], [None, Some(100.0)]);
+        let at = series.seconds[10];
+        assert_eq!(series.values["cpu_ratio.user"][10], Some(at / 1000.0));
+    }
+
+    #[test]
+    fn a_counter_that_starts_again_goes_on() {
+        let mut tally = Tally::default();
+        [5.0, 8.0, 2.0, 4.0].into_iter().for_each(|value| tally.take(value));
+        assert_eq!(tally.grown, 3.0 + 2.0 + 2.0);
+    }
+
+    #[test]
+    fn nothing_is_known_of_what_was_not_read() {
+        let mut summaries = Summaries::default();
+        summaries.is_missing("no library");
+        let hardware = summaries.summarize(true);
+        assert!(hardware.gpu.is_none() && hardware.host.is_none() && hardware.ports.is_empty());
+        assert_eq!(hardware.gpu_missing.as_deref(), Some("no library"));
+    }
+}
