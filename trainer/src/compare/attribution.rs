@@ -1,11 +1,14 @@
 //! What makes up the difference of step times: which phases, and which ranks.
 
+use std::collections::BTreeSet;
+
 use serde::Serialize;
 
 use super::design::Design;
 use super::estimate::{Estimate, mean};
 use super::metric::{mean_step_ms, own_ms};
 use super::side::Side;
+use crate::hardware::HardwareSummary;
 use crate::record::Record;
 use crate::stragglers::Kind;
 use crate::timing::phase::Phase;
@@ -40,6 +43,8 @@ pub(crate) struct RankPart {
     pub(crate) added_ms: f64,
     /// What the median rank needs longer.
     pub(crate) others_added_ms: f64,
+    /// Why the clocks of its GPU were held down on this side, if they were.
+    pub(crate) held_down: Vec<String>,
 }
 
 /// How often a rank may be named that has not become slower, over all ranks.
@@ -103,10 +108,18 @@ fn ranks(base: &Side, new: &Side, design: &Design<'_>, threshold: f64) -> Vec<Ra
             kind: kind(base, new, rank),
             added_ms: all[rank],
             others_added_ms: lower_median(&all),
+            held_down: held_down(new, rank),
         })
         .collect();
     slower.sort_by(|a, b| b.added_ms.total_cmp(&a.added_ms));
     slower
+}
+
+/// Why the clocks of a rank's GPU were held down in any run.
+fn held_down(side: &Side, rank: usize) -> Vec<String> {
+    let gpus = side.records().filter_map(|record| record.ranks.get(rank)?.gpu.as_ref());
+    let reasons: BTreeSet<&str> = gpus.flat_map(HardwareSummary::held_down).collect();
+    reasons.into_iter().map(str::to_owned).collect()
 }
 
 fn median_of_ranks(record: &Record) -> Option<f64> {

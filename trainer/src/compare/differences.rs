@@ -7,6 +7,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::side::Side;
+use crate::hardware::HardwareSummary;
 use crate::record::Record;
 
 /// A property with different values.
@@ -66,9 +67,23 @@ fn properties(side: &Side) -> Properties {
             flatten(&format!("{name}.threads"), &json!(rank.threads), &mut properties);
             flatten(&format!("{name}.matmul_kernel"), &json!(rank.matmul_kernel), &mut properties);
             flatten(&format!("{name}.device"), &json!(rank.device), &mut properties);
+            if let Some(gpu) = &rank.gpu {
+                flatten(&format!("{name}.gpu"), &alarming(gpu), &mut properties);
+            }
         }
     }
     properties
+}
+
+/// What a GPU should not have told during a run.
+fn alarming(gpu: &HardwareSummary) -> Value {
+    let has_had = |counter: &str| if gpu.grown(counter) > 0.0 { "some" } else { "none" };
+    let held_down = gpu.held_down().join(", ");
+    json!({
+        "clocks_held_down": if held_down.is_empty() { "no" } else { &held_down },
+        "xid_errors": has_had("xid_errors"),
+        "uncorrected_ecc_errors": has_had("ecc_errors.uncorrected"),
+    })
 }
 
 /// The leaves of a value, by their paths.

@@ -55,6 +55,7 @@ enum Figure {
     CopyRate(String),
     RestoreTime,
     Memory,
+    Energy,
 }
 
 /// The metric that decides first: it has half of the error rate, all others share the rest.
@@ -97,6 +98,7 @@ pub(super) fn metrics<'a>(records: impl Iterator<Item = &'a Record> + Clone) -> 
         of_transfers(new(&name, "B/s", Better::Higher, Figure::CopyRate(tier.to_owned())))
     }));
     metrics.push(of_transfers(new("restore_seconds", "s", Better::Lower, Figure::RestoreTime)));
+    metrics.push(new("gpu_joules_per_token", "J", Better::Lower, Figure::Energy));
     let memory = new("memory", "B", Better::Lower, Figure::Memory);
     metrics.push(Metric { noise: Noise::Exact, ..memory });
     let is_there = |value: Option<f64>| value.is_some_and(|value| value != 0.0);
@@ -130,6 +132,7 @@ impl Metric {
                 promoted.iter().find(|to| to.tier == *tier)?.bytes_per_second
             }
             Figure::RestoreTime => Some(record.attempts.last()?.recovery.as_ref()?.seconds),
+            Figure::Energy => record.energy?.gpu_joules_per_token,
             Figure::Memory => {
                 record.ranks.iter().map(|rank| rank.planned_bytes as f64).reduce(f64::max)
             }

@@ -67,8 +67,13 @@ impl Comparison {
         }));
         lines.extend(attribution.ranks.iter().take(SHOWN_MAX).map(|part| {
             let kind = part.kind.name();
+            let held_down = match part.held_down.join(", ") {
+                reasons if reasons.is_empty() => reasons,
+                reasons => format!(";\n    the clocks of its GPU were held down: {reasons}"),
+            };
             format!(
-                "  rank {} on {}, {kind}: its own time {:+.2} ms, the median rank's {:+.2} ms",
+                "  rank {} on {}, {kind}: its own time {:+.2} ms, the median rank's {:+.2} \
+                 ms{held_down}",
                 part.rank, part.host, part.added_ms, part.others_added_ms
             )
         }));

@@ -6,9 +6,6 @@ use crate::record::{Anomaly, RankRecord, list};
 /// A share of stolen processor time that slows a run down.
 const STEAL_LEAST: f64 = 0.05;
 
-/// A share of time in which clocks were held down.
-const THROTTLED_LEAST: f64 = 0.01;
-
 /// Counters of a host that should not grow, and what it means.
 const HOST_COUNTERS: [(&str, &str); 3] = [
     ("cgroup_oom_kills", "processes killed for memory"),
@@ -72,23 +69,11 @@ fn missing(all: &[RankHardware], ranks: &[RankRecord]) -> Option<Anomaly> {
 }
 
 fn of_gpu(gpu: &HardwareSummary) -> Vec<String> {
-    let is_alarming = |key: &str| key.starts_with("throttled.") && !is_usual(key);
-    let throttled = gpu
-        .gauges
-        .iter()
-        .filter(|(key, spread)| is_alarming(key) && spread.mean >= THROTTLED_LEAST);
-    let throttled = throttled.map(|(key, spread)| {
-        let reason = key.trim_start_matches("throttled.");
-        let percent = spread.mean * 100.0;
+    let held_down = gpu.held_down().into_iter().map(|reason| {
+        let percent = gpu.gauges[&format!("throttled.{reason}")].mean * 100.0;
         format!("clocks of the GPU were held down in {percent:.0} % of the time: {reason}")
     });
-    throttled.chain(grown(gpu, &GPU_COUNTERS)).collect()
-}
-
-/// Limits that a healthy GPU under load meets.
-fn is_usual(key: &str) -> bool {
-    ["throttled.sw_power_cap", "throttled.applications_clocks", "throttled.sync_boost"]
-        .contains(&key)
+    held_down.chain(grown(gpu, &GPU_COUNTERS)).collect()
 }
 
 fn of_host(host: &HardwareSummary) -> Vec<String> {
@@ -111,7 +96,7 @@ fn grown<'a>(
     counters: &'a [(&'a str, &'a str)],
 ) -> impl Iterator<Item = String> + 'a {
     counters.iter().filter_map(|(key, what)| {
-        let total = summary.counters.get(*key)?.total;
+        let total = summary.grown(key);
         (total > 0.0).then(|| format!("{what}: {total:.0}"))
     })
 }

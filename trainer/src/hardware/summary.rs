@@ -23,6 +23,26 @@ pub struct HardwareSummary {
     pub series: Option<Series>,
 }
 
+/// A share of the time in which clocks were held down that counts.
+const HELD_DOWN_LEAST: f64 = 0.01;
+
+/// Limits that a healthy GPU under load meets.
+const USUAL_LIMITS: [&str; 3] = ["sw_power_cap", "applications_clocks", "sync_boost"];
+
+impl HardwareSummary {
+    /// Why the clocks of a GPU were held down that should not have been.
+    pub(crate) fn held_down(&self) -> Vec<&str> {
+        let reasons = self.gauges.iter().filter(|(_, spread)| spread.mean >= HELD_DOWN_LEAST);
+        let reasons = reasons.filter_map(|(key, _)| key.strip_prefix("throttled."));
+        reasons.filter(|reason| !USUAL_LIMITS.contains(reason)).collect()
+    }
+
+    /// How much a counter grew; 0 where it is not known.
+    pub(crate) fn grown(&self, name: &str) -> f64 {
+        self.counters.get(name).map_or(0.0, |increase| increase.total)
+    }
+}
+
 /// Values of a gauge over all readings.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[allow(missing_docs, reason = "as their names")]

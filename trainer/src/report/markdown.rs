@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::ReportData;
+use super::{ReportData, hardware};
 use crate::number_format;
 use crate::timing::phase::Phase;
 
@@ -26,6 +26,11 @@ pub(super) fn page(report: &ReportData) -> String {
     row("mfu_measured, causal", record.mfu_measured.map(|mfu| number_format::percent(mfu.causal)));
     row("loss", steps.and_then(|it| it.loss_last).map(|loss| format!("{loss:.4}")));
     row("goodput", record.goodput.map(|goodput| number_format::percent(goodput.share)));
+    for (name, text) in [("GPUs", hardware::gpus(record)), ("cost", hardware::cost(record))] {
+        if text.is_some() {
+            row(name, text);
+        }
+    }
     if let Some(phases) = record.phases {
         text += "\n| phase | share of wall time |\n| --- | ---: |\n";
         for phase in Phase::ALL {

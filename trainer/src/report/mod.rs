@@ -1,5 +1,6 @@
 //! `yardstick report DIR`: the result of a run, as text and as JSON.
 
+mod hardware;
 mod html;
 mod markdown;
 mod overview;

@@ -4,8 +4,8 @@ use std::fmt;
 
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 
-use super::ReportData;
 use super::transports::transports;
+use super::{ReportData, hardware};
 use crate::number_format;
 use crate::record::{PromotedTo, Record, StepsSummary, TargetRecord};
 use crate::timing::phase::Phase;
@@ -81,6 +81,16 @@ impl ReportData {
         }
         if let Some(transports) = transports(record) {
             table.add_row(["transports".to_owned(), transports]);
+        }
+        let lines = [
+            ("GPUs", hardware::gpus(record)),
+            ("hosts", hardware::hosts(record)),
+            ("cost", hardware::cost(record)),
+        ];
+        for (name, text) in lines {
+            if let Some(text) = text {
+                table.add_row([name, &text]);
+            }
         }
         table
     }

@@ -2,7 +2,9 @@
 
 mod canvas;
 mod charts;
+mod hardware_charts;
 mod rank_chart;
+mod rank_table;
 mod storage_charts;
 mod tables;
 mod time_charts;
@@ -22,8 +24,10 @@ pub(super) fn page(reports: &[ReportData]) -> String {
     }
     body += &section("Result", &tables::result(newest));
     body += &section("Steps", &charts::steps(&newest.record));
-    body += &section("Ranks", &rank_chart::heat_map(&newest.record));
+    let ranks = rank_chart::heat_map(&newest.record) + &rank_table::table(&newest.record);
+    body += &section("Ranks", &ranks);
     body += &section("Communication and storage", &storage_charts::all(&newest.record));
+    body += &section("Hardware", &hardware_charts::all(&newest.record));
     body += &section("Time of the run", &time_charts::all(&newest.record));
     body += &section("Warnings", &tables::warnings(newest));
     body += &section("Environment", &tables::environment(&newest.record));

@@ -1,0 +1,69 @@
+//! The table of ranks: where each is, how fast, and what its GPU did.
+
+use std::fmt::Write as _;
+
+use super::escape;
+use crate::number_format;
+use crate::record::{RankRecord, Record};
+use crate::timing::statistics::percentile;
+
+/// Of more ranks those are shown that take the longest, and all that were found slow.
+const ROWS_MAX: usize = 64;
+
+const HEADINGS: [&str; 8] =
+    ["rank", "host", "own ms", "found slow", "matmul", "power", "SM clock", "throttled"];
+
+/// Nothing for a single rank, of which the rest of the page is.
+pub(super) fn table(record: &Record) -> String {
+    if record.ranks.len() < 2 {
+        return String::new();
+    }
+    let mut ranks: Vec<&RankRecord> = record.ranks.iter().collect();
+    if ranks.len() > ROWS_MAX {
+        let order = |rank: &RankRecord| (rank.straggler.is_some(), own_ms(rank).unwrap_or(0.0));
+        ranks.sort_by(|a, b| order(b).partial_cmp(&order(a)).expect("finite times"));
+        ranks.truncate(ROWS_MAX);
+    }
+    let mut text = "<div class=\"wide scroll\"><table><thead><tr>".to_owned();
+    HEADINGS.iter().for_each(|heading| text += &format!("<th>{heading}</th>"));
+    text += "</tr></thead><tbody>";
+    for rank in ranks {
+        text += "<tr>";
+        for cell in row(rank) {
+            let _ = write!(text, "<td>{}</td>", escape(&cell));
+        }
+        text += "</tr>";
+    }
+    text + "</tbody></table></div>"
+}
+
+fn row(rank: &RankRecord) -> [String; HEADINGS.len()] {
+    let known = |value: Option<String>| value.unwrap_or_else(|| "null".to_owned());
+    let gauge = |name: &str| Some(rank.gpu.as_ref()?.gauges.get(name)?.mean);
+    let slow = rank.straggler.map(|it| {
+        let percent = number_format::percent(it.slower_share);
+        format!("{} by {percent} from step {}", it.kind.name(), it.since_step)
+    });
+    let rate = rank.sniffed.map(|it| it.matmul_flops_per_second);
+    let throttled = rank.gpu.as_ref().map(|gpu| match gpu.held_down().join(", ") {
+        reasons if reasons.is_empty() => "no".to_owned(),
+        reasons => reasons,
+    });
+    [
+        rank.rank.to_string(),
+        rank.host.clone(),
+        known(own_ms(rank).map(number_format::milliseconds)),
+        slow.unwrap_or_else(|| "no".to_owned()),
+        known(rate.map(|rate| number_format::scaled(rate, "FLOP/s"))),
+        known(gauge("power_watts").map(|watts| format!("{watts:.0} W"))),
+        known(gauge("sm_clock_hertz").map(|clock| number_format::scaled(clock, "Hz"))),
+        known(throttled),
+    ]
+}
+
+/// Median of its own time of a step.
+fn own_ms(rank: &RankRecord) -> Option<f64> {
+    let mut own = rank.times.as_ref()?.own_ms.clone();
+    own.sort_by(f64::total_cmp);
+    percentile(&own, 50.0)
+}
