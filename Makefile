@@ -119,7 +119,7 @@ test-cudnn-plans: test-build ## plan every preset's attention with cuDNN, for th
 
 # Steps of the check of GPUs that are not among these tests already, but for those that need more
 # than the emulated device.
-GPU_CHECK_STEPS := devices smoke-bf16 gpt2-loss-falls gpt2-rerun resume-bf16 nccl-one-rank \
+GPU_CHECK_STEPS := devices nvml smoke-bf16 gpt2-loss-falls gpt2-rerun resume-bf16 nccl-one-rank \
 	nccl-two-ranks kernel-timing tokens-per-second
 comma := ,
 space := $(subst ,, )

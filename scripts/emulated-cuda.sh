@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Builds the emulated CUDA device: libraries that stand in for NVIDIA's driver, NVRTC, cuBLASLt,
-# NCCL, cuDNN and NVML on a machine without a GPU (see tests/emulated_cuda). Needs g++ and nothing else.
+# NCCL, cuDNN and NVML on a machine without a GPU (see tests/emulated_cuda). Needs g++ and nothing
+# else.
 #
 #   scripts/emulated-cuda.sh          builds what changed and prints the folder of the libraries
 #   scripts/emulated-cuda.sh --test   also runs the tests of the emulated device itself

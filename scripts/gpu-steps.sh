@@ -10,7 +10,7 @@ BF16_BOUND=1e-2
 FLASH_TESTS=(flash_with_heads_of_64 flash_with_heads_of_128)
 
 list_steps() {
-    printf '%s\n' devices kernel-tests engine-tests \
+    printf '%s\n' devices nvml kernel-tests engine-tests \
         smoke-f32 smoke-bf16 llama-smoke-f32 llama-smoke-bf16 \
         gpt2-loss-falls gpt2-rerun resume-f32 resume-bf16 \
         cudnn-tests cudnn-gpt2 \
@@ -23,6 +23,7 @@ list_steps() {
 step() {
     case $1 in
         devices) devices ;;
+        nvml) nvml ;;
         kernel-tests) kernel_tests ;;
         engine-tests) tests "$cuda_engine" --skip cudnn ;;
         cudnn-tests) cudnn_tests ;;
@@ -68,6 +69,17 @@ devices() {
     [ -n "$name" ] || fail "no CUDA device is listed"
     figure "$name," \
         "driver for CUDA $(json "$work/devices.json" cuda.versions.cuda_driver)"
+}
+
+# What NVML says of the GPU reaches the record.
+nvml() {
+    train nvml --workload smoke --steps 20 --device cuda "${smoke[@]}" \
+        --set telemetry.hardware_interval=100ms
+    local watts hertz
+    watts=$(record nvml ranks.0.gpu.gauges.power_watts.mean)
+    hertz=$(record nvml ranks.0.gpu.gauges.sm_clock_hertz.mean)
+    [ -n "$watts" ] && [ -n "$hertz" ] || fail "NVML does not tell power and clock"
+    figure "$watts W, multiprocessors at $hertz Hz"
 }
 
 note_devices() {

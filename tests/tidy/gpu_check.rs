@@ -149,7 +149,7 @@ fn what_was_skipped_or_not_run_is_not_taken_for_shown() {
     assert_eq!(checked.status, Some(0), "{checked:?}");
     assert_eq!(checked.results(), ["pass", "skip"]);
     assert!(checked.stdout.contains("not shown: nccl-two-ranks: no NCCL"), "{}", checked.stdout);
-    assert!(checked.stdout.contains("not run: devices kernel-tests "), "{}", checked.stdout);
+    assert!(checked.stdout.contains("not run: devices nvml kernel-tests "), "{}", checked.stdout);
     assert_eq!(checked.json["not_run"][0], "devices");
     let flags = ["--require", "engine-tests", "--require", "nccl-two-ranks"];
     let checked = check(&stubs, "engine-tests,nccl-two-ranks", &flags);

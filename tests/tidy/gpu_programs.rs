@@ -6,7 +6,8 @@ use std::process::Command;
 
 /// Targets that need a CUDA device and are not for a GPU: the first counts what the program itself
 /// does, on any device; the others set up emulated ones, and run the binary where cargo built it.
-const NOT_FOR_A_GPU: [&str; 3] = ["cuda_allocations", "cuda_emulated", "cuda_nccl"];
+const NOT_FOR_A_GPU: [&str; 4] =
+    ["cuda_allocations", "cuda_emulated", "cuda_hardware", "cuda_nccl"];
 
 fn top() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")

@@ -414,7 +414,8 @@ impl<'run> Session<'run> {
         self.world.placement.world <= RANKS_WITH_BUCKETS_MAX
     }
 
-    /// Gathers the times and the hardware of all ranks and the final weights, after an attempt that did not fail.
+    /// Gathers the times and the hardware of all ranks and the final weights, after an attempt that
+    /// did not fail.
     fn measure_end(
         &self,
         attempt: u32,

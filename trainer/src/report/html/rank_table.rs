@@ -13,6 +13,9 @@ const ROWS_MAX: usize = 64;
 const HEADINGS: [&str; 8] =
     ["rank", "host", "own ms", "found slow", "matmul", "power", "SM clock", "throttled"];
 
+/// Columns that do not need a GPU.
+const WITHOUT_GPU: usize = 5;
+
 /// Nothing for a single rank, of which the rest of the page is.
 pub(super) fn table(record: &Record) -> String {
     if record.ranks.len() < 2 {
@@ -24,13 +27,15 @@ pub(super) fn table(record: &Record) -> String {
         ranks.sort_by(|a, b| order(b).partial_cmp(&order(a)).expect("finite times"));
         ranks.truncate(ROWS_MAX);
     }
+    let has_gpus = record.ranks.iter().any(|rank| rank.gpu.is_some());
+    let columns = if has_gpus { HEADINGS.len() } else { WITHOUT_GPU };
     let mut text = "<div class=\"wide scroll\"><table><thead><tr>".to_owned();
-    HEADINGS.iter().for_each(|heading| text += &format!("<th>{heading}</th>"));
+    HEADINGS[..columns].iter().for_each(|heading| text += &format!("<th>{heading}</th>"));
     text += "</tr></thead><tbody>";
     for rank in ranks {
         text += "<tr>";
-        for cell in row(rank) {
-            let _ = write!(text, "<td>{}</td>", escape(&cell));
+        for cell in &row(rank)[..columns] {
+            let _ = write!(text, "<td>{}</td>", escape(cell));
         }
         text += "</tr>";
     }
