@@ -65,6 +65,7 @@ fn recording_a_step_allocates_nothing_on_the_calling_thread() {
         log_every_steps: 1,
         tensorboard: None,
         prometheus: None,
+        otlp: None,
     };
     let out = BlockingOutput { once: Some(Duration::from_millis(300)) };
     let telemetry = Telemetry::start_on(options, Box::new(out), false).expect("telemetry");

@@ -70,6 +70,10 @@ pub(super) struct Train {
     /// Serve metrics for Prometheus at this address on one rank of each node, as in 0.0.0.0:9402.
     #[arg(long, value_name = "ADDRESS")]
     prometheus: Option<SocketAddr>,
+    /// Send metrics and spans of all ranks to an OpenTelemetry collector, by OTLP over HTTP, as in
+    /// http://HOST:4318.
+    #[arg(long, value_name = "URL")]
+    otlp: Option<String>,
     /// Put the record at the end also into this folder or object store, as `yardstick baseline`
     /// keeps them.
     #[arg(long, value_name = "DIR|URL")]
@@ -157,6 +161,7 @@ impl Train {
         }
         set("run.init_from", self.init_from.clone().map(quoted));
         set("telemetry.prometheus", self.prometheus.map(|address| quoted(address.to_string())));
+        set("telemetry.otlp", self.otlp.clone().map(quoted));
         set("telemetry.records", self.records.clone().map(quoted));
         set("run.threads", self.threads.map(|n| n.to_string()));
         set("checkpoint.every", self.checkpoint_every.map(|interval| interval.to_string()));

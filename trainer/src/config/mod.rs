@@ -288,6 +288,9 @@ pub struct TelemetryConfig {
     /// For how long it does after the end of the run.
     #[serde(with = "duration")]
     pub prometheus_linger: Duration,
+    /// URL of an OpenTelemetry collector that every rank sends its metrics and spans to, by OTLP
+    /// over HTTP, as in `http://HOST:4318`; empty for none.
+    pub otlp: String,
     /// Folder or URL of an object store where the record is put at the end, as `yardstick baseline`
     /// keeps them; empty for none.
     pub records: String,
@@ -307,6 +310,7 @@ impl Default for TelemetryConfig {
             golden: None,
             prometheus: None,
             prometheus_linger: Duration::ZERO,
+            otlp: String::new(),
             records: String::new(),
         }
     }
@@ -499,11 +503,21 @@ impl Settings {
         if let Some(price) = self.telemetry.price_per_node_hour.filter(|price| !(*price > 0.0)) {
             return Err(invalid("telemetry.price_per_node_hour", price, "a price above 0"));
         }
+        let otlp = &self.telemetry.otlp;
+        if !otlp.is_empty() && !is_http(otlp) {
+            return Err(invalid("telemetry.otlp", otlp, "a URL, as in http://HOST:4318"));
+        }
         if self.telemetry.log_every_steps == 0 {
             return Err(invalid("telemetry.log_every_steps", 0, "at least 1"));
         }
         Ok(())
     }
+}
+
+/// Whether a text is the URL of a web server.
+fn is_http(text: &str) -> bool {
+    let url = reqwest::Url::parse(text).ok();
+    url.is_some_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host())
 }
 
 fn invalid(key: &str, found: impl ToString, expected: &str) -> Failure {

@@ -64,6 +64,14 @@ pub struct StartParts {
     pub first_step_seconds: f64,
 }
 
+impl StartParts {
+    /// All of them together.
+    pub(crate) fn total_seconds(&self) -> f64 {
+        let Self { bootstrap_seconds, wire_up_seconds, restore_seconds, first_step_seconds } = self;
+        bootstrap_seconds + wire_up_seconds + restore_seconds + first_step_seconds
+    }
+}
+
 /// How an attempt ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AttemptEnd {

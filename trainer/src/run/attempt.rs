@@ -166,7 +166,9 @@ impl RunningAttempt<'_, '_> {
             golden.observe(step, stepped.outcome.loss, of_ranks)?;
         }
         if let Some(mut start) = self.start.take() {
-            self.recorder.started(start.made_first_step());
+            let parts = start.made_first_step();
+            self.events.first_step(parts);
+            self.recorder.started(parts);
         }
         self.look_for_alerts(step);
         self.look_for_stragglers(step);

@@ -46,7 +46,7 @@ use crate::record::{self, Anomaly, Record, Status, StepSeries, TargetLoss, Targe
 use crate::step::{Evaluation, Trainer, batch_plan, weights_digest};
 use crate::stragglers::{Detector, Limits};
 use crate::telemetry::{
-    Events, PrometheusOptions, RunEnd, StepLogOptions, Telemetry, TelemetryOptions,
+    Events, OtlpOptions, PrometheusOptions, RunEnd, StepLogOptions, Telemetry, TelemetryOptions,
 };
 use crate::timing::probe::MatmulProbe;
 use crate::timing::profile::Profile;
@@ -149,7 +149,7 @@ impl<'run> Session<'run> {
     /// Runs one attempt, unless the run is complete already. Before another run `follows` in this
     /// process, its memory is freed.
     pub(super) fn train(&self, mut start: StartClock, follows: bool) -> Outcome<ExitCode> {
-        let telemetry = Telemetry::start(self.telemetry_options())?;
+        let telemetry = Telemetry::start(self.telemetry_options(&start))?;
         let Prepared::Attempt { number, run, .. } = &self.prepared else {
             self.note_complete(telemetry.events());
             return Ok(ExitCode::Done);
@@ -516,7 +516,7 @@ impl<'run> Session<'run> {
         Some(TransportProbe { log: self.nccl_log, ranks })
     }
 
-    fn telemetry_options(&self) -> TelemetryOptions {
+    fn telemetry_options(&self, start: &StartClock) -> TelemetryOptions {
         let placement = &self.world.placement;
         let telemetry = &self.options.config.settings.telemetry;
         TelemetryOptions {
@@ -529,7 +529,23 @@ impl<'run> Session<'run> {
             log_every_steps: telemetry.log_every_steps,
             tensorboard: self.attempt_number().filter(|_| telemetry.tensorboard),
             prometheus: self.prometheus_options(),
+            otlp: self.otlp_options(start),
         }
+    }
+
+    /// `None` if nothing is to be sent, or nothing is left to do.
+    fn otlp_options(&self, start: &StartClock) -> Option<OtlpOptions> {
+        let config = &self.options.config;
+        let Prepared::Attempt { number, run, .. } = &self.prepared else { return None };
+        let url = Some(config.settings.telemetry.otlp.clone()).filter(|url| !url.is_empty())?;
+        Some(OtlpOptions {
+            url,
+            run: run.clone(),
+            attempt: *number,
+            started: start.began(),
+            workload: config.name.clone(),
+            workload_id: self.workload_id.clone(),
+        })
     }
 
     /// `None` if nothing is left to do.

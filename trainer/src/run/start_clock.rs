@@ -1,7 +1,7 @@
 //! How long the parts of a start take, up to the end of the first step.
 
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use crate::record::StartParts;
 
@@ -29,6 +29,13 @@ impl StartClock {
     /// From now on, as for another run in the same process.
     pub(super) fn again() -> Self {
         Self { since: Instant::now(), parts: StartParts::default() }
+    }
+
+    /// When the start began.
+    pub(super) fn began(&self) -> SystemTime {
+        SystemTime::now()
+            - self.since.elapsed()
+            - Duration::from_secs_f64(self.parts.total_seconds())
     }
 
     fn lap(&mut self) -> f64 {

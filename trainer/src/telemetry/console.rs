@@ -34,7 +34,8 @@ impl Console {
             (LogFormat::Text, Event::Warning(_) | Event::Verdict(_)) => {
                 format!("warning: {}", event.text())
             }
-            (LogFormat::Text, Event::Checkpoint(_)) => return, // the steps show what it cost
+            // Its steps show what a save cost, and the report what the start did.
+            (LogFormat::Text, Event::Checkpoint(_) | Event::FirstStep(_)) => return,
             _ => event.text(),
         };
         let mut details = event.details();

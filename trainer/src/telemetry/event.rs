@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::hardware::Readings;
-use crate::record::{Anomaly, CheckpointSaved, Reason, Status, StepLine};
+use crate::record::{Anomaly, CheckpointSaved, Reason, StartParts, Status, StepLine};
 use crate::stragglers::Straggler;
 
 /// One thing that is told. Steps are plain data, so that training can tell them without allocating.
@@ -12,6 +12,8 @@ use crate::stragglers::Straggler;
 pub(crate) enum Event {
     /// Training starts, or resumes.
     Start(String),
+    /// The first step of the attempt is done: how long the start took.
+    FirstStep(StartParts),
     /// A step is done.
     Step(StepLine),
     /// Something that the user may not expect.
@@ -54,6 +56,7 @@ impl Event {
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Start(_) => "start",
+            Self::FirstStep(_) => "first_step",
             Self::Step(_) => "step",
             Self::Note(_) => "note",
             Self::Warning(_) => "warning",
@@ -68,6 +71,9 @@ impl Event {
     pub(crate) fn text(&self) -> String {
         match self {
             Self::Start(text) | Self::Note(text) => text.clone(),
+            Self::FirstStep(parts) => {
+                format!("the first step is done, {:.3} s after the start", parts.total_seconds())
+            }
             Self::Step(line) => format!("step {}", line.sample.step),
             Self::Warning(anomaly) => anomaly.text.clone(),
             Self::Verdict(verdict) => verdict.anomaly.text.clone(),
@@ -82,6 +88,7 @@ impl Event {
     pub(crate) fn details(&self) -> Value {
         match self {
             Self::Start(_) | Self::Note(_) | Self::HardwareMissing(_) => json!({}),
+            Self::FirstStep(parts) => json!(parts),
             Self::Step(line) => json!(line),
             Self::Warning(Anomaly { step, rank, .. }) => json!({"step": step, "of_rank": rank}),
             Self::Verdict(verdict) => json!({"straggler": verdict.straggler}),

@@ -8,6 +8,7 @@
 //! - `anomalies.rs`: warnings for the record.
 //! - `hardware.rs`: what the hardware did, for the record.
 //! - `prometheus/`: an endpoint of metrics on each node.
+//! - `otlp/`: metrics and spans for an OpenTelemetry collector.
 //! - `tensorboard.rs`: event files of TensorBoard.
 //!
 //! A new sink implements `Sink` (`sink.rs`) and is made in [`Telemetry::start_on`]; its settings go
@@ -19,6 +20,7 @@ pub(crate) mod console;
 mod event;
 mod hardware;
 mod options;
+mod otlp;
 mod prometheus;
 mod sink;
 mod step_log;
@@ -34,12 +36,16 @@ use std::time::Duration;
 
 pub(crate) use event::{Event, RunEnd, Verdict};
 pub use options::{LogFormat, TelemetryOptions};
+use otlp::Otlp;
+pub use otlp::OtlpOptions;
 use prometheus::Prometheus;
 pub use prometheus::PrometheusOptions;
 pub use step_log::StepLogOptions;
 
 use crate::hardware::{RankHardware, Readings};
-use crate::record::{Anomaly, CheckpointSaved, Error, StepLine, StepSample, StepSeries};
+use crate::record::{
+    Anomaly, CheckpointSaved, Error, StartParts, StepLine, StepSample, StepSeries,
+};
 use anomalies::Anomalies;
 use checkpoint::durable::IoError;
 use console::Console;
@@ -119,6 +125,12 @@ impl Telemetry {
             match TensorBoard::create(&options.dir, attempt) {
                 Ok(sink) => sinks.push(Box::new(sink)),
                 Err(error) => warnings.push(format!("telemetry.tensorboard: no events: {error}")),
+            }
+        }
+        if let Some(wanted) = &options.otlp {
+            match Otlp::start(&options, wanted) {
+                Ok(sink) => sinks.push(Box::new(sink)),
+                Err(error) => warnings.push(format!("telemetry.otlp: nothing is sent: {error}")),
             }
         }
         match prometheus {
@@ -209,6 +221,11 @@ impl Events {
     /// Training starts, or resumes.
     pub(crate) fn start(&self, text: impl Into<String>) {
         self.tell(Event::Start(text.into()));
+    }
+
+    /// The first step of the attempt is done.
+    pub(crate) fn first_step(&self, parts: StartParts) {
+        self.tell(Event::FirstStep(parts));
     }
 
     /// Something that the user may not expect. Only rank 0 shows it.

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use super::otlp::OtlpOptions;
 use super::prometheus::PrometheusOptions;
 use serde::{Deserialize, Serialize};
 
@@ -38,4 +39,6 @@ pub struct TelemetryOptions {
     pub tensorboard: Option<u32>,
     /// The endpoint of metrics; `None` for none.
     pub prometheus: Option<PrometheusOptions>,
+    /// Where metrics and spans are sent by OTLP; `None` for nowhere.
+    pub otlp: Option<OtlpOptions>,
 }

@@ -41,6 +41,7 @@ fn options(dir: &Path) -> TelemetryOptions {
         log_every_steps: 5,
         tensorboard: None,
         prometheus: None,
+        otlp: None,
     }
 }
 

@@ -12,17 +12,11 @@ use axum::http::header::CONTENT_TYPE;
 use axum::routing::get;
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 
-use super::metrics;
+use super::metrics::{self, BUCKETS_SECONDS};
 use super::ring::{Reader, path};
 
 /// How often the rings are read; each holds the steps of some seconds.
 const READ_INTERVAL: Duration = Duration::from_millis(200);
-
-/// Upper ends of the buckets of all histograms: 1 ms to 1000 s, three for each factor of 10.
-const BUCKETS_SECONDS: [f64; 19] = [
-    0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0,
-    200.0, 500.0, 1000.0,
-];
 
 /// What the endpoint serves.
 #[derive(Debug, Clone)]

@@ -1,7 +1,8 @@
 //! The metrics: their names, what they mean, and how events change them.
 
-use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
-use metrics_exporter_prometheus::PrometheusRecorder;
+use metrics::{
+    Recorder, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
+};
 
 use super::ring::Told;
 use crate::hardware::{self, About, Readings, Source};
@@ -16,7 +17,7 @@ pub(crate) enum Kind {
     Histogram,
 }
 
-/// A metric of the endpoint. All but the last have a label `rank`.
+/// A metric of the endpoint, and of OTLP. All but the last have a label `rank`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Described {
     pub(crate) name: &'static str,
@@ -83,8 +84,14 @@ pub(crate) const METRICS: [Described; 21] = [
     described(INFO, Kind::Gauge, "Which run it is: workload, workload_id, version, attempt."),
 ];
 
+/// Upper ends of the buckets of all histograms: 1 ms to 1000 s, three for each factor of 10.
+pub(crate) const BUCKETS_SECONDS: [f64; 19] = [
+    0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0,
+    200.0, 500.0, 1000.0,
+];
+
 /// Runs something whose metrics go to this recorder.
-pub(super) fn with(recorder: &PrometheusRecorder, body: impl FnOnce()) {
+pub(crate) fn with(recorder: &impl Recorder, body: impl FnOnce()) {
     metrics::with_local_recorder(recorder, body);
 }
 
@@ -111,7 +118,7 @@ pub(super) fn lost(rank: &str, events: u64) {
 }
 
 /// Changes the metrics of a rank.
-pub(super) fn take(rank: &str, told: Told) {
+pub(crate) fn take(rank: &str, told: Told) {
     let rank = rank.to_owned();
     match told {
         Told::Step(line) => step(&rank, &line),

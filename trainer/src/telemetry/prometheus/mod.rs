@@ -3,7 +3,7 @@
 
 mod endpoint;
 pub(crate) mod metrics;
-mod ring;
+pub(crate) mod ring;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -70,14 +70,7 @@ impl Prometheus {
 
 impl Sink for Prometheus {
     fn take(&mut self, event: &Event) {
-        let told = match event {
-            Event::Step(line) => Told::Step(*line),
-            Event::Checkpoint(saved) => Told::Checkpoint(*saved),
-            Event::Warning(_) => Told::Warning,
-            Event::Verdict(verdict) => Told::Verdict(verdict.straggler),
-            Event::Hardware(readings) => Told::Hardware(readings.clone()),
-            Event::Start(_) | Event::Note(_) | Event::HardwareMissing(_) | Event::End(_) => return,
-        };
+        let Some(told) = Told::of(event) else { return };
         let written = self.ring.as_mut().map(|ring| ring.write(&told));
         if let Some(Err(error)) = written {
             let path = self.path.display();

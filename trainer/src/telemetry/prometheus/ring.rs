@@ -13,15 +13,34 @@ use serde::{Deserialize, Serialize};
 use crate::hardware::Readings;
 use crate::record::{CheckpointSaved, StepLine};
 use crate::stragglers::Straggler;
+use crate::telemetry::event::Event;
 
 /// What the exporter is told.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) enum Told {
+pub(crate) enum Told {
     Step(StepLine),
     Checkpoint(CheckpointSaved),
     Warning,
     Verdict(Straggler),
     Hardware(Readings),
+}
+
+impl Told {
+    /// What of an event changes a metric, if anything does.
+    pub(crate) fn of(event: &Event) -> Option<Self> {
+        match event {
+            Event::Step(line) => Some(Self::Step(*line)),
+            Event::Checkpoint(saved) => Some(Self::Checkpoint(*saved)),
+            Event::Warning(_) => Some(Self::Warning),
+            Event::Verdict(verdict) => Some(Self::Verdict(verdict.straggler)),
+            Event::Hardware(readings) => Some(Self::Hardware(readings.clone())),
+            Event::Start(_)
+            | Event::FirstStep(_)
+            | Event::Note(_)
+            | Event::HardwareMissing(_)
+            | Event::End(_) => None,
+        }
+    }
 }
 
 /// Bytes of a record.

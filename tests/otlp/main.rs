@@ -1,0 +1,17 @@
+//! A collector of OpenTelemetry gets the metrics and spans of a run; one that does not answer
+//! changes nothing but a warning.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+#[cfg(feature = "mpi")]
+mod attributes;
+#[cfg(feature = "mpi")]
+mod metrics;
+#[cfg(feature = "mpi")]
+mod observed;
+#[cfg(feature = "mpi")]
+mod receiver;
+#[cfg(feature = "mpi")]
+mod spans;
+#[path = "../support/mod.rs"]
+mod support;
+mod unavailable;

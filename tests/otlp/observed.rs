@@ -1,0 +1,56 @@
+//! A run of two ranks, and what a collector got of it.
+
+use std::sync::LazyLock;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use opentelemetry_proto::tonic::resource::v1::Resource;
+
+use super::attributes::{integer, text};
+use super::receiver::{Collector, Got};
+use super::support::Folder;
+
+/// Steps of the run.
+pub(crate) const STEPS: u64 = 12;
+
+/// The run.
+pub(crate) struct Observed {
+    pub(crate) folder: Folder,
+    pub(crate) got: Got,
+    /// Before and after it.
+    pub(crate) began_ns: u64,
+    pub(crate) ended_ns: u64,
+}
+
+/// The same for all tests.
+pub(crate) static RUN: LazyLock<Observed> = LazyLock::new(observe);
+
+fn observe() -> Observed {
+    let folder = Folder::new();
+    let collector = Collector::start();
+    let began_ns = unix_ns();
+    let url = collector.url();
+    let flags = ["--otlp", &url, "--checkpoint-every", "5steps", "--eval-every", "6"];
+    folder.train_on(2, &[&["--steps", &STEPS.to_string()], &flags[..]].concat()).expect(0);
+    Observed { folder, got: collector.got(), began_ns, ended_ns: unix_ns() }
+}
+
+fn unix_ns() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64
+}
+
+impl Observed {
+    /// The rank that a resource is of, whose other attributes must be those of the run.
+    #[track_caller]
+    pub(crate) fn rank(&self, resource: Option<&Resource>) -> u64 {
+        let attributes = &resource.unwrap().attributes;
+        let record = self.folder.record();
+        assert_eq!(text(attributes, "service.name"), "yardstick");
+        assert_eq!(text(attributes, "service.version"), env!("CARGO_PKG_VERSION"));
+        assert_eq!(text(attributes, "host.name"), record["ranks"][0]["host"]);
+        assert_eq!(text(attributes, "yardstick.workload"), "smoke");
+        assert_eq!(text(attributes, "yardstick.workload_id"), record["workload"]["id"]);
+        assert_eq!(integer(attributes, "yardstick.attempt"), 1);
+        assert_eq!(integer(attributes, "yardstick.world"), 2);
+        integer(attributes, "yardstick.rank")
+    }
+}

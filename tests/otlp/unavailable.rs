@@ -1,0 +1,61 @@
+//! Collectors that cannot be reached.
+
+use std::net::TcpListener;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::support::{Finished, Folder, finish, run, yardstick};
+
+/// The most that a run waits for a collector when it has ended, and for what else it does then.
+const END_MS: u64 = 2_000 + 2_000;
+
+/// Runs a few steps that send their spans twenty times a second, and returns how long the process
+/// went on when its attempt had ended.
+#[track_caller]
+fn train(folder: &Folder, url: &str) -> Ended {
+    let out = folder.text();
+    let flags = ["train", "--out", &out, "--steps", "20", "--otlp", url];
+    let mut command = yardstick(&flags);
+    command.env("OTEL_BSP_SCHEDULE_DELAY", "50").env("NO_PROXY", "127.0.0.1");
+    let finished = finish(command).expect(0);
+    let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64;
+    let ended_ms = folder.record()["attempts"][0]["ended_unix_ms"].as_u64().unwrap();
+    Ended { finished, waited_ms: now_ms - ended_ms }
+}
+
+struct Ended {
+    finished: Finished,
+    waited_ms: u64,
+}
+
+/// Both finish as a run without a collector does, but for one warning and the wait at the end.
+#[test]
+fn a_collector_that_hangs_or_is_absent_is_one_warning() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap(); // accepts connections, answers none
+    let hanging = listener.local_addr().unwrap().port();
+    let absent = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    for (port, why) in [(hanging, "timed out"), (absent, "Connection refused")] {
+        let folder = Folder::new();
+        let url = format!("http://127.0.0.1:{port}");
+        let Ended { finished, waited_ms } = train(&folder, &url);
+        let is_told = |line: &&str| line.contains("telemetry.otlp");
+        let told: Vec<_> = finished.stderr.lines().filter(is_told).collect();
+        let [line] = told[..] else { panic!("{finished:?}") };
+        assert!(line.contains(&url) && line.contains(why), "{line}");
+        assert!(waited_ms < END_MS, "{waited_ms} ms with a collector that is unavailable: {why}");
+        let anomalies = folder.record()["anomalies"].to_string();
+        assert!(!anomalies.contains("delayed"), "{anomalies}");
+        assert_eq!(folder.steps(0).len(), 20);
+    }
+}
+
+#[test]
+fn what_is_no_url_is_refused() {
+    for wrong in ["nowhere", "localhost:4318", "grpc://localhost:4317"] {
+        let setting = format!("telemetry.otlp={wrong}");
+        run(&["train", "--set", &setting]).expect(2).expect_stderr(&[
+            "telemetry.otlp",
+            wrong,
+            "http://HOST:4318",
+        ]);
+    }
+}

@@ -1,0 +1,154 @@
+//! The metrics of `prometheus/metrics.rs` as instruments of OpenTelemetry: the same names, kinds,
+//! buckets and descriptions, changed by the same code.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use metrics::{
+    CounterFn, GaugeFn, HistogramFn, Key, KeyName, Metadata, Recorder, SharedString, Unit,
+};
+use opentelemetry::KeyValue;
+use opentelemetry::metrics::{Counter, Gauge, Histogram, Meter};
+
+use super::super::prometheus::metrics::{BUCKETS_SECONDS, Described, Kind, METRICS};
+
+/// Every metric, by its name.
+pub(super) struct Instruments(HashMap<&'static str, Instrument>);
+
+enum Instrument {
+    Counter(Counter<u64>),
+    Gauge(Gauge<f64>),
+    Histogram(Histogram<f64>),
+}
+
+/// An instrument with the values of its labels.
+struct Labelled<I> {
+    instrument: I,
+    labels: Vec<KeyValue>,
+}
+
+impl Instruments {
+    pub(super) fn new(meter: &Meter) -> Self {
+        let named = |metric: Described| (metric.name, Instrument::new(meter, metric));
+        Self(METRICS.map(named).into_iter().collect())
+    }
+}
+
+impl Instrument {
+    fn new(meter: &Meter, Described { name, kind, help }: Described) -> Self {
+        let unit = unit(name);
+        match kind {
+            Kind::Counter => {
+                let builder = meter.u64_counter(name).with_description(help).with_unit(unit);
+                Self::Counter(builder.build())
+            }
+            Kind::Gauge => {
+                let builder = meter.f64_gauge(name).with_description(help).with_unit(unit);
+                Self::Gauge(builder.build())
+            }
+            Kind::Histogram => {
+                let builder = meter.f64_histogram(name).with_description(help).with_unit(unit);
+                Self::Histogram(builder.with_boundaries(BUCKETS_SECONDS.to_vec()).build())
+            }
+        }
+    }
+}
+
+/// The unit that a name ends with, as UCUM writes it.
+fn unit(name: &str) -> &'static str {
+    match name.trim_end_matches("_total").rsplit('_').next() {
+        Some("seconds") => "s",
+        Some("bytes") => "By",
+        _ => "",
+    }
+}
+
+impl<I> Labelled<I> {
+    fn new(instrument: &I, key: &Key) -> Arc<Self>
+    where
+        I: Clone,
+    {
+        let label = |label: &metrics::Label| {
+            KeyValue::new(label.key().to_owned(), label.value().to_owned())
+        };
+        Arc::new(Self { instrument: instrument.clone(), labels: key.labels().map(label).collect() })
+    }
+}
+
+/// What is described is in [`METRICS`], so a name that is not there, or is of another kind, is a
+/// programmer's error.
+impl Recorder for Instruments {
+    fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> metrics::Counter {
+        match self.0.get(key.name()) {
+            Some(Instrument::Counter(counter)) => {
+                metrics::Counter::from_arc(Labelled::new(counter, key))
+            }
+            _ => unreachable!("{} is no described counter", key.name()),
+        }
+    }
+
+    fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> metrics::Gauge {
+        match self.0.get(key.name()) {
+            Some(Instrument::Gauge(gauge)) => metrics::Gauge::from_arc(Labelled::new(gauge, key)),
+            _ => unreachable!("{} is no described gauge", key.name()),
+        }
+    }
+
+    fn register_histogram(&self, key: &Key, _: &Metadata<'_>) -> metrics::Histogram {
+        match self.0.get(key.name()) {
+            Some(Instrument::Histogram(histogram)) => {
+                metrics::Histogram::from_arc(Labelled::new(histogram, key))
+            }
+            _ => unreachable!("{} is no described histogram", key.name()),
+        }
+    }
+}
+
+impl CounterFn for Labelled<Counter<u64>> {
+    fn increment(&self, value: u64) {
+        self.instrument.add(value, &self.labels);
+    }
+
+    fn absolute(&self, _: u64) {
+        unreachable!("counters of a run are incremented");
+    }
+}
+
+impl GaugeFn for Labelled<Gauge<f64>> {
+    fn increment(&self, _: f64) {
+        unreachable!("gauges of a run are set");
+    }
+
+    fn decrement(&self, _: f64) {
+        unreachable!("gauges of a run are set");
+    }
+
+    fn set(&self, value: f64) {
+        self.instrument.record(value, &self.labels);
+    }
+}
+
+impl HistogramFn for Labelled<Histogram<f64>> {
+    fn record(&self, value: f64) {
+        self.instrument.record(value, &self.labels);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn units_are_those_of_the_names() {
+        let of = |name: &str| unit(name);
+        assert_eq!(of("yardstick_step_duration_seconds"), "s");
+        assert_eq!(of("yardstick_communication_bytes_total"), "By");
+        assert_eq!(of("yardstick_steps_total"), "");
+    }
+}
