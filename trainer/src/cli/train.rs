@@ -14,6 +14,7 @@ use crate::failure::Outcome;
 use crate::fault_injection::Injection;
 use crate::run::{self, Exit, RunOptions};
 use crate::telemetry::LogFormat;
+use crate::telemetry::log_lines::JsonLines;
 
 /// Train a workload: alone, or as one rank of `mpirun`.
 ///
@@ -121,7 +122,7 @@ fn log_to_stderr(format: LogFormat) {
         .with_ansi(std::io::stderr().is_terminal() && !is_plain);
     match format {
         LogFormat::Text => log.with_target(false).init(),
-        LogFormat::Json => log.json().init(),
+        LogFormat::Json => log.with_ansi(false).event_format(JsonLines).init(),
     }
 }
 

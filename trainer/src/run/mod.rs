@@ -30,6 +30,7 @@ use start_clock::StartClock;
 
 use crate::config::Config;
 use crate::failure::{ExitCode, Failure, Outcome};
+use crate::telemetry::log_lines;
 
 /// How a process exits after a run that did not fail.
 #[derive(Debug)]
@@ -102,6 +103,7 @@ fn run_ranks(runs: &[RunOptions], nccl_log: &NcclLog) -> Outcome<Exit> {
         SignalFlags::install().map_err(|error| Failure::new(ExitCode::Internal, error))?;
     let mut start = StartClock::new();
     let world = process::open_world(&runs[0].config)?;
+    log_lines::set_rank(world.placement.rank);
     start.bootstrapped();
     let mut train = || {
         let mut trained = (ExitCode::Done, true);

@@ -5,6 +5,7 @@ use std::io::Write;
 use serde_json::{Value, json};
 
 use super::event::Event;
+use super::log_lines;
 use super::options::{LogFormat, TelemetryOptions};
 use super::sink::Sink;
 use super::step_printer::StepPrinter;
@@ -124,6 +125,7 @@ fn line(format: LogFormat, event: &str, text: &str, mut details: Value) -> Strin
         LogFormat::Json => {
             details["event"] = event.into();
             details["text"] = text.into();
+            log_lines::add_origin(&mut details);
             format!("{details}\n")
         }
     }

@@ -13,12 +13,13 @@
 //!
 //! A new sink implements `Sink` (`sink.rs`) and is made in [`Telemetry::start_on`]; its settings go
 //! into `TelemetryConfig` (`config/mod.rs`) and [`TelemetryOptions`]. What happens before the run
-//! has a folder, and inside of libraries, is logged by `tracing`.
+//! has a folder, and inside of libraries, is logged by `tracing` (`log_lines.rs`).
 
 mod anomalies;
 pub(crate) mod console;
 mod event;
 mod hardware;
+pub(crate) mod log_lines;
 mod options;
 mod otlp;
 mod prometheus;
@@ -173,6 +174,7 @@ impl Telemetry {
         let log = StepLog::open(dir, *rank, *world, options)?;
         let removed_ns = log.removed_ns();
         let completed_steps = options.completed_steps;
+        log_lines::set_step(Some(completed_steps + 1));
         self.events.send(Message::BeginSteps { log: Box::new(log), completed_steps });
         Ok(removed_ns)
     }
@@ -186,6 +188,7 @@ impl Telemetry {
     /// # Panics
     /// When steps have not begun.
     pub fn finish_steps(&self) -> Result<StepSeries, Error> {
+        log_lines::set_step(None);
         let mut series =
             self.events.ask(Message::EndSteps).expect("the telemetry thread serves")?;
         series.delayed_steps = self.events.delayed_steps.load(Ordering::Relaxed);
@@ -283,6 +286,7 @@ impl Events {
     /// When the phases do not add up to the wall time.
     pub fn step(&self, sample: StepSample) {
         assert_eq!(sample.phases.wall_ns(), sample.wall_ns, "phases do not add up to wall time");
+        log_lines::set_step(Some(sample.step + 1));
         let mut message = Message::Event(Event::Step(StepLine::now(self.rank, sample)));
         let mut delayed = false;
         while let Err(TrySendError::Full(full)) = self.queue.try_send(message) {

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
 
 use super::options::{LogFormat, TelemetryOptions};
 use crate::number_format;
@@ -15,6 +16,7 @@ const LINES_PER_HEADING: u64 = 40;
 
 /// The lines of steps, and the progress bar below them.
 pub(super) struct StepPrinter {
+    host: String,
     format: LogFormat,
     bar: Option<ProgressBar>,
     total_steps: u64,
@@ -24,10 +26,19 @@ pub(super) struct StepPrinter {
     text: String,
 }
 
+/// A step as it is printed in JSON.
+#[derive(Serialize)]
+struct Hosted<'a> {
+    #[serde(flatten)]
+    line: &'a StepLine,
+    host: &'a str,
+}
+
 impl StepPrinter {
     pub(super) fn new(options: &TelemetryOptions, completed_steps: u64, is_terminal: bool) -> Self {
         let show_bar = is_terminal && options.log_format == LogFormat::Text;
         Self {
+            host: options.host.clone(),
             format: options.log_format,
             bar: show_bar.then(|| bar(options.total_steps, completed_steps)),
             total_steps: options.total_steps,
@@ -70,8 +81,10 @@ impl StepPrinter {
             || sample.evaluation_loss.is_some()
     }
 
+    /// As in the file of steps, and from which host.
     fn json(&mut self, line: &StepLine) {
-        self.text = serde_json::to_string(line).expect("plain data in memory");
+        let line = Hosted { line, host: &self.host };
+        self.text = serde_json::to_string(&line).expect("plain data in memory");
         self.text.push('\n');
     }
 

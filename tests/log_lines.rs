@@ -1,0 +1,92 @@
+//! With `--log-format json` every line on stderr says from which rank, host and step it is.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod support;
+
+use std::net::TcpListener;
+
+use serde_json::Value;
+use support::{Folder, finish, yardstick};
+
+/// All lines, each of which must be an object with these three.
+#[track_caller]
+fn lines(stderr: &str) -> Vec<Value> {
+    let line = |text: &str| {
+        let line: Value = serde_json::from_str(text).unwrap_or_else(|_| panic!("no JSON: {text}"));
+        for name in ["rank", "host", "step"] {
+            assert!(line.get(name).is_some(), "no {name}: {text}");
+        }
+        assert!(line["host"].as_str().is_some_and(|host| !host.is_empty()), "{text}");
+        line
+    };
+    stderr.lines().map(line).collect()
+}
+
+/// What an event is called; the log of libraries has a level instead.
+fn name(line: &Value) -> Option<&str> {
+    line["event"].as_str()
+}
+
+/// A collector that nobody listens at is what the log warns of.
+fn nowhere() -> String {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    format!("http://127.0.0.1:{port}")
+}
+
+const FLAGS: [&str; 6] = ["train", "--steps", "6", "--log-format", "json", "--otlp"];
+
+/// Starts a run whose libraries log much, and whose exporter fails before the first step is done.
+#[cfg(feature = "mpi")]
+#[test]
+fn events_steps_and_the_log_of_both_ranks_have_their_origin() {
+    let folder = Folder::new();
+    let (out, url) = (folder.text(), nowhere());
+    let save = ["--checkpoint-every", "3steps"];
+    let mut command = support::mpirun(2, &[&FLAGS[..], &[&url, "--out", &out], &save].concat());
+    command.env("RUST_LOG", "warn,reqwest=debug,hyper_util=debug");
+    let lines = lines(&finish(command).expect(0).stderr);
+    for rank in [0, 1] {
+        let warns = |line: &&Value| line["level"] == "WARN" && line["rank"] == rank;
+        let found: Vec<_> = lines.iter().filter(warns).collect();
+        let [warning] = found[..] else { panic!("{found:?}") };
+        let message = warning["fields"]["message"].as_str().unwrap();
+        assert!(message.starts_with("telemetry.otlp: "), "{warning}");
+        let others = |line: &&Value| line["level"] == "DEBUG" && line["rank"] == rank;
+        assert!(lines.iter().any(|line| others(&line)), "rank {rank}");
+    }
+    let host = &folder.record()["ranks"][0]["host"];
+    assert!(lines.iter().all(|line| &line["host"] == host), "{host}");
+    let steps: Vec<_> = lines.iter().filter(|line| line.get("loss").is_some()).collect();
+    let numbers: Vec<_> = steps.iter().filter_map(|line| line["step"].as_u64()).collect();
+    assert_eq!(numbers, [1, 2, 3, 4, 5, 6]);
+    let named = |wanted: &str| lines.iter().find(|line| name(line) == Some(wanted)).unwrap();
+    assert_eq!(named("start")["step"], Value::Null);
+    assert_eq!(named("checkpoint")["step"], 3);
+    assert_eq!(named("end")["step"], Value::Null);
+    assert!(named("first_step")["first_step_seconds"].is_number());
+}
+
+#[test]
+fn an_error_has_the_step_in_which_it_happened() {
+    let folder = Folder::new();
+    let (out, url) = (folder.text(), nowhere());
+    let nan = ["--inject", "nan@step=4,rank=0"];
+    let mut command = yardstick(&[&FLAGS[..], &[&url, "--out", &out], &nan].concat());
+    command.env("OTEL_BSP_SCHEDULE_DELAY", "20"); // the warning comes between the steps
+    let lines = lines(&finish(command).expect(4).stderr);
+    let error = lines.iter().find(|line| name(line) == Some("error")).unwrap();
+    assert_eq!((error["step"].as_u64(), error["rank"].as_u64()), (Some(4), Some(0)));
+    let warning = lines.iter().find(|line| line["level"] == "WARN").unwrap();
+    let step = warning["step"].as_u64().unwrap();
+    assert!((1..=4).contains(&step) && warning["rank"] == 0, "{warning}");
+}
+
+/// Before there is a run: a configuration that cannot be used.
+#[test]
+fn an_error_before_the_run_has_a_host_and_neither_rank_nor_step() {
+    let wrong = ["train", "--log-format", "json", "--set", "batch.micro_sequences=0"];
+    let lines = lines(&finish(yardstick(&wrong)).expect(2).stderr);
+    let [error] = &lines[..] else { panic!("{lines:?}") };
+    assert_eq!((name(error), &error["rank"]), (Some("error"), &Value::Null));
+    assert_eq!(error["step"], Value::Null);
+}
