@@ -2,7 +2,7 @@
 //! buckets and descriptions, changed by the same code.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use metrics::{
     CounterFn, GaugeFn, HistogramFn, Key, KeyName, Metadata, Recorder, SharedString, Unit,
@@ -10,10 +10,16 @@ use metrics::{
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::{Counter, Gauge, Histogram, Meter};
 
-use super::super::prometheus::metrics::{BUCKETS_SECONDS, Described, Kind, METRICS};
+use super::super::prometheus::metrics::{self as described, BUCKETS_SECONDS, Described, Kind};
 
 /// Every metric, by its name.
-pub(super) struct Instruments(HashMap<&'static str, Instrument>);
+pub(super) struct Instruments {
+    by_name: HashMap<String, Instrument>,
+    totals: Arc<Totals>,
+}
+
+/// What counters of the hardware said last: OpenTelemetry is told by how much they have grown.
+type Totals = Mutex<HashMap<Key, u64>>;
 
 enum Instrument {
     Counter(Counter<u64>),
@@ -29,14 +35,15 @@ struct Labelled<I> {
 
 impl Instruments {
     pub(super) fn new(meter: &Meter) -> Self {
-        let named = |metric: Described| (metric.name, Instrument::new(meter, metric));
-        Self(METRICS.map(named).into_iter().collect())
+        let named =
+            |metric: Described| (metric.name.clone().into_owned(), Instrument::new(meter, metric));
+        Self { by_name: described::all().into_iter().map(named).collect(), totals: Arc::default() }
     }
 }
 
 impl Instrument {
     fn new(meter: &Meter, Described { name, kind, help }: Described) -> Self {
-        let unit = unit(name);
+        let unit = unit(&name);
         match kind {
             Kind::Counter => {
                 let builder = meter.u64_counter(name).with_description(help).with_unit(unit);
@@ -75,7 +82,7 @@ impl<I> Labelled<I> {
     }
 }
 
-/// What is described is in [`METRICS`], so a name that is not there, or is of another kind, is a
+/// A name that is not there, or is of another kind, is a
 /// programmer's error.
 impl Recorder for Instruments {
     fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
@@ -85,23 +92,28 @@ impl Recorder for Instruments {
     fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
 
     fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> metrics::Counter {
-        match self.0.get(key.name()) {
+        match self.by_name.get(key.name()) {
             Some(Instrument::Counter(counter)) => {
-                metrics::Counter::from_arc(Labelled::new(counter, key))
+                let growing = Growing {
+                    labelled: Labelled::new(counter, key),
+                    key: key.clone(),
+                    totals: Arc::clone(&self.totals),
+                };
+                metrics::Counter::from_arc(Arc::new(growing))
             }
             _ => unreachable!("{} is no described counter", key.name()),
         }
     }
 
     fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> metrics::Gauge {
-        match self.0.get(key.name()) {
+        match self.by_name.get(key.name()) {
             Some(Instrument::Gauge(gauge)) => metrics::Gauge::from_arc(Labelled::new(gauge, key)),
             _ => unreachable!("{} is no described gauge", key.name()),
         }
     }
 
     fn register_histogram(&self, key: &Key, _: &Metadata<'_>) -> metrics::Histogram {
-        match self.0.get(key.name()) {
+        match self.by_name.get(key.name()) {
             Some(Instrument::Histogram(histogram)) => {
                 metrics::Histogram::from_arc(Labelled::new(histogram, key))
             }
@@ -110,13 +122,23 @@ impl Recorder for Instruments {
     }
 }
 
-impl CounterFn for Labelled<Counter<u64>> {
+/// A counter that is told either growth or its value.
+struct Growing {
+    labelled: Arc<Labelled<Counter<u64>>>,
+    key: Key,
+    totals: Arc<Totals>,
+}
+
+impl CounterFn for Growing {
     fn increment(&self, value: u64) {
-        self.instrument.add(value, &self.labels);
+        self.labelled.instrument.add(value, &self.labelled.labels);
     }
 
-    fn absolute(&self, _: u64) {
-        unreachable!("counters of a run are incremented");
+    /// One that became smaller has started again at 0; the sum goes on.
+    fn absolute(&self, value: u64) {
+        let mut totals = self.totals.lock().expect("no thread panics with it");
+        let before = totals.insert(self.key.clone(), value).unwrap_or(0);
+        self.increment(if value < before { value } else { value - before });
     }
 }
 
