@@ -11,6 +11,7 @@ TEST_UNIT_SECONDS := 150
 TEST_MPI_SECONDS := 150
 TEST_END_TO_END_SECONDS := 1500
 TEST_FAULTY_FILESYSTEM_SECONDS := 150
+TEST_SLOW_LINKS_SECONDS := 60
 TEST_DOC_SECONDS := 60
 TEST_CUDA_KERNELS_SECONDS := 240
 TEST_CUDNN_PLANS_SECONDS := 200
@@ -60,11 +61,11 @@ TEST_TARGETS := $(sort $(basename $(notdir $(wildcard */tests/*.rs))) \
 	$(shell sed -n '/^\[\[test\]\]/{n;s/^name = "\(.*\)"/\1/p}' */Cargo.toml))
 MPI_TESTS := $(addprefix --test ,$(filter mpi% contract%,$(TEST_TARGETS)))
 CUDA_TESTS := $(addprefix --test ,$(filter-out cuda_kernels,$(filter cuda%,$(TEST_TARGETS))))
-END_TO_END_TESTS := $(addprefix --test ,$(filter-out mpi% contract% cuda% faulty_filesystem,\
-	$(TEST_TARGETS)))
+END_TO_END_TESTS := $(addprefix --test ,$(filter-out mpi% contract% cuda% faulty_filesystem \
+	slow_links,$(TEST_TARGETS)))
 SETUPS := setup-build setup-test setup-lint
-TEST_GROUPS := test-unit test-mpi test-end-to-end test-faulty-filesystem test-doc \
-	test-cuda-kernels test-cudnn-plans test-cuda-emulated test-without-mpi test-mpich test-openmpi5
+TEST_GROUPS := test-unit test-mpi test-end-to-end test-faulty-filesystem test-slow-links \
+	test-doc test-cuda-kernels test-cudnn-plans test-cuda-emulated test-without-mpi test-mpich test-openmpi5
 SOAK_GROUPS := mutants soak-cuda-kernels soak-cuda-emulated soak-checkpoints soak-stragglers
 
 .PHONY: help build demo test test-build $(TEST_GROUPS) soak $(SOAK_GROUPS) lint format clippy docs \
@@ -107,6 +108,14 @@ CAN_MOUNT := $(shell [ -w /dev/fuse ] && [ "$$(id -u)" = 0 ] && echo yes)
 test-faulty-filesystem: test-build ## save on a file system that fails, hangs and forgets
 	@$(BUDGET) $@ $(TEST_FAULTY_FILESYSTEM_SECONDS) $(CARGO_TEST) --test faulty_filesystem \
 		$(if $(CAN_MOUNT),-- --include-ignored)
+
+# Emulates nodes: where that is impossible all of its tests are skipped. They share two cores and
+# measure, so one after the other.
+CAN_EMULATE_NODES := $(shell [ "$$(id -u)" = 0 ] && command -v tc >/dev/null && \
+	ip netns add yardstick-make 2>/dev/null && ip netns delete yardstick-make && echo yes)
+test-slow-links: test-build ## name slow links between emulated nodes
+	@$(BUDGET) $@ $(TEST_SLOW_LINKS_SECONDS) $(CARGO_TEST) --test slow_links -- --test-threads=1 \
+		$(if $(CAN_EMULATE_NODES),--include-ignored)
 
 test-doc: test-build ## run the examples in the documentation
 	@$(BUDGET) $@ $(TEST_DOC_SECONDS) $(CARGO_TEST) --doc

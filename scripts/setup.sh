@@ -18,7 +18,7 @@ cudnn_wheels=(nvidia-cudnn-cu13==9.28.1.4)
 
 mpi_packages=(libopenmpi-dev openmpi-bin)
 build_packages=(build-essential libclang-dev)
-test_packages=(bible-kjv bible-kjv-text chromium fonts-dejavu-core prometheus python3-venv
+test_packages=(bible-kjv bible-kjv-text chromium fonts-dejavu-core iproute2 prometheus python3-venv
     qemu-user)
 lint_packages=(python3-venv)
 

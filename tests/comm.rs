@@ -49,7 +49,7 @@ fn every_pair_and_every_cut_is_measured() {
         let links = links.as_array().unwrap().iter();
         links.map(|link| [number(link, "from"), number(link, "to")]).collect()
     };
-    let pairs = ends(&report["pairs"]);
+    let pairs = ends(&report["pairs"]["links"]);
     assert_eq!(pairs, [[0, 1], [0, 2], [1, 0], [1, 2], [2, 0], [2, 1]]);
     let cuts = report["cuts"].as_array().unwrap();
     let cuts: Vec<_> = cuts.iter().map(|cut| ends(&cut["links"])).collect();

@@ -10,6 +10,6 @@ mod variant;
 pub use folder::{Folder, LossBits, RunResult, StepLine, record, text};
 pub use process::{
     BothRanks, Finished, Running, delay_streams, finish, launch, mpirun, mpirun_test,
-    on_both_ranks, resident_bytes, run, yardstick,
+    on_both_ranks, resident_bytes, run, set_launcher_environment, yardstick,
 };
 pub use variant::{SEVERAL_BUCKETS, VARIANTS, Variant};

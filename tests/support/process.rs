@@ -93,14 +93,18 @@ thread_local! {
 pub fn launch(ranks: usize, program: impl AsRef<OsStr>) -> Command {
     let launcher = std::env::var("YARDSTICK_MPIRUN").unwrap_or_else(|_| "mpirun".into());
     let mut command = Command::new(launcher);
+    command.args(["-np", &ranks.to_string()]).arg(program);
+    set_launcher_environment(&mut command);
     command
-        .args(["-np", &ranks.to_string()])
-        .arg(program)
+}
+
+/// What a launcher needs to start more ranks than cores, as root, with files of its own.
+pub fn set_launcher_environment(command: &mut Command) {
+    command
         .env("TMPDIR", LAUNCHER_FILES.with(|folder| folder.path().to_path_buf()))
         .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
         .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
         .env("OMPI_MCA_rmaps_base_oversubscribe", "1");
-    command
 }
 
 /// A running command. Dropping it kills the command and its children, so that a test that fails

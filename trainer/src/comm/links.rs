@@ -7,6 +7,7 @@ use launch::bootstrap::World;
 use serde::{Deserialize, Serialize};
 
 use super::MEASURE_TIME;
+use super::slow::SlowLinks;
 use crate::failure::Outcome;
 use crate::ranks::Ranks;
 
@@ -18,6 +19,43 @@ pub(crate) struct Link {
     pub(crate) bytes_per_second: f64,
 }
 
+/// Sender and receiver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Ends {
+    from: usize,
+    to: usize,
+}
+
+impl Ends {
+    pub(super) fn contains(self, rank: usize) -> bool {
+        self.from == rank || self.to == rank
+    }
+
+    fn reversed(self) -> Self {
+        Self { from: self.to, to: self.from }
+    }
+}
+
+impl Link {
+    pub(super) fn ends(&self) -> Ends {
+        let Self { from, to, .. } = *self;
+        Ends { from, to }
+    }
+}
+
+/// Links that were measured in the same way, and which of them are slow.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Compared {
+    pub(crate) links: Vec<Link>,
+    pub(crate) slow: SlowLinks,
+}
+
+impl Compared {
+    fn new(links: Vec<Link>) -> Self {
+        Self { slow: SlowLinks::among(&links), links }
+    }
+}
+
 /// How fast all ranks exchanged data with a partner at the same time.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Cut {
@@ -25,12 +63,16 @@ pub(crate) struct Cut {
     pub(crate) distance: usize,
     /// Of all ranks together, in both directions.
     pub(crate) bytes_per_second: f64,
-    /// Each rank's receiving.
-    pub(crate) links: Vec<Link>,
+    /// Each rank's receiving, while it sends to its partner: a slow direction may slow the other.
+    #[serde(flatten)]
+    pub(crate) received: Compared,
 }
 
 /// Messages of a measurement, at most.
 const MESSAGES_MAX: u32 = 64;
+
+/// How often links that seem slow are measured again.
+const REPEATS_MAX: u32 = 2;
 
 const TAG: u16 = 12;
 const TAG_OF_ANSWER: u16 = 13;
@@ -53,18 +95,44 @@ impl<'run> Links<'run> {
         Self { ranks, ends, message: vec![1.0; elements], received: vec![0.0; elements] }
     }
 
-    /// Every pair in both directions: rounds of pairs that have no end in common.
-    pub(super) fn pairs(&mut self) -> Outcome<Vec<Link>> {
+    /// Every pair in both directions.
+    pub(super) fn pairs(&mut self) -> Outcome<Compared> {
+        self.compared(|links, slow| links.measured(|ends| slow.is_none_or(|it| it.contains(ends))))
+    }
+
+    /// Measures, and then again what seems slow. The better rate counts: a neighbour may have used
+    /// the network, or the cores of one end. All ranks have the same rates, and decide the same.
+    fn compared(
+        &mut self,
+        measure: impl Fn(&mut Self, Option<&SlowLinks>) -> Outcome<Vec<Link>>,
+    ) -> Outcome<Compared> {
+        let mut links = measure(self, None)?;
+        for _ in 0..REPEATS_MAX {
+            let slow = SlowLinks::among(&links);
+            if slow.links.is_empty() {
+                break;
+            }
+            keep_better(&mut links, &measure(self, Some(&slow))?);
+        }
+        Ok(Compared::new(links))
+    }
+
+    /// The links that are wanted, on all ranks: rounds of pairs that have no end in common.
+    fn measured(&mut self, is_wanted: impl Fn(Ends) -> bool) -> Outcome<Vec<Link>> {
         let mut own = Vec::new();
-        for round in rounds(&self.ends) {
-            for is_back in [false, true] {
-                let directed = round.iter().map(|&(a, b)| if is_back { (b, a) } else { (a, b) });
-                let rank = self.ranks.rank();
-                let link = directed.into_iter().find(|(from, to)| *from == rank || *to == rank);
-                self.ranks.collective.barrier(self.ranks.deadline())?;
-                if let Some((from, to)) = link {
-                    own.extend(self.one_way(from, to)?);
-                }
+        let there_and_back = |round: Vec<Ends>| {
+            let back = round.iter().map(|ends| ends.reversed()).collect();
+            [round, back]
+        };
+        for round in rounds(&self.ends).into_iter().flat_map(there_and_back) {
+            let round: Vec<Ends> = round.into_iter().filter(|ends| is_wanted(*ends)).collect();
+            if round.is_empty() {
+                continue;
+            }
+            self.ranks.collective.barrier(self.ranks.deadline())?;
+            let rank = self.ranks.rank();
+            if let Some(ends) = round.into_iter().find(|ends| ends.contains(rank)) {
+                own.extend(self.one_way(ends)?);
             }
         }
         let mut links: Vec<Link> = self.ranks.gather(&own)?.into_iter().flatten().collect();
@@ -73,10 +141,11 @@ impl<'run> Links<'run> {
     }
 
     /// Sends or receives; the sender returns how fast it went.
-    fn one_way(&mut self, from: usize, to: usize) -> Outcome<Option<Link>> {
+    fn one_way(&mut self, ends: Ends) -> Outcome<Option<Link>> {
+        let Ends { from, to } = ends;
         // How many the sender has time for is known after the second, as the first connects.
-        self.send_or_receive(from, to, 1)?;
-        let took = self.send_or_receive(from, to, 1)?;
+        self.send_or_receive(ends, 1)?;
+        let took = self.send_or_receive(ends, 1)?;
         let mut count = [messages(took) as f32];
         let operation = |is_sender| match is_sender {
             true => Operation::Send { to, tag: TAG },
@@ -86,14 +155,15 @@ impl<'run> Links<'run> {
         let deadline = self.ranks.deadline();
         self.ranks.collective.run(Channel::Data, operation(is_sender), &mut count[..], deadline)?;
         let count = count[0] as u32;
-        let took = self.send_or_receive(from, to, count)?;
+        let took = self.send_or_receive(ends, count)?;
         let bytes = self.message.len() * size_of::<f32>() * count as usize;
         let bytes_per_second = bytes as f64 / took.as_secs_f64();
         Ok(is_sender.then_some(Link { from, to, bytes_per_second }))
     }
 
     /// So many messages, until the receiver has answered the last one.
-    fn send_or_receive(&mut self, from: usize, to: usize, count: u32) -> Outcome<Duration> {
+    fn send_or_receive(&mut self, ends: Ends, count: u32) -> Outcome<Duration> {
+        let Ends { from, to } = ends;
         let collective = self.ranks.collective;
         let mut answer = [0.0_f32];
         let deadline = self.ranks.deadline();
@@ -124,34 +194,42 @@ impl<'run> Links<'run> {
     }
 
     fn cut(&mut self, distance: usize) -> Outcome<Cut> {
+        let received = self.compared(|links, _| links.across(distance))?;
+        let bytes_per_second = received.links.iter().map(|link| link.bytes_per_second).sum();
+        Ok(Cut { distance, bytes_per_second, received })
+    }
+
+    /// The links of a cut, on all ranks.
+    fn across(&mut self, distance: usize) -> Outcome<Vec<Link>> {
         let partner = self.ranks.rank() ^ distance;
-        let has_partner = partner < self.ranks.world();
+        let partner = Some(partner).filter(|partner| *partner < self.ranks.world());
         let mut took = Duration::ZERO;
         let mut count = 1;
         // The first connects, the second says how many there is time for.
         for is_last in [false, false, true] {
-            self.ranks.collective.barrier(self.ranks.deadline())?;
-            let start = Instant::now();
-            for _ in 0..count {
-                if has_partner {
-                    self.exchange(partner)?;
-                }
-            }
-            took = start.elapsed();
+            took = self.exchanges(partner, count)?;
             if !is_last {
                 let all: Vec<u32> = self.ranks.gather(&messages(took))?;
                 count = all.into_iter().min().unwrap_or(1);
             }
         }
         let bytes = self.message.len() * size_of::<f32>() * count as usize;
-        let own = has_partner.then(|| Link {
-            from: partner,
+        let own = partner.map(|from| Link {
+            from,
             to: self.ranks.rank(),
             bytes_per_second: bytes as f64 / took.as_secs_f64(),
         });
-        let links: Vec<Link> = self.ranks.gather(&own)?.into_iter().flatten().collect();
-        let bytes_per_second = links.iter().map(|link| link.bytes_per_second).sum();
-        Ok(Cut { distance, bytes_per_second, links })
+        Ok(self.ranks.gather(&own)?.into_iter().flatten().collect())
+    }
+
+    /// Exchanges with the partner, if there is one, so many times.
+    fn exchanges(&mut self, partner: Option<usize>, count: u32) -> Outcome<Duration> {
+        self.ranks.collective.barrier(self.ranks.deadline())?;
+        let start = Instant::now();
+        if let Some(partner) = partner {
+            (0..count).try_for_each(|_| self.exchange(partner))?;
+        }
+        Ok(start.elapsed())
     }
 
     fn exchange(&mut self, partner: usize) -> Outcome<()> {
@@ -174,9 +252,18 @@ fn messages(took: Duration) -> u32 {
     (fitting as u32).clamp(1, MESSAGES_MAX)
 }
 
+/// Of each link the better rate.
+fn keep_better(links: &mut [Link], again: &[Link]) {
+    for link in links {
+        let rates = again.iter().filter(|other| other.ends() == link.ends());
+        let rates = rates.map(|other| other.bytes_per_second);
+        link.bytes_per_second = rates.fold(link.bytes_per_second, f64::max);
+    }
+}
+
 /// Rounds in which each end is in one pair at most, and after which all pairs have met: one end
 /// stays in place and the others go around.
-fn rounds(ends: &[usize]) -> Vec<Vec<(usize, usize)>> {
+fn rounds(ends: &[usize]) -> Vec<Vec<Ends>> {
     let mut seats: Vec<Option<usize>> = ends.iter().copied().map(Some).collect();
     if seats.len() % 2 == 1 {
         seats.push(None);
@@ -185,41 +272,11 @@ fn rounds(ends: &[usize]) -> Vec<Vec<(usize, usize)>> {
     (1..count)
         .map(|_| {
             let round = (0..count / 2).filter_map(|at| seats[at].zip(seats[count - 1 - at]));
-            let round = round.collect();
+            let round = round.map(|(from, to)| Ends { from, to }).collect();
             seats[1..].rotate_right(1);
             round
         })
         .collect()
-}
-
-/// A link is slow below this share of a good one's rate.
-const SLOW_SHARE: f64 = 0.7;
-
-/// Links that are far slower than a good one, the upper quartile of all, each with its share of
-/// that rate, the slowest first. Not the median: one bad adapter of three makes most links slow.
-pub(super) fn slow_links(links: &[Link]) -> Vec<(&Link, f64)> {
-    let mut rates: Vec<f64> = links.iter().map(|link| link.bytes_per_second).collect();
-    rates.sort_by(f64::total_cmp);
-    let Some(&good) = rates.get(rates.len() * 3 / 4) else { return Vec::new() };
-    let shares = links.iter().map(|link| (link, link.bytes_per_second / good));
-    let mut found: Vec<_> = shares.filter(|(_, share)| *share < SLOW_SHARE).collect();
-    found.sort_by(|a, b| a.1.total_cmp(&b.1));
-    found
-}
-
-/// An end of which every link is slow, where there are others: more likely its adapter or cable
-/// than the network between.
-pub(super) fn slow_end(links: &[Link]) -> Option<usize> {
-    let slow = slow_links(links);
-    let ends: std::collections::BTreeSet<usize> = links.iter().map(|link| link.from).collect();
-    let has = |link: &Link, end| link.from == end || link.to == end;
-    let of_end = |end: usize| slow.iter().filter(|(link, _)| has(link, end)).count();
-    let is_slow = |end: &usize| !slow.is_empty() && of_end(*end) == slow.len();
-    let all_of = |end: &usize| links.iter().filter(|link| has(link, *end)).count();
-    let mut found =
-        ends.iter().copied().filter(|end| is_slow(end) && of_end(*end) * 2 >= all_of(end));
-    let first = found.next().filter(|_| ends.len() > 2)?;
-    found.next().is_none().then_some(first)
 }
 
 #[cfg(test)]
@@ -232,36 +289,18 @@ mod tests {
             let ends: Vec<usize> = (0..count).map(|end| 10 * end).collect();
             let mut met = Vec::new();
             for round in rounds(&ends) {
-                let mut busy: Vec<usize> = round.iter().flat_map(|pair| [pair.0, pair.1]).collect();
+                let mut busy: Vec<usize> =
+                    round.iter().flat_map(|pair| [pair.from, pair.to]).collect();
                 busy.sort_unstable();
                 busy.dedup();
                 assert_eq!(busy.len(), 2 * round.len());
-                met.extend(round.into_iter().map(|(a, b)| (a.min(b), a.max(b))));
+                met.extend(
+                    round.iter().map(|pair| (pair.from.min(pair.to), pair.from.max(pair.to))),
+                );
             }
             met.sort_unstable();
             met.dedup();
             assert_eq!(met.len(), count * (count - 1) / 2, "{count} ends");
         }
-    }
-
-    fn links(ends: usize, rate: impl Fn(usize, usize) -> f64) -> Vec<Link> {
-        let all = (0..ends).flat_map(|from| (0..ends).map(move |to| (from, to)));
-        let other = all.filter(|(from, to)| from != to);
-        other.map(|(from, to)| Link { from, to, bytes_per_second: rate(from, to) }).collect()
-    }
-
-    #[test]
-    fn the_slow_link_is_named_and_the_end_of_which_all_are_slow() {
-        let alike = links(4, |from, to| 10.0 + 0.1 * (from + to) as f64);
-        assert!(slow_links(&alike).is_empty());
-        let one = links(4, |from, to| if (from, to) == (2, 1) { 4.0 } else { 10.0 });
-        let found: Vec<_> =
-            slow_links(&one).iter().map(|(link, share)| (link.from, link.to, *share)).collect();
-        assert_eq!(found, [(2, 1, 0.4)]);
-        assert_eq!(slow_end(&one), None, "one link of many");
-        let end = links(4, |from, to| if from == 3 || to == 3 { 2.0 } else { 10.0 });
-        assert_eq!((slow_links(&end).len(), slow_end(&end)), (6, Some(3)));
-        let two = links(2, |from, _| if from == 1 { 2.0 } else { 10.0 });
-        assert_eq!((slow_links(&two).len(), slow_end(&two)), (1, None));
     }
 }

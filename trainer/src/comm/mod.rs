@@ -3,12 +3,13 @@
 //! `sweep.rs` measures collective operations over a range of sizes, as NVIDIA's nccl-tests do, and
 //! verifies every element; `pattern.rs` has the numbers that it sends and what has to come back.
 //! `links.rs` measures single links: of every pair of nodes, and of all ranks across a cut of the
-//! job. `report.rs` prints both.
+//! job; `slow.rs` finds slow ones. `report.rs` prints everything.
 
 mod links;
 mod operation;
 mod pattern;
 mod report;
+mod slow;
 mod sweep;
 
 use std::time::Duration;

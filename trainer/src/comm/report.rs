@@ -7,7 +7,8 @@ use device::Device;
 use launch::bootstrap::World;
 use serde::Serialize;
 
-use super::links::{Cut, Link, slow_end, slow_links};
+use super::links::{Compared, Cut, Link};
+use super::slow::SlowLinks;
 use super::sweep::Row;
 use crate::ranks::Ranks;
 
@@ -22,7 +23,7 @@ pub(crate) struct CommReport {
     pub(crate) library: Option<String>,
     pub(crate) rows: Vec<Row>,
     /// `null` unless asked for.
-    pub(crate) pairs: Option<Vec<Link>>,
+    pub(crate) pairs: Option<Compared>,
     pub(crate) cuts: Vec<Cut>,
     pub(crate) notes: Vec<String>,
 }
@@ -79,21 +80,17 @@ impl CommReport {
         format!("rank {rank} ({})", self.hosts[rank])
     }
 
-    fn slow(&self, links: &[Link]) -> Vec<String> {
-        let mut lines: Vec<String> = slow_links(links)
-            .into_iter()
-            .map(|(link, share)| {
-                let (from, to) = (self.name(link.from), self.name(link.to));
-                let rate = gigabytes(link.bytes_per_second);
-                let percent = 100.0 * share;
-                format!("slow link: {from} -> {to}: {rate} GB/s, {percent:.0} % of a good link")
-            })
-            .collect();
-        let end = slow_end(links).map(|end| {
+    fn slow(&self, slow: &SlowLinks) -> Vec<String> {
+        let links = slow.links.iter().map(|slow| {
+            let (from, to) = (self.name(slow.link.from), self.name(slow.link.to));
+            let rate = gigabytes(slow.link.bytes_per_second);
+            let percent = 100.0 * slow.share_of_good;
+            format!("slow link: {from} -> {to}: {rate} GB/s, {percent:.0} % of a good link")
+        });
+        let end = slow.common_end.map(|end| {
             format!("{} is at one end of every slow link: look at its adapter", self.name(end))
         });
-        lines.extend(end);
-        lines
+        links.chain(end).collect()
     }
 
     /// Rates by sender (rows) and receiver (columns).
@@ -124,15 +121,17 @@ impl fmt::Display for CommReport {
             lines(formatter, &self.sweep())?;
             writeln!(formatter, "\nalgbw and busbw in GB/s, as nccl-tests define them.")?;
         }
-        if let Some(links) = &self.pairs {
-            lines(formatter, &Self::matrix(links))?;
-            self.slow(links).iter().try_for_each(|line| writeln!(formatter, "{line}"))?;
+        if let Some(pairs) = &self.pairs {
+            lines(formatter, &Self::matrix(&pairs.links))?;
+            self.slow(&pairs.slow).iter().try_for_each(|line| writeln!(formatter, "{line}"))?;
         }
         for cut in &self.cuts {
             let rate = gigabytes(cut.bytes_per_second);
             let distance = cut.distance;
             writeln!(formatter, "\nall ranks with the rank {distance} away: {rate} GB/s together")?;
-            self.slow(&cut.links).iter().try_for_each(|line| writeln!(formatter, "{line}"))?;
+            self.slow(&cut.received.slow)
+                .iter()
+                .try_for_each(|line| writeln!(formatter, "{line}"))?;
         }
         self.notes.iter().try_for_each(|note| writeln!(formatter, "note: {note}"))
     }

@@ -1,0 +1,95 @@
+//! Which links are slow.
+
+use std::collections::BTreeSet;
+
+use serde::Serialize;
+
+use super::links::{Ends, Link};
+
+/// A link is slow below this share of a good one's rate.
+const SLOW_SHARE: f64 = 0.7;
+
+/// Links that are far slower than a good one, the upper quartile of all. Not the median: one bad
+/// adapter of three makes most links slow.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct SlowLinks {
+    /// The slowest first.
+    pub(crate) links: Vec<SlowLink>,
+    /// The rank at one end of all of them, if they are at least half of its links and there are
+    /// more than two ends: more likely its adapter or cable than the network between.
+    pub(crate) common_end: Option<usize>,
+}
+
+/// A slow link.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct SlowLink {
+    #[serde(flatten)]
+    pub(crate) link: Link,
+    /// Its rate, as a share of a good link's.
+    pub(crate) share_of_good: f64,
+}
+
+impl SlowLinks {
+    /// Those of links that were measured in the same way.
+    pub(super) fn among(links: &[Link]) -> Self {
+        let slow = slow_links(links);
+        Self { common_end: common_end(links, &slow), links: slow }
+    }
+
+    pub(super) fn contains(&self, ends: Ends) -> bool {
+        self.links.iter().any(|slow| slow.link.ends() == ends)
+    }
+}
+
+fn slow_links(links: &[Link]) -> Vec<SlowLink> {
+    let mut rates: Vec<f64> = links.iter().map(|link| link.bytes_per_second).collect();
+    rates.sort_by(f64::total_cmp);
+    let Some(&good) = rates.get(rates.len() * 3 / 4) else { return Vec::new() };
+    let of_good = |link: &Link| link.bytes_per_second / good;
+    let slow = links.iter().filter(|link| of_good(link) < SLOW_SHARE);
+    let mut slow: Vec<SlowLink> =
+        slow.map(|link| SlowLink { link: link.clone(), share_of_good: of_good(link) }).collect();
+    slow.sort_by(|a, b| a.share_of_good.total_cmp(&b.share_of_good));
+    slow
+}
+
+fn common_end(links: &[Link], slow: &[SlowLink]) -> Option<usize> {
+    let ends: BTreeSet<usize> = links.iter().map(|link| link.from).collect();
+    if slow.is_empty() || ends.len() <= 2 {
+        return None;
+    }
+    let is_common = |end: &usize| {
+        let all = links.iter().filter(|link| link.ends().contains(*end)).count();
+        slow.iter().all(|slow| slow.link.ends().contains(*end)) && 2 * slow.len() >= all
+    };
+    let mut common = ends.into_iter().filter(is_common);
+    let first = common.next()?;
+    common.next().is_none().then_some(first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn links(ends: usize, rate: impl Fn(usize, usize) -> f64) -> Vec<Link> {
+        let all = (0..ends).flat_map(|from| (0..ends).map(move |to| (from, to)));
+        let other = all.filter(|(from, to)| from != to);
+        other.map(|(from, to)| Link { from, to, bytes_per_second: rate(from, to) }).collect()
+    }
+
+    #[test]
+    fn the_slow_link_is_named_and_the_end_of_which_all_are_slow() {
+        let alike = SlowLinks::among(&links(4, |from, to| 10.0 + 0.1 * (from + to) as f64));
+        assert_eq!(alike, SlowLinks { links: Vec::new(), common_end: None });
+        let one =
+            SlowLinks::among(&links(4, |from, to| if (from, to) == (2, 1) { 4.0 } else { 10.0 }));
+        let link = Link { from: 2, to: 1, bytes_per_second: 4.0 };
+        assert_eq!(one.links, [SlowLink { link, share_of_good: 0.4 }]);
+        assert_eq!(one.common_end, None, "one link of many");
+        let end = links(4, |from, to| if from == 3 || to == 3 { 2.0 } else { 10.0 });
+        let end = SlowLinks::among(&end);
+        assert_eq!((end.links.len(), end.common_end), (6, Some(3)));
+        let two = SlowLinks::among(&links(2, |from, _| if from == 1 { 2.0 } else { 10.0 }));
+        assert_eq!((two.links.len(), two.common_end), (1, None));
+    }
+}
