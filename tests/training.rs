@@ -7,7 +7,7 @@ mod support;
 use std::process::Stdio;
 
 use serde_json::{Value, json};
-use support::{Finished, Folder, LossBits, Running, finish, run, text, yardstick};
+use support::{Finished, Folder, LossBits, Running, expect_valid, finish, run, text, yardstick};
 
 #[test]
 fn smoke_learns_and_writes_a_record() {
@@ -28,6 +28,17 @@ fn smoke_learns_and_writes_a_record() {
     for part in ["tokens/s", "mfu_measured", "forward", "complete", "entropy floor"] {
         assert!(report.contains(part), "no {part:?} in\n{report}");
     }
+}
+
+/// What every test that reads a record relies on.
+#[test]
+#[should_panic(expected = "/exit_code: \"0\" is not of type")]
+fn a_record_with_a_wrong_type_is_not_of_the_schema() {
+    let folder = Folder::new();
+    folder.train(&["--steps", "2"]).expect(0);
+    let mut record = folder.record();
+    record["exit_code"] = json!("0");
+    expect_valid(&record);
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::process::{Finished, finish, mpirun, run};
+use super::schema::expect_valid;
 
 /// The folder `run` in a temporary folder; it does not exist before a run creates it.
 #[derive(Debug)]
@@ -47,6 +48,7 @@ impl Folder {
         finish(mpirun(ranks, &[&["train", "--out", &self.text()], flags].concat()))
     }
 
+    #[track_caller]
     pub fn record(&self) -> Value {
         record(&self.path())
     }
@@ -123,10 +125,13 @@ impl StepLine {
     }
 }
 
-/// `record.json` of a folder.
+/// `record.json` of a folder, which has to be of its schema.
+#[track_caller]
 pub fn record(folder: &Path) -> Value {
     let text = std::fs::read_to_string(folder.join("record.json")).unwrap();
-    serde_json::from_str(&text).unwrap()
+    let record = serde_json::from_str(&text).unwrap();
+    expect_valid(&record);
+    record
 }
 
 /// A path as text.

@@ -5,6 +5,7 @@
 
 mod folder;
 mod process;
+mod schema;
 mod variant;
 
 pub use folder::{Folder, LossBits, RunResult, StepLine, record, text};
@@ -12,4 +13,5 @@ pub use process::{
     BothRanks, Finished, Running, delay_streams, finish, launch, mpirun, mpirun_test,
     on_both_ranks, resident_bytes, run, set_launcher_environment, yardstick,
 };
+pub use schema::expect_valid;
 pub use variant::{SEVERAL_BUCKETS, VARIANTS, Variant};
