@@ -148,6 +148,23 @@ fn a_gpu_that_throttles_and_fails_is_named_everywhere() {
     }
 }
 
+/// A launch fails, and the driver has told why.
+#[test]
+fn the_error_of_a_failed_gpu_names_its_xid() {
+    let folder = Folder::new();
+    let out = folder.text();
+    let mut command =
+        yardstick(&[&["train", "--device", "cuda", "--out", &out], &SMALL[..14]].concat());
+    command
+        .args(["--steps", "9"])
+        .envs([("EMULATED_CUDA_FAIL_LAUNCH", "adamw:4"), ("EMULATED_NVML", "0:xid=48")]);
+    let finished = finish(command);
+    let said = "the GPU reports XID 48 (double-bit ECC error): ";
+    assert!(finished.code != 0 && finished.stderr.contains(said), "{finished:?}");
+    let reason = &folder.record()["reason"];
+    assert!(reason["text"].as_str().unwrap().contains(said), "{reason}");
+}
+
 /// The rest of the machine's libraries without NVML.
 #[test]
 fn without_nvml_there_is_one_warning_and_null() {

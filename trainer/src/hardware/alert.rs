@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use super::{gpu, xid};
+use crate::failure::Failure;
 use crate::record::RankRecord;
 
 /// Numbers of an alert in a vote.
@@ -38,6 +39,16 @@ impl Alert {
             xid_errors: fields[1] as u32,
             last_xid: fields[2] as u32,
             uncorrected_errors: fields[3] as u64,
+        }
+    }
+
+    /// Adds the XID error of this rank's GPU to a failure of this rank.
+    pub(crate) fn explain(&self, failure: Failure) -> Failure {
+        match failure.rank {
+            None if self.xid_errors > 0 => {
+                failure.context(format!("the GPU reports {}", xid::name(self.last_xid)))
+            }
+            _ => failure,
         }
     }
 

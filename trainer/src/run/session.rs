@@ -300,8 +300,10 @@ impl<'run> Session<'run> {
         let watchdog = Watchdog::start(watched);
         let sampler = self.sampler(events, attempt.trainer);
         let reason = attempt.run();
-        drop(sampler);
+        drop(sampler); // with a last look at the GPU, which may say why a step failed
         drop(watchdog);
+        let alert = attempt.trainer.alert().get();
+        let reason = reason.map_err(|failure| alert.explain(failure));
         let matmul_flops_per_second = attempt.probes.matmul.flops_per_second();
         let measured = Measured { matmul_flops_per_second, ..Measured::default() };
         self.finish(reason, telemetry, trainer, recorder, measured)
