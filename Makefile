@@ -26,6 +26,8 @@ MUTANTS_SECONDS := 3000
 SOAK_CUDA_EMULATED_SECONDS := 1800
 SOAK_CHECKPOINTS_SECONDS := 1800
 SOAK_STRAGGLERS_SECONDS := 1800
+SOAK_OTLP_BUILD_SECONDS := 1200
+SOAK_OTLP_SECONDS := 120
 LINT_SECONDS := 900
 ifneq ($(PROFILE),testing) # takes three times as long to compile
 TEST_BUILD_SECONDS := 2100
@@ -65,8 +67,10 @@ END_TO_END_TESTS := $(addprefix --test ,$(filter-out mpi% contract% cuda% faulty
 	slow_links,$(TEST_TARGETS)))
 SETUPS := setup-build setup-test setup-lint
 TEST_GROUPS := test-unit test-mpi test-end-to-end test-faulty-filesystem test-slow-links \
-	test-doc test-cuda-kernels test-cudnn-plans test-cuda-emulated test-without-mpi test-mpich test-openmpi5
-SOAK_GROUPS := mutants soak-cuda-kernels soak-cuda-emulated soak-checkpoints soak-stragglers
+	test-doc test-cuda-kernels test-cudnn-plans test-cuda-emulated test-without-mpi test-mpich \
+	test-openmpi5
+SOAK_GROUPS := mutants soak-cuda-kernels soak-cuda-emulated soak-checkpoints soak-stragglers \
+	soak-otlp
 
 .PHONY: help build demo test test-build $(TEST_GROUPS) soak $(SOAK_GROUPS) lint format clippy docs \
 	deny shellcheck style bench clean $(SETUPS)
@@ -186,6 +190,11 @@ soak-stragglers: export YARDSTICK_SOAK_STRAGGLERS := 20
 soak-stragglers: test-build ## slow one rank down 80 times: it is named, with what it is slow at
 	@$(BUDGET) $@ $(SOAK_STRAGGLERS_SECONDS) $(CARGO_TEST) --test stragglers -- --nocapture \
 		is_named
+
+soak-otlp: export YARDSTICK_OTEL_COLLECTOR = $(CURDIR)/target/otel-collector/collector
+soak-otlp: test-build ## send metrics and spans through a real OpenTelemetry collector
+	@$(BUDGET) $@-build $(SOAK_OTLP_BUILD_SECONDS) scripts/otel-collector.sh
+	@$(BUDGET) $@ $(SOAK_OTLP_SECONDS) $(CARGO_TEST) --test otlp -- --nocapture
 
 # `models` and `checkpoint` have no feature `mpi`, so nothing in them changes without it.
 test-without-mpi: ## run the tests of a build without MPI

@@ -9,6 +9,8 @@ mod metrics;
 #[cfg(feature = "mpi")]
 mod observed;
 #[cfg(feature = "mpi")]
+mod real_collector;
+#[cfg(feature = "mpi")]
 mod receiver;
 #[cfg(feature = "mpi")]
 mod spans;

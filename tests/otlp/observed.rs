@@ -1,4 +1,5 @@
-//! A run of two ranks, and what a collector got of it.
+//! A run of two ranks, and what a collector got of it: the one of the test, behind a real one where
+//! `YARDSTICK_OTEL_COLLECTOR` names its program.
 
 use std::sync::LazyLock;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -6,6 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use opentelemetry_proto::tonic::resource::v1::Resource;
 
 use super::attributes::{integer, text};
+use super::real_collector::RealCollector;
 use super::receiver::{Collector, Got};
 use super::support::Folder;
 
@@ -27,8 +29,10 @@ pub(crate) static RUN: LazyLock<Observed> = LazyLock::new(observe);
 fn observe() -> Observed {
     let folder = Folder::new();
     let collector = Collector::start();
+    let program = std::env::var_os("YARDSTICK_OTEL_COLLECTOR");
+    let between = program.map(|program| RealCollector::start(&program, &collector.url()));
+    let url = between.as_ref().map_or_else(|| collector.url(), RealCollector::url);
     let began_ns = unix_ns();
-    let url = collector.url();
     let flags = ["--otlp", &url, "--checkpoint-every", "5steps", "--eval-every", "6"];
     folder.train_on(2, &[&["--steps", &STEPS.to_string()], &flags[..]].concat()).expect(0);
     Observed { folder, got: collector.got(), began_ns, ended_ns: unix_ns() }
