@@ -159,6 +159,20 @@ fn reruns_and_a_kill_with_resumption_have_the_same_bits() {
     }
 }
 
+/// The time of a step is known one step later, but not when it ended: a step of three seconds is
+/// three seconds after the one before.
+#[test]
+fn steps_are_told_with_the_time_when_they_ended() {
+    const SLOW: usize = 4;
+    let folder = Folder::new();
+    let slow = format!("slow@step={SLOW},rank=0");
+    train(&folder, "smoke", &["--device", "cuda", "--steps", "6", "--inject", &slow]).expect(0);
+    let ended_ms = |step: &support::StepLine| step.0["unix_ms"].as_u64().unwrap();
+    let steps = folder.steps(0);
+    let [before, after] = [&steps[SLOW - 2], &steps[SLOW - 1]].map(ended_ms);
+    assert!(after - before > 2_900, "{steps:?}");
+}
+
 #[test]
 fn recomputation_has_the_same_bits() {
     let result = |settings: &[&str]| {

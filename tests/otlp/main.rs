@@ -2,15 +2,14 @@
 //! changes nothing but a warning.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-#[cfg(feature = "mpi")]
 mod attributes;
+mod failed;
 #[cfg(feature = "mpi")]
 mod metrics;
 #[cfg(feature = "mpi")]
 mod observed;
 #[cfg(feature = "mpi")]
 mod real_collector;
-#[cfg(feature = "mpi")]
 mod receiver;
 #[cfg(feature = "mpi")]
 mod spans;

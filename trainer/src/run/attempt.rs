@@ -15,6 +15,7 @@ use crate::failure::Outcome;
 use crate::golden::GoldenWatch;
 use crate::hardware::AlertWatch;
 use crate::ranks::Ranks;
+use crate::record::unix_time::unix_ms;
 use crate::record::{Anomaly, StepSample};
 use crate::step::{Evaluation, Requests, StepOutcome, Trainer};
 use crate::stragglers::{Detector, Sniffed, Straggler};
@@ -90,7 +91,14 @@ pub(super) struct RunningAttempt<'run, 'world> {
     /// The first step of this attempt.
     pub(super) first_step: u64,
     /// The last step, if its time is not known yet: on a device, which nothing waits for.
-    pub(super) untimed: Option<StepSample>,
+    pub(super) untimed: Option<UntimedStep>,
+}
+
+/// A step whose time is not known yet.
+#[derive(Debug)]
+pub(super) struct UntimedStep {
+    sample: StepSample,
+    ended_unix_ms: u64,
 }
 
 /// A step and the evaluation after it.
@@ -282,7 +290,7 @@ impl RunningAttempt<'_, '_> {
             wall_ns: 0,
         };
         // The time is that of the first one without: this step's, or the one's before.
-        let before = self.untimed.replace(sample);
+        let before = self.untimed.replace(UntimedStep { sample, ended_unix_ms: unix_ms() });
         if let Some(time) = timed.time {
             let timed = before.or_else(|| self.untimed.take());
             self.report(timed, time);
@@ -298,9 +306,9 @@ impl RunningAttempt<'_, '_> {
         }
     }
 
-    fn report(&self, sample: Option<StepSample>, StepTime { phases, wall_ns }: StepTime) {
-        if let Some(sample) = sample {
-            self.events.step(StepSample { phases, wall_ns, ..sample });
+    fn report(&self, untimed: Option<UntimedStep>, StepTime { phases, wall_ns }: StepTime) {
+        if let Some(UntimedStep { sample, ended_unix_ms }) = untimed {
+            self.events.step_at(StepSample { phases, wall_ns, ..sample }, ended_unix_ms);
         }
     }
 

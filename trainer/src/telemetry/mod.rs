@@ -279,15 +279,29 @@ impl Events {
         self.send(Message::Event(event));
     }
 
-    /// Tells one step. Allocates nothing and returns at once, unless the queue is full because the
-    /// disk has blocked for thousands of steps: then it waits, and counts the delay.
+    /// Tells one step that has just ended, as [`step_at`](Self::step_at) does.
     ///
     /// # Panics
     /// When the phases do not add up to the wall time.
     pub fn step(&self, sample: StepSample) {
+        self.tell_step(StepLine::now(self.rank, sample));
+    }
+
+    /// Tells one step, and when it ended. Allocates nothing and returns at once, unless the queue is
+    /// full because the disk has blocked for thousands of steps: then it waits, and counts the
+    /// delay.
+    ///
+    /// # Panics
+    /// When the phases do not add up to the wall time.
+    pub(crate) fn step_at(&self, sample: StepSample, unix_ms: u64) {
+        self.tell_step(StepLine { unix_ms, rank: self.rank, sample });
+    }
+
+    fn tell_step(&self, line: StepLine) {
+        let sample = &line.sample;
         assert_eq!(sample.phases.wall_ns(), sample.wall_ns, "phases do not add up to wall time");
         log_lines::set_step(Some(sample.step + 1));
-        let mut message = Message::Event(Event::Step(StepLine::now(self.rank, sample)));
+        let mut message = Message::Event(Event::Step(line));
         let mut delayed = false;
         while let Err(TrySendError::Full(full)) = self.queue.try_send(message) {
             message = full;

@@ -42,7 +42,7 @@ pub struct StepSample {
 /// One line of `steps/rRRRRRR.jsonl`, and what `--log-format json` prints.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct StepLine {
-    /// Unix time in milliseconds when the step was reported.
+    /// Unix time in milliseconds when the step ended, by the host's clock.
     pub unix_ms: u64,
     /// Rank that writes the file.
     pub rank: usize,
@@ -52,7 +52,7 @@ pub struct StepLine {
 }
 
 impl StepLine {
-    /// A step of a rank, reported now.
+    /// A step of a rank, which has just ended.
     pub(crate) fn now(rank: usize, sample: StepSample) -> Self {
         Self { unix_ms: unix_ms(), rank, sample }
     }
