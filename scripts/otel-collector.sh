@@ -16,7 +16,8 @@ fail() {
 }
 
 if [ "$(cat "$folder/installed" 2>/dev/null)" != "$version" ]; then
-    command -v go >/dev/null || fail "expected Go 1.26 or newer in PATH, found none: https://go.dev/dl"
+    command -v go >/dev/null ||
+        fail "expected Go 1.26 or newer in PATH, found none: https://go.dev/dl"
     rm -rf "$folder"
     mkdir -p "$folder"
     cat >"$folder/builder.yaml" <<YAML

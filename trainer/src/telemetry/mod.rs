@@ -287,8 +287,8 @@ impl Events {
         self.tell_step(StepLine::now(self.rank, sample));
     }
 
-    /// Tells one step, and when it ended. Allocates nothing and returns at once, unless the queue is
-    /// full because the disk has blocked for thousands of steps: then it waits, and counts the
+    /// Tells one step, and when it ended. Allocates nothing and returns at once, unless the queue
+    /// is full because the disk has blocked for thousands of steps: then it waits, and counts the
     /// delay.
     ///
     /// # Panics
