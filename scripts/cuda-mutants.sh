@@ -40,7 +40,7 @@ list() {
 tests_of() {
     case $1 in
         */ops/layer_norm/* | */ops/rms_norm/* | */ops/norm.cuh) echo cuda_tests::norm ;;
-        */ops/adamw/* | */ops/gradient_norm/*) echo cuda_tests::step ;;
+        */ops/adamw/* | */ops/gradient_norm/* | */ops/update_norm/*) echo cuda_tests::step ;;
         */ops/*/*) echo "cuda_tests::$(basename "$(dirname "$1")")" ;;
         *) echo cuda_tests:: ;;
     esac

@@ -36,10 +36,12 @@ pub enum Role {
     GradientNorm,
     /// The update.
     AdamW,
+    /// The norms of the weights and of their last update.
+    UpdateNorm,
 }
 
 impl Role {
-    const ALL: [(Self, &'static str); 13] = [
+    const ALL: [(Self, &'static str); 14] = [
         (Self::Embedding, "embedding"),
         (Self::Norm, "norm"),
         (Self::AttentionIn, "attn_qkv"),
@@ -53,6 +55,7 @@ impl Role {
         (Self::CrossEntropy, "cross-entropy"),
         (Self::GradientNorm, "gradient norm"),
         (Self::AdamW, "AdamW"),
+        (Self::UpdateNorm, "update norm"),
     ];
 
     /// Its name in tables.

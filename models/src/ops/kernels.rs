@@ -46,6 +46,7 @@ sources! {
     ROPE = "rope/kernel.cu";
     ROW_SUMS = "row_sums/kernel.cu";
     SWIGLU = "swiglu/kernel.cu";
+    UPDATE_NORM = "update_norm/kernel.cu";
 }
 
 /// What the sources include.

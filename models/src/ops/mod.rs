@@ -44,6 +44,7 @@ pub mod step;
 pub mod swiglu;
 #[cfg(test)]
 pub(crate) mod testing;
+pub mod update_norm;
 pub mod work;
 
 pub use float::{Element, Float};

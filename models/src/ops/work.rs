@@ -157,6 +157,11 @@ pub fn adamw(elements: usize, working_bytes: usize) -> Work {
     Work { flops: 0.0, bytes: moved + elements as f64 * working_bytes as f64 }
 }
 
+/// The sums of squares of f32 weights and of their last update: weight and both moments read.
+pub fn update_norm(elements: usize) -> Work {
+    traffic::<f32>(3 * elements, 0)
+}
+
 #[cfg(test)]
 mod tests {
     use half::bf16;
@@ -213,6 +218,7 @@ mod tests {
         assert_eq!(bytes(gradient_norm(10)), 40);
         assert_eq!(bytes(adamw(10, 0)), 280);
         assert_eq!(bytes(adamw(10, 2)), 300);
+        assert_eq!(bytes(update_norm(10)), 120);
     }
 
     #[test]

@@ -20,7 +20,7 @@ const fn budget(kernel: &'static str, registers: u32, shared_bytes: u32) -> Budg
 
 /// Registers leave room for 1,024 threads of a multiprocessor with 64, for 512 with 128, and for
 /// 256 with 255, the most that a thread can have.
-const BUDGETS: [Budget; 30] = [
+const BUDGETS: [Budget; 31] = [
     budget("adamw", 64, 0),
     budget("narrow", 48, 0),
     // A warp computes a row, and keeps its part of it in registers.
@@ -55,6 +55,8 @@ const BUDGETS: [Budget; 30] = [
     budget("column_sums", 48, 0),
     budget("swiglu_forward", 64, 0),
     budget("swiglu_backward", 64, 0),
+    // Block sums of weights and of updates have an array each, or share one.
+    budget("update_partials", 64, 128),
 ];
 
 /// That of a kernel, if it has one.

@@ -1,4 +1,4 @@
-//! The ops of an update: AdamW, rounding, and the sum of squares. They have one interface for all
+//! The ops of an update: AdamW, rounding, and sums of squares. They have one interface for all
 //! devices.
 
 use device::{Device, DeviceBuffer, Element};
@@ -6,7 +6,7 @@ use half::bf16;
 
 use super::device::cuda;
 use crate::ops::adamw::AdamW;
-use crate::ops::step::{self, ALL_FINITE, AdamWViews, StepOps};
+use crate::ops::step::{self, ALL_FINITE, AdamWViews, StepOps, UpdatedViews};
 use crate::rng::{Purpose, Stream};
 
 /// Fewer than a pack of four, a rest behind packs, several blocks, and more than all blocks of a
@@ -46,6 +46,20 @@ fn relative_error(found: &[f32], exact: &[f32]) -> f64 {
     (error / exact.iter().copied().map(square).sum::<f64>()).sqrt()
 }
 
+/// The parameters of a third step.
+fn third_step(weight_decay: f64) -> AdamW {
+    AdamW {
+        learning_rate: 1e-2,
+        beta1: 0.9,
+        beta2: 0.95,
+        epsilon: 1e-8,
+        weight_decay,
+        correction1: 1.0 - 0.9_f64.powi(3),
+        correction2: 1.0 - 0.95_f64.powi(3),
+        gradient_scale: 0.5,
+    }
+}
+
 /// What AdamW writes.
 struct Updated {
     /// Weights and both moments.
@@ -76,16 +90,7 @@ fn update(device: &Device, ops: &dyn StepOps, len: usize, narrows: bool, adamw: 
 
 #[test]
 fn adamw_updates_as_the_processor_does() {
-    let adamw = AdamW {
-        learning_rate: 1e-2,
-        beta1: 0.9,
-        beta2: 0.95,
-        epsilon: 1e-8,
-        weight_decay: 0.1,
-        correction1: 1.0 - 0.9_f64.powi(3),
-        correction2: 1.0 - 0.95_f64.powi(3),
-        gradient_scale: 0.5,
-    };
+    let adamw = third_step(0.1);
     for len in LENGTHS {
         for narrows in [false, true] {
             let [exact, found] = on_both(|device, ops| update(device, ops, len, narrows, &adamw));
@@ -131,6 +136,35 @@ fn squares_are_added_and_clearing_forgets_them() {
             download(device, &sum)[0]
         });
         assert!((found / exact - 1.0).abs() < 1e-12, "{len} elements: {found} {exact}");
+    }
+}
+
+#[test]
+fn squares_of_weights_and_of_their_update_are_added() {
+    for len in LENGTHS {
+        for weight_decay in [0.0, 0.1, 50.0] {
+            let adamw = third_step(weight_decay);
+            let [exact, found] = on_both(|device, ops| {
+                let weights = upload(device, &numbers(len, 8));
+                let exp_avg = upload(device, &numbers(len, 9));
+                let squares: Vec<f32> = numbers(len, 10).iter().map(|x| x * x).collect();
+                let exp_avg_sq = upload(device, &squares);
+                let views = UpdatedViews {
+                    weights: weights.view(),
+                    exp_avg: exp_avg.view(),
+                    exp_avg_sq: exp_avg_sq.view(),
+                };
+                let mut sums = device.allocator().zeros(2);
+                for _ in 0..2 {
+                    ops.add_update_squares(sums.view_mut(), views, &adamw).unwrap();
+                }
+                download(device, &sums)
+            });
+            let what = format!("{len} elements, decay {weight_decay}: {found:?} {exact:?}");
+            assert!((found[0] / exact[0] - 1.0).abs() < 1e-12, "{what}");
+            // The device contracts products with sums in f32 as it likes.
+            assert!((found[1] / exact[1] - 1.0).abs() < 1e-5, "{what}");
+        }
     }
 }
 

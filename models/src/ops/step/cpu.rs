@@ -4,9 +4,9 @@ use device::cuda::Error;
 use device::{View, ViewMut};
 use half::bf16;
 
-use super::{ALL_FINITE, AdamWViews, StepOps};
+use super::{ALL_FINITE, AdamWViews, StepOps, UpdatedViews};
 use crate::ops::adamw::{self, AdamW};
-use crate::ops::gradient_norm;
+use crate::ops::{gradient_norm, update_norm};
 
 /// The host, which needs no preparation.
 #[derive(Debug)]
@@ -49,6 +49,21 @@ impl StepOps for Host {
 
     fn add_squares(&mut self, sum: ViewMut<'_, f64>, x: View<'_, f32>) -> Result<(), Error> {
         sum.host()[0] += gradient_norm::sum_of_squares(x.host());
+        Ok(())
+    }
+
+    fn add_update_squares(
+        &mut self,
+        sums: ViewMut<'_, f64>,
+        views: UpdatedViews<'_>,
+        adamw: &AdamW,
+    ) -> Result<(), Error> {
+        let UpdatedViews { weights, exp_avg, exp_avg_sq } = views;
+        let moments = [exp_avg.host(), exp_avg_sq.host()];
+        let found = update_norm::update_squares(weights.host(), moments[0], moments[1], adamw);
+        let sums = sums.host();
+        sums[0] += found.weights;
+        sums[1] += found.update;
         Ok(())
     }
 

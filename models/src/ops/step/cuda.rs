@@ -5,9 +5,10 @@ use device::cuda::{Cuda, Error, Grid, Kernel};
 use device::{Allocator, DeviceBuffer, View, ViewMut};
 use half::bf16;
 
-use super::{ALL_FINITE, AdamWViews, StepOps};
+use super::{ALL_FINITE, AdamWViews, StepOps, UpdatedViews};
 use crate::ops::adamw::AdamW;
 use crate::ops::kernels::{self, Format};
+use crate::ops::update_norm::Factors;
 
 /// Threads of a block of all kernels here.
 const THREADS: u32 = 256;
@@ -24,6 +25,8 @@ pub(super) struct OnCuda {
     squares_partials: Kernel,
     squares_sum: Kernel,
     first_non_finite: Kernel,
+    update_partials: Kernel,
+    /// Of the squares of weights and of those of an update, or of one sum alone.
     partials: DeviceBuffer<f64>,
     blocks_max: usize,
 }
@@ -32,8 +35,9 @@ impl OnCuda {
     pub(super) fn new(device: &Cuda) -> Result<Self, Error> {
         let adamw = kernels::load(device, &kernels::ADAMW, Format::None)?;
         let norm = kernels::load(device, &kernels::GRADIENT_NORM, Format::None)?;
+        let update_norm = kernels::load(device, &kernels::UPDATE_NORM, Format::None)?;
         let allocator = Allocator::cuda(device);
-        let partials = allocator.zeros(PARTS);
+        let partials = allocator.zeros(2 * PARTS);
         allocator.outcome()?;
         Ok(Self {
             adamw: adamw.kernel("adamw")?,
@@ -41,10 +45,20 @@ impl OnCuda {
             squares_partials: norm.kernel("squares_partials")?,
             squares_sum: norm.kernel("squares_sum")?,
             first_non_finite: norm.kernel("first_non_finite")?,
+            update_partials: update_norm.kernel("update_partials")?,
             partials,
             blocks_max: kernels::blocks_max(device),
             device: device.clone(),
         })
+    }
+
+    /// Adds the sum of this number's partial sums, of those that were written last.
+    fn add_partials(&self, sum: &mut ViewMut<'_, f64>, number: usize) -> Result<(), Error> {
+        let partials = self.partials.view().slice(number * PARTS..(number + 1) * PARTS);
+        let launch = self.squares_sum.launch(Grid::row(1, THREADS));
+        let launch = launch.writes(sum).reads(partials).int(PARTS).flag(true);
+        // SAFETY: squares_sum(sum, partials, parts, accumulate), in one block.
+        unsafe { launch.run() }
     }
 
     /// Blocks for four elements a thread.
@@ -112,16 +126,43 @@ impl StepOps for OnCuda {
     }
 
     fn add_squares(&mut self, mut sum: ViewMut<'_, f64>, x: View<'_, f32>) -> Result<(), Error> {
-        let Self { squares_partials, squares_sum, partials, .. } = self;
+        let Self { squares_partials, partials, .. } = self;
         let elements = x.len();
         let launch = squares_partials.launch(Grid::row(PARTS, THREADS));
         let launch = launch.writes(&mut partials.view_mut()).reads(x).long(elements);
         // SAFETY: squares_partials(partials, x, elements), one partial sum a block.
         unsafe { launch.run() }?;
-        let launch = squares_sum.launch(Grid::row(1, THREADS));
-        let launch = launch.writes(&mut sum).reads(partials.view()).int(PARTS).flag(true);
-        // SAFETY: squares_sum(sum, partials, parts, accumulate), in one block.
-        unsafe { launch.run() }
+        self.add_partials(&mut sum, 0)
+    }
+
+    fn add_update_squares(
+        &mut self,
+        sums: ViewMut<'_, f64>,
+        views: UpdatedViews<'_>,
+        adamw: &AdamW,
+    ) -> Result<(), Error> {
+        let UpdatedViews { weights, exp_avg, exp_avg_sq } = views;
+        let elements = weights.len();
+        let moments = [exp_avg.len(), exp_avg_sq.len()];
+        assert_eq!(moments, [elements; 2], "moments as long as weights");
+        let factors = Factors::new(adamw);
+        let launch = self.update_partials.launch(Grid::row(PARTS, THREADS));
+        let launch = launch
+            .writes(&mut self.partials.view_mut())
+            .reads(weights)
+            .reads(exp_avg)
+            .reads(exp_avg_sq)
+            .long(elements)
+            .float(factors.decay)
+            .float(factors.rate)
+            .float(factors.root_correction)
+            .float(factors.epsilon);
+        // SAFETY: update_partials(partials, weights, first moments, second moments, elements,
+        // factors), two partial sums a block.
+        unsafe { launch.run() }?;
+        let (mut of_weights, mut of_update) = sums.split_at(1);
+        self.add_partials(&mut of_weights, 0)?;
+        self.add_partials(&mut of_update, 1)
     }
 
     fn first_non_finite(&self, mut first: ViewMut<'_, u64>, x: View<'_, f32>) -> Result<(), Error> {

@@ -34,6 +34,17 @@ pub struct AdamWViews<'a> {
     pub exp_avg_sq: ViewMut<'a, f32>,
 }
 
+/// Elements that AdamW has updated, views of one length.
+#[derive(Debug, Clone, Copy)]
+pub struct UpdatedViews<'a> {
+    /// Master weights.
+    pub weights: View<'a, f32>,
+    /// First moments.
+    pub exp_avg: View<'a, f32>,
+    /// Second moments.
+    pub exp_avg_sq: View<'a, f32>,
+}
+
 /// The ops of an update on one device. Views are of that device.
 ///
 /// Every method panics when lengths do not fit together, and fails where the device does.
@@ -58,6 +69,15 @@ pub trait StepOps: Debug + Send {
     /// Adds the sum of the squares of all elements to one f64: not finite exactly when an element
     /// is not.
     fn add_squares(&mut self, sum: ViewMut<'_, f64>, x: View<'_, f32>) -> Result<(), Error>;
+
+    /// Adds the sums of [`UpdateSquares`](super::update_norm::UpdateSquares) to two f64, over
+    /// elements that were updated with these parameters: of the weights, then of their update.
+    fn add_update_squares(
+        &mut self,
+        sums: ViewMut<'_, f64>,
+        views: UpdatedViews<'_>,
+        adamw: &AdamW,
+    ) -> Result<(), Error>;
 
     /// Writes the index of the first element that is infinite or not a number, or [`ALL_FINITE`].
     fn first_non_finite(&self, first: ViewMut<'_, u64>, x: View<'_, f32>) -> Result<(), Error>;

@@ -42,6 +42,7 @@ impl<E: CudaElement> Operations<E> {
             Role::CrossEntropy => self.cross_entropy(),
             Role::GradientNorm => self.update.gradient_norm(self.gradients.view()),
             Role::AdamW => self.update.adamw(self.gradients.view()),
+            Role::UpdateNorm => self.update.update_norm(),
         }
     }
 

@@ -7,7 +7,7 @@ use half::bf16;
 use super::randomize;
 use crate::Error;
 use crate::ops::adamw::AdamW;
-use crate::ops::step::{self, AdamWViews, StepOps};
+use crate::ops::step::{self, AdamWViews, StepOps, UpdatedViews};
 use crate::workload::Compute;
 
 /// Late in a run, with a rate at which nothing changes much.
@@ -30,6 +30,7 @@ pub(super) struct Update {
     working: Option<DeviceBuffer<bf16>>,
     exp_avg: DeviceBuffer<f32>,
     exp_avg_sq: DeviceBuffer<f32>,
+    /// Two sums.
     squares: DeviceBuffer<f64>,
 }
 
@@ -46,7 +47,7 @@ impl Update {
             working: (compute == Compute::Bf16).then(|| allocator.zeros(len)),
             exp_avg: allocator.zeros(len),
             exp_avg_sq: allocator.zeros(len),
-            squares: allocator.zeros(1),
+            squares: allocator.zeros(2),
         })
     }
 
@@ -65,7 +66,7 @@ impl Update {
     }
 
     pub(super) fn gradient_norm(&mut self, gradients: View<'_, f32>) -> Result<(), Error> {
-        Ok(self.ops.add_squares(self.squares.view_mut(), gradients)?)
+        Ok(self.ops.add_squares(self.squares.view_mut().slice(0..1), gradients)?)
     }
 
     pub(super) fn adamw(&mut self, gradients: View<'_, f32>) -> Result<(), Error> {
@@ -78,5 +79,14 @@ impl Update {
             exp_avg_sq: exp_avg_sq.view_mut(),
         };
         Ok(ops.adamw(views, &ADAMW)?)
+    }
+
+    pub(super) fn update_norm(&mut self) -> Result<(), Error> {
+        let views = UpdatedViews {
+            weights: self.weights.view(),
+            exp_avg: self.exp_avg.view(),
+            exp_avg_sq: self.exp_avg_sq.view(),
+        };
+        Ok(self.ops.add_update_squares(self.squares.view_mut(), views, &ADAMW)?)
     }
 }

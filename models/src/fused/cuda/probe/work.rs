@@ -106,5 +106,6 @@ impl<E: CudaElement> Operations<E> {
         let adamw = work::adamw(update.len(), update.working_bytes());
         list.push(((Role::GradientNorm, Kind::Whole), work::gradient_norm(update.len())));
         list.push(((Role::AdamW, Kind::Whole), adamw));
+        list.push(((Role::UpdateNorm, Kind::Whole), work::update_norm(update.len())));
     }
 }
