@@ -55,7 +55,6 @@ const BUDGETS: [Budget; 31] = [
     budget("column_sums", 48, 0),
     budget("swiglu_forward", 64, 0),
     budget("swiglu_backward", 64, 0),
-    // Block sums of weights and of updates have an array each, or share one.
     budget("update_partials", 64, 128),
 ];
 

@@ -39,8 +39,8 @@ update_partials(double* __restrict__ partials, const float* __restrict__ weights
                 const float* __restrict__ first_moments, const float* __restrict__ second_moments,
                 i64 elements, float decay, float rate, float root_correction, float epsilon) {
     const Factors factors = {decay, rate, root_correction, epsilon};
-    // Sums for each element of a pack: four chains of additions are in flight.
-    Squares sums[4] = {};
+    // Two chains of additions of each sum: four would not fit into registers.
+    Squares sums[2] = {};
     const i64 whole = elements / 4 * 4;
     for (i64 start = grid_index() * 4; start < whole; start += grid_threads() * 4) {
         const Vector<4> weight = load_floats<4>(weights + start);
@@ -48,16 +48,14 @@ update_partials(double* __restrict__ partials, const float* __restrict__ weights
         const Vector<4> second = load_floats<4>(second_moments + start);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            add(sums[i], weight.at[i], first.at[i], second.at[i], factors);
+            add(sums[i % 2], weight.at[i], first.at[i], second.at[i], factors);
         }
     }
     for (i64 i = whole + grid_index(); i < elements; i += grid_threads()) {
         add(sums[0], weights[i], first_moments[i], second_moments[i], factors);
     }
-    const double of_weights = block_sum<THREADS>((sums[0].weights + sums[1].weights) +
-                                                 (sums[2].weights + sums[3].weights));
-    const double of_update = block_sum<THREADS>((sums[0].update + sums[1].update) +
-                                                (sums[2].update + sums[3].update));
+    const double of_weights = block_sum<THREADS>(sums[0].weights + sums[1].weights);
+    const double of_update = block_sum<THREADS>(sums[0].update + sums[1].update);
     if (threadIdx.x == 0) {
         partials[blockIdx.x] = of_weights;
         partials[gridDim.x + blockIdx.x] = of_update;
