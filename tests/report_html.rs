@@ -88,6 +88,7 @@ fn every_chart_is_drawn_in_a_browser_without_an_error() {
         let titles: Vec<_> = titles.filter(|title| !may_lack.contains(title)).collect();
         let expected = [
             "Loss",
+            "Training health",
             "Speed",
             "Step times",
             "Phases",

@@ -15,6 +15,7 @@ pub mod failure;
 pub mod fault_injection;
 pub mod golden;
 pub mod hardware;
+mod health;
 mod hugging_face;
 mod number_format;
 mod plan;

@@ -21,6 +21,9 @@ fn step(clock: &mut PhaseClock, events: &Events, step: u64) {
         step,
         loss: 1.0 / step as f64,
         gradient_norm: 1.0,
+        parameter_norm: Some(60.0),
+        update_ratio: Some(1e-3),
+        loss_z: Some(0.5),
         learning_rate: 1e-3,
         tokens: 1024,
         evaluation_loss: None,
@@ -69,7 +72,8 @@ fn recording_a_step_allocates_nothing_on_the_calling_thread() {
     };
     let out = BlockingOutput { once: Some(Duration::from_millis(300)) };
     let telemetry = Telemetry::start_on(options, Box::new(out), false).expect("telemetry");
-    let log = StepLogOptions { completed_steps: 0, target_loss: None, golden: None };
+    let log =
+        StepLogOptions { completed_steps: 0, target_loss: None, golden: None, loss_spike_z: 8.0 };
     telemetry.begin_steps(&log).expect("a file of steps");
     let mut clock = PhaseClock::new();
 

@@ -276,6 +276,10 @@ pub struct TelemetryConfig {
     /// Price of a node for an hour, in any currency: the record then says what training costs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub price_per_node_hour: Option<f64>,
+    /// Steps between those that compute the norms of weights and of their last update; 0 for never.
+    pub health_every_steps: u64,
+    /// From which robust z-score on a loss is a spike; 0 for never.
+    pub loss_spike_z: f64,
     /// Whether rank 0 writes events for TensorBoard, in the run's folder.
     pub tensorboard: bool,
     /// File of golden losses; without one those of built-in workloads count.
@@ -306,6 +310,8 @@ impl Default for TelemetryConfig {
             hardware_interval: Duration::from_secs(1),
             host_root: PathBuf::from("/"),
             price_per_node_hour: None,
+            health_every_steps: 10,
+            loss_spike_z: 8.0,
             tensorboard: false,
             golden: None,
             prometheus: None,
@@ -509,6 +515,10 @@ impl Settings {
         }
         if self.telemetry.log_every_steps == 0 {
             return Err(invalid("telemetry.log_every_steps", 0, "at least 1"));
+        }
+        let spike_z = self.telemetry.loss_spike_z;
+        if !(spike_z >= 0.0) {
+            return Err(invalid("telemetry.loss_spike_z", spike_z, "a number from 0 on"));
         }
         Ok(())
     }

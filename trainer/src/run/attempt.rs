@@ -14,6 +14,7 @@ use crate::config::CheckpointConfig;
 use crate::failure::Outcome;
 use crate::golden::GoldenWatch;
 use crate::hardware::AlertWatch;
+use crate::health::{LossWatch, Observed};
 use crate::ranks::Ranks;
 use crate::record::unix_time::unix_ms;
 use crate::record::{Anomaly, StepSample};
@@ -86,6 +87,8 @@ pub(super) struct RunningAttempt<'run, 'world> {
     pub(super) alerts: AlertWatch,
     /// Compares losses with golden ones, where there are any.
     pub(super) golden: Option<GoldenWatch>,
+    /// Finds losses that stand out.
+    pub(super) losses: LossWatch,
     /// Until the first step is done.
     pub(super) start: Option<StartClock>,
     /// The first step of this attempt.
@@ -274,11 +277,18 @@ impl RunningAttempt<'_, '_> {
         })?;
         let Stepped { outcome, evaluation_loss } = timed.result;
         let communication = outcome.communication;
+        let Observed { z_score, spike } = self.losses.observe(step, outcome.loss);
+        if let Some(spike) = spike.filter(|_| self.trainer.ranks().rank() == 0) {
+            self.events.warn(Anomaly { step: Some(step), rank: None, text: spike.text() });
+        }
         let sample = StepSample {
             attempt: self.checkpointer.attempt(),
             step,
             loss: outcome.loss,
             gradient_norm: outcome.gradient_norm,
+            parameter_norm: outcome.health.map(|health| health.parameter_norm),
+            update_ratio: outcome.health.map(|health| health.update_ratio),
+            loss_z: z_score,
             learning_rate: outcome.learning_rate,
             tokens: self.trainer.batches().tokens_per_step(),
             evaluation_loss,

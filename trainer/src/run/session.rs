@@ -46,7 +46,8 @@ use crate::record::{self, Anomaly, Record, Status, StepSeries, TargetLoss, Targe
 use crate::step::{Evaluation, Trainer, batch_plan, weights_digest};
 use crate::stragglers::{Detector, Limits};
 use crate::telemetry::{
-    Events, OtlpOptions, PrometheusOptions, RunEnd, StepLogOptions, Telemetry, TelemetryOptions,
+    Events, OtlpOptions, PrometheusOptions, RunEnd, StepLogOptions, StepsBefore, Telemetry,
+    TelemetryOptions,
 };
 use crate::timing::probe::MatmulProbe;
 use crate::timing::profile::Profile;
@@ -260,8 +261,8 @@ impl<'run> Session<'run> {
         }
         self.note_skipped_injections(events, completed_steps);
         let golden = self.golden(trainer.batches().tokens_per_step())?;
-        let repeated_ns = self.begin_steps(telemetry, completed_steps, golden.clone())?;
-        recorder.repeats(repeated_ns);
+        let before = self.begin_steps(telemetry, completed_steps, golden.clone())?;
+        recorder.repeats(before.removed_ns);
         if resumed.is_some() {
             checkpointer.start_retention(trainer);
         }
@@ -289,6 +290,7 @@ impl<'run> Session<'run> {
             stragglers: self.detector(),
             alerts: AlertWatch::new(self.world.placement.world),
             golden: golden.map(GoldenWatch::new),
+            losses: before.losses,
             first_step: completed_steps + 1,
             start: Some(start),
             untimed: None,
@@ -583,9 +585,10 @@ impl<'run> Session<'run> {
         telemetry: &Telemetry,
         completed_steps: u64,
         golden: Option<Golden>,
-    ) -> Outcome<u64> {
+    ) -> Outcome<StepsBefore> {
         let target_loss = target_loss(self.options);
-        let options = StepLogOptions { completed_steps, target_loss, golden };
+        let loss_spike_z = self.options.config.settings.telemetry.loss_spike_z;
+        let options = StepLogOptions { completed_steps, target_loss, golden, loss_spike_z };
         telemetry.begin_steps(&options).map_err(|error| match error {
             record::Error::Malformed { .. } | record::Error::LostSteps { .. } => {
                 Failure::usage(format!(

@@ -189,6 +189,7 @@ impl<'world> Trainer<'world> {
             injector,
             own_time: OwnTime::ZERO,
             alert: SharedAlert::new(),
+            health_every_steps: config.settings.telemetry.health_every_steps,
             overlaps: config.settings.collectives.overlap,
             staging: Some(staging),
             checkpoint_wait: Duration::ZERO,

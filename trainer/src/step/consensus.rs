@@ -2,6 +2,7 @@
 //! non-finite values, and requests. All ranks decide from the same votes, so they decide the same.
 
 use models::Layout;
+use models::ops::update_norm::UpdateSquares;
 
 use crate::checkpoints::{TierSet, Trigger};
 use crate::failure::{ExitCode, Failure, Outcome};
@@ -33,6 +34,9 @@ pub(crate) struct Vote {
     pub(crate) squares: f64,
     /// First tensor in these parts that has a non-finite value: the sum over ranks overflowed.
     pub(crate) reduced_non_finite: Option<usize>,
+    /// Of this rank's parts of the weights that this step began with, and of the update that made
+    /// them; zeros in steps in which they are not computed.
+    pub(crate) update: UpdateSquares,
     pub(crate) requests: Requests,
     /// What the last step whose time is known took this rank by itself.
     pub(crate) own_time: OwnTime,
@@ -41,7 +45,7 @@ pub(crate) struct Vote {
 }
 
 /// Fields before those of the own time.
-const OWN_TIME: usize = 8;
+const OWN_TIME: usize = 10;
 
 /// Fields before those of the alert.
 const ALERT: usize = OWN_TIME + stragglers::FIELDS;
@@ -62,6 +66,8 @@ impl Vote {
             flag(self.requests.stop),
             flag(self.requests.save_is_ready),
             f64::from(Trigger::code(self.requests.trigger)),
+            self.update.weights,
+            self.update.update,
         ]);
         fields[OWN_TIME..ALERT].copy_from_slice(&self.own_time.encode());
         fields[ALERT..].copy_from_slice(&self.alert.encode());
@@ -81,6 +87,7 @@ impl Vote {
                 save_is_ready: fields[6] > 0.0,
                 trigger: Trigger::of_code(fields[7] as u8),
             },
+            update: UpdateSquares { weights: fields[8], update: fields[9] },
             own_time: OwnTime::decode(&fields[OWN_TIME..ALERT]),
             alert: Alert::decode(&fields[ALERT..]),
         }
@@ -157,6 +164,14 @@ impl Votes {
         self.all().map(|vote| vote.squares).sum()
     }
 
+    /// Of all weights and of their last update: the sums over all parts, in the order of ranks.
+    pub(crate) fn update_squares(&self) -> UpdateSquares {
+        UpdateSquares {
+            weights: self.all().map(|vote| vote.update.weights).sum(),
+            update: self.all().map(|vote| vote.update.update).sum(),
+        }
+    }
+
     /// First tensor whose reduced gradient is not finite.
     fn reduced_non_finite(&self) -> Option<usize> {
         self.all().filter_map(|vote| vote.reduced_non_finite).min()
@@ -203,6 +218,7 @@ mod tests {
         squares: 0.25,
         reduced_non_finite: None,
         requests: Requests { save: TierSet(0), trigger: None, stop: false, save_is_ready: true },
+        update: UpdateSquares { weights: 4.0, update: 0.5 },
         own_time: OwnTime::ZERO,
         alert: Alert::NONE,
     };
@@ -215,6 +231,7 @@ mod tests {
     fn losses_are_added_and_a_non_finite_gradient_is_located() {
         let found = votes(&[FINITE, Vote { loss_sum: 2.0, local_non_finite: Some(7), ..FINITE }]);
         assert_eq!((found.loss_sum(), found.squares()), (3.0, 0.5));
+        assert_eq!(found.update_squares(), UpdateSquares { weights: 8.0, update: 1.0 });
         assert_eq!(found.local_non_finite(), Some(NonFinite { rank: 1, tensor: Some(7) }));
         assert_eq!((found.reduced_non_finite(), found.requests()), (None, FINITE.requests));
         let late = Requests { save_is_ready: false, ..FINITE.requests };

@@ -48,6 +48,7 @@ use crate::data::Batches;
 use crate::failure::Outcome;
 use crate::fault_injection::Injector;
 use crate::hardware::{Alert, SharedAlert};
+use crate::health::UpdateHealth;
 use crate::ranks::Ranks;
 use crate::record::BucketRecord;
 use crate::stragglers::OwnTime;
@@ -77,6 +78,8 @@ pub struct Trainer<'world> {
     own_time: OwnTime,
     /// What is alarming about this rank's GPU.
     alert: Arc<SharedAlert>,
+    /// Steps between those that look at weights and updates; 0 for never.
+    health_every_steps: u64,
     /// Whether gathers of updated weights overlap the next step's forward.
     overlaps: bool,
     /// Until [`Self::take_staging`].
@@ -93,6 +96,8 @@ pub struct StepOutcome {
     pub gradient_norm: f64,
     /// Learning rate of this step.
     pub learning_rate: f64,
+    /// Of the weights that this step began with, in steps that look at them.
+    pub(crate) health: Option<UpdateHealth>,
     /// Communication of this rank.
     pub communication: Communication,
     /// The requests of any rank.
@@ -125,12 +130,14 @@ impl Trainer<'_> {
         self.votes.require_finite(&self.state.layout, step + 1)?;
         let gradient_norm = self.votes.squares().sqrt();
         let learning_rate = self.optimizer.learning_rate(step);
+        let health = self.looks_at_updates().then(|| self.votes.update_squares());
         self.update(gradient_norm)?;
         self.state.progress.advance(&self.batches);
         Ok(StepOutcome {
             loss: self.votes.loss_sum() / self.batches.tokens_per_step() as f64,
             gradient_norm,
             learning_rate,
+            health: health.and_then(UpdateHealth::of),
             communication: self.take_communication(),
             requests: self.votes.requests(),
         })
@@ -177,6 +184,7 @@ impl Trainer<'_> {
             || work::gradient_norm(shard.part_elements()),
             || gradients.add_squares(shard, &mut **ops, scalars.squares()),
         )?;
+        self.add_update_squares()?;
         self.settle()?;
         let Self { ranks, device, ops, state, gradients, scalars, injector, .. } = self;
         let State { layout, shard, .. } = state;
@@ -200,10 +208,35 @@ impl Trainer<'_> {
             local_non_finite: if ranks.is_alone() { reduced_non_finite } else { local_non_finite },
             squares,
             reduced_non_finite,
+            update: scalars.sums_of_update(),
             requests,
             own_time: self.own_time,
             alert: self.alert.get(),
         })
+    }
+
+    /// Whether the step that is being made looks at the weights that it began with: not the first,
+    /// whose weights no update has made.
+    fn looks_at_updates(&self) -> bool {
+        let completed = self.state.progress.step;
+        let every = self.health_every_steps;
+        every > 0 && completed > 0 && (completed + 1).is_multiple_of(every)
+    }
+
+    /// Adds up this rank's parts of the weights and of their last update, in steps that look at
+    /// them. Forward has waited for all weights, and the moments tell the update.
+    fn add_update_squares(&mut self) -> Outcome<()> {
+        if !self.looks_at_updates() {
+            return Ok(());
+        }
+        let Self { ops, state, scalars, optimizer, meter, .. } = self;
+        // The norm of its gradients, which is forgotten, only matters to the moments.
+        let last = optimizer.update(state.progress.step - 1, 0.0);
+        meter.time(
+            (Role::UpdateNorm, Kind::Whole),
+            || work::update_norm(state.shard.saved().map(|piece| piece.flat.len()).sum()),
+            || state.add_update_squares(&last, &mut **ops, scalars.update_squares()),
+        )
     }
 
     /// Waits until the device, if one computes, has all that it waits for from other ranks: with a

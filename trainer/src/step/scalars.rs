@@ -2,14 +2,16 @@
 
 use device::{Allocator, Device, DeviceBuffer, ViewMut};
 use models::ops::step::{ALL_FINITE, StepOps};
+use models::ops::update_norm::UpdateSquares;
 
 use crate::failure::Outcome;
 
 /// Where backward and the norm write what they find: one buffer, so that it is read at once.
 #[derive(Debug)]
 pub(crate) struct Scalars {
-    /// The sum of the losses, the sum of the squares of the reduced gradients, and of each bucket
-    /// the first element that is not finite in this rank's own gradients, an integer.
+    /// The sum of the losses, the sum of the squares of the reduced gradients, those of the weights
+    /// and of their last update, and of each bucket the first element that is not finite in this
+    /// rank's own gradients, an integer.
     words: DeviceBuffer<f64>,
     /// What the host has read.
     host: Vec<f64>,
@@ -17,8 +19,10 @@ pub(crate) struct Scalars {
 
 const LOSS: usize = 0;
 const SQUARES: usize = 1;
+/// Of the weights, and behind it of their last update.
+const UPDATE: usize = 2;
 /// Where the buckets start.
-const NON_FINITE: usize = 2;
+const NON_FINITE: usize = 4;
 
 /// What backward writes, in two parts that are independent of each other.
 pub(super) struct ScalarsMut<'a> {
@@ -51,6 +55,11 @@ impl Scalars {
         self.words.view_mut().slice(SQUARES..SQUARES + 1)
     }
 
+    /// The sums of the squares of the weights and of their last update, to be added to.
+    pub(super) fn update_squares(&mut self) -> ViewMut<'_, f64> {
+        self.words.view_mut().slice(UPDATE..UPDATE + 2)
+    }
+
     /// Waits for the device and reads everything.
     pub(super) fn read(&mut self, device: &Device) -> Outcome<()> {
         Ok(device.read(self.words.view(), &mut self.host)?)
@@ -64,6 +73,11 @@ impl Scalars {
     /// The sum of the squares that was read.
     pub(super) fn sum_of_squares(&self) -> f64 {
         self.host[SQUARES]
+    }
+
+    /// The sums of the squares of the weights and of their last update that were read.
+    pub(super) fn sums_of_update(&self) -> UpdateSquares {
+        UpdateSquares { weights: self.host[UPDATE], update: self.host[UPDATE + 1] }
     }
 
     /// The first bucket whose own gradients are not all finite, and the element in it.

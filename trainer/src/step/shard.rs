@@ -84,13 +84,12 @@ impl Shard {
         self.buckets.iter().flat_map(|bucket| &bucket.pieces)
     }
 
-    /// The pieces that this rank saves: its parts, whether or not it holds more.
+    /// The pieces that this rank saves: its parts, whether or not it holds more. All ranks together
+    /// have each element once.
     pub(crate) fn saved(&self) -> impl Iterator<Item = Piece> {
-        let inside = |bucket: &'_ BucketShard| {
-            let part = bucket.part.clone();
-            bucket.pieces.clone().into_iter().filter_map(move |piece| piece.within(&part))
-        };
-        self.buckets.iter().flat_map(inside)
+        self.buckets.iter().flat_map(|bucket| {
+            bucket.pieces.iter().filter_map(move |piece| piece.within(&bucket.part))
+        })
     }
 }
 

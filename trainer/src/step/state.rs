@@ -9,7 +9,7 @@ use collectives::{Channel, Operation, Settled};
 use device::{Allocator, Device, DeviceBuffer, Place, View, ViewMut};
 use half::bf16;
 use models::ops;
-use models::ops::step::{AdamWViews, StepOps};
+use models::ops::step::{AdamWViews, StepOps, UpdatedViews};
 use models::workload::Compute;
 use models::{Layout, Weights, memory};
 use serde::{Deserialize, Serialize};
@@ -234,6 +234,32 @@ impl<'world> State<'world> {
                 })
             }
         }
+    }
+
+    /// Adds the squares of this rank's parts of the weights, and of their last update, to two sums.
+    /// No weights may be in flight.
+    ///
+    /// The sums over all ranks, in their order, have the same bits whether or not the optimizer is
+    /// sharded. Padding does not count.
+    pub(super) fn add_update_squares(
+        &self,
+        last: &Update<'_>,
+        ops: &mut dyn StepOps,
+        mut sums: ViewMut<'_, f64>,
+    ) -> Outcome<()> {
+        for piece in self.shard.saved() {
+            let weights = match &self.weights {
+                ModelWeights::F32(weights) => weights.get(piece.flat.clone()),
+                ModelWeights::Bf16 { master, .. } => master.view().slice(piece.held.clone()),
+            };
+            let views = UpdatedViews {
+                weights,
+                exp_avg: self.exp_avg.view().slice(piece.held.clone()),
+                exp_avg_sq: self.exp_avg_sq.view().slice(piece.held.clone()),
+            };
+            ops.add_update_squares(sums.reborrow(), views, last.of(piece.tensor))?;
+        }
+        Ok(())
     }
 
     /// Replaces the master weights; `all` is flat.

@@ -41,7 +41,7 @@ use otlp::Otlp;
 pub use otlp::OtlpOptions;
 use prometheus::Prometheus;
 pub use prometheus::PrometheusOptions;
-pub use step_log::StepLogOptions;
+pub use step_log::{StepLogOptions, StepsBefore};
 
 use crate::hardware::{RankHardware, Readings};
 use crate::record::{
@@ -165,18 +165,17 @@ impl Telemetry {
     }
 
     /// Truncates this rank's steps to those of the checkpoint that the attempt resumes from: steps
-    /// follow. Returns the nanoseconds of the steps of earlier attempts that it repeats.
+    /// follow.
     ///
     /// # Errors
     /// [`Error`] when the file of steps cannot be created, truncated or read.
-    pub fn begin_steps(&self, options: &StepLogOptions) -> Result<u64, Error> {
+    pub fn begin_steps(&self, options: &StepLogOptions) -> Result<StepsBefore, Error> {
         let TelemetryOptions { dir, rank, world, .. } = &self.options;
-        let log = StepLog::open(dir, *rank, *world, options)?;
-        let removed_ns = log.removed_ns();
+        let (log, before) = StepLog::open(dir, *rank, *world, options)?;
         let completed_steps = options.completed_steps;
         log_lines::set_step(Some(completed_steps + 1));
         self.events.send(Message::BeginSteps { log: Box::new(log), completed_steps });
-        Ok(removed_ns)
+        Ok(before)
     }
 
     /// Waits until every step is written and durable, and returns all steps of the run on this

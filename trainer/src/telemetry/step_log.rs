@@ -5,6 +5,7 @@ use std::path::Path;
 use super::event::Event;
 use super::sink::Sink;
 use crate::golden::Golden;
+use crate::health::LossWatch;
 use crate::record::steps::file::StepFile;
 use crate::record::{Error, StepSeries, TargetLoss, truncate_after};
 use checkpoint::durable::create_folders;
@@ -18,6 +19,17 @@ pub struct StepLogOptions {
     pub target_loss: Option<TargetLoss>,
     /// Golden losses.
     pub golden: Option<Golden>,
+    /// From which z-score on a loss is a spike.
+    pub loss_spike_z: f64,
+}
+
+/// What the steps before an attempt, which are kept, and those that it repeats leave behind.
+#[derive(Debug)]
+pub struct StepsBefore {
+    /// Nanoseconds of the steps of earlier attempts that this one repeats.
+    pub removed_ns: u64,
+    /// Has seen the losses of those that are kept.
+    pub(crate) losses: LossWatch,
 }
 
 /// Writes steps and adds them up.
@@ -25,8 +37,6 @@ pub struct StepLogOptions {
 pub(super) struct StepLog {
     file: StepFile,
     series: StepSeries,
-    /// Nanoseconds of the steps of earlier attempts that this one repeats.
-    removed_ns: u64,
 }
 
 impl StepLog {
@@ -36,13 +46,18 @@ impl StepLog {
         rank: usize,
         world: usize,
         options: &StepLogOptions,
-    ) -> Result<Self, Error> {
+    ) -> Result<(Self, StepsBefore), Error> {
         create_folders(&dir.join("steps"))?;
         let mut series =
             StepSeries::new(world, options.target_loss).with_golden(options.golden.clone());
         let completed = options.completed_steps;
-        let removed_ns = truncate_after(dir, rank, completed, |sample| series.push(sample))?;
-        Ok(Self { file: StepFile::open(dir, rank)?, series, removed_ns })
+        let mut losses = LossWatch::new(options.loss_spike_z);
+        let removed_ns = truncate_after(dir, rank, completed, |sample| {
+            series.push(sample);
+            losses.observe(sample.step, sample.loss);
+        })?;
+        let log = Self { file: StepFile::open(dir, rank)?, series };
+        Ok((log, StepsBefore { removed_ns, losses }))
     }
 
     /// Makes every step so far durable.
@@ -54,11 +69,6 @@ impl StepLog {
     pub(super) fn finish(mut self) -> Result<StepSeries, Error> {
         self.file.sync()?;
         Ok(self.series)
-    }
-
-    /// Nanoseconds of the steps of earlier attempts that this one repeats.
-    pub(super) fn removed_ns(&self) -> u64 {
-        self.removed_ns
     }
 }
 

@@ -70,7 +70,13 @@ impl TensorBoard {
             ("communication/total_ms".to_owned(), ms(sample.comm_total_ns)),
             ("communication/hidden_ms".to_owned(), ms(sample.comm_hidden_ns)),
         ];
-        scalars.extend(sample.evaluation_loss.map(|loss| ("eval/loss".to_owned(), loss)));
+        let optional = [
+            ("eval/loss", sample.evaluation_loss),
+            ("train/parameter_norm", sample.parameter_norm),
+            ("train/update_ratio", sample.update_ratio),
+            ("train/loss_zscore", sample.loss_z),
+        ];
+        scalars.extend(optional.into_iter().filter_map(|(tag, it)| Some((tag.to_owned(), it?))));
         let phase = |phase: Phase| (format!("phase_ms/{}", phase.name()), sample.phases.get(phase));
         scalars.extend(Phase::ALL.map(phase).map(|(name, ns)| (name, ms(ns))));
         let time = SystemTime::UNIX_EPOCH + Duration::from_millis(line.unix_ms);

@@ -50,9 +50,9 @@ fn started(options: TelemetryOptions, screen: &Screen, is_terminal: bool) -> Tel
 }
 
 fn begin(telemetry: &Telemetry, completed_steps: u64) -> u64 {
-    telemetry
-        .begin_steps(&StepLogOptions { completed_steps, target_loss: None, golden: None })
-        .unwrap()
+    let loss_spike_z = 8.0;
+    let options = StepLogOptions { completed_steps, target_loss: None, golden: None, loss_spike_z };
+    telemetry.begin_steps(&options).unwrap().removed_ns
 }
 
 /// Steps of an attempt after the completed ones, and what they print.

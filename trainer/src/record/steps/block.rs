@@ -21,6 +21,15 @@ pub struct StepBlock {
     pub evaluation_loss: Option<f64>,
     /// Mean of the gradient norm before clipping; `null` if one was not finite.
     pub gradient_norm: Option<f64>,
+    /// The last norm of the parameters among them, if it was computed.
+    #[serde(default)]
+    pub parameter_norm: Option<f64>,
+    /// The last ratio of the norm of an update to that of the parameters, if it was computed.
+    #[serde(default)]
+    pub update_ratio: Option<f64>,
+    /// The largest robust z-score of a loss among them; `null` if none has one.
+    #[serde(default)]
+    pub loss_z_max: Option<f64>,
     /// Sum of the tokens.
     pub tokens: u64,
     /// Sum of the nanoseconds in each phase.
@@ -57,6 +66,9 @@ impl StepBlock {
             loss: finite(sample.loss),
             evaluation_loss: sample.evaluation_loss,
             gradient_norm: finite(sample.gradient_norm),
+            parameter_norm: sample.parameter_norm,
+            update_ratio: sample.update_ratio,
+            loss_z_max: sample.loss_z,
             tokens: sample.tokens,
             phases_ns: sample.phases,
             comm_total_ns: sample.comm_total_ns,
@@ -85,6 +97,10 @@ impl StepBlock {
         };
         self.loss = mean(self.loss, next.loss);
         self.gradient_norm = mean(self.gradient_norm, next.gradient_norm);
+        self.parameter_norm = next.parameter_norm.or(self.parameter_norm);
+        self.update_ratio = next.update_ratio.or(self.update_ratio);
+        let z_scores = [self.loss_z_max, next.loss_z_max].into_iter().flatten();
+        self.loss_z_max = z_scores.reduce(f64::max);
         self.steps += next.steps;
         self.evaluation_loss = next.evaluation_loss.or(self.evaluation_loss);
         self.tokens += next.tokens;

@@ -18,6 +18,15 @@ pub struct StepSample {
     /// Global gradient norm before clipping; `null` if not finite.
     #[serde(deserialize_with = "number_or_null")]
     pub gradient_norm: f64,
+    /// Euclidean norm of the parameters that this step began with, in steps that compute it.
+    #[serde(default)]
+    pub parameter_norm: Option<f64>,
+    /// Norm of the update that made these parameters, by their norm, in the same steps.
+    #[serde(default)]
+    pub update_ratio: Option<f64>,
+    /// Robust z-score of the loss among those before it; `null` in the first steps.
+    #[serde(default)]
+    pub loss_z: Option<f64>,
     /// Learning rate of this step.
     pub learning_rate: f64,
     /// Tokens of the global batch.
@@ -85,6 +94,9 @@ pub(crate) mod tests {
             step,
             loss: 5.0 + 1.0 / (step as f64 + 2.0),
             gradient_norm: 1.0 / 3.0,
+            parameter_norm: step.is_multiple_of(2).then_some(60.0 + 1.0 / step as f64),
+            update_ratio: step.is_multiple_of(2).then_some(1e-3 / step as f64),
+            loss_z: (step > 2).then_some(0.7),
             learning_rate: 6e-4,
             tokens: 4096,
             evaluation_loss: None,
@@ -143,6 +155,9 @@ pub(crate) mod tests {
             "step",
             "loss",
             "gradient_norm",
+            "parameter_norm",
+            "update_ratio",
+            "loss_z",
             "learning_rate",
             "tokens",
             "evaluation_loss",

@@ -8,7 +8,7 @@ use crate::timing::phase::Phase;
 /// Charts of a run's steps; nothing without any.
 pub(super) fn steps(record: &Record) -> String {
     let Some(steps) = &record.steps else { return String::new() };
-    let charts = [loss(steps), speed(steps), distribution(steps), phases(steps)];
+    let charts = [loss(steps), health(steps), speed(steps), distribution(steps), phases(steps)];
     charts.into_iter().flatten().collect()
 }
 
@@ -64,6 +64,45 @@ fn loss(steps: &StepsSummary) -> Option<String> {
         canvas.line(&training, Ink::Series(0));
         held_out.iter().for_each(|point| canvas.dot(*point, Ink::Series(1)));
     }))
+}
+
+/// What is in one chart, although units differ: each by the largest of its values.
+fn health(steps: &StepsSummary) -> Option<String> {
+    type Figure = fn(&StepBlock) -> Option<f64>;
+    let figures: [(&str, Figure); 3] = [
+        ("gradient norm", |block| block.gradient_norm),
+        ("parameter norm", |block| block.parameter_norm),
+        ("update ratio", |block| block.update_ratio),
+    ];
+    let mut legend = Vec::new();
+    let mut lines = Vec::new();
+    for (number, (name, figure)) in (0..).zip(figures) {
+        let known =
+            steps.series.iter().filter_map(|block| Some((middle_of(block), figure(block)?)));
+        let points: Vec<_> = known.collect();
+        let Some(most) = points.iter().map(|point| point.1).reduce(f64::max) else { continue };
+        let share = |(step, value): &(f64, f64)| (*step, value / most.max(f64::MIN_POSITIVE));
+        legend.push((format!("{name}, at most {}", significant(most)), Ink::Series(number)));
+        lines.push((points.iter().map(share).collect::<Vec<_>>(), Ink::Series(number)));
+    }
+    let chart = Chart {
+        title: "Training health",
+        caption: "Each as a share of its largest value. Gradient norm before clipping; update \
+                  ratio: norm of an update by that of the parameters.",
+        x: steps_axis(&steps.series)?,
+        y: Axis { label: "share of the largest", range: from_zero([1.0]), format: short },
+    };
+    let legend: Vec<_> = legend.iter().map(|(name, ink)| (name.as_str(), *ink)).collect();
+    (!lines.is_empty()).then(|| {
+        figure(&chart, &legend, |canvas| {
+            lines.iter().for_each(|(points, ink)| canvas.line(points, *ink));
+        })
+    })
+}
+
+/// With at least three significant digits, whatever its size.
+fn significant(value: f64) -> String {
+    if (1.0..1e4).contains(&value) { short(value) } else { format!("{value:.2e}") }
 }
 
 fn speed(steps: &StepsSummary) -> Option<String> {

@@ -22,6 +22,7 @@ fn a_full_record_has_every_chart() {
     let page = one(full());
     for title in [
         "Loss",
+        "Training health",
         "Speed",
         "Step times",
         "Phases",
@@ -34,8 +35,8 @@ fn a_full_record_has_every_chart() {
     ] {
         assert!(page.contains(&format!("<figure><h3>{title}</h3>")), "{title}");
     }
-    assert_eq!(page.matches("<svg viewBox").count(), 10);
-    assert_eq!(page.matches("</svg>").count(), 10);
+    assert_eq!(page.matches("<svg viewBox").count(), 11);
+    assert_eq!(page.matches("</svg>").count(), 11);
 }
 
 #[test]
@@ -88,5 +89,5 @@ fn several_runs_have_a_table_and_a_trend() {
     assert!(
         page.contains("<td>1970-01-02 00:00</td>") && page.contains("<td>1970-01-04 00:00</td>")
     );
-    assert_eq!(page.matches("<svg viewBox").count(), 11);
+    assert_eq!(page.matches("<svg viewBox").count(), 12);
 }

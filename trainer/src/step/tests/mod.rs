@@ -2,6 +2,7 @@
 //! waits only for the weights that it needs.
 
 mod gate;
+mod health;
 mod watched;
 
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -37,6 +37,9 @@ const TOKENS: &str = "yardstick_tokens_total";
 const LOSS: &str = "yardstick_loss";
 const EVALUATION_LOSS: &str = "yardstick_evaluation_loss";
 const GRADIENT_NORM: &str = "yardstick_gradient_norm";
+const PARAMETER_NORM: &str = "yardstick_parameter_norm";
+const UPDATE_RATIO: &str = "yardstick_update_ratio";
+const LOSS_Z: &str = "yardstick_loss_zscore";
 const LEARNING_RATE: &str = "yardstick_learning_rate";
 const STEP_TIME: &str = "yardstick_step_duration_seconds";
 const PHASE_TIME: &str = "yardstick_phase_duration_seconds";
@@ -54,13 +57,20 @@ const LOST: &str = "yardstick_lost_events_total";
 const INFO: &str = "yardstick_run_info";
 
 /// Every metric but those of the hardware.
-const METRICS: [Described; 21] = [
+const METRICS: [Described; 24] = [
     described(STEP, Kind::Gauge, "Number of the last step."),
     described(STEPS, Kind::Counter, "Steps of this attempt."),
     described(TOKENS, Kind::Counter, "Tokens of the global batches of these steps."),
     described(LOSS, Kind::Gauge, "Mean cross-entropy of the last step, nats per token."),
     described(EVALUATION_LOSS, Kind::Gauge, "Last held-out loss, nats per token."),
     described(GRADIENT_NORM, Kind::Gauge, "Global gradient norm before clipping."),
+    described(
+        PARAMETER_NORM,
+        Kind::Gauge,
+        "Norm of the parameters that the last step that computed it began with.",
+    ),
+    described(UPDATE_RATIO, Kind::Gauge, "Norm of the update that made them, by their norm."),
+    described(LOSS_Z, Kind::Gauge, "Robust z-score of the last step's loss among those before it."),
     described(LEARNING_RATE, Kind::Gauge, "Learning rate of the last step."),
     described(STEP_TIME, Kind::Histogram, "Wall time of steps."),
     described(PHASE_TIME, Kind::Histogram, "Time of steps in a phase (label phase)."),
@@ -171,8 +181,14 @@ fn step(rank: &str, line: &StepLine) {
     set(GRADIENT_NORM, sample.gradient_norm);
     set(LEARNING_RATE, sample.learning_rate);
     set(LAST_STEP, line.unix_ms as f64 / 1e3);
-    if let Some(loss) = sample.evaluation_loss {
-        set(EVALUATION_LOSS, loss);
+    let optional = [
+        (EVALUATION_LOSS, sample.evaluation_loss),
+        (PARAMETER_NORM, sample.parameter_norm),
+        (UPDATE_RATIO, sample.update_ratio),
+        (LOSS_Z, sample.loss_z),
+    ];
+    for (name, value) in optional {
+        value.into_iter().for_each(|value| set(name, value));
     }
     counter!(STEPS, &labels()).increment(1);
     counter!(TOKENS, &labels()).increment(sample.tokens);

@@ -1,0 +1,74 @@
+//! The norms of weights and updates that a step tells are those of the weights that it began with.
+
+use super::*;
+
+/// All master weights, flat.
+fn weights(trainer: &mut Trainer<'_>) -> Vec<f32> {
+    let (_, weights) = trainer.all_weights().unwrap();
+    weights.into_owned()
+}
+
+fn norm(values: impl Iterator<Item = f64>) -> f64 {
+    values.map(|value| value * value).sum::<f64>().sqrt()
+}
+
+/// By steps: the bits of what each told, and on the way whether it is right.
+fn told(config: &Config, collective: &dyn Collective) -> Vec<Option<[u64; 2]>> {
+    let mut trainer = trainer(config, collective);
+    let mut before = weights(&mut trainer);
+    let step = |_| {
+        let now = weights(&mut trainer);
+        let stepped = trainer.step(Requests::default()).unwrap();
+        let update = now.iter().zip(&before).map(|(now, before)| f64::from(now - before));
+        let parameter_norm = norm(now.iter().copied().map(f64::from));
+        let update_ratio = norm(update) / parameter_norm;
+        before = now;
+        let health = stepped.health?;
+        let is_near = |found: f64, exact: f64| (found / exact - 1.0).abs() < 1e-4;
+        assert!(is_near(health.parameter_norm, parameter_norm), "{health:?} {parameter_norm}");
+        assert!(is_near(health.update_ratio, update_ratio), "{health:?} {update_ratio}");
+        Some([health.parameter_norm.to_bits(), health.update_ratio.to_bits()])
+    };
+    (0..4).map(step).collect()
+}
+
+#[test]
+fn norms_are_right_on_all_ranks_and_sharding_does_not_change_a_bit() {
+    for compute in ["f32", "bf16"] {
+        for world in [1, 2] {
+            let run = |is_sharded: bool| {
+                let config = config(
+                    "llama-smoke",
+                    &[
+                        &format!("precision.compute={compute}"),
+                        &format!("run.shard_optimizer={is_sharded}"),
+                        "telemetry.health_every_steps=1",
+                    ],
+                );
+                on_ranks(world, |rank| told(&config, rank))
+            };
+            let ranks = run(false);
+            assert!(ranks.iter().all(|rank| *rank == ranks[0]), "all ranks agree");
+            assert_eq!(
+                ranks[0].iter().map(Option::is_some).collect::<Vec<_>>(),
+                [false, true, true, true]
+            );
+            assert_eq!(run(true), ranks, "{compute} on {world} ranks");
+        }
+    }
+}
+
+#[test]
+fn looking_changes_no_bit_and_happens_at_its_interval() {
+    let run = |every: u64| {
+        let every = format!("telemetry.health_every_steps={every}");
+        let config = config("smoke", &[&every, "run.shard_optimizer=true"]);
+        on_ranks(2, |rank| train(&config, rank))
+    };
+    assert_eq!(run(1), run(0));
+    let config = config("smoke", &["telemetry.health_every_steps=2"]);
+    let single = collectives::Single::new();
+    let mut trainer = trainer(&config, &single);
+    let is_told = |_| trainer.step(Requests::default()).unwrap().health.is_some();
+    assert_eq!((0..4).map(is_told).collect::<Vec<_>>(), [false, true, false, true]);
+}
