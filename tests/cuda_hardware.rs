@@ -17,9 +17,12 @@ use serde_json::Value;
 use support::{Finished, Folder, finish, mpirun, run, yardstick};
 
 /// Faults of the second GPU: bit 64 is a thermal slowdown by hardware.
-const FAULTS: &str = "1:throttled=64,1:power=410,1:xid=79@1,1:ecc=2@1,1:replays=5@1";
+const FAULTS: &str =
+    "1:throttled=64,1:power=410,1:xid=79@1,1:next_xid=45@1,1:ecc=2@1,1:replays=5@1";
 
-const SMALL: [&str; 16] = [
+const SMALL: [&str; 18] = [
+    "--set",
+    "telemetry.matmul_probe=0s",
     "--threads",
     "1",
     "--set",
@@ -35,7 +38,7 @@ const SMALL: [&str; 16] = [
     "--set",
     "telemetry.price_per_node_hour=36",
     "--steps",
-    "40",
+    "60",
 ];
 
 fn two_ranks(folder: &Folder, faults: &str, flags: &[&str]) -> Command {
@@ -78,10 +81,14 @@ fn until_metrics(port: u16, lines: &[&str]) {
 #[test]
 fn a_gpu_that_throttles_and_fails_is_named_everywhere() {
     let [calm, hot] = [(); 2].map(|()| Folder::new());
-    let finished = finish(two_ranks(&calm, "", &[])).expect(0);
+    let finished = finish(two_ranks(&calm, "0:refused=1", &[])).expect(0);
     assert!(!finished.stderr.contains("its GPU"), "{}", finished.stderr);
-    let gpu = &calm.record()["ranks"][1]["gpu"];
-    assert_eq!(gpu["gauges"]["power_watts"]["mean"], 650.0);
+    let ranks = &calm.record()["ranks"];
+    let refused = &ranks[0]["gpu"]["gauges"];
+    assert!(refused["power_watts"].is_object());
+    assert!(refused["throttled.hw_thermal_slowdown"].is_null(), "it does not tell that");
+    let gpu = &ranks[1]["gpu"];
+    assert_eq!(gpu["gauges"]["power_watts"]["max"], 650.0);
     assert_eq!(gpu["gauges"]["sm_clock_hertz"]["max"], 1.755e9);
     assert!(gpu["counters"]["nvlink_bytes.transmit"]["total"].as_f64().unwrap() > 0.0);
 
@@ -108,23 +115,24 @@ fn a_gpu_that_throttles_and_fails_is_named_everywhere() {
         "the clocks of its GPU are held down: hw_thermal_slowdown",
         "its GPU reports XID 79 (the GPU has fallen off the bus)",
         "the memory of its GPU has had 2 uncorrected ECC errors",
-        "packets sent again over PCIe: 5",
+        "packets sent again over PCIe: ",
     ] {
         let found = warnings(&finished).iter().any(|it| it.contains(said) && it.contains(place));
         assert!(found, "{said}: {}", finished.stderr);
     }
-    assert!(!finished.stderr.contains("warning: rank 0"), "{}", finished.stderr);
+    assert!(warnings(&finished).iter().all(|it| !it.contains("rank 0 (")), "{}", finished.stderr);
 
     let record = hot.record();
     let triggers = &record["checkpoints"]["triggers"];
     assert!(triggers["health"].as_u64() >= Some(1), "{triggers}");
     let gpu = &record["ranks"][1]["gpu"];
     assert!(gpu["gauges"]["throttled.hw_thermal_slowdown"]["mean"].as_f64().unwrap() > 0.5);
-    assert_eq!(gpu["counters"]["xid_errors"]["total"], 1.0);
+    assert_eq!(gpu["counters"]["xid_errors"]["total"], 2.0);
+    assert_eq!(gpu["gauges"]["memory_temperature_celsius"]["max"], 74.0);
     assert_eq!(gpu["counters"]["ecc_errors.uncorrected"]["total"], 2.0);
     let energy = &record["energy"];
     let watts = energy["gpu_joules"].as_f64().unwrap() / gpu["seconds"].as_f64().unwrap();
-    assert!((900.0..1200.0).contains(&watts), "650 and 410 W: {watts}");
+    assert!((700.0..1500.0).contains(&watts), "650 and 410 W: {watts}");
     assert!(record["cost"]["per_billion_tokens"].as_f64().unwrap() > 0.0);
 
     let report = run(&["report", &hot.text()]).expect(0);
@@ -154,7 +162,7 @@ fn the_error_of_a_failed_gpu_names_its_xid() {
     let folder = Folder::new();
     let out = folder.text();
     let mut command =
-        yardstick(&[&["train", "--device", "cuda", "--out", &out], &SMALL[..14]].concat());
+        yardstick(&[&["train", "--device", "cuda", "--out", &out], &SMALL[..16]].concat());
     command
         .args(["--steps", "9"])
         .envs([("EMULATED_CUDA_FAIL_LAUNCH", "adamw:4"), ("EMULATED_NVML", "0:xid=48")]);
@@ -178,13 +186,14 @@ fn without_nvml_there_is_one_warning_and_null() {
     let folder = Folder::new();
     let out = folder.text();
     let mut command =
-        yardstick(&[&["train", "--device", "cuda", "--out", &out], &SMALL[..14]].concat());
+        yardstick(&[&["train", "--device", "cuda", "--out", &out], &SMALL[..16]].concat());
     command.args(["--steps", "2"]).env("YARDSTICK_CUDA_PATH", without.path());
     let finished = finish(command).expect(0);
-    let said = "ranks[].gpu is null on rank 0: libnvidia-ml.so.1 was not found";
+    let said = "ranks[].gpu is null, libnvidia-ml.so.1 was not found: rank 0 (";
     let about: Vec<_> =
         warnings(&finished).into_iter().filter(|line| line.contains("libnvidia-ml")).collect();
-    assert_eq!(about, [format!("warning: {said}")]);
+    assert_eq!(about.len(), 1, "{about:?}");
+    assert!(about[0].starts_with(&format!("warning: {said}")), "{about:?}");
     let record = folder.record();
     assert_eq!((&record["ranks"][0]["gpu"], &record["energy"]), (&Value::Null, &Value::Null));
     assert!(record["hosts"][0]["gauges"]["cpu_ratio.user"].is_object());

@@ -13,5 +13,7 @@ mod placement;
 pub mod signals;
 
 pub use error::Error;
-pub use machine::{CgroupLimits, Machine, NodeIdentity, available_memory_bytes, files, host_name};
+pub use machine::{
+    CgroupLimits, Machine, NodeIdentity, available_memory_bytes, boot_id, files, host_name,
+};
 pub use placement::{CORES_MAX, NumaNode, Placement, ThreadPlan, allowed_cores};

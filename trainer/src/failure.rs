@@ -74,6 +74,11 @@ impl Failure {
         self.rank.or(is_own.then_some(own))
     }
 
+    /// Whether the GPU of this rank failed, or its driver.
+    pub(crate) fn is_of_device(&self) -> bool {
+        self.error.chain().any(|cause| cause.is::<device::cuda::Error>())
+    }
+
     /// Whether files failed on this rank, and not on another one that reported it.
     fn is_of_own_files(&self) -> bool {
         use checkpoint::Error::{Damaged, Io, Mismatch, UnsupportedFormat};

@@ -89,7 +89,7 @@ pub fn host_name() -> String {
 }
 
 /// Id of the running kernel, which differs between machines of one name. Empty where it is hidden.
-pub(crate) fn boot_id() -> String {
+pub fn boot_id() -> String {
     let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     text.trim().to_owned()
 }

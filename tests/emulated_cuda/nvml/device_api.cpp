@@ -98,7 +98,7 @@ CUDA_API nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t gpu, int, unsigned* 
 CUDA_API nvmlReturn_t nvmlDeviceGetCurrentClocksThrottleReasons(nvmlDevice_t gpu,
                                                                 unsigned long long* reasons) {
     *reasons = throttled(gpu);
-    return NVML_SUCCESS;
+    return planted(gpu, "refused", 0) > 0 ? NVML_ERROR_NOT_SUPPORTED : NVML_SUCCESS;
 }
 
 CUDA_API nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t gpu, int kind, int,
@@ -123,23 +123,23 @@ CUDA_API nvmlReturn_t nvmlDeviceGetCurrPcieLinkWidth(nvmlDevice_t, unsigned* lan
     return NVML_SUCCESS;
 }
 
-// NVLinks carry 1 MiB a second each way; what else is asked for this GPU does not have.
+// NVLinks carry 1 MiB a second each way; what else is asked for this GPU does not have. A scope is
+// that of a link, and only of fields that are of links.
 static void tell(nvmlFieldValue_t* field) {
+    const bool is_of_links = field->fieldId == NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX ||
+                             field->fieldId == NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX;
     field->nvmlReturn = NVML_SUCCESS;
-    switch (field->fieldId) {
-        case NVML_FI_DEV_MEMORY_TEMP:
-            field->valueType = NVML_VALUE_TYPE_UNSIGNED_INT;
-            field->value.uiVal = 74;
-            return;
-        case NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX:
-        case NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX:
-            field->valueType = NVML_VALUE_TYPE_UNSIGNED_LONG_LONG;
-            field->value.ullVal = static_cast<unsigned long long>(seconds() * 1024);
-            if (field->scopeId == ALL_LINKS) {
-                return;
-            }
+    if (field->scopeId != (is_of_links ? ALL_LINKS : 0)) {
+        field->nvmlReturn = NVML_ERROR_INVALID_ARGUMENT;
+    } else if (is_of_links) {
+        field->valueType = NVML_VALUE_TYPE_UNSIGNED_LONG_LONG;
+        field->value.ullVal = static_cast<unsigned long long>(seconds() * 1024);
+    } else if (field->fieldId == NVML_FI_DEV_MEMORY_TEMP) {
+        field->valueType = NVML_VALUE_TYPE_UNSIGNED_INT;
+        field->value.uiVal = 74;
+    } else {
+        field->nvmlReturn = NVML_ERROR_NOT_SUPPORTED;
     }
-    field->nvmlReturn = NVML_ERROR_NOT_SUPPORTED;
 }
 
 CUDA_API nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t, int count, nvmlFieldValue_t* values) {

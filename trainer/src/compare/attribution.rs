@@ -118,7 +118,7 @@ fn ranks(base: &Side, new: &Side, design: &Design<'_>, threshold: f64) -> Vec<Ra
 /// Why the clocks of a rank's GPU were held down in any run.
 fn held_down(side: &Side, rank: usize) -> Vec<String> {
     let gpus = side.records().filter_map(|record| record.ranks.get(rank)?.gpu.as_ref());
-    let reasons: BTreeSet<&str> = gpus.flat_map(HardwareSummary::held_down).collect();
+    let reasons: BTreeSet<&str> = gpus.filter_map(HardwareSummary::held_down).flatten().collect();
     reasons.into_iter().map(str::to_owned).collect()
 }
 

@@ -75,12 +75,16 @@ fn properties(side: &Side) -> Properties {
     properties
 }
 
-/// What a GPU should not have told during a run.
+/// What a GPU should not have told during a run; `null` where it does not tell that.
 fn alarming(gpu: &HardwareSummary) -> Value {
-    let has_had = |counter: &str| if gpu.grown(counter) > 0.0 { "some" } else { "none" };
-    let held_down = gpu.held_down().join(", ");
+    let has_had =
+        |counter: &str| gpu.grown(counter).map(|total| if total > 0.0 { "some" } else { "none" });
+    let held_down = gpu.held_down().map(|reasons| match reasons.join(", ") {
+        none if none.is_empty() => "no".to_owned(),
+        reasons => reasons,
+    });
     json!({
-        "clocks_held_down": if held_down.is_empty() { "no" } else { &held_down },
+        "clocks_held_down": held_down,
         "xid_errors": has_had("xid_errors"),
         "uncorrected_ecc_errors": has_had("ecc_errors.uncorrected"),
     })

@@ -506,6 +506,10 @@ impl Settings {
         if self.checkpoint.copy_bytes_per_second_max == Some(0) {
             return Err(invalid("checkpoint.copy_bytes_per_second_max", 0, "at least 1"));
         }
+        if self.telemetry.hardware_interval > HARDWARE_INTERVAL_MAX {
+            let found = duration::format(self.telemetry.hardware_interval);
+            return Err(invalid("telemetry.hardware_interval", found, "at most 1m"));
+        }
         if let Some(price) = self.telemetry.price_per_node_hour.filter(|price| !(*price > 0.0)) {
             return Err(invalid("telemetry.price_per_node_hour", price, "a price above 0"));
         }
@@ -523,6 +527,9 @@ impl Settings {
         Ok(())
     }
 }
+
+/// Counters of energy start again after some minutes.
+const HARDWARE_INTERVAL_MAX: Duration = Duration::from_secs(60);
 
 /// Whether a text is the URL of a web server.
 fn is_http(text: &str) -> bool {

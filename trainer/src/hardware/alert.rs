@@ -1,7 +1,8 @@
 //! What is alarming about the GPU of a rank, on its way to the other ranks with the rank's vote.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use super::{gpu, xid};
 use crate::failure::Failure;
@@ -42,14 +43,12 @@ impl Alert {
         }
     }
 
-    /// Adds the XID error of this rank's GPU to a failure of this rank.
+    /// Adds the XID error of this rank's GPU to a failure of the device itself.
     pub(crate) fn explain(&self, failure: Failure) -> Failure {
-        match failure.rank {
-            None if self.xid_errors > 0 => {
-                failure.context(format!("the GPU reports {}", xid::name(self.last_xid)))
-            }
-            _ => failure,
+        if self.xid_errors == 0 || !failure.is_of_device() {
+            return failure;
         }
+        failure.context(format!("the GPU reports {}", xid::name(self.last_xid)))
     }
 
     /// Names of the reasons for which clocks are held down.
@@ -72,19 +71,20 @@ impl SharedAlert {
         Arc::default()
     }
 
-    /// Numbers that are read while they are written may be of two alerts; the next vote has them
-    /// right.
+    /// The number of errors is written last and read first: whoever sees that there is one more
+    /// sees which.
     pub(super) fn set(&self, alert: Alert) {
         self.throttled.store(alert.throttled, Relaxed);
         self.last_xid.store(alert.last_xid, Relaxed);
         self.uncorrected_errors.store(alert.uncorrected_errors, Relaxed);
-        self.xid_errors.store(alert.xid_errors, Relaxed);
+        self.xid_errors.store(alert.xid_errors, Release);
     }
 
     pub(crate) fn get(&self) -> Alert {
+        let xid_errors = self.xid_errors.load(Acquire);
         Alert {
             throttled: self.throttled.load(Relaxed),
-            xid_errors: self.xid_errors.load(Relaxed),
+            xid_errors,
             last_xid: self.last_xid.load(Relaxed),
             uncorrected_errors: self.uncorrected_errors.load(Relaxed),
         }
@@ -102,48 +102,74 @@ pub(crate) struct Finding {
 /// Finds what is new in the alerts of all ranks. All ranks find the same.
 #[derive(Debug)]
 pub(crate) struct AlertWatch {
-    known: Vec<Alert>,
+    ranks: Vec<Known>,
 }
+
+/// What is known of a rank's GPU.
+#[derive(Debug, Clone)]
+struct Known {
+    last: Alert,
+    /// Reasons that have been told.
+    throttled: u64,
+    /// XID errors that have been told: each once, as a bad GPU may report the same one all the
+    /// time.
+    xids: Vec<u32>,
+    /// Uncorrected errors at which they are told again.
+    next_errors: u64,
+}
+
+/// Uncorrected errors are told again when they are so many times as many.
+const TOLD_AGAIN: u64 = 10;
 
 impl AlertWatch {
     /// Of so many ranks.
     pub(crate) fn new(world: usize) -> Self {
-        Self { known: vec![Alert::NONE; world] }
+        let known = Known { last: Alert::NONE, throttled: 0, xids: Vec::new(), next_errors: 1 };
+        Self { ranks: vec![known; world] }
     }
 
-    /// What is new in these alerts, one of each rank. A reason for which clocks are held down is
-    /// new once. Allocates only then.
+    /// What is new in these alerts, one of each rank. Allocates only then.
     pub(crate) fn take(&mut self, alerts: impl Iterator<Item = Alert>) -> Vec<Finding> {
         let mut findings = Vec::new();
-        for (rank, (known, alert)) in self.known.iter_mut().zip(alerts).enumerate() {
-            if alert != *known {
-                let found = news(known, &alert).into_iter().flatten();
+        for (rank, (known, alert)) in self.ranks.iter_mut().zip(alerts).enumerate() {
+            if alert != known.last {
+                let found = known.take(alert).into_iter().flatten();
                 findings.extend(found.map(|text| Finding { rank, text }));
-                *known = Alert { throttled: known.throttled | alert.throttled, ..alert };
             }
         }
         findings
     }
 
-    /// Why the clocks of a rank's GPU were held down since the attempt started; `None` if they
-    /// were not.
+    /// Why the clocks of a rank's GPU are held down; `None` if they are not.
     pub(crate) fn throttled(&self, rank: usize) -> Option<String> {
-        let alert = self.known.get(rank)?;
-        (alert.throttled != 0).then(|| alert.reasons())
+        let last = self.ranks.get(rank)?.last;
+        (last.throttled != 0).then(|| last.reasons())
     }
 }
 
-fn news(known: &Alert, alert: &Alert) -> [Option<String>; 3] {
-    let throttled = Alert { throttled: alert.throttled & !known.throttled, ..*alert };
-    let errors = alert.uncorrected_errors;
-    [
-        (throttled.throttled != 0)
-            .then(|| format!("the clocks of its GPU are held down: {}", throttled.reasons())),
-        (alert.xid_errors > known.xid_errors)
-            .then(|| format!("its GPU reports {}", xid::name(alert.last_xid))),
-        (errors > known.uncorrected_errors)
-            .then(|| format!("the memory of its GPU has had {errors} uncorrected ECC errors")),
-    ]
+impl Known {
+    fn take(&mut self, alert: Alert) -> [Option<String>; 3] {
+        let before = std::mem::replace(&mut self.last, alert);
+        let throttled = Alert { throttled: alert.throttled & !self.throttled, ..alert };
+        self.throttled |= alert.throttled;
+        let is_new_xid =
+            alert.xid_errors > before.xid_errors && !self.xids.contains(&alert.last_xid);
+        if is_new_xid {
+            self.xids.push(alert.last_xid);
+        }
+        let errors = alert.uncorrected_errors;
+        let is_new_error = errors >= self.next_errors;
+        if is_new_error {
+            self.next_errors = errors * TOLD_AGAIN;
+        }
+        [
+            (throttled.throttled != 0)
+                .then(|| format!("the clocks of its GPU are held down: {}", throttled.reasons())),
+            is_new_xid.then(|| format!("its GPU reports {}", xid::name(alert.last_xid))),
+            is_new_error
+                .then(|| format!("the memory of its GPU has had {errors} uncorrected ECC errors")),
+        ]
+    }
 }
 
 impl Finding {
@@ -179,7 +205,14 @@ mod tests {
         assert_eq!(take(lost), ["its GPU reports XID 79 (the GPU has fallen off the bus)"]);
         let worn = Alert { uncorrected_errors: 2, ..lost };
         assert_eq!(take(worn), ["the memory of its GPU has had 2 uncorrected ECC errors"]);
+        let again = Alert { xid_errors: 2, uncorrected_errors: 3, ..worn };
+        assert_eq!(take(again), [""; 0], "the same error, and hardly more of the others");
+        let other = Alert { xid_errors: 3, last_xid: 48, uncorrected_errors: 20, ..again };
+        assert_eq!(take(other).len(), 2);
         let reasons = Some("sw_thermal_slowdown, hw_thermal_slowdown".to_owned());
         assert_eq!((watch.throttled(1), watch.throttled(0)), (reasons, None));
+        let cool = Alert { throttled: 0, ..other };
+        assert_eq!(watch.take([Alert::NONE, cool].into_iter()), []);
+        assert_eq!(watch.throttled(1), None, "that is over");
     }
 }

@@ -1,9 +1,12 @@
 //! What training costs: energy, and money where a price is known.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::summary::{HardwareSummary, RankHardware};
+use crate::record::RankRecord;
 
 /// The energy of an attempt from its first step to its end, saves and evaluations included.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -24,7 +27,7 @@ pub struct Energy {
 pub struct Cost {
     /// `telemetry.price_per_node_hour`, in whichever currency.
     pub price_per_node_hour: f64,
-    /// Number of nodes.
+    /// Number of machines; of pods, where hardware is not read.
     pub nodes: usize,
     /// Of a billion tokens at the measured rate, saves and evaluations included.
     pub per_billion_tokens: f64,
@@ -32,24 +35,41 @@ pub struct Cost {
 
 impl Energy {
     /// Of what all ranks have read, and the tokens of the attempt; `None` where nothing tells it.
-    pub(crate) fn of(ranks: &[RankHardware], tokens: u64) -> Option<Self> {
+    /// GPUs and machines that ranks share are counted once.
+    pub(crate) fn of(all: &[RankHardware], ranks: &[RankRecord], tokens: u64) -> Option<Self> {
         let energy = |summary: &Option<HardwareSummary>, name: &str| {
             Some(summary.as_ref()?.counters.get(name)?.total)
         };
-        let gpus = ranks.iter().map(|rank| energy(&rank.gpu, "energy_joules"));
-        let gpu_joules: Option<f64> = gpus.sum();
-        let hosts = ranks.iter().filter(|rank| rank.host.is_some());
-        let cpu_joules: Option<f64> =
-            hosts.clone().map(|rank| energy(&rank.host, "cpu_energy_joules")).sum();
-        let cpu_joules = cpu_joules.filter(|_| hosts.count() > 0);
+        let mut gpus = BTreeMap::new();
+        let mut machines = BTreeMap::new();
+        for (hardware, rank) in all.iter().zip(ranks) {
+            let address = rank.device.as_ref().map(|device| device.pci_bus_id.as_str());
+            let of_gpu = energy(&hardware.gpu, "energy_joules");
+            gpus.entry((hardware.machine.as_str(), address)).or_insert(of_gpu);
+            if hardware.host.is_some() {
+                let of_host = energy(&hardware.host, "cpu_energy_joules");
+                machines.entry(hardware.machine.as_str()).or_insert(of_host);
+            }
+        }
+        let sum = |values: Vec<Option<f64>>| -> Option<f64> {
+            if values.is_empty() { None } else { values.into_iter().sum() }
+        };
+        let gpu_joules = sum(gpus.into_values().collect());
+        let cpu_joules = sum(machines.into_values().collect());
         let per_token = |joules: f64| (tokens > 0).then(|| joules / tokens as f64);
-        (gpu_joules.or(cpu_joules).is_some()).then(|| Self {
+        gpu_joules.or(cpu_joules)?;
+        Some(Self {
             gpu_joules,
             gpu_joules_per_token: gpu_joules.and_then(per_token),
             cpu_joules,
             cpu_joules_per_token: cpu_joules.and_then(per_token),
         })
     }
+}
+
+/// Number of machines, which ranks in several pods may share.
+pub(crate) fn machines(all: &[RankHardware]) -> usize {
+    all.iter().map(|hardware| hardware.machine.as_str()).collect::<BTreeSet<_>>().len()
 }
 
 impl Cost {
@@ -65,6 +85,7 @@ impl Cost {
 mod tests {
     use super::*;
     use crate::hardware::Increase;
+    use crate::record::tests::finished;
 
     fn summary(name: &str, joules: f64) -> Option<HardwareSummary> {
         let mut summary = HardwareSummary::default();
@@ -74,19 +95,27 @@ mod tests {
     }
 
     #[test]
-    fn energy_is_that_of_all_or_unknown() {
-        let gpu = |joules| RankHardware {
+    fn energy_is_that_of_all_or_unknown_and_of_each_gpu_once() {
+        let gpu = |machine: &str, joules| RankHardware {
             gpu: summary("energy_joules", joules),
+            machine: machine.to_owned(),
             ..RankHardware::default()
         };
-        let mut first = gpu(3000.0);
+        let ranks = finished().ranks; // two, without addresses of GPUs
+        let mut first = gpu("a", 3000.0);
         first.host = summary("cpu_energy_joules", 500.0);
-        let energy = Energy::of(&[first.clone(), gpu(1000.0)], 2000).unwrap();
+        let of = |all: [RankHardware; 2]| Energy::of(&all, &ranks, 2000);
+        let energy = of([first.clone(), gpu("b", 1000.0)]).unwrap();
         assert_eq!((energy.gpu_joules, energy.gpu_joules_per_token), (Some(4000.0), Some(2.0)));
         assert_eq!((energy.cpu_joules, energy.cpu_joules_per_token), (Some(500.0), Some(0.25)));
-        let partly = Energy::of(&[first, RankHardware::default()], 2000).unwrap();
+        let mut second = gpu("a", 3000.0);
+        second.host = summary("cpu_energy_joules", 500.0);
+        let shared = of([first.clone(), second]).unwrap();
+        assert_eq!((shared.gpu_joules, shared.cpu_joules), (Some(3000.0), Some(500.0)));
+        let without = RankHardware { machine: "b".to_owned(), ..RankHardware::default() };
+        let partly = of([first, without.clone()]).unwrap();
         assert_eq!((partly.gpu_joules, partly.cpu_joules), (None, Some(500.0)));
-        assert_eq!(Energy::of(&[RankHardware::default()], 2000), None);
+        assert_eq!(of([without.clone(), without]), None);
     }
 
     /// 8 nodes at 36 an hour cost 0.08 a second; a billion tokens at 400,000 a second take 2500 s.

@@ -14,13 +14,14 @@ use nvml_wrapper::enum_wrappers::device::{
 use nvml_wrapper::enums::device::SampleValue;
 use nvml_wrapper::enums::event::XidError;
 use nvml_wrapper::error::NvmlError;
-use nvml_wrapper::struct_wrappers::device::FieldValueSample;
+use nvml_wrapper::struct_wrappers::device::{FieldValueSample, Utilization};
 use nvml_wrapper::sys_exports::field_id;
 use nvml_wrapper::{Device, EventSet, Nvml};
-use nvml_wrapper_sys::bindings::nvmlFieldValue_t;
+use nvml_wrapper_sys::bindings::{NVML_DEVICE_MIG_ENABLE, nvmlFieldValue_t};
 
 use super::alert::Alert;
 use super::quantity::{About, Quantity};
+use super::xid;
 
 /// A GPU as its driver sees it.
 pub(super) struct Gpu {
@@ -29,10 +30,14 @@ pub(super) struct Gpu {
     events: Option<EventSet<'static>>,
     /// Since it was opened.
     xid_errors: u32,
+    /// What of the last burst is most likely the cause.
     last_xid: u64,
-    /// Reasons at the last reading and at the one before.
-    throttled: ThrottleReasons,
-    throttled_before: ThrottleReasons,
+    /// Reasons at the last reading and at the one before; `None` where they are not known.
+    throttled: Option<ThrottleReasons>,
+    throttled_before: Option<ThrottleReasons>,
+    utilization: Option<Utilization>,
+    /// Whether it is divided (MIG): its energy is then that of all instances together.
+    is_divided: bool,
     /// Uncorrected ECC errors when it was opened.
     uncorrected_before: Option<u64>,
 }
@@ -54,9 +59,9 @@ const NVLINK_ERRORS: About = About::counter("nvlink_errors", "Errors of all NVLi
 pub(super) const QUANTITIES: [Quantity<Gpu>; 31] = [
     About::gauge("utilization_ratio", "Share of the last second or less in which a kernel ran.")
         .charted()
-        .read(|gpu| Some(f64::from(gpu.device.utilization_rates().ok()?.gpu) / 100.0)),
+        .read(|gpu| Some(f64::from(gpu.utilization.as_ref()?.gpu) / 100.0)),
     About::gauge("memory_utilization_ratio", "The same in which memory was read or written.")
-        .read(|gpu| Some(f64::from(gpu.device.utilization_rates().ok()?.memory) / 100.0)),
+        .read(|gpu| Some(f64::from(gpu.utilization.as_ref()?.memory) / 100.0)),
     About::gauge("memory_used_bytes", "Memory in use by all processes.")
         .read(|gpu| Some(gpu.device.memory_info().ok()?.used as f64)),
     About::gauge("power_watts", "Power draw.")
@@ -64,8 +69,7 @@ pub(super) const QUANTITIES: [Quantity<Gpu>; 31] = [
         .read(|gpu| Some(f64::from(gpu.device.power_usage().ok()?) / 1e3)),
     About::gauge("power_limit_watts", "Power limit in force.")
         .read(|gpu| Some(f64::from(gpu.device.enforced_power_limit().ok()?) / 1e3)),
-    About::counter("energy_joules", "Energy since the driver started.")
-        .read(|gpu| Some(gpu.device.total_energy_consumption().ok()? as f64 / 1e3)),
+    About::counter("energy_joules", "Energy since the driver started.").read(Gpu::joules),
     About::gauge("sm_clock_hertz", "Clock of the multiprocessors.")
         .charted()
         .read(|gpu| Some(f64::from(gpu.device.clock_info(Clock::SM).ok()?) * 1e6)),
@@ -77,22 +81,14 @@ pub(super) const QUANTITIES: [Quantity<Gpu>; 31] = [
         .charted()
         .read(|gpu| Some(f64::from(gpu.device.temperature(TemperatureSensor::Gpu).ok()?))),
     About::gauge("memory_temperature_celsius", "Temperature of the memory.")
-        .read(|gpu| gpu.field(field_id::NVML_FI_DEV_MEMORY_TEMP)),
-    THROTTLED.of("reason", "sw_power_cap").read(|gpu| gpu.is(ThrottleReasons::SW_POWER_CAP)),
-    THROTTLED.of("reason", "hw_slowdown").read(|gpu| gpu.is(ThrottleReasons::HW_SLOWDOWN)),
-    THROTTLED
-        .of("reason", "sw_thermal_slowdown")
-        .read(|gpu| gpu.is(ThrottleReasons::SW_THERMAL_SLOWDOWN)),
-    THROTTLED
-        .of("reason", "hw_thermal_slowdown")
-        .read(|gpu| gpu.is(ThrottleReasons::HW_THERMAL_SLOWDOWN)),
-    THROTTLED
-        .of("reason", "hw_power_brake")
-        .read(|gpu| gpu.is(ThrottleReasons::HW_POWER_BRAKE_SLOWDOWN)),
-    THROTTLED.of("reason", "sync_boost").read(|gpu| gpu.is(ThrottleReasons::SYNC_BOOST)),
-    THROTTLED
-        .of("reason", "applications_clocks")
-        .read(|gpu| gpu.is(ThrottleReasons::APPLICATIONS_CLOCKS_SETTING)),
+        .read(|gpu| gpu.field(field_id::NVML_FI_DEV_MEMORY_TEMP, Scope::Gpu)),
+    THROTTLED.of("reason", REASONS[0].name).read(|gpu| gpu.is_held_down(&REASONS[0])),
+    THROTTLED.of("reason", REASONS[1].name).read(|gpu| gpu.is_held_down(&REASONS[1])),
+    THROTTLED.of("reason", REASONS[2].name).read(|gpu| gpu.is_held_down(&REASONS[2])),
+    THROTTLED.of("reason", REASONS[3].name).read(|gpu| gpu.is_held_down(&REASONS[3])),
+    THROTTLED.of("reason", REASONS[4].name).read(|gpu| gpu.is_held_down(&REASONS[4])),
+    THROTTLED.of("reason", REASONS[5].name).read(|gpu| gpu.is_held_down(&REASONS[5])),
+    THROTTLED.of("reason", REASONS[6].name).read(|gpu| gpu.is_held_down(&REASONS[6])),
     ECC.of("kind", "corrected").read(|gpu| Some(gpu.ecc(MemoryError::Corrected)? as f64)),
     ECC.of("kind", "uncorrected").read(|gpu| Some(gpu.ecc(MemoryError::Uncorrected)? as f64)),
     About::counter("xid_errors", "XID errors of the driver since the attempt started.")
@@ -105,54 +101,86 @@ pub(super) const QUANTITIES: [Quantity<Gpu>; 31] = [
         .read(|gpu| Some(f64::from(gpu.device.pcie_replay_counter().ok()?))),
     About::gauge("pcie_link_width", "Lanes of PCIe in use.")
         .read(|gpu| Some(f64::from(gpu.device.current_pcie_link_width().ok()?))),
-    NVLINK
-        .of("direction", "transmit")
-        .read(|gpu| Some(gpu.field(field_id::NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX)? * 1024.0)),
-    NVLINK
-        .of("direction", "receive")
-        .read(|gpu| Some(gpu.field(field_id::NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX)? * 1024.0)),
+    NVLINK.of("direction", "transmit").read(|gpu| {
+        Some(gpu.field(field_id::NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, Scope::AllLinks)? * 1024.0)
+    }),
+    NVLINK.of("direction", "receive").read(|gpu| {
+        Some(gpu.field(field_id::NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, Scope::AllLinks)? * 1024.0)
+    }),
     NVLINK_ERRORS
         .of("kind", "crc")
-        .read(|gpu| gpu.field(field_id::NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL)),
+        .read(|gpu| gpu.field(field_id::NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL, Scope::Gpu)),
     NVLINK_ERRORS
         .of("kind", "replay")
-        .read(|gpu| gpu.field(field_id::NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL)),
+        .read(|gpu| gpu.field(field_id::NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL, Scope::Gpu)),
     NVLINK_ERRORS
         .of("kind", "recovery")
-        .read(|gpu| gpu.field(field_id::NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL)),
+        .read(|gpu| gpu.field(field_id::NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL, Scope::Gpu)),
 ];
 
-/// Reasons for which clocks should not be held down in a healthy machine. A power cap is not among
-/// them: large matrix products draw as much as they may.
-const ALARMING: ThrottleReasons = ThrottleReasons::HW_SLOWDOWN
-    .union(ThrottleReasons::SW_THERMAL_SLOWDOWN)
-    .union(ThrottleReasons::HW_THERMAL_SLOWDOWN)
-    .union(ThrottleReasons::HW_POWER_BRAKE_SLOWDOWN);
+/// A reason for which clocks are held down.
+struct Reason {
+    name: &'static str,
+    flag: ThrottleReasons,
+    /// Whether it is not met in a healthy machine under load. A power cap is: large matrix products
+    /// draw as much as they may.
+    is_alarming: bool,
+}
+
+const fn reason(name: &'static str, flag: ThrottleReasons, is_alarming: bool) -> Reason {
+    Reason { name, flag, is_alarming }
+}
+
+const REASONS: [Reason; 7] = [
+    reason("sw_power_cap", ThrottleReasons::SW_POWER_CAP, false),
+    reason("hw_slowdown", ThrottleReasons::HW_SLOWDOWN, true),
+    reason("sw_thermal_slowdown", ThrottleReasons::SW_THERMAL_SLOWDOWN, true),
+    reason("hw_thermal_slowdown", ThrottleReasons::HW_THERMAL_SLOWDOWN, true),
+    reason("hw_power_brake", ThrottleReasons::HW_POWER_BRAKE_SLOWDOWN, true),
+    reason("sync_boost", ThrottleReasons::SYNC_BOOST, false),
+    reason("applications_clocks", ThrottleReasons::APPLICATIONS_CLOCKS_SETTING, false),
+];
+
+/// Whether clocks should not be held down for the reason of this name.
+pub(super) fn is_alarming(name: &str) -> bool {
+    REASONS.iter().any(|reason| reason.name == name && reason.is_alarming)
+}
 
 /// The names of alarming reasons in a number.
 pub(super) fn alarming_reasons(bits: u64) -> Vec<&'static str> {
-    let names = [
-        (ThrottleReasons::HW_SLOWDOWN, "hw_slowdown"),
-        (ThrottleReasons::SW_THERMAL_SLOWDOWN, "sw_thermal_slowdown"),
-        (ThrottleReasons::HW_THERMAL_SLOWDOWN, "hw_thermal_slowdown"),
-        (ThrottleReasons::HW_POWER_BRAKE_SLOWDOWN, "hw_power_brake"),
-    ];
     let found = ThrottleReasons::from_bits_truncate(bits);
-    names.into_iter().filter(|(reason, _)| found.contains(*reason)).map(|it| it.1).collect()
+    let alarming = REASONS.iter().filter(|reason| reason.is_alarming);
+    alarming.filter(|reason| found.contains(reason.flag)).map(|reason| reason.name).collect()
 }
+
+/// What a field of NVML is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Scope {
+    Gpu,
+    AllLinks,
+}
+
+/// An XID error that follows another one: the driver cleans up.
+const AFTER_ANOTHER: u64 = 45;
+
+/// As NVML tells it.
+const UNKNOWN_XID: u64 = xid::UNKNOWN as u64;
 
 /// The library of this process. It is never closed.
 fn nvml() -> Result<&'static Nvml, String> {
     static NVML: OnceLock<Result<Nvml, String>> = OnceLock::new();
     let open = || {
-        let mut error = format!("{LIBRARY} was not found");
+        let mut error = None;
         for path in Libraries::of_process().candidates(LIBRARY) {
             match Nvml::builder().lib_path(path.as_os_str()).init() {
                 Ok(nvml) => return Ok(nvml),
-                Err(failed) => error = format!("{}: {failed}", path.display()),
+                Err(NvmlError::LibloadingError(_)) => {} // another one may be found
+                Err(failed) => {
+                    error.get_or_insert(format!("{}: {failed}", path.display()));
+                }
             }
         }
-        Err(error)
+        Err(error.unwrap_or_else(|| format!("{LIBRARY} was not found")))
     };
     NVML.get_or_init(open).as_ref().map_err(Clone::clone)
 }
@@ -169,46 +197,62 @@ impl Gpu {
         let register = |set| device.register_events(EventTypes::CRITICAL_XID_ERROR, set).ok();
         let events = nvml.create_event_set().ok().and_then(register);
         let mut gpu = Self {
+            is_divided: device.mig_mode().is_ok_and(|mode| mode.current == NVML_DEVICE_MIG_ENABLE),
             device,
             events,
             xid_errors: 0,
             last_xid: 0,
-            throttled: ThrottleReasons::empty(),
-            throttled_before: ThrottleReasons::empty(),
+            throttled: None,
+            throttled_before: None,
+            utilization: None,
             uncorrected_before: None,
         };
         gpu.uncorrected_before = gpu.ecc(MemoryError::Uncorrected);
+        gpu.refresh();
         Ok(gpu)
     }
 
-    /// Takes what has happened since the last time.
+    /// Reads what is told in several quantities, and takes what has happened since the last time.
     pub(super) fn refresh(&mut self) {
         self.throttled_before = self.throttled;
-        let none = ThrottleReasons::empty();
-        self.throttled = self.device.current_throttle_reasons().unwrap_or(none);
-        while let Some(Ok(event)) = self.events.as_ref().map(|events| events.wait(0)) {
-            self.xid_errors += 1;
-            self.last_xid = match event.event_data {
-                Some(XidError::Value(xid)) => xid,
-                Some(XidError::Unknown) | None => 0,
-            };
-        }
+        self.throttled = self.device.current_throttle_reasons().ok();
+        self.utilization = self.device.utilization_rates().ok();
+        let new: Vec<u64> = std::iter::from_fn(|| self.next_xid()).collect();
+        let cause = new.iter().find(|xid| **xid != AFTER_ANOTHER).or(new.first());
+        self.last_xid = cause.copied().unwrap_or(self.last_xid);
+        self.xid_errors += new.len() as u32;
+    }
+
+    fn next_xid(&self) -> Option<u64> {
+        let event = self.events.as_ref()?.wait(0).ok()?;
+        Some(match event.event_data {
+            Some(XidError::Value(xid)) => xid,
+            Some(XidError::Unknown) | None => UNKNOWN_XID,
+        })
     }
 
     /// What the other ranks should know. Clocks are throttled if they were at two readings in a
     /// row: a change of clocks looks like that for a moment, too.
     pub(super) fn alert(&self) -> Alert {
         let uncorrected = self.ecc(MemoryError::Uncorrected).zip(self.uncorrected_before);
+        let twice = self.throttled.zip(self.throttled_before).map(|(now, before)| now & before);
+        let alarming = REASONS.iter().filter(|reason| reason.is_alarming);
+        let alarming = alarming.fold(ThrottleReasons::empty(), |all, reason| all | reason.flag);
         Alert {
-            throttled: self.throttled.intersection(self.throttled_before & ALARMING).bits(),
+            throttled: twice.map_or(0, |reasons| (reasons & alarming).bits()),
             xid_errors: self.xid_errors,
             last_xid: self.last_xid as u32,
             uncorrected_errors: uncorrected.map_or(0, |(now, before)| now.saturating_sub(before)),
         }
     }
 
-    fn is(&self, reason: ThrottleReasons) -> Option<f64> {
-        Some(f64::from(u8::from(self.throttled.contains(reason))))
+    fn is_held_down(&self, reason: &Reason) -> Option<f64> {
+        Some(f64::from(u8::from(self.throttled?.contains(reason.flag))))
+    }
+
+    fn joules(&self) -> Option<f64> {
+        let millijoules = self.device.total_energy_consumption().ok()?;
+        (!self.is_divided).then_some(millijoules as f64 / 1e3)
     }
 
     fn ecc(&self, kind: MemoryError) -> Option<u64> {
@@ -220,13 +264,12 @@ impl Gpu {
         Some(f64::from(self.device.pcie_throughput(direction).ok()?) * 1e3)
     }
 
-    /// A field of the whole GPU: of a link, of all links together.
-    fn field(&self, field: u32) -> Option<f64> {
+    fn field(&self, field: u32, scope: Scope) -> Option<f64> {
         let call = nvml().ok()?.lib().nvmlDeviceGetFieldValues.as_ref().ok()?;
         // SAFETY: a structure of numbers, for which zeros are valid.
         let mut value: nvmlFieldValue_t = unsafe { std::mem::zeroed() };
         value.fieldId = field;
-        value.scopeId = u32::MAX; // all links
+        value.scopeId = if scope == Scope::AllLinks { u32::MAX } else { 0 };
         // SAFETY: the handle is valid as long as the library is open; it writes to one value.
         let status = unsafe { call(self.device.handle(), 1, &raw mut value) };
         if status != 0 {

@@ -19,8 +19,9 @@ mod xid;
 
 pub(crate) use alert::{ALERT_FIELDS, Alert, AlertWatch, Finding, SharedAlert};
 pub(crate) use anomalies::hardware_anomalies;
+pub(crate) use energy::machines;
 pub use energy::{Cost, Energy};
 pub(crate) use quantity::{About, Kind, Readings, Source};
 pub(crate) use sampler::{Sampled, Sampler};
 pub use summary::{HardwareSummary, Increase, PortSummary, Series, Spread};
-pub(crate) use summary::{RankHardware, Summaries};
+pub(crate) use summary::{Missing, RankHardware, Summaries};

@@ -108,8 +108,8 @@ impl Source {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Readings {
     pub(crate) source: Source,
-    /// Unix time in milliseconds.
-    pub(crate) unix_ms: u64,
+    /// Seconds since the rank began to read, by a monotonic clock.
+    pub(crate) seconds: f64,
     /// One of each quantity of the source, in their order; `None` where it is not known.
     pub(crate) values: Vec<Option<f64>>,
 }

@@ -3,14 +3,14 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::alert::SharedAlert;
 use super::gpu::{self, Gpu};
 use super::host::{self, Host};
 use super::port::{self, Port};
 use super::quantity::{Quantity, Readings, Source};
-use crate::record::unix_time::unix_ms;
+use super::summary::Missing;
 use crate::telemetry::Events;
 
 /// What to read, and who is told.
@@ -37,19 +37,25 @@ pub(crate) struct Sampler {
     ended: Receiver<()>,
 }
 
+/// How long the start waits for the first readings, so that they are of before the first step: with
+/// many GPUs a driver may need seconds.
+const FIRST_READINGS: Duration = Duration::from_secs(10);
+
 /// How long the end waits for the last readings: a driver that has lost its GPU may not answer.
 const LAST_READINGS: Duration = Duration::from_secs(2);
 
 impl Sampler {
-    /// Starts to read. Without a thread a run is as good as with one, except that its record has no
+    /// Starts to read, and returns after the first time. Without a thread a run is as good as with one, except that its record has no
     /// hardware.
     pub(crate) fn start(sampled: Sampled) -> Self {
         let (end, until) = mpsc::channel::<()>();
         let (ends, ended) = mpsc::channel();
+        let (read_first, has_read) = mpsc::channel();
         let read = move || {
             let _ends: Sender<()> = ends;
             let mut sources = Sources::open(&sampled);
             sources.tell(&sampled);
+            let _ = read_first.send(());
             while until.recv_timeout(sampled.interval) == Err(RecvTimeoutError::Timeout) {
                 sources.refresh();
                 sources.tell(&sampled);
@@ -58,6 +64,7 @@ impl Sampler {
             sources.tell(&sampled);
         };
         drop(std::thread::Builder::new().name("hardware".to_owned()).spawn(read));
+        let _ = has_read.recv_timeout(FIRST_READINGS);
         Self { end: Some(end), ended }
     }
 }
@@ -71,6 +78,7 @@ impl Drop for Sampler {
 
 /// What this rank reads.
 struct Sources {
+    started: Instant,
     gpu: Option<Gpu>,
     host: Option<Host>,
     ports: Vec<Port>,
@@ -80,12 +88,17 @@ impl Sources {
     fn open(sampled: &Sampled) -> Self {
         let gpu = sampled.gpu.as_deref().map(Gpu::open);
         if let Some(Err(why)) = &gpu {
-            sampled.events.hardware_missing(why);
+            sampled.events.hardware_missing(Missing::Gpu(why.clone()));
         }
         let root: &Path = &sampled.root;
+        let host = sampled.reads_host.then(|| Host::new(root));
+        if let Some(why) = host.as_ref().and_then(Host::energy_missing) {
+            sampled.events.hardware_missing(Missing::Energy(why.to_owned()));
+        }
         Self {
+            started: Instant::now(),
             gpu: gpu.and_then(Result::ok),
-            host: sampled.reads_host.then(|| Host::new(root)),
+            host,
             ports: if sampled.reads_host { Port::all(root) } else { Vec::new() },
         }
     }
@@ -98,19 +111,19 @@ impl Sources {
     fn tell(&self, sampled: &Sampled) {
         if let Some(gpu) = &self.gpu {
             sampled.alert.set(gpu.alert());
-            sampled.events.hardware(readings(Source::Gpu, &gpu::QUANTITIES, gpu));
+            sampled.events.hardware(self.readings(Source::Gpu, &gpu::QUANTITIES, gpu));
         }
         if let Some(host) = &self.host {
-            sampled.events.hardware(readings(Source::Host, &host::QUANTITIES, host));
+            sampled.events.hardware(self.readings(Source::Host, &host::QUANTITIES, host));
         }
         for port in &self.ports {
             let source = Source::Port(port.name.clone());
-            sampled.events.hardware(readings(source, &port::QUANTITIES, port));
+            sampled.events.hardware(self.readings(source, &port::QUANTITIES, port));
         }
     }
-}
 
-fn readings<T>(source: Source, quantities: &[Quantity<T>], of: &T) -> Readings {
-    let values = quantities.iter().map(|quantity| (quantity.read)(of)).collect();
-    Readings { source, unix_ms: unix_ms(), values }
+    fn readings<T>(&self, source: Source, quantities: &[Quantity<T>], of: &T) -> Readings {
+        let values = quantities.iter().map(|quantity| (quantity.read)(of)).collect();
+        Readings { source, seconds: self.started.elapsed().as_secs_f64(), values }
+    }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::gpu;
 use super::quantity::{About, Kind, Readings, Source};
 
 /// A piece of hardware during an attempt, from its first step to its end. Quantities that it does
@@ -26,20 +27,23 @@ pub struct HardwareSummary {
 /// A share of the time in which clocks were held down that counts.
 const HELD_DOWN_LEAST: f64 = 0.01;
 
-/// Limits that a healthy GPU under load meets.
-const USUAL_LIMITS: [&str; 3] = ["sw_power_cap", "applications_clocks", "sync_boost"];
-
 impl HardwareSummary {
-    /// Why the clocks of a GPU were held down that should not have been.
-    pub(crate) fn held_down(&self) -> Vec<&str> {
-        let reasons = self.gauges.iter().filter(|(_, spread)| spread.mean >= HELD_DOWN_LEAST);
-        let reasons = reasons.filter_map(|(key, _)| key.strip_prefix("throttled."));
-        reasons.filter(|reason| !USUAL_LIMITS.contains(reason)).collect()
+    /// Why the clocks of a GPU were held down that should not have been; `None` where that is not
+    /// known.
+    pub(crate) fn held_down(&self) -> Option<Vec<&str>> {
+        let is_known = self.gauges.keys().any(|key| key.starts_with("throttled."));
+        is_known.then(|| self.alarming_reasons())
     }
 
-    /// How much a counter grew; 0 where it is not known.
-    pub(crate) fn grown(&self, name: &str) -> f64 {
-        self.counters.get(name).map_or(0.0, |increase| increase.total)
+    fn alarming_reasons(&self) -> Vec<&str> {
+        let reasons = self.gauges.iter().filter(|(_, spread)| spread.mean >= HELD_DOWN_LEAST);
+        let reasons = reasons.filter_map(|(key, _)| key.strip_prefix("throttled."));
+        reasons.filter(|reason| gpu::is_alarming(reason)).collect()
+    }
+
+    /// How much a counter grew.
+    pub(crate) fn grown(&self, name: &str) -> Option<f64> {
+        Some(self.counters.get(name)?.total)
     }
 }
 
@@ -80,12 +84,25 @@ pub struct PortSummary {
     pub summary: HardwareSummary,
 }
 
+/// What cannot be read, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Missing {
+    /// The GPU of a rank.
+    Gpu(String),
+    /// The energy of a host that counts it.
+    Energy(String),
+}
+
 /// What one rank has read.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct RankHardware {
     pub(crate) gpu: Option<HardwareSummary>,
     /// Why its GPU could not be read.
     pub(crate) gpu_missing: Option<String>,
+    /// Id of the machine, which ranks in several pods may share.
+    pub(crate) machine: String,
+    /// Why the energy of its host is not known, although that counts it.
+    pub(crate) energy_missing: Option<String>,
     /// Of the first rank of a node.
     pub(crate) host: Option<HardwareSummary>,
     pub(crate) ports: Vec<PortSummary>,
@@ -96,6 +113,7 @@ pub(crate) struct RankHardware {
 pub(crate) struct Summaries {
     sources: BTreeMap<Source, Tallies>,
     gpu_missing: Option<String>,
+    energy_missing: Option<String>,
 }
 
 impl Summaries {
@@ -103,15 +121,22 @@ impl Summaries {
         self.sources.entry(readings.source.clone()).or_default().take(readings);
     }
 
-    /// The GPU cannot be read.
-    pub(crate) fn is_missing(&mut self, why: &str) {
-        self.gpu_missing = Some(why.to_owned());
+    /// Something cannot be read.
+    pub(crate) fn is_missing(&mut self, missing: &Missing) {
+        match missing {
+            Missing::Gpu(why) => self.gpu_missing = Some(why.clone()),
+            Missing::Energy(why) => self.energy_missing = Some(why.clone()),
+        }
     }
 
     /// What is known by now; with its course over time or without.
     pub(crate) fn summarize(&self, with_series: bool) -> RankHardware {
-        let mut hardware =
-            RankHardware { gpu_missing: self.gpu_missing.clone(), ..RankHardware::default() };
+        let mut hardware = RankHardware {
+            gpu_missing: self.gpu_missing.clone(),
+            energy_missing: self.energy_missing.clone(),
+            machine: launch::boot_id(),
+            ..RankHardware::default()
+        };
         for (source, tallies) in &self.sources {
             let summary = tallies.summarize(&source.quantities(), with_series);
             match source {
@@ -145,6 +170,9 @@ struct Tallies {
 struct Tally {
     count: u64,
     sum: f64,
+    /// Values times the seconds since the reading before, and these seconds.
+    weighted: f64,
+    seconds: f64,
     min: f64,
     max: f64,
     /// Of a counter, also across a restart of it.
@@ -153,27 +181,36 @@ struct Tally {
 }
 
 impl Tally {
-    fn take(&mut self, value: f64) {
+    fn take(&mut self, value: f64, seconds: f64) {
         let is_first = self.count == 0;
         self.min = if is_first { value } else { self.min.min(value) };
         self.max = if is_first { value } else { self.max.max(value) };
         self.grown += if is_first { 0.0 } else { growth(self.last, value) };
         self.sum += value;
+        self.weighted += value * seconds;
+        self.seconds += seconds;
         self.last = value;
         self.count += 1;
+    }
+
+    /// Over time: a reading stands for the time since the one before.
+    fn mean(&self) -> f64 {
+        if self.seconds > 0.0 { self.weighted / self.seconds } else { self.sum / self.count as f64 }
     }
 }
 
 /// How much a counter has grown; one that became smaller has started again at 0.
-fn growth(before: f64, now: f64) -> f64 {
+pub(super) fn growth(before: f64, now: f64) -> f64 {
     if now < before { now } else { now - before }
 }
 
 impl Tallies {
     fn take(&mut self, readings: &Readings) {
+        let last = self.last.as_ref().map_or(readings.seconds, |last| last.seconds);
+        let seconds = readings.seconds - last;
         self.tallies.resize(readings.values.len(), Tally::default());
         for (tally, value) in self.tallies.iter_mut().zip(&readings.values) {
-            value.into_iter().for_each(|value| tally.take(*value));
+            value.into_iter().for_each(|value| tally.take(*value, seconds));
         }
         self.stride = self.stride.max(1);
         if self.readings.is_multiple_of(self.stride) {
@@ -192,10 +229,8 @@ impl Tallies {
     }
 
     fn summarize(&self, quantities: &[&'static About], with_series: bool) -> HardwareSummary {
-        let seconds =
-            self.kept.first().zip(self.last.as_ref()).map_or(0.0, |(first, last)| {
-                last.unix_ms.saturating_sub(first.unix_ms) as f64 / 1e3
-            });
+        let ends = self.kept.first().zip(self.last.as_ref());
+        let seconds = ends.map_or(0.0, |(first, last)| last.seconds - first.seconds);
         let mut summary = HardwareSummary {
             readings: self.readings,
             seconds,
@@ -206,7 +241,7 @@ impl Tallies {
         for (about, tally) in known {
             match about.kind {
                 Kind::Gauge => {
-                    let mean = tally.sum / tally.count as f64;
+                    let mean = tally.mean();
                     let spread = Spread { mean, min: tally.min, max: tally.max };
                     summary.gauges.insert(about.key(), spread);
                 }
@@ -222,7 +257,7 @@ impl Tallies {
 
     fn series(&self, quantities: &[&'static About]) -> Series {
         let Some(first) = self.kept.first() else { return Series::default() };
-        let since_first = |readings: &Readings| (readings.unix_ms - first.unix_ms) as f64 / 1e3;
+        let since_first = |readings: &Readings| readings.seconds - first.seconds;
         let mut series = Series {
             seconds: self.kept.iter().map(since_first).collect(),
             values: BTreeMap::new(),
@@ -244,7 +279,7 @@ impl Tallies {
 }
 
 fn rate(before: &Readings, now: &Readings, index: usize) -> Option<f64> {
-    let seconds = (now.unix_ms - before.unix_ms) as f64 / 1e3;
+    let seconds = now.seconds - before.seconds;
     let grown = growth(before.values[index]?, now.values[index]?);
     (seconds > 0.0).then(|| grown / seconds)
 }
@@ -263,7 +298,7 @@ mod tests {
             _ => None,
         };
         let values = quantities.iter().map(value).collect();
-        Readings { source: Source::Host, unix_ms: 5000 + second * 1000, values }
+        Readings { source: Source::Host, seconds: 5.0 + second as f64, values }
     }
 
     #[test]
@@ -272,9 +307,9 @@ mod tests {
         (0..=1000).for_each(|second| summaries.take(&readings(second)));
         let host = summaries.summarize(true).host.unwrap();
         assert_eq!((host.readings, host.seconds), (1001, 1000.0));
-        let user = Spread { mean: 0.5, min: 0.0, max: 1.0 };
-        assert!((host.gauges["cpu_ratio.user"].mean - user.mean).abs() < 1e-9);
-        assert_eq!(host.gauges["cpu_ratio.user"].max, user.max);
+        let user = host.gauges["cpu_ratio.user"];
+        assert!((user.mean - 0.5005).abs() < 1e-9, "each of the second before it: {user:?}");
+        assert_eq!((user.min, user.max), (0.0, 1.0));
         let received = Increase { total: 1e5, per_second: 100.0 };
         assert_eq!(host.counters["network_bytes.receive"], received);
         assert_eq!((host.gauges.len(), host.counters.len()), (1, 1), "nothing is made up");
@@ -288,14 +323,14 @@ mod tests {
     #[test]
     fn a_counter_that_starts_again_goes_on() {
         let mut tally = Tally::default();
-        [5.0, 8.0, 2.0, 4.0].into_iter().for_each(|value| tally.take(value));
+        [5.0, 8.0, 2.0, 4.0].into_iter().for_each(|value| tally.take(value, 1.0));
         assert_eq!(tally.grown, 3.0 + 2.0 + 2.0);
     }
 
     #[test]
     fn nothing_is_known_of_what_was_not_read() {
         let mut summaries = Summaries::default();
-        summaries.is_missing("no library");
+        summaries.is_missing(&Missing::Gpu("no library".to_owned()));
         let hardware = summaries.summarize(true);
         assert!(hardware.gpu.is_none() && hardware.host.is_none() && hardware.ports.is_empty());
         assert_eq!(hardware.gpu_missing.as_deref(), Some("no library"));

@@ -26,8 +26,14 @@ const MEANINGS: [(u32, &str); 22] = [
     (145, "NVLink RLW error"),
 ];
 
+/// What NVML tells if it does not know the number.
+pub(super) const UNKNOWN: u32 = 999;
+
 /// As in "XID 79 (the GPU has fallen off the bus)".
 pub(super) fn name(xid: u32) -> String {
+    if xid == UNKNOWN {
+        return "an XID error of unknown number".to_owned();
+    }
     match MEANINGS.iter().find(|(number, _)| *number == xid) {
         Some((_, meaning)) => format!("XID {xid} ({meaning})"),
         None => format!("XID {xid}"),

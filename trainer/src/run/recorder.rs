@@ -17,7 +17,7 @@ use crate::checkpoints::Checkpointer;
 use crate::config::Config;
 use crate::failure::{ExitCode, Failure, Outcome};
 use crate::golden::GoldenMiss;
-use crate::hardware::{Cost, Energy, Finding, RankHardware, hardware_anomalies};
+use crate::hardware::{Cost, Energy, Finding, RankHardware, hardware_anomalies, machines};
 use crate::ranks::Ranks;
 use crate::record::peaks;
 use crate::record::{
@@ -263,7 +263,7 @@ impl Recorder {
     pub(super) fn alarming(&self, step: u64, finding: &Finding) {
         let Some(record) = &self.record else { return };
         let text = finding.sentence(&record.ranks);
-        self.events.warn(Anomaly { step: Some(step), rank: Some(finding.rank), text });
+        self.events.warn_later(Anomaly { step: Some(step), rank: Some(finding.rank), text });
     }
 
     /// Adds to the loss of a peer which ranks arrived and which did not, where they have said so.
@@ -371,8 +371,10 @@ impl Recorder {
         let of_attempt = steps.into_iter().flatten().filter(|block| block.attempt == attempt);
         let tokens: u64 = of_attempt.map(|block| block.tokens).sum();
         let is_whole = all.len() == record.ranks.len();
-        record.energy = is_whole.then(|| Energy::of(&all, tokens)).flatten();
+        record.energy = is_whole.then(|| Energy::of(&all, &record.ranks, tokens)).flatten();
         record.anomalies.extend(hardware_anomalies(&all, &record.ranks));
+        let pods = record.nodes.iter().map(|group| group.hosts.len()).sum();
+        let nodes = if is_whole { machines(&all) } else { pods };
         record.hosts.clear();
         for (rank, hardware) in record.ranks.iter_mut().zip(all) {
             rank.gpu = hardware.gpu;
@@ -383,7 +385,6 @@ impl Recorder {
             };
             record.hosts.extend(hardware.host.map(host));
         }
-        let nodes = record.nodes.iter().map(|group| group.hosts.len()).sum();
         let rate = record.tokens_per_second.map(|rates| rates.wall.total);
         record.cost =
             self.price_per_node_hour.zip(rate).map(|(price, rate)| Cost::of(price, nodes, rate));

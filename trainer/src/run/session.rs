@@ -295,12 +295,12 @@ impl<'run> Session<'run> {
             start: Some(start),
             untimed: None,
         };
+        let sampler = self.sampler(events, attempt.trainer);
         // Ranks have opened their steps, and rank 0 has written the record.
         storage_barrier(self.options, self.world)?;
         let patience = config.settings.collectives.deadline / 2;
         let watched = attempt.recorder.watched(attempt.trainer.clock().progress(), patience);
         let watchdog = Watchdog::start(watched);
-        let sampler = self.sampler(events, attempt.trainer);
         let reason = attempt.run();
         drop(sampler); // with a last look at the GPU, which may say why a step failed
         drop(watchdog);
@@ -435,7 +435,7 @@ impl<'run> Session<'run> {
         let ranks =
             gather_ranks(self.options, self.world, &self.device, self.planned_bytes, times)?;
         measured.ranks = Some(ranks);
-        let own = measured.hardware.pop().unwrap_or_default();
+        let own = measured.hardware[0].clone();
         measured.hardware = ranks_with_storage_timeout(self.options, self.world).gather(&own)?;
         let (layout, weights) = trainer.all_weights()?;
         let is_recorded = self.world.placement.rank == 0;

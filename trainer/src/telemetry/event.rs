@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::hardware::Readings;
+use crate::hardware::{Missing, Readings};
 use crate::record::{Anomaly, CheckpointSaved, Reason, StartParts, Status, StepLine};
 use crate::stragglers::Straggler;
 
@@ -26,8 +26,8 @@ pub(crate) enum Event {
     Checkpoint(CheckpointSaved),
     /// A piece of hardware was read.
     Hardware(Readings),
-    /// The GPU of this rank cannot be read.
-    HardwareMissing(String),
+    /// Some hardware cannot be read.
+    HardwareMissing(Missing),
     /// The run ended.
     End(RunEnd),
 }
@@ -79,7 +79,7 @@ impl Event {
             Self::Verdict(verdict) => verdict.anomaly.text.clone(),
             Self::Checkpoint(saved) => format!("checkpoint of step {} is committed", saved.step),
             Self::Hardware(readings) => format!("{:?} was read", readings.source),
-            Self::HardwareMissing(why) => format!("the GPU cannot be read: {why}"),
+            Self::HardwareMissing(missing) => format!("{missing:?}"),
             Self::End(end) => end.text.clone(),
         }
     }

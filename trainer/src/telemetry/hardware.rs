@@ -19,7 +19,7 @@ impl Sink for Hardware {
     fn take(&mut self, event: &Event) {
         match event {
             Event::Hardware(readings) => self.0.take(readings),
-            Event::HardwareMissing(why) => self.0.is_missing(why),
+            Event::HardwareMissing(missing) => self.0.is_missing(missing),
             _ => {}
         }
     }

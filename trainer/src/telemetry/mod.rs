@@ -43,7 +43,7 @@ use prometheus::Prometheus;
 pub use prometheus::PrometheusOptions;
 pub use step_log::{StepLogOptions, StepsBefore};
 
-use crate::hardware::{RankHardware, Readings};
+use crate::hardware::{Missing, RankHardware, Readings};
 use crate::record::{
     Anomaly, CheckpointSaved, Error, StartParts, StepLine, StepSample, StepSeries,
 };
@@ -249,6 +249,11 @@ impl Events {
         let _ = answered.recv_timeout(TOLD_WITHIN); // slow storage may keep the thread
     }
 
+    /// The same without waiting, for the training thread.
+    pub(crate) fn warn_later(&self, anomaly: Anomaly) {
+        self.tell(Event::Warning(anomaly));
+    }
+
     /// A rank is slow, or no longer is.
     pub(crate) fn verdict(&self, verdict: Verdict) {
         self.tell(Event::Verdict(verdict));
@@ -259,9 +264,9 @@ impl Events {
         self.tell(Event::Hardware(readings));
     }
 
-    /// The GPU of this rank cannot be read.
-    pub(crate) fn hardware_missing(&self, why: &str) {
-        self.tell(Event::HardwareMissing(why.to_owned()));
+    /// Some hardware cannot be read.
+    pub(crate) fn hardware_missing(&self, missing: Missing) {
+        self.tell(Event::HardwareMissing(missing));
     }
 
     /// A checkpoint is committed.

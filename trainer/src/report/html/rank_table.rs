@@ -50,10 +50,11 @@ fn row(rank: &RankRecord) -> [String; HEADINGS.len()] {
         format!("{} by {percent} from step {}", it.kind.name(), it.since_step)
     });
     let rate = rank.sniffed.map(|it| it.matmul_flops_per_second);
-    let throttled = rank.gpu.as_ref().map(|gpu| match gpu.held_down().join(", ") {
-        reasons if reasons.is_empty() => "no".to_owned(),
-        reasons => reasons,
-    });
+    let throttled =
+        rank.gpu.as_ref().and_then(|gpu| gpu.held_down()).map(|held| match held.join(", ") {
+            reasons if reasons.is_empty() => "no".to_owned(),
+            reasons => reasons,
+        });
     [
         rank.rank.to_string(),
         rank.host.clone(),
