@@ -61,7 +61,8 @@ fn no_curve_without_a_spike_has_one() {
     assert!(share <= 0.01, "{share}: {wrong:?}");
 }
 
-/// A spike of fifteen standard deviations or more that falls back over five steps.
+/// A spike of fifteen standard deviations or more that falls back over five steps. Not in the first
+/// steps: while the loss falls fast, residuals vary more than its noise does.
 #[test]
 fn a_spike_is_found_once_and_in_its_step() {
     for curve in curves() {
@@ -69,7 +70,7 @@ fn a_spike_is_found_once_and_in_its_step() {
         let mut found = 0;
         for seed in 0..SEEDS {
             let mut losses = losses(curve, seed);
-            let at = 100 + seed as usize;
+            let at = 300 + seed as usize;
             losses.truncate(at + 20);
             (0..5).for_each(|after| losses[at + after] += size / (1.0 + after as f64));
             found += u64::from(spikes(&losses) == [at as u64 + 1]);
