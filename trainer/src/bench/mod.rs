@@ -23,6 +23,10 @@ pub(crate) struct Bench {
     pub(crate) workload_id: String,
     pub(crate) world: usize,
     pub(crate) repeats: Vec<Repeat>,
+    /// Steps to measure in each repeat, once step times have settled.
+    pub(crate) wanted_steps: u64,
+    /// Whether step times had settled in every repeat, and as many steps were measured then.
+    pub(crate) is_steady: bool,
     /// Of all ranks together, over all measured steps.
     pub(crate) tokens_per_second: Option<Interval>,
     /// Median of the measured steps.
@@ -40,11 +44,12 @@ pub(crate) struct Repeat {
     pub(crate) folder: String,
     pub(crate) warmup_steps: u64,
     pub(crate) measured_steps: u64,
-    /// Whether step times had settled after the warm-up.
+    /// Whether step times had settled after the warm-up; if not, that is only the first steps.
     pub(crate) is_steady: bool,
     pub(crate) tokens_per_second: f64,
     pub(crate) step_ms_median: f64,
-    /// Digest of the losses: that of all repeats is the same.
+    /// Digest of the losses of all its steps. A repeat may have more steps than another: the losses
+    /// of those that both have are the same.
     pub(crate) losses: String,
 }
 
@@ -53,8 +58,9 @@ impl Bench {
     ///
     /// # Errors
     /// When a record or a file of steps cannot be read.
-    pub(crate) fn read(folders: &[impl AsRef<Path>], steps_min: u64) -> anyhow::Result<Self> {
+    pub(crate) fn read(folders: &[impl AsRef<Path>], wanted_steps: u64) -> anyhow::Result<Self> {
         let mut repeats = Vec::new();
+        let mut losses = Vec::new();
         let mut step_ms = Vec::new();
         let mut tokens_per_step = 0.0;
         let mut last = None;
@@ -62,6 +68,7 @@ impl Bench {
             let record = Record::read(folder)?;
             let series = StepSeries::read(folder, record.ranks.len(), None)?;
             repeats.push(Repeat::of(folder, &record)?);
+            losses.push(losses_of(folder)?);
             step_ms.push(series.measured().step_times_ms().collect::<Vec<f64>>());
             tokens_per_step = series.tokens as f64 / series.recorded.max(1) as f64;
             last = Some(record);
@@ -77,7 +84,9 @@ impl Bench {
             tokens_per_second: Interval::of(&step_ms, rate),
             step_ms_median: Interval::of(&step_ms, |steps| quantile(steps, 50.0)),
             step_ms_p95: Interval::of(&step_ms, |steps| quantile(steps, 95.0)),
-            warnings: warnings(&repeats, steps_min),
+            is_steady: repeats.iter().all(|repeat| repeat.is_done(wanted_steps)),
+            warnings: warnings(&repeats, &losses, wanted_steps),
+            wanted_steps,
             repeats,
         })
     }
@@ -99,6 +108,22 @@ impl Repeat {
             losses: fingerprint.losses.clone(),
         })
     }
+
+    fn is_done(&self, wanted_steps: u64) -> bool {
+        self.is_steady && self.measured_steps >= wanted_steps
+    }
+}
+
+/// The bits of each step's loss.
+fn losses_of(folder: &Path) -> Result<Vec<u64>, record::Error> {
+    let lines = record::read_steps(&record::steps_path(folder, 0))?;
+    lines.map(|line| Ok(line?.sample.loss.to_bits())).collect()
+}
+
+/// Whether two repeats have the same losses, in the steps that both have.
+fn are_same(one: &[u64], other: &[u64]) -> bool {
+    let common = one.len().min(other.len());
+    one[..common] == other[..common]
 }
 
 fn quantile(steps: &[f64], percent: f64) -> f64 {
@@ -107,7 +132,7 @@ fn quantile(steps: &[f64], percent: f64) -> f64 {
     percentile(&sorted, percent).unwrap_or(f64::NAN)
 }
 
-fn warnings(repeats: &[Repeat], steps_min: u64) -> Vec<String> {
+fn warnings(repeats: &[Repeat], losses: &[Vec<u64>], wanted_steps: u64) -> Vec<String> {
     let mut warnings = Vec::new();
     let numbers = |is_such: &dyn Fn(&Repeat) -> bool| -> Vec<String> {
         let such = repeats.iter().enumerate().filter(|(_, repeat)| is_such(repeat));
@@ -116,14 +141,18 @@ fn warnings(repeats: &[Repeat], steps_min: u64) -> Vec<String> {
     let unsteady = numbers(&|repeat| !repeat.is_steady);
     if !unsteady.is_empty() {
         let which = unsteady.join(", ");
-        warnings.push(format!("step times did not settle in repeat {which}: the machine changes"));
+        warnings.push(format!(
+            "step times did not settle in repeat {which}: the machine changes, or there are too \
+             few steps to tell"
+        ));
     }
-    let short = numbers(&|repeat| repeat.measured_steps < steps_min);
+    let short = numbers(&|repeat| repeat.measured_steps < wanted_steps);
     if !short.is_empty() {
         let which = short.join(", ");
-        warnings.push(format!("fewer than {steps_min} steps after the warm-up in repeat {which}"));
+        let text = format!("fewer than {wanted_steps} steps after the warm-up in repeat {which}");
+        warnings.push(text);
     }
-    if repeats.iter().any(|repeat| repeat.losses != repeats[0].losses) {
+    if losses.iter().any(|of_repeat| !are_same(of_repeat, &losses[0])) {
         warnings.push("repeats have different losses: they did not compute the same".to_owned());
     }
     warnings
@@ -151,6 +180,10 @@ impl fmt::Display for Bench {
             };
             let (estimate, low, high) = (shown(estimate), shown(low), shown(high));
             writeln!(formatter, "{name:<15} {estimate} [{low}, {high}]")?;
+        }
+        if self.is_steady {
+            let wanted = self.wanted_steps;
+            writeln!(formatter, "Step times had settled, for at least {wanted} steps a repeat.")?;
         }
         for warning in &self.warnings {
             writeln!(formatter, "warning: {warning}")?;

@@ -12,17 +12,18 @@ use crate::run::{self, Exit, RunOptions};
 
 /// Run a workload several times in one job, and print its speed with intervals.
 ///
-/// Under `mpirun` too. Every repeat trains from step 1 in a folder of its own in --out, and leaves
-/// a record there: `yardstick compare` and `baseline add` take the folder of all. The flags are
-/// those of `train`.
+/// Under `mpirun` too. Every repeat trains from step 1 in a folder of its own in --out, until it
+/// has measured enough steps after its warm-up, and leaves a record there: `yardstick compare` and
+/// `baseline add` take the folder of all. The flags are those of `train`.
 #[derive(Debug, Args)]
 pub(super) struct BenchCommand {
     /// How often the workload is run.
     #[arg(long, value_name = "R", default_value = "3",
           value_parser = clap::value_parser!(u16).range(1..))]
     repeats: u16,
-    /// Steps to measure in each, after a warm-up of up to half as many; --steps says how many there
-    /// are in all.
+    /// Steps to measure in each once step times have settled: a repeat ends when there are so many,
+    /// at the latest after four times as many steps (at least 168), or at the end of the schedule.
+    /// With --steps each repeat has exactly so many steps in all.
     #[arg(long, value_name = "N", default_value = "100",
           value_parser = clap::value_parser!(u32).range(1..))]
     measure_steps: u32,
@@ -33,6 +34,12 @@ pub(super) struct BenchCommand {
     pub(super) train: Train,
 }
 
+/// A repeat gives up on a steady state after so many steps for each that it should measure.
+const STEPS_PER_MEASURED: u64 = 4;
+
+/// Fewer steps cannot show whether step times have settled.
+const STEPS_TO_TELL: u64 = 42;
+
 impl BenchCommand {
     pub(super) fn run(self) -> Outcome<Exit> {
         let options = self.train.options()?;
@@ -40,21 +47,15 @@ impl BenchCommand {
             .out
             .clone()
             .ok_or_else(|| Failure::usage("bench: expected --out DIR, for the runs' folders"))?;
-        let measured = u64::from(self.measure_steps);
-        let scheduled = options.config.workload.schedule.steps;
-        let steps = options.steps.unwrap_or((measured + measured / 2).min(scheduled));
+        let wanted = u64::from(self.measure_steps);
         let repeats: Vec<RunOptions> = (1..=self.repeats)
-            .map(|repeat| RunOptions {
-                out: Some(folder(&root, repeat)),
-                steps: Some(steps),
-                ..options.clone()
-            })
+            .map(|repeat| until_measured(&options, wanted, folder(&root, repeat)))
             .collect();
         let exit = run::run(&repeats)?;
         if exit.rank == 0 && exit.code == ExitCode::Done {
             let folders: Vec<PathBuf> =
                 (1..=self.repeats).map(|repeat| folder(&root, repeat)).collect();
-            let bench = Bench::read(&folders, measured.min(steps))
+            let bench = Bench::read(&folders, wanted)
                 .map_err(|error| Failure::new(ExitCode::Internal, error))?;
             if self.json {
                 print_json(&bench)?
@@ -63,6 +64,18 @@ impl BenchCommand {
             };
         }
         Ok(exit)
+    }
+}
+
+/// One repeat: until so many steady steps are measured, unless the options say how many there are.
+fn until_measured(options: &RunOptions, wanted: u64, out: PathBuf) -> RunOptions {
+    let scheduled = options.config.workload.schedule.steps;
+    let bound = STEPS_PER_MEASURED * wanted.max(STEPS_TO_TELL);
+    RunOptions {
+        out: Some(out),
+        steps: options.steps.or(Some(bound.min(scheduled))),
+        steady_steps: options.steps.is_none().then_some(wanted),
+        ..options.clone()
     }
 }
 

@@ -140,6 +140,7 @@ impl Train {
             out: self.out.clone(),
             fresh: self.fresh,
             steps: self.steps,
+            steady_steps: None,
             eval_every: self.eval_every,
             target_loss: self.target_loss,
             log_format: self.log_format,

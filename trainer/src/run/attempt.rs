@@ -7,7 +7,7 @@ use launch::signals::SignalFlags;
 
 use super::recorder::Recorder;
 use super::start_clock::StartClock;
-use super::stop::{StopConditions, StopReason};
+use super::stop::{SteadyWatch, StopConditions, StopReason};
 use super::transports::TransportProbe;
 use crate::checkpoints::{Checkpointer, Ended, TierSet, Trigger};
 use crate::config::CheckpointConfig;
@@ -82,6 +82,8 @@ pub(super) struct RunningAttempt<'run, 'world> {
     pub(super) evaluation: Option<PeriodicEvaluation>,
     pub(super) probes: Probes<'run>,
     pub(super) stop_conditions: StopConditions,
+    /// Rank 0's, where steady steps are counted.
+    pub(super) steady: Option<SteadyWatch>,
     pub(super) stragglers: Detector,
     /// Finds what is alarming about the ranks' GPUs.
     pub(super) alerts: AlertWatch,
@@ -133,7 +135,10 @@ impl RunningAttempt<'_, '_> {
             StopReason::LastStep if is_due => {
                 self.save_at_end(Trigger::End, "the last step is done")
             }
-            StopReason::TargetLoss | StopReason::LastStep => Ok(()),
+            StopReason::Measured if is_due => {
+                self.save_at_end(Trigger::End, "enough steps are measured")
+            }
+            StopReason::TargetLoss | StopReason::LastStep | StopReason::Measured => Ok(()),
         };
         if saved.is_ok() {
             let CheckpointConfig { stop_grace, deadline, .. } = *self.checkpointer.settings();
@@ -254,7 +259,10 @@ impl RunningAttempt<'_, '_> {
         if outcome.requests.stop {
             return Some(StopReason::Requested);
         }
-        (step == last_step).then_some(StopReason::LastStep)
+        if step == last_step {
+            return Some(StopReason::LastStep);
+        }
+        outcome.requests.is_measured.then_some(StopReason::Measured)
     }
 
     /// One step with its evaluation, timed as a whole.
@@ -316,10 +324,13 @@ impl RunningAttempt<'_, '_> {
         }
     }
 
-    fn report(&self, untimed: Option<UntimedStep>, StepTime { phases, wall_ns }: StepTime) {
-        if let Some(UntimedStep { sample, ended_unix_ms }) = untimed {
-            self.events.step_at(StepSample { phases, wall_ns, ..sample }, ended_unix_ms);
+    fn report(&mut self, untimed: Option<UntimedStep>, StepTime { phases, wall_ns }: StepTime) {
+        let Some(UntimedStep { sample, ended_unix_ms }) = untimed else { return };
+        let sample = StepSample { phases, wall_ns, ..sample };
+        if let Some(steady) = &mut self.steady {
+            steady.observe(&sample);
         }
+        self.events.step_at(sample, ended_unix_ms);
     }
 
     /// After the first step of the attempt, when NCCL has connected all ranks. Its time is in no
@@ -380,6 +391,7 @@ impl RunningAttempt<'_, '_> {
             save: if requested.is_some() { TierSet::ALL } else { due },
             trigger: requested.or((!due.is_empty()).then_some(Trigger::Cadence)),
             stop: self.signals.stop_requested(),
+            is_measured: self.steady.as_ref().is_some_and(SteadyWatch::is_done),
             save_is_ready: self.checkpointer.is_ready(),
         }
     }

@@ -151,7 +151,7 @@ impl Folder {
             }
             folder.check_identity(workload_id).map(Some)
         };
-        if existing_identity(self)?.is_some() && self.is_complete(last_step, target_loss(options)) {
+        if existing_identity(self)?.is_some() && self.is_complete(options, last_step) {
             return Ok(Prepared::Complete);
         }
         create_folders(&self.root).map_err(|error| unusable(&error))?;
@@ -241,13 +241,16 @@ impl Folder {
         Ok(true)
     }
 
-    /// Whether the recorded run has reached this step, or this loss in any step.
-    fn is_complete(&self, last_step: u64, target_loss: Option<TargetLoss>) -> bool {
+    /// Whether the recorded run has reached this step, its loss in any step, or enough steady ones.
+    fn is_complete(&self, options: &RunOptions, last_step: u64) -> bool {
         let Ok(record) = Record::read(&self.root) else { return false };
         let Some(steps) = record.steps.filter(|_| record.status == Status::Complete) else {
             return false;
         };
-        steps.completed >= last_step || target_loss.is_some_and(|target| self.has_reached(target))
+        let has_measured = |wanted: u64| steps.is_steady && steps.measured >= wanted;
+        steps.completed >= last_step
+            || options.steady_steps.is_some_and(has_measured)
+            || target_loss(options).is_some_and(|target| self.has_reached(target))
     }
 
     /// Whether a step on file has reached this loss. The record has only the last losses, and not

@@ -19,6 +19,8 @@ pub(crate) struct RunOptions {
     pub(crate) fresh: bool,
     /// Stop after this many steps.
     pub(crate) steps: Option<u64>,
+    /// The run is complete when so many steps were measured in a steady state, if not before.
+    pub(crate) steady_steps: Option<u64>,
     /// Steps between evaluations.
     pub(crate) eval_every: Option<u64>,
     /// Loss to stop at.

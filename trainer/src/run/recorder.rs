@@ -304,7 +304,9 @@ impl Recorder {
         }
         let (status, code) = match ending.outcome {
             Ok(StopReason::Requested) => (Status::Stopped, ExitCode::Stopped),
-            Ok(StopReason::LastStep | StopReason::TargetLoss) => (Status::Complete, ExitCode::Done),
+            Ok(StopReason::LastStep | StopReason::TargetLoss | StopReason::Measured) => {
+                (Status::Complete, ExitCode::Done)
+            }
             Err(failure) if failure.error.is::<GoldenMiss>() => (Status::Void, failure.code),
             Err(failure) => (Status::Failed, failure.code),
         };

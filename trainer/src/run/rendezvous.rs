@@ -289,6 +289,7 @@ mod tests {
             out: Some(out),
             fresh,
             steps: None,
+            steady_steps: None,
             eval_every: None,
             target_loss: None,
             log_format: LogFormat::Text,

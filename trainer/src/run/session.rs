@@ -26,7 +26,7 @@ use super::rendezvous::{
     storage_barrier,
 };
 use super::start_clock::StartClock;
-use super::stop::{StopConditions, StopReason, target_loss};
+use super::stop::{SteadyWatch, StopConditions, StopReason, target_loss};
 use super::transports::TransportProbe;
 use super::watchdog::Watchdog;
 use crate::baseline::Baselines;
@@ -207,7 +207,7 @@ impl<'run> Session<'run> {
         }
         Ok(match reason {
             StopReason::Requested => ExitCode::Stopped,
-            StopReason::LastStep | StopReason::TargetLoss => ExitCode::Done,
+            StopReason::LastStep | StopReason::TargetLoss | StopReason::Measured => ExitCode::Done,
         })
     }
 
@@ -287,6 +287,7 @@ impl<'run> Session<'run> {
                 target_loss,
                 is_target_reached,
             },
+            steady: self.steady_watch(),
             stragglers: self.detector(),
             alerts: AlertWatch::new(self.world.placement.world),
             golden: golden.map(GoldenWatch::new),
@@ -337,6 +338,13 @@ impl<'run> Session<'run> {
         let device = if matches!(self.device, Device::Host) { "cpu" } else { "cuda" };
         let key = GoldenKey { workload_id: &self.workload_id, device, tokens_per_step };
         Golden::find(self.options.config.settings.telemetry.golden.as_deref(), key)
+    }
+
+    /// What counts steady steps, on rank 0.
+    fn steady_watch(&self) -> Option<SteadyWatch> {
+        let placement = &self.world.placement;
+        let wanted = self.options.steady_steps.filter(|_| placement.rank == 0)?;
+        Some(SteadyWatch::new(wanted, placement.world))
     }
 
     /// What finds slow ranks between the steps.
@@ -685,7 +693,10 @@ impl Session<'_> {
         };
         events.end(end);
         match (outcome, recorded) {
-            (Ok(StopReason::LastStep | StopReason::TargetLoss), recorded) => recorded,
+            (
+                Ok(StopReason::LastStep | StopReason::TargetLoss | StopReason::Measured),
+                recorded,
+            ) => recorded,
             (_, Err(failure)) => {
                 tracing::error!("the record could not be written: {failure}");
                 Ok(())

@@ -1,7 +1,7 @@
 //! When and why an attempt ends without a failure.
 
 use super::options::RunOptions;
-use crate::record::{StepSeries, TargetLoss, TargetRecord};
+use crate::record::{StepSample, StepSeries, TargetLoss, TargetRecord};
 
 /// When to stop.
 #[derive(Debug, Clone, Copy)]
@@ -33,6 +33,31 @@ impl TargetRecord {
     }
 }
 
+/// Counts the measured steps of an attempt, on rank 0: other ranks do not know the step times that
+/// the record is of, and learn from its vote that the next step is the last.
+#[derive(Debug)]
+pub(super) struct SteadyWatch {
+    wanted: u64,
+    series: StepSeries,
+}
+
+impl SteadyWatch {
+    /// Waits for so many steps.
+    pub(super) fn new(wanted: u64, world: usize) -> Self {
+        Self { wanted, series: StepSeries::new(world, None) }
+    }
+
+    /// Adds the next step.
+    pub(super) fn observe(&mut self, sample: &StepSample) {
+        self.series.push(sample);
+    }
+
+    /// Whether one more step is enough.
+    pub(super) fn is_done(&self) -> bool {
+        self.series.will_have_measured(self.wanted)
+    }
+}
+
 /// Why an attempt ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum StopReason {
@@ -40,6 +65,8 @@ pub(super) enum StopReason {
     LastStep,
     /// The target loss is reached.
     TargetLoss,
+    /// As many steady steps as wanted are measured.
+    Measured,
     /// A stop was requested.
     Requested,
 }

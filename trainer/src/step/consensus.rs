@@ -19,6 +19,8 @@ pub struct Requests {
     pub trigger: Option<Trigger>,
     /// A stop is requested.
     pub stop: bool,
+    /// With this step enough is measured: the run is complete. Rank 0 requests it.
+    pub is_measured: bool,
     /// This rank can go on with the save in flight, if there is one. Of a step's outcome: all can.
     pub save_is_ready: bool,
 }
@@ -45,7 +47,7 @@ pub(crate) struct Vote {
 }
 
 /// Fields before those of the own time.
-const OWN_TIME: usize = 10;
+const OWN_TIME: usize = 11;
 
 /// Fields before those of the alert.
 const ALERT: usize = OWN_TIME + stragglers::FIELDS;
@@ -66,6 +68,7 @@ impl Vote {
             flag(self.requests.stop),
             flag(self.requests.save_is_ready),
             f64::from(Trigger::code(self.requests.trigger)),
+            flag(self.requests.is_measured),
             self.update.weights,
             self.update.update,
         ]);
@@ -86,8 +89,9 @@ impl Vote {
                 stop: fields[5] > 0.0,
                 save_is_ready: fields[6] > 0.0,
                 trigger: Trigger::of_code(fields[7] as u8),
+                is_measured: fields[8] > 0.0,
             },
-            update: UpdateSquares { weights: fields[8], update: fields[9] },
+            update: UpdateSquares { weights: fields[9], update: fields[10] },
             own_time: OwnTime::decode(&fields[OWN_TIME..ALERT]),
             alert: Alert::decode(&fields[ALERT..]),
         }
@@ -199,6 +203,7 @@ impl Votes {
             save: self.all().fold(TierSet::default(), |set, vote| set.union(vote.requests.save)),
             trigger: self.all().filter_map(|vote| vote.requests.trigger).max(),
             stop: self.all().any(|vote| vote.requests.stop),
+            is_measured: self.all().any(|vote| vote.requests.is_measured),
         }
     }
 }
@@ -217,7 +222,13 @@ mod tests {
         local_non_finite: None,
         squares: 0.25,
         reduced_non_finite: None,
-        requests: Requests { save: TierSet(0), trigger: None, stop: false, save_is_ready: true },
+        requests: Requests {
+            save: TierSet(0),
+            trigger: None,
+            stop: false,
+            is_measured: false,
+            save_is_ready: true,
+        },
         update: UpdateSquares { weights: 4.0, update: 0.5 },
         own_time: OwnTime::ZERO,
         alert: Alert::NONE,
@@ -248,7 +259,8 @@ mod tests {
     fn a_non_finite_loss_is_located() {
         let save = TierSet(0b10);
         let trigger = Some(Trigger::Signal);
-        let requests = Requests { save, trigger, stop: true, save_is_ready: false };
+        let stop = true;
+        let requests = Requests { save, trigger, stop, is_measured: true, save_is_ready: false };
         let found = votes(&[Vote { loss_sum: f64::NAN, requests, ..FINITE }]);
         assert_eq!(found.local_non_finite(), Some(NonFinite { rank: 0, tensor: None }));
         assert_eq!(found.requests(), requests);

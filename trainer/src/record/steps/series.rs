@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::block::{StepBlock, add_phases};
 use super::file::{read_steps, steps_path};
 use super::sample::StepSample;
-use super::steady::warmup_blocks;
+use super::steady::{completes_batch, warmup_blocks};
 use super::target::TargetLoss;
 use crate::golden::{Golden, GoldenCheck, GoldenWatch};
 use crate::record::error::Error;
@@ -208,6 +208,16 @@ impl StepSeries {
         }
     }
 
+    /// Whether so many steady steps are measured, now and also after a few more steps: it says so
+    /// only when a batch of the rule is complete, and the next one only begins.
+    pub fn will_have_measured(&self, wanted: u64) -> bool {
+        if !completes_batch(self.last_attempt()) {
+            return false;
+        }
+        let MeasuredSteps { blocks, is_steady, .. } = self.measured();
+        is_steady && blocks.iter().map(|block| block.steps).sum::<u64>() >= wanted
+    }
+
     /// All steps in at most about `count` blocks; more only where there are as many attempts.
     pub fn summarized(&self, count: usize) -> Vec<StepBlock> {
         let mut blocks = summarized(&self.blocks, self.block_steps, count);
@@ -262,6 +272,31 @@ mod tests {
             steps.clone().for_each(|step| series.push(&sample(*attempt, step)));
         }
         series
+    }
+
+    /// Step times that halve after 60 steps and then have a little noise.
+    #[test]
+    fn enough_is_measured_only_in_the_steady_state_and_stays_enough() {
+        let mut series = StepSeries::new(1, None);
+        let push = |series: &mut StepSeries, step: u64| {
+            let mut slow = sample(1, step);
+            let noise = step.wrapping_mul(2_654_435_761) >> 7 & 0xf_ffff;
+            slow.phases.forward += if step <= 60 { 100_000_000 } else { 20_000_000 } + noise;
+            slow.wall_ns = slow.phases.wall_ns();
+            series.push(&slow);
+        };
+        let end = (1..400).find(|step| {
+            push(&mut series, *step);
+            series.will_have_measured(100)
+        });
+        let end = end.unwrap();
+        assert!((160..180).contains(&end), "after step {end}");
+        for step in end + 1..end + 5 {
+            push(&mut series, step);
+            let measured = series.measured();
+            assert!(measured.is_steady && measured.blocks.len() >= 100, "{measured:?}");
+        }
+        assert!(!series.will_have_measured(200), "the next batch is not complete");
     }
 
     #[test]

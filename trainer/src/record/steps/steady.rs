@@ -13,6 +13,9 @@ const BATCH: usize = 5;
 /// With fewer batches than this nothing can be said about a trend.
 const BATCHES_MIN: usize = 8;
 
+/// Step times have not settled if those of both halves differ by more.
+const DRIFT_MAX: f64 = 0.05;
+
 /// The blocks of an attempt before its steady state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Warmup {
@@ -25,13 +28,15 @@ pub(super) struct Warmup {
 /// the mean of the rest: the rule MSER-5 of K. P. White, M. J. Cobb and S. C. Spratt, "A comparison
 /// of five steady-state truncation heuristics for simulation" (2000), on medians of batches of 5,
 /// so that one late outlier does not count as a warm-up. A minimum in the last quarter of the half
-/// that may be dropped says that step times have not settled: then only the first 2 steps are.
+/// that may be dropped says that step times have not settled: then only the first 2 steps are. The
+/// rule cannot see a warm-up of more than half, nor a drift: so both halves of the rest have to
+/// take the same time, too.
 pub(super) fn warmup_blocks(blocks: &[StepBlock]) -> Warmup {
     let steps: u64 = blocks.iter().map(|block| block.steps).sum();
     if steps <= 2 * WARMUP_STEPS_MIN {
         return Warmup { blocks: 0, is_steady: false };
     }
-    let cold = blocks.partition_point(|block| block.first_step < blocks[0].first_step + 2);
+    let cold = cold_blocks(blocks);
     let batches: Vec<f64> = blocks[cold..].chunks_exact(BATCH).map(median_ms).collect();
     if batches.len() < BATCHES_MIN {
         return Warmup { blocks: cold, is_steady: false };
@@ -43,13 +48,36 @@ pub(super) fn warmup_blocks(blocks: &[StepBlock]) -> Warmup {
     if truncated > half - half / 4 {
         return Warmup { blocks: cold, is_steady: false };
     }
-    Warmup { blocks: cold + truncated * BATCH, is_steady: true }
+    let is_steady = halves_differ(&batches[truncated..]) < DRIFT_MAX;
+    Warmup { blocks: cold + truncated * BATCH, is_steady }
+}
+
+/// By how much the medians of both halves differ, relative to that of the first.
+fn halves_differ(batches: &[f64]) -> f64 {
+    let (first, second) = batches.split_at(batches.len() / 2);
+    let before = median(first);
+    (median(second) - before).abs() / before
+}
+
+/// Whether the last batch is complete, so that the warm-up stays the same until the next one is.
+pub(super) fn completes_batch(blocks: &[StepBlock]) -> bool {
+    blocks.len() > cold_blocks(blocks) && (blocks.len() - cold_blocks(blocks)).is_multiple_of(BATCH)
+}
+
+/// The blocks that are never measured.
+fn cold_blocks(blocks: &[StepBlock]) -> usize {
+    blocks.partition_point(|block| block.first_step < blocks[0].first_step + WARMUP_STEPS_MIN)
 }
 
 fn median_ms(batch: &[StepBlock]) -> f64 {
-    let mut times: Vec<f64> = batch.iter().map(StepBlock::step_ms).collect();
-    times.sort_by(f64::total_cmp);
-    percentile(&times, 50.0).expect("a batch")
+    let times: Vec<f64> = batch.iter().map(StepBlock::step_ms).collect();
+    median(&times)
+}
+
+fn median(times: &[f64]) -> f64 {
+    let mut sorted = times.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    percentile(&sorted, 50.0).expect("a batch")
 }
 
 /// The square of the standard error of the mean.
@@ -98,6 +126,9 @@ mod tests {
     fn steps_that_do_not_settle_are_not_steady() {
         let falling = warmup_blocks(&blocks((0..200).map(|step| 300.0 - f64::from(step))));
         assert_eq!(falling, Warmup { blocks: 2, is_steady: false });
+        let long = |step: u32| if step < 60 { 150.0 } else { 100.0 } + noise(step);
+        let long = warmup_blocks(&blocks((0..102).map(long)));
+        assert!(!long.is_steady, "a warm-up of more than half: {long:?}");
         let few = warmup_blocks(&blocks((0..30).map(noise).map(|noise| 100.0 + noise)));
         assert_eq!(few, Warmup { blocks: 2, is_steady: false }, "too few to tell");
     }
