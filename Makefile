@@ -7,7 +7,7 @@ export PROFILE := testing
 # Time limits in seconds: a group that takes longer is stopped and fails. They hold for two cores
 # and empty caches.
 TEST_BUILD_SECONDS := 700
-TEST_UNIT_SECONDS := 150
+TEST_UNIT_SECONDS := 180
 TEST_MPI_SECONDS := 150
 TEST_END_TO_END_SECONDS := 1500
 TEST_FAULTY_FILESYSTEM_SECONDS := 150

@@ -11,6 +11,8 @@ mod comm;
 mod compare;
 pub mod config;
 pub mod data;
+#[cfg(test)]
+mod detection;
 pub mod failure;
 pub mod fault_injection;
 pub mod golden;

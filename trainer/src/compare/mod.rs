@@ -11,6 +11,8 @@ mod deviations;
 mod differences;
 mod estimate;
 mod metric;
+#[cfg(test)]
+pub(crate) mod recorded;
 mod render;
 mod side;
 #[cfg(test)]

@@ -8,17 +8,17 @@ use super::design::Method;
 use super::side::{Side, Source};
 use super::{Comparison, Verdict};
 use crate::bench::Random;
+use crate::detection::OwnMs;
 use crate::record::tests::finished;
 use crate::record::{Attempt, Record, Reference, StepSample, StepSeries};
 use crate::timing::phase::{ByPhase, PhaseTimes};
 
-const SEEDS: u64 = 200;
 const STEPS: u64 = 200;
-const RANKS: usize = 4;
+pub(super) const RANKS: usize = 4;
 
 /// How a machine behaves.
 #[derive(Clone, Copy)]
-struct Machine {
+pub(super) struct Machine {
     /// Coefficient of variation of steps.
     of_steps: f64,
     /// The same of runs, beside that of their steps.
@@ -27,50 +27,64 @@ struct Machine {
     drift: f64,
 }
 
-const QUIET: Machine = Machine { of_steps: 0.02, of_runs: 0.003, drift: 0.002 };
-const NOISY: Machine = Machine { of_steps: 0.06, of_runs: 0.08, drift: 0.05 };
+pub(super) const QUIET: Machine = Machine { of_steps: 0.02, of_runs: 0.003, drift: 0.002 };
+pub(super) const NOISY: Machine = Machine { of_steps: 0.06, of_runs: 0.08, drift: 0.05 };
 
 /// What is slow.
 #[derive(Clone, Copy)]
-struct Slow {
-    rank: Option<usize>,
-    share: f64,
+pub(super) struct Slow {
+    pub(super) rank: Option<usize>,
+    pub(super) share: f64,
 }
 
-const AS_USUAL: Slow = Slow { rank: None, share: 0.0 };
+pub(super) const AS_USUAL: Slow = Slow { rank: None, share: 0.0 };
 
 /// The record of a run that starts at some minute and takes half of one. Each rank computes for 100
 /// ms, more or less, and then all wait for the slowest.
-fn run(machine: Machine, slow: Slow, minute: u64, noise: &mut Random) -> Record {
+pub(super) fn run(machine: Machine, slow: Slow, minute: u64, noise: &mut Random) -> Record {
     let pace = 1.0 + machine.of_runs * noise.normal();
     let mut state = [0.0; RANKS];
-    let mut series: Vec<StepSeries> = (0..RANKS).map(|_| StepSeries::new(RANKS, None)).collect();
-    for step in 1..=STEPS {
+    let mut step = |step: u64| {
         let drift = 1.0 + machine.drift * step as f64 / STEPS as f64;
-        let own: Vec<f64> = (0..RANKS)
-            .map(|rank| {
-                // An autoregressive process of order 1 with variance 1.
-                state[rank] = 0.7 * state[rank] + (1.0_f64 - 0.49).sqrt() * noise.normal();
-                let is_slow = slow.rank.is_none_or(|slow| slow == rank);
-                let factor = if is_slow { 1.0 + slow.share } else { 1.0 };
-                100.0 * pace * drift * factor * (1.0 + machine.of_steps * state[rank])
-            })
-            .collect();
-        let slowest = own.iter().copied().fold(0.0, f64::max);
-        for (series, own_ms) in series.iter_mut().zip(own) {
-            series.push(&sample(step, own_ms, slowest - own_ms + 5.0));
+        let own = |rank: usize| {
+            // An autoregressive process of order 1 with variance 1.
+            state[rank] = 0.7 * state[rank] + (1.0_f64 - 0.49).sqrt() * noise.normal();
+            let ms = 100.0 * pace * drift * (1.0 + machine.of_steps * state[rank]);
+            OwnMs { compute: 0.99 * ms, data: 0.01 * ms, host: 0.0 }
+        };
+        (0..RANKS).map(own).collect()
+    };
+    record_of((1..=STEPS).map(&mut step), slow, minute)
+}
+
+/// The record of a run with these steps of each rank, of which one or all are slow at compute.
+pub(super) fn record_of(
+    steps: impl IntoIterator<Item = Vec<OwnMs>>,
+    slow: Slow,
+    minute: u64,
+) -> Record {
+    let mut series: Vec<StepSeries> = (0..RANKS).map(|_| StepSeries::new(RANKS, None)).collect();
+    for (step, mut own) in (1..).zip(steps) {
+        let is_slow = |rank: usize| slow.rank.is_none_or(|slow| slow == rank);
+        for (_, own) in own.iter_mut().enumerate().filter(|(rank, _)| is_slow(*rank)) {
+            own.compute += slow.share * own.total();
+        }
+        let slowest = own.iter().map(|own| own.total()).fold(0.0, f64::max);
+        for (series, own) in series.iter_mut().zip(own) {
+            series.push(&sample(step, own, slowest - own.total() + 5.0));
         }
     }
     record(&series, minute)
 }
 
-fn sample(step: u64, own_ms: f64, wait_ms: f64) -> StepSample {
+fn sample(step: u64, own: OwnMs, wait_ms: f64) -> StepSample {
     let ns = |ms: f64| (ms * 1e6) as u64;
     let phases: PhaseTimes = ByPhase {
-        data: ns(0.01 * own_ms),
-        forward: ns(0.33 * own_ms),
-        backward: ns(0.6 * own_ms),
-        optimizer: ns(0.06 * own_ms),
+        data: ns(own.data),
+        forward: ns(0.34 * own.compute),
+        backward: ns(0.6 * own.compute),
+        optimizer: ns(0.06 * own.compute),
+        other: ns(own.host),
         comm_exposed: ns(wait_ms),
         ..PhaseTimes::default()
     };
@@ -114,74 +128,8 @@ fn settings() -> Settings {
     Settings { threshold: 0.03, thresholds: Vec::new(), per_rank: false, deviation: None }
 }
 
-fn compare(base: Vec<Record>, new: Vec<Record>) -> Comparison {
+pub(super) fn compare(base: Vec<Record>, new: Vec<Record>) -> Comparison {
     Comparison::of(&side(base), &side(new), &settings()).unwrap()
-}
-
-/// Ten runs of each side in turn, as `--run` makes them.
-fn in_turn(machine: Machine, slow: Slow, noise: &mut Random) -> Comparison {
-    let mut runs = |slow, first: u64| -> Vec<Record> {
-        (0..10_u64).map(|pair| run(machine, slow, 2 * pair + first, noise)).collect()
-    };
-    let base = runs(AS_USUAL, 0);
-    compare(base, runs(slow, 1))
-}
-
-/// How often each verdict was given.
-#[derive(Debug, Default, PartialEq)]
-struct Counts {
-    worse: u64,
-    right: u64,
-    too_noisy: u64,
-    wrong_rank: u64,
-}
-
-fn count(machine: Machine, slow: Slow) -> Counts {
-    let mut counts = Counts::default();
-    for seed in 0..SEEDS {
-        let comparison = in_turn(machine, slow, &mut Random(seed));
-        let ranks = comparison.attribution.map_or(Vec::new(), |attribution| attribution.ranks);
-        let named: Vec<_> = ranks.iter().map(|part| (part.rank, part.kind.name())).collect();
-        let expected: Vec<_> = slow.rank.map(|rank| (rank, "compute")).into_iter().collect();
-        match comparison.verdict {
-            Verdict::Worse => {
-                counts.worse += 1;
-                counts.right += u64::from(named == expected);
-                counts.wrong_rank += u64::from(named.iter().any(|it| !expected.contains(it)));
-            }
-            Verdict::TooNoisy => counts.too_noisy += 1,
-            Verdict::Same | Verdict::Better => {}
-        }
-    }
-    println!("{:>5.1}% of rank {:?}: {counts:?}", 100.0 * slow.share, slow.rank);
-    counts
-}
-
-#[test]
-fn five_percent_are_found_on_a_quiet_machine_with_the_rank() {
-    for rank in [None, Some(2)] {
-        let counts = count(QUIET, Slow { rank, share: 0.05 });
-        assert!(counts.worse * 10 >= SEEDS * 9, "{counts:?}");
-        assert!(counts.right * 20 >= counts.worse * 19, "{counts:?}");
-        assert_eq!(counts.wrong_rank, 0);
-    }
-}
-
-#[test]
-fn identical_runs_are_rarely_called_worse() {
-    for machine in [QUIET, NOISY] {
-        let counts = count(machine, AS_USUAL);
-        assert!(counts.worse * 20 <= SEEDS, "{counts:?}");
-    }
-}
-
-#[test]
-fn a_noisy_machine_may_be_too_noisy_but_names_no_wrong_rank() {
-    let counts = count(NOISY, Slow { rank: Some(1), share: 0.05 });
-    assert_eq!(counts.wrong_rank, 0, "{counts:?}");
-    let counts = count(NOISY, Slow { rank: Some(1), share: 0.25 });
-    assert!(counts.right * 20 >= SEEDS * 19, "{counts:?}");
-    assert_eq!(counts.wrong_rank, 0, "{counts:?}");
 }
 
 /// On a machine with a pace for each session, runs within one agree with each other.

@@ -7,6 +7,8 @@
 mod detector;
 mod kind;
 mod own_time;
+#[cfg(test)]
+pub(crate) mod recorded;
 mod sniff;
 #[cfg(test)]
 mod tests;

@@ -6,13 +6,13 @@ use crate::bench::Random;
 use crate::timing::phase::{ByPhase, PhaseTimes};
 
 const SEEDS: u64 = 200;
-const STEPS: u64 = 200;
-const LIMITS: Limits = Limits { window_steps: 20, windows: 3, least_slower: 0.1 };
+pub(super) const STEPS: u64 = 200;
+pub(super) const LIMITS: Limits = Limits { window_steps: 20, windows: 3, least_slower: 0.1 };
 
 /// A job on some machine.
 #[derive(Clone, Copy)]
-struct Job {
-    ranks: usize,
+pub(super) struct Job {
+    pub(super) ranks: usize,
     /// Coefficient of variation of a rank's steps, each of which depends on the one before.
     of_steps: f64,
     /// The same of ranks, beside that of their steps.
@@ -21,30 +21,43 @@ struct Job {
 
 /// What is put in.
 #[derive(Clone, Copy)]
-struct Slow {
-    rank: usize,
-    kind: Kind,
-    share: f64,
+pub(super) struct Slow {
+    pub(super) rank: usize,
+    pub(super) kind: Kind,
+    pub(super) share: f64,
     /// Steps in which it is slow.
     from: u64,
     until: u64,
 }
 
 impl Slow {
-    fn throughout(rank: usize, kind: Kind, share: f64) -> Self {
+    pub(super) fn throughout(rank: usize, kind: Kind, share: f64) -> Self {
         Self { rank, kind, share, from: 1, until: STEPS }
     }
 }
 
 /// All that is found in a job.
 fn found(job: Job, slow: Option<Slow>, seed: u64) -> Vec<Straggler> {
+    found_by(own_times(job, slow, seed), job.ranks)
+}
+
+/// All that is found in the own times of each step.
+pub(super) fn found_by(
+    steps: impl IntoIterator<Item = Vec<OwnTime>>,
+    ranks: usize,
+) -> Vec<Straggler> {
+    let mut detector = Detector::new(ranks, LIMITS);
+    let steps = (1..).zip(steps);
+    steps.flat_map(|(step, times)| detector.take(step, times.into_iter())).collect()
+}
+
+/// Of each step what it takes each rank.
+pub(super) fn own_times(job: Job, slow: Option<Slow>, seed: u64) -> Vec<Vec<OwnTime>> {
     let mut noise = Random(seed);
-    let mut detector = Detector::new(job.ranks, LIMITS);
     let mut normal = || noise.normal();
     let paces: Vec<f64> = (0..job.ranks).map(|_| 1.0 + job.of_ranks * normal()).collect();
     let mut states = vec![0.0; job.ranks];
-    let mut found = Vec::new();
-    for step in 1..=STEPS {
+    let mut step = |step: u64| {
         let drift = 1.0 + 0.05 * step as f64 / STEPS as f64;
         let mut own = |rank: usize| {
             states[rank] = 0.7 * states[rank] + (1.0_f64 - 0.49).sqrt() * normal();
@@ -52,10 +65,9 @@ fn found(job: Job, slow: Option<Slow>, seed: u64) -> Vec<Straggler> {
             let slow = slow.filter(|it| it.rank == rank && (it.from..=it.until).contains(&step));
             own_time(ms, slow)
         };
-        let times: Vec<OwnTime> = (0..job.ranks).map(&mut own).collect();
-        found.extend(detector.take(step, times.into_iter()));
-    }
-    found
+        (0..job.ranks).map(&mut own).collect()
+    };
+    (1..=STEPS).map(&mut step).collect()
 }
 
 fn own_time(ms: f64, slow: Option<Slow>) -> OwnTime {
@@ -83,9 +95,9 @@ fn own_time(ms: f64, slow: Option<Slow>) -> OwnTime {
     OwnTime::of_step(&phases, 0)
 }
 
-const QUIET: Job = Job { ranks: 4, of_steps: 0.02, of_ranks: 0.005 };
-const NOISY: Job = Job { ranks: 4, of_steps: 0.08, of_ranks: 0.02 };
-const LARGE: Job = Job { ranks: 64, of_steps: 0.02, of_ranks: 0.01 };
+pub(super) const QUIET: Job = Job { ranks: 4, of_steps: 0.02, of_ranks: 0.005 };
+pub(super) const NOISY: Job = Job { ranks: 4, of_steps: 0.08, of_ranks: 0.02 };
+pub(super) const LARGE: Job = Job { ranks: 64, of_steps: 0.02, of_ranks: 0.01 };
 
 #[test]
 fn a_slow_rank_is_found_with_its_kind() {
