@@ -521,7 +521,7 @@ impl Settings {
             return Err(invalid("telemetry.log_every_steps", 0, "at least 1"));
         }
         let spike_z = self.telemetry.loss_spike_z;
-        if !(spike_z >= 0.0) {
+        if spike_z.is_nan() || spike_z < 0.0 {
             return Err(invalid("telemetry.loss_spike_z", spike_z, "a number from 0 on"));
         }
         Ok(())
