@@ -510,7 +510,8 @@ impl Settings {
             let found = duration::format(self.telemetry.hardware_interval);
             return Err(invalid("telemetry.hardware_interval", found, "at most 1m"));
         }
-        if let Some(price) = self.telemetry.price_per_node_hour.filter(|price| !(*price > 0.0)) {
+        let price = self.telemetry.price_per_node_hour.unwrap_or(f64::MAX);
+        if price.is_nan() || price <= 0.0 {
             return Err(invalid("telemetry.price_per_node_hour", price, "a price above 0"));
         }
         let otlp = &self.telemetry.otlp;

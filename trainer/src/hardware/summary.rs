@@ -210,7 +210,7 @@ impl Tallies {
         let seconds = readings.seconds - last;
         self.tallies.resize(readings.values.len(), Tally::default());
         for (tally, value) in self.tallies.iter_mut().zip(&readings.values) {
-            value.into_iter().for_each(|value| tally.take(*value, seconds));
+            value.iter().for_each(|value| tally.take(*value, seconds));
         }
         self.stride = self.stride.max(1);
         if self.readings.is_multiple_of(self.stride) {

@@ -44,7 +44,7 @@ impl Told {
 }
 
 /// Bytes of a record.
-const RECORD_BYTES: usize = 1024;
+const RECORD_BYTES: usize = 2048;
 
 /// Records of a ring: as many as come while the exporter looks elsewhere for some seconds.
 const RECORDS: u64 = 256;
