@@ -24,6 +24,7 @@ struct Request {
 /// All that was sent, in its order.
 #[derive(Debug, Default)]
 pub(crate) struct Got {
+    #[cfg_attr(not(feature = "mpi"), allow(dead_code, reason = "runs of several ranks"))]
     pub(crate) metrics: Vec<ResourceMetrics>,
     pub(crate) spans: Vec<ResourceSpans>,
 }

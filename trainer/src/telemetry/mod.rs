@@ -283,7 +283,9 @@ impl Events {
         self.send(Message::Event(event));
     }
 
-    /// Tells one step that has just ended, as [`step_at`](Self::step_at) does.
+    /// Tells one step that has just ended. Allocates nothing and returns at once, unless the queue
+    /// is full because the disk has blocked for thousands of steps: then it waits, and counts the
+    /// delay.
     ///
     /// # Panics
     /// When the phases do not add up to the wall time.
@@ -291,9 +293,7 @@ impl Events {
         self.tell_step(StepLine::now(self.rank, sample));
     }
 
-    /// Tells one step, and when it ended. Allocates nothing and returns at once, unless the queue
-    /// is full because the disk has blocked for thousands of steps: then it waits, and counts the
-    /// delay.
+    /// The same for a step that ended at this Unix time in milliseconds.
     ///
     /// # Panics
     /// When the phases do not add up to the wall time.
