@@ -12,7 +12,8 @@ use serde_json::{Value, json};
 
 const NODES: usize = 4;
 
-/// What was found slow: links as `from -> to`, and the rank that all of them have in common.
+/// What was found slow: links as `from -> to`, and the rank that all of them have in common, which
+/// only pairs can have.
 #[derive(Debug, PartialEq)]
 struct Found {
     links: Vec<String>,

@@ -7,7 +7,7 @@ use launch::bootstrap::World;
 use serde::{Deserialize, Serialize};
 
 use super::MEASURE_TIME;
-use super::slow::SlowLinks;
+use super::slow::{SlowLinks, SlowPairs};
 use crate::failure::Outcome;
 use crate::ranks::Ranks;
 
@@ -43,16 +43,16 @@ impl Link {
     }
 }
 
-/// Links that were measured in the same way, and which of them are slow.
+/// The links between every two ends, and which of them are slow.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct Compared {
+pub(crate) struct Pairs {
     pub(crate) links: Vec<Link>,
-    pub(crate) slow: SlowLinks,
+    pub(crate) slow: SlowPairs,
 }
 
-impl Compared {
+impl Pairs {
     fn new(links: Vec<Link>) -> Self {
-        Self { slow: SlowLinks::among(&links), links }
+        Self { slow: SlowPairs::among(&links), links }
     }
 }
 
@@ -61,11 +61,47 @@ impl Compared {
 pub(crate) struct Cut {
     /// Difference of the numbers of two partners.
     pub(crate) distance: usize,
-    /// Of all ranks together, in both directions.
+    /// Of all ranks together, in both directions, in one measurement: the best one.
     pub(crate) bytes_per_second: f64,
-    /// Each rank's receiving, while it sends to its partner: a slow direction may slow the other.
-    #[serde(flatten)]
-    pub(crate) received: Compared,
+    /// Each rank's receiving in that measurement, while it sends to its partner: a slow direction
+    /// may slow the other.
+    pub(crate) links: Vec<Link>,
+    /// By each link's best rate in any measurement.
+    pub(crate) slow: SlowLinks,
+}
+
+impl Cut {
+    /// A total of rates from different measurements would be one that never was: where links share
+    /// a switch that is too slow for all of them, another one loses each time.
+    fn new(distance: usize, Measured { runs, best }: Measured) -> Self {
+        let totals = runs.into_iter().map(|links| Self {
+            distance,
+            bytes_per_second: links.iter().map(|link| link.bytes_per_second).sum(),
+            links,
+            slow: SlowLinks::among(&best),
+        });
+        let best = totals.max_by(|a, b| a.bytes_per_second.total_cmp(&b.bytes_per_second));
+        best.expect("measured at least once")
+    }
+}
+
+/// Links that were measured several times.
+struct Measured {
+    /// The first has all links.
+    runs: Vec<Vec<Link>>,
+    /// All links, each with its best rate.
+    best: Vec<Link>,
+}
+
+impl Measured {
+    fn new(first: Vec<Link>) -> Self {
+        Self { best: first.clone(), runs: vec![first] }
+    }
+
+    fn add(&mut self, again: Vec<Link>) {
+        keep_better(&mut self.best, &again);
+        self.runs.push(again);
+    }
 }
 
 /// Messages of a measurement, at most.
@@ -96,25 +132,28 @@ impl<'run> Links<'run> {
     }
 
     /// Every pair in both directions.
-    pub(super) fn pairs(&mut self) -> Outcome<Compared> {
-        self.compared(|links, slow| links.measured(|ends| slow.is_none_or(|it| it.contains(ends))))
+    pub(super) fn pairs(&mut self) -> Outcome<Pairs> {
+        let of_pairs = self.repeated(|links, slow| {
+            links.measured(|ends| slow.is_none_or(|it| it.contains(ends)))
+        })?;
+        Ok(Pairs::new(of_pairs.best))
     }
 
-    /// Measures, and then again what seems slow. The better rate counts: a neighbour may have used
+    /// Measures, and again while links seem slow. The better rate counts: a neighbour may have used
     /// the network, or the cores of one end. All ranks have the same rates, and decide the same.
-    fn compared(
+    fn repeated(
         &mut self,
         measure: impl Fn(&mut Self, Option<&SlowLinks>) -> Outcome<Vec<Link>>,
-    ) -> Outcome<Compared> {
-        let mut links = measure(self, None)?;
+    ) -> Outcome<Measured> {
+        let mut measured = Measured::new(measure(self, None)?);
         for _ in 0..REPEATS_MAX {
-            let slow = SlowLinks::among(&links);
+            let slow = SlowLinks::among(&measured.best);
             if slow.links.is_empty() {
                 break;
             }
-            keep_better(&mut links, &measure(self, Some(&slow))?);
+            measured.add(measure(self, Some(&slow))?);
         }
-        Ok(Compared::new(links))
+        Ok(measured)
     }
 
     /// The links that are wanted, on all ranks: rounds of pairs that have no end in common.
@@ -193,10 +232,9 @@ impl<'run> Links<'run> {
         distances.collect::<Vec<_>>().into_iter().map(|distance| self.cut(distance)).collect()
     }
 
+    /// A cut is measured as a whole each time: its links share the network.
     fn cut(&mut self, distance: usize) -> Outcome<Cut> {
-        let received = self.compared(|links, _| links.across(distance))?;
-        let bytes_per_second = received.links.iter().map(|link| link.bytes_per_second).sum();
-        Ok(Cut { distance, bytes_per_second, received })
+        Ok(Cut::new(distance, self.repeated(|links, _| links.across(distance))?))
     }
 
     /// The links of a cut, on all ranks.
@@ -282,6 +320,34 @@ fn rounds(ends: &[usize]) -> Vec<Vec<Ends>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Of four ranks in two pairs, received at these rates.
+    fn received(rates: [f64; 4]) -> Vec<Link> {
+        let link = |(to, bytes_per_second)| Link { from: to ^ 1, to, bytes_per_second };
+        rates.into_iter().enumerate().map(link).collect()
+    }
+
+    /// A network for which four links are too many: another one loses each time.
+    #[test]
+    fn the_rate_of_a_cut_is_one_that_was_measured() {
+        let mut measured = Measured::new(received([2.0, 10.0, 10.0, 10.0]));
+        measured.add(received([10.0, 4.0, 10.0, 10.0]));
+        measured.add(received([10.0, 10.0, 2.0, 10.0]));
+        let cut = Cut::new(1, measured);
+        assert_eq!(cut.bytes_per_second, 34.0);
+        assert_eq!(cut.links, received([10.0, 4.0, 10.0, 10.0]));
+        assert_eq!(cut.slow, SlowLinks { links: Vec::new() }, "each was fast once");
+    }
+
+    #[test]
+    fn a_link_that_is_slow_each_time_is_named_with_its_best_rate() {
+        let mut measured = Measured::new(received([3.0, 10.0, 10.0, 10.0]));
+        measured.add(received([5.0, 10.0, 10.0, 10.0]));
+        measured.add(received([4.0, 10.0, 10.0, 10.0]));
+        let cut = Cut::new(1, measured);
+        let [slow] = &cut.slow.links[..] else { panic!("{cut:?}") };
+        assert_eq!(slow.link, Link { from: 1, to: 0, bytes_per_second: 5.0 });
+    }
 
     #[test]
     fn every_pair_meets_once_and_no_end_twice_in_a_round() {

@@ -7,8 +7,8 @@ use device::Device;
 use launch::bootstrap::World;
 use serde::Serialize;
 
-use super::links::{Compared, Cut, Link};
-use super::slow::SlowLinks;
+use super::links::{Cut, Link, Pairs};
+use super::slow::{SlowLinks, SlowPairs};
 use super::sweep::Row;
 use crate::ranks::Ranks;
 
@@ -23,7 +23,7 @@ pub(crate) struct CommReport {
     pub(crate) library: Option<String>,
     pub(crate) rows: Vec<Row>,
     /// `null` unless asked for.
-    pub(crate) pairs: Option<Compared>,
+    pub(crate) pairs: Option<Pairs>,
     pub(crate) cuts: Vec<Cut>,
     pub(crate) notes: Vec<String>,
 }
@@ -87,10 +87,16 @@ impl CommReport {
             let percent = 100.0 * slow.share_of_good;
             format!("slow link: {from} -> {to}: {rate} GB/s, {percent:.0} % of a good link")
         });
-        let end = slow.common_end.map(|end| {
-            format!("{} is at one end of every slow link: look at its adapter", self.name(end))
-        });
-        links.chain(end).collect()
+        links.collect()
+    }
+
+    /// On one node the ends are ranks, which have no adapter between them.
+    fn slow_pairs(&self, SlowPairs { slow, common_end }: &SlowPairs) -> Vec<String> {
+        let are_nodes = self.hosts.iter().any(|host| *host != self.hosts[0]);
+        let hint = if are_nodes { ": look at its adapter" } else { "" };
+        let name =
+            |end: usize| format!("{} is at one end of every slow link{hint}", self.name(end));
+        self.slow(slow).into_iter().chain(common_end.map(name)).collect()
     }
 
     /// Rates by sender (rows) and receiver (columns).
@@ -123,15 +129,15 @@ impl fmt::Display for CommReport {
         }
         if let Some(pairs) = &self.pairs {
             lines(formatter, &Self::matrix(&pairs.links))?;
-            self.slow(&pairs.slow).iter().try_for_each(|line| writeln!(formatter, "{line}"))?;
+            self.slow_pairs(&pairs.slow)
+                .iter()
+                .try_for_each(|line| writeln!(formatter, "{line}"))?;
         }
         for cut in &self.cuts {
             let rate = gigabytes(cut.bytes_per_second);
             let distance = cut.distance;
             writeln!(formatter, "\nall ranks with the rank {distance} away: {rate} GB/s together")?;
-            self.slow(&cut.received.slow)
-                .iter()
-                .try_for_each(|line| writeln!(formatter, "{line}"))?;
+            self.slow(&cut.slow).iter().try_for_each(|line| writeln!(formatter, "{line}"))?;
         }
         self.notes.iter().try_for_each(|note| writeln!(formatter, "note: {note}"))
     }
@@ -154,4 +160,32 @@ fn right(text: String) -> Cell {
 
 fn gigabytes(bytes_per_second: f64) -> String {
     format!("{:.2}", bytes_per_second / 1e9)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(hosts: [&str; 3]) -> CommReport {
+        CommReport {
+            world: 3,
+            hosts: hosts.map(str::to_owned).to_vec(),
+            device: "cpu",
+            backend: "mpi",
+            library: None,
+            rows: Vec::new(),
+            pairs: None,
+            cuts: Vec::new(),
+            notes: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn only_a_node_has_an_adapter_to_look_at() {
+        let slow = SlowPairs { slow: SlowLinks { links: Vec::new() }, common_end: Some(2) };
+        let nodes = report(["a", "b", "c"]).slow_pairs(&slow);
+        assert_eq!(nodes, ["rank 2 (c) is at one end of every slow link: look at its adapter"]);
+        let ranks = report(["a", "a", "a"]).slow_pairs(&slow);
+        assert_eq!(ranks, ["rank 2 (a) is at one end of every slow link"]);
+    }
 }

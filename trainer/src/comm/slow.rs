@@ -15,8 +15,16 @@ const SLOW_SHARE: f64 = 0.7;
 pub(crate) struct SlowLinks {
     /// The slowest first.
     pub(crate) links: Vec<SlowLink>,
+}
+
+/// The slow links between every two ends.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct SlowPairs {
+    #[serde(flatten)]
+    pub(crate) slow: SlowLinks,
     /// The rank at one end of all of them, if they are at least half of its links and there are
-    /// more than two ends: more likely its adapter or cable than the network between.
+    /// more than two ends: more likely its adapter or cable than the network between. A cut has
+    /// none, as each of its ends has one partner.
     pub(crate) common_end: Option<usize>,
 }
 
@@ -32,12 +40,19 @@ pub(crate) struct SlowLink {
 impl SlowLinks {
     /// Those of links that were measured in the same way.
     pub(super) fn among(links: &[Link]) -> Self {
-        let slow = slow_links(links);
-        Self { common_end: common_end(links, &slow), links: slow }
+        Self { links: slow_links(links) }
     }
 
     pub(super) fn contains(&self, ends: Ends) -> bool {
         self.links.iter().any(|slow| slow.link.ends() == ends)
+    }
+}
+
+impl SlowPairs {
+    /// Those of links between every two ends.
+    pub(super) fn among(links: &[Link]) -> Self {
+        let slow = SlowLinks::among(links);
+        Self { common_end: common_end(links, &slow.links), slow }
     }
 }
 
@@ -79,17 +94,18 @@ mod tests {
 
     #[test]
     fn the_slow_link_is_named_and_the_end_of_which_all_are_slow() {
-        let alike = SlowLinks::among(&links(4, |from, to| 10.0 + 0.1 * (from + to) as f64));
-        assert_eq!(alike, SlowLinks { links: Vec::new(), common_end: None });
+        let alike = SlowPairs::among(&links(4, |from, to| 10.0 + 0.1 * (from + to) as f64));
+        let nothing = SlowLinks { links: Vec::new() };
+        assert_eq!(alike, SlowPairs { slow: nothing, common_end: None });
         let one =
-            SlowLinks::among(&links(4, |from, to| if (from, to) == (2, 1) { 4.0 } else { 10.0 }));
+            SlowPairs::among(&links(4, |from, to| if (from, to) == (2, 1) { 4.0 } else { 10.0 }));
         let link = Link { from: 2, to: 1, bytes_per_second: 4.0 };
-        assert_eq!(one.links, [SlowLink { link, share_of_good: 0.4 }]);
+        assert_eq!(one.slow.links, [SlowLink { link, share_of_good: 0.4 }]);
         assert_eq!(one.common_end, None, "one link of many");
         let end = links(4, |from, to| if from == 3 || to == 3 { 2.0 } else { 10.0 });
-        let end = SlowLinks::among(&end);
-        assert_eq!((end.links.len(), end.common_end), (6, Some(3)));
-        let two = SlowLinks::among(&links(2, |from, _| if from == 1 { 2.0 } else { 10.0 }));
-        assert_eq!((two.links.len(), two.common_end), (1, None));
+        let end = SlowPairs::among(&end);
+        assert_eq!((end.slow.links.len(), end.common_end), (6, Some(3)));
+        let two = SlowPairs::among(&links(2, |from, _| if from == 1 { 2.0 } else { 10.0 }));
+        assert_eq!((two.slow.links.len(), two.common_end), (1, None));
     }
 }
