@@ -64,6 +64,7 @@ fn events_steps_and_the_log_of_both_ranks_have_their_origin() {
     assert_eq!(named("checkpoint")["step"], 3);
     assert_eq!(named("end")["step"], Value::Null);
     assert!(named("first_step")["first_step_seconds"].is_number());
+    assert_eq!(named("first_step")["step"], 1);
 }
 
 #[test]
@@ -77,8 +78,10 @@ fn an_error_has_the_step_in_which_it_happened() {
     let error = lines.iter().find(|line| name(line) == Some("error")).unwrap();
     assert_eq!((error["step"].as_u64(), error["rank"].as_u64()), (Some(4), Some(0)));
     let warning = lines.iter().find(|line| line["level"] == "WARN").unwrap();
-    let step = warning["step"].as_u64().unwrap();
-    assert!((1..=4).contains(&step) && warning["rank"] == 0, "{warning}");
+    // On a busy machine the collector is found missing only when the last step is over.
+    let step = warning["step"].as_u64();
+    assert!(step.is_none_or(|step| (1..=4).contains(&step)), "{warning}");
+    assert_eq!(warning["rank"], 0, "{warning}");
 }
 
 /// Before there is a run: a configuration that cannot be used.

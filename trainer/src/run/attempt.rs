@@ -161,6 +161,7 @@ impl RunningAttempt<'_, '_> {
         }
         while self.trainer.completed_steps() < self.stop_conditions.last_step {
             let step = self.trainer.completed_steps() + 1;
+            self.events.begin_step(step);
             let end = self.step(step).map_err(|failure| failure.at_step(step))?;
             if let Some(reason) = end {
                 return Ok(reason);

@@ -17,6 +17,8 @@ pub(super) struct Console {
     options: TelemetryOptions,
     out: Box<dyn Write + Send>,
     is_terminal: bool,
+    /// The step that was made when an event was told.
+    step: Option<u64>,
     /// While steps are made.
     printer: Option<StepPrinter>,
 }
@@ -27,7 +29,7 @@ impl Console {
         out: Box<dyn Write + Send>,
         is_terminal: bool,
     ) -> Self {
-        Self { options, out, is_terminal, printer: None }
+        Self { options, out, is_terminal, step: None, printer: None }
     }
 
     fn message(&mut self, event: &Event) {
@@ -43,7 +45,7 @@ impl Console {
         details["rank"] = self.options.rank.into();
         details["host"] = self.options.host.as_str().into();
         details["folder"] = self.options.dir.to_string_lossy().into();
-        let line = line(self.options.log_format, event.name(), &text, details);
+        let line = line(self.options.log_format, event.name(), &text, details, self.step);
         self.write(&line);
     }
 
@@ -62,6 +64,10 @@ impl Sink for Console {
         let is_shown = self.options.rank == 0;
         let printer = || StepPrinter::new(&self.options, completed_steps, self.is_terminal);
         self.printer = is_shown.then(printer);
+    }
+
+    fn set_step(&mut self, step: Option<u64>) {
+        self.step = step;
     }
 
     fn take(&mut self, event: &Event) {
@@ -98,7 +104,8 @@ pub(crate) fn report_failure(format: LogFormat, failure: &Failure) {
         "caused_by_rank": failure.rank,
         "step": failure.step,
     });
-    let _ = std::io::stderr().write_all(line(format, "error", &text, details).as_bytes());
+    let line = line(format, "error", &text, details, log_lines::step());
+    let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
 /// The error behind the step in which it happened, unless it names that itself.
@@ -117,15 +124,21 @@ fn names(text: &str, words: &str) -> bool {
     text.match_indices(words).any(|(at, _)| is_whole(&text[at + words.len()..]))
 }
 
-/// The text, or as JSON an object with `event`, `text` and the `details`. One write per message,
-/// because launchers interleave the output of ranks.
-fn line(format: LogFormat, event: &str, text: &str, mut details: Value) -> String {
+/// The text, or as JSON an object with `event`, `text`, the `details`, and where it comes from. One
+/// write per message, because launchers interleave the output of ranks.
+fn line(
+    format: LogFormat,
+    event: &str,
+    text: &str,
+    mut details: Value,
+    step: Option<u64>,
+) -> String {
     match format {
         LogFormat::Text => format!("{text}\n"),
         LogFormat::Json => {
             details["event"] = event.into();
             details["text"] = text.into();
-            log_lines::add_origin(&mut details);
+            log_lines::add_origin(&mut details, step);
             format!("{details}\n")
         }
     }

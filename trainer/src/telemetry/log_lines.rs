@@ -30,14 +30,21 @@ pub(super) fn set_step(step: Option<u64>) {
     STEP.store(step.unwrap_or(0), Ordering::Relaxed);
 }
 
+/// The step that is being made, if one is.
+pub(super) fn step() -> Option<u64> {
+    Some(STEP.load(Ordering::Relaxed)).filter(|&step| step > 0)
+}
+
 /// Adds to a line what it lacks of `rank`, `host` and `step`; `null` where there is none.
-pub(super) fn add_origin(line: &mut Value) {
-    let step = Some(STEP.load(Ordering::Relaxed)).filter(|&step| step > 0);
+pub(super) fn add_origin(line: &mut Value, step: Option<u64>) {
     let origin = json!({ "rank": RANK.get(), "host": launch::host_name(), "step": step });
     let Value::Object(origin) = origin else { unreachable!("an object") };
     let line = line.as_object_mut().expect("a line is an object");
     for (name, value) in origin {
-        line.entry(name).or_insert(value);
+        let known = line.entry(name).or_insert(Value::Null);
+        if known.is_null() {
+            *known = value;
+        }
     }
 }
 
@@ -66,7 +73,7 @@ where
             "target": event.metadata().target(),
             "fields": fields.0,
         });
-        add_origin(&mut line);
+        add_origin(&mut line, step());
         writeln!(writer, "{line}")
     }
 }
@@ -104,5 +111,25 @@ impl Visit for Fields {
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         self.set(field, format!("{value:?}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_line_lacks_or_has_as_null_is_added() {
+        for mut line in [json!({}), json!({ "step": null, "host": null })] {
+            add_origin(&mut line, Some(4));
+            assert_eq!(line["step"], 4);
+            assert_eq!(line["host"], launch::host_name());
+        }
+        let mut about_another = json!({ "step": 3, "rank": 7 });
+        add_origin(&mut about_another, Some(4));
+        assert_eq!((&about_another["step"], &about_another["rank"]), (&json!(3), &json!(7)));
+        let mut outside = json!({ "step": null });
+        add_origin(&mut outside, None);
+        assert_eq!(outside["step"], Value::Null);
     }
 }

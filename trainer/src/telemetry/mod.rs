@@ -64,7 +64,11 @@ const TOLD_WITHIN: Duration = Duration::from_millis(200);
 /// An element of the queue.
 #[allow(clippy::large_enum_variant, reason = "most are steps, and they fill a fixed queue")]
 enum Message {
-    Event(Event),
+    Event {
+        event: Event,
+        /// The step that was made when it was told.
+        step: Option<u64>,
+    },
     BeginSteps {
         log: Box<StepLog>,
         completed_steps: u64,
@@ -79,6 +83,13 @@ enum Message {
     /// Returns what the hardware did; with its course over time or without.
     Hardware(SyncSender<RankHardware>, bool),
     End,
+}
+
+impl Message {
+    /// An event that is told now: when it is printed, another step may be made.
+    fn told(event: Event) -> Self {
+        Self::Event { event, step: log_lines::step() }
+    }
 }
 
 /// The stream of events of one rank, and the thread that serves its sinks.
@@ -173,7 +184,6 @@ impl Telemetry {
         let TelemetryOptions { dir, rank, world, .. } = &self.options;
         let (log, before) = StepLog::open(dir, *rank, *world, options)?;
         let completed_steps = options.completed_steps;
-        log_lines::set_step(Some(completed_steps + 1));
         self.events.send(Message::BeginSteps { log: Box::new(log), completed_steps });
         Ok(before)
     }
@@ -223,6 +233,11 @@ impl Events {
     /// Training starts, or resumes.
     pub(crate) fn start(&self, text: impl Into<String>) {
         self.tell(Event::Start(text.into()));
+    }
+
+    /// A step begins: what is told and logged from now on happens while it is made.
+    pub(crate) fn begin_step(&self, step: u64) {
+        log_lines::set_step(Some(step));
     }
 
     /// The first step of the attempt is done.
@@ -280,7 +295,7 @@ impl Events {
     }
 
     fn tell(&self, event: Event) {
-        self.send(Message::Event(event));
+        self.send(Message::told(event));
     }
 
     /// Tells one step that has just ended. Allocates nothing and returns at once, unless the queue
@@ -304,8 +319,7 @@ impl Events {
     fn tell_step(&self, line: StepLine) {
         let sample = &line.sample;
         assert_eq!(sample.phases.wall_ns(), sample.wall_ns, "phases do not add up to wall time");
-        log_lines::set_step(Some(sample.step + 1));
-        let mut message = Message::Event(Event::Step(line));
+        let mut message = Message::told(Event::Step(line));
         let mut delayed = false;
         while let Err(TrySendError::Full(full)) = self.queue.try_send(message) {
             message = full;
@@ -354,7 +368,10 @@ impl Sinks {
         for message in queue {
             // Whoever asked may have ended.
             match message {
-                Message::Event(event) => self.take(&event),
+                Message::Event { event, step } => {
+                    self.others.iter_mut().for_each(|sink| sink.set_step(step));
+                    self.take(&event);
+                }
                 Message::BeginSteps { log, completed_steps } => {
                     self.steps = Some(log);
                     self.others.iter_mut().for_each(|sink| sink.begin_steps(completed_steps));

@@ -8,6 +8,9 @@ pub(super) trait Sink: Send {
     /// Steps follow, the first one after this number of completed steps.
     fn begin_steps(&mut self, _completed_steps: u64) {}
 
+    /// What follows was told while this step was made, or none.
+    fn set_step(&mut self, _step: Option<u64>) {}
+
     /// Takes one event.
     fn take(&mut self, event: &Event);
 

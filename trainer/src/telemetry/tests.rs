@@ -172,6 +172,26 @@ fn messages_appear_in_order_and_warnings_are_kept() {
     assert_eq!(serde_json::json!(found), expected);
 }
 
+/// Both are printed when no step is made any more.
+#[test]
+fn a_line_has_the_step_that_was_made_when_it_was_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let screen = Screen::default();
+    let json = TelemetryOptions { log_format: LogFormat::Json, ..options(folder.path()) };
+    let console = Console::new(json, Box::new(screen.clone()), false);
+    let (queue, receiver) = mpsc::sync_channel(2);
+    for step in [Some(4), None] {
+        let text = "a library was slow".to_owned();
+        let event = Event::Warning(Anomaly { step: None, rank: None, text });
+        queue.send(Message::Event { event, step }).unwrap();
+    }
+    drop(queue);
+    Sinks::new(vec![Box::new(console)]).serve(&receiver);
+    let step =
+        |line: &String| serde_json::from_str::<serde_json::Value>(line).unwrap()["step"].as_u64();
+    assert_eq!(screen.lines().iter().map(step).collect::<Vec<_>>(), [Some(4), None]);
+}
+
 #[test]
 fn dropping_telemetry_writes_all_steps() {
     let folder = tempfile::tempdir().unwrap();
