@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::{self, Receiver, Sender};
+use std::time::Duration;
 
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
@@ -31,13 +32,18 @@ pub(crate) struct Got {
 
 impl Collector {
     pub(crate) fn start() -> Self {
+        Self::slow(Duration::ZERO)
+    }
+
+    /// One that answers each request this late.
+    pub(crate) fn slow(delay: Duration) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let (sender, requests) = mpsc::channel();
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 let sender = sender.clone();
-                std::thread::spawn(move || serve(stream.unwrap(), &sender));
+                std::thread::spawn(move || serve(stream.unwrap(), &sender, delay));
             }
         });
         Self { address, requests }
@@ -68,12 +74,13 @@ impl Collector {
 }
 
 /// Answers the requests of one connection. An empty answer is one without partial success.
-fn serve(mut stream: TcpStream, sender: &Sender<Request>) {
+fn serve(mut stream: TcpStream, sender: &Sender<Request>, delay: Duration) {
     let mut reader = BufReader::new(stream.try_clone().unwrap());
     while let Some(request) = read(&mut reader) {
         if sender.send(request).is_err() {
             return;
         }
+        std::thread::sleep(delay);
         let head = "HTTP/1.1 200 OK\r\ncontent-type: application/x-protobuf\r\n";
         let _ = write!(stream, "{head}content-length: 0\r\n\r\n");
     }

@@ -1,21 +1,22 @@
 //! Collectors that cannot be reached.
 
 use std::net::TcpListener;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use super::receiver::Collector;
 use super::support::{Finished, Folder, finish, run, yardstick};
 
 /// The most that a run waits for a collector when it has ended, and for what else it does then.
 const END_MS: u64 = 2_000 + 2_000;
 
-/// Runs a few steps that send their spans twenty times a second, and returns how long the process
-/// went on when its attempt had ended.
+/// Runs a few steps, too few for anything to be sent before the end unless they are slow, and
+/// returns how long the process went on when its attempt had ended.
 #[track_caller]
-fn train(folder: &Folder, url: &str) -> Ended {
+fn train(folder: &Folder, url: &str, spans_of_request: &str) -> Ended {
     let out = folder.text();
     let flags = ["train", "--out", &out, "--steps", "20", "--otlp", url];
     let mut command = yardstick(&flags);
-    command.env("OTEL_BSP_SCHEDULE_DELAY", "50").env("NO_PROXY", "127.0.0.1");
+    command.env("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", spans_of_request).env("NO_PROXY", "127.0.0.1");
     let finished = finish(command).expect(0);
     let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64;
     let ended_ms = folder.record()["attempts"][0]["ended_unix_ms"].as_u64().unwrap();
@@ -27,6 +28,22 @@ struct Ended {
     waited_ms: u64,
 }
 
+impl Ended {
+    /// There is one warning, of this collector and with this reason, and the run is as any other.
+    #[track_caller]
+    fn expect(&self, folder: &Folder, url: &str, why: &str) {
+        let Self { finished, waited_ms } = self;
+        let is_told = |line: &&str| line.contains("telemetry.otlp");
+        let told: Vec<_> = finished.stderr.lines().filter(is_told).collect();
+        let [line] = told[..] else { panic!("{finished:?}") };
+        assert!(line.contains(url) && line.contains(why), "{line}");
+        assert!(*waited_ms < END_MS, "{waited_ms} ms with a collector that is unavailable: {why}");
+        let anomalies = folder.record()["anomalies"].to_string();
+        assert!(!anomalies.contains("delayed"), "{anomalies}");
+        assert_eq!(folder.steps(0).len(), 20);
+    }
+}
+
 /// Both finish as a run without a collector does, but for one warning and the wait at the end.
 #[test]
 fn a_collector_that_hangs_or_is_absent_is_one_warning() {
@@ -36,16 +53,16 @@ fn a_collector_that_hangs_or_is_absent_is_one_warning() {
     for (port, why) in [(hanging, "timed out"), (absent, "Connection refused")] {
         let folder = Folder::new();
         let url = format!("http://127.0.0.1:{port}");
-        let Ended { finished, waited_ms } = train(&folder, &url);
-        let is_told = |line: &&str| line.contains("telemetry.otlp");
-        let told: Vec<_> = finished.stderr.lines().filter(is_told).collect();
-        let [line] = told[..] else { panic!("{finished:?}") };
-        assert!(line.contains(&url) && line.contains(why), "{line}");
-        assert!(waited_ms < END_MS, "{waited_ms} ms with a collector that is unavailable: {why}");
-        let anomalies = folder.record()["anomalies"].to_string();
-        assert!(!anomalies.contains("delayed"), "{anomalies}");
-        assert_eq!(folder.steps(0).len(), 20);
+        train(&folder, &url, "512").expect(&folder, &url, why);
     }
+}
+
+/// Each request is answered in time, and all of them together are not.
+#[test]
+fn a_collector_that_is_too_slow_for_the_end_is_one_warning() {
+    let collector = Collector::slow(Duration::from_millis(600));
+    let (folder, url) = (Folder::new(), collector.url());
+    train(&folder, &url, "1").expect(&folder, &url, "did not take the rest within 2s of the end");
 }
 
 #[test]

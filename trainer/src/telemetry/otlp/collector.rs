@@ -12,8 +12,9 @@ use opentelemetry_otlp::{
 };
 use reqwest::blocking::Client;
 
-/// Longest time of a request, and of all tries of one batch.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
+/// Longest time of a request, and of all tries of one batch: shorter than a run waits at its end,
+/// so that a request which begins then still fails within it.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Why nothing is sent.
 #[derive(Debug, thiserror::Error)]
@@ -68,7 +69,7 @@ impl Collector {
     }
 
     /// Once for a run: what is sent later may arrive.
-    fn warn(&self, why: &str) {
+    pub(super) fn warn(&self, why: &str) {
         if !self.has_warned.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 "telemetry.otlp: {}: {why}; spans are lost until it takes them (told once)",

@@ -56,6 +56,7 @@ pub(super) struct Otlp {
     instruments: Instruments,
     spans: Spans,
     meters: SdkMeterProvider,
+    collector: Collector,
 }
 
 impl Otlp {
@@ -78,7 +79,25 @@ impl Otlp {
             instruments: Instruments::new(&meters.meter("yardstick")),
             spans: Spans::new(queue, rank.rank, options),
             meters,
+            collector,
         })
+    }
+
+    /// Sends what is left on a thread of its own, which may hang.
+    fn send_rest(&mut self) -> Result<(), String> {
+        let queue = self.spans.end(SystemTime::now());
+        let meters = self.meters.clone();
+        let (sent, is_sent) = mpsc::sync_channel(1);
+        let send = move || {
+            // A request that failed has been a warning.
+            let _ = queue.map(|queue| queue.shutdown_with_timeout(END_TIMEOUT));
+            let _ = meters.shutdown_with_timeout(END_TIMEOUT);
+            let _ = sent.send(());
+        };
+        let thread = std::thread::Builder::new().name("otlp-end".to_owned()).spawn(send);
+        thread.map_err(|error| format!("no thread to send the rest: {error}"))?;
+        let late = |_| format!("did not take the rest within {END_TIMEOUT:?} of the end");
+        is_sent.recv_timeout(END_TIMEOUT).map_err(late)
     }
 }
 
@@ -94,17 +113,8 @@ impl Sink for Otlp {
 /// Sends what is left, for as long as the end of a run may wait.
 impl Drop for Otlp {
     fn drop(&mut self) {
-        let queue = self.spans.end(SystemTime::now());
-        let meters = self.meters.clone();
-        let (sent, is_sent) = mpsc::sync_channel(1);
-        let send = move || {
-            // What fails has been a warning.
-            let _ = queue.map(|queue| queue.shutdown_with_timeout(END_TIMEOUT));
-            let _ = meters.shutdown_with_timeout(END_TIMEOUT);
-            let _ = sent.send(());
-        };
-        if std::thread::Builder::new().name("otlp-end".to_owned()).spawn(send).is_ok() {
-            let _ = is_sent.recv_timeout(END_TIMEOUT);
+        if let Err(why) = self.send_rest() {
+            self.collector.warn(&why);
         }
     }
 }
