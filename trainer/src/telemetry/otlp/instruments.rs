@@ -61,13 +61,24 @@ impl Instrument {
     }
 }
 
-/// The unit that a name ends with, as UCUM writes it.
+/// What names end with, and how UCUM writes it.
+const UNITS: [(&str, &str); 9] = [
+    ("_bits_per_second", "bit/s"),
+    ("_bytes_per_second", "By/s"),
+    ("_bytes", "By"),
+    ("_celsius", "Cel"),
+    ("_hertz", "Hz"),
+    ("_joules", "J"),
+    ("_ratio", "1"),
+    ("_seconds", "s"),
+    ("_watts", "W"),
+];
+
+/// The unit that a name ends with, as UCUM writes it; empty if it has none.
 fn unit(name: &str) -> &'static str {
-    match name.trim_end_matches("_total").rsplit('_').next() {
-        Some("seconds") => "s",
-        Some("bytes") => "By",
-        _ => "",
-    }
+    let name = name.strip_suffix("_total").unwrap_or(name);
+    let found = UNITS.iter().find(|(ending, _)| name.ends_with(ending));
+    found.map_or("", |(_, unit)| unit)
 }
 
 impl<I> Labelled<I> {
@@ -134,11 +145,21 @@ impl CounterFn for Growing {
         self.labelled.instrument.add(value, &self.labelled.labels);
     }
 
-    /// One that became smaller has started again at 0; the sum goes on.
     fn absolute(&self, value: u64) {
         let mut totals = self.totals.lock().expect("no thread panics with it");
-        let before = totals.insert(self.key.clone(), value).unwrap_or(0);
-        self.increment(if value < before { value } else { value - before });
+        let before = totals.insert(self.key.clone(), value);
+        self.increment(growth(before, value));
+    }
+}
+
+/// By how much a counter of the hardware has grown. Its first value is 0 here, because it counts
+/// since the driver started, and a sum is told with the start of this process. One that became
+/// smaller has started again at 0; the sum goes on.
+fn growth(before: Option<u64>, value: u64) -> u64 {
+    match before {
+        None => 0,
+        Some(before) if value < before => value,
+        Some(before) => value - before,
     }
 }
 
@@ -172,5 +193,20 @@ mod tests {
         assert_eq!(of("yardstick_step_duration_seconds"), "s");
         assert_eq!(of("yardstick_communication_bytes_total"), "By");
         assert_eq!(of("yardstick_steps_total"), "");
+        assert_eq!(of("yardstick_gpu_energy_joules_total"), "J");
+        assert_eq!(of("yardstick_gpu_power_watts"), "W");
+        assert_eq!(of("yardstick_gpu_sm_clock_hertz"), "Hz");
+        assert_eq!(of("yardstick_gpu_temperature_celsius"), "Cel");
+        assert_eq!(of("yardstick_gpu_pcie_bytes_per_second"), "By/s");
+        assert_eq!(of("yardstick_rdma_rate_bits_per_second"), "bit/s");
+        assert_eq!(of("yardstick_host_cpu_ratio"), "1");
+    }
+
+    #[test]
+    fn a_counter_of_the_hardware_begins_at_0() {
+        let values = [7_000, 7_005, 7_005, 3];
+        let befores = std::iter::once(None).chain(values.into_iter().map(Some));
+        let grown: Vec<_> = befores.zip(values).map(|(before, now)| growth(before, now)).collect();
+        assert_eq!(grown, [0, 5, 0, 3]);
     }
 }
