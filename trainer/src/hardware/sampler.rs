@@ -45,8 +45,8 @@ const FIRST_READINGS: Duration = Duration::from_secs(10);
 const LAST_READINGS: Duration = Duration::from_secs(2);
 
 impl Sampler {
-    /// Starts to read, and returns after the first time. Without a thread a run is as good as with one, except that its record has no
-    /// hardware.
+    /// Starts to read, and returns after the first time. Without a thread a run is as good as with
+    /// one, except that its record has no hardware.
     pub(crate) fn start(sampled: Sampled) -> Self {
         let (end, until) = mpsc::channel::<()>();
         let (ends, ended) = mpsc::channel();
