@@ -60,7 +60,7 @@ fn a_collector_that_hangs_or_is_absent_is_one_warning() {
 /// Each request is answered in time, and all of them together are not.
 #[test]
 fn a_collector_that_is_too_slow_for_the_end_is_one_warning() {
-    let collector = Collector::slow(Duration::from_millis(600));
+    let collector = Collector::slow(Duration::from_millis(300));
     let (folder, url) = (Folder::new(), collector.url());
     train(&folder, &url, "1").expect(&folder, &url, "did not take the rest within 2s of the end");
 }

@@ -44,7 +44,7 @@ pub(crate) struct Repeat {
     pub(crate) folder: String,
     pub(crate) warmup_steps: u64,
     pub(crate) measured_steps: u64,
-    /// Whether step times had settled after the warm-up; if not, that is only the first steps.
+    /// Whether step times had settled after the warm-up, as in the record.
     pub(crate) is_steady: bool,
     pub(crate) tokens_per_second: f64,
     pub(crate) step_ms_median: f64,

@@ -17,7 +17,7 @@ const STEPS: u64 = 200;
 pub(super) const RANKS: usize = 4;
 
 /// How a machine behaves.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 pub(super) struct Machine {
     /// Coefficient of variation of steps.
     of_steps: f64,

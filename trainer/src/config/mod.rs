@@ -511,7 +511,7 @@ impl Settings {
             return Err(invalid("telemetry.hardware_interval", found, "at most 1m"));
         }
         let price = self.telemetry.price_per_node_hour.unwrap_or(f64::MAX);
-        if price.is_nan() || price <= 0.0 {
+        if !price.is_finite() || price <= 0.0 {
             return Err(invalid("telemetry.price_per_node_hour", price, "a price above 0"));
         }
         let otlp = &self.telemetry.otlp;
@@ -522,7 +522,7 @@ impl Settings {
             return Err(invalid("telemetry.log_every_steps", 0, "at least 1"));
         }
         let spike_z = self.telemetry.loss_spike_z;
-        if spike_z.is_nan() || spike_z < 0.0 {
+        if !spike_z.is_finite() || spike_z < 0.0 {
             return Err(invalid("telemetry.loss_spike_z", spike_z, "a number from 0 on"));
         }
         Ok(())

@@ -33,7 +33,7 @@ pub(crate) struct Trace {
 }
 
 impl Trace {
-    /// While nothing else ran.
+    /// While little else ran: at most a quarter of the processors' time.
     pub(crate) fn quiet() -> Self {
         Self::parse(include_str!("traces/quiet.txt"))
     }

@@ -27,7 +27,7 @@ pub struct Energy {
 pub struct Cost {
     /// `telemetry.price_per_node_hour`, in whichever currency.
     pub price_per_node_hour: f64,
-    /// Number of machines; of pods, where hardware is not read.
+    /// Number of machines; of pods, where the attempt failed.
     pub nodes: usize,
     /// Of a billion tokens at the measured rate, saves and evaluations included.
     pub per_billion_tokens: f64,

@@ -108,6 +108,11 @@ pub(crate) struct RankHardware {
     pub(crate) ports: Vec<PortSummary>,
 }
 
+/// Id of this machine; where that is hidden, the name of the host.
+fn machine() -> String {
+    Some(launch::boot_id()).filter(|id| !id.is_empty()).unwrap_or_else(launch::host_name)
+}
+
 /// The summaries of all sources of a rank.
 #[derive(Debug, Default)]
 pub(crate) struct Summaries {
@@ -134,7 +139,7 @@ impl Summaries {
         let mut hardware = RankHardware {
             gpu_missing: self.gpu_missing.clone(),
             energy_missing: self.energy_missing.clone(),
-            machine: launch::boot_id(),
+            machine: machine(),
             ..RankHardware::default()
         };
         for (source, tallies) in &self.sources {

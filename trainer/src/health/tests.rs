@@ -8,7 +8,7 @@ const STEPS: u64 = 600;
 const LIMIT: f64 = 8.0;
 
 /// How the losses of a run fall.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 struct Curve {
     /// Steps in which what is to be learned shrinks to 1/e.
     fall_steps: f64,
@@ -50,13 +50,15 @@ fn spikes(losses: &[f64]) -> Vec<u64> {
 }
 
 #[test]
-fn no_curve_without_a_spike_has_one() {
+fn hardly_a_curve_without_a_spike_has_one() {
     let mut wrong = Vec::new();
     for curve in curves() {
         let found = |seed| (seed, spikes(&losses(curve, seed)));
         let found = (0..SEEDS).map(found).filter(|(_, steps)| !steps.is_empty());
         wrong.extend(found.map(|(seed, steps)| (curve, seed, steps)));
     }
+    let most_of_one = curves().map(|curve| wrong.iter().filter(|it| it.0 == curve).count()).max();
+    assert!(most_of_one <= Some(SEEDS as usize / 20), "{wrong:?}");
     let share = wrong.len() as f64 / (curves().count() as u64 * SEEDS) as f64;
     assert!(share <= 0.01, "{share}: {wrong:?}");
 }

@@ -60,7 +60,7 @@ pub struct StartParts {
     pub wire_up_seconds: f64,
     /// Until the state is allocated, and initialised or restored.
     pub restore_seconds: f64,
-    /// Until the first step is done.
+    /// Until the first step is done, with opening NVML and the first reading of the hardware.
     pub first_step_seconds: f64,
 }
 

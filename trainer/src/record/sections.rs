@@ -160,7 +160,8 @@ pub struct StepsSummary {
     pub warmup: u64,
     /// Number of measured steps: those of the last attempt after its warm-up.
     pub measured: u64,
-    /// Whether step times had settled by then: without a trend, by the rule MSER-5.
+    /// Whether step times had settled by then: the warm-up was found by the rule MSER-5, and the
+    /// medians of both halves of the measured steps differ by at most 5 %.
     pub is_steady: bool,
     /// Tokens of all recorded steps.
     pub tokens: u64,

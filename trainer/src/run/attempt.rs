@@ -288,7 +288,7 @@ impl RunningAttempt<'_, '_> {
         let communication = outcome.communication;
         let Observed { z_score, spike } = self.losses.observe(step, outcome.loss);
         if let Some(spike) = spike.filter(|_| self.trainer.ranks().rank() == 0) {
-            self.events.warn(Anomaly { step: Some(step), rank: None, text: spike.text() });
+            self.events.warn_later(Anomaly { step: Some(step), rank: None, text: spike.text() });
         }
         let sample = StepSample {
             attempt: self.checkpointer.attempt(),
@@ -347,7 +347,7 @@ impl RunningAttempt<'_, '_> {
     /// step. This time is in no step, and no communication is in flight meanwhile.
     fn measure_machine(&mut self, step: u64) -> Outcome<()> {
         let Self { trainer, probes, .. } = self;
-        let is_due = probes.matmul.is_due(step, self.first_step, self.stop_conditions.last_step);
+        let is_due = probes.matmul.is_due(step, self.first_step, self.stop_conditions.likely_last);
         let profile = probes.profile.take_if(|profile| profile.is_of(step));
         if !is_due && profile.is_none() {
             return Ok(());

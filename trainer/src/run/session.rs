@@ -284,6 +284,7 @@ impl<'run> Session<'run> {
             },
             stop_conditions: StopConditions {
                 last_step: self.last_step,
+                likely_last: self.likely_last(completed_steps),
                 target_loss,
                 is_target_reached,
             },
@@ -328,6 +329,12 @@ impl<'run> Session<'run> {
             alert: Arc::clone(trainer.alert()),
         };
         (!telemetry.hardware_interval.is_zero()).then(|| Sampler::start(sampled))
+    }
+
+    /// The step that is likely the last one: where steady steps are counted, after a short warm-up.
+    fn likely_last(&self, completed_steps: u64) -> u64 {
+        let wanted = self.options.steady_steps;
+        wanted.map_or(self.last_step, |wanted| self.last_step.min(completed_steps + wanted + 2))
     }
 
     /// The golden losses of this run, unless it starts with other weights.

@@ -8,6 +8,8 @@ use crate::record::{StepSample, StepSeries, TargetLoss, TargetRecord};
 pub(super) struct StopConditions {
     /// The last step of the run.
     pub(super) last_step: u64,
+    /// The step that is likely the last one, for measurements that are to be spread over the run.
+    pub(super) likely_last: u64,
     /// Loss to stop at.
     pub(super) target_loss: Option<TargetLoss>,
     /// Whether the restored steps have reached that loss.
@@ -39,22 +41,34 @@ impl TargetRecord {
 pub(super) struct SteadyWatch {
     wanted: u64,
     series: StepSeries,
+    /// Steps from which on it looks again: the rule takes longer, the more steps there are.
+    next_look: u64,
+    is_done: bool,
 }
+
+/// It looks again when there are so many more steps, as a share of those that there are.
+const STEPS_PER_LOOK: u64 = 16;
 
 impl SteadyWatch {
     /// Waits for so many steps.
     pub(super) fn new(wanted: u64, world: usize) -> Self {
-        Self { wanted, series: StepSeries::new(world, None) }
+        let series = StepSeries::new(world, None);
+        Self { wanted, series, next_look: wanted, is_done: false }
     }
 
     /// Adds the next step.
     pub(super) fn observe(&mut self, sample: &StepSample) {
         self.series.push(sample);
+        let steps = self.series.recorded;
+        if steps >= self.next_look && self.series.completes_batch() {
+            self.is_done = self.series.will_have_measured(self.wanted);
+            self.next_look = steps + steps / STEPS_PER_LOOK;
+        }
     }
 
     /// Whether one more step is enough.
     pub(super) fn is_done(&self) -> bool {
-        self.series.will_have_measured(self.wanted)
+        self.is_done
     }
 }
 

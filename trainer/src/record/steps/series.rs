@@ -208,10 +208,15 @@ impl StepSeries {
         }
     }
 
+    /// Whether the last step completes a batch of the rule for steady steps.
+    pub fn completes_batch(&self) -> bool {
+        completes_batch(self.last_attempt())
+    }
+
     /// Whether so many steady steps are measured, now and also after a few more steps: it says so
     /// only when a batch of the rule is complete, and the next one only begins.
     pub fn will_have_measured(&self, wanted: u64) -> bool {
-        if !completes_batch(self.last_attempt()) {
+        if !self.completes_batch() {
             return false;
         }
         let MeasuredSteps { blocks, is_steady, .. } = self.measured();
@@ -295,8 +300,10 @@ mod tests {
             push(&mut series, step);
             let measured = series.measured();
             assert!(measured.is_steady && measured.blocks.len() >= 100, "{measured:?}");
+            assert!(!series.will_have_measured(100), "the next batch is not complete");
         }
-        assert!(!series.will_have_measured(200), "the next batch is not complete");
+        push(&mut series, end + 5);
+        assert!(series.will_have_measured(100));
     }
 
     #[test]
