@@ -16,7 +16,8 @@ TIMEFORMAT='%R %U %S'
 
 # Seconds that processors were busy since the machine started.
 busy_seconds() {
-    awk -v hertz="$(getconf CLK_TCK)" '/^cpu / { printf "%.2f\n", ($2 + $3 + $4 + $7 + $8) / hertz }' \
+    awk -v hertz="$(getconf CLK_TCK)" \
+        '/^cpu / { printf "%.2f\n", ($2 + $3 + $4 + $7 + $8) / hertz }' \
         /proc/stat
 }
 
