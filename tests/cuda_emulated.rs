@@ -7,7 +7,10 @@ mod support;
 
 use std::process::Command;
 
-use support::{Finished, Folder, LossBits, delay_streams, finish, run, text, yardstick};
+use support::{
+    Finished, Folder, LossBits, delay_streams, finish, only_training_libraries, run, text,
+    yardstick,
+};
 
 /// The emulated device takes a second for what a real one does in microseconds: two micro-batches
 /// of 32 tokens.
@@ -115,13 +118,7 @@ const CUDNN: [&str; 8] = [
 
 #[test]
 fn cudnn_that_is_missing_broken_old_or_without_a_plan_is_one_sentence_and_exit_code_3() {
-    let libraries = std::env::var("YARDSTICK_CUDA_PATH").unwrap();
-    let without = Folder::new();
-    std::fs::create_dir(without.path()).unwrap();
-    for library in ["libcuda.so.1", "libnvrtc.so.12", "libcublasLt.so.12"] {
-        let link = without.path().join(library);
-        std::os::unix::fs::symlink(format!("{libraries}/{library}"), link).unwrap();
-    }
+    let without = only_training_libraries();
     let train_with = |name: &str, value: &str, said: &[&str]| {
         let folder = Folder::new();
         let start = ["train", "--workload", "llama-smoke", "--out", &folder.text()];

@@ -14,7 +14,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use support::{Finished, Folder, finish, mpirun, run, yardstick};
+use support::{Finished, Folder, finish, mpirun, only_training_libraries, run, yardstick};
 
 /// Faults of the second GPU: bit 64 is a thermal slowdown by hardware.
 const FAULTS: &str =
@@ -176,13 +176,7 @@ fn the_error_of_a_failed_gpu_names_its_xid() {
 /// The rest of the machine's libraries without NVML.
 #[test]
 fn without_nvml_there_is_one_warning_and_null() {
-    let libraries = std::env::var("YARDSTICK_CUDA_PATH").unwrap();
-    let without = Folder::new();
-    std::fs::create_dir(without.path()).unwrap();
-    for library in ["libcuda.so.1", "libnvrtc.so.12", "libcublasLt.so.12"] {
-        let link = without.path().join(library);
-        std::os::unix::fs::symlink(format!("{libraries}/{library}"), link).unwrap();
-    }
+    let without = only_training_libraries();
     let folder = Folder::new();
     let out = folder.text();
     let mut command =

@@ -138,3 +138,15 @@ pub fn record(folder: &Path) -> Value {
 pub fn text(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
+
+/// A folder with those of the emulated device's libraries that training cannot do without.
+pub fn only_training_libraries() -> Folder {
+    let libraries = std::env::var("YARDSTICK_CUDA_PATH").unwrap();
+    let folder = Folder::new();
+    std::fs::create_dir(folder.path()).unwrap();
+    for library in ["libcuda.so.1", "libnvrtc.so.12", "libcublasLt.so.12"] {
+        let link = folder.path().join(library);
+        std::os::unix::fs::symlink(format!("{libraries}/{library}"), link).unwrap();
+    }
+    folder
+}

@@ -8,7 +8,7 @@ mod process;
 mod schema;
 mod variant;
 
-pub use folder::{Folder, LossBits, RunResult, StepLine, record, text};
+pub use folder::{Folder, LossBits, RunResult, StepLine, only_training_libraries, record, text};
 pub use process::{
     BothRanks, Finished, Running, delay_streams, finish, launch, mpirun, mpirun_test,
     on_both_ranks, resident_bytes, run, set_launcher_environment, yardstick,
