@@ -1,5 +1,9 @@
 //! Errors between the start of a process and the first collective.
 
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::bootstrap::expected::Expected;
 use crate::bootstrap::launcher::{Launcher, LauncherKind};
 
 /// Errors of this crate; each says what was expected, what was found, and what to do.
@@ -69,6 +73,94 @@ pub enum Error {
     Open {
         /// The backend's error.
         source: collectives::Error,
+    },
+    /// The ranks are not those that the supervisor of the launch asked for.
+    #[error(
+        "expected {} ranks on {} hosts, found {} ranks on {}: mpirun did not follow its host file, \
+         or hosts have the same name", expected.ranks, expected.nodes, found.ranks, found.nodes
+    )]
+    UnexpectedWorld {
+        /// What was asked for.
+        expected: Expected,
+        /// What there is.
+        found: Expected,
+    },
+    /// A rank runs in the launcher of an MPIJob, which is no worker.
+    #[error(
+        "this rank runs on the launcher, {host}, which is not in {hostfile}: mpirun has ignored \
+         that file (Open MPI 5 does unless it is given --hostfile); start with `yardstick launch`"
+    )]
+    RankOnLauncher {
+        /// Name of this host.
+        host: String,
+        /// The host file that was not followed.
+        hostfile: &'static str,
+    },
+    /// A host file cannot be used.
+    #[error("host file {}: {text}", path.display())]
+    Hostfile {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        text: String,
+    },
+    /// What a launch is asked for is impossible.
+    #[error("{text}")]
+    Request {
+        /// What was expected and found.
+        text: String,
+    },
+    /// `mpirun` cannot be used.
+    #[error(
+        "expected {} to be the mpirun of Open MPI, MPICH or Intel MPI: {text}", program.display()
+    )]
+    Mpirun {
+        /// The program.
+        program: PathBuf,
+        /// What is wrong with it.
+        text: String,
+    },
+    /// Not as many hosts as needed have answered in time.
+    #[error(
+        "expected {expected} hosts, found {ready} after {} s; missing: {absent}", wait.as_secs()
+    )]
+    HostsMissing {
+        /// How many are needed.
+        expected: usize,
+        /// How many answer.
+        ready: usize,
+        /// How long they were waited for.
+        wait: Duration,
+        /// The others, each with why it does not answer.
+        absent: String,
+    },
+    /// Two hosts that should be different are the same.
+    #[error("expected different hosts, but {} and {} are both {same}", names[0], names[1])]
+    SameHost {
+        /// Their names in the host file.
+        names: [String; 2],
+        /// What they have in common.
+        same: String,
+    },
+    /// A host has another version of the program.
+    #[error("expected version {expected} of yardstick on all hosts, found {found} on {host}")]
+    AgentVersion {
+        /// The host.
+        host: String,
+        /// The version of the supervisor.
+        expected: String,
+        /// That of the agent.
+        found: String,
+    },
+    /// The ssh server of a worker does not serve.
+    #[error("ssh server {} on port {port}: {text}", program.display())]
+    Sshd {
+        /// The program.
+        program: PathBuf,
+        /// The port that it was to listen on.
+        port: u16,
+        /// What it said.
+        text: String,
     },
     /// The operating system refused.
     #[error("cannot {action}: the operating system refused")]

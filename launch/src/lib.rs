@@ -1,16 +1,23 @@
-//! How ranks start and stop: bootstrap over MPI, placement on nodes and cores, signals.
+//! How ranks start and stop: bootstrap over MPI, placement on nodes and cores, signals, and on
+//! clusters what runs beside ranks: the [`supervisor`] that starts `mpirun`, its [`agent`] on every
+//! host, and the [`worker`] that is the first process of a pod.
 //!
 //! [`bootstrap::open`] turns a process, however it was started (by hand, `mpirun`, `srun`), into a
 //! [`World`](bootstrap::World): a collective for communication, the [`Placement`] of this rank on
 //! its node, and its [`ThreadPlan`]. MPI is initialised only when a launcher's variables are in the
 //! environment, or when the MPI backend is requested.
 
+pub mod agent;
 pub mod bootstrap;
 pub mod environment;
 mod error;
+pub mod hostfile;
+mod local_ranks;
 mod machine;
 mod placement;
 pub mod signals;
+pub mod supervisor;
+pub mod worker;
 
 pub use error::Error;
 pub use machine::{

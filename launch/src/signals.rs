@@ -1,4 +1,4 @@
-//! SIGTERM, SIGINT and SIGUSR1 as flags that the step loop polls.
+//! SIGTERM, SIGINT and SIGUSR1 as flags that the step loop polls, and SIGUSR2.
 //!
 //! A handler only sets a flag: ranks vote on flags between steps, so that all of them stop, or
 //! save, at the same step.
@@ -6,7 +6,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::iterator::{Handle, Signals};
 
 use crate::error::Error;
 
@@ -53,6 +54,42 @@ impl SignalFlags {
     /// Whether SIGUSR1 has arrived since the last call.
     pub fn take_checkpoint_request(&self) -> bool {
         self.checkpoint.swap(false, Ordering::Relaxed)
+    }
+}
+
+/// SIGUSR2: a supervisor says that a peer is lost, and that nothing is to wait for it.
+#[derive(Debug)]
+pub struct PeerLossSignal(Signals);
+
+/// Ends the wait for a signal.
+#[derive(Debug)]
+pub struct PeerLossHandle(Handle);
+
+impl PeerLossSignal {
+    /// Handles it from now on; without that it ends the process.
+    ///
+    /// # Errors
+    /// [`Error::System`] when the handler cannot be installed.
+    pub fn install() -> Result<Self, Error> {
+        let signals = Signals::new([SIGUSR2]);
+        let action = || "handle SIGUSR2".to_owned();
+        signals.map(Self).map_err(|source| Error::System { action: action(), source })
+    }
+
+    /// What ends [`wait`](Self::wait).
+    pub fn handle(&self) -> PeerLossHandle {
+        PeerLossHandle(self.0.handle())
+    }
+
+    /// Waits for it, and returns whether it has arrived before the end of the wait.
+    pub fn wait(mut self) -> bool {
+        self.0.forever().next().is_some()
+    }
+}
+
+impl Drop for PeerLossHandle {
+    fn drop(&mut self) {
+        self.0.close();
     }
 }
 

@@ -36,6 +36,26 @@ pub enum ExitCode {
     Stopped = 75,
 }
 
+impl TryFrom<u8> for ExitCode {
+    type Error = u8;
+
+    fn try_from(code: u8) -> Result<Self, u8> {
+        let all = [
+            Self::Done,
+            Self::Internal,
+            Self::Usage,
+            Self::Environment,
+            Self::Numerical,
+            Self::PeerLost,
+            Self::Checkpoint,
+            Self::Regression,
+            Self::TooNoisy,
+            Self::Stopped,
+        ];
+        all.into_iter().find(|known| *known as u8 == code).ok_or(code)
+    }
+}
+
 /// An error with its exit code and, if it happened in training, the step and rank.
 #[derive(Debug)]
 pub struct Failure {

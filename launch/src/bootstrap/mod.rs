@@ -1,6 +1,7 @@
 //! Bootstrap: from a process to a rank that knows its world.
 
 mod detect;
+pub(crate) mod expected;
 mod group;
 pub(crate) mod launcher;
 mod options;
@@ -9,8 +10,10 @@ mod world;
 use collectives::Single;
 
 use crate::error::Error;
+use crate::host_name;
 
 pub use detect::detect_launcher;
+pub use expected::Expected;
 pub use group::Group;
 pub use launcher::{Launcher, LauncherKind};
 pub use options::{Backend, Options};
@@ -20,10 +23,15 @@ pub use world::World;
 /// is bound to cores.
 ///
 /// # Errors
-/// When the environment, the binary and the backend do not fit each other, or when not all ranks
-/// arrive before the timeout.
+/// When the environment, the binary and the backend do not fit each other, when not all ranks
+/// arrive before the timeout, or when they are not the world that a supervisor expects.
 pub fn open(options: &Options) -> Result<World, Error> {
-    let launcher = detect_launcher(|name| std::env::var(name).ok())?;
+    let variable = |name: &str| std::env::var(name).ok();
+    let launcher = detect_launcher(variable)?;
+    if launcher.is_some() {
+        expected::refuse_on_operator_launcher(variable, &host_name())?;
+    }
+    let expected = Expected::read(variable)?;
     let collective = match choose(options.backend, launcher.as_ref())? {
         Chosen::Single => Single::new().into(),
         Chosen::Mpi => open_mpi(launcher.as_ref(), options)?,
@@ -31,7 +39,11 @@ pub fn open(options: &Options) -> Result<World, Error> {
     if let Some(launcher) = &launcher {
         check_launcher(launcher, collective.rank(), collective.world())?;
     }
-    World::rendezvous_after(launcher, collective, options)
+    let world = World::rendezvous_after(launcher, collective, options)?;
+    if let Some(expected) = expected {
+        expected.check(world.placement.world, world.placement.nodes)?;
+    }
+    Ok(world)
 }
 
 #[derive(Debug, PartialEq)]

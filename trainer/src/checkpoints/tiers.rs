@@ -22,8 +22,18 @@ pub(crate) struct Variables {
 impl Variables {
     /// Those of this process.
     pub(crate) fn read() -> Self {
-        let variable = |name: &str| std::env::var(name).ok().filter(|path| !path.is_empty());
-        Self { nvme: variable("LOCAL_CHECKPOINT_DIR"), shared: variable("SHARED_CHECKPOINT_DIR") }
+        Self::of(|name| std::env::var(name).ok())
+    }
+
+    fn of(variable: impl Fn(&str) -> Option<String>) -> Self {
+        let set = |name| variable(name).filter(|value| !value.is_empty());
+        let model = set("MODEL_CHECKPOINT_NAME");
+        let of_model = |folder: String| match &model {
+            Some(model) => format!("{}/{model}", folder.trim_end_matches('/')),
+            None => folder,
+        };
+        let folder = |name| set(name).map(of_model);
+        Self { nvme: folder("LOCAL_CHECKPOINT_DIR"), shared: folder("SHARED_CHECKPOINT_DIR") }
     }
 
     /// Whether there is a tier of each node.
@@ -159,6 +169,21 @@ mod tests {
     fn planned_with(config: &CheckpointConfig) -> Vec<(&'static str, String, Interval)> {
         let planned = planned(config, Variables::default(), Path::new("out/checkpoints"), "run-1");
         planned.into_iter().map(|tier| (tier.name, tier.address, tier.every)).collect()
+    }
+
+    #[test]
+    fn variables_of_job_files_name_folders_of_a_model() {
+        let variables = |model: &'static str| {
+            let named = move |name: &str| match name {
+                "LOCAL_CHECKPOINT_DIR" => Some("/nvme/".to_owned()),
+                "MODEL_CHECKPOINT_NAME" => Some(model.to_owned()),
+                _ => None,
+            };
+            Variables::of(named)
+        };
+        let nvme = |folder: &str| Variables { nvme: Some(folder.to_owned()), shared: None };
+        assert_eq!(variables("llama"), nvme("/nvme/llama"));
+        assert_eq!(variables(""), nvme("/nvme/"));
     }
 
     #[test]

@@ -41,6 +41,12 @@ const STEPS_PER_MEASURED: u64 = 4;
 const STEPS_TO_TELL: u64 = 42;
 
 impl BenchCommand {
+    /// The folders of the runs, where one for them is named.
+    pub(super) fn folders(&self) -> Option<Vec<PathBuf>> {
+        let root = self.train.out()?;
+        Some((1..=self.repeats).map(|repeat| folder(root, repeat)).collect())
+    }
+
     pub(super) fn run(self) -> Outcome<Exit> {
         let options = self.train.options()?;
         let root = options
@@ -53,8 +59,7 @@ impl BenchCommand {
             .collect();
         let exit = run::run(&repeats)?;
         if exit.rank == 0 && exit.code == ExitCode::Done {
-            let folders: Vec<PathBuf> =
-                (1..=self.repeats).map(|repeat| folder(&root, repeat)).collect();
+            let folders = self.folders().expect("it was named");
             let bench = Bench::read(&folders, wanted)
                 .map_err(|error| Failure::new(ExitCode::Internal, error))?;
             if self.json {

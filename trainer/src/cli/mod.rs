@@ -1,5 +1,6 @@
 //! The command line: each subcommand in a file of its own.
 
+mod agent;
 mod baseline;
 mod bench;
 mod ckpt;
@@ -10,10 +11,12 @@ mod data;
 mod devices;
 mod export;
 mod fingerprint;
+mod launch;
 mod man;
 mod plan;
 mod report;
 mod train;
+mod worker;
 mod workloads;
 
 use std::io::Write;
@@ -60,6 +63,10 @@ Exit codes of a process:
 #[derive(Debug, Subcommand)]
 enum Command {
     Train(Box<train::Train>),
+    Launch(Box<launch::Launch>),
+    Worker(worker::Worker),
+    #[command(hide = true)]
+    Agent(agent::Agent),
     Workloads(workloads::Workloads),
     Plan(plan::Plan),
     Devices(devices::Devices),
@@ -95,6 +102,9 @@ pub fn main() -> ExitCode {
             let format = bench.train.log_format;
             return end_training(format, bench.run());
         }
+        Command::Launch(launch) => launch.run(),
+        Command::Worker(worker) => worker.run(),
+        Command::Agent(agent) => agent.run(),
         Command::Comm(comm) => return end_training(LogFormat::Text, comm.run()),
         Command::Workloads(workloads) => workloads.run(),
         Command::Plan(plan) => plan.run(),
@@ -126,7 +136,7 @@ fn end_training(format: LogFormat, outcome: Outcome<Exit>) -> ExitCode {
         Err(failure) => report(format, &failure),
     };
     let _ = std::io::stdout().flush();
-    launch::signals::exit_immediately(code as i32)
+    ::launch::signals::exit_immediately(code as i32)
 }
 
 /// Makes a panic on any thread end the process, with exit code 1: the other ranks would wait for a
@@ -135,7 +145,7 @@ pub fn end_on_panic() {
     let default_hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         default_hook(panic);
-        launch::signals::exit_immediately(ExitCode::Internal as i32);
+        ::launch::signals::exit_immediately(ExitCode::Internal as i32);
     }));
 }
 
@@ -153,6 +163,11 @@ fn print(text: impl std::fmt::Display) -> Outcome<ExitCode> {
 fn note(text: impl std::fmt::Display) {
     // Nothing is left to tell where stderr is gone.
     let _ = writeln!(std::io::stderr(), "note: {text}");
+}
+
+/// Writes a line to stderr, about what a process does that serves ranks.
+fn log(process: &str, text: &str) {
+    let _ = writeln!(std::io::stderr(), "{process}: {text}");
 }
 
 /// Writes a value to stdout as JSON.

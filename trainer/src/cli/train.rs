@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
@@ -61,7 +61,7 @@ pub(super) struct Train {
     eval_every: Option<u64>,
     /// Stop when the loss is at most this: the held-out loss with --eval-every, else the training
     /// loss.
-    #[arg(long, value_name = "NATS", value_parser = finite)]
+    #[arg(long, value_name = "NATS", env = "TARGET_LOSS", value_parser = finite)]
     target_loss: Option<f64>,
     /// Timeout of every operation between ranks, as in 90s or 5m; the run ends with exit code 5
     /// after it [default: 2m]. Where ranks wait for storage, checkpoint.deadline counts if it is
@@ -148,6 +148,11 @@ impl Train {
             trace_steps: self.trace_steps.clone(),
             injections: self.inject.clone(),
         })
+    }
+
+    /// The folder of the run, where one is named.
+    pub(super) fn out(&self) -> Option<&Path> {
+        self.out.as_deref()
     }
 
     /// The `--set` values, and the flags that are short for one.

@@ -11,7 +11,7 @@ use super::error_file::ErrorFile;
 use super::json;
 use super::recovery::Recovery;
 use super::sections::{Reason, Status};
-use super::steps::{read_steps, steps_path};
+use super::steps::{StepLine, read_steps, steps_path};
 use super::unix_time::unix_ms;
 use checkpoint::durable::{IoError, create_folders};
 
@@ -194,8 +194,7 @@ impl Attempt {
 
     /// Records that this attempt was killed, with what its steps and error files show.
     fn record_kill(&mut self, dir: &Path) -> Result<(), Error> {
-        let lines = read_steps(&steps_path(dir, 0))?.map_while(Result::ok);
-        if let Some(last) = lines.filter(|line| line.sample.attempt == self.number).last() {
+        if let Some(last) = last_line(dir, self.number)? {
             self.last_step = last.sample.step;
             self.ended_unix_ms = Some(last.unix_ms);
         }
@@ -219,4 +218,13 @@ impl Attempt {
         create_folders(&folder)?;
         json::write(&Self::path(dir, self.number), self)
     }
+}
+
+/// The last step of an attempt that is in the steps of rank 0.
+///
+/// # Errors
+/// [`Error`] when they cannot be read.
+pub(super) fn last_line(dir: &Path, attempt: u32) -> Result<Option<StepLine>, Error> {
+    let lines = read_steps(&steps_path(dir, 0))?.map_while(Result::ok);
+    Ok(lines.filter(|line| line.sample.attempt == attempt).last())
 }

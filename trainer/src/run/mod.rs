@@ -4,6 +4,7 @@ mod attempt;
 mod folder;
 mod nccl_log;
 mod options;
+mod peer_loss;
 mod process;
 mod rank_backend;
 mod recorder;
@@ -121,7 +122,9 @@ fn run_ranks(runs: &[RunOptions], nccl_log: &NcclLog) -> Outcome<Exit> {
         }
         Ok(trained)
     };
-    let trained = process::thread_pool(&world.threads).and_then(|pool| pool.install(&mut train));
+    let trained = peer_loss::watched(&*world.collective, || {
+        process::thread_pool(&world.threads).and_then(|pool| pool.install(&mut train))
+    });
     match trained {
         Ok((code, is_closed)) => {
             let rank = world.placement.rank;

@@ -1,0 +1,236 @@
+//! The agent: what the supervisor holds on every host of a job. It says which host it is, signals
+//! the ranks of the launch there, and by its end tells that the host is lost.
+//!
+//! Signals reach ranks this way under every launcher: of Open MPI 5's `mpirun`, SIGTERM leaves them
+//! no time to save.
+
+mod message;
+
+use std::io::{BufRead, Write};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use signal_hook::consts::SIGTERM;
+use signal_hook::iterator::Signals;
+
+use crate::error::Error;
+use crate::local_ranks::{LocalRank, LocalRanks};
+use crate::{boot_id, host_name};
+
+pub(crate) use message::line;
+pub use message::{FromAgent, Hello, ToAgent};
+
+/// How often it looks for the ranks of the launch. That takes time of the processor, which ranks
+/// may need: only until all have started, and while they are to end.
+const SEARCH_INTERVAL: Duration = Duration::from_secs(1);
+const END_INTERVAL: Duration = Duration::from_millis(100);
+
+/// How often it looks whether known ranks are still there, which takes microseconds.
+const WATCH_INTERVAL: Duration = Duration::from_millis(500);
+
+/// How long ranks may go on without a supervisor before they are killed.
+const ORPHANED: Duration = Duration::from_secs(30);
+
+/// Variable with the name of the pod's node: the downward API's `spec.nodeName`.
+const NODE_NAME: &str = "NODE_NAME";
+
+/// Serves the supervisor of a launch until `input` ends, or `output` cannot be written. Ranks that
+/// are left then are asked to stop, and killed later.
+///
+/// # Errors
+/// [`Error::System`] when SIGTERM cannot be handled.
+pub fn run(
+    launch: &str,
+    version: &str,
+    input: impl BufRead + Send + 'static,
+    output: impl Write,
+) -> Result<(), Error> {
+    let (sender, events) = mpsc::channel();
+    watch_termination(sender.clone())?;
+    std::thread::spawn(move || read_commands(input, &sender));
+    let ranks = LocalRanks { launch: Some(launch.to_owned()) };
+    let mut agent = Agent { ranks, output, task: Task::Nothing, is_heard: true };
+    agent.say(&FromAgent::Hello(Hello::of_this_host(version)));
+    agent.serve(&events);
+    agent.end_orphans();
+    Ok(())
+}
+
+enum Event {
+    Command(ToAgent),
+    Terminating,
+    /// The supervisor is gone.
+    Unsupervised,
+}
+
+fn watch_termination(events: Sender<Event>) -> Result<(), Error> {
+    let refused = |source| Error::System { action: "handle SIGTERM".to_owned(), source };
+    let mut signals = Signals::new([SIGTERM]).map_err(refused)?;
+    std::thread::spawn(move || {
+        for _ in &mut signals {
+            let _ = events.send(Event::Terminating);
+        }
+    });
+    Ok(())
+}
+
+/// A line that is no command is one of a newer supervisor.
+fn read_commands(input: impl BufRead, events: &Sender<Event>) {
+    for line in input.lines().map_while(Result::ok) {
+        if let Ok(command) = serde_json::from_str(&line) {
+            let _ = events.send(Event::Command(command));
+        }
+    }
+    let _ = events.send(Event::Unsupervised);
+}
+
+struct Agent<W> {
+    ranks: LocalRanks,
+    output: W,
+    task: Task,
+    is_heard: bool,
+}
+
+/// What it does between commands.
+#[derive(Debug)]
+enum Task {
+    Nothing,
+    /// Waits for ranks to start, so many.
+    Search {
+        count: usize,
+    },
+    /// Looks whether they are still there.
+    Watch {
+        ranks: Vec<LocalRank>,
+    },
+    /// Waits for ranks to end.
+    End,
+}
+
+impl Task {
+    fn interval(&self) -> Option<Duration> {
+        match self {
+            Self::Nothing => None,
+            Self::Search { .. } => Some(SEARCH_INTERVAL),
+            Self::Watch { .. } => Some(WATCH_INTERVAL),
+            Self::End => Some(END_INTERVAL),
+        }
+    }
+}
+
+impl<W: Write> Agent<W> {
+    fn serve(&mut self, events: &Receiver<Event>) {
+        while self.is_heard {
+            let event = match self.task.interval() {
+                Some(interval) => events.recv_timeout(interval),
+                None => events.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            };
+            match event {
+                Ok(Event::Command(command)) => self.obey(command),
+                Ok(Event::Terminating) => self.say(&FromAgent::Terminating),
+                Ok(Event::Unsupervised) | Err(RecvTimeoutError::Disconnected) => return,
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            self.look();
+        }
+    }
+
+    fn obey(&mut self, command: ToAgent) {
+        let signal = match command {
+            ToAgent::Watch(count) => {
+                self.task = Task::Search { count };
+                return;
+            }
+            ToAgent::Stop => Signal::TERM,
+            ToAgent::PeerLost => Signal::USR2,
+            ToAgent::Kill => Signal::KILL,
+        };
+        self.ranks.signal(signal);
+        self.task = Task::End;
+    }
+
+    fn look(&mut self) {
+        match &mut self.task {
+            Task::Nothing => {}
+            Task::Search { count } => {
+                let ranks = self.ranks.running();
+                if ranks.len() >= *count {
+                    self.task = Task::Watch { ranks };
+                }
+            }
+            Task::Watch { ranks } => {
+                let ended: Vec<_> = ranks.extract_if(.., |rank| !rank.is_running()).collect();
+                ended.iter().for_each(|ended| self.say(&FromAgent::RankEnded(ended.rank)));
+            }
+            Task::End => {
+                if self.ranks.running().is_empty() {
+                    self.task = Task::Nothing;
+                    self.say(&FromAgent::NoRanks);
+                }
+            }
+        }
+    }
+
+    fn say(&mut self, message: &FromAgent) {
+        let written = self.output.write_all(line(message).as_bytes());
+        self.is_heard &= written.and_then(|()| self.output.flush()).is_ok();
+    }
+
+    fn end_orphans(&self) {
+        let deadline = Instant::now() + ORPHANED;
+        if self.ranks.signal(Signal::TERM) == 0 {
+            return;
+        }
+        while !self.ranks.running().is_empty() && Instant::now() < deadline {
+            std::thread::sleep(END_INTERVAL);
+        }
+        self.ranks.signal(Signal::KILL);
+    }
+}
+
+impl Hello {
+    fn of_this_host(version: &str) -> Self {
+        let namespace = |name: &str| {
+            let link = std::fs::read_link(format!("/proc/self/ns/{name}")).unwrap_or_default();
+            link.to_string_lossy().into_owned()
+        };
+        Self {
+            version: version.to_owned(),
+            host: host_name(),
+            node: std::env::var(NODE_NAME).ok().filter(|name| !name.is_empty()),
+            identity: format!("{} {} {}", boot_id(), namespace("pid"), namespace("mnt")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::BufReader;
+
+    use super::*;
+
+    #[test]
+    fn it_says_who_it_is_and_that_no_rank_runs() {
+        let mut output = Vec::new();
+        let input = line(&ToAgent::Stop) + "{\"from\": \"a newer version\"}\n";
+        let mut agent = Agent {
+            ranks: LocalRanks { launch: Some("no such launch".to_owned()) },
+            output: &mut output,
+            task: Task::Nothing,
+            is_heard: true,
+        };
+        let (sender, events) = mpsc::channel();
+        read_commands(BufReader::new(input.as_bytes()), &sender);
+        agent.say(&FromAgent::Hello(Hello::of_this_host("1.2.3")));
+        agent.serve(&events);
+        let lines: Vec<FromAgent> = output
+            .split(|byte| *byte == b'\n')
+            .filter(|line| !line.is_empty())
+            .map(|line| serde_json::from_slice(line).unwrap())
+            .collect();
+        let [FromAgent::Hello(hello), FromAgent::NoRanks] = &lines[..] else { panic!("{lines:?}") };
+        assert_eq!((hello.version.as_str(), &hello.host), ("1.2.3", &host_name()));
+        assert_eq!(hello.identity, Hello::of_this_host("").identity);
+    }
+}

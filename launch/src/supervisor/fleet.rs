@@ -1,0 +1,408 @@
+//! The hosts of a launch: which of them answer, and who they are.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use super::Event;
+use super::mpirun::Start;
+use super::request::Request;
+use super::session::{self, Session, SessionChange, SessionEvent};
+use crate::agent::{FromAgent, Hello, ToAgent};
+use crate::error::Error;
+
+/// How long until a host that did not answer is tried again.
+const RETRY: Duration = Duration::from_millis(500);
+
+/// How long a connection may take until the agent says who it is.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// How long hosts that are listed first may take longer than others.
+const PREFERENCE: Duration = Duration::from_secs(2);
+
+/// How long hosts may take to say that no rank is left.
+const CLEAR_TIMEOUT: Duration = Duration::from_secs(8);
+
+/// How often waiting hosts are named.
+const PROGRESS: Duration = Duration::from_secs(30);
+
+/// The hosts of a launch.
+#[derive(Debug)]
+pub(super) struct Fleet<'a> {
+    request: &'a Request,
+    members: Vec<Member>,
+    events: Sender<Event>,
+    tell: Tell<'a>,
+    began_unix_ms: u64,
+    ready_unix_ms: u64,
+    /// Whether SIGTERM or SIGINT has arrived.
+    pub(super) stop_requested: bool,
+}
+
+struct Tell<'a>(&'a dyn Fn(&str));
+
+impl std::fmt::Debug for Tell<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Tell")
+    }
+}
+
+#[derive(Debug)]
+struct Member {
+    state: State,
+    /// Number of the last connection.
+    generation: u32,
+    /// Who it was when it last answered.
+    hello: Option<Hello>,
+    /// Why it does not answer.
+    text: String,
+}
+
+#[derive(Debug)]
+enum State {
+    Away { retry: Instant },
+    Connecting { session: Option<Session>, until: Instant },
+    Ready { session: Session, terminating: bool },
+}
+
+/// Result of waiting for hosts.
+pub(super) enum Gathered {
+    /// Positions of the hosts to run on.
+    Hosts(Vec<usize>),
+    StopRequested,
+}
+
+/// What an event means.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    /// The host answers. It is another one than before where its container was replaced.
+    Answers { host: usize, is_same: bool },
+    /// A connection ended, or could not be made.
+    Gone { host: usize },
+    /// It is to go.
+    Terminating { host: usize },
+    /// One of its ranks has ended.
+    RankEnded { host: usize, rank: usize },
+    /// No rank runs on it any more.
+    Empty { host: usize },
+}
+
+impl<'a> Fleet<'a> {
+    pub(super) fn new(request: &'a Request, events: Sender<Event>, tell: &'a dyn Fn(&str)) -> Self {
+        let member = |_| Member {
+            state: State::Away { retry: Instant::now() },
+            generation: 0,
+            hello: None,
+            text: String::new(),
+        };
+        Self {
+            request,
+            members: request.hosts.iter().map(member).collect(),
+            events,
+            tell: Tell(tell),
+            began_unix_ms: unix_ms(),
+            ready_unix_ms: 0,
+            stop_requested: false,
+        }
+    }
+
+    /// Waits for as many hosts as are asked for.
+    ///
+    /// # Errors
+    /// [`Error::HostsMissing`] when not as many answer in time, [`Error::SameHost`] when two are
+    /// the same, [`Error::AgentVersion`].
+    pub(super) fn gather(&mut self, events: &Receiver<Event>) -> Result<Gathered, Error> {
+        let began = Instant::now();
+        let deadline = began + self.request.wait;
+        let mut next_progress = began + PROGRESS;
+        let mut enough_since = None;
+        while !self.stop_requested {
+            self.connect_due();
+            let ready = self.ready();
+            if ready.len() >= self.request.nodes {
+                let since = *enough_since.get_or_insert_with(Instant::now);
+                let chosen = ready[..self.request.nodes].to_vec();
+                if self.are_first(&chosen) || since.elapsed() >= PREFERENCE {
+                    return self.chosen(chosen, began).map(Gathered::Hosts);
+                }
+            } else {
+                enough_since = None;
+                if Instant::now() >= deadline {
+                    return Err(self.missing());
+                }
+            }
+            if Instant::now() >= next_progress {
+                next_progress += PROGRESS;
+                (self.tell.0)(&format!("waiting for hosts: {}", self.absent()));
+            }
+            self.receive(events)?;
+        }
+        Ok(Gathered::StopRequested)
+    }
+
+    fn receive(&mut self, events: &Receiver<Event>) -> Result<(), Error> {
+        match events.recv_timeout(RETRY / 5) {
+            Ok(Event::Session(event)) => {
+                if let Some(Change::Answers { host, .. }) = self.handle(event) {
+                    self.check_version(host)?;
+                }
+            }
+            Ok(Event::StopRequested) => self.stop_requested = true,
+            Ok(Event::MpirunEnded(_)) | Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => unreachable!("the fleet has a sender"),
+        }
+        Ok(())
+    }
+
+    /// Connects to hosts whose time it is, and gives up connections that hang.
+    fn connect_due(&mut self) {
+        for host in 0..self.members.len() {
+            match &self.members[host].state {
+                State::Away { retry } if Instant::now() >= *retry => self.connect(host),
+                State::Connecting { until, .. } if Instant::now() >= *until => {
+                    self.members[host].leave("its agent has not said who it is");
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Connects to a host at once.
+    pub(super) fn connect(&mut self, host: usize) {
+        let member = &mut self.members[host];
+        member.generation += 1;
+        let until = Instant::now() + HELLO_TIMEOUT;
+        member.state = State::Connecting { session: None, until };
+        session::connect(self.request, host, member.generation, self.events.clone());
+    }
+
+    /// Takes in what happened to a connection, and says what it means.
+    pub(super) fn handle(&mut self, event: SessionEvent) -> Option<Change> {
+        let SessionEvent { host, generation, what } = event;
+        let member = &mut self.members[host];
+        if member.generation != generation {
+            if let SessionChange::Started { input, pid } = what {
+                Session::new(input, pid).give_up();
+            }
+            return None;
+        }
+        match what {
+            SessionChange::Started { input, pid } => {
+                if let State::Connecting { session, .. } = &mut member.state {
+                    *session = Some(Session::new(input, pid));
+                }
+                None
+            }
+            SessionChange::Said(FromAgent::Hello(hello)) => {
+                let is_same = member.greet(hello)?;
+                Some(Change::Answers { host, is_same })
+            }
+            SessionChange::Said(FromAgent::Terminating) => {
+                if let State::Ready { terminating, .. } = &mut member.state {
+                    *terminating = true;
+                }
+                Some(Change::Terminating { host })
+            }
+            SessionChange::Said(FromAgent::RankEnded(rank)) => {
+                Some(Change::RankEnded { host, rank })
+            }
+            SessionChange::Said(FromAgent::NoRanks) => Some(Change::Empty { host }),
+            SessionChange::Ended { text } => {
+                member.text = text;
+                member.state = State::Away { retry: Instant::now() + RETRY };
+                Some(Change::Gone { host })
+            }
+        }
+    }
+
+    fn check_version(&self, host: usize) -> Result<(), Error> {
+        let Some(hello) = &self.members[host].hello else { return Ok(()) };
+        let expected = &self.request.version;
+        if hello.version == *expected {
+            return Ok(());
+        }
+        Err(Error::AgentVersion {
+            host: self.name(host).to_owned(),
+            expected: expected.clone(),
+            found: hello.version.clone(),
+        })
+    }
+
+    /// Positions of the hosts that answer and are to stay.
+    fn ready(&self) -> Vec<usize> {
+        let is_ready = |host: &usize| {
+            matches!(self.members[*host].state, State::Ready { terminating: false, .. })
+        };
+        (0..self.members.len()).filter(is_ready).collect()
+    }
+
+    /// Whether no other hosts would be preferred.
+    fn are_first(&self, chosen: &[usize]) -> bool {
+        chosen.iter().enumerate().all(|(index, host)| index == *host)
+    }
+
+    /// Checks that the chosen hosts are different ones.
+    fn chosen(&mut self, chosen: Vec<usize>, began: Instant) -> Result<Vec<usize>, Error> {
+        for (index, &second) in chosen.iter().enumerate() {
+            for &first in &chosen[..index] {
+                self.require_different(first, second)?;
+            }
+        }
+        self.ready_unix_ms = unix_ms();
+        let names = chosen.iter().map(|&host| self.description(host)).collect::<Vec<_>>();
+        let seconds = began.elapsed().as_secs_f64();
+        (self.tell.0)(&format!("hosts answered after {seconds:.1} s: {}", names.join(", ")));
+        Ok(chosen)
+    }
+
+    fn require_different(&self, first: usize, second: usize) -> Result<(), Error> {
+        let hello = |host: usize| self.members[host].hello.as_ref().expect("it has answered");
+        let names = [first, second].map(|host| self.name(host).to_owned());
+        let (first, second) = (hello(first), hello(second));
+        if first.identity == second.identity {
+            return Err(Error::SameHost { names, same: format!("host {}", first.host) });
+        }
+        match (&first.node, &second.node) {
+            (Some(node), Some(other)) if node == other && !self.request.share_nodes => {
+                Err(Error::SameHost { names, same: format!("node {node}") })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn missing(&self) -> Error {
+        Error::HostsMissing {
+            expected: self.request.nodes,
+            ready: self.ready().len(),
+            wait: self.request.wait,
+            absent: self.absent(),
+        }
+    }
+
+    /// The hosts that do not answer, and why.
+    fn absent(&self) -> String {
+        let ready = self.ready();
+        let absent = (0..self.members.len()).filter(|host| !ready.contains(host));
+        let shown = absent.map(|host| {
+            let member = &self.members[host];
+            let text = match (&member.state, member.text.as_str()) {
+                (State::Ready { .. }, _) => "it is terminating",
+                (_, "") => "it has not answered yet",
+                (_, text) => text,
+            };
+            format!("{} ({text})", self.name(host))
+        });
+        shown.collect::<Vec<_>>().join(", ")
+    }
+
+    /// Its name in the host file.
+    pub(super) fn name(&self, host: usize) -> &str {
+        &self.request.hosts[host].name
+    }
+
+    /// Its own name, and that of its node.
+    pub(super) fn description(&self, host: usize) -> String {
+        match &self.members[host].hello {
+            Some(Hello { host, node: Some(node), .. }) => format!("{host} on node {node}"),
+            Some(Hello { host, node: None, .. }) => host.clone(),
+            None => self.name(host).to_owned(),
+        }
+    }
+
+    /// What its ranks call it.
+    pub(super) fn own_name(&self, host: usize) -> String {
+        let hello = self.members[host].hello.as_ref();
+        hello.map_or_else(|| self.name(host).to_owned(), |hello| hello.host.clone())
+    }
+
+    /// Why it does not answer.
+    pub(super) fn text(&self, host: usize) -> &str {
+        &self.members[host].text
+    }
+
+    /// Says something to the agents of hosts that answer, and returns which these are.
+    pub(super) fn say(&mut self, hosts: &[usize], message: ToAgent) -> Vec<usize> {
+        let mut told = Vec::new();
+        for &host in hosts {
+            if let State::Ready { session, .. } = &mut self.members[host].state {
+                session.say(message);
+                told.push(host);
+            }
+        }
+        told
+    }
+
+    /// Kills what is left of an attempt, and returns the hosts that do not answer.
+    pub(super) fn clear_ranks(&mut self, hosts: &[usize], events: &Receiver<Event>) -> Vec<usize> {
+        let mut waiting = self.say(hosts, ToAgent::Kill);
+        let mut lost: Vec<_> =
+            hosts.iter().copied().filter(|host| !waiting.contains(host)).collect();
+        let deadline = Instant::now() + CLEAR_TIMEOUT;
+        while !waiting.is_empty() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let Ok(event) = events.recv_timeout(left) else { break };
+            match event {
+                Event::StopRequested => self.stop_requested = true,
+                Event::MpirunEnded(_) => {}
+                Event::Session(event) => match self.handle(event) {
+                    Some(Change::Empty { host }) => {
+                        waiting.retain(|other| *other != host);
+                    }
+                    Some(Change::Gone { host }) if waiting.contains(&host) => {
+                        waiting.retain(|other| *other != host);
+                        lost.push(host);
+                    }
+                    _ => {}
+                },
+            }
+        }
+        for &host in &waiting {
+            self.members[host].leave("it does not answer");
+        }
+        lost.extend(waiting);
+        lost
+    }
+
+    /// Where ranks are to run.
+    pub(super) fn start(&self, hosts: &[usize]) -> Start {
+        Start {
+            hosts: hosts.iter().map(|&host| self.name(host).to_owned()).collect(),
+            began_unix_ms: self.began_unix_ms,
+            ready_unix_ms: self.ready_unix_ms,
+        }
+    }
+
+    /// From now on times count for another attempt.
+    pub(super) fn begin_again(&mut self) {
+        self.began_unix_ms = unix_ms();
+    }
+}
+
+impl Member {
+    /// The agent has said who it is: whether it is who it was before. `None` where nothing waits
+    /// for it.
+    fn greet(&mut self, hello: Hello) -> Option<bool> {
+        let State::Connecting { session, .. } = &mut self.state else { return None };
+        let session = session.take()?;
+        self.state = State::Ready { session, terminating: false };
+        let before = self.hello.replace(hello);
+        let is_same = before.zip(self.hello.as_ref());
+        Some(is_same.is_some_and(|(before, now)| before.identity == now.identity))
+    }
+
+    /// Gives the connection up.
+    fn leave(&mut self, text: &str) {
+        let state = State::Away { retry: Instant::now() + RETRY };
+        match std::mem::replace(&mut self.state, state) {
+            State::Connecting { session, .. } => session.map(Session::give_up),
+            State::Ready { session, .. } => Some(session.give_up()),
+            State::Away { .. } => None,
+        };
+        self.generation += 1; // what its process still says does not count
+        self.text = text.to_owned();
+    }
+}
+
+fn unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,166 @@
+//! The supervisor of a launch: `mpirun` and what it needs around it to be trusted.
+//!
+//! It waits for hosts and holds an agent on each of them ([`fleet`]), checks that they are as many
+//! and as different as asked for, runs `mpirun` ([`mpirun`]), ends it when a host is lost
+//! ([`attempt`]), and judges by what the run has recorded, not by what `mpirun` returns
+//! ([`evidence`]). Where that allows it, it starts again.
+
+mod attempt;
+mod evidence;
+mod fleet;
+mod mpirun;
+mod request;
+mod session;
+mod verdict;
+
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::time::{Duration, Instant};
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::error::Error;
+use attempt::Attempt;
+use fleet::{Fleet, Gathered};
+use mpirun::MpiRun;
+use session::SessionEvent;
+use verdict::{Ended, Next, RankEnded};
+
+pub use evidence::{Evidence, Judgement, Loss, RunState};
+pub use request::Request;
+
+/// How a launch ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ending {
+    /// Exit code for the process.
+    pub code: u8,
+    /// Why, in a sentence.
+    pub text: String,
+}
+
+/// What happens to a supervisor.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// Something about a host.
+    Session(SessionEvent),
+    /// `mpirun` has ended.
+    MpirunEnded(std::process::ExitStatus),
+    /// SIGTERM or SIGINT.
+    StopRequested,
+}
+
+/// Runs a launch to its end. `tell` is called with what an operator should know.
+///
+/// # Errors
+/// When hosts, `mpirun` and what was asked for do not fit each other: nothing was run, or it cannot
+/// be continued.
+pub fn run(
+    request: &Request,
+    evidence: &mut dyn Evidence,
+    tell: &dyn Fn(&str),
+) -> Result<Ending, Error> {
+    let mpirun = MpiRun::find(&request.mpirun)?;
+    tell(&format!("{mpirun}; {request}"));
+    let (sender, events) = mpsc::channel();
+    watch_signals(sender.clone())?;
+    let fleet = Fleet::new(request, sender.clone(), tell);
+    Supervisor { request, mpirun, fleet, sender, events, tell }.run(evidence)
+}
+
+fn watch_signals(events: Sender<Event>) -> Result<(), Error> {
+    let refused = |source| Error::System { action: "handle signals".to_owned(), source };
+    let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(refused)?;
+    std::thread::spawn(move || {
+        for _ in &mut signals {
+            let _ = events.send(Event::StopRequested);
+        }
+    });
+    Ok(())
+}
+
+struct Supervisor<'a> {
+    request: &'a Request,
+    mpirun: MpiRun,
+    fleet: Fleet<'a>,
+    sender: Sender<Event>,
+    events: Receiver<Event>,
+    tell: &'a dyn Fn(&str),
+}
+
+impl Supervisor<'_> {
+    fn run(mut self, evidence: &mut dyn Evidence) -> Result<Ending, Error> {
+        let mut restarts_left = self.request.restarts;
+        loop {
+            let hosts = match self.fleet.gather(&self.events)? {
+                Gathered::Hosts(hosts) => hosts,
+                Gathered::StopRequested => return Ok(verdict::stopped_before_the_start()),
+            };
+            match self.attempt(&hosts, evidence)? {
+                Next::End(ending) => return Ok(ending),
+                Next::Restart(ending) if restarts_left == 0 => return Ok(ending),
+                Next::Restart(Ending { text, .. }) => {
+                    (self.tell)(&format!("{text}; starting again, {restarts_left} restarts left"));
+                    restarts_left -= 1;
+                    self.fleet.begin_again();
+                }
+            }
+        }
+    }
+
+    fn attempt(&mut self, hosts: &[usize], evidence: &mut dyn Evidence) -> Result<Next, Error> {
+        let before = evidence.judge();
+        let mpirun = self.mpirun.start(self.request, &self.fleet.start(hosts), &self.sender)?;
+        let attempt = Attempt::new(self.request, &mut self.fleet, hosts, mpirun, self.tell);
+        let mut ended = attempt.watch(&self.events, evidence);
+        let silent = self.fleet.clear_ranks(hosts, &self.events);
+        ended.lost = ended.lost.or(silent.first().copied());
+        ended.stop_requested = self.fleet.stop_requested;
+        let after = recorded(&ended, &before, evidence);
+        let loss = self.loss(&ended, &before, &after);
+        if let Some(loss) = &loss {
+            evidence.explain(loss).unwrap_or_else(|text| (self.tell)(&text));
+        }
+        Ok(verdict::of(self.request, &ended, loss.as_ref(), &before, &evidence.judge()))
+    }
+
+    /// What took ranks away, if that kept the attempt from its end.
+    fn loss(&self, ended: &Ended, before: &Judgement, after: &Judgement) -> Option<Loss> {
+        let has_begun = after.attempts > before.attempts;
+        if has_begun && after.state.is_ended() {
+            return None;
+        }
+        if let Some(host) = ended.lost {
+            let [name, why] = [self.fleet.description(host), self.fleet.text(host).to_owned()];
+            let text = format!("host {name} was lost: {why}");
+            return Some(Loss { host: Some(self.fleet.own_name(host)), rank: None, text });
+        }
+        if let Some(RankEnded { host, rank }) = ended.rank_ended {
+            let name = self.fleet.description(host);
+            let text = format!("rank {rank} on {name} ended first: {}", ended.status_text());
+            return Some(Loss { host: Some(self.fleet.own_name(host)), rank: Some(rank), text });
+        }
+        let is_killed = has_begun && after.state == RunState::Unfinished;
+        is_killed.then(|| Loss { host: None, rank: None, text: ended.status_text() })
+    }
+}
+
+/// How long the end of a run may take to be seen on another host: file systems such as NFS keep
+/// what they have read for a while.
+const VISIBLE: Duration = Duration::from_secs(30);
+
+/// What the run has recorded, once what `mpirun` calls a success can be seen.
+fn recorded(ended: &Ended, before: &Judgement, evidence: &dyn Evidence) -> Judgement {
+    let deadline = Instant::now() + VISIBLE;
+    loop {
+        let found = evidence.judge();
+        let is_pending = found.state == RunState::Unfinished || found == *before;
+        let waits = ended.status.success() && ended.is_undisturbed() && is_pending;
+        if !waits || found.state == RunState::NotRecorded || found.state == RunState::Complete {
+            return found;
+        }
+        if Instant::now() >= deadline {
+            return found;
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}

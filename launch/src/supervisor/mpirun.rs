@@ -1,0 +1,247 @@
+//! `mpirun`: which one it is, and the arguments with which it does what is meant.
+//!
+//! Open MPI: `mpirun(1)` of 4.1 and 5.0. Open MPI 5 reads none of the `OMPI_MCA_orte_*` variables
+//! that the mpi-operator sets, so that it would start all ranks on the launcher: hosts are always
+//! given as a file. MPICH and Intel MPI: `mpiexec` of Hydra.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::Event;
+use super::request::Request;
+use crate::bootstrap::expected::Expected;
+use crate::error::Error;
+use crate::local_ranks::LAUNCH_ID;
+
+/// Family of launchers whose arguments are the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Family {
+    OpenMpi4,
+    OpenMpi5,
+    /// MPICH and Intel MPI.
+    Hydra,
+}
+
+/// An `mpirun`.
+#[derive(Debug, Clone)]
+pub(super) struct MpiRun {
+    program: PathBuf,
+    family: Family,
+    /// What it says of itself.
+    version: String,
+}
+
+/// Where ranks are to run, for one attempt.
+#[derive(Debug)]
+pub(super) struct Start {
+    /// Names of the hosts, in order.
+    pub(super) hosts: Vec<String>,
+    /// Unix times in milliseconds, for the record: when the launch began, and when hosts answered.
+    pub(super) began_unix_ms: u64,
+    pub(super) ready_unix_ms: u64,
+}
+
+impl MpiRun {
+    /// Asks the program what it is.
+    ///
+    /// # Errors
+    /// [`Error::Mpirun`] when it does not run, or is not known.
+    pub(super) fn find(program: &Path) -> Result<Self, Error> {
+        let refused = |text: String| Error::Mpirun { program: program.to_owned(), text };
+        let mut command = Command::new(program);
+        let output = command.arg("--version").stdin(Stdio::null()).output();
+        let output = output.map_err(|error| refused(error.to_string()))?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let (family, version) =
+            family(&text).ok_or_else(|| refused(format!("--version says {:?}", text.trim())))?;
+        Ok(Self { program: program.to_owned(), family, version })
+    }
+
+    /// Starts ranks on hosts. Its end is an [`Event::MpirunEnded`].
+    ///
+    /// # Errors
+    /// [`Error::Mpirun`], [`Error::System`] when the host file cannot be written.
+    pub(super) fn start(
+        &self,
+        request: &Request,
+        start: &Start,
+        events: &Sender<Event>,
+    ) -> Result<Running, Error> {
+        let refused = |source| Error::System { action: "write a host file".to_owned(), source };
+        let folder = tempfile::tempdir().map_err(refused)?;
+        let hostfile = folder.path().join("hostfile");
+        std::fs::write(&hostfile, self.hostfile(request, start)).map_err(refused)?;
+        let mut command = self.command(request, &hostfile);
+        Self::announce(&mut command, request, start);
+        // A Ctrl-C is for the supervisor, which lets ranks save.
+        let spawned = command.stdin(Stdio::null()).process_group(0).spawn();
+        let child = spawned.map_err(|error| Error::Mpirun {
+            program: self.program.clone(),
+            text: error.to_string(),
+        })?;
+        let pid = Pid::from_child(&child);
+        let events = events.clone();
+        std::thread::spawn(move || wait(child, &events));
+        Ok(Running { pid, _folder: folder })
+    }
+
+    fn hostfile(&self, request: &Request, start: &Start) -> String {
+        let slots = request.ranks_per_node;
+        let line = |host: &String| match self.family {
+            Family::OpenMpi4 | Family::OpenMpi5 => format!("{host} slots={slots}\n"),
+            Family::Hydra => format!("{host}:{slots}\n"),
+        };
+        start.hosts.iter().map(line).collect()
+    }
+
+    fn command(&self, request: &Request, hostfile: &Path) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(self.arguments(request, hostfile, &variables(request)));
+        command.args(&request.mpirun_arguments);
+        command.arg(&request.program).args(&request.arguments);
+        command
+    }
+
+    /// Ranks are not bound: they divide the cores of their node themselves.
+    fn arguments(&self, request: &Request, hostfile: &Path, forwarded: &[String]) -> Vec<OsString> {
+        let file = hostfile.as_os_str().to_owned();
+        let count = OsString::from(request.ranks().to_string());
+        let per_node = request.ranks_per_node.to_string();
+        let mut arguments: Vec<OsString> = Vec::new();
+        let mut add = |words: &[&str]| arguments.extend(words.iter().map(OsString::from));
+        match self.family {
+            Family::Hydra => {
+                add(&["-ppn", &per_node]);
+                add(&["-genvlist", &forwarded.join(",")]);
+                arguments.extend(["-f".into(), file, "-n".into(), count]);
+                return arguments;
+            }
+            Family::OpenMpi4 => {
+                add(&["--mca", "orte_keep_fqdn_hostnames", "1"]);
+                // After a rank that fails, the others get SIGTERM, and so long to say why.
+                add(&["--mca", "odls_base_sigkill_timeout", "5"]);
+                for (name, seconds) in KEEPALIVE {
+                    add(&["--mca", &format!("oob_tcp_keepalive_{name}"), seconds]);
+                }
+            }
+            Family::OpenMpi5 => {
+                for (name, seconds) in KEEPALIVE {
+                    add(&["--prtemca", &format!("oob_tcp_keepalive_{name}"), seconds]);
+                }
+            }
+        }
+        add(&["--map-by", &format!("ppr:{per_node}:node"), "--bind-to", "none"]);
+        if rustix::process::geteuid().is_root() {
+            add(&["--allow-run-as-root"]);
+        }
+        forwarded.iter().for_each(|name| add(&["-x", name]));
+        arguments.extend(["--hostfile".into(), file, "-np".into(), count]);
+        arguments
+    }
+
+    /// Tells ranks what they belong to.
+    fn announce(command: &mut Command, request: &Request, start: &Start) {
+        command.env(LAUNCH_ID, &request.id);
+        let expected = Expected { ranks: request.ranks(), nodes: request.nodes };
+        command.envs(expected.variables());
+        let times = format!("{},{}", start.began_unix_ms, start.ready_unix_ms);
+        command.env(LAUNCH_TIMES, times);
+    }
+}
+
+/// Daemons of Open MPI notice that one of them is gone after 5 + 2 x 2 seconds.
+const KEEPALIVE: [(&str, &str); 3] = [("time", "5"), ("intvl", "2"), ("probes", "2")];
+
+/// Unix times in milliseconds: when the launch began, and when its hosts answered.
+pub(crate) const LAUNCH_TIMES: &str = "YARDSTICK_LAUNCH_TIMES";
+
+/// Names of all variables that ranks get.
+fn variables(request: &Request) -> Vec<String> {
+    let mut names = request.forwarded();
+    let own = Expected::VARIABLES.into_iter().chain([LAUNCH_ID, LAUNCH_TIMES]);
+    names.extend(own.map(str::to_owned));
+    names.sort();
+    names.dedup();
+    names
+}
+
+/// By the text of `--version`: the family, and the line that names the version.
+fn family(text: &str) -> Option<(Family, String)> {
+    let line = |start: &str| text.lines().map(str::trim).find(|line| line.starts_with(start));
+    if let Some(line) = line("mpirun (Open MPI) ") {
+        let version = line.rsplit(' ').next()?;
+        let major: u32 = version.split('.').next()?.parse().ok()?;
+        let family = if major < 5 { Family::OpenMpi4 } else { Family::OpenMpi5 };
+        return Some((family, format!("Open MPI {version}")));
+    }
+    if let Some(line) = line("Intel(R) MPI Library") {
+        return Some((Family::Hydra, line.to_owned()));
+    }
+    text.contains("HYDRA build details").then(|| {
+        let version = line("Version:").and_then(|line| line.split_whitespace().nth(1));
+        (Family::Hydra, format!("MPICH's Hydra {}", version.unwrap_or("of unknown version")))
+    })
+}
+
+impl fmt::Display for MpiRun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.version)
+    }
+}
+
+fn wait(mut child: Child, events: &Sender<Event>) {
+    if let Ok(status) = child.wait() {
+        let _ = events.send(Event::MpirunEnded(status));
+    }
+}
+
+/// How long it may take to end after SIGTERM.
+const TERM_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// An `mpirun` that was started.
+#[derive(Debug)]
+pub(super) struct Running {
+    pid: Pid,
+    /// With its host file.
+    _folder: tempfile::TempDir,
+}
+
+impl Running {
+    /// Sends SIGTERM, after which it has until the returned time.
+    pub(super) fn terminate(&self) -> Instant {
+        let _ = kill_process(self.pid, Signal::TERM);
+        Instant::now() + TERM_TIMEOUT
+    }
+
+    /// Sends SIGKILL.
+    pub(super) fn kill(&self) {
+        let _ = kill_process(self.pid, Signal::KILL);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn launchers_are_told_apart_by_their_version() {
+        let found = |text: &str| family(text);
+        let open_mpi =
+            |version: &str| format!("mpirun (Open MPI) {version}\n\nReport bugs to ...\n");
+        let expected = |family, version: &str| Some((family, version.to_owned()));
+        assert_eq!(found(&open_mpi("4.1.4")), expected(Family::OpenMpi4, "Open MPI 4.1.4"));
+        assert_eq!(found(&open_mpi("5.0.7")), expected(Family::OpenMpi5, "Open MPI 5.0.7"));
+        let hydra = "HYDRA build details:\n    Version:                                 4.3.0\n";
+        assert_eq!(found(hydra), expected(Family::Hydra, "MPICH's Hydra 4.3.0"));
+        let intel = "Intel(R) MPI Library for Linux* OS, Version 2021.11 Build 20231005\n";
+        assert_eq!(found(intel).map(|it| it.0), Some(Family::Hydra));
+        assert_eq!(found("GNU bash, version 5.2"), None);
+    }
+}

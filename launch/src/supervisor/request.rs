@@ -1,0 +1,114 @@
+//! What a launch is asked for.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::error::Error;
+use crate::hostfile::Host;
+
+/// What to launch, and where.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// Hosts that ranks may run on, in order of preference.
+    pub hosts: Vec<Host>,
+    /// Number of hosts that ranks run on. Hosts beyond that are spare.
+    pub nodes: usize,
+    /// Ranks on each of them.
+    pub ranks_per_node: usize,
+    /// Whether several hosts, such as pods, may be on one node.
+    pub share_nodes: bool,
+    /// How long to wait for that many hosts.
+    pub wait: Duration,
+    /// How long ranks may take to save and end after SIGTERM.
+    pub grace: Duration,
+    /// How often to start again after a loss.
+    pub restarts: u32,
+    /// The `mpirun`.
+    pub mpirun: PathBuf,
+    /// Further arguments of it.
+    pub mpirun_arguments: Vec<OsString>,
+    /// Names of environment variables that ranks get, beside those that always pass.
+    pub forward: Vec<String>,
+    /// Name of this launch, which no other has.
+    pub id: String,
+    /// Version of the program, which agents must have too.
+    pub version: String,
+    /// The program that ranks run, at the same path on every host.
+    pub program: PathBuf,
+    /// Its arguments.
+    pub arguments: Vec<OsString>,
+    /// Its subcommand that is an [agent](crate::agent).
+    pub agent: String,
+}
+
+/// Variables of the launcher that ranks get where they are set, by how their names begin. Those of
+/// the NVIDIA runtime are not among them: a launcher has none of a worker's GPUs.
+const FORWARDED: [&str; 12] = [
+    "AWS_",
+    "FI_",
+    "LD_LIBRARY_PATH",
+    "LOCAL_CHECKPOINT_DIR",
+    "MODEL_CHECKPOINT_NAME",
+    "NCCL_",
+    "OTEL_",
+    "RUST_",
+    "SHARED_CHECKPOINT_DIR",
+    "TARGET_LOSS",
+    "UCX_",
+    "YARDSTICK_",
+];
+
+impl Request {
+    /// R, the number of ranks.
+    pub fn ranks(&self) -> usize {
+        self.nodes * self.ranks_per_node
+    }
+
+    /// Checks that the hosts can be what is asked for.
+    ///
+    /// # Errors
+    /// [`Error::Request`] with too few hosts, or slots.
+    pub fn check(&self) -> Result<(), Error> {
+        let Self { nodes, ranks_per_node, .. } = self;
+        if self.hosts.len() < *nodes {
+            let found = self.hosts.len();
+            let text = format!("expected {nodes} hosts, found {found}: {}", names(&self.hosts));
+            return Err(Error::Request { text });
+        }
+        let is_small = |host: &&Host| host.slots.is_some_and(|slots| slots < *ranks_per_node);
+        if let Some(Host { name, slots }) = self.hosts.iter().find(is_small) {
+            let slots = slots.unwrap_or_default();
+            let text = format!(
+                "expected {ranks_per_node} ranks per node, but host {name} has {slots} slots: \
+                 correct --ranks-per-node, or slotsPerWorker of the job"
+            );
+            return Err(Error::Request { text });
+        }
+        Ok(())
+    }
+
+    /// Names of the variables that ranks get, of those that are set.
+    pub(super) fn forwarded(&self) -> Vec<String> {
+        let is_forwarded = |name: &String| {
+            FORWARDED.iter().any(|prefix| name.starts_with(prefix)) || self.forward.contains(name)
+        };
+        let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+        let mut names: Vec<_> = names.filter(is_forwarded).collect();
+        names.sort();
+        names
+    }
+}
+
+fn names(hosts: &[Host]) -> String {
+    hosts.iter().map(|host| host.name.as_str()).collect::<Vec<_>>().join(", ")
+}
+
+impl fmt::Display for Request {
+    /// As in `2 nodes of 8 ranks among 3 hosts`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { nodes, ranks_per_node, hosts, .. } = self;
+        write!(f, "{nodes} nodes of {ranks_per_node} ranks among {} hosts", hosts.len())
+    }
+}

@@ -1,0 +1,261 @@
+//! What an attempt amounts to: an exit code, or another attempt.
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+
+use super::Ending;
+use super::evidence::{Judgement, Loss, RunState};
+use super::request::Request;
+
+/// Exit codes of a process that the supervisor decides about.
+const DONE: u8 = 0;
+const ENVIRONMENT: u8 = 3;
+pub(super) const PEER_LOST: u8 = 5;
+const STOPPED: u8 = 75;
+
+/// Exit codes of a rank that `mpirun` passes on.
+const OF_RANKS: std::ops::RangeInclusive<i32> = 1..=6;
+
+/// The rank of a host that ended first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct RankEnded {
+    /// Position of its host.
+    pub(super) host: usize,
+    pub(super) rank: usize,
+}
+
+/// How an `mpirun` ended.
+#[derive(Debug)]
+pub(super) struct Ended {
+    pub(super) status: ExitStatus,
+    /// Position of a host that was lost.
+    pub(super) lost: Option<usize>,
+    /// A rank that ended while others went on.
+    pub(super) rank_ended: Option<RankEnded>,
+    /// Whether the supervisor was asked to stop.
+    pub(super) stop_requested: bool,
+    /// Whether a host was to go.
+    pub(super) drained: bool,
+    /// Whether the supervisor has ended it.
+    pub(super) is_by_supervisor: bool,
+}
+
+impl Ended {
+    /// Whether nothing is known that kept it from its end.
+    pub(super) fn is_undisturbed(&self) -> bool {
+        self.lost.is_none() && self.rank_ended.is_none()
+    }
+
+    /// What `mpirun` said by its end.
+    pub(super) fn status_text(&self) -> String {
+        match (self.status.code(), self.status.signal()) {
+            _ if self.is_by_supervisor => "mpirun did not end by itself".to_owned(),
+            (Some(137), _) => {
+                "mpirun ended with 137: a rank was killed by SIGKILL (out of memory?)".to_owned()
+            }
+            (Some(code), _) if code > 128 && code < 160 => {
+                format!("mpirun ended with {code}: a rank was killed by signal {}", code - 128)
+            }
+            (Some(code), _) => format!("mpirun ended with {code}"),
+            (None, signal) => format!("mpirun was killed by signal {}", signal.unwrap_or(0)),
+        }
+    }
+}
+
+/// What to do.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// Nothing more.
+    End(Ending),
+    /// Start again if that is allowed, or else end so.
+    Restart(Ending),
+}
+
+fn ending(code: u8, text: impl Into<String>) -> Ending {
+    Ending { code, text: text.into() }
+}
+
+/// Before anything ran.
+pub(super) fn stopped_before_the_start() -> Ending {
+    ending(STOPPED, "stopped before the start")
+}
+
+/// Decides by what the run has recorded since `before`. `loss` is what took ranks away.
+pub(super) fn of(
+    request: &Request,
+    ended: &Ended,
+    loss: Option<&Loss>,
+    before: &Judgement,
+    after: &Judgement,
+) -> Next {
+    let has_begun = after.attempts > before.attempts;
+    let reason = || after.reason.clone().unwrap_or_else(|| ended.status_text());
+    match after.state {
+        RunState::Complete if !has_begun => Next::End(ending(DONE, "the run is complete already")),
+        RunState::Complete => Next::End(completed(request, after)),
+        RunState::Stopped if has_begun => {
+            let end = ending(STOPPED, "stopped after a committed checkpoint");
+            if ended.drained && !ended.stop_requested { Next::Restart(end) } else { Next::End(end) }
+        }
+        RunState::Failed(PEER_LOST) if has_begun => lost(ended, reason()),
+        RunState::Failed(code) if has_begun => Next::End(ending(code, reason())),
+        _ => unrecorded(ended, loss, after.state),
+    }
+}
+
+/// A complete run counts if it ran where it was to.
+fn completed(request: &Request, found: &Judgement) -> Ending {
+    let Judgement { ranks, hosts, .. } = found;
+    if *ranks == request.ranks() && *hosts == request.nodes {
+        return ending(DONE, format!("complete on {ranks} ranks of {hosts} hosts"));
+    }
+    let text = format!(
+        "expected {} ranks on {} hosts, but the record is of {ranks} ranks on {hosts}",
+        request.ranks(),
+        request.nodes
+    );
+    ending(ENVIRONMENT, text)
+}
+
+/// A loss ends the launch where it was to stop anyway.
+fn lost(ended: &Ended, text: String) -> Next {
+    let end = ending(PEER_LOST, text);
+    if ended.stop_requested { Next::End(end) } else { Next::Restart(end) }
+}
+
+/// The run has recorded no end: what `mpirun` says counts, but not that it succeeded.
+fn unrecorded(ended: &Ended, loss: Option<&Loss>, state: RunState) -> Next {
+    let code = ended.status.code();
+    let is_of_rank = code.is_some_and(|code| OF_RANKS.contains(&code));
+    if let Some(Loss { host: Some(_), text, .. }) = loss.filter(|_| !is_of_rank) {
+        return lost(ended, text.clone());
+    }
+    match code {
+        Some(0) if state == RunState::NotRecorded => Next::End(ending(DONE, "mpirun succeeded")),
+        Some(0) => Next::End(ending(
+            PEER_LOST,
+            "mpirun reports success, but the run has recorded no end: ranks were lost",
+        )),
+        Some(code) if OF_RANKS.contains(&code) && code != i32::from(PEER_LOST) => {
+            let code = u8::try_from(code).unwrap_or(1);
+            Next::End(ending(code, ended.status_text()))
+        }
+        Some(code) if code == i32::from(STOPPED) => {
+            Next::End(ending(STOPPED, "stopped on request"))
+        }
+        _ => lost(ended, ended.status_text()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::hostfile::Host;
+
+    fn request() -> Request {
+        let host = |name: &str| Host { name: name.to_owned(), slots: Some(2) };
+        Request {
+            hosts: ["a", "b", "c"].map(host).into(),
+            nodes: 2,
+            ranks_per_node: 2,
+            share_nodes: false,
+            wait: Duration::from_secs(1),
+            grace: Duration::from_secs(1),
+            restarts: 0,
+            mpirun: "mpirun".into(),
+            mpirun_arguments: Vec::new(),
+            forward: Vec::new(),
+            id: "test".to_owned(),
+            version: "1".to_owned(),
+            program: "yardstick".into(),
+            arguments: Vec::new(),
+            agent: "agent".to_owned(),
+        }
+    }
+
+    fn ended(code: i32) -> Ended {
+        Ended {
+            status: ExitStatus::from_raw(code << 8),
+            lost: None,
+            rank_ended: None,
+            stop_requested: false,
+            drained: false,
+            is_by_supervisor: false,
+        }
+    }
+
+    fn record(state: RunState, attempts: usize) -> Judgement {
+        Judgement { state, attempts, ranks: 4, hosts: 2, reason: None }
+    }
+
+    fn code(ended: &Ended, loss: Option<&str>, after: &Judgement) -> (u8, bool) {
+        let before = Judgement::without_record(RunState::Missing);
+        let loss =
+            loss.map(|text| Loss { host: Some("b".to_owned()), rank: None, text: text.to_owned() });
+        match of(&request(), ended, loss.as_ref(), &before, after) {
+            Next::End(end) => (end.code, false),
+            Next::Restart(end) => (end.code, true),
+        }
+    }
+
+    #[test]
+    fn the_record_counts_and_not_what_mpirun_says() {
+        let complete = record(RunState::Complete, 1);
+        assert_eq!(code(&ended(0), None, &complete), (0, false));
+        assert_eq!(code(&ended(1), None, &complete), (0, false), "MPI_Finalize may fail");
+        let unfinished = record(RunState::Unfinished, 1);
+        assert_eq!(
+            code(&ended(0), None, &unfinished),
+            (5, false),
+            "Open MPI 5 says 0 after a loss"
+        );
+        assert_eq!(code(&ended(4), None, &record(RunState::Failed(4), 1)), (4, false));
+        assert_eq!(code(&ended(0), None, &record(RunState::Failed(4), 1)), (4, false));
+        assert_eq!(code(&ended(75), None, &record(RunState::Stopped, 1)), (75, false));
+        let missing = Judgement::without_record(RunState::Missing);
+        assert_eq!(code(&ended(2), None, &missing), (2, false), "bad usage leaves no record");
+    }
+
+    #[test]
+    fn a_record_of_another_world_is_no_success() {
+        let single = Judgement { ranks: 4, hosts: 1, ..record(RunState::Complete, 1) };
+        assert_eq!(code(&ended(0), None, &single), (3, false));
+        let half = Judgement { ranks: 2, hosts: 2, ..record(RunState::Complete, 1) };
+        assert_eq!(code(&ended(0), None, &half), (3, false));
+    }
+
+    #[test]
+    fn losses_and_drains_are_reasons_to_start_again() {
+        let unfinished = record(RunState::Unfinished, 1);
+        assert_eq!(code(&ended(205), Some("b is lost"), &unfinished), (5, true));
+        assert_eq!(code(&ended(137), None, &unfinished), (5, true));
+        assert_eq!(code(&ended(0), None, &record(RunState::Failed(5), 1)), (5, true));
+        let stopped = record(RunState::Stopped, 1);
+        let drained = Ended { drained: true, ..ended(75) };
+        assert_eq!(code(&drained, None, &stopped), (75, true));
+        let both = Ended { stop_requested: true, ..drained };
+        assert_eq!(code(&both, None, &stopped), (75, false), "asked to stop");
+        let asked = Ended { stop_requested: true, ..ended(205) };
+        assert_eq!(code(&asked, Some("b is lost"), &unfinished), (5, false));
+    }
+
+    #[test]
+    fn the_end_of_an_earlier_attempt_does_not_count() {
+        let before = record(RunState::Stopped, 3);
+        let next = of(&request(), &ended(213), None, &before, &before);
+        let Next::Restart(end) = next else { panic!("{next:?}") };
+        assert_eq!(end.code, 5);
+        let complete = record(RunState::Complete, 3);
+        let next = of(&request(), &ended(0), None, &complete, &complete);
+        assert!(matches!(next, Next::End(Ending { code: 0, .. })), "{next:?}");
+    }
+
+    #[test]
+    fn a_killed_rank_is_named_by_its_signal() {
+        assert!(ended(137).status_text().contains("SIGKILL (out of memory?)"));
+        assert!(ended(139).status_text().ends_with("killed by signal 11"));
+        assert_eq!(ended(205).status_text(), "mpirun ended with 205");
+    }
+}

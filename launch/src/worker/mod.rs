@@ -1,0 +1,143 @@
+//! The first process of a worker pod. It serves ssh, by which launchers start ranks, and when the
+//! pod is to go, ranks get the signal and the time to save: by itself a pod's SIGTERM reaches only
+//! its first process.
+
+mod leftovers;
+mod sshd;
+
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, set_child_subreaper, wait};
+use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::error::Error;
+use crate::local_ranks::{LocalRanks, has_launcher_daemon, with_subcommand};
+
+pub use sshd::SshdOptions;
+
+/// How to run it.
+#[derive(Debug, Clone)]
+pub struct WorkerOptions {
+    /// The ssh server.
+    pub sshd: SshdOptions,
+    /// How long ranks may take to save and to end after SIGTERM.
+    pub grace: Duration,
+    /// Name of the subcommand of [agents](crate::agent), which are told that the host is to go.
+    pub agent: String,
+}
+
+/// How often it looks whether ranks have ended.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+
+/// How long the launcher's daemon may take to report that ranks have ended.
+const REPORT: Duration = Duration::from_secs(10);
+
+/// Serves until SIGTERM or SIGINT, and then until the ranks of the host have ended. `tell` is
+/// called with what an operator should know.
+///
+/// # Errors
+/// [`Error::Sshd`] when the ssh server does not start or ends by itself; [`Error::System`].
+pub fn run(options: &WorkerOptions, tell: &dyn Fn(&str)) -> Result<(), Error> {
+    let refused = |action: &str, source| Error::System { action: action.to_owned(), source };
+    // Ranks whose login ended are children of this process, also where it is not the first one.
+    set_child_subreaper(Some(rustix::process::getpid()))
+        .map_err(|errno| refused("adopt orphaned processes", errno.into()))?;
+    let mut signals = Signals::new([SIGCHLD, SIGINT, SIGTERM])
+        .map_err(|source| refused("handle signals", source))?;
+    for folder in leftovers::remove(&std::env::temp_dir()) {
+        tell(&format!("removed {}, which a killed launcher has left", folder.display()));
+    }
+    let folder = tempfile::tempdir().map_err(|source| refused("create a folder", source))?;
+    let server = sshd::start(&options.sshd, folder.path())?;
+    tell(&format!("sshd listens on port {}", options.sshd.port));
+    let worker = Worker { options, server: Pid::from_child(&server), tell };
+    worker.serve(&mut signals, server)
+}
+
+struct Worker<'a> {
+    options: &'a WorkerOptions,
+    server: Pid,
+    tell: &'a dyn Fn(&str),
+}
+
+impl Worker<'_> {
+    /// The server is reaped with all other children: its handle must not.
+    fn serve(&self, signals: &mut Signals, server: Child) -> Result<(), Error> {
+        drop(server);
+        for signal in signals.forever() {
+            if signal == SIGCHLD {
+                self.reap()?;
+            } else {
+                self.drain();
+                break;
+            }
+        }
+        let _ = kill_process(self.server, Signal::TERM);
+        Ok(())
+    }
+
+    /// Takes leave of children that have ended.
+    fn reap(&self) -> Result<(), Error> {
+        while let Some(pid) = reap_one() {
+            if pid == self.server {
+                let SshdOptions { program, port, .. } = self.options.sshd.clone();
+                let text = "it ended by itself".to_owned();
+                return Err(Error::Sshd { program, port, text });
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets the ranks of this host save and end.
+    fn drain(&self) {
+        let ranks = LocalRanks { launch: None };
+        let deadline = Instant::now() + self.options.grace;
+        for agent in with_subcommand(&self.options.agent) {
+            let _ = kill_process(agent, Signal::TERM);
+        }
+        match ranks.signal(Signal::TERM) {
+            0 => return (self.tell)("SIGTERM: no rank runs here"),
+            running => {
+                (self.tell)(&format!("SIGTERM: passed on to {running} ranks, waiting for them"))
+            }
+        }
+        if wait_until(deadline, || ranks.running().is_empty()) {
+            // Not before the launcher knows how they ended.
+            wait_until(deadline.min(Instant::now() + REPORT), || !has_launcher_daemon());
+            (self.tell)("all ranks of this host have ended");
+        } else {
+            let seconds = self.options.grace.as_secs();
+            (self.tell)(&format!("ranks have not ended after {seconds} s: they are killed"));
+            ranks.signal(Signal::KILL);
+        }
+    }
+}
+
+/// A child that has ended, if there is one.
+fn reap_one() -> Option<Pid> {
+    loop {
+        match wait(WaitOptions::NOHANG) {
+            Ok(status) => return status.map(|(pid, _)| pid),
+            Err(Errno::INTR) => {}
+            Err(_) => return None,
+        }
+    }
+}
+
+/// Whether it happens before the deadline. Children are reaped meanwhile: what has ended and was
+/// not waited for still counts as running.
+fn wait_until(deadline: Instant, happened: impl Fn() -> bool) -> bool {
+    loop {
+        while reap_one().is_some() {}
+        if happened() {
+            return true;
+        }
+        if Instant::now() >= deadline {
+            return false;
+        }
+        std::thread::sleep(LOOK_INTERVAL);
+    }
+}

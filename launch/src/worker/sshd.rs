@@ -1,0 +1,179 @@
+//! The ssh server of a worker pod, run by the pod's own user.
+
+use std::ffi::OsStr;
+use std::fmt::Write as _;
+use std::fs::{self, File, OpenOptions};
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use crate::error::Error;
+
+/// How to start it.
+#[derive(Debug, Clone)]
+pub struct SshdOptions {
+    /// The program.
+    pub program: PathBuf,
+    /// Port that it listens on.
+    pub port: u16,
+    /// The folder with `id_rsa`, which becomes the host's key, and `authorized_keys`: where the
+    /// mpi-operator mounts its secret.
+    pub keys: PathBuf,
+}
+
+/// Names of variables that are the login's own, or of no use to ranks.
+const NOT_PASSED_ON: [&str; 11] =
+    ["HOME", "USER", "LOGNAME", "SHELL", "PWD", "OLDPWD", "HOSTNAME", "TERM", "SHLVL", "_", "MAIL"];
+
+/// The same by how they begin: variables of services, and of a login.
+const PREFIXES_NOT_PASSED_ON: [&str; 2] = ["KUBERNETES_", "SSH_"];
+
+/// Starts it in the foreground, as a child.
+///
+/// # Errors
+/// [`Error::Sshd`] when it refuses to start, [`Error::System`] for files.
+pub(super) fn start(options: &SshdOptions, folder: &Path) -> Result<Child, Error> {
+    let key = copy_key(&options.keys.join("id_rsa"), folder)?;
+    let config = folder.join("sshd_config");
+    let text = config_text(options, &key, std::env::vars());
+    // From OpenSSH 9.8 on, hosts whose connections fail get penalties, such as those of probes.
+    write(&config, format!("PerSourcePenalties no\n{text}").as_bytes())?;
+    if check(options, &config).is_err() {
+        write(&config, text.as_bytes())?;
+        check(options, &config)?;
+    }
+    if rustix::process::geteuid().is_root() {
+        let _ = fs::create_dir_all("/run/sshd"); // where it confines itself; else it says so
+    }
+    let mut command = command(options, &config);
+    command.args(["-D", "-e"]).stdin(Stdio::null()).process_group(0);
+    command.spawn().map_err(|error| refused(options, &error.to_string()))
+}
+
+fn refused(options: &SshdOptions, text: &str) -> Error {
+    Error::Sshd { program: options.program.clone(), port: options.port, text: text.to_owned() }
+}
+
+fn command(options: &SshdOptions, config: &Path) -> Command {
+    let mut command = Command::new(&options.program);
+    command.arg("-f").arg(config);
+    command
+}
+
+/// Whether it accepts its configuration.
+fn check(options: &SshdOptions, config: &Path) -> Result<(), Error> {
+    let output = command(options, config).arg("-t").stdin(Stdio::null()).output();
+    let output = output.map_err(|error| refused(options, &error.to_string()))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(refused(options, String::from_utf8_lossy(&output.stderr).trim()))
+}
+
+/// A copy that only this user can read, which the server insists on where it owns the file: a
+/// secret's may be readable by the group.
+fn copy_key(key: &Path, folder: &Path) -> Result<PathBuf, Error> {
+    let failed = |source| Error::System { action: format!("read {}", key.display()), source };
+    let content = fs::read(key).map_err(failed)?;
+    let copy = folder.join("host_key");
+    write(&copy, &content)?;
+    Ok(copy)
+}
+
+fn write(path: &Path, content: &[u8]) -> Result<(), Error> {
+    let create = || -> std::io::Result<()> {
+        let mut options = OpenOptions::new();
+        let mut file: File =
+            options.write(true).create(true).truncate(true).mode(0o600).open(path)?;
+        file.write_all(content)
+    };
+    let failed = |source| Error::System { action: format!("write {}", path.display()), source };
+    create().map_err(failed)
+}
+
+/// `sshd_config(5)`. The host's variables are passed on to every login: ranks are children of one,
+/// and see nothing of the pod's environment.
+fn config_text(
+    options: &SshdOptions,
+    key: &Path,
+    variables: impl Iterator<Item = (String, String)>,
+) -> String {
+    let SshdOptions { port, keys, .. } = options;
+    let mut text = format!(
+        "Port {port}\n\
+         HostKey {}\n\
+         AuthorizedKeysFile {}\n\
+         StrictModes no\n\
+         PasswordAuthentication no\n\
+         KbdInteractiveAuthentication no\n\
+         PermitRootLogin prohibit-password\n\
+         X11Forwarding no\n\
+         PidFile none\n\
+         MaxStartups 1024\n\
+         ClientAliveInterval 5\n\
+         ClientAliveCountMax 3\n\
+         LogLevel ERROR\n",
+        quoted(key.as_os_str()),
+        quoted(keys.join("authorized_keys").as_os_str()),
+    );
+    let mut passed_on: Vec<_> =
+        variables.filter(|(name, value)| is_passed_on(name, value)).collect();
+    passed_on.sort();
+    if !passed_on.is_empty() {
+        text.push_str("SetEnv"); // only the first such line counts
+        for (name, value) in &passed_on {
+            let _ = write!(text, " {}", quoted(OsStr::new(&format!("{name}={value}"))));
+        }
+        text.push('\n');
+    }
+    text
+}
+
+fn is_passed_on(name: &str, value: &str) -> bool {
+    !NOT_PASSED_ON.contains(&name)
+        && !PREFIXES_NOT_PASSED_ON.iter().any(|prefix| name.starts_with(prefix))
+        && !value.contains('\n') // a line cannot hold it
+}
+
+fn quoted(text: &OsStr) -> String {
+    let text = text.to_string_lossy().replace('\\', "\\\\").replace('"', "\\\"");
+    format!("\"{text}\"")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(variables: &[(&str, &str)]) -> String {
+        let options = SshdOptions {
+            program: PathBuf::from("/usr/sbin/sshd"),
+            port: 2222,
+            keys: PathBuf::from("/keys"),
+        };
+        let variables = variables.iter().map(|(name, value)| ((*name).into(), (*value).into()));
+        config_text(&options, Path::new("/key"), variables)
+    }
+
+    #[test]
+    fn the_environment_of_the_pod_reaches_logins() {
+        let config = text(&[
+            ("POD_NAME", "job-worker-0"),
+            ("HOME", "/"),
+            ("KUBERNETES_PORT", "tcp://10.0.0.1:443"),
+            ("NCCL_IB_HCA", "=mlx5_0 mlx5_1"),
+            ("QUOTED", "a \"b\" \\"),
+            ("LINES", "a\nb"),
+        ]);
+        let expected = "SetEnv \"NCCL_IB_HCA==mlx5_0 mlx5_1\" \"POD_NAME=job-worker-0\" \
+                        \"QUOTED=a \\\"b\\\" \\\\\"\n";
+        assert!(config.ends_with(expected), "{config}");
+        assert!(config.contains("AuthorizedKeysFile \"/keys/authorized_keys\"\n"));
+    }
+
+    #[test]
+    fn an_empty_environment_is_no_line() {
+        assert!(!text(&[]).contains("SetEnv"));
+    }
+}

@@ -1,0 +1,136 @@
+//! `yardstick launch`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser};
+use launch::hostfile::{Host, default_hostfile, read_hostfile};
+use launch::supervisor::{self, Ending, Request};
+
+use super::{Arguments, Command, agent, log};
+use crate::config::duration;
+use crate::failure::{ExitCode, Failure, Outcome};
+use crate::record::RunEvidence;
+
+/// Run a command on several hosts with `mpirun`, and say whether it worked.
+///
+/// Waits for the hosts, checks that they are as many and as different as asked for, and starts
+/// `mpirun` with what makes it correct inside of MPIJob pods. A run counts as successful when its
+/// record is complete and of all ranks. SIGTERM lets ranks save and stop; a lost host is noticed
+/// within seconds, named in the record, and ends the run, which can start again from its newest
+/// checkpoint. Exits as the command does.
+#[derive(Debug, Args)]
+pub(super) struct Launch {
+    /// Hosts to run on; those that the host file has beyond that are spare [default: all].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    nodes: Option<u32>,
+    /// Ranks on each host [default: its slots in the host file, or 1].
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
+    ranks_per_node: Option<u32>,
+    /// Hosts, one a line, as in `HOST slots=K` [default: that of the launcher's environment,
+    /// /etc/mpi/hostfile, or this host alone].
+    #[arg(long, value_name = "FILE")]
+    hostfile: Option<PathBuf>,
+    /// Accept several hosts, such as pods, on one node.
+    #[arg(long)]
+    share_nodes: bool,
+    /// How long to wait for hosts.
+    #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = duration::parse)]
+    wait: Duration,
+    /// How long ranks may take to save and end after SIGTERM. Less than
+    /// terminationGracePeriodSeconds of the pod.
+    #[arg(long, value_name = "DURATION", default_value = "90s", value_parser = duration::parse)]
+    grace: Duration,
+    /// How often to start again when a host is lost or drained, or a rank is killed.
+    #[arg(long, value_name = "N", default_value = "0")]
+    restarts: u32,
+    /// Environment variables to pass on to ranks, beside AWS_*, FI_*, LD_LIBRARY_PATH, NCCL_*,
+    /// OTEL_*, RUST_*, UCX_*, YARDSTICK_* and those of job files (see docs/kubernetes.md).
+    #[arg(long, value_name = "NAME")]
+    forward: Vec<String>,
+    /// The mpirun of the MPI library that this program is linked with.
+    #[arg(long, value_name = "FILE", default_value = "mpirun")]
+    mpirun: PathBuf,
+    /// A further argument of mpirun; may be repeated.
+    #[arg(long, value_name = "ARGUMENT", allow_hyphen_values = true)]
+    mpirun_arg: Vec<OsString>,
+    /// What to run: a subcommand that ranks take part in, as in `-- train --out DIR`.
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+impl Launch {
+    pub(super) fn run(self) -> Outcome<ExitCode> {
+        let mut evidence = evidence(&self.command)?;
+        let request = self.request()?;
+        let tell = |text: &str| log("launch", text);
+        let Ending { code, text } =
+            supervisor::run(&request, &mut evidence, &tell).map_err(environment)?;
+        tell(&format!("{text}; exit code {code}"));
+        Ok(ExitCode::try_from(code).unwrap_or(ExitCode::Internal))
+    }
+
+    fn request(self) -> Outcome<Request> {
+        let hosts = self.hosts()?;
+        let listed = hosts[0].slots.unwrap_or(1);
+        let program = std::env::current_exe()?;
+        let request = Request {
+            nodes: self.nodes.map_or(hosts.len(), |nodes| nodes as usize),
+            ranks_per_node: self.ranks_per_node.map_or(listed, |ranks| ranks as usize),
+            hosts,
+            share_nodes: self.share_nodes,
+            wait: self.wait,
+            grace: self.grace,
+            restarts: self.restarts,
+            mpirun: self.mpirun,
+            mpirun_arguments: self.mpirun_arg,
+            forward: self.forward,
+            id: id(),
+            version: env!("YARDSTICK_VERSION").to_owned(),
+            program,
+            arguments: self.command,
+            agent: agent::NAME.to_owned(),
+        };
+        request.check().map_err(environment)?;
+        Ok(request)
+    }
+
+    fn hosts(&self) -> Outcome<Vec<Host>> {
+        match self.hostfile.clone().or_else(default_hostfile) {
+            Some(path) => {
+                read_hostfile(&path).map_err(|error| Failure::new(ExitCode::Usage, error))
+            }
+            None => Ok(vec![Host { name: "localhost".to_owned(), slots: None }]),
+        }
+    }
+}
+
+fn environment(error: launch::Error) -> Failure {
+    Failure::new(ExitCode::Environment, error)
+}
+
+/// Checks the command as every rank would, and finds what it leaves.
+fn evidence(command: &[OsString]) -> Outcome<RunEvidence> {
+    let words = std::iter::once(OsString::from("yardstick")).chain(command.iter().cloned());
+    let parsed = Arguments::try_parse_from(words)
+        .map_err(|error| Failure::usage(format!("what is launched: {error}")))?;
+    let folders = match parsed.command {
+        Command::Train(train) => train.out().map(|out| vec![out.to_owned()]),
+        Command::Bench(bench) => bench.folders(),
+        Command::Comm(_) => Some(Vec::new()),
+        _ => return Err(Failure::usage("launch: expected train, bench or comm after `--`")),
+    };
+    let folders = folders.ok_or_else(|| {
+        Failure::usage(
+            "launch: expected --out DIR after `--`: what is launched is judged by its record",
+        )
+    })?;
+    Ok(RunEvidence::new(folders))
+}
+
+/// Differs between launches.
+fn id() -> String {
+    let unix_ms = crate::record::unix_time::unix_ms();
+    format!("{}-{}-{unix_ms}", launch::host_name(), std::process::id())
+}

@@ -1,0 +1,120 @@
+//! What a supervisor judges a run by, and adds to: its record.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use launch::supervisor::{Evidence, Judgement, Loss, RunState};
+
+use super::{Attempt, AttemptEnd, Error, Reason, Record, Status};
+
+/// Exit code of a run that lost a rank.
+const PEER_LOST: u8 = 5;
+
+/// The records of runs that follow each other in one launch.
+#[derive(Debug)]
+pub(crate) struct RunEvidence {
+    /// Their folders; none where what is launched leaves no record.
+    folders: Vec<PathBuf>,
+}
+
+impl RunEvidence {
+    /// Of the runs in these folders.
+    pub(crate) fn new(folders: Vec<PathBuf>) -> Self {
+        Self { folders }
+    }
+
+    /// The run that decides: the first that is not complete.
+    fn deciding(&self) -> Option<&Path> {
+        let is_complete = |folder: &&PathBuf| {
+            Record::read(folder).is_ok_and(|record| record.status == Status::Complete)
+        };
+        let first = self.folders.iter().find(|folder| !is_complete(folder));
+        first.or(self.folders.last()).map(PathBuf::as_path)
+    }
+}
+
+impl Evidence for RunEvidence {
+    fn judge(&self) -> Judgement {
+        let Some(folder) = self.deciding() else {
+            return Judgement::without_record(RunState::NotRecorded);
+        };
+        let attempts_of = |folder: &PathBuf| Attempt::read_all(folder).map_or(0, |all| all.len());
+        let attempts = self.folders.iter().map(attempts_of).sum();
+        let Ok(record) = Record::read(folder) else {
+            let missing = Judgement::without_record(RunState::Missing);
+            return Judgement { attempts, ..missing };
+        };
+        let hosts: BTreeSet<_> = record.ranks.iter().map(|rank| &rank.host).collect();
+        Judgement {
+            state: state(&record),
+            attempts,
+            ranks: record.ranks.len(),
+            hosts: hosts.len(),
+            reason: record.reason.as_ref().map(|reason| text(reason)),
+        }
+    }
+
+    fn explain(&mut self, loss: &Loss) -> Result<(), String> {
+        let Some(folder) = self.deciding() else { return Ok(()) };
+        explain(folder, loss).map_err(|error| format!("the loss is not in the record: {error}"))
+    }
+}
+
+fn state(record: &Record) -> RunState {
+    match record.status {
+        Status::Running => RunState::Unfinished,
+        Status::Complete => RunState::Complete,
+        Status::Stopped => RunState::Stopped,
+        Status::Failed | Status::Void => RunState::Failed(record.exit_code.unwrap_or(PEER_LOST)),
+    }
+}
+
+fn text(reason: &Reason) -> String {
+    let Reason { rank, host, step, text, .. } = reason;
+    let mut place = Vec::new();
+    place.extend(rank.map(|rank| format!("rank {rank}")));
+    place.extend(host.as_ref().map(|host| format!("host {host}")));
+    place.extend(step.map(|step| format!("step {step}")));
+    if place.is_empty() { text.clone() } else { format!("{}: {text}", place.join(", ")) }
+}
+
+/// Where rank 0 could not record an end, or not which host took it away.
+fn explain(folder: &Path, loss: &Loss) -> Result<(), Error> {
+    let mut record = match Record::read(folder) {
+        Err(Error::NoRecord { .. }) => return Ok(()),
+        record => record?,
+    };
+    let is_peer_loss = record.status == Status::Failed && record.exit_code == Some(PEER_LOST);
+    if record.status != Status::Running && !is_peer_loss {
+        return Ok(());
+    }
+    let earlier = record.reason.take().unwrap_or_default();
+    let first_of = |host: &String| record.ranks.iter().find(|rank| rank.host == *host);
+    let of_host = loss.host.as_ref().and_then(first_of).map(|rank| rank.rank);
+    let reason = Reason {
+        rank: loss.rank.or(of_host).or(earlier.rank),
+        host: loss.host.clone().or(earlier.host),
+        text: if earlier.text.is_empty() {
+            loss.text.clone()
+        } else {
+            format!("{}; {}", loss.text, earlier.text)
+        },
+        ..earlier
+    };
+    let last_step = last_step(folder, &record)?;
+    let end = AttemptEnd {
+        status: Status::Failed,
+        exit_code: PEER_LOST,
+        reason: Some(reason),
+        last_step,
+    };
+    record.end(folder, end)?;
+    record.write(folder)
+}
+
+/// The last step of the last attempt, as its steps show where its record was not written.
+fn last_step(folder: &Path, record: &Record) -> Result<u64, Error> {
+    let Some(attempt) = record.attempts.last() else { return Ok(0) };
+    let of_attempt = super::attempt::last_line(folder, attempt.number)?;
+    Ok(of_attempt.map_or(attempt.last_step, |line| line.sample.step))
+}

@@ -1,0 +1,27 @@
+//! What a supervisor knows earlier than a rank: that a node is lost. Its SIGUSR2 ends what waits
+//! for that node's ranks, so that the run ends and is recorded long before its deadline.
+
+use collectives::Collective;
+use launch::signals::PeerLossSignal;
+
+use crate::failure::{ExitCode, Failure, Outcome};
+
+/// Runs `body`, in which operations between ranks fail as soon as the signal arrives.
+pub(super) fn watched<T>(
+    collective: &dyn Collective,
+    body: impl FnOnce() -> Outcome<T>,
+) -> Outcome<T> {
+    let signal =
+        PeerLossSignal::install().map_err(|error| Failure::new(ExitCode::Internal, error))?;
+    std::thread::scope(|scope| {
+        let handle = signal.handle();
+        scope.spawn(|| {
+            if signal.wait() {
+                collective.abandon("the launcher has lost a peer (SIGUSR2)");
+            }
+        });
+        let outcome = body();
+        drop(handle);
+        outcome
+    })
+}
