@@ -4,7 +4,7 @@ mod support;
 
 use support::run;
 
-const SUBCOMMANDS: [&str; 10] = [
+const SUBCOMMANDS: [&str; 11] = [
     "train",
     "workloads",
     "plan",
@@ -13,6 +13,7 @@ const SUBCOMMANDS: [&str; 10] = [
     "data",
     "ckpt",
     "export",
+    "k8s",
     "completions",
     "man",
 ];

@@ -19,6 +19,7 @@ pub mod golden;
 pub mod hardware;
 mod health;
 mod hugging_face;
+mod k8s;
 mod number_format;
 mod plan;
 mod ranks;

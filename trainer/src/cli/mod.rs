@@ -11,6 +11,7 @@ mod data;
 mod devices;
 mod export;
 mod fingerprint;
+mod k8s;
 mod launch;
 mod man;
 mod plan;
@@ -79,6 +80,7 @@ enum Command {
     Data(data::Data),
     Ckpt(ckpt::Ckpt),
     Export(export::Export),
+    K8s(k8s::K8s),
     Completions(completions::Completions),
     Man(man::Man),
 }
@@ -116,6 +118,7 @@ pub fn main() -> ExitCode {
         Command::Data(data) => data.run(),
         Command::Ckpt(ckpt) => ckpt.run(),
         Command::Export(export) => export.run(),
+        Command::K8s(k8s) => k8s.run(),
         Command::Completions(completions) => completions.run(),
         Command::Man(man) => man.run(),
     };

@@ -6,11 +6,11 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, Parser};
 use tracing_subscriber::EnvFilter;
 
 use crate::config::{Config, Interval, duration};
-use crate::failure::Outcome;
+use crate::failure::{Failure, Outcome};
 use crate::fault_injection::Injection;
 use crate::run::{self, Exit, RunOptions};
 use crate::telemetry::LogFormat;
@@ -126,6 +126,19 @@ fn log_to_stderr(format: LogFormat) {
     }
 }
 
+/// The configuration that `train` reads for these arguments.
+pub(super) fn config_of(arguments: &[String]) -> Outcome<Config> {
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        train: Train,
+    }
+    let line = std::iter::once("train").chain(arguments.iter().map(String::as_str));
+    let line = Line::try_parse_from(line)
+        .map_err(|error| Failure::usage(error.render().to_string().trim_end()))?;
+    line.train.config()
+}
+
 impl Train {
     pub(super) fn run(self) -> Outcome<Exit> {
         run::run(&[self.options()?])
@@ -134,7 +147,7 @@ impl Train {
     /// Sets up the log, and reads the configuration.
     pub(super) fn options(&self) -> Outcome<RunOptions> {
         log_to_stderr(self.log_format);
-        let config = Config::load(&self.workload, &self.overrides())?;
+        let config = self.config()?;
         Ok(RunOptions {
             config,
             out: self.out.clone(),
@@ -153,6 +166,10 @@ impl Train {
     /// The folder of the run, where one is named.
     pub(super) fn out(&self) -> Option<&Path> {
         self.out.as_deref()
+    }
+
+    fn config(&self) -> Outcome<Config> {
+        Config::load(&self.workload, &self.overrides())
     }
 
     /// The `--set` values, and the flags that are short for one.

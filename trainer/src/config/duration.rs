@@ -50,7 +50,7 @@ pub(crate) fn format(duration: Duration) -> String {
 }
 
 /// For `#[serde(with)]`.
-pub(super) fn serialize<S: Serializer>(
+pub(crate) fn serialize<S: Serializer>(
     duration: &Duration,
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
@@ -58,7 +58,7 @@ pub(super) fn serialize<S: Serializer>(
 }
 
 /// For `#[serde(with)]`.
-pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Duration, D::Error> {
     deserializer.deserialize_str(Text)
@@ -79,14 +79,14 @@ impl Visitor<'_> for Text {
 }
 
 /// For `#[serde(with)]` on an `Option`, with `default`.
-pub(super) mod optional {
+pub(crate) mod optional {
     use std::time::Duration;
 
     use serde::de::Deserializer;
     use serde::ser::Serializer;
 
     #[allow(clippy::ref_option, reason = "serde calls it so")]
-    pub(in super::super) fn serialize<S: Serializer>(
+    pub(crate) fn serialize<S: Serializer>(
         duration: &Option<Duration>,
         serializer: S,
     ) -> Result<S::Ok, S::Error> {
@@ -96,7 +96,7 @@ pub(super) mod optional {
         }
     }
 
-    pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Option<Duration>, D::Error> {
         super::deserialize(deserializer).map(Some)

@@ -1,0 +1,59 @@
+//! The jobs in `k8s/jobs/` are what their benchmark files render.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The top folder of the project.
+pub(crate) fn top() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()
+}
+
+/// The files with this extension in a folder, in order.
+pub(crate) fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let mut found: Vec<_> =
+        entries.filter(|path| path.extension().is_some_and(|found| found == extension)).collect();
+    found.sort();
+    found
+}
+
+/// What `yardstick k8s render` prints for a benchmark file.
+fn rendered(benchmark: &Path) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_yardstick"));
+    // Variables of the machine that renders are not those of the job.
+    let command = command.args(["k8s", "render"]).arg(benchmark).env_clear();
+    let output = command.output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}: {stderr}", benchmark.display());
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Rewrite with `YARDSTICK_UPDATE_GOLDEN=1 cargo test --profile testing --workspace --test
+/// manifests`.
+#[test]
+fn committed_jobs_are_what_is_rendered() {
+    let benchmarks = files(&top().join("k8s/jobs"), "toml");
+    assert!(!benchmarks.is_empty());
+    for benchmark in benchmarks {
+        let found = rendered(&benchmark);
+        let golden = benchmark.with_extension("yaml");
+        if std::env::var_os("YARDSTICK_UPDATE_GOLDEN").is_some() {
+            std::fs::write(&golden, &found).unwrap();
+        }
+        let expected = std::fs::read_to_string(&golden).unwrap_or_default();
+        assert!(found == expected, "{}: not what is rendered", golden.display());
+    }
+}
+
+#[test]
+fn a_file_is_written_where_it_is_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let benchmark = top().join("k8s/jobs/smoke-cpu.toml");
+    for (out, file) in [(".", "smoke-cpu.yaml"), ("mine.yaml", "mine.yaml")] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_yardstick"));
+        let command = command.args(["k8s", "render"]).arg(&benchmark).args(["--out", out]);
+        assert!(command.current_dir(folder.path()).status().unwrap().success());
+        let written = std::fs::read_to_string(folder.path().join(file)).unwrap();
+        assert_eq!(written, rendered(&benchmark));
+    }
+}

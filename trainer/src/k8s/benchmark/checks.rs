@@ -1,0 +1,214 @@
+//! What the types of a benchmark file cannot rule out: what Kubernetes and the operator would
+//! refuse, partly only in an event that nobody reads.
+
+use checkpoint::remote::is_remote;
+
+use super::{Benchmark, Nvme, Platform, PodSecurity, Workflow, Workload};
+use crate::failure::Outcome;
+use crate::k8s::names;
+use crate::k8s::paths::{DCGM_PORT, SSH_PORT};
+
+/// Most ranks of a node, as many as the operator's `slots` has ever been.
+const RANKS_PER_NODE_MAX: u32 = 1024;
+
+/// Names of variables that the job sets itself.
+const RESERVED: [&str; 4] =
+    ["POD_NAME", "NODE_NAME", "LOCAL_CHECKPOINT_DIR", "SHARED_CHECKPOINT_DIR"];
+
+/// Fails with the key, what was found and what is accepted, unless `is_valid`.
+fn require(is_valid: bool, key: &str, found: impl ToString, expected: &str) -> Outcome<()> {
+    if is_valid { Ok(()) } else { Err(models::Error::invalid(key, found, expected).into()) }
+}
+
+/// A quantity, where there is one.
+fn quantity(key: &str, found: Option<&String>) -> Outcome<()> {
+    let expected = "a quantity above 0 such as 500m, 4 or 64Gi";
+    let Some(found) = found else { return Ok(()) };
+    require(names::is_quantity(found), key, found, expected)
+}
+
+/// The name of an object, where there is one.
+fn object(key: &str, found: Option<&String>) -> Outcome<()> {
+    let expected = "the name of an object: lower-case letters, digits, dashes, dots";
+    let Some(found) = found else { return Ok(()) };
+    require(names::is_subdomain(found), key, found, expected)
+}
+
+/// The name of a resource, or the key of a label.
+fn qualified(key: &str, found: &str) -> Outcome<()> {
+    require(names::is_qualified(found), key, found, "a name such as domain/name")
+}
+
+impl Benchmark {
+    /// Checks every value, and what of them goes together.
+    pub(super) fn check(&self) -> Outcome<()> {
+        self.workload.check()?;
+        self.workflow.check()?;
+        self.platform.check()?;
+        self.check_name()?;
+        self.check_image()?;
+        self.check_pod_security()
+    }
+
+    /// The operator makes the names of pods and services of the job's.
+    fn check_name(&self) -> Outcome<()> {
+        let name = self.name();
+        let last = format!("{name}-worker-{}", self.workers() - 1);
+        let expected = format!(
+            "letters, digits and dashes, a letter first, so short that {last} has at most {} \
+             characters",
+            names::LABEL_MAX
+        );
+        let is_valid = names::is_service(name) && names::is_service(&last);
+        require(is_valid, "workload.name", name, &expected)
+    }
+
+    fn check_image(&self) -> Outcome<()> {
+        let key = if self.is_on_gpus() { "workflow.images.cuda" } else { "workflow.images.cpu" };
+        let image = self.image();
+        let is_valid = !image.is_empty() && !image.contains(char::is_whitespace);
+        require(is_valid, key, format!("{image:?}"), "an image, as in registry/name@sha256:...")
+    }
+
+    /// What a namespace with Pod Security `restricted` would refuse, only when pods are made.
+    fn check_pod_security(&self) -> Outcome<()> {
+        let Platform { pod_security, host_network, root, .. } = self.platform;
+        let is_host_path = matches!(self.workflow.storage.nvme, Some(Nvme::HostPath(_)));
+        let needs = [
+            (host_network, "platform.host_network"),
+            (root, "platform.root"),
+            (is_host_path, "workflow.storage.nvme.host_path"),
+        ];
+        let needed = needs.into_iter().find(|(is_set, _)| *is_set);
+        let Some((_, key)) = needed.filter(|_| pod_security == PodSecurity::Restricted) else {
+            return Ok(());
+        };
+        let expected = format!(
+            "privileged, because of {key}, and a namespace that allows it \
+             (k8s/components/privileged)"
+        );
+        require(false, "platform.pod_security", "restricted", &expected)
+    }
+}
+
+impl Workload {
+    fn check(&self) -> Outcome<()> {
+        require(self.nodes > 0, "workload.nodes", self.nodes, "at least 1")?;
+        let key = match (self.ranks_per_node, self.gpus_per_node) {
+            (Some(_), None) => "workload.ranks_per_node",
+            (None, Some(_)) => "workload.gpus_per_node",
+            (ranks, _) => {
+                let expected = "either this, or workload.gpus_per_node for a rank on each GPU";
+                let found = ranks.map_or("none".to_owned(), |ranks| ranks.to_string());
+                return require(false, "workload.ranks_per_node", found, expected);
+            }
+        };
+        let ranks = self.ranks_per_node();
+        let is_valid = (1..=RANKS_PER_NODE_MAX).contains(&ranks);
+        require(is_valid, key, ranks, &format!("from 1 to {RANKS_PER_NODE_MAX}"))?;
+        let limit = self.time_limit;
+        let is_whole = limit.is_none_or(|limit| limit.as_secs() > 0 && limit.subsec_nanos() == 0);
+        let found = limit.map_or(String::new(), crate::config::duration::format);
+        require(is_whole, "workload.time_limit", found, "whole seconds, at least 1s")
+    }
+}
+
+impl Workflow {
+    fn check(&self) -> Outcome<()> {
+        let is_label = names::is_label(&self.namespace);
+        require(is_label, "workflow.namespace", &self.namespace, "lower-case letters and dashes")?;
+        object("workflow.images.pull_secret", self.images.pull_secret.as_ref())?;
+        let storage = &self.storage;
+        object("workflow.storage.results", Some(&storage.results))?;
+        object("workflow.storage.shared", storage.shared.as_ref())?;
+        object("workflow.storage.object_secret", storage.object_secret.as_ref())?;
+        if let Some(url) = &storage.object {
+            let expected = "s3://, gs:// or az:// BUCKET/PREFIX";
+            require(is_remote(url), "workflow.storage.object", url, expected)?;
+        }
+        storage.nvme.as_ref().map_or(Ok(()), Nvme::check)?;
+        self.check_port()
+    }
+
+    fn check_port(&self) -> Outcome<()> {
+        let port = self.reporting.metrics_port;
+        let is_free = i32::from(port) != SSH_PORT && port != DCGM_PORT;
+        let is_valid = port == 0 || port >= 1024 && is_free;
+        let expected = format!(
+            "from 1024 on, but neither {SSH_PORT}, sshd's, nor {DCGM_PORT}, that of DCGM's \
+             exporter; 0: none"
+        );
+        require(is_valid, "workflow.reporting.metrics_port", port, &expected)
+    }
+}
+
+impl Nvme {
+    fn check(&self) -> Outcome<()> {
+        match self {
+            Self::HostPath(path) => {
+                let is_valid = path.starts_with('/') && !path.split('/').any(|part| part == "..");
+                require(is_valid, "workflow.storage.nvme.host_path", path, "an absolute path")
+            }
+            Self::Claim(claim) => {
+                object("workflow.storage.nvme.claim.storage_class", Some(&claim.storage_class))?;
+                quantity("workflow.storage.nvme.claim.size", Some(&claim.size))
+            }
+            Self::EmptyDir(size) => quantity("workflow.storage.nvme.empty_dir", Some(size)),
+        }
+    }
+}
+
+impl Platform {
+    fn check(&self) -> Outcome<()> {
+        quantity("platform.cpu", self.cpu.as_ref())?;
+        quantity("platform.memory", self.memory.as_ref())?;
+        quantity("platform.ephemeral_storage", self.ephemeral_storage.as_ref())?;
+        quantity("platform.hugepages_2mi", self.hugepages_2mi.as_ref())?;
+        quantity("platform.shared_memory", Some(&self.shared_memory))?;
+        object("platform.priority_class", self.priority_class.as_ref())?;
+        object("platform.runtime_class", self.runtime_class.as_ref())?;
+        object("platform.kueue_queue", self.kueue_queue.as_ref())?;
+        qualified("platform.gpu_resource", &self.gpu_resource)?;
+        if let Some(rdma) = &self.rdma {
+            qualified("platform.rdma.resource", &rdma.resource)?;
+            require(rdma.count > 0, "platform.rdma.count", rdma.count, "at least 1")?;
+        }
+        // Two sshd on one port of a node: the second worker would never be ready.
+        let is_alone = self.one_pod_per_node || !self.host_network;
+        let expected = "true with platform.host_network";
+        require(is_alone, "platform.one_pod_per_node", false, expected)?;
+        self.check_placement()?;
+        self.check_environment()
+    }
+
+    fn check_placement(&self) -> Outcome<()> {
+        if let Some(rack) = &self.rack {
+            qualified("platform.rack.topology_key", &rack.topology_key)?;
+        }
+        if let Some(zone) = &self.zone {
+            require(names::is_label_value(zone), "platform.zone", zone, "the value of a label")?;
+        }
+        for (label, value) in &self.node_labels {
+            qualified("platform.node_labels", label)?;
+            let key = format!("platform.node_labels.{label}");
+            require(names::is_label_value(value), &key, value, "the value of a label")?;
+        }
+        for toleration in &self.tolerations {
+            qualified("platform.tolerations.key", &toleration.key)?;
+            let effect = toleration.effect.as_deref().unwrap_or("NoSchedule");
+            let is_valid = ["NoSchedule", "PreferNoSchedule", "NoExecute"].contains(&effect);
+            let expected = "NoSchedule, PreferNoSchedule or NoExecute";
+            require(is_valid, "platform.tolerations.effect", effect, expected)?;
+        }
+        Ok(())
+    }
+
+    fn check_environment(&self) -> Outcome<()> {
+        for name in self.environment.keys() {
+            let is_valid = names::is_variable(name) && !RESERVED.contains(&name.as_str());
+            let expected = "a variable's name that the job does not set itself";
+            require(is_valid, "platform.environment", name, expected)?;
+        }
+        Ok(())
+    }
+}

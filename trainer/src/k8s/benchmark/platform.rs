@@ -1,0 +1,138 @@
+//! `[platform]`: what the nodes of a cluster have, and how pods get it.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// The `[platform]` table.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Platform {
+    /// What the namespace allows: `privileged` is needed for the three options below, and for an
+    /// `nvme` tier on a host path.
+    pub(in crate::k8s) pod_security: PodSecurity,
+    /// Workers share the network of their node.
+    pub(in crate::k8s) host_network: bool,
+    /// Containers run as root and may lock any amount of memory, which RDMA needs where the nodes
+    /// limit it: without root the capability has no effect.
+    pub(in crate::k8s) root: bool,
+    /// Resource name of GPUs.
+    pub(in crate::k8s) gpu_resource: String,
+    /// Resource of RDMA adapters.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(in crate::k8s) rdma: Option<Rdma>,
+    /// Cores of a worker, its limit and its request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(in crate::k8s) cpu: Option<String>,
+    /// Memory of a worker; what is in `shared_memory` counts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(in crate::k8s) memory: Option<String>,
+    /// Storage of a worker's containers and empty folders.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(in crate::k8s) ephemeral_storage: Option<String>,
+    /// Pages of 2 MiB, as for the adapters of EFA.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(in crate::k8s) hugepages_2mi: Option<String>,
+    /// Largest size of `/dev/shm`: gradients of the ranks of a node, and NCCL.
+    pub(in crate::k8s) shared_memory: String,
+    /// No two workers of a job on a node.
+    pub(in crate::k8s) one_pod_per_node: bool,
+    /// Workers on different racks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(in crate::k8s) rack: Option<Rack>,
+    /// Zone of all workers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(in crate::k8s) zone: Option<String>,
+    /// Other labels that a worker's node must have.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(in crate::k8s) node_labels: BTreeMap<String, String>,
+    /// Taints that do not keep workers away.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(in crate::k8s) tolerations: Vec<Toleration>,
+    /// Priority class of all pods.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(in crate::k8s) priority_class: Option<String>,
+    /// Runtime class of workers, as `nvidia` where that is not the default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(in crate::k8s) runtime_class: Option<String>,
+    /// Queue of Kueue.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(in crate::k8s) kueue_queue: Option<String>,
+    /// A gang scheduler starts all workers or none.
+    pub(in crate::k8s) gang: bool,
+    /// Variables of ranks, as `NCCL_IB_HCA`.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(in crate::k8s) environment: BTreeMap<String, String>,
+}
+
+impl Default for Platform {
+    fn default() -> Self {
+        Self {
+            pod_security: PodSecurity::default(),
+            host_network: false,
+            root: false,
+            gpu_resource: "nvidia.com/gpu".to_owned(),
+            rdma: None,
+            cpu: None,
+            memory: None,
+            ephemeral_storage: None,
+            hugepages_2mi: None,
+            shared_memory: "8Gi".to_owned(),
+            one_pod_per_node: true,
+            rack: None,
+            zone: None,
+            node_labels: BTreeMap::new(),
+            tolerations: Vec::new(),
+            priority_class: None,
+            runtime_class: None,
+            kueue_queue: None,
+            gang: false,
+            environment: BTreeMap::new(),
+        }
+    }
+}
+
+/// A level of Pod Security.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum PodSecurity {
+    /// No root, no capability, nothing of the host.
+    #[default]
+    Restricted,
+    /// Anything.
+    Privileged,
+}
+
+/// RDMA adapters of a worker.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Rdma {
+    /// As the site's device plugin calls it: `rdma/ib`, `vpc.amazonaws.com/efa`.
+    pub(in crate::k8s) resource: String,
+    /// How many.
+    pub(in crate::k8s) count: u32,
+}
+
+/// Which nodes are on one rack.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Rack {
+    /// Label of nodes whose value names the rack.
+    pub(in crate::k8s) topology_key: String,
+    /// A worker waits rather than share a rack.
+    #[serde(default)]
+    pub(in crate::k8s) required: bool,
+}
+
+/// As in a pod.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Toleration {
+    pub(in crate::k8s) key: String,
+    /// Any value without it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(in crate::k8s) value: Option<String>,
+    /// Any effect without it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(in crate::k8s) effect: Option<String>,
+}

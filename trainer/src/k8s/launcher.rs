@@ -1,0 +1,61 @@
+//! The launcher's pod: `yardstick launch`, which waits for the workers, runs `mpirun`, and judges
+//! the run by its record.
+
+use k8s_openapi::api::core::v1::{Container, EnvVar, PodTemplateSpec, ResourceRequirements};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+
+use super::benchmark::Benchmark;
+use super::rendered::Job;
+use super::{paths, pod, volumes};
+use crate::config::duration;
+
+/// Names the frozen benchmark file to `yardstick launch`, which copies it beside the record.
+const BENCHMARK_VARIABLE: &str = "YARDSTICK_BENCHMARK";
+
+/// The pod of the launcher.
+pub(super) fn template(job: &Job) -> PodTemplateSpec {
+    let mut container = pod::container(job, "launcher", arguments(job));
+    container.env.get_or_insert_default().push(EnvVar {
+        name: BENCHMARK_VARIABLE.to_owned(),
+        value: Some(format!("{}/{}", paths::JOB, paths::BENCHMARK_FILE)),
+        ..EnvVar::default()
+    });
+    let container = Container { resources: Some(resources()), ..container };
+    pod::template(job, container, volumes::of_launcher(job))
+}
+
+/// It has one ssh session per worker and computes nothing.
+fn resources() -> ResourceRequirements {
+    let of = |cpu: &str, memory: &str| {
+        let all = [("cpu", cpu), ("memory", memory)];
+        Some(all.map(|(name, text)| (name.to_owned(), Quantity(text.to_owned()))).into())
+    };
+    ResourceRequirements {
+        requests: of("100m", "256Mi"),
+        limits: of("1", "1Gi"),
+        ..ResourceRequirements::default()
+    }
+}
+
+/// `launch ... -- train ...`.
+fn arguments(job: &Job) -> Vec<String> {
+    let workload = &job.benchmark.workload;
+    let mut all = vec!["launch".to_owned()];
+    let mut flag = |name: &str, value: Option<String>| {
+        all.extend(value.into_iter().flat_map(|value| [name.to_owned(), value]));
+    };
+    flag("--nodes", Some(workload.nodes.to_string()));
+    flag("--ranks-per-node", Some(workload.ranks_per_node().to_string()));
+    flag("--spares", (workload.spares > 0).then(|| workload.spares.to_string()));
+    flag("--restarts", (workload.restarts > 0).then(|| workload.restarts.to_string()));
+    flag("--wait", workload.wait.map(duration::format));
+    all.extend(grace(&job.benchmark));
+    all.extend(["--".to_owned(), "train".to_owned()]);
+    all.extend(job.train_arguments(&job.workload_inside()));
+    all
+}
+
+/// How long ranks may take to stop, for the launcher and for its workers.
+pub(super) fn grace(benchmark: &Benchmark) -> [String; 2] {
+    ["--grace".to_owned(), duration::format(benchmark.workload.grace)]
+}

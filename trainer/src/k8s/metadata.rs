@@ -1,0 +1,61 @@
+//! Names, labels and annotations: what tells which objects are of one job, and what it runs.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
+
+use super::rendered::Job;
+
+/// The operator's label with the name of the job, on all of its pods.
+pub(super) const JOB_NAME: &str = "training.kubeflow.org/job-name";
+/// The operator's label that is `launcher` or `worker`.
+pub(super) const JOB_ROLE: &str = "training.kubeflow.org/job-role";
+
+/// Several labels or annotations.
+pub(super) fn map<const N: usize>(pairs: [(&str, &str); N]) -> BTreeMap<String, String> {
+    pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).into()
+}
+
+/// Labels of every object and pod of a job.
+pub(super) fn labels(job: &Job) -> BTreeMap<String, String> {
+    let mut labels = map([
+        ("app.kubernetes.io/name", "yardstick"),
+        ("app.kubernetes.io/instance", job.name()),
+        ("app.kubernetes.io/version", env!("CARGO_PKG_VERSION")),
+        ("yardstick/job-id", job.id()),
+    ]);
+    let workload = job.workload_id().map(|id| ("yardstick/workload-id".to_owned(), id));
+    labels.extend(workload);
+    labels
+}
+
+/// Metadata of an object of a job.
+pub(super) fn of_object(job: &Job, name: &str) -> ObjectMeta {
+    let workload = &job.benchmark.workload.workload;
+    ObjectMeta {
+        name: Some(name.to_owned()),
+        namespace: Some(job.benchmark.workflow.namespace.clone()),
+        labels: Some(labels(job)),
+        annotations: Some(map([("yardstick/workload", workload)])),
+        ..ObjectMeta::default()
+    }
+}
+
+/// Metadata of a pod: a proxy in it would stand between ranks.
+pub(super) fn of_pod(job: &Job) -> ObjectMeta {
+    let mut labels = labels(job);
+    labels.extend(map([("sidecar.istio.io/inject", "false")]));
+    ObjectMeta { labels: Some(labels), ..ObjectMeta::default() }
+}
+
+/// Selects all pods of a job.
+pub(super) fn pods_of(job: &Job) -> LabelSelector {
+    let labels = map([(JOB_NAME, job.name())]);
+    LabelSelector { match_labels: Some(labels), ..LabelSelector::default() }
+}
+
+/// Selects the workers of a job.
+pub(super) fn workers_of(job: &Job) -> LabelSelector {
+    let labels = map([(JOB_NAME, job.name()), (JOB_ROLE, "worker")]);
+    LabelSelector { match_labels: Some(labels), ..LabelSelector::default() }
+}

@@ -1,0 +1,23 @@
+//! Jobs for Kubernetes: a benchmark file becomes the objects of an MPIJob.
+//!
+//! Nothing here talks to a cluster. What is rendered depends on the benchmark file, the workload
+//! file that it names, and the version of this program: no time, no random number, no credentials.
+
+mod benchmark;
+mod launcher;
+mod metadata;
+mod mpijob;
+mod names;
+mod network;
+mod paths;
+mod placement;
+mod pod;
+mod rendered;
+mod security;
+#[cfg(test)]
+mod tests;
+mod volumes;
+mod worker;
+
+pub(crate) use benchmark::read;
+pub(crate) use rendered::Job;

@@ -1,0 +1,115 @@
+//! The MPIJob of Kubeflow's mpi-operator, `kubeflow.org/v2beta1`, as far as jobs use it.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::PodTemplateSpec;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde::Serialize;
+
+use super::rendered::Job;
+use super::{launcher, metadata, security, worker};
+
+/// An MPIJob.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct MpiJob {
+    api_version: &'static str,
+    kind: &'static str,
+    metadata: ObjectMeta,
+    spec: MpiJobSpec,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct MpiJobSpec {
+    launcher_creation_policy: &'static str,
+    mpi_implementation: &'static str,
+    mpi_replica_specs: ReplicaSpecs,
+    run_policy: RunPolicy,
+    slots_per_worker: u32,
+    ssh_auth_mount_path: &'static str,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct ReplicaSpecs {
+    launcher: ReplicaSpec,
+    worker: ReplicaSpec,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ReplicaSpec {
+    replicas: u32,
+    restart_policy: &'static str,
+    template: PodTemplateSpec,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct RunPolicy {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    active_deadline_seconds: Option<u64>,
+    backoff_limit: u32,
+    clean_pod_policy: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    scheduling_policy: Option<SchedulingPolicy>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct SchedulingPolicy {
+    min_available: u32,
+}
+
+/// The MPIJob of a job.
+pub(super) fn of(job: &Job) -> MpiJob {
+    MpiJob {
+        api_version: "kubeflow.org/v2beta1",
+        kind: "MPIJob",
+        metadata: ObjectMeta { labels: Some(labels(job)), ..metadata::of_object(job, job.name()) },
+        spec: spec(job),
+    }
+}
+
+fn labels(job: &Job) -> BTreeMap<String, String> {
+    let mut labels = metadata::labels(job);
+    let queue = job.benchmark.platform.kueue_queue.clone();
+    labels.extend(queue.map(|queue| ("kueue.x-k8s.io/queue-name".to_owned(), queue)));
+    labels
+}
+
+fn spec(job: &Job) -> MpiJobSpec {
+    MpiJobSpec {
+        launcher_creation_policy: "WaitForWorkersReady",
+        mpi_implementation: "OpenMPI",
+        mpi_replica_specs: ReplicaSpecs {
+            launcher: replicas(1, launcher::template(job)),
+            worker: replicas(job.benchmark.workers(), worker::template(job)),
+        },
+        run_policy: run_policy(job),
+        slots_per_worker: job.benchmark.workload.ranks_per_node(),
+        ssh_auth_mount_path: security::ssh_folder(&job.benchmark),
+    }
+}
+
+/// Never restarted by the kubelet: the launcher restarts ranks itself, and its log stays whole.
+fn replicas(replicas: u32, template: PodTemplateSpec) -> ReplicaSpec {
+    ReplicaSpec { replicas, restart_policy: "Never", template }
+}
+
+/// The launcher's verdict is the job's: no second launcher. Workers end with it, and free their
+/// GPUs.
+fn run_policy(job: &Job) -> RunPolicy {
+    let benchmark = &job.benchmark;
+    RunPolicy {
+        active_deadline_seconds: benchmark.workload.time_limit.map(|limit| limit.as_secs()),
+        backoff_limit: 0,
+        clean_pod_policy: "Running",
+        // Without the launcher, which is made only when all workers are ready.
+        scheduling_policy: benchmark
+            .platform
+            .gang
+            .then(|| SchedulingPolicy { min_available: benchmark.workers() }),
+    }
+}

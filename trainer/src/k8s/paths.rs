@@ -1,0 +1,26 @@
+//! Where things are inside of the job's containers: what the image, the operator and the trainer
+//! agree on.
+
+/// The claim with the folders of all runs.
+pub(super) const RESULTS: &str = "/results";
+/// The shared tier of checkpoints.
+pub(super) const SHARED: &str = "/shared";
+/// The tier of each node.
+pub(super) const NVME: &str = "/nvme";
+/// The frozen benchmark file, and the workload file where it names one.
+pub(super) const JOB: &str = "/etc/yardstick";
+/// The frozen benchmark file in that folder.
+pub(super) const BENCHMARK_FILE: &str = "benchmark.toml";
+/// Shared memory: gradients of the ranks of a node, NCCL.
+pub(super) const SHARED_MEMORY: &str = "/dev/shm";
+/// The only other folder that can be written: the image's root is read-only.
+pub(super) const TEMPORARY: &str = "/tmp";
+/// Keys of the image's user, mounted by the operator.
+pub(super) const SSH_OF_USER: &str = "/home/yardstick/.ssh";
+/// Keys where containers run as root. The operator gives files here, and only here, mode 0600,
+/// which ssh wants of what belongs to its caller.
+pub(super) const SSH_OF_ROOT: &str = "/root/.ssh";
+/// Where each worker's sshd listens, and what says that it is ready.
+pub(super) const SSH_PORT: i32 = 2222;
+/// Where the exporter of DCGM listens on every node that has one.
+pub(super) const DCGM_PORT: u16 = 9400;

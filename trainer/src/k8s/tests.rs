@@ -1,0 +1,210 @@
+//! What is refused, and what of a benchmark file ends up where in the objects.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::benchmark::parse;
+use super::rendered::Job;
+use crate::config::Config;
+use crate::failure::Outcome;
+
+/// A benchmark file with nothing that need not be there.
+const PLAIN: &str = r#"
+[workflow]
+images = { cpu = "yardstick:1", cuda = "yardstick-cuda:1" }
+[workflow.storage]
+[platform]
+[workload]
+name = "job"
+nodes = 2
+ranks_per_node = 1
+workload = "smoke"
+"#;
+
+/// `PLAIN` with lines below the headers of tables, as in `[platform]`.
+fn with(added: &[(&str, &str)]) -> String {
+    let mut text = PLAIN.to_owned();
+    for (table, line) in added {
+        text = text.replace(&format!("{table}\n"), &format!("{table}\n{line}\n"));
+    }
+    text
+}
+
+/// Loads the preset, and leaves the flags to the tests of the command line.
+fn load(arguments: &[String]) -> Outcome<Config> {
+    let after = |flag: &str| {
+        let pairs = arguments.windows(2).filter(|pair| pair[0] == flag);
+        pairs.map(|pair| pair[1].clone()).collect::<Vec<_>>()
+    };
+    let mut overrides = after("--set");
+    overrides.extend(after("--device").iter().map(|device| format!("run.device={device}")));
+    Config::load(&after("--workload")[0], &overrides)
+}
+
+fn job(text: &str) -> Outcome<Job> {
+    Job::new(parse(text, "benchmark.toml")?, Path::new("."), load)
+}
+
+/// The objects of a job.
+fn objects(text: &str) -> Vec<Value> {
+    serde_saphyr::from_multiple(&job(text).unwrap().to_yaml().unwrap()).unwrap()
+}
+
+/// The MPIJob of a job.
+fn mpi_job(text: &str) -> Value {
+    objects(text).pop().unwrap()
+}
+
+fn pod_of<'a>(job: &'a Value, role: &str) -> &'a Value {
+    &job["spec"]["mpiReplicaSpecs"][role]["template"]["spec"]
+}
+
+#[test]
+fn a_frozen_benchmark_renders_the_same_job() {
+    let text = with(&[("[platform]", "cpu = \"2\""), ("[workload]", "set = [\"run.threads=1\"]")]);
+    let yaml = job(&text).unwrap().to_yaml().unwrap();
+    let frozen = objects(&text)[0]["data"]["benchmark.toml"].as_str().unwrap().to_owned();
+    assert_eq!(job(&frozen).unwrap().to_yaml().unwrap(), yaml);
+    let other = text.replace("run.threads=1", "run.threads=2");
+    assert_ne!(job(&other).unwrap().id(), job(&text).unwrap().id());
+}
+
+#[test]
+fn unknown_keys_are_named_with_their_line() {
+    for (table, line) in [
+        ("[workflow]", "imagez = 1"),
+        ("[workflow.storage]", "nvme = { host_pth = \"/a\" }"),
+        ("[platform]", "host_netwrok = true"),
+        ("[platform]", "rdma = { resource = \"rdma/ib\", cnt = 1 }"),
+        ("[workload]", "step = 1"),
+    ] {
+        let failure = parse(&with(&[(table, line)]), "a.toml").unwrap_err().to_string();
+        let key = line.split(['=', '{', ',']).map(str::trim).find(|key| failure.contains(*key));
+        assert!(failure.contains("a.toml, line ") && failure.contains("unknown"), "{failure}");
+        assert!(key.is_some(), "{line}: {failure}");
+    }
+}
+
+#[test]
+fn impossible_values_are_named() {
+    let long = format!("name = \"{}\"", "x".repeat(55));
+    for (from, to, key) in [
+        ("nodes = 2", "nodes = 0", "workload.nodes"),
+        ("ranks_per_node = 1", "ranks_per_node = 0", "workload.ranks_per_node"),
+        ("ranks_per_node = 1", "", "workload.ranks_per_node"),
+        ("ranks_per_node = 1", "ranks_per_node = 1\ngpus_per_node = 1", "workload.ranks_per_node"),
+        ("name = \"job\"", "name = \"1job\"", "workload.name"),
+        ("name = \"job\"", "name = \"Job\"", "workload.name"),
+        ("name = \"job\"", &long, "workload.name"),
+        ("nodes = 2", "nodes = 2\ntime_limit = \"1500ms\"", "workload.time_limit"),
+        ("cpu = \"yardstick:1\", ", "", "workflow.images.cpu"),
+        ("[workflow]", "[workflow]\nnamespace = \"a.b\"", "workflow.namespace"),
+        ("[platform]", "[platform]\nmemory = \"4GB\"", "platform.memory"),
+        ("[platform]", "[platform]\nrdma = { resource = \"rdma/ib\", count = 0 }", "rdma.count"),
+        ("[platform]", "[platform]\nenvironment = { POD_NAME = \"x\" }", "platform.environment"),
+        ("[platform]", "[platform]\nhost_network = true", "platform.pod_security"),
+        ("[platform]", "[platform]\nroot = true", "platform.pod_security"),
+        ("[platform]", "[workflow.storage.nvme]\nhost_path = \"/a\"\n[platform]", "pod_security"),
+        ("[platform]", "[workflow.reporting]\nmetrics_port = 2222\n[platform]", "metrics_port"),
+    ] {
+        let failure = job(&PLAIN.replace(from, to)).unwrap_err().to_string();
+        assert!(failure.contains(key) && failure.contains("benchmark.toml"), "{to}: {failure}");
+    }
+}
+
+#[test]
+fn a_job_that_train_would_refuse_is_refused() {
+    for (line, part) in [
+        ("set = [\"batch.micro_sequences=3\"]", "batch.global_sequences"),
+        ("set = [\"run.thread=1\"]", "thread"),
+        ("set = [\"run.device=cuda\"]", "gpus_per_node"),
+        ("set = [\"run.init_from=llama\"]", "absolute path"),
+    ] {
+        let failure = job(&with(&[("[workload]", line)])).unwrap_err().to_string();
+        assert!(failure.contains(part), "{line}: {failure}");
+    }
+    let failure = job(&PLAIN.replace("smoke", "smok")).unwrap_err().to_string();
+    assert!(failure.contains("neither a preset nor"), "{failure}");
+    let failure = job(&PLAIN.replace("nodes = 2", "nodes = 3")).unwrap_err().to_string();
+    assert!(failure.contains("3 ranks"), "16 sequences on 3 nodes: {failure}");
+}
+
+#[test]
+fn gpus_bring_their_image_their_resource_and_their_toleration() {
+    let text = PLAIN.replace("ranks_per_node = 1", "gpus_per_node = 2");
+    let found = mpi_job(&text);
+    let worker = pod_of(&found, "Worker");
+    let container = &worker["containers"][0];
+    assert_eq!(container["image"], "yardstick-cuda:1");
+    assert_eq!(container["resources"]["limits"]["nvidia.com/gpu"], "2");
+    assert_eq!(worker["tolerations"][0]["key"], "nvidia.com/gpu");
+    assert_eq!(found["spec"]["slotsPerWorker"], 2);
+    let launcher = pod_of(&found, "Launcher");
+    assert!(launcher["containers"][0]["resources"]["limits"].get("nvidia.com/gpu").is_none());
+    let arguments = launcher["containers"][0]["args"].as_array().unwrap();
+    assert!(arguments.windows(2).any(|pair| pair[0] == "--device" && pair[1] == "cuda"));
+}
+
+#[test]
+fn what_a_privileged_namespace_allows_is_there_and_nothing_else_of_it() {
+    let text = with(&[
+        ("[platform]", "pod_security = \"privileged\"\nroot = true\nhost_network = true"),
+        ("[workflow.storage]", "nvme = { host_path = \"/local-nvme\" }"),
+    ]);
+    let all = objects(&text);
+    assert!(all.iter().all(|object| object["kind"] != "NetworkPolicy"), "it would not bind");
+    let found = all.last().unwrap();
+    let worker = pod_of(found, "Worker");
+    assert_eq!(worker["hostNetwork"], true);
+    assert_eq!(worker["containers"][0]["securityContext"]["capabilities"]["add"][0], "IPC_LOCK");
+    assert_eq!(worker["securityContext"]["runAsUser"], 0);
+    let volumes = worker["volumes"].as_array().unwrap();
+    assert!(volumes.iter().any(|volume| volume["hostPath"]["path"] == "/local-nvme"));
+    assert!(pod_of(found, "Launcher").get("hostNetwork").is_none());
+    assert_eq!(found["spec"]["sshAuthMountPath"], super::paths::SSH_OF_ROOT);
+    assert!(worker["containers"][0]["securityContext"].get("privileged").is_none());
+}
+
+#[test]
+fn options_of_the_platform_reach_the_workers() {
+    let options = "rdma = { resource = \"rdma/ib\", count = 2 }\nzone = \"a\"\n\
+                   priority_class = \"high\"\nkueue_queue = \"gpus\"\ngang = true\n\
+                   rack = { topology_key = \"example.com/rack\" }\n\
+                   tolerations = [{ key = \"slow\", value = \"no\" }]\n\
+                   environment = { NCCL_DEBUG = \"1\" }";
+    let added = [("[platform]", options), ("[workload]", "spares = 1\nrestarts = 3")];
+    let found = mpi_job(&with(&added));
+    let worker = pod_of(&found, "Worker");
+    assert_eq!(worker["containers"][0]["resources"]["limits"]["rdma/ib"], "2");
+    assert_eq!(worker["nodeSelector"]["topology.kubernetes.io/zone"], "a");
+    assert_eq!(worker["priorityClassName"], "high");
+    assert_eq!(worker["tolerations"][0]["operator"], "Equal");
+    let preferred = &worker["affinity"]["podAntiAffinity"];
+    let preferred = &preferred["preferredDuringSchedulingIgnoredDuringExecution"][0];
+    assert_eq!(preferred["podAffinityTerm"]["topologyKey"], "example.com/rack");
+    assert_eq!(found["metadata"]["labels"]["kueue.x-k8s.io/queue-name"], "gpus");
+    assert_eq!(found["spec"]["runPolicy"]["schedulingPolicy"]["minAvailable"], 3);
+    assert_eq!(found["spec"]["mpiReplicaSpecs"]["Worker"]["replicas"], 3);
+    let variables = worker["containers"][0]["env"].as_array().unwrap();
+    let debug = variables.iter().find(|variable| variable["name"] == "NCCL_DEBUG").unwrap();
+    assert_eq!(debug["value"], "1", "a string, not a number");
+}
+
+#[test]
+fn a_workload_file_goes_with_the_job() {
+    let folder = tempfile::tempdir().unwrap();
+    let workload = Config::load("smoke", &[]).unwrap().to_toml();
+    std::fs::write(folder.path().join("mine.toml"), &workload).unwrap();
+    let text = PLAIN.replace("workload = \"smoke\"", "workload = \"mine.toml\"");
+    let benchmark = parse(&text, "benchmark.toml").unwrap();
+    let job = Job::new(benchmark, folder.path(), load).unwrap();
+    let all: Vec<Value> = serde_saphyr::from_multiple(&job.to_yaml().unwrap()).unwrap();
+    assert_eq!(all[0]["data"]["mine.toml"].as_str(), Some(workload.as_str()));
+    let arguments = &pod_of(all.last().unwrap(), "Launcher")["containers"][0]["args"];
+    let has = |text: &str| arguments.as_array().unwrap().iter().any(|found| found == text);
+    assert!(has("/etc/yardstick/mine.toml"), "{arguments}");
+    assert_eq!(all[0]["metadata"]["labels"]["yardstick/workload-id"], {
+        Config::load("smoke", &[]).unwrap().workload.id(None)
+    });
+}
