@@ -36,6 +36,7 @@ fn spec(job: &Job) -> PodSpec {
         image_pull_secrets: pull_secrets(workflow),
         priority_class_name: platform.priority_class.clone(),
         security_context: Some(security::of_pod(&job.benchmark)),
+        service_account_name: workflow.service_account.clone(),
         termination_grace_period_seconds: i64::try_from(grace_seconds).ok(),
         ..PodSpec::default()
     }

@@ -117,6 +117,7 @@ impl Workflow {
     fn check(&self) -> Outcome<()> {
         let is_label = names::is_label(&self.namespace);
         require(is_label, "workflow.namespace", &self.namespace, "lower-case letters and dashes")?;
+        object("workflow.service_account", self.service_account.as_ref())?;
         object("workflow.images.pull_secret", self.images.pull_secret.as_ref())?;
         let storage = &self.storage;
         object("workflow.storage.results", Some(&storage.results))?;

@@ -13,6 +13,9 @@ pub(crate) struct Workflow {
     /// Where jobs run.
     #[serde(default = "default_namespace")]
     pub(in crate::k8s) namespace: String,
+    /// Whose identity they have: that of the namespace without it. None has a token.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(in crate::k8s) service_account: Option<String>,
     /// What their containers run.
     pub(in crate::k8s) images: Images,
     /// What they write to.
