@@ -12,6 +12,7 @@ TEST_MPI_SECONDS := 150
 TEST_END_TO_END_SECONDS := 1500
 TEST_FAULTY_FILESYSTEM_SECONDS := 150
 TEST_SLOW_LINKS_SECONDS := 60
+TEST_MANIFESTS_SECONDS := 60
 TEST_DOC_SECONDS := 60
 TEST_CUDA_KERNELS_SECONDS := 240
 TEST_CUDNN_PLANS_SECONDS := 200
@@ -64,11 +65,11 @@ TEST_TARGETS := $(sort $(basename $(notdir $(wildcard */tests/*.rs))) \
 MPI_TESTS := $(addprefix --test ,$(filter mpi% contract%,$(TEST_TARGETS)))
 CUDA_TESTS := $(addprefix --test ,$(filter-out cuda_kernels,$(filter cuda%,$(TEST_TARGETS))))
 END_TO_END_TESTS := $(addprefix --test ,$(filter-out mpi% contract% cuda% faulty_filesystem \
-	slow_links,$(TEST_TARGETS)))
+	manifests slow_links,$(TEST_TARGETS)))
 SETUPS := setup-build setup-test setup-lint
 TEST_GROUPS := test-unit test-mpi test-end-to-end test-faulty-filesystem test-slow-links \
-	test-doc test-cuda-kernels test-cudnn-plans test-cuda-emulated test-without-mpi test-mpich \
-	test-openmpi5
+	test-manifests test-doc test-cuda-kernels test-cudnn-plans test-cuda-emulated \
+	test-without-mpi test-mpich test-openmpi5
 SOAK_GROUPS := mutants soak-cuda-kernels soak-cuda-emulated soak-checkpoints soak-stragglers \
 	soak-otlp
 
@@ -120,6 +121,11 @@ CAN_EMULATE_NODES := $(shell [ "$$(id -u)" = 0 ] && command -v tc >/dev/null && 
 test-slow-links: test-build ## name slow links between emulated nodes
 	@$(BUDGET) $@ $(TEST_SLOW_LINKS_SECONDS) $(CARGO_TEST) --test slow_links -- --test-threads=1 \
 		$(if $(CAN_EMULATE_NODES),--include-ignored)
+
+# Operators' definitions come from Go modules: where that is impossible these tests are skipped.
+test-manifests: test-build ## check rendered jobs and everything in k8s/ as clusters do
+	@$(BUDGET) $@ $(TEST_MANIFESTS_SECONDS) $(CARGO_TEST) --test manifests \
+		$(if $(shell scripts/manifest-tools.sh),-- --include-ignored)
 
 test-doc: test-build ## run the examples in the documentation
 	@$(BUDGET) $@ $(TEST_DOC_SECONDS) $(CARGO_TEST) --doc

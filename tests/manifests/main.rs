@@ -1,4 +1,10 @@
 //! Manifests are what clusters accept: rendered examples, and everything below `k8s/`.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+mod cluster;
 mod examples;
+mod monitoring;
+mod objects;
+mod operator;
+mod pod_security;
+mod schemas;

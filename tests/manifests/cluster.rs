@@ -1,0 +1,232 @@
+//! Everything below `k8s/`, and the rendered jobs, is accepted by what a cluster checks with.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::examples::{files, top};
+use crate::objects::{Object, list, parse, text};
+use crate::schemas::Schemas;
+use crate::{operator, pod_security};
+
+/// What scripts/manifest-tools.sh makes.
+fn tools() -> PathBuf {
+    top().join("target/manifest-tools")
+}
+
+/// Folders with a kustomization that can be built by itself: not the components.
+fn kustomizations(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap().flatten().map(|entry| entry.path()) {
+        if entry.is_dir() {
+            found.extend(kustomizations(&entry));
+        } else if entry.ends_with("kustomization.yaml") {
+            let text = std::fs::read_to_string(&entry).unwrap();
+            found.extend(text.contains("kind: Kustomization").then(|| folder.to_owned()));
+        }
+    }
+    found.sort();
+    found
+}
+
+/// The objects of a kustomization.
+fn build(folder: &Path) -> Vec<Object> {
+    let output = Command::new(tools().join("kustomize")).arg(folder).output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}: {stderr}", folder.display());
+    parse(folder, std::str::from_utf8(&output.stdout).unwrap())
+}
+
+/// The objects of all kustomizations.
+fn of_cluster() -> Vec<Object> {
+    kustomizations(&top().join("k8s")).iter().flat_map(|folder| build(folder)).collect()
+}
+
+/// The objects of all rendered jobs.
+fn of_jobs() -> Vec<Object> {
+    let jobs = files(&top().join("k8s/jobs"), "yaml");
+    jobs.iter().flat_map(|file| parse(file, &std::fs::read_to_string(file).unwrap())).collect()
+}
+
+/// The level that each namespace enforces.
+fn levels(objects: &[Object]) -> BTreeMap<String, String> {
+    let namespaces = objects.iter().filter(|object| object.kind() == "Namespace");
+    let level = |object: &Object| {
+        let labels = &object.value["metadata"]["labels"];
+        labels["pod-security.kubernetes.io/enforce"].as_str().unwrap_or("privileged").to_owned()
+    };
+    namespaces
+        .map(|object| (text(&object.value, "/metadata/name").to_owned(), level(object)))
+        .collect()
+}
+
+/// What Pod Security would refuse of an object in its namespace.
+fn refused(object: &Object, levels: &BTreeMap<String, String>) -> Vec<String> {
+    let Some(level) = levels.get(object.namespace()) else {
+        return vec![format!("{}: no namespace {}", object.label(), object.namespace())];
+    };
+    if level == "privileged" {
+        return Vec::new();
+    }
+    let templates = object.pod_templates().into_iter();
+    let found = templates.flat_map(pod_security::violations);
+    found.map(|text| format!("{}: {text}", object.label())).collect()
+}
+
+/// Claims and service accounts that a job names and its namespace does not have.
+fn missing(job: &Object, cluster: &[Object]) -> Vec<String> {
+    let has = |kind: &str, name: &str| {
+        cluster.iter().any(|object| {
+            object.kind() == kind
+                && object.namespace() == job.namespace()
+                && text(&object.value, "/metadata/name") == name
+        })
+    };
+    let mut found = Vec::new();
+    for template in job.pod_templates() {
+        let account = text(template, "/spec/serviceAccountName");
+        let claims = list(template, "/spec/volumes")
+            .iter()
+            .map(|volume| text(volume, "/persistentVolumeClaim/claimName"));
+        let wanted = claims.map(|claim| ("PersistentVolumeClaim", claim));
+        let wanted = wanted.chain([("ServiceAccount", account)]);
+        let missing = wanted.filter(|(kind, name)| !name.is_empty() && !has(kind, name));
+        found.extend(missing.map(|(kind, name)| format!("{}: no {kind} {name}", job.label())));
+    }
+    found
+}
+
+/// All of Kubernetes' own kinds have a schema here, also without Go.
+#[test]
+fn rendered_jobs_are_of_the_schemas_of_kubernetes() {
+    let mut schemas = Schemas::of_kubernetes();
+    let mut found = Vec::new();
+    for mut object in of_jobs() {
+        if object.kind() == "MPIJob" {
+            found.extend(operator::violations(&object));
+            let pods: Vec<_> = object.pod_templates().into_iter().cloned().collect();
+            for spec in pods {
+                object.value = json!({ "apiVersion": "v1", "kind": "PodTemplate",
+                    "metadata": { "name": "pod" }, "template": spec });
+                found.extend(schemas.violations(&object));
+            }
+        } else {
+            found.extend(schemas.violations(&object));
+        }
+    }
+    assert_eq!(found, Vec::<String>::new());
+}
+
+#[test]
+#[ignore = "needs Go and its module proxy"]
+fn all_manifests_are_accepted() {
+    let mut schemas = Schemas::of_kubernetes().with_operators(&tools());
+    let cluster = of_cluster();
+    let levels = levels(&cluster);
+    let jobs = of_jobs();
+    let mut found = Vec::new();
+    for object in cluster.iter().chain(&jobs) {
+        found.extend(schemas.violations(object));
+        if !object.pod_templates().is_empty() {
+            found.extend(refused(object, &levels));
+        }
+    }
+    for job in jobs.iter().filter(|object| object.kind() == "MPIJob") {
+        found.extend(operator::violations(job));
+        found.extend(missing(job, &cluster));
+    }
+    assert_eq!(found, Vec::<String>::new());
+    assert!(levels.values().any(|level| level == "restricted"));
+}
+
+/// The job that errors are planted in.
+fn sample() -> Object {
+    let jobs = of_jobs().into_iter().filter(|object| object.kind() == "MPIJob");
+    jobs.into_iter().find(|job| text(&job.value, "/metadata/name") == "smoke-cpu").unwrap()
+}
+
+/// A value at a place of the sample.
+struct Planted {
+    parent: &'static str,
+    key: &'static str,
+    value: Value,
+}
+
+impl Planted {
+    fn job(&self) -> Object {
+        let mut job = sample();
+        let parent = job.value.pointer_mut(self.parent).and_then(Value::as_object_mut);
+        parent.expect(self.parent).insert(self.key.to_owned(), self.value.clone());
+        job
+    }
+}
+
+const WORKER: &str = "/spec/mpiReplicaSpecs/Worker/template/spec/containers/0";
+
+#[test]
+#[ignore = "needs Go and its module proxy"]
+fn an_unknown_key_or_a_wrong_type_is_found_at_any_depth() {
+    let mut schemas = Schemas::of_kubernetes().with_operators(&tools());
+    assert_eq!(schemas.violations(&sample()), Vec::<String>::new());
+    for (parent, key, value) in [
+        ("/spec", "slotPerWorker", json!(1)),
+        ("/spec", "slotsPerWorker", json!("one")),
+        ("/spec/runPolicy", "backofLimit", json!(0)),
+        (WORKER, "readynessProbe", json!({})),
+        ("/spec/mpiReplicaSpecs/Worker/template/spec/volumes/0", "hostpath", json!({})),
+        ("/metadata", "label", json!({})),
+    ] {
+        let job = Planted { parent, key, value }.job();
+        assert_ne!(schemas.violations(&job), Vec::<String>::new(), "{parent}/{key}");
+    }
+    let limits = format!("{WORKER}/resources/limits");
+    let mut job = sample();
+    job.value.pointer_mut(&limits).unwrap()["cpu"] = json!("200q");
+    assert_ne!(schemas.violations(&job), Vec::<String>::new(), "a quantity");
+}
+
+#[test]
+fn what_only_the_operator_refuses_is_found() {
+    assert_eq!(operator::violations(&sample()), Vec::<String>::new());
+    for (parent, key, value) in [
+        ("/spec/runPolicy", "cleanPodPolicy", json!("Runing")),
+        ("/spec", "launcherCreationPolicy", json!("WaitForWorkers")),
+        ("/spec/mpiReplicaSpecs/Launcher", "replicas", json!(2)),
+        ("/spec/mpiReplicaSpecs/Worker", "replicas", json!(0)),
+        ("/spec/mpiReplicaSpecs/Worker", "restartPolicy", json!("Always")),
+        ("/metadata", "name", json!("x".repeat(55))),
+        ("/metadata", "name", json!("1job")),
+        (WORKER, "name", json!("Worker_")),
+        ("/spec/mpiReplicaSpecs/Worker/template/spec", "containers", json!([])),
+        ("/spec/mpiReplicaSpecs/Worker/template/spec", "volumes", json!([])),
+    ] {
+        let job = Planted { parent, key, value }.job();
+        assert_ne!(operator::violations(&job), Vec::<String>::new(), "{parent}/{key}");
+    }
+}
+
+#[test]
+fn what_a_restricted_namespace_refuses_is_found() {
+    let levels = BTreeMap::from([("yardstick".to_owned(), "restricted".to_owned())]);
+    assert_eq!(refused(&sample(), &levels), Vec::<String>::new());
+    let pod = "/spec/mpiReplicaSpecs/Worker/template/spec";
+    let context = "/spec/mpiReplicaSpecs/Worker/template/spec/containers/0/securityContext";
+    for (parent, key, value) in [
+        (pod, "hostNetwork", json!(true)),
+        (pod, "securityContext", json!({ "runAsUser": 1000 })),
+        (pod, "volumes", json!([{ "name": "a", "hostPath": { "path": "/a" } }])),
+        (context, "capabilities", json!({ "drop": ["ALL"], "add": ["IPC_LOCK"] })),
+        (context, "capabilities", json!({ "drop": ["NET_RAW"] })),
+        (context, "allowPrivilegeEscalation", json!(true)),
+        (context, "privileged", json!(true)),
+        (context, "runAsUser", json!(0)),
+        (context, "seccompProfile", json!({ "type": "Unconfined" })),
+        (WORKER, "ports", json!([{ "name": "ssh", "containerPort": 2222, "hostPort": 2222 }])),
+        (WORKER, "livenessProbe", json!({ "tcpSocket": { "port": 1, "host": "10.0.0.1" } })),
+    ] {
+        let job = Planted { parent, key, value }.job();
+        assert_ne!(refused(&job, &levels), Vec::<String>::new(), "{parent}/{key}");
+    }
+}

@@ -1,0 +1,58 @@
+//! Kubernetes objects as values: their kind and name, and the pods that are made of them.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+/// An object, and the file or folder that it is from.
+#[derive(Debug, Clone)]
+pub(crate) struct Object {
+    pub(crate) from: String,
+    pub(crate) value: Value,
+}
+
+/// The objects of a stream of YAML documents.
+pub(crate) fn parse(from: &Path, yaml: &str) -> Vec<Object> {
+    let from = from.strip_prefix(crate::examples::top()).unwrap_or(from).display().to_string();
+    let values: Vec<Value> =
+        serde_saphyr::from_multiple(yaml).unwrap_or_else(|error| panic!("{from}: {error}"));
+    values.into_iter().map(|value| Object { from: from.clone(), value }).collect()
+}
+
+/// A text of a value, empty if there is none.
+pub(crate) fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
+    value.pointer(pointer).and_then(Value::as_str).unwrap_or("")
+}
+
+/// The elements of a list, none if there is none.
+pub(crate) fn list<'a>(value: &'a Value, pointer: &str) -> &'a [Value] {
+    value.pointer(pointer).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
+impl Object {
+    pub(crate) fn kind(&self) -> &str {
+        text(&self.value, "/kind")
+    }
+
+    pub(crate) fn namespace(&self) -> &str {
+        text(&self.value, "/metadata/namespace")
+    }
+
+    /// What a message about it begins with.
+    pub(crate) fn label(&self) -> String {
+        format!("{}: {} {}", self.from, self.kind(), text(&self.value, "/metadata/name"))
+    }
+
+    /// The templates of pods in it.
+    pub(crate) fn pod_templates(&self) -> Vec<&Value> {
+        let places: &[&str] = match self.kind() {
+            "MPIJob" => {
+                let launcher = "/spec/mpiReplicaSpecs/Launcher/template";
+                &[launcher, "/spec/mpiReplicaSpecs/Worker/template"]
+            }
+            "DaemonSet" | "Deployment" | "Job" => &["/spec/template"],
+            _ => &[],
+        };
+        places.iter().map(|place| self.value.pointer(place).expect("a pod template")).collect()
+    }
+}
