@@ -27,10 +27,11 @@ enum Command {
 /// refused here.
 #[derive(Debug, Args)]
 struct Render {
-    /// The benchmark file: TOML with the tables [workflow], [platform] and [workload].
+    /// The benchmark file: TOML with the tables [workflow], [platform] and [workload], and for several
+    /// jobs [matrix].
     #[arg(value_name = "FILE")]
     benchmark: PathBuf,
-    /// Write to this file, or to NAME.yaml in this folder [default: stdout].
+    /// Write to this file, or a file for each job to this folder [default: stdout].
     #[arg(long, value_name = "FILE|DIR")]
     out: Option<PathBuf>,
 }
@@ -45,16 +46,37 @@ impl K8s {
 
 impl Render {
     fn run(self) -> Outcome<ExitCode> {
-        let benchmark = k8s::read(&self.benchmark)?;
-        let folder = self.benchmark.parent().unwrap_or(Path::new("."));
-        let job = Job::new(benchmark, folder, config_of)
-            .map_err(|failure| failure.context(self.benchmark.display().to_string()))?;
-        let yaml = job.to_yaml()?;
-        let Some(out) = self.out else { return print(yaml.trim_end()) };
-        let file = if out.is_dir() { out.join(format!("{}.yaml", job.name())) } else { out };
-        std::fs::write(&file, yaml)
-            .map_err(|error| Failure::usage(format!("{}: {error}", file.display())))?;
-        note(format!("wrote {}", file.display()));
-        Ok(ExitCode::Done)
+        let jobs = self.jobs().map_err(|failure| {
+            let named = self.benchmark.display().to_string();
+            if failure.to_string().starts_with(&named) { failure } else { failure.context(named) }
+        })?;
+        match self.out.as_deref() {
+            Some(folder) if folder.is_dir() => {
+                for job in &jobs {
+                    write(&folder.join(format!("{}.yaml", job.name())), &job.to_yaml()?)?;
+                }
+                Ok(ExitCode::Done)
+            }
+            Some(file) => write(file, &together(&jobs)?),
+            None => print(together(&jobs)?.trim_end()),
+        }
     }
+
+    fn jobs(&self) -> Outcome<Vec<Job>> {
+        let folder = self.benchmark.parent().unwrap_or(Path::new("."));
+        let benchmarks = k8s::read(&self.benchmark)?.into_iter();
+        benchmarks.map(|benchmark| Job::new(benchmark, folder, config_of)).collect()
+    }
+}
+
+/// The objects of all jobs as one stream of documents.
+fn together(jobs: &[Job]) -> Outcome<String> {
+    jobs.iter().map(Job::to_yaml).collect()
+}
+
+fn write(file: &Path, yaml: &str) -> Outcome<ExitCode> {
+    std::fs::write(file, yaml)
+        .map_err(|error| Failure::usage(format!("{}: {error}", file.display())))?;
+    note(format!("wrote {}", file.display()));
+    Ok(ExitCode::Done)
 }

@@ -28,7 +28,7 @@ pub(super) fn template(job: &Job, container: Container, mounted: Vec<Mounted>) -
 
 /// Pods need no access to the cluster, nor variables of its services.
 fn spec(job: &Job) -> PodSpec {
-    let Benchmark { workflow, platform, workload } = &job.benchmark;
+    let Benchmark { workflow, platform, workload, .. } = &job.benchmark;
     let grace_seconds = workload.grace.as_secs() + GRACE_MARGIN_SECONDS;
     PodSpec {
         automount_service_account_token: Some(false),

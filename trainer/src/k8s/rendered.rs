@@ -72,6 +72,15 @@ impl Job {
         folder: &Path,
         load: impl Fn(&[String]) -> Outcome<Config>,
     ) -> Outcome<Self> {
+        let name = benchmark.name().to_owned();
+        Self::checked(benchmark, folder, load).map_err(|failure| failure.context(name))
+    }
+
+    fn checked(
+        benchmark: Benchmark,
+        folder: &Path,
+        load: impl Fn(&[String]) -> Outcome<Config>,
+    ) -> Outcome<Self> {
         let file = WorkloadFile::of(&benchmark, folder)?;
         let named = file.as_ref().map_or(&benchmark.workload.workload, |file| &file.path);
         let config = load(&train_arguments(&benchmark, named))?;

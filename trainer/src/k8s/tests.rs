@@ -42,8 +42,13 @@ fn load(arguments: &[String]) -> Outcome<Config> {
     Config::load(&after("--workload")[0], &overrides)
 }
 
+fn jobs(text: &str) -> Outcome<Vec<Job>> {
+    let benchmarks = parse(text, "benchmark.toml")?.into_iter();
+    benchmarks.map(|benchmark| Job::new(benchmark, Path::new("."), load)).collect()
+}
+
 fn job(text: &str) -> Outcome<Job> {
-    Job::new(parse(text, "benchmark.toml")?, Path::new("."), load)
+    Ok(jobs(text)?.remove(0))
 }
 
 /// The objects of a job.
@@ -109,7 +114,8 @@ fn impossible_values_are_named() {
         ("[platform]", "[workflow.reporting]\nmetrics_port = 2222\n[platform]", "metrics_port"),
     ] {
         let failure = job(&PLAIN.replace(from, to)).unwrap_err().to_string();
-        assert!(failure.contains(key) && failure.contains("benchmark.toml"), "{to}: {failure}");
+        assert!(failure.contains(key), "{to}: {failure}");
+        assert!(failure.starts_with("benchmark.toml: "), "{to}: {failure}");
     }
 }
 
@@ -197,7 +203,7 @@ fn a_workload_file_goes_with_the_job() {
     let workload = Config::load("smoke", &[]).unwrap().to_toml();
     std::fs::write(folder.path().join("mine.toml"), &workload).unwrap();
     let text = PLAIN.replace("workload = \"smoke\"", "workload = \"mine.toml\"");
-    let benchmark = parse(&text, "benchmark.toml").unwrap();
+    let benchmark = parse(&text, "benchmark.toml").unwrap().remove(0);
     let job = Job::new(benchmark, folder.path(), load).unwrap();
     let all: Vec<Value> = serde_saphyr::from_multiple(&job.to_yaml().unwrap()).unwrap();
     assert_eq!(all[0]["data"]["mine.toml"].as_str(), Some(workload.as_str()));
@@ -207,4 +213,46 @@ fn a_workload_file_goes_with_the_job() {
     assert_eq!(all[0]["metadata"]["labels"]["yardstick/workload-id"], {
         Config::load("smoke", &[]).unwrap().workload.id(None)
     });
+}
+
+/// A matrix of two workloads, two settings and two numbers of nodes.
+const MATRIX: &str = r#"
+[matrix]
+workload = ["smoke", "llama-smoke"]
+nodes = [1, 2]
+[matrix.settings]
+sharded = ["run.shard_optimizer=true"]
+plain = []
+"#;
+
+#[test]
+fn a_matrix_is_a_job_for_each_combination_with_stable_names_and_ids() {
+    let found = jobs(&format!("{PLAIN}{MATRIX}")).unwrap();
+    let names: Vec<_> = found.iter().map(Job::name).collect();
+    assert_eq!(names.len(), 8);
+    assert_eq!(names[0], "job-smoke-plain-n1");
+    assert_eq!(names[7], "job-llama-smoke-sharded-n2");
+    let ids: std::collections::BTreeSet<_> = found.iter().map(Job::id).collect();
+    assert_eq!(ids.len(), 8);
+    // One of them alone is the same job.
+    let alone =
+        PLAIN.replace("nodes = 2", "nodes = 1").replace("\"job\"", "\"job-smoke-plain-n1\"");
+    assert_eq!(job(&alone).unwrap().to_yaml().unwrap(), found[0].to_yaml().unwrap());
+}
+
+#[test]
+fn a_matrix_with_a_job_that_cannot_run_names_it() {
+    let wrong = MATRIX.replace("[1, 2]", "[1, 3]");
+    let failure = jobs(&format!("{PLAIN}{wrong}")).unwrap_err().to_string();
+    assert!(failure.contains("job-smoke-plain-n3") && failure.contains("3 ranks"), "{failure}");
+    let twice = MATRIX.replace("[1, 2]", "[1, 1]");
+    let failure = jobs(&format!("{PLAIN}{twice}")).unwrap_err().to_string();
+    assert!(failure.contains("each job once"), "{failure}");
+}
+
+#[test]
+fn the_example_of_the_documentation_is_a_job() {
+    let page = include_str!("../../../docs/benchmark-file.md");
+    let example = page.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
+    assert_eq!(job(example).unwrap().name(), "nightly");
 }

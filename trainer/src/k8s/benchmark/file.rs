@@ -2,14 +2,14 @@
 
 use std::path::Path;
 
-use super::Benchmark;
+use super::{Benchmark, matrix};
 use crate::failure::{Failure, Outcome};
 
-/// Reads a benchmark file, and checks it.
+/// Reads a benchmark file, and checks it. There are several where it has a matrix.
 ///
 /// # Errors
 /// Exit code 2 for a file that cannot be read, an unknown key, or an impossible value.
-pub(crate) fn read(path: &Path) -> Outcome<Benchmark> {
+pub(crate) fn read(path: &Path) -> Outcome<Vec<Benchmark>> {
     let text = std::fs::read_to_string(path).map_err(|error| {
         Failure::usage(format!("{}: the benchmark file cannot be read: {error}", path.display()))
     })?;
@@ -17,10 +17,12 @@ pub(crate) fn read(path: &Path) -> Outcome<Benchmark> {
 }
 
 /// Reads the text of the benchmark file of this name.
-pub(in crate::k8s) fn parse(text: &str, named: &str) -> Outcome<Benchmark> {
-    let benchmark: Benchmark = toml::from_str(text).map_err(|error| misfit(text, named, &error))?;
-    benchmark.check().map_err(|failure| failure.context(named.to_owned()))?;
-    Ok(benchmark)
+pub(in crate::k8s) fn parse(text: &str, named: &str) -> Outcome<Vec<Benchmark>> {
+    let file = toml::from_str(text).map_err(|error| misfit(text, named, &error))?;
+    let of_file = |failure: Failure| failure.context(named.to_owned());
+    let jobs = matrix::expand(file).map_err(of_file)?;
+    jobs.iter().try_for_each(Benchmark::check).map_err(of_file)?;
+    Ok(jobs)
 }
 
 /// An unknown or missing key, or a value of the wrong type.

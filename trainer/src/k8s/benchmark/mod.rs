@@ -3,6 +3,7 @@
 
 mod checks;
 mod file;
+mod matrix;
 mod platform;
 mod workflow;
 mod workload;
@@ -12,6 +13,7 @@ use serde::{Deserialize, Serialize};
 #[cfg(test)]
 pub(super) use file::parse;
 pub(crate) use file::read;
+use matrix::Matrix;
 pub(super) use platform::{Platform, PodSecurity, Rack};
 pub(super) use workflow::{Nvme, NvmeClaim, Workflow};
 pub(super) use workload::Workload;
@@ -27,6 +29,9 @@ pub(crate) struct Benchmark {
     pub(super) platform: Platform,
     /// What is trained, on how many nodes.
     pub(super) workload: Workload,
+    /// Values of which each combination is a job of its own; `None` in a job.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    matrix: Option<Matrix>,
 }
 
 impl Benchmark {
