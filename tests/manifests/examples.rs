@@ -18,10 +18,11 @@ pub(crate) fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
 }
 
 /// What `yardstick k8s render` prints for a benchmark file.
-fn rendered(benchmark: &Path) -> String {
+fn rendered(benchmark: &Path, format: &str) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_yardstick"));
+    let command = command.args(["k8s", "render", "--format", format]).arg(benchmark);
     // Variables of the machine that renders are not those of the job.
-    let command = command.args(["k8s", "render"]).arg(benchmark).env_clear();
+    let command = command.env_clear();
     let output = command.output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{}: {stderr}", benchmark.display());
@@ -34,9 +35,14 @@ fn rendered(benchmark: &Path) -> String {
 fn committed_jobs_are_what_is_rendered() {
     let benchmarks = files(&top().join("k8s/jobs"), "toml");
     assert!(!benchmarks.is_empty());
-    for benchmark in benchmarks {
-        let found = rendered(&benchmark);
-        let golden = benchmark.with_extension("yaml");
+    let mut expected: Vec<_> = benchmarks
+        .into_iter()
+        .map(|benchmark| ("mpijob", benchmark.with_extension("yaml"), benchmark))
+        .collect();
+    let first = top().join("k8s/jobs/smoke-cpu.toml");
+    expected.push(("trainjob", first.with_extension("trainjob.yaml"), first));
+    for (format, golden, benchmark) in expected {
+        let found = rendered(&benchmark, format);
         if std::env::var_os("YARDSTICK_UPDATE_GOLDEN").is_some() {
             std::fs::write(&golden, &found).unwrap();
         }
@@ -54,6 +60,6 @@ fn a_file_is_written_where_it_is_asked_for() {
         let command = command.args(["k8s", "render"]).arg(&benchmark).args(["--out", out]);
         assert!(command.current_dir(folder.path()).status().unwrap().success());
         let written = std::fs::read_to_string(folder.path().join(file)).unwrap();
-        assert_eq!(written, rendered(&benchmark));
+        assert_eq!(written, rendered(&benchmark, "mpijob"));
     }
 }

@@ -50,6 +50,10 @@ impl Object {
                 let launcher = "/spec/mpiReplicaSpecs/Launcher/template";
                 &[launcher, "/spec/mpiReplicaSpecs/Worker/template"]
             }
+            "TrainingRuntime" => {
+                let node = "/spec/template/spec/replicatedJobs/0/template/spec/template";
+                &[node, "/spec/template/spec/replicatedJobs/1/template/spec/template"]
+            }
             "DaemonSet" | "Deployment" | "Job" => &["/spec/template"],
             _ => &[],
         };

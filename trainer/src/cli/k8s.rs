@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use super::train::config_of;
 use super::{note, print};
 use crate::failure::{ExitCode, Failure, Outcome};
-use crate::k8s::{self, Job};
+use crate::k8s::{self, Format, Job};
 
 /// Make jobs for Kubernetes. No access to a cluster is needed.
 #[derive(Debug, Args)]
@@ -21,16 +21,19 @@ enum Command {
     Render(Render),
 }
 
-/// Render a benchmark file as the objects of an MPIJob, for `kubectl apply -f`.
+/// Render a benchmark file as the objects of jobs, for `kubectl apply -f`.
 ///
 /// The same file gives the same bytes. What the cluster, the operator or `train` would refuse is
 /// refused here.
 #[derive(Debug, Args)]
 struct Render {
-    /// The benchmark file: TOML with the tables [workflow], [platform] and [workload], and for several
-    /// jobs [matrix].
+    /// The benchmark file: TOML with the tables [workflow], [platform] and [workload], and for
+    /// several jobs [matrix].
     #[arg(value_name = "FILE")]
     benchmark: PathBuf,
+    /// What runs the job: mpi-operator, or Kubeflow's trainer.
+    #[arg(long, value_enum, value_name = "FORMAT", default_value = "mpijob")]
+    format: Format,
     /// Write to this file, or a file for each job to this folder [default: stdout].
     #[arg(long, value_name = "FILE|DIR")]
     out: Option<PathBuf>,
@@ -65,7 +68,8 @@ impl Render {
     fn jobs(&self) -> Outcome<Vec<Job>> {
         let folder = self.benchmark.parent().unwrap_or(Path::new("."));
         let benchmarks = k8s::read(&self.benchmark)?.into_iter();
-        benchmarks.map(|benchmark| Job::new(benchmark, folder, config_of)).collect()
+        let job = |benchmark| Job::new(benchmark, folder, self.format, config_of);
+        benchmarks.map(job).collect()
     }
 }
 

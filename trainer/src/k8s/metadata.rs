@@ -6,11 +6,6 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 
 use super::rendered::Job;
 
-/// The operator's label with the name of the job, on all of its pods.
-pub(super) const JOB_NAME: &str = "training.kubeflow.org/job-name";
-/// The operator's label that is `launcher` or `worker`.
-pub(super) const JOB_ROLE: &str = "training.kubeflow.org/job-role";
-
 /// Several labels or annotations.
 pub(super) fn map<const N: usize>(pairs: [(&str, &str); N]) -> BTreeMap<String, String> {
     pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).into()
@@ -50,12 +45,14 @@ pub(super) fn of_pod(job: &Job) -> ObjectMeta {
 
 /// Selects all pods of a job.
 pub(super) fn pods_of(job: &Job) -> LabelSelector {
-    let labels = map([(JOB_NAME, job.name())]);
-    LabelSelector { match_labels: Some(labels), ..LabelSelector::default() }
+    selector(job.format().pods(job.name()))
 }
 
 /// Selects the workers of a job.
 pub(super) fn workers_of(job: &Job) -> LabelSelector {
-    let labels = map([(JOB_NAME, job.name()), (JOB_ROLE, "worker")]);
+    selector(job.format().workers(job.name()))
+}
+
+fn selector(labels: BTreeMap<String, String>) -> LabelSelector {
     LabelSelector { match_labels: Some(labels), ..LabelSelector::default() }
 }

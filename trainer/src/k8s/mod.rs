@@ -4,6 +4,7 @@
 //! file that it names, and the version of this program: no time, no random number, no credentials.
 
 mod benchmark;
+mod format;
 mod launcher;
 mod metadata;
 mod mpijob;
@@ -16,8 +17,10 @@ mod rendered;
 mod security;
 #[cfg(test)]
 mod tests;
+mod trainjob;
 mod volumes;
 mod worker;
 
 pub(crate) use benchmark::read;
+pub(crate) use format::Format;
 pub(crate) use rendered::Job;

@@ -72,7 +72,8 @@ pub(super) fn of(job: &Job) -> MpiJob {
     }
 }
 
-fn labels(job: &Job) -> BTreeMap<String, String> {
+/// Labels of what is submitted: a queue takes it by one of them.
+pub(super) fn labels(job: &Job) -> BTreeMap<String, String> {
     let mut labels = metadata::labels(job);
     let queue = job.benchmark.platform.kueue_queue.clone();
     labels.extend(queue.map(|queue| ("kueue.x-k8s.io/queue-name".to_owned(), queue)));

@@ -7,7 +7,8 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use serde::Serialize;
 
 use super::benchmark::Benchmark;
-use super::{metadata, mpijob, names, network, paths};
+use super::format::Format;
+use super::{metadata, mpijob, names, network, paths, trainjob};
 use crate::config::{Config, duration};
 use crate::failure::{ExitCode, Failure, Outcome};
 
@@ -59,6 +60,7 @@ pub(crate) struct Job {
     /// What ranks will train.
     config: Config,
     id: String,
+    format: Format,
 }
 
 impl Job {
@@ -70,15 +72,17 @@ impl Job {
     pub(crate) fn new(
         benchmark: Benchmark,
         folder: &Path,
+        format: Format,
         load: impl Fn(&[String]) -> Outcome<Config>,
     ) -> Outcome<Self> {
         let name = benchmark.name().to_owned();
-        Self::checked(benchmark, folder, load).map_err(|failure| failure.context(name))
+        Self::checked(benchmark, folder, format, load).map_err(|failure| failure.context(name))
     }
 
     fn checked(
         benchmark: Benchmark,
         folder: &Path,
+        format: Format,
         load: impl Fn(&[String]) -> Outcome<Config>,
     ) -> Outcome<Self> {
         let file = WorkloadFile::of(&benchmark, folder)?;
@@ -91,13 +95,14 @@ impl Job {
         let frozen =
             toml::to_string(&benchmark).map_err(|error| Failure::new(ExitCode::Internal, error))?;
         let id = id(&frozen, file.as_ref().map(|file| file.text.as_str()));
-        let job = Self { benchmark, frozen, file, config, id };
+        let job = Self { benchmark, frozen, file, config, id, format };
         job.check()?;
         Ok(job)
     }
 
     /// What `train` finds out only on the nodes.
     fn check(&self) -> Outcome<()> {
+        self.check_name()?;
         self.config.workload.batch.accumulation(self.benchmark.world())?;
         if self.config.is_on_cuda() != self.benchmark.is_on_gpus() {
             return Err(Failure::usage(
@@ -115,6 +120,25 @@ impl Job {
             ))),
             None => Ok(()),
         }
+    }
+
+    /// The controller makes the names of pods and services of the job's.
+    fn check_name(&self) -> Outcome<()> {
+        let longest = self.format.longest_name(self.name(), self.benchmark.workers());
+        if names::is_service(self.name()) && names::is_service(&longest) {
+            return Ok(());
+        }
+        let expected = format!(
+            "letters, digits and dashes, a letter first, so short that {longest} has at most {} \
+             characters",
+            names::LABEL_MAX
+        );
+        Err(models::Error::invalid("workload.name", self.name(), expected).into())
+    }
+
+    /// What runs it.
+    pub(super) fn format(&self) -> Format {
+        self.format
     }
 
     /// Name of the job.
@@ -159,7 +183,13 @@ impl Job {
         if !self.benchmark.platform.host_network {
             documents.push(document(&network::policy(self))?);
         }
-        documents.push(document(&mpijob::of(self))?);
+        match self.format {
+            Format::Mpijob => documents.push(document(&mpijob::of(self))?),
+            Format::Trainjob => {
+                documents.push(document(&trainjob::runtime(self))?);
+                documents.push(document(&trainjob::of(self))?);
+            }
+        }
         Ok(documents.concat())
     }
 

@@ -5,6 +5,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::benchmark::parse;
+use super::format::Format;
 use super::rendered::Job;
 use crate::config::Config;
 use crate::failure::Outcome;
@@ -43,8 +44,12 @@ fn load(arguments: &[String]) -> Outcome<Config> {
 }
 
 fn jobs(text: &str) -> Outcome<Vec<Job>> {
+    jobs_as(Format::Mpijob, text)
+}
+
+fn jobs_as(format: Format, text: &str) -> Outcome<Vec<Job>> {
     let benchmarks = parse(text, "benchmark.toml")?.into_iter();
-    benchmarks.map(|benchmark| Job::new(benchmark, Path::new("."), load)).collect()
+    benchmarks.map(|benchmark| Job::new(benchmark, Path::new("."), format, load)).collect()
 }
 
 fn job(text: &str) -> Outcome<Job> {
@@ -93,15 +98,11 @@ fn unknown_keys_are_named_with_their_line() {
 
 #[test]
 fn impossible_values_are_named() {
-    let long = format!("name = \"{}\"", "x".repeat(55));
     for (from, to, key) in [
         ("nodes = 2", "nodes = 0", "workload.nodes"),
         ("ranks_per_node = 1", "ranks_per_node = 0", "workload.ranks_per_node"),
         ("ranks_per_node = 1", "", "workload.ranks_per_node"),
         ("ranks_per_node = 1", "ranks_per_node = 1\ngpus_per_node = 1", "workload.ranks_per_node"),
-        ("name = \"job\"", "name = \"1job\"", "workload.name"),
-        ("name = \"job\"", "name = \"Job\"", "workload.name"),
-        ("name = \"job\"", &long, "workload.name"),
         ("nodes = 2", "nodes = 2\ntime_limit = \"1500ms\"", "workload.time_limit"),
         ("cpu = \"yardstick:1\", ", "", "workflow.images.cpu"),
         ("[workflow]", "[workflow]\nnamespace = \"a.b\"", "workflow.namespace"),
@@ -204,7 +205,7 @@ fn a_workload_file_goes_with_the_job() {
     std::fs::write(folder.path().join("mine.toml"), &workload).unwrap();
     let text = PLAIN.replace("workload = \"smoke\"", "workload = \"mine.toml\"");
     let benchmark = parse(&text, "benchmark.toml").unwrap().remove(0);
-    let job = Job::new(benchmark, folder.path(), load).unwrap();
+    let job = Job::new(benchmark, folder.path(), Format::Mpijob, load).unwrap();
     let all: Vec<Value> = serde_saphyr::from_multiple(&job.to_yaml().unwrap()).unwrap();
     assert_eq!(all[0]["data"]["mine.toml"].as_str(), Some(workload.as_str()));
     let arguments = &pod_of(all.last().unwrap(), "Launcher")["containers"][0]["args"];
@@ -255,4 +256,41 @@ fn the_example_of_the_documentation_is_a_job() {
     let page = include_str!("../../../docs/benchmark-file.md");
     let example = page.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
     assert_eq!(job(example).unwrap().name(), "nightly");
+}
+
+#[test]
+fn a_name_that_the_controller_cannot_make_names_of_is_refused() {
+    for (format, length) in [(Format::Mpijob, 54), (Format::Trainjob, 44)] {
+        let named = |name: &str| PLAIN.replace("\"job\"", &format!("{name:?}"));
+        assert!(jobs_as(format, &named(&"x".repeat(length))).is_ok());
+        for name in [&"x".repeat(length + 1), "1job", "Job", "a.b", "a-"] {
+            let failure = jobs_as(format, &named(name)).unwrap_err().to_string();
+            assert!(failure.contains("workload.name"), "{name}: {failure}");
+        }
+    }
+}
+
+#[test]
+fn a_train_job_has_the_same_pods_under_the_names_that_the_trainer_wants() {
+    let text = with(&[("[workload]", "spares = 1\ntime_limit = \"1h\"")]);
+    let yaml = jobs_as(Format::Trainjob, &text).unwrap()[0].to_yaml().unwrap();
+    let all: Vec<Value> = serde_saphyr::from_multiple(&yaml).unwrap();
+    let [.., runtime, train_job] = all.as_slice() else { panic!("{} objects", all.len()) };
+    assert_eq!(train_job["spec"]["runtimeRef"]["name"], runtime["metadata"]["name"]);
+    let jobs = &runtime["spec"]["template"]["spec"]["replicatedJobs"];
+    assert_eq!([&jobs[0]["name"], &jobs[1]["name"]], ["node", "launcher"]);
+    assert_eq!(jobs[0]["template"]["spec"]["parallelism"], 3);
+    assert_eq!(jobs[1]["dependsOn"][0]["status"], "Ready");
+    assert_eq!(jobs[1]["template"]["spec"]["activeDeadlineSeconds"], 3600);
+    let found = mpi_job(&text);
+    for (role, of_set) in [("Worker", &jobs[0]), ("Launcher", &jobs[1])] {
+        let pod = &of_set["template"]["spec"]["template"]["spec"];
+        assert_eq!(pod["containers"][0]["name"], "node");
+        let arguments = &pod_of(&found, role)["containers"][0]["args"];
+        assert_eq!(&pod["containers"][0]["args"], arguments);
+    }
+    assert_eq!(
+        all[1]["spec"]["podSelector"]["matchLabels"]["jobset.sigs.k8s.io/jobset-name"],
+        "job"
+    );
 }

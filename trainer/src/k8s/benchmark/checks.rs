@@ -45,22 +45,8 @@ impl Benchmark {
         self.workload.check()?;
         self.workflow.check()?;
         self.platform.check()?;
-        self.check_name()?;
         self.check_image()?;
         self.check_pod_security()
-    }
-
-    /// The operator makes the names of pods and services of the job's.
-    fn check_name(&self) -> Outcome<()> {
-        let name = self.name();
-        let last = format!("{name}-worker-{}", self.workers() - 1);
-        let expected = format!(
-            "letters, digits and dashes, a letter first, so short that {last} has at most {} \
-             characters",
-            names::LABEL_MAX
-        );
-        let is_valid = names::is_service(name) && names::is_service(&last);
-        require(is_valid, "workload.name", name, &expected)
     }
 
     fn check_image(&self) -> Outcome<()> {
