@@ -22,5 +22,6 @@ pub mod worker;
 pub use error::Error;
 pub use machine::{
     CgroupLimits, Machine, NodeIdentity, available_memory_bytes, boot_id, files, host_name,
+    node_name,
 };
 pub use placement::{CORES_MAX, NumaNode, Placement, ThreadPlan, allowed_cores};

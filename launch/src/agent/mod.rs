@@ -16,7 +16,7 @@ use signal_hook::iterator::Signals;
 
 use crate::error::Error;
 use crate::local_ranks::{LocalRank, LocalRanks};
-use crate::{boot_id, host_name};
+use crate::{boot_id, host_name, node_name};
 
 pub(crate) use message::line;
 pub use message::{FromAgent, Hello, ToAgent};
@@ -31,9 +31,6 @@ const WATCH_INTERVAL: Duration = Duration::from_millis(500);
 
 /// How long ranks may go on without a supervisor before they are killed.
 const ORPHANED: Duration = Duration::from_secs(30);
-
-/// Variable with the name of the pod's node: the downward API's `spec.nodeName`.
-const NODE_NAME: &str = "NODE_NAME";
 
 /// Serves the supervisor of a launch until `input` ends, or `output` cannot be written. Ranks that
 /// are left then are asked to stop, and killed later.
@@ -198,7 +195,7 @@ impl Hello {
         Self {
             version: version.to_owned(),
             host: host_name(),
-            node: std::env::var(NODE_NAME).ok().filter(|name| !name.is_empty()),
+            node: node_name(),
             identity: format!("{} {} {}", boot_id(), namespace("pid"), namespace("mnt")),
         }
     }

@@ -4,7 +4,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::Event;
-use super::mpirun::Start;
+use super::mpirun::{LaunchTimes, Start};
 use super::request::Request;
 use super::session::{self, Session, SessionChange, SessionEvent};
 use crate::agent::{FromAgent, Hello, ToAgent};
@@ -32,8 +32,7 @@ pub(super) struct Fleet<'a> {
     members: Vec<Member>,
     events: Sender<Event>,
     tell: Tell<'a>,
-    began_unix_ms: u64,
-    ready_unix_ms: u64,
+    times: LaunchTimes,
     /// Whether SIGTERM or SIGINT has arrived.
     pub(super) stop_requested: bool,
 }
@@ -99,8 +98,7 @@ impl<'a> Fleet<'a> {
             members: request.hosts.iter().map(member).collect(),
             events,
             tell: Tell(tell),
-            began_unix_ms: unix_ms(),
-            ready_unix_ms: 0,
+            times: LaunchTimes { began_unix_ms: unix_ms(), hosts_ready_unix_ms: 0 },
             stop_requested: false,
         }
     }
@@ -247,7 +245,7 @@ impl<'a> Fleet<'a> {
                 self.require_different(first, second)?;
             }
         }
-        self.ready_unix_ms = unix_ms();
+        self.times.hosts_ready_unix_ms = unix_ms();
         let names = chosen.iter().map(|&host| self.description(host)).collect::<Vec<_>>();
         let seconds = began.elapsed().as_secs_f64();
         (self.tell.0)(&format!("hosts answered after {seconds:.1} s: {}", names.join(", ")));
@@ -366,14 +364,13 @@ impl<'a> Fleet<'a> {
     pub(super) fn start(&self, hosts: &[usize]) -> Start {
         Start {
             hosts: hosts.iter().map(|&host| self.name(host).to_owned()).collect(),
-            began_unix_ms: self.began_unix_ms,
-            ready_unix_ms: self.ready_unix_ms,
+            times: self.times,
         }
     }
 
     /// From now on times count for another attempt.
     pub(super) fn begin_again(&mut self) {
-        self.began_unix_ms = unix_ms();
+        self.times.began_unix_ms = unix_ms();
     }
 }
 

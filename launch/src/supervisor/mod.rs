@@ -27,6 +27,7 @@ use session::SessionEvent;
 use verdict::{Ended, Next, RankEnded};
 
 pub use evidence::{Evidence, Judgement, Loss, RunState};
+pub use mpirun::LaunchTimes;
 pub use request::Request;
 
 /// How a launch ended.

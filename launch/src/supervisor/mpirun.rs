@@ -43,9 +43,8 @@ pub(super) struct MpiRun {
 pub(super) struct Start {
     /// Names of the hosts, in order.
     pub(super) hosts: Vec<String>,
-    /// Unix times in milliseconds, for the record: when the launch began, and when hosts answered.
-    pub(super) began_unix_ms: u64,
-    pub(super) ready_unix_ms: u64,
+    /// For the record.
+    pub(super) times: LaunchTimes,
 }
 
 impl MpiRun {
@@ -151,16 +150,42 @@ impl MpiRun {
         command.env(LAUNCH_ID, &request.id);
         let expected = Expected { ranks: request.ranks(), nodes: request.nodes };
         command.envs(expected.variables());
-        let times = format!("{},{}", start.began_unix_ms, start.ready_unix_ms);
-        command.env(LAUNCH_TIMES, times);
+        command.env(LAUNCH_TIMES, start.times.to_string());
     }
 }
 
 /// Daemons of Open MPI notice that one of them is gone after 5 + 2 x 2 seconds.
 const KEEPALIVE: [(&str, &str); 3] = [("time", "5"), ("intvl", "2"), ("probes", "2")];
 
-/// Unix times in milliseconds: when the launch began, and when its hosts answered.
-pub(crate) const LAUNCH_TIMES: &str = "YARDSTICK_LAUNCH_TIMES";
+/// Two of them, with a comma between.
+const LAUNCH_TIMES: &str = "YARDSTICK_LAUNCH_TIMES";
+
+/// When a launch did what came before its ranks: Unix times in milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LaunchTimes {
+    /// The supervisor began to wait for hosts: at its start, or after a loss.
+    pub began_unix_ms: u64,
+    /// Enough hosts answered, and `mpirun` was started.
+    pub hosts_ready_unix_ms: u64,
+}
+
+impl LaunchTimes {
+    /// What the supervisor has told this rank; `None` without one.
+    pub fn of_this_process() -> Option<Self> {
+        Self::parse(&std::env::var(LAUNCH_TIMES).ok()?)
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let (began, ready) = text.split_once(',')?;
+        Some(Self { began_unix_ms: began.parse().ok()?, hosts_ready_unix_ms: ready.parse().ok()? })
+    }
+}
+
+impl fmt::Display for LaunchTimes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{},{}", self.began_unix_ms, self.hosts_ready_unix_ms)
+    }
+}
 
 /// Names of all variables that ranks get.
 fn variables(request: &Request) -> Vec<String> {
@@ -229,6 +254,13 @@ impl Running {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_are_read_as_they_are_told() {
+        let times = LaunchTimes { began_unix_ms: 17, hosts_ready_unix_ms: 42 };
+        assert_eq!(LaunchTimes::parse(&times.to_string()), Some(times));
+        assert_eq!(LaunchTimes::parse("17"), None);
+    }
 
     #[test]
     fn launchers_are_told_apart_by_their_version() {

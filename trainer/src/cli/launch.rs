@@ -1,9 +1,11 @@
 //! `yardstick launch`.
 
 use std::ffi::OsString;
+use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use checkpoint::durable::{self, IoError};
 use clap::{Args, Parser};
 use launch::hostfile::{Host, default_hostfile, read_hostfile};
 use launch::supervisor::{self, Ending, Request};
@@ -46,7 +48,7 @@ pub(super) struct Launch {
     #[arg(long, value_name = "N", default_value = "0")]
     restarts: u32,
     /// Environment variables to pass on to ranks, beside AWS_*, FI_*, LD_LIBRARY_PATH, NCCL_*,
-    /// OTEL_*, RUST_*, UCX_*, YARDSTICK_* and those of job files (see docs/kubernetes.md).
+    /// OTEL_*, RUST_*, UCX_*, YARDSTICK_* and those of job files (see docs/launching.md).
     #[arg(long, value_name = "NAME")]
     forward: Vec<String>,
     /// The mpirun of the MPI library that this program is linked with.
@@ -62,11 +64,13 @@ pub(super) struct Launch {
 
 impl Launch {
     pub(super) fn run(self) -> Outcome<ExitCode> {
-        let mut evidence = evidence(&self.command)?;
+        let folders = folders(&self.command)?;
+        let mut evidence = RunEvidence::new(folders.clone());
         let request = self.request()?;
         let tell = |text: &str| log("launch", text);
         let Ending { code, text } =
             supervisor::run(&request, &mut evidence, &tell).map_err(environment)?;
+        keep_benchmark(&folders).unwrap_or_else(|error| tell(&error.to_string()));
         tell(&format!("{text}; exit code {code}"));
         Ok(ExitCode::try_from(code).unwrap_or(ExitCode::Internal))
     }
@@ -110,8 +114,21 @@ fn environment(error: launch::Error) -> Failure {
     Failure::new(ExitCode::Environment, error)
 }
 
-/// Checks the command as every rank would, and finds what it leaves.
-fn evidence(command: &[OsString]) -> Outcome<RunEvidence> {
+/// Variable with the path of the benchmark file that a job was rendered from.
+const BENCHMARK: &str = "YARDSTICK_BENCHMARK";
+
+/// Leaves a copy of the benchmark file beside the records.
+fn keep_benchmark(folders: &[PathBuf]) -> Result<(), IoError> {
+    let Some(path) = std::env::var_os(BENCHMARK).map(PathBuf::from) else { return Ok(()) };
+    let content = fs::read(&path).map_err(IoError::at(&path, "read"))?;
+    for folder in folders.iter().filter(|folder| folder.is_dir()) {
+        durable::replace(&folder.join("benchmark.toml"), &content)?;
+    }
+    Ok(())
+}
+
+/// Checks the command as every rank would, and finds the folders in which it leaves records.
+fn folders(command: &[OsString]) -> Outcome<Vec<PathBuf>> {
     let words = std::iter::once(OsString::from("yardstick")).chain(command.iter().cloned());
     let parsed = Arguments::try_parse_from(words)
         .map_err(|error| Failure::usage(format!("what is launched: {error}")))?;
@@ -121,12 +138,11 @@ fn evidence(command: &[OsString]) -> Outcome<RunEvidence> {
         Command::Comm(_) => Some(Vec::new()),
         _ => return Err(Failure::usage("launch: expected train, bench or comm after `--`")),
     };
-    let folders = folders.ok_or_else(|| {
+    folders.ok_or_else(|| {
         Failure::usage(
             "launch: expected --out DIR after `--`: what is launched is judged by its record",
         )
-    })?;
-    Ok(RunEvidence::new(folders))
+    })
 }
 
 /// Differs between launches.

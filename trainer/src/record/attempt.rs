@@ -1,5 +1,6 @@
 //! `attempts/NNN.json`: one attempt of a run.
 
+use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -51,9 +52,22 @@ pub struct Attempt {
     pub ended_unix_ms: Option<u64>,
 }
 
+/// What comes before a start, where `yardstick launch` started the ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+pub struct LaunchParts {
+    /// From the start of the launcher, or from the loss that it recovers from, until enough hosts
+    /// had an address and answered to ssh.
+    pub hosts_seconds: f64,
+    /// From then until the process of rank 0 began: `mpirun`.
+    pub mpirun_seconds: f64,
+}
+
 /// The parts of a start, one after the other.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct StartParts {
+    /// What came before; `null` without a launcher of ours.
+    #[serde(default)]
+    pub launch: Option<LaunchParts>,
     /// From the start of the process until the ranks have found each other.
     pub bootstrap_seconds: f64,
     /// Until communication is set up, and the ranks agree on configuration and folder.
@@ -65,10 +79,33 @@ pub struct StartParts {
 }
 
 impl StartParts {
-    /// All of them together.
+    /// Those of the process, with their names.
+    pub(crate) fn of_process(&self) -> [(&'static str, f64); 4] {
+        [
+            ("bootstrap", self.bootstrap_seconds),
+            ("wire_up", self.wire_up_seconds),
+            ("restore", self.restore_seconds),
+            ("first_step", self.first_step_seconds),
+        ]
+    }
+
+    /// All of those together.
     pub(crate) fn total_seconds(&self) -> f64 {
-        let Self { bootstrap_seconds, wire_up_seconds, restore_seconds, first_step_seconds } = self;
-        bootstrap_seconds + wire_up_seconds + restore_seconds + first_step_seconds
+        self.of_process().iter().map(|(_, seconds)| seconds).sum()
+    }
+}
+
+impl fmt::Display for StartParts {
+    /// As in `21.4 s: hosts 12.0, mpirun 1.1, bootstrap 0.3, wire_up 0.5, restore 6.5, ...`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let launch = self
+            .launch
+            .map(|launch| [("hosts", launch.hosts_seconds), ("mpirun", launch.mpirun_seconds)]);
+        let parts = launch.into_iter().flatten().chain(self.of_process());
+        let shown: Vec<_> =
+            parts.clone().map(|(name, seconds)| format!("{name} {seconds:.1}")).collect();
+        let total: f64 = parts.map(|(_, seconds)| seconds).sum();
+        write!(f, "{total:.1} s: {}", shown.join(", "))
     }
 }
 

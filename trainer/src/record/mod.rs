@@ -29,7 +29,7 @@ use std::path::{Path, PathBuf};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use attempt::{Attempt, AttemptEnd, StartParts};
+pub use attempt::{Attempt, AttemptEnd, LaunchParts, StartParts};
 pub use bucket::BucketRecord;
 pub(crate) use bucket::bus_factor;
 pub use collectives::transports::Transport;

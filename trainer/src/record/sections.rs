@@ -75,8 +75,11 @@ pub struct WorkloadRecord {
 pub struct RankRecord {
     /// Its number, from 0.
     pub rank: usize,
-    /// Name of its host.
+    /// Name of its host; in a pod, the pod's name.
     pub host: String,
+    /// Name of the node that runs the pod, where `NODE_NAME` tells it.
+    #[serde(default)]
+    pub node: Option<String>,
     /// Id of its process on that host.
     pub pid: u32,
     /// Cores it is bound to; `null` when it is not bound.
@@ -117,14 +120,16 @@ pub struct RankRecord {
 }
 
 impl RankRecord {
-    /// The rank with its place, as in `rank 9 (node-b, local rank 1, NVIDIA H100 0000:17:00.0)`.
+    /// The rank with its place, as in `rank 9 (job-worker-1 on node-b, local rank 1, NVIDIA H100
+    /// 0000:17:00.0)`.
     pub(crate) fn location(&self, ranks: &[Self]) -> String {
-        let Self { rank, host, device, .. } = self;
+        let Self { rank, host, node, device, .. } = self;
         let local_rank = ranks[..*rank].iter().filter(|other| other.host == *host).count();
         let device = device
             .as_ref()
             .map_or(String::new(), |device| format!(", {} {}", device.name, device.pci_bus_id));
-        format!("rank {rank} ({host}, local rank {local_rank}{device})")
+        let node = node.as_ref().map_or(String::new(), |node| format!(" on {node}"));
+        format!("rank {rank} ({host}{node}, local rank {local_rank}{device})")
     }
 }
 

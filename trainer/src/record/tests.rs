@@ -13,6 +13,7 @@ pub(crate) fn finished() -> Record {
     let ranks = [(0, "node-a"), (1, "node-b")].map(|(rank, host)| RankRecord {
         rank,
         host: host.to_owned(),
+        node: None,
         pid: 100 + rank as u32,
         cores: Some(vec![rank]),
         threads: 1,
@@ -108,6 +109,7 @@ fn attempt(number: u32, status: Status, resumed_after_step: u64, last_step: u64)
         }),
         committed_step: None,
         start: Some(StartParts {
+            launch: Some(LaunchParts { hosts_seconds: 1.5, mpirun_seconds: 0.5 }),
             bootstrap_seconds: 0.1,
             wire_up_seconds: 0.2,
             restore_seconds: 0.05,

@@ -62,6 +62,9 @@ impl ReportData {
             table.add_row(["machine".to_owned(), cpu.clone()]);
         }
         table.add_row(["attempts".to_owned(), self.attempts()]);
+        if let Some(start) = record.attempts.last().and_then(|last| last.start) {
+            table.add_row(["first step".to_owned(), format!("after {start}")]);
+        }
         if let Some(steps) = &record.steps {
             table.add_row(["steps".to_owned(), step_counts(steps)]);
             table.add_row(["loss".to_owned(), loss(steps)]);

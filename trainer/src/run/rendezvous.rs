@@ -197,6 +197,7 @@ pub(super) fn gather_ranks(
     let own = RankRecord {
         rank: placement.rank,
         host: placement.host.clone(),
+        node: launch::node_name(),
         pid: std::process::id(),
         cores: threads.is_bound().then(|| threads.cores.clone()),
         threads: threads.threads,

@@ -3,7 +3,10 @@
 use std::sync::OnceLock;
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::record::StartParts;
+use launch::supervisor::LaunchTimes;
+
+use crate::record::unix_time::unix_ms_at;
+use crate::record::{LaunchParts, StartParts};
 
 static PROCESS_START: OnceLock<Instant> = OnceLock::new();
 
@@ -23,7 +26,10 @@ impl StartClock {
     /// From the start of the process.
     pub(super) fn new() -> Self {
         let since = *PROCESS_START.get_or_init(Instant::now);
-        Self { since, parts: StartParts::default() }
+        let launch = LaunchTimes::of_this_process();
+        let began = SystemTime::now() - since.elapsed();
+        let launch = launch.map(|times| launch_parts(times, unix_ms_at(began)));
+        Self { since, parts: StartParts { launch, ..StartParts::default() } }
     }
 
     /// From now on, as for another run in the same process.
@@ -64,5 +70,15 @@ impl StartClock {
     pub(super) fn made_first_step(&mut self) -> StartParts {
         self.parts.first_step_seconds = self.lap();
         self.parts
+    }
+}
+
+/// Clocks of two hosts may differ: no part is negative.
+fn launch_parts(times: LaunchTimes, process_unix_ms: u64) -> LaunchParts {
+    let seconds = |from: u64, to: u64| to.saturating_sub(from) as f64 / 1e3;
+    let LaunchTimes { began_unix_ms, hosts_ready_unix_ms } = times;
+    LaunchParts {
+        hosts_seconds: seconds(began_unix_ms, hosts_ready_unix_ms),
+        mpirun_seconds: seconds(hosts_ready_unix_ms, process_unix_ms),
     }
 }

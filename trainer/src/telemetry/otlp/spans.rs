@@ -92,12 +92,7 @@ impl Spans {
     /// The parts of the start follow each other.
     fn start(&self, parts: &StartParts) {
         let mut since = self.attempt.started;
-        for (name, seconds) in [
-            ("bootstrap", parts.bootstrap_seconds),
-            ("wire_up", parts.wire_up_seconds),
-            ("restore", parts.restore_seconds),
-            ("first_step", parts.first_step_seconds),
-        ] {
+        for (name, seconds) in parts.of_process() {
             let end = since + Duration::from_secs_f64(seconds);
             self.child(name, since..end, Vec::new());
             since = end;
