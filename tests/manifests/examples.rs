@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use serde_json::Value;
+
 /// The top folder of the project.
 pub(crate) fn top() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()
@@ -62,4 +64,30 @@ fn a_file_is_written_where_it_is_asked_for() {
         let written = std::fs::read_to_string(folder.path().join(file)).unwrap();
         assert_eq!(written, rendered(&benchmark, "mpijob"));
     }
+}
+
+/// The frozen benchmark file in the first object of rendered YAML.
+fn frozen(yaml: &str) -> String {
+    let objects: Vec<Value> = serde_saphyr::from_multiple(yaml).unwrap();
+    objects[0]["data"]["benchmark.toml"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_run_keeps_its_frozen_benchmark_beside_the_record() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = rendered(&top().join("k8s/jobs/smoke-cpu.toml"), "mpijob");
+    let given = folder.path().join("given.toml");
+    std::fs::write(&given, frozen(&job)).unwrap();
+    let out = folder.path().join("run");
+    let train = |benchmark: &Path| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_yardstick"));
+        let command = command.args(["train", "--steps", "1", "--out"]).arg(&out);
+        command.env("YARDSTICK_BENCHMARK", benchmark).output().unwrap()
+    };
+    let output = train(&folder.path().join("missing.toml"));
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("YARDSTICK_BENCHMARK="));
+    assert!(train(&given).status.success());
+    assert!(out.join("record.json").exists());
+    assert!(rendered(&out.join("benchmark.toml"), "mpijob") == job, "another job");
 }

@@ -1,26 +1,20 @@
 //! The launcher's pod: `yardstick launch`, which waits for the workers, runs `mpirun`, and judges
 //! the run by its record.
 
-use k8s_openapi::api::core::v1::{Container, EnvVar, PodTemplateSpec, ResourceRequirements};
+use k8s_openapi::api::core::v1::{Container, PodTemplateSpec, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::benchmark::Benchmark;
 use super::rendered::Job;
-use super::{paths, pod, volumes};
+use super::{pod, volumes};
 use crate::config::duration;
-
-/// Names the frozen benchmark file to `yardstick launch`, which copies it beside the record.
-const BENCHMARK_VARIABLE: &str = "YARDSTICK_BENCHMARK";
 
 /// The pod of the launcher.
 pub(super) fn template(job: &Job) -> PodTemplateSpec {
-    let mut container = pod::container(job, "launcher", arguments(job));
-    container.env.get_or_insert_default().push(EnvVar {
-        name: BENCHMARK_VARIABLE.to_owned(),
-        value: Some(format!("{}/{}", paths::JOB, paths::BENCHMARK_FILE)),
-        ..EnvVar::default()
-    });
-    let container = Container { resources: Some(resources()), ..container };
+    let container = Container {
+        resources: Some(resources()),
+        ..pod::container(job, "launcher", arguments(job))
+    };
     pod::template(job, container, volumes::of_launcher(job))
 }
 
@@ -37,7 +31,7 @@ fn resources() -> ResourceRequirements {
     }
 }
 
-/// `launch ... -- train ...`.
+/// `launch ... -- train ...`. Workers beyond `--nodes` are spare.
 fn arguments(job: &Job) -> Vec<String> {
     let workload = &job.benchmark.workload;
     let mut all = vec!["launch".to_owned()];
@@ -46,10 +40,12 @@ fn arguments(job: &Job) -> Vec<String> {
     };
     flag("--nodes", Some(workload.nodes.to_string()));
     flag("--ranks-per-node", Some(workload.ranks_per_node().to_string()));
-    flag("--spares", (workload.spares > 0).then(|| workload.spares.to_string()));
     flag("--restarts", (workload.restarts > 0).then(|| workload.restarts.to_string()));
     flag("--wait", workload.wait.map(duration::format));
     all.extend(grace(&job.benchmark));
+    if !job.benchmark.platform.one_pod_per_node {
+        all.push("--share-nodes".to_owned());
+    }
     all.extend(["--".to_owned(), "train".to_owned()]);
     all.extend(job.train_arguments(&job.workload_inside()));
     all

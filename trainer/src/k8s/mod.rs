@@ -5,6 +5,7 @@
 
 mod benchmark;
 mod format;
+pub(crate) mod frozen;
 mod launcher;
 mod metadata;
 mod mpijob;

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{
 use super::benchmark::{Benchmark, Workflow};
 use super::rendered::Job;
 use super::volumes::Mounted;
-use super::{metadata, paths, security};
+use super::{frozen, metadata, paths, security};
 
 /// How much longer than ranks may take a pod has to end: sshd stops, and logs are written.
 const GRACE_MARGIN_SECONDS: u64 = 30;
@@ -88,6 +88,7 @@ fn variables(benchmark: &Benchmark) -> Vec<EnvVar> {
     let storage = &benchmark.workflow.storage;
     let mut all =
         vec![of_field("POD_NAME", "metadata.name"), of_field("NODE_NAME", "spec.nodeName")];
+    all.push(variable(frozen::VARIABLE, &format!("{}/{}", paths::JOB, paths::BENCHMARK_FILE)));
     let nvme = storage.nvme.is_some().then(|| variable("LOCAL_CHECKPOINT_DIR", paths::NVME));
     let shared = storage.shared.is_some().then(|| variable("SHARED_CHECKPOINT_DIR", paths::SHARED));
     all.extend(nvme.into_iter().chain(shared));

@@ -14,10 +14,12 @@ use super::options::RunOptions;
 use super::stop::target_loss;
 use crate::checkpoints::tiers::{self, Variables};
 use crate::failure::{ExitCode, Failure, Outcome};
+use crate::k8s::frozen;
 use crate::record::unix_time::unix_ms;
 use crate::record::{Attempt, Record, Status, TargetLoss, read_steps, steps_path};
 
-/// `DIR/{config.toml, record.json, attempts/, steps/, checkpoints/}`.
+/// `DIR/{config.toml, record.json, attempts/, steps/, checkpoints/}`, and in a job for Kubernetes
+/// the benchmark file that it was rendered from.
 #[derive(Debug)]
 pub(crate) struct Folder {
     root: PathBuf,
@@ -189,6 +191,10 @@ impl Folder {
         let text = options.config.to_toml();
         let path = self.root.join("config.toml");
         durable::replace(&path, text.as_bytes()).map_err(|error| unusable(&error))?;
+        if let Some(benchmark) = frozen::of_environment()? {
+            let path = self.root.join("benchmark.toml");
+            durable::replace(&path, benchmark.as_bytes()).map_err(|error| unusable(&error))?;
+        }
         let number = attempts.last().map_or(1, |attempt| attempt.number + 1);
         Ok(Prepared::Attempt { number, run: identity.run, committed })
     }

@@ -5,15 +5,15 @@ use checkpoint::remote::is_remote;
 
 use super::{Benchmark, Nvme, Platform, PodSecurity, Workflow, Workload};
 use crate::failure::Outcome;
-use crate::k8s::names;
 use crate::k8s::paths::{DCGM_PORT, SSH_PORT};
+use crate::k8s::{frozen, names};
 
 /// Most ranks of a node, as many as the operator's `slots` has ever been.
 const RANKS_PER_NODE_MAX: u32 = 1024;
 
 /// Names of variables that the job sets itself.
-const RESERVED: [&str; 4] =
-    ["POD_NAME", "NODE_NAME", "LOCAL_CHECKPOINT_DIR", "SHARED_CHECKPOINT_DIR"];
+const RESERVED: [&str; 5] =
+    ["POD_NAME", "NODE_NAME", "LOCAL_CHECKPOINT_DIR", "SHARED_CHECKPOINT_DIR", frozen::VARIABLE];
 
 /// Fails with the key, what was found and what is accepted, unless `is_valid`.
 fn require(is_valid: bool, key: &str, found: impl ToString, expected: &str) -> Outcome<()> {
