@@ -84,3 +84,51 @@ fn write(file: &Path, yaml: &str) -> Outcome<ExitCode> {
     note(format!("wrote {}", file.display()));
     Ok(ExitCode::Done)
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use serde_json::Value;
+
+    use super::super::Arguments;
+
+    /// Each list of arguments in a value.
+    fn arguments(value: &Value, found: &mut Vec<Vec<String>>) {
+        match value {
+            Value::Array(values) => values.iter().for_each(|value| arguments(value, found)),
+            Value::Object(map) => {
+                if let Some(Value::Array(words)) = map.get("args") {
+                    found.push(words.iter().map(|word| word.as_str().unwrap().into()).collect());
+                }
+                map.values().for_each(|value| arguments(value, found));
+            }
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn what_containers_of_the_committed_jobs_run_is_a_command_of_this_program() {
+        for yaml in [
+            include_str!("../../../k8s/jobs/gpt2-124m-efa.yaml"),
+            include_str!("../../../k8s/jobs/llama3-8b-rdma.yaml"),
+            include_str!("../../../k8s/jobs/smoke-cpu.trainjob.yaml"),
+            include_str!("../../../k8s/jobs/smoke-cpu.yaml"),
+        ] {
+            let mut found = Vec::new();
+            let objects: Vec<Value> = serde_saphyr::from_multiple(yaml).unwrap();
+            objects.iter().for_each(|object| arguments(object, &mut found));
+            assert_eq!(found.len(), 2, "of the launcher and of the workers");
+            for words in found {
+                let line = ["yardstick".to_owned()].into_iter().chain(words.clone());
+                let parsed = Arguments::try_parse_from(line);
+                assert!(parsed.is_ok(), "{words:?}: {}", parsed.unwrap_err());
+                let launched = words.iter().skip_while(|word| *word != "--").skip(1).cloned();
+                let launched: Vec<String> = launched.collect();
+                if !launched.is_empty() {
+                    let line = ["yardstick".to_owned()].into_iter().chain(launched);
+                    assert!(Arguments::try_parse_from(line).is_ok(), "{words:?}");
+                }
+            }
+        }
+    }
+}

@@ -92,6 +92,9 @@ fn variables(benchmark: &Benchmark) -> Vec<EnvVar> {
     let nvme = storage.nvme.is_some().then(|| variable("LOCAL_CHECKPOINT_DIR", paths::NVME));
     let shared = storage.shared.is_some().then(|| variable("SHARED_CHECKPOINT_DIR", paths::SHARED));
     all.extend(nvme.into_iter().chain(shared));
+    // Compiled kernels and token files: the home folder cannot be written.
+    let cache = if storage.nvme.is_some() { paths::NVME } else { paths::TEMPORARY };
+    all.push(variable("YARDSTICK_CACHE_DIR", &format!("{cache}/cache")));
     let root = ["OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"];
     let root = root.iter().filter(|_| benchmark.platform.root);
     all.extend(root.map(|name| variable(name, "1")));

@@ -294,3 +294,83 @@ fn a_train_job_has_the_same_pods_under_the_names_that_the_trainer_wants() {
         "job"
     );
 }
+
+/// A benchmark file with every key.
+const EVERYTHING: &str = r#"
+[workflow]
+namespace = "a"
+service_account = "a"
+images = { cpu = "a:1", cuda = "a:1", pull_policy = "Never", pull_secret = "a" }
+[workflow.storage]
+results = "a"
+shared = "a"
+nvme = { claim = { storage_class = "a", size = "1Gi" } }
+object = "s3://a/b"
+object_secret = "a"
+[workflow.reporting]
+metrics_port = 9402
+metrics_linger = "1s"
+otlp = "http://a:4318"
+records = "s3://a/c"
+[platform]
+pod_security = "privileged"
+host_network = true
+root = true
+gpu_resource = "a/gpu"
+rdma = { resource = "a/rdma", count = 1 }
+cpu = "1"
+memory = "1Gi"
+ephemeral_storage = "1Gi"
+hugepages_2mi = "1Gi"
+shared_memory = "1Gi"
+one_pod_per_node = true
+rack = { topology_key = "a", required = true }
+zone = "a"
+node_labels = { a = "b" }
+tolerations = [{ key = "a", value = "b", effect = "NoSchedule" }]
+priority_class = "a"
+runtime_class = "a"
+kueue_queue = "a"
+gang = true
+environment = { A = "b" }
+[workload]
+name = "job"
+nodes = 2
+gpus_per_node = 1
+workload = "smoke"
+set = ["run.threads=1"]
+steps = 1
+eval_every = 1
+target_loss = 1.0
+checkpoint_every = "1steps"
+restarts = 1
+spares = 1
+wait = "1m"
+grace = "1m"
+time_limit = "1h"
+[matrix]
+workload = ["smoke"]
+nodes = [1]
+[matrix.settings]
+plain = []
+"#;
+
+/// Keys of tables in a value, but for those that a user makes up.
+fn keys(table: &toml::Table, found: &mut Vec<String>) {
+    for (key, value) in table {
+        found.push(key.clone());
+        let is_users = ["node_labels", "environment", "settings"].contains(&key.as_str());
+        value.as_table().filter(|_| !is_users).into_iter().for_each(|table| keys(table, found));
+    }
+}
+
+#[test]
+fn the_documentation_has_every_key() {
+    assert_eq!(jobs(EVERYTHING).unwrap().len(), 1);
+    let page = include_str!("../../../docs/benchmark-file.md");
+    let mut found = Vec::new();
+    keys(&EVERYTHING.parse().unwrap(), &mut found);
+    let words: Vec<_> = page.split(|c: char| !c.is_alphanumeric() && c != '_').collect();
+    let missing: Vec<_> = found.iter().filter(|key| !words.contains(&key.as_str())).collect();
+    assert_eq!(missing, Vec::<&String>::new());
+}

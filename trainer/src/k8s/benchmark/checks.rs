@@ -12,8 +12,14 @@ use crate::k8s::{frozen, names};
 const RANKS_PER_NODE_MAX: u32 = 1024;
 
 /// Names of variables that the job sets itself.
-const RESERVED: [&str; 5] =
-    ["POD_NAME", "NODE_NAME", "LOCAL_CHECKPOINT_DIR", "SHARED_CHECKPOINT_DIR", frozen::VARIABLE];
+const RESERVED: [&str; 6] = [
+    "POD_NAME",
+    "NODE_NAME",
+    "LOCAL_CHECKPOINT_DIR",
+    "SHARED_CHECKPOINT_DIR",
+    "YARDSTICK_CACHE_DIR",
+    frozen::VARIABLE,
+];
 
 /// Fails with the key, what was found and what is accepted, unless `is_valid`.
 fn require(is_valid: bool, key: &str, found: impl ToString, expected: &str) -> Outcome<()> {
