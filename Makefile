@@ -29,6 +29,8 @@ SOAK_CHECKPOINTS_SECONDS := 1800
 SOAK_STRAGGLERS_SECONDS := 1800
 SOAK_OTLP_BUILD_SECONDS := 1200
 SOAK_OTLP_SECONDS := 120
+K8S_E2E_PROGRAMS_SECONDS := 2400
+K8S_E2E_SECONDS := 2400
 LINT_SECONDS := 900
 ifneq ($(PROFILE),testing) # takes three times as long to compile
 TEST_BUILD_SECONDS := 2100
@@ -65,19 +67,19 @@ TEST_TARGETS := $(sort $(basename $(notdir $(wildcard */tests/*.rs))) \
 MPI_TESTS := $(addprefix --test ,$(filter mpi% contract%,$(TEST_TARGETS)))
 CUDA_TESTS := $(addprefix --test ,$(filter-out cuda_kernels,$(filter cuda%,$(TEST_TARGETS))))
 END_TO_END_TESTS := $(addprefix --test ,$(filter-out mpi% contract% cuda% faulty_filesystem \
-	manifests slow_links,$(TEST_TARGETS)))
-SETUPS := setup-build setup-test setup-lint
+	kubernetes manifests slow_links,$(TEST_TARGETS)))
+SETUPS := setup-build setup-test setup-lint setup-kubernetes
 TEST_GROUPS := test-unit test-mpi test-end-to-end test-faulty-filesystem test-slow-links \
 	test-manifests test-doc test-cuda-kernels test-cudnn-plans test-cuda-emulated \
 	test-without-mpi test-mpich test-openmpi5
 SOAK_GROUPS := mutants soak-cuda-kernels soak-cuda-emulated soak-checkpoints soak-stragglers \
 	soak-otlp
 
-.PHONY: help build demo test test-build $(TEST_GROUPS) soak $(SOAK_GROUPS) lint format clippy docs \
-	deny shellcheck style bench clean $(SETUPS)
+.PHONY: help build demo test test-build $(TEST_GROUPS) soak $(SOAK_GROUPS) k8s-e2e lint format \
+	clippy docs deny shellcheck style bench clean $(SETUPS)
 
 help: ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand --tabs=20
+	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand --tabs=20
 
 # A static pattern rule: make ignores implicit rules for phony targets.
 $(SETUPS): setup-%:
@@ -201,6 +203,11 @@ soak-otlp: export YARDSTICK_OTEL_COLLECTOR = $(CURDIR)/target/otel-collector/col
 soak-otlp: test-build ## send metrics and spans through a real OpenTelemetry collector
 	@$(BUDGET) $@-build $(SOAK_OTLP_BUILD_SECONDS) scripts/otel-collector.sh
 	@$(BUDGET) $@ $(SOAK_OTLP_SECONDS) $(CARGO_TEST) --test otlp -- --nocapture
+
+# Needs root. The programs are built once and kept outside of this folder.
+k8s-e2e: setup-kubernetes ## run jobs on a real Kubernetes that lives as long as the test
+	@$(BUDGET) $@-programs $(K8S_E2E_PROGRAMS_SECONDS) tests/kubernetes/programs.sh
+	@$(BUDGET) $@ $(K8S_E2E_SECONDS) tests/kubernetes/e2e.sh
 
 # `models` and `checkpoint` have no feature `mpi`, so nothing in them changes without it.
 test-without-mpi: ## run the tests of a build without MPI

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs missing packages for building, testing or linting yardstick on Debian or Ubuntu.
 #
-#   scripts/setup.sh [build|test|lint|all]
+#   scripts/setup.sh [build|test|lint|kubernetes|all]
 #
 # It uses apt-get (as root or through sudo), pip in a virtual environment inside this folder, and
 # cargo. It changes nothing else, and does nothing if everything is installed already.
@@ -22,6 +22,8 @@ build_packages=(build-essential libclang-dev)
 test_packages=(bible-kjv bible-kjv-text chromium fonts-dejavu-core iproute2 prometheus python3-venv
     qemu-user)
 lint_packages=(python3-venv)
+kubernetes_packages=(buildah containerd containernetworking-plugins debootstrap etcd-server iproute2
+    openssl procps runc)
 
 say() {
     printf 'setup: %s\n' "$*"
@@ -67,6 +69,19 @@ install_packages() {
     local apt=(env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300)
     as_root "${apt[@]}" update
     as_root "${apt[@]}" install --yes --no-install-recommends "${missing[@]}" >/dev/null
+}
+
+# Runs a command that installs packages with services: they are not started.
+without_services() {
+    local policy=/usr/sbin/policy-rc.d
+    if [ -e "$policy" ]; then
+        "$@"
+        return
+    fi
+    printf '#!/bin/sh\nexit 101\n' | as_root tee "$policy" >/dev/null
+    as_root chmod +x "$policy"
+    trap 'as_root rm -f /usr/sbin/policy-rc.d' EXIT
+    "$@"
 }
 
 check_rust() {
@@ -157,8 +172,12 @@ case $level in
 build) install_packages "${build_packages[@]}" ;;
 test) install_packages "${build_packages[@]}" "${test_packages[@]}" ;;
 lint) install_packages "${build_packages[@]}" "${lint_packages[@]}" ;;
+kubernetes)
+    install_packages "${build_packages[@]}"
+    without_services install_packages "${kubernetes_packages[@]}"
+    ;;
 all) install_packages "${build_packages[@]}" "${test_packages[@]}" "${lint_packages[@]}" ;;
-*) fail "unknown level $level: expected build, test, lint or all" ;;
+*) fail "unknown level $level: expected build, test, lint, kubernetes or all" ;;
 esac
 check_rust
 case $level in

@@ -1,0 +1,117 @@
+//! The cluster that e2e.sh has started: `kubectl` inside it, its nodes and its volumes.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// Set by e2e.sh: the folder of the cluster.
+const VARIABLE: &str = "YARDSTICK_KUBERNETES";
+
+/// Namespace of k8s/base, with Pod Security `restricted`.
+pub(crate) const NAMESPACE: &str = "yardstick";
+
+#[derive(Debug)]
+pub(crate) struct Cluster {
+    folder: PathBuf,
+}
+
+impl Cluster {
+    /// With the namespace, its rules and its volumes.
+    pub(crate) fn open() -> Self {
+        let folder = std::env::var(VARIABLE).unwrap_or_else(|_| {
+            panic!("{VARIABLE} is not set: run `make k8s-e2e`, which starts a cluster")
+        });
+        let cluster = Self { folder: folder.into() };
+        let base = concat!(env!("CARGO_MANIFEST_DIR"), "/../k8s/base");
+        cluster.kubectl(&["apply", "--kustomize", base]);
+        let folder = cluster.folder.to_string_lossy();
+        cluster.apply(&include_str!("volumes.yaml").replace("FOLDER", &folder));
+        cluster
+    }
+
+    /// What both nodes see as the volume of results.
+    pub(crate) fn results(&self) -> PathBuf {
+        self.folder.join("volumes/results")
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// The output of `kubectl`, which has to succeed.
+    #[track_caller]
+    pub(crate) fn kubectl(&self, arguments: &[&str]) -> String {
+        self.inside("kubectl", arguments, "")
+    }
+
+    /// An object, or a list of them, of our namespace.
+    #[track_caller]
+    pub(crate) fn get(&self, arguments: &[&str]) -> Value {
+        let get = ["--namespace", NAMESPACE, "get", "--output", "json", "--ignore-not-found"];
+        let text = self.kubectl(&[&get[..], arguments].concat());
+        if text.is_empty() { Value::Null } else { serde_json::from_str(&text).unwrap() }
+    }
+
+    /// As a user would, but that an unknown field is an error.
+    #[track_caller]
+    pub(crate) fn apply(&self, yaml: &str) {
+        self.inside("kubectl", &["apply", "--validate=strict", "--filename=-"], yaml);
+    }
+
+    /// Lets nothing through to a node or from it, as when its cable is pulled.
+    pub(crate) fn cut_off(&self, node: &str) {
+        self.inside("ip", &["link", "set", &port(node), "down"], "");
+    }
+
+    /// Puts the cable back, and waits until the control plane knows.
+    pub(crate) fn connect(&self, node: &str) {
+        self.inside("ip", &["link", "set", &port(node), "up"], "");
+        self.kubectl(&["wait", "--for=condition=Ready", "--timeout=60s", &format!("node/{node}")]);
+    }
+
+    /// Deletes an object of our namespace and what belongs to it, whether or not that is possible.
+    pub(crate) fn delete_at_last(&self, kind: &str, name: &str) {
+        let delete = ["--namespace", NAMESPACE, "delete", "--cascade=foreground", "--timeout=2m"];
+        let mut command = self.enter("kubectl", &[&delete[..], &[kind, name]].concat());
+        let _ = command.stdout(Stdio::null()).stderr(Stdio::null()).status();
+    }
+
+    fn enter(&self, program: &str, arguments: &[&str]) -> Command {
+        let mut command = Command::new(self.folder.join("enter"));
+        command.arg(program).args(arguments);
+        command
+    }
+
+    #[track_caller]
+    fn inside(&self, program: &str, arguments: &[&str], input: &str) -> String {
+        let mut command = self.enter(program, arguments);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+        let output = child.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{program} {arguments:?}: {said}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+}
+
+/// The bridge's end of a node's cable, as control-plane.sh calls it.
+fn port(node: &str) -> String {
+    node.replace("node", "port")
+}
+
+/// Asks until there is an answer; fails the test after so many seconds.
+#[track_caller]
+pub(crate) fn within<T>(seconds: u64, what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(start.elapsed() < Duration::from_secs(seconds), "{what}: not within {seconds} s");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}

@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# Runs the tests of this folder on a cluster of this machine's own, and prints their table.
+#
+#   tests/kubernetes/e2e.sh [ARGUMENT...]      arguments of the test program: parts of tests' names
+#   tests/kubernetes/e2e.sh shell              a shell in the cluster instead, with `kubectl`
+#
+# Needs root; `make k8s-e2e` installs the rest. Logs are in target/kubernetes/logs.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+here=tests/kubernetes
+folder=$PWD/target/kubernetes
+cargo_test=(cargo test --profile "${PROFILE:=testing}" --workspace --test kubernetes)
+
+# Its input is a pipe from here: it ends when this script does, however that happens.
+start_cluster() {
+    local line
+    coproc CLUSTER { exec "$here/cluster.sh" nodes "$folder"; }
+    cluster=$CLUSTER_PID
+    read -r line <&"${CLUSTER[0]}" && [ "$line" = ready ] || exit 3
+}
+
+stop_cluster() {
+    exec {CLUSTER[1]}>&-
+    wait "$cluster"
+}
+
+print_table() {
+    printf '%s, Kubernetes %s, mpi-operator %s, %s, %s, Linux %s; yardstick %s\n\n' \
+        "$(date -u +%F)" "$KUBERNETES_VERSION" "$(version_of mpi-operator)" \
+        "$(containerd --version | awk '{print $1 " " $3}')" "$(runc --version | head -n 1)" \
+        "$(uname -r)" "$(git rev-parse --short HEAD)"
+    printf '| case | what happened | launcher | record | MPIJob | seconds | the launcher says |\n'
+    printf '|---|---|---|---|---|---|---|\n'
+    cat "$folder"/rows/*.md
+}
+
+version_of() {
+    sed -n "s|.*github.com/kubeflow/$1 v||p" "$here/modules/$1/go.mod" | head -n 1
+}
+
+"$here/programs.sh" >/dev/null
+"${cargo_test[@]}" --no-run
+"$here/image.sh" "target/$PROFILE/yardstick" >/dev/null
+mkdir -p "$folder"
+start_cluster
+if [ "${1:-}" = shell ]; then
+    "$folder/enter" bash
+    stop_cluster
+    exit
+fi
+rm -rf "$folder/rows"
+status=0
+YARDSTICK_KUBERNETES=$folder "${cargo_test[@]}" -- --test-threads=1 "$@" || status=$?
+stop_cluster
+KUBERNETES_VERSION=$(cd "$here" && . ./folders.sh && printf '%s' "$KUBERNETES_VERSION")
+print_table | tee "$folder/table.md"
+exit "$status"

@@ -1,0 +1,214 @@
+//! A job as users make it: a benchmark file, rendered, applied, watched, and deleted when dropped.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use serde_json::Value;
+
+use crate::cluster::{Cluster, NAMESPACE, within};
+use crate::support;
+
+#[derive(Debug)]
+pub(crate) struct Job<'a> {
+    pub(crate) cluster: &'a Cluster,
+    name: String,
+    yaml: String,
+}
+
+/// A pod of a job.
+#[derive(Debug, Clone)]
+pub(crate) struct Pod {
+    pub(crate) name: String,
+    pub(crate) node: String,
+    /// Empty until it has one.
+    pub(crate) address: String,
+}
+
+/// A launcher that has ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) code: i64,
+    pub(crate) log: String,
+    /// What the operator says of the job.
+    pub(crate) status: String,
+    /// Since the fault, or since the job was applied.
+    pub(crate) seconds: f64,
+}
+
+impl<'a> Job<'a> {
+    /// Renders a job; its folder is removed. `changes` replace text of the benchmark file.
+    pub(crate) fn render(cluster: &'a Cluster, name: &str, changes: &[(&str, &str)]) -> Self {
+        let mut text = include_str!("benchmark.toml").replace("NAME", name);
+        for (from, to) in changes {
+            assert!(text.contains(from), "no {from} in benchmark.toml");
+            text = text.replace(from, to);
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("benchmark.toml");
+        std::fs::write(&file, text).unwrap();
+        let yaml = support::run(&["k8s", "render", &support::text(&file)]).expect(0).stdout;
+        let job = Self { cluster, name: name.to_owned(), yaml };
+        job.remove();
+        job
+    }
+
+    /// A fault of the program itself: `--inject`.
+    pub(crate) fn inject(mut self, fault: &str) -> Self {
+        let train = "            - train\n";
+        let with = format!("{train}            - --inject\n            - {fault}\n");
+        self.replace(train, &with);
+        self
+    }
+
+    /// Changes the rendered job, as users do by hand.
+    pub(crate) fn replace(&mut self, from: &str, to: &str) {
+        assert!(self.yaml.contains(from), "no {from:?} in\n{}", self.yaml);
+        self.yaml = self.yaml.replacen(from, to, 1);
+    }
+
+    pub(crate) fn apply(&self) -> Instant {
+        self.cluster.apply(&self.yaml);
+        Instant::now()
+    }
+
+    /// Deletes the job, and waits until its pods are gone.
+    pub(crate) fn delete(&self) {
+        self.kubectl(&["delete", "mpijob", &self.name, "--ignore-not-found"]);
+        within(150, "the job's pods are gone", || self.pods("").is_empty().then_some(()));
+    }
+
+    /// As if it had never been.
+    fn remove(&self) {
+        self.delete();
+        for volume in ["results", "shared"] {
+            let folder = self.cluster.folder().join("volumes").join(volume).join(&self.name);
+            let _ = std::fs::remove_dir_all(folder);
+        }
+    }
+
+    /// The folder of the run.
+    pub(crate) fn run(&self) -> PathBuf {
+        self.cluster.results().join(&self.name)
+    }
+
+    pub(crate) fn record(&self) -> Value {
+        support::record(&self.run())
+    }
+
+    /// Waits until the launcher's log shows this step.
+    pub(crate) fn wait_for_step(&self, step: u64) {
+        within(90, &format!("step {step}"), || {
+            let launcher = self.launcher()?;
+            let has_step = |line: &str| line.trim_start().starts_with(&format!("{step}/"));
+            self.log(&launcher.name).lines().any(has_step).then_some(())
+        });
+    }
+
+    /// Waits for the launcher's end, for so many seconds from `start` on.
+    #[track_caller]
+    pub(crate) fn wait_for_end(&self, start: Instant, seconds: u64) -> Ended {
+        let mut launcher = None;
+        let code = within(seconds, "the launcher ends", || {
+            launcher = self.launcher();
+            let pod = self.cluster.get(&["pod", &launcher.as_ref()?.name]);
+            pod["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"].as_i64()
+        });
+        let seconds = start.elapsed().as_secs_f64();
+        let log = self.log(&launcher.unwrap().name);
+        Ended { code, log, seconds, status: self.wait_for_status() }
+    }
+
+    /// `Succeeded`, `Failed`, or what else there is after 10 s.
+    fn wait_for_status(&self) -> String {
+        let start = Instant::now();
+        loop {
+            let status = self.status();
+            let is_end = status == "Succeeded" || status == "Failed";
+            if is_end || start.elapsed().as_secs() > 10 {
+                return status;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(200));
+        }
+    }
+
+    /// The conditions of the MPIJob that hold, but for `Created`.
+    fn status(&self) -> String {
+        let job = self.cluster.get(&["mpijob", &self.name]);
+        let conditions = job["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        let holds = conditions.iter().filter(|condition| condition["status"] == "True");
+        let types = holds.filter_map(|condition| condition["type"].as_str());
+        types.filter(|name| *name != "Created").collect::<Vec<_>>().join(", ")
+    }
+
+    pub(crate) fn launcher(&self) -> Option<Pod> {
+        self.pods("launcher").pop()
+    }
+
+    /// The worker on another node than the launcher's.
+    pub(crate) fn worker_elsewhere(&self) -> Pod {
+        let launcher = self.launcher().expect("the launcher runs");
+        let mut others = self.pods("worker").into_iter().filter(|pod| pod.node != launcher.node);
+        others.next().expect("workers are on both nodes")
+    }
+
+    /// Those of a role, or all of them.
+    pub(crate) fn pods(&self, role: &str) -> Vec<Pod> {
+        let prefix = "training.kubeflow.org";
+        let mut labels = format!("{prefix}/job-name={}", self.name);
+        if !role.is_empty() {
+            labels += &format!(",{prefix}/job-role={role}");
+        }
+        let list = self.cluster.get(&["pods", "--selector", &labels]);
+        list["items"].as_array().into_iter().flatten().map(Pod::new).collect()
+    }
+
+    /// Empty if there is none yet.
+    fn log(&self, pod: &str) -> String {
+        let pod = self.cluster.get(&["pod", pod]);
+        let name = pod["metadata"]["name"].as_str().unwrap_or("");
+        let has_started = pod["status"]["containerStatuses"][0]["state"]["waiting"].is_null()
+            && pod["status"]["phase"] != "Pending";
+        if has_started { self.kubectl(&["logs", name]) } else { String::new() }
+    }
+
+    /// In our namespace.
+    #[track_caller]
+    pub(crate) fn kubectl(&self, arguments: &[&str]) -> String {
+        self.cluster.kubectl(&[&["--namespace", NAMESPACE], arguments].concat())
+    }
+}
+
+/// Also after a panic, so that the next test has the nodes to itself.
+impl Drop for Job<'_> {
+    fn drop(&mut self) {
+        self.cluster.delete_at_last("mpijob", &self.name);
+    }
+}
+
+impl Pod {
+    fn new(pod: &Value) -> Self {
+        let text = |value: &Value| value.as_str().unwrap_or("").to_owned();
+        Self {
+            name: text(&pod["metadata"]["name"]),
+            node: text(&pod["spec"]["nodeName"]),
+            address: text(&pod["status"]["podIP"]),
+        }
+    }
+}
+
+impl Ended {
+    /// Fails unless the launcher ended with this code and said all of these.
+    #[track_caller]
+    pub(crate) fn expect(&self, code: i64, parts: &[&str]) {
+        assert_eq!(self.code, code, "{}", self.log);
+        for part in parts {
+            assert!(self.log.contains(part), "no {part:?} in\n{}", self.log);
+        }
+    }
+
+    /// The last sentence of the launcher.
+    pub(crate) fn sentence(&self) -> &str {
+        let line = self.log.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("");
+        line.strip_prefix("launch: ").unwrap_or(line)
+    }
+}

@@ -1,0 +1,139 @@
+//! Jobs on a real Kubernetes: API server, controllers, scheduler, the mpi-operator, two nodes with
+//! containerd and kubelet, the image that k8s/image/Dockerfile makes, in a namespace with Pod
+//! Security `restricted`. `make k8s-e2e` starts the cluster and runs them one after the other.
+//!
+//! Success is what the record says: the table has the status of the MPIJob beside it.
+#![cfg(feature = "mpi")]
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod cluster;
+mod job;
+#[path = "../support/mod.rs"]
+mod support;
+mod table;
+
+use std::sync::OnceLock;
+use std::time::Instant;
+
+use cluster::Cluster;
+use job::{Ended, Job};
+use serde_json::{Value, json};
+use table::Case;
+
+/// Seconds that an undisturbed job may take.
+const WHOLE_JOB_SECONDS: u64 = 150;
+
+/// Digests of all losses and of the weights at the end.
+fn digests(record: &Value) -> Value {
+    let fingerprint = &record["fingerprint"];
+    json!({"losses": fingerprint["losses"], "weights": fingerprint["weights"]})
+}
+
+/// What a run computes that nothing happens to.
+fn undisturbed(cluster: &Cluster) -> &'static Value {
+    static DIGESTS: OnceLock<Value> = OnceLock::new();
+    DIGESTS.get_or_init(|| {
+        let job = Job::render(cluster, "undisturbed", &[]);
+        job.wait_for_end(job.apply(), WHOLE_JOB_SECONDS).expect(0, &[]);
+        digests(&job.record())
+    })
+}
+
+/// The job is over, and the record is that of two ranks on two hosts.
+fn expect_complete(job: &Job<'_>, ended: &Ended) {
+    ended.expect(0, &["complete"]);
+    let record = job.record();
+    assert_eq!(record["status"], "complete", "{record:#}");
+    let hosts: Vec<_> = record["ranks"].as_array().unwrap().iter().map(|r| &r["host"]).collect();
+    assert!(hosts.len() == 2 && hosts[0] != hosts[1], "{hosts:?}");
+}
+
+/// Applies a job again whose run was interrupted: it ends with the same bits as one that was not.
+fn goes_on(case: Case, job: &Job<'_>) {
+    job.delete();
+    let ended = job.wait_for_end(job.apply(), WHOLE_JOB_SECONDS);
+    case.add(job, "applied again", &ended);
+    expect_complete(job, &ended);
+    let record = job.record();
+    let resumed = record["attempts"].as_array().unwrap().last().unwrap();
+    assert!(resumed["resumed_after_step"].as_u64().unwrap() > 0, "{resumed:#}");
+    assert_eq!(&digests(&record), undisturbed(job.cluster));
+}
+
+#[test]
+fn success() {
+    let case = Case { position: 1, title: "success" };
+    let cluster = Cluster::open();
+    let job = Job::render(&cluster, "success", &[]);
+    case.begin(&job);
+    let ended = job.wait_for_end(job.apply(), WHOLE_JOB_SECONDS);
+    case.add(&job, "trains on both nodes", &ended);
+    expect_complete(&job, &ended);
+    let record = job.record();
+    assert_eq!(&digests(&record), undisturbed(&cluster));
+    job.delete();
+    let ended = job.wait_for_end(job.apply(), WHOLE_JOB_SECONDS);
+    case.add(&job, "applied again", &ended);
+    ended.expect(0, &["complete already"]);
+    assert_eq!(digests(&job.record()), digests(&record));
+}
+
+#[test]
+fn a_rank_exits_4() {
+    let case = Case { position: 2, title: "a rank exits 4" };
+    let cluster = Cluster::open();
+    let job = Job::render(&cluster, "exits-4", &[]).inject("nan@step=3,rank=1");
+    case.begin(&job);
+    let ended = job.wait_for_end(job.apply(), 90);
+    case.add(&job, "a gradient that is not finite", &ended);
+    ended.expect(4, &["step 3"]);
+    let record = job.record();
+    assert_eq!((&record["status"], &record["exit_code"]), (&json!("failed"), &json!(4)));
+    let reason = &record["reason"];
+    assert_eq!((&reason["rank"], &reason["step"]), (&json!(1), &json!(3)), "{reason:#}");
+}
+
+#[test]
+fn a_drained_worker() {
+    let case = Case { position: 3, title: "a drained worker" };
+    let cluster = Cluster::open();
+    let job = Job::render(&cluster, "drained", &[]);
+    case.begin(&job);
+    job.apply();
+    job.wait_for_step(60);
+    let node = job.worker_elsewhere().node;
+    let start = Instant::now();
+    cluster.kubectl(&["drain", &node, "--ignore-daemonsets", "--delete-emptydir-data"]);
+    let ended = job.wait_for_end(start, 60);
+    cluster.kubectl(&["uncordon", &node]);
+    case.add(&job, "`kubectl drain`", &ended);
+    ended.expect(75, &["is to go: ranks save and stop"]);
+    assert_eq!(job.record()["status"], "stopped");
+    goes_on(case, &job);
+}
+
+#[test]
+fn a_node_cut_off() {
+    let case = Case { position: 4, title: "a node cut off" };
+    let cluster = Cluster::open();
+    let job = Job::render(&cluster, "cut-off", &[]);
+    case.begin(&job);
+    job.apply();
+    job.wait_for_step(60);
+    let worker = job.worker_elsewhere();
+    cluster.cut_off(&worker.node);
+    let start = Instant::now();
+    let ended = job.wait_for_end(start, 60);
+    case.add(&job, "its cable is pulled", &ended);
+    expect_lost(&job, &ended, &worker.name);
+    cluster.connect(&worker.node);
+    goes_on(case, &job);
+}
+
+/// The launcher says 5, and the record which host it was.
+fn expect_lost(job: &Job<'_>, ended: &Ended, host: &str) {
+    ended.expect(5, &[host]);
+    let record = job.record();
+    assert_eq!((&record["status"], &record["exit_code"]), (&json!("failed"), &json!(5)));
+    assert_eq!(record["reason"]["host"], host, "{record:#}");
+}
