@@ -1,11 +1,9 @@
 //! `yardstick launch`.
 
 use std::ffi::OsString;
-use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use checkpoint::durable::{self, IoError};
 use clap::{Args, Parser};
 use launch::hostfile::{Host, default_hostfile, read_hostfile};
 use launch::supervisor::{self, Ending, Request};
@@ -64,13 +62,11 @@ pub(super) struct Launch {
 
 impl Launch {
     pub(super) fn run(self) -> Outcome<ExitCode> {
-        let folders = folders(&self.command)?;
-        let mut evidence = RunEvidence::new(folders.clone());
+        let mut evidence = RunEvidence::new(folders(&self.command)?);
         let request = self.request()?;
         let tell = |text: &str| log("launch", text);
         let Ending { code, text } =
             supervisor::run(&request, &mut evidence, &tell).map_err(environment)?;
-        keep_benchmark(&folders).unwrap_or_else(|error| tell(&error.to_string()));
         tell(&format!("{text}; exit code {code}"));
         Ok(ExitCode::try_from(code).unwrap_or(ExitCode::Internal))
     }
@@ -112,19 +108,6 @@ impl Launch {
 
 fn environment(error: launch::Error) -> Failure {
     Failure::new(ExitCode::Environment, error)
-}
-
-/// Variable with the path of the benchmark file that a job was rendered from.
-const BENCHMARK: &str = "YARDSTICK_BENCHMARK";
-
-/// Leaves a copy of the benchmark file beside the records.
-fn keep_benchmark(folders: &[PathBuf]) -> Result<(), IoError> {
-    let Some(path) = std::env::var_os(BENCHMARK).map(PathBuf::from) else { return Ok(()) };
-    let content = fs::read(&path).map_err(IoError::at(&path, "read"))?;
-    for folder in folders.iter().filter(|folder| folder.is_dir()) {
-        durable::replace(&folder.join("benchmark.toml"), &content)?;
-    }
-    Ok(())
 }
 
 /// Checks the command as every rank would, and finds the folders in which it leaves records.
