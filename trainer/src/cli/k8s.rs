@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 
 use super::train::config_of;
-use super::{note, print};
+use super::{note, print, print_json};
 use crate::failure::{ExitCode, Failure, Outcome};
-use crate::k8s::{self, Format, Job};
+use crate::k8s::{self, Collected, Collection, Format, Job};
+use crate::report::{ReportData, html};
 
-/// Make jobs for Kubernetes. No access to a cluster is needed.
+/// Make jobs for Kubernetes, and gather their results. No access to a cluster is needed.
 #[derive(Debug, Args)]
 pub(super) struct K8s {
     #[command(subcommand)]
@@ -19,6 +20,7 @@ pub(super) struct K8s {
 #[derive(Debug, Subcommand)]
 enum Command {
     Render(Render),
+    Collect(Collect),
 }
 
 /// Render a benchmark file as the objects of jobs, for `kubectl apply -f`.
@@ -39,10 +41,33 @@ struct Render {
     out: Option<PathBuf>,
 }
 
+/// Gather the records of jobs in one table, with the scaling efficiency over their nodes.
+///
+/// Efficiency is the rate of a node relative to that on the fewest nodes, of the same workload and
+/// settings.
+#[derive(Debug, Args)]
+struct Collect {
+    /// Folders of runs, such as a claim that is mounted or copied, or stores of records as
+    /// `train --records` fills them, also s3://BUCKET/PREFIX.
+    #[arg(value_name = "PLACE", required = true)]
+    places: Vec<String>,
+    /// Expect a complete record of each job of this benchmark file, in a folder of its name, and
+    /// exit with 3 otherwise.
+    #[arg(long, value_name = "FILE")]
+    benchmark: Option<PathBuf>,
+    /// Write a page with a chart of all runs: one file that needs no network.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
 impl K8s {
     pub(super) fn run(self) -> Outcome<ExitCode> {
         match self.command {
             Command::Render(render) => render.run(),
+            Command::Collect(collect) => collect.run(),
         }
     }
 }
@@ -73,13 +98,40 @@ impl Render {
     }
 }
 
+impl Collect {
+    fn run(self) -> Outcome<ExitCode> {
+        let expected = match &self.benchmark {
+            Some(file) => k8s::read(file)?.iter().map(|job| job.name().to_owned()).collect(),
+            None => Vec::new(),
+        };
+        let mut collected = Vec::new();
+        for place in &self.places {
+            let found = Collected::read_all(place)
+                .map_err(|error| Failure::new(ExitCode::Usage, error).context(place.clone()))?;
+            collected.extend(found);
+        }
+        if self.benchmark.is_some() {
+            collected.retain(|run: &Collected| expected.contains(&run.name));
+        }
+        let collection = Collection::of(&collected, &expected);
+        if let Some(file) = &self.html {
+            let reports: Vec<_> =
+                collected.into_iter().map(|run| ReportData::new(run.record)).collect();
+            write(file, &html(&reports))?;
+        }
+        if self.json { print_json(&collection) } else { print(&collection) }?;
+        let is_missed = self.benchmark.is_some() && !collection.is_whole();
+        Ok(if is_missed { ExitCode::Environment } else { ExitCode::Done })
+    }
+}
+
 /// The objects of all jobs as one stream of documents.
 fn together(jobs: &[Job]) -> Outcome<String> {
     jobs.iter().map(Job::to_yaml).collect()
 }
 
-fn write(file: &Path, yaml: &str) -> Outcome<ExitCode> {
-    std::fs::write(file, yaml)
+fn write(file: &Path, text: &str) -> Outcome<ExitCode> {
+    std::fs::write(file, text)
         .map_err(|error| Failure::usage(format!("{}: {error}", file.display())))?;
     note(format!("wrote {}", file.display()));
     Ok(ExitCode::Done)

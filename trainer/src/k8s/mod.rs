@@ -4,6 +4,7 @@
 //! file that it names, and the version of this program: no time, no random number, no credentials.
 
 mod benchmark;
+mod collect;
 mod format;
 pub(crate) mod frozen;
 mod launcher;
@@ -23,5 +24,6 @@ mod volumes;
 mod worker;
 
 pub(crate) use benchmark::read;
+pub(crate) use collect::{Collected, Collection};
 pub(crate) use format::Format;
 pub(crate) use rendered::Job;

@@ -1,0 +1,175 @@
+//! The results of a batch of jobs: which of them are complete, how fast they were, and how that
+//! scales with the number of nodes.
+
+mod place;
+mod scaling;
+mod table;
+
+use std::collections::BTreeSet;
+
+use serde::Serialize;
+
+use crate::record::{Record, Status};
+
+pub(crate) use place::Collected;
+
+/// The results of jobs.
+#[derive(Debug, Serialize)]
+pub(crate) struct Collection {
+    /// A row for each run, in the order of workloads, settings and nodes.
+    pub(crate) runs: Vec<RunRow>,
+    /// Jobs that were expected and have left no record.
+    pub(crate) missing: Vec<String>,
+}
+
+/// One run.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct RunRow {
+    /// Name of its folder or file.
+    pub(crate) name: String,
+    /// Name of its workload.
+    pub(crate) workload: String,
+    /// Id of its workload.
+    pub(crate) workload_id: String,
+    /// What differs from the defaults of `[run]` and `[collectives]`, as `key=value`.
+    pub(crate) settings: Vec<String>,
+    /// Number of different hosts.
+    pub(crate) nodes: usize,
+    /// R.
+    pub(crate) ranks: usize,
+    pub(crate) status: Status,
+    /// Why it is not complete.
+    pub(crate) reason: Option<String>,
+    /// Of all ranks, by the wall clock.
+    pub(crate) tokens_per_second: Option<f64>,
+    /// Tokens per second and node, as a share of that on the fewest nodes on which the same
+    /// workload with the same settings was complete.
+    pub(crate) scaling_efficiency: Option<f64>,
+}
+
+impl Collection {
+    /// Of these runs. `expected` are names of jobs that should have left one.
+    pub(crate) fn of(collected: &[Collected], expected: &[String]) -> Self {
+        let mut runs: Vec<_> = collected.iter().map(RunRow::of).collect();
+        scaling::fill_in(&mut runs);
+        runs.sort_by(|a, b| a.key().cmp(&b.key()));
+        let is_missing = |name: &&String| !runs.iter().any(|run| run.name == **name);
+        let missing = expected.iter().filter(is_missing).cloned().collect();
+        Self { runs, missing }
+    }
+
+    /// Whether every run is complete, and none is missing.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.missing.is_empty() && self.runs.iter().all(|run| run.status == Status::Complete)
+    }
+}
+
+impl RunRow {
+    fn of(collected: &Collected) -> Self {
+        let Collected { name, record } = collected;
+        let hosts: BTreeSet<_> = record.ranks.iter().map(|rank| &rank.host).collect();
+        let is_complete = record.status == Status::Complete;
+        let rate = record.tokens_per_second.map(|rates| rates.wall.total);
+        Self {
+            name: name.clone(),
+            workload: record.workload.name.clone(),
+            workload_id: record.workload.id.clone(),
+            settings: settings(record),
+            nodes: hosts.len(),
+            ranks: record.ranks.len(),
+            status: record.status,
+            reason: record.reason.as_ref().map(|reason| reason.text.clone()),
+            tokens_per_second: rate.filter(|_| is_complete),
+            scaling_efficiency: None,
+        }
+    }
+
+    /// What it is to be sorted by.
+    fn key(&self) -> (&str, &[String], usize, &str) {
+        (&self.workload, &self.settings, self.nodes, &self.name)
+    }
+}
+
+/// Sections that change how fast the same workload is computed.
+const SECTIONS: [&str; 2] = ["run", "collectives"];
+
+/// Values of these sections that are not the defaults of this version.
+fn settings(record: &Record) -> Vec<String> {
+    let defaults = serde_json::json!(crate::config::Settings::default());
+    let mut found = Vec::new();
+    for section in SECTIONS {
+        let Some(values) = record.run[section].as_object() else { continue };
+        let differing = values.iter().filter(|(key, value)| defaults[section][*key] != **value);
+        found.extend(differing.map(|(key, value)| match value.as_str() {
+            Some(text) => format!("{section}.{key}={text}"),
+            None => format!("{section}.{key}={value}"),
+        }));
+    }
+    found.sort();
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::tests::finished;
+
+    fn run(name: &str, nodes: usize, tokens_per_second: f64) -> Collected {
+        let mut record = finished();
+        let rank = record.ranks[0].clone();
+        let of_node = |node| crate::record::RankRecord {
+            rank: node,
+            host: format!("node-{node}"),
+            ..rank.clone()
+        };
+        record.ranks = (0..nodes).map(of_node).collect();
+        record.tokens_per_second.as_mut().unwrap().wall.total = tokens_per_second;
+        Collected { name: name.to_owned(), record }
+    }
+
+    #[test]
+    fn efficiency_is_relative_to_the_fewest_nodes_of_the_same_settings() {
+        let mut sharded = run("sharded-n2", 2, 150.0);
+        sharded.record.run["run"]["shard_optimizer"] = true.into();
+        let mut sharded_one = run("sharded-n1", 1, 100.0);
+        sharded_one.record.run["run"]["shard_optimizer"] = true.into();
+        let mut failed = run("failed-n8", 8, 1.0);
+        failed.record.status = Status::Failed;
+        let runs = [
+            run("n4", 4, 720.0),
+            run("n2", 2, 400.0),
+            run("n2-again", 2, 380.0),
+            sharded,
+            sharded_one,
+            failed,
+        ];
+        let collection = Collection::of(&runs, &["n2".to_owned(), "n16".to_owned()]);
+        let efficiency = |name: &str| {
+            let row = collection.runs.iter().find(|row| row.name == name).unwrap();
+            row.scaling_efficiency.map(|share| (share * 1e3).round() / 1e3)
+        };
+        // The two runs on two nodes have a median of 390, that is 195 a node.
+        assert_eq!(efficiency("n4"), Some(0.923));
+        assert_eq!(efficiency("n2"), Some(1.026));
+        assert_eq!(efficiency("sharded-n1"), Some(1.0));
+        assert_eq!(efficiency("sharded-n2"), Some(0.75));
+        assert_eq!(efficiency("failed-n8"), None);
+        assert_eq!(collection.missing, ["n16"]);
+        assert!(!collection.is_whole());
+    }
+
+    #[test]
+    fn the_table_names_what_is_not_there() {
+        let mut failed = run("n2", 2, 1.0);
+        failed.record.status = Status::Failed;
+        failed.record.reason = Some(crate::record::Reason {
+            text: "host node-1 was lost".to_owned(),
+            ..crate::record::Reason::default()
+        });
+        let runs = [run("n1", 1, 1000.0), failed];
+        let text = Collection::of(&runs, &["n4".to_owned()]).to_string();
+        assert!(text.contains("| n1 "), "{text}");
+        assert!(text.contains("n2: failed: host node-1 was lost"), "{text}");
+        assert!(text.contains("n4: no record"), "{text}");
+    }
+}

@@ -1,0 +1,50 @@
+//! The collection as text.
+
+use std::fmt;
+
+use comfy_table::{CellAlignment, Table, presets};
+
+use super::{Collection, RunRow};
+use crate::number_format;
+use crate::record::Status;
+
+const HEADINGS: [&str; 8] =
+    ["run", "workload", "settings", "nodes", "ranks", "status", "tokens/s", "scaling efficiency"];
+
+/// The first of the columns of numbers, without that of the status.
+const NUMBERS: [usize; 4] = [3, 4, 6, 7];
+
+impl fmt::Display for Collection {
+    /// A table, and a line for each run without a result.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut table = Table::new();
+        table.load_style(presets::ASCII_MARKDOWN).force_no_tty();
+        table.set_header(HEADINGS);
+        table.add_rows(self.runs.iter().map(cells));
+        for index in NUMBERS {
+            let column = table.column_mut(index).expect("it has as many columns as headings");
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+        write!(f, "{table}")?;
+        let without = self.runs.iter().filter(|run| run.status != Status::Complete);
+        for RunRow { name, status, reason, .. } in without {
+            let reason = reason.as_ref().map_or(String::new(), |reason| format!(": {reason}"));
+            write!(f, "\n{name}: {}{reason}", status.name())?;
+        }
+        self.missing.iter().try_for_each(|name| write!(f, "\n{name}: no record"))
+    }
+}
+
+fn cells(run: &RunRow) -> [String; HEADINGS.len()] {
+    let null = || "null".to_owned();
+    [
+        run.name.clone(),
+        format!("{} ({})", run.workload, run.workload_id),
+        run.settings.join(" "),
+        run.nodes.to_string(),
+        run.ranks.to_string(),
+        run.status.name().to_owned(),
+        run.tokens_per_second.map_or_else(null, number_format::thousands),
+        run.scaling_efficiency.map_or_else(null, number_format::percent),
+    ]
+}
