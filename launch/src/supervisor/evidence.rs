@@ -5,6 +5,9 @@ pub trait Evidence {
     /// What it says now.
     fn judge(&self) -> Judgement;
 
+    /// Whether ranks still use the run's folder, as those may that were cut off.
+    fn is_in_use(&self) -> bool;
+
     /// Adds what only the supervisor knows: that a host was lost, or a rank killed.
     ///
     /// # Errors

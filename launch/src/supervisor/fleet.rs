@@ -137,7 +137,11 @@ impl<'a> Fleet<'a> {
         Ok(Gathered::StopRequested)
     }
 
-    fn receive(&mut self, events: &Receiver<Event>) -> Result<(), Error> {
+    /// Waits a moment for something to happen.
+    ///
+    /// # Errors
+    /// [`Error::AgentVersion`].
+    pub(super) fn receive(&mut self, events: &Receiver<Event>) -> Result<(), Error> {
         match events.recv_timeout(RETRY / 5) {
             Ok(Event::Session(event)) => {
                 if let Some(Change::Answers { host, .. }) = self.handle(event) {

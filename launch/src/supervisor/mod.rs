@@ -103,9 +103,27 @@ impl Supervisor<'_> {
                     (self.tell)(&format!("{text}; starting again, {restarts_left} restarts left"));
                     restarts_left -= 1;
                     self.fleet.begin_again();
+                    self.wait_for_release(evidence)?;
                 }
             }
         }
+    }
+
+    /// Waits until no rank uses the run's folder any more. Ranks on a host that was cut off run
+    /// until an operation between ranks has exceeded its deadline, and may still see the folder.
+    fn wait_for_release(&mut self, evidence: &dyn Evidence) -> Result<(), Error> {
+        let deadline = Instant::now() + self.request.wait;
+        let mut is_told = false;
+        while evidence.is_in_use() && !self.fleet.stop_requested && Instant::now() < deadline {
+            if !is_told {
+                (self.tell)(
+                    "ranks of the last attempt still use its folder: waiting for their end",
+                );
+                is_told = true;
+            }
+            self.fleet.receive(&self.events)?;
+        }
+        Ok(())
     }
 
     fn attempt(&mut self, hosts: &[usize], evidence: &mut dyn Evidence) -> Result<Next, Error> {

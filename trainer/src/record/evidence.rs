@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use launch::supervisor::{Evidence, Judgement, Loss, RunState};
 
+use crate::run::Folder;
+
 use super::{Attempt, AttemptEnd, Error, Reason, Record, Status};
 
 /// Exit code of a run that lost a rank.
@@ -52,6 +54,11 @@ impl Evidence for RunEvidence {
             hosts: hosts.len(),
             reason: record.reason.as_ref().map(|reason| text(reason)),
         }
+    }
+
+    fn is_in_use(&self) -> bool {
+        let is_locked = |folder: &Path| Folder::new(folder).try_lock().is_ok_and(|locked| !locked);
+        self.deciding().is_some_and(is_locked)
     }
 
     fn explain(&mut self, loss: &Loss) -> Result<(), String> {
