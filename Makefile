@@ -13,6 +13,7 @@ TEST_END_TO_END_SECONDS := 1500
 TEST_FAULTY_FILESYSTEM_SECONDS := 150
 TEST_SLOW_LINKS_SECONDS := 60
 TEST_MANIFESTS_SECONDS := 60
+TEST_MPIJOB_SECONDS := 300
 TEST_DOC_SECONDS := 60
 TEST_CUDA_KERNELS_SECONDS := 240
 TEST_CUDNN_PLANS_SECONDS := 200
@@ -58,19 +59,19 @@ CARGO_OPTIONS := --profile $(PROFILE) --workspace
 CARGO_TEST := cargo test $(CARGO_OPTIONS) --no-fail-fast
 BUDGET := scripts/budget.sh
 
-# Integration tests are grouped by name: mpi* and contract* test backends, cuda_kernels compiles
-# kernels, the other cuda_* need a CUDA device (`test = false` keeps them out of a plain `cargo
-# test`), the others run yardstick.
+# Integration tests are grouped by name: mpi* (but for mpijob) and contract* test backends,
+# cuda_kernels compiles kernels, the other cuda_* need a CUDA device (`test = false` keeps them out
+# of a plain `cargo test`), the others run yardstick.
 TEST_TARGETS := $(sort $(basename $(notdir $(wildcard */tests/*.rs))) \
 	$(notdir $(patsubst %/main.rs,%,$(wildcard */tests/*/main.rs))) \
 	$(shell sed -n '/^\[\[test\]\]/{n;s/^name = "\(.*\)"/\1/p}' */Cargo.toml))
-MPI_TESTS := $(addprefix --test ,$(filter mpi% contract%,$(TEST_TARGETS)))
+MPI_TESTS := $(addprefix --test ,$(filter-out mpijob,$(filter mpi% contract%,$(TEST_TARGETS))))
 CUDA_TESTS := $(addprefix --test ,$(filter-out cuda_kernels,$(filter cuda%,$(TEST_TARGETS))))
 END_TO_END_TESTS := $(addprefix --test ,$(filter-out mpi% contract% cuda% faulty_filesystem \
-	kubernetes manifests slow_links,$(TEST_TARGETS)))
+	kubernetes manifests mpijob slow_links,$(TEST_TARGETS)))
 SETUPS := setup-build setup-test setup-lint setup-kubernetes
 TEST_GROUPS := test-unit test-mpi test-end-to-end test-faulty-filesystem test-slow-links \
-	test-manifests test-doc test-cuda-kernels test-cudnn-plans test-cuda-emulated \
+	test-mpijob test-manifests test-doc test-cuda-kernels test-cudnn-plans test-cuda-emulated \
 	test-without-mpi test-mpich test-openmpi5
 SOAK_GROUPS := mutants soak-cuda-kernels soak-cuda-emulated soak-checkpoints soak-stragglers \
 	soak-otlp
@@ -123,6 +124,13 @@ CAN_EMULATE_NODES := $(shell [ "$$(id -u)" = 0 ] && command -v tc >/dev/null && 
 test-slow-links: test-build ## name slow links between emulated nodes
 	@$(BUDGET) $@ $(TEST_SLOW_LINKS_SECONDS) $(CARGO_TEST) --test slow_links -- --test-threads=1 \
 		$(if $(CAN_EMULATE_NODES),--include-ignored)
+
+# Emulates pods: where that is impossible all of its tests are skipped. They have deadlines, so one
+# after the other.
+CAN_EMULATE_PODS := $(and $(CAN_EMULATE_NODES),$(wildcard /usr/sbin/sshd))
+test-mpijob: test-build ## run MPIJobs in emulated pods: kills, drains, cuts, late workers
+	@$(BUDGET) $@ $(TEST_MPIJOB_SECONDS) $(CARGO_TEST) --test mpijob -- --test-threads=1 \
+		$(if $(CAN_EMULATE_PODS),--include-ignored)
 
 # Operators' definitions come from Go modules: where that is impossible these tests are skipped.
 test-manifests: test-build ## check rendered jobs and everything in k8s/ as clusters do

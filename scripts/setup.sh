@@ -19,8 +19,8 @@ kubernetes_wheels=(kubernetes-validate==1.37.0)
 
 mpi_packages=(libopenmpi-dev openmpi-bin)
 build_packages=(build-essential libclang-dev)
-test_packages=(bible-kjv bible-kjv-text chromium fonts-dejavu-core iproute2 prometheus python3-venv
-    qemu-user)
+test_packages=(bible-kjv bible-kjv-text chromium fonts-dejavu-core iproute2 openssh-client
+    prometheus python3-venv qemu-user)
 lint_packages=(python3-venv)
 kubernetes_packages=(buildah containerd containernetworking-plugins debootstrap etcd-server iproute2
     openssl procps runc)
@@ -159,6 +159,23 @@ install_tensorboard() {
     printf '%s\n' "$tensorboard" >"$folder/installed"
 }
 
+# The sshd of emulated pods. A service of this machine must not come with it, neither now nor when
+# the machine starts again.
+install_sshd() {
+    if [ -z "$(missing_packages openssh-server)" ] || ! command -v apt-get >/dev/null; then
+        return
+    fi
+    local policy=/usr/sbin/policy-rc.d
+    if [ ! -e "$policy" ]; then
+        printf '#!/bin/sh\nexit 101\n' | as_root install -m 755 /dev/stdin "$policy"
+        trap 'as_root rm -f /usr/sbin/policy-rc.d' EXIT
+    fi
+    install_packages openssh-server
+    if command -v systemctl >/dev/null; then
+        as_root systemctl --quiet disable ssh.service ssh.socket
+    fi
+}
+
 # Whether MPI programs can be compiled, with any MPI library. Running the tests requires Open MPI.
 compiles_mpi() {
     printf '#include <mpi.h>\n' | "${MPICC:-mpicc}" -E -x c - >/dev/null 2>&1
@@ -182,6 +199,7 @@ esac
 check_rust
 case $level in
 test | all)
+    install_sshd
     install_nvidia_wheels
     install_kubernetes_schemas
     install_tensorboard

@@ -1,0 +1,59 @@
+//! Jobs that go on by themselves after a loss.
+
+use serde_json::json;
+
+use crate::job::Job;
+use crate::operator::worker_name;
+use crate::success::{JOB, hosts, undisturbed_fingerprint};
+use crate::training::{WORKER, launch};
+
+/// Starts a job with these workers, two of which it uses. It is training when this returns.
+#[track_caller]
+fn start(workers: usize) -> Job {
+    let mut job = Job::new(workers);
+    job.start_workers(&WORKER);
+    job.start_launcher(&launch(&["--restarts", "1"], &[]));
+    job.wait_for_checkpoint();
+    job
+}
+
+/// The launcher ends with 0 after a second attempt, and on these workers.
+#[track_caller]
+fn expect_recovery(mut job: Job, workers: [usize; 2]) {
+    job.expect_exit(0, JOB);
+    job.expect_no_rank();
+    let record = job.record();
+    assert_eq!(record["status"], "complete");
+    assert_eq!(record["attempts"].as_array().unwrap().len(), 2);
+    assert_ne!(record["attempts"][1]["resumed_after_step"], 0);
+    let [first, second] = workers.map(|worker| json!(worker_name(worker)));
+    assert_eq!(hosts(&record), [&first, &second]);
+    assert_eq!(record["fingerprint"], *undisturbed_fingerprint());
+}
+
+#[test]
+#[ignore = "emulates pods: needs root, overlayfs, ip of iproute2, and sshd"]
+fn a_killed_worker_that_comes_back_elsewhere_goes_on() {
+    let mut job = start(2);
+    job.worker(1).kill();
+    job.replace_worker(1, &WORKER);
+    expect_recovery(job, [0, 1]);
+}
+
+#[test]
+#[ignore = "emulates pods: needs root, overlayfs, ip of iproute2, and sshd"]
+fn a_spare_worker_takes_the_place_of_a_killed_one() {
+    let mut job = start(3);
+    job.worker(1).kill();
+    expect_recovery(job, [0, 2]);
+}
+
+/// The ranks that are cut off, rank 0 among them, still run when others go on, and they still see
+/// the run's folder: they must not spoil it.
+#[test]
+#[ignore = "emulates pods: needs root, overlayfs, ip of iproute2, and sshd"]
+fn a_spare_worker_takes_the_place_of_one_that_is_cut_off() {
+    let mut job = start(3);
+    job.worker(0).port.cut();
+    expect_recovery(job, [1, 2]);
+}
