@@ -12,8 +12,14 @@ packages="openmpi-bin openssh-client openssh-server ca-certificates"
 # what they depend on: yardstick opens them one by one.
 case $cuda in
 "") wheels="" ;;
-12) wheels="nvidia-cuda-nvrtc-cu12==12.9.86 nvidia-cublas-cu12 nvidia-nccl-cu12" ;;
-13) wheels="nvidia-cuda-nvrtc==13.5.37 nvidia-cublas nvidia-cudnn-cu13==9.28.1.4 nvidia-nccl-cu13" ;;
+12)
+    wheels="nvidia-cuda-nvrtc-cu12==12.9.86 nvidia-cublas-cu12==12.9.3.13
+        nvidia-cudnn-cu12==9.27.0.42 nvidia-nccl-cu12==2.32.3"
+    ;;
+13)
+    wheels="nvidia-cuda-nvrtc==13.5.37 nvidia-cublas==13.10.0.20
+        nvidia-cudnn-cu13==9.28.1.4 nvidia-nccl-cu13==2.32.3"
+    ;;
 *)
     echo "install.sh: expected CUDA 12, 13 or nothing, found $cuda" >&2
     exit 2

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Set by e2e.sh: the folder of the cluster.
 const VARIABLE: &str = "YARDSTICK_KUBERNETES";
@@ -62,14 +62,22 @@ impl Cluster {
     }
 
     /// Lets nothing through to a node or from it, as when its cable is pulled.
-    pub(crate) fn cut_off(&self, node: &str) {
+    pub(crate) fn cut_off<'a>(&'a self, node: &'a str) -> CutOff<'a> {
         self.inside("ip", &["link", "set", &port(node), "down"], "");
+        CutOff { cluster: self, node }
     }
 
-    /// Puts the cable back, and waits until the control plane knows.
-    pub(crate) fn connect(&self, node: &str) {
-        self.inside("ip", &["link", "set", &port(node), "up"], "");
-        self.kubectl(&["wait", "--for=condition=Ready", "--timeout=60s", &format!("node/{node}")]);
+    /// Both nodes claim to have so many GPUs, as a device plugin would tell.
+    pub(crate) fn pretend_gpus(&self, count: usize) {
+        let add = |what| {
+            let path = format!("/status/{what}/nvidia.com~1gpu");
+            json!({"op": "add", "path": path, "value": count.to_string()})
+        };
+        let patch = json!([add("capacity"), add("allocatable")]).to_string();
+        for node in ["node0", "node1"] {
+            let how = ["--subresource", "status", "--type", "json", "--patch", &patch];
+            self.kubectl(&[&["patch", "node", node], &how[..]].concat());
+        }
     }
 
     /// Deletes an object of our namespace and what belongs to it, whether or not that is possible.
@@ -79,14 +87,14 @@ impl Cluster {
         let _ = command.stdout(Stdio::null()).stderr(Stdio::null()).status();
     }
 
-    fn enter(&self, program: &str, arguments: &[&str]) -> Command {
+    pub(crate) fn enter(&self, program: &str, arguments: &[&str]) -> Command {
         let mut command = Command::new(self.folder.join("enter"));
         command.arg(program).args(arguments);
         command
     }
 
     #[track_caller]
-    fn inside(&self, program: &str, arguments: &[&str], input: &str) -> String {
+    pub(crate) fn inside(&self, program: &str, arguments: &[&str], input: &str) -> String {
         let mut command = self.enter(program, arguments);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
@@ -95,6 +103,24 @@ impl Cluster {
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{program} {arguments:?}: {said}");
         String::from_utf8(output.stdout).unwrap()
+    }
+}
+
+/// A node without a network, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct CutOff<'a> {
+    cluster: &'a Cluster,
+    node: &'a str,
+}
+
+/// Puts the cable back, and waits until the control plane knows. Also after a panic.
+impl Drop for CutOff<'_> {
+    fn drop(&mut self) {
+        let up = ["link", "set", &port(self.node), "up"];
+        let _ = self.cluster.enter("ip", &up).status();
+        let node = format!("node/{}", self.node);
+        let wait = ["wait", "--for=condition=Ready", "--timeout=60s", &node];
+        let _ = self.cluster.enter("kubectl", &wait).stdout(Stdio::null()).status();
     }
 }
 

@@ -63,6 +63,10 @@ wait_until_ready() {
 }
 
 [ "$(id -u)" = 0 ] || fail "expected root: it makes namespaces, mounts and control groups"
+mkdir -p "$FOLDER"
+# One cluster in a folder at a time: held by all its processes, until the last has ended.
+exec {lock}>"$FOLDER/lock"
+flock --timeout 30 "$lock" || fail "another cluster runs in $FOLDER"
 remove_stale_groups
 prepare_folder
 start

@@ -1,6 +1,8 @@
 //! A job as users make it: a benchmark file, rendered, applied, watched, and deleted when dropped.
 
+use std::io::Read;
 use std::path::PathBuf;
+use std::process::{Child, Stdio};
 use std::time::Instant;
 
 use serde_json::Value;
@@ -33,6 +35,8 @@ pub(crate) struct Ended {
     pub(crate) status: String,
     /// Since the fault, or since the job was applied.
     pub(crate) seconds: f64,
+    /// Those of then.
+    pub(crate) workers: Vec<Pod>,
 }
 
 impl<'a> Job<'a> {
@@ -114,8 +118,55 @@ impl<'a> Job<'a> {
             pod["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"].as_i64()
         });
         let seconds = start.elapsed().as_secs_f64();
+        let workers = self.pods("worker");
+        let status = self.wait_for_status();
         let log = self.log(&launcher.unwrap().name);
-        Ended { code, log, seconds, status: self.wait_for_status() }
+        Ended { code, log, seconds, workers, status }
+    }
+
+    /// Starts to read the launcher's log, which is gone with its pod.
+    pub(crate) fn follow_log(&self) -> Child {
+        let launcher = self.launcher().expect("the launcher runs");
+        let follow = ["--namespace", NAMESPACE, "logs", "--follow", &launcher.name];
+        let mut command = self.cluster.enter("kubectl", &follow);
+        command.stdout(Stdio::piped()).spawn().unwrap()
+    }
+
+    /// The end of a launcher whose pod is gone: what it wrote, and the record's exit code.
+    pub(crate) fn end_by_record(&self, start: Instant, mut log: Child) -> Ended {
+        let seconds = start.elapsed().as_secs_f64();
+        let mut text = String::new();
+        log.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+        log.wait().unwrap();
+        let code = self.record()["exit_code"].as_i64().expect("the run has ended");
+        let status = self.wait_for_status();
+        Ended { code, log: text, seconds, workers: self.pods("worker"), status }
+    }
+
+    /// Kills all processes of a pod at once, as when its node loses power. Kubernetes cannot do it:
+    /// it sends SIGTERM first, whatever the grace.
+    pub(crate) fn kill(&self, pod: &Pod) {
+        let script = "for process in /proc/[0-9]*; do
+                grep -q \"$0\" $process/cgroup && kill -KILL ${process#/proc/}
+            done; true";
+        let found = self.cluster.get(&["pod", &pod.name]);
+        let container = found["status"]["containerStatuses"][0]["containerID"].as_str().unwrap();
+        let id = container.trim_start_matches("containerd://");
+        self.cluster.inside("sh", &["-c", script, id], "");
+    }
+
+    /// Deletes a pod that has ended: the operator makes another of the same name.
+    pub(crate) fn replace_pod(&self, pod: &Pod) {
+        self.kubectl(&["delete", "pod", &pod.name, "--grace-period=0", "--force"]);
+    }
+
+    /// Lets a pod need more memory than it may use. Linux ends the rank because it is made to be
+    /// the first, as the largest process of a pod would be.
+    pub(crate) fn exhaust_memory(&self, pod: &Pod) {
+        let script = "for process in /proc/[0-9]*; do
+                grep -qxz train $process/cmdline && echo 1000 >$process/oom_score_adj
+            done; tail /dev/zero; true";
+        self.kubectl(&["exec", &pod.name, "--", "sh", "-c", script]);
     }
 
     /// `Succeeded`, `Failed`, or what else there is after 10 s.
@@ -206,9 +257,10 @@ impl Ended {
         }
     }
 
-    /// The last sentence of the launcher.
+    /// The last sentence of the launcher, or what a rank said before it if that says nothing.
     pub(crate) fn sentence(&self) -> &str {
-        let line = self.log.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("");
-        line.strip_prefix("launch: ").unwrap_or(line)
+        let last = |prefix| self.log.lines().rev().find_map(|line| line.strip_prefix(prefix));
+        let of_launcher = last("launch: ").filter(|line| !line.starts_with("mpirun ended"));
+        of_launcher.or(last("error: ")).unwrap_or("")
     }
 }

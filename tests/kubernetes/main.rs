@@ -8,12 +8,14 @@
 
 mod cluster;
 mod job;
+mod losses;
+mod refusals;
+mod stops;
 #[path = "../support/mod.rs"]
 mod support;
 mod table;
 
 use std::sync::OnceLock;
-use std::time::Instant;
 
 use cluster::Cluster;
 use job::{Ended, Job};
@@ -22,6 +24,9 @@ use table::Case;
 
 /// Seconds that an undisturbed job may take.
 const WHOLE_JOB_SECONDS: u64 = 150;
+
+/// A step at which all is well and a checkpoint is committed.
+const MIDDLE: u64 = 50;
 
 /// Digests of all losses and of the weights at the end.
 fn digests(record: &Value) -> Value {
@@ -40,6 +45,7 @@ fn undisturbed(cluster: &Cluster) -> &'static Value {
 }
 
 /// The job is over, and the record is that of two ranks on two hosts.
+#[track_caller]
 fn expect_complete(job: &Job<'_>, ended: &Ended) {
     ended.expect(0, &["complete"]);
     let record = job.record();
@@ -48,16 +54,23 @@ fn expect_complete(job: &Job<'_>, ended: &Ended) {
     assert!(hosts.len() == 2 && hosts[0] != hosts[1], "{hosts:?}");
 }
 
-/// Applies a job again whose run was interrupted: it ends with the same bits as one that was not.
+/// A run that was interrupted is complete, and has the bits of one that was not.
+#[track_caller]
+fn expect_resumed(job: &Job<'_>, ended: &Ended) {
+    expect_complete(job, ended);
+    let record = job.record();
+    let last = record["attempts"].as_array().unwrap().last().unwrap();
+    assert!(last["resumed_after_step"].as_u64().unwrap() > 0, "{last:#}");
+    assert_eq!(&digests(&record), undisturbed(job.cluster));
+}
+
+/// Applies a job again whose run was interrupted.
+#[track_caller]
 fn goes_on(case: Case, job: &Job<'_>) {
     job.delete();
     let ended = job.wait_for_end(job.apply(), WHOLE_JOB_SECONDS);
     case.add(job, "applied again", &ended);
-    expect_complete(job, &ended);
-    let record = job.record();
-    let resumed = record["attempts"].as_array().unwrap().last().unwrap();
-    assert!(resumed["resumed_after_step"].as_u64().unwrap() > 0, "{resumed:#}");
-    assert_eq!(&digests(&record), undisturbed(job.cluster));
+    expect_resumed(job, &ended);
 }
 
 #[test]
@@ -84,56 +97,11 @@ fn a_rank_exits_4() {
     let cluster = Cluster::open();
     let job = Job::render(&cluster, "exits-4", &[]).inject("nan@step=3,rank=1");
     case.begin(&job);
-    let ended = job.wait_for_end(job.apply(), 90);
-    case.add(&job, "a gradient that is not finite", &ended);
+    let ended = job.wait_for_end(job.apply(), 60);
+    case.add(&job, "a loss that is not finite", &ended);
     ended.expect(4, &["step 3"]);
     let record = job.record();
     assert_eq!((&record["status"], &record["exit_code"]), (&json!("failed"), &json!(4)));
     let reason = &record["reason"];
     assert_eq!((&reason["rank"], &reason["step"]), (&json!(1), &json!(3)), "{reason:#}");
-}
-
-#[test]
-fn a_drained_worker() {
-    let case = Case { position: 3, title: "a drained worker" };
-    let cluster = Cluster::open();
-    let job = Job::render(&cluster, "drained", &[]);
-    case.begin(&job);
-    job.apply();
-    job.wait_for_step(60);
-    let node = job.worker_elsewhere().node;
-    let start = Instant::now();
-    cluster.kubectl(&["drain", &node, "--ignore-daemonsets", "--delete-emptydir-data"]);
-    let ended = job.wait_for_end(start, 60);
-    cluster.kubectl(&["uncordon", &node]);
-    case.add(&job, "`kubectl drain`", &ended);
-    ended.expect(75, &["is to go: ranks save and stop"]);
-    assert_eq!(job.record()["status"], "stopped");
-    goes_on(case, &job);
-}
-
-#[test]
-fn a_node_cut_off() {
-    let case = Case { position: 4, title: "a node cut off" };
-    let cluster = Cluster::open();
-    let job = Job::render(&cluster, "cut-off", &[]);
-    case.begin(&job);
-    job.apply();
-    job.wait_for_step(60);
-    let worker = job.worker_elsewhere();
-    cluster.cut_off(&worker.node);
-    let start = Instant::now();
-    let ended = job.wait_for_end(start, 60);
-    case.add(&job, "its cable is pulled", &ended);
-    expect_lost(&job, &ended, &worker.name);
-    cluster.connect(&worker.node);
-    goes_on(case, &job);
-}
-
-/// The launcher says 5, and the record which host it was.
-fn expect_lost(job: &Job<'_>, ended: &Ended, host: &str) {
-    ended.expect(5, &[host]);
-    let record = job.record();
-    assert_eq!((&record["status"], &record["exit_code"]), (&json!("failed"), &json!(5)));
-    assert_eq!(record["reason"]["host"], host, "{record:#}");
 }

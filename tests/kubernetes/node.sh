@@ -92,8 +92,9 @@ load_images() {
     done
 }
 
-# Its lease lasts 12 s instead of 40, so that a lost node is noticed in tests' time. KubeletInUser-
-# Namespace tolerates what a container that the test runs in may forbid.
+# Its lease lasts 12 s instead of 40, so that a lost node is noticed in tests' time. Images are not
+# removed when the disk is full: there is nowhere to pull them from. KubeletInUserNamespace tolerates
+# what a container that the test runs in may forbid.
 configure_kubelet() {
     cat >"$state/kubelet.yaml" <<YAML
 apiVersion: kubelet.config.k8s.io/v1beta1
@@ -111,6 +112,7 @@ protectKernelDefaults: false
 oomScoreAdj: 0
 featureGates: {KubeletInUserNamespace: true}
 evictionHard: {memory.available: 100Mi, nodefs.available: 1%, imagefs.available: 1%}
+imageGCHighThresholdPercent: 100
 resolvConf: /dev/null
 nodeStatusUpdateFrequency: 5s
 nodeLeaseDurationSeconds: 12
