@@ -8,12 +8,14 @@ cd "$(dirname "$0")/.."
 operator=github.com/kubeflow/mpi-operator@v0.8.2
 prometheus=github.com/prometheus-operator/prometheus-operator@v0.93.1
 trainer=github.com/kubeflow/trainer/v2@v2.1.0
+argo=github.com/argoproj/argo-workflows/v3@v3.7.2
 monitoring=example/prometheus-operator-crd/monitoring.coreos.com
 # FILE=MODULE@VERSION/PATH: the definitions.
 definitions=(
     "mpijob=$operator/manifests/base/kubeflow.org_mpijobs.yaml"
     "trainingruntime=$trainer/manifests/base/crds/trainer.kubeflow.org_trainingruntimes.yaml"
     "trainjob=$trainer/manifests/base/crds/trainer.kubeflow.org_trainjobs.yaml"
+    "workflowtemplate=$argo/manifests/base/crds/full/argoproj.io_workflowtemplates.yaml"
     "podmonitor=$prometheus/${monitoring}_podmonitors.yaml"
     "prometheusrule=$prometheus/${monitoring}_prometheusrules.yaml"
 )

@@ -44,10 +44,15 @@ fn of_cluster() -> Vec<Object> {
     kustomizations(&top().join("k8s")).iter().flat_map(|folder| build(folder)).collect()
 }
 
-/// The objects of all rendered jobs.
+/// The objects of all rendered jobs, and what workflows create.
 fn of_jobs() -> Vec<Object> {
     let jobs = files(&top().join("k8s/jobs"), "yaml");
-    jobs.iter().flat_map(|file| parse(file, &std::fs::read_to_string(file).unwrap())).collect()
+    let jobs = jobs.iter();
+    let mut all: Vec<_> =
+        jobs.flat_map(|file| parse(file, &std::fs::read_to_string(file).unwrap())).collect();
+    let created: Vec<_> = all.iter().flat_map(Object::created).collect();
+    all.extend(created);
+    all
 }
 
 /// The level that each namespace enforces.
@@ -70,7 +75,8 @@ fn refused(object: &Object, levels: &BTreeMap<String, String>) -> Vec<String> {
     if level == "privileged" {
         return Vec::new();
     }
-    let templates = object.pod_templates().into_iter();
+    let steps = object.steps();
+    let templates = object.pod_templates().into_iter().chain(&steps);
     let found = templates.flat_map(pod_security::violations);
     found.map(|text| format!("{}: {text}", object.label())).collect()
 }
@@ -101,7 +107,8 @@ fn missing(job: &Object, cluster: &[Object]) -> Vec<String> {
 /// Whether an object is of Kubernetes itself.
 fn is_core(object: &Object) -> bool {
     let version = text(&object.value, "/apiVersion");
-    !version.starts_with("kubeflow.org/") && !version.starts_with("trainer.kubeflow.org/")
+    let operators = ["kubeflow.org/", "trainer.kubeflow.org/", "argoproj.io/"];
+    !operators.iter().any(|group| version.starts_with(group))
 }
 
 /// Pods of an operator's object, as objects.
@@ -139,7 +146,7 @@ fn all_manifests_are_accepted() {
     let mut found = Vec::new();
     for object in cluster.iter().chain(&jobs) {
         found.extend(schemas.violations(object));
-        if !object.pod_templates().is_empty() {
+        if !object.pod_templates().is_empty() || !object.steps().is_empty() {
             found.extend(refused(object, &levels));
         }
     }

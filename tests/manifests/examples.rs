@@ -42,7 +42,8 @@ fn committed_jobs_are_what_is_rendered() {
         .map(|benchmark| ("mpijob", benchmark.with_extension("yaml"), benchmark))
         .collect();
     let first = top().join("k8s/jobs/smoke-cpu.toml");
-    expected.push(("trainjob", first.with_extension("trainjob.yaml"), first));
+    expected.push(("trainjob", first.with_extension("trainjob.yaml"), first.clone()));
+    expected.push(("argo", first.with_extension("argo.yaml"), first));
     for (format, golden, benchmark) in expected {
         let found = rendered(&benchmark, format);
         if std::env::var_os("YARDSTICK_UPDATE_GOLDEN").is_some() {

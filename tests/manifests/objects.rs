@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// An object, and the file or folder that it is from.
 #[derive(Debug, Clone)]
@@ -41,6 +41,26 @@ impl Object {
     /// What a message about it begins with.
     pub(crate) fn label(&self) -> String {
         format!("{}: {} {}", self.from, self.kind(), text(&self.value, "/metadata/name"))
+    }
+
+    /// The objects that a workflow creates.
+    pub(crate) fn created(&self) -> Vec<Self> {
+        let templates = list(&self.value, "/spec/templates").iter();
+        let resources = templates.filter(|template| text(template, "/resource/action") == "create");
+        let manifests = resources.map(|template| text(template, "/resource/manifest"));
+        manifests.flat_map(|manifest| parse(Path::new(&self.from), manifest)).collect()
+    }
+
+    /// The pods of a workflow's steps that are containers, as Argo makes them.
+    pub(crate) fn steps(&self) -> Vec<Value> {
+        let spec = &self.value["spec"];
+        let templates = list(spec, "/templates").iter();
+        let containers = templates.filter_map(|template| template.get("container"));
+        let pod = |container: &Value| {
+            json!({ "spec": { "containers": [container], "volumes": spec["volumes"],
+                "securityContext": spec["securityContext"] } })
+        };
+        containers.map(pod).collect()
     }
 
     /// The templates of pods in it.

@@ -33,7 +33,7 @@ struct Render {
     /// several jobs [matrix].
     #[arg(value_name = "FILE")]
     benchmark: PathBuf,
-    /// What runs the job: mpi-operator, or Kubeflow's trainer.
+    /// What runs the job: mpi-operator, Kubeflow's trainer, or Argo Workflows with mpi-operator.
     #[arg(long, value_enum, value_name = "FORMAT", default_value = "mpijob")]
     format: Format,
     /// Write to this file, or a file for each job to this folder [default: stdout].

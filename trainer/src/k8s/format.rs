@@ -14,13 +14,15 @@ pub(crate) enum Format {
     Mpijob,
     /// A TrainJob of Kubeflow's trainer with its runtime (`trainer.kubeflow.org/v1alpha1`).
     Trainjob,
+    /// A WorkflowTemplate of Argo Workflows, which creates the MPIJob, judges it and removes it.
+    Argo,
 }
 
 impl Format {
     /// Labels with which its controller marks all pods of the job.
     pub(super) fn pods(self, name: &str) -> BTreeMap<String, String> {
         match self {
-            Self::Mpijob => map([("training.kubeflow.org/job-name", name)]),
+            Self::Mpijob | Self::Argo => map([("training.kubeflow.org/job-name", name)]),
             Self::Trainjob => map([("jobset.sigs.k8s.io/jobset-name", name)]),
         }
     }
@@ -29,7 +31,7 @@ impl Format {
     pub(super) fn workers(self, name: &str) -> BTreeMap<String, String> {
         let mut labels = self.pods(name);
         labels.extend(match self {
-            Self::Mpijob => map([("training.kubeflow.org/job-role", "worker")]),
+            Self::Mpijob | Self::Argo => map([("training.kubeflow.org/job-role", "worker")]),
             Self::Trainjob => map([("jobset.sigs.k8s.io/replicatedjob-name", "node")]),
         });
         labels
@@ -38,7 +40,7 @@ impl Format {
     /// The longest name that is made of a job's with so many workers.
     pub(super) fn longest_name(self, name: &str, workers: u32) -> String {
         match self {
-            Self::Mpijob => format!("{name}-worker-{}", workers - 1),
+            Self::Mpijob | Self::Argo => format!("{name}-worker-{}", workers - 1),
             // Pods of an indexed Job have five random characters at the end.
             Self::Trainjob => format!("{name}-launcher-0-0-xxxxx"),
         }

@@ -19,7 +19,7 @@ pub(super) fn template(job: &Job) -> PodTemplateSpec {
 }
 
 /// It has one ssh session per worker and computes nothing.
-fn resources() -> ResourceRequirements {
+pub(super) fn resources() -> ResourceRequirements {
     let of = |cpu: &str, memory: &str| {
         let all = [("cpu", cpu), ("memory", memory)];
         Some(all.map(|(name, text)| (name.to_owned(), Quantity(text.to_owned()))).into())

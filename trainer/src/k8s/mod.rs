@@ -3,6 +3,7 @@
 //! Nothing here talks to a cluster. What is rendered depends on the benchmark file, the workload
 //! file that it names, and the version of this program: no time, no random number, no credentials.
 
+mod argo;
 mod benchmark;
 mod collect;
 mod format;

@@ -9,6 +9,9 @@ use serde::Serialize;
 use super::rendered::Job;
 use super::{launcher, metadata, security, worker};
 
+pub(super) const API_VERSION: &str = "kubeflow.org/v2beta1";
+pub(super) const KIND: &str = "MPIJob";
+
 /// An MPIJob.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -65,8 +68,8 @@ struct SchedulingPolicy {
 /// The MPIJob of a job.
 pub(super) fn of(job: &Job) -> MpiJob {
     MpiJob {
-        api_version: "kubeflow.org/v2beta1",
-        kind: "MPIJob",
+        api_version: API_VERSION,
+        kind: KIND,
         metadata: ObjectMeta { labels: Some(labels(job)), ..metadata::of_object(job, job.name()) },
         spec: spec(job),
     }

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::benchmark::Benchmark;
 use super::format::Format;
-use super::{metadata, mpijob, names, network, paths, trainjob};
+use super::{argo, metadata, mpijob, names, network, paths, trainjob};
 use crate::config::{Config, duration};
 use crate::failure::{ExitCode, Failure, Outcome};
 
@@ -87,7 +87,7 @@ impl Job {
     ) -> Outcome<Self> {
         let file = WorkloadFile::of(&benchmark, folder)?;
         let named = file.as_ref().map_or(&benchmark.workload.workload, |file| &file.path);
-        let config = load(&train_arguments(&benchmark, named))?;
+        let config = load(&train_arguments(&benchmark, named, &out(&benchmark, format)))?;
         let benchmark = match &file {
             Some(file) => benchmark.with_workload(&file.name),
             None => benchmark,
@@ -170,7 +170,12 @@ impl Job {
 
     /// The arguments of `train` for this preset or file.
     pub(super) fn train_arguments(&self, workload: &str) -> Vec<String> {
-        train_arguments(&self.benchmark, workload)
+        train_arguments(&self.benchmark, workload, &self.out())
+    }
+
+    /// Folder of the run.
+    pub(super) fn out(&self) -> String {
+        out(&self.benchmark, self.format)
     }
 
     /// The objects of the job as YAML documents, in the order in which they are needed.
@@ -189,6 +194,7 @@ impl Job {
                 documents.push(document(&trainjob::runtime(self))?);
                 documents.push(document(&trainjob::of(self))?);
             }
+            Format::Argo => documents.push(document(&argo::of(self)?)?),
         }
         Ok(documents.concat())
     }
@@ -207,7 +213,7 @@ impl Job {
 }
 
 /// A document of a YAML stream.
-fn document(object: &impl Serialize) -> Outcome<String> {
+pub(super) fn document(object: &impl Serialize) -> Outcome<String> {
     let yaml = serde_saphyr::to_string(object)
         .map_err(|error| Failure::new(ExitCode::Internal, error).context("YAML"))?;
     Ok(format!("---\n{}\n", yaml.trim_end()))
@@ -222,8 +228,15 @@ fn id(frozen: &str, workload_text: Option<&str>) -> String {
     hasher.finalize().to_hex()[..ID_DIGITS].to_owned()
 }
 
-/// The arguments of `train` for this preset or file.
-fn train_arguments(benchmark: &Benchmark, named: &str) -> Vec<String> {
+/// Folder of the run. Workflows of one template are runs of their own; a job of the same name goes
+/// on with the run.
+fn out(benchmark: &Benchmark, format: Format) -> String {
+    let folder = format!("{}/{}", paths::RESULTS, benchmark.name());
+    if format == Format::Argo { format!("{folder}/{}", argo::WORKFLOW) } else { folder }
+}
+
+/// The arguments of `train` for this preset or file, and this folder of the run.
+fn train_arguments(benchmark: &Benchmark, named: &str, out: &str) -> Vec<String> {
     let Benchmark { workflow, workload, .. } = benchmark;
     let reporting = &workflow.reporting;
     let mut all = Vec::new();
@@ -231,7 +244,7 @@ fn train_arguments(benchmark: &Benchmark, named: &str) -> Vec<String> {
         all.extend(value.into_iter().flat_map(|value| [name.to_owned(), value]));
     };
     flag("--workload", Some(named.to_owned()));
-    flag("--out", Some(format!("{}/{}", paths::RESULTS, workload.name)));
+    flag("--out", Some(out.to_owned()));
     flag("--device", benchmark.is_on_gpus().then(|| "cuda".to_owned()));
     for item in &workload.set {
         flag("--set", Some(item.clone()));

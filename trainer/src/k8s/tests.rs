@@ -374,3 +374,30 @@ fn the_documentation_has_every_key() {
     let missing: Vec<_> = found.iter().filter(|key| !words.contains(&key.as_str())).collect();
     assert_eq!(missing, Vec::<&String>::new());
 }
+
+#[test]
+fn a_workflow_creates_the_job_judges_it_and_removes_it() {
+    let text = with(&[("[workload]", "time_limit = \"1h\"")]);
+    let text =
+        text.replace("[platform]", "[workflow.reporting]\nrecords = \"s3://a/b\"\n[platform]");
+    let yaml = jobs_as(Format::Argo, &text).unwrap()[0].to_yaml().unwrap();
+    let all: Vec<Value> = serde_saphyr::from_multiple(&yaml).unwrap();
+    let spec = &all.last().unwrap()["spec"];
+    let template = |name: &str| {
+        let mut templates = spec["templates"].as_array().unwrap().iter();
+        templates.find(|template| template["name"] == name).unwrap()
+    };
+    let manifest = template("train")["resource"]["manifest"].as_str().unwrap();
+    let created: Value = serde_saphyr::from_str(manifest).unwrap();
+    let arguments = &pod_of(&created, "Launcher")["containers"][0]["args"];
+    let out = "/results/job/{{workflow.name}}";
+    assert!(arguments.as_array().unwrap().iter().any(|word| word == out), "{arguments}");
+    let verdict = &template("verdict")["container"]["args"];
+    assert_eq!(verdict, &serde_json::json!(["compare", "s3://a/b", out]));
+    let manifest = template(spec["onExit"].as_str().unwrap())["resource"]["manifest"].as_str();
+    let removed: Value = serde_saphyr::from_str(manifest.unwrap()).unwrap();
+    for key in ["name", "namespace"] {
+        assert_eq!(removed["metadata"][key], created["metadata"][key]);
+    }
+    assert_eq!(spec["activeDeadlineSeconds"], 3600 + 1800);
+}

@@ -46,6 +46,13 @@ pub(super) fn of_worker(job: &Job) -> Vec<Mounted> {
     all
 }
 
+/// Volumes of a step of a workflow: what it reads, and where it may write.
+pub(super) fn of_step(job: &Job) -> Vec<Mounted> {
+    let storage = &job.benchmark.workflow.storage;
+    let results = mounted("results", paths::RESULTS, claim(&storage.results));
+    vec![results, mounted("tmp", paths::TEMPORARY, empty_dir(None, None))]
+}
+
 /// The results, the shared tier, the job's files, and a folder for sockets and caches.
 fn common(job: &Job) -> Vec<Mounted> {
     let storage = &job.benchmark.workflow.storage;

@@ -1,0 +1,179 @@
+//! The WorkflowTemplate of Argo Workflows, `argoproj.io/v1alpha1`: train, then a verdict, and the
+//! job is removed whatever happens. Each workflow of it is a run of its own.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Container, PodSecurityContext, Volume};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde::Serialize;
+
+use super::rendered::{Job, document};
+use super::volumes::Mounted;
+use super::{launcher, metadata, mpijob, pod, security, volumes};
+use crate::failure::Outcome;
+
+/// What Argo replaces by the name of a workflow: part of its run's folder.
+pub(super) const WORKFLOW: &str = "{{workflow.name}}";
+
+/// Who may create the job: see `k8s/components/argo`.
+const SERVICE_ACCOUNT: &str = "yardstick-workflow";
+
+/// How much longer a workflow may take than its job: it waits for workers, judges and cleans up.
+const MARGIN: Duration = Duration::from_secs(1800);
+
+/// A WorkflowTemplate.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct WorkflowTemplate {
+    api_version: &'static str,
+    kind: &'static str,
+    metadata: ObjectMeta,
+    spec: WorkflowSpec,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct WorkflowSpec {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    active_deadline_seconds: Option<u64>,
+    entrypoint: &'static str,
+    on_exit: &'static str,
+    pod_metadata: PodMetadata,
+    security_context: PodSecurityContext,
+    service_account_name: &'static str,
+    synchronization: Synchronization,
+    templates: Vec<Template>,
+    volumes: Vec<Volume>,
+}
+
+#[derive(Debug, Serialize)]
+struct PodMetadata {
+    labels: std::collections::BTreeMap<String, String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Synchronization {
+    mutexes: [Named; 1],
+}
+
+#[derive(Debug, Serialize)]
+struct Named {
+    name: String,
+}
+
+#[derive(Debug, Serialize, Default)]
+struct Template {
+    name: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    container: Option<Container>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    resource: Option<Resource>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    steps: Vec<[Step; 1]>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Resource {
+    action: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    failure_condition: Option<&'static str>,
+    manifest: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    set_owner_reference: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    success_condition: Option<&'static str>,
+}
+
+#[derive(Debug, Serialize)]
+struct Step {
+    name: &'static str,
+    template: &'static str,
+}
+
+/// The WorkflowTemplate of a job.
+///
+/// # Errors
+/// Exit code 1, should the job not be serializable.
+pub(super) fn of(job: &Job) -> Outcome<WorkflowTemplate> {
+    let limit = job.benchmark.workload.time_limit;
+    let step = |name| [Step { name, template: name }];
+    let steps = vec![step("train"), step("verdict")];
+    let verdict = verdict(job);
+    Ok(WorkflowTemplate {
+        api_version: "argoproj.io/v1alpha1",
+        kind: "WorkflowTemplate",
+        metadata: metadata::of_object(job, job.name()),
+        spec: WorkflowSpec {
+            active_deadline_seconds: limit.map(|limit| (limit + MARGIN).as_secs()),
+            entrypoint: "benchmark",
+            on_exit: "clean-up",
+            pod_metadata: PodMetadata { labels: metadata::labels(job) },
+            security_context: security::of_pod(&job.benchmark),
+            service_account_name: SERVICE_ACCOUNT,
+            synchronization: Synchronization { mutexes: [Named { name: job.name().to_owned() }] },
+            templates: vec![
+                Template { name: "benchmark", steps, ..Template::default() },
+                Template { name: "train", resource: Some(train(job)?), ..Template::default() },
+                Template { name: "verdict", container: Some(verdict), ..Template::default() },
+                Template {
+                    name: "clean-up",
+                    resource: Some(clean_up(job)?),
+                    ..Template::default()
+                },
+            ],
+            volumes: volumes::of_step(job).into_iter().map(|mounted| mounted.volume).collect(),
+        },
+    })
+}
+
+/// Creates the MPIJob, and waits for its launcher.
+fn train(job: &Job) -> Outcome<Resource> {
+    Ok(Resource {
+        action: "create",
+        failure_condition: Some("status.replicaStatuses.Launcher.failed > 0"),
+        manifest: document(&mpijob::of(job))?,
+        set_owner_reference: Some(true),
+        success_condition: Some("status.replicaStatuses.Launcher.succeeded > 0"),
+    })
+}
+
+/// Compares the run with the baseline, or without a store of baselines shows it.
+fn verdict(job: &Job) -> Container {
+    let out = job.out();
+    let arguments = match &job.benchmark.workflow.reporting.records {
+        Some(store) => vec!["compare".to_owned(), store.clone(), out],
+        None => vec!["report".to_owned(), out],
+    };
+    let mounts = volumes::of_step(job).into_iter().map(|Mounted { mount, .. }| mount);
+    Container {
+        resources: Some(launcher::resources()),
+        volume_mounts: Some(mounts.collect()),
+        ..pod::container(job, "main", arguments)
+    }
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Reference {
+    api_version: &'static str,
+    kind: &'static str,
+    metadata: ObjectMeta,
+}
+
+/// Removes the MPIJob, if there is one.
+fn clean_up(job: &Job) -> Outcome<Resource> {
+    let metadata = ObjectMeta {
+        name: Some(job.name().to_owned()),
+        namespace: Some(job.benchmark.workflow.namespace.clone()),
+        ..ObjectMeta::default()
+    };
+    let reference = Reference { api_version: mpijob::API_VERSION, kind: mpijob::KIND, metadata };
+    Ok(Resource {
+        action: "delete",
+        failure_condition: None,
+        manifest: document(&reference)?,
+        set_owner_reference: None,
+        success_condition: None,
+    })
+}
