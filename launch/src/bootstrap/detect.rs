@@ -2,7 +2,7 @@
 //!
 //! Nothing here calls MPI: `MPI_Init` without a launcher can hang or print, and a workstation may
 //! have no working MPI at all. Variable names: Open MPI's `mpirun(1)`, section "Environment
-//! Variables"; MPICH's Hydra (`PMI_*`); the PMIx standard (`PMIX_RANK`); `srun(1)`,
+//! Variables"; the Hydra of MPICH and Intel MPI (`PMI_*`); the PMIx standard (`PMIX_RANK`); `srun(1)`,
 //! section "OUTPUT ENVIRONMENT VARIABLES".
 
 use super::launcher::{Launcher, LauncherKind};
@@ -18,12 +18,19 @@ struct Variables {
 }
 
 /// In order of precedence: Open MPI under Slurm also has Slurm's variables, and PMIx's.
-const LAUNCHERS: [Variables; 4] = [
+const LAUNCHERS: [Variables; 5] = [
     Variables {
         kind: LauncherKind::OpenMpi,
         rank: "OMPI_COMM_WORLD_RANK",
         world: Some("OMPI_COMM_WORLD_SIZE"),
         evidence: &["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"],
+    },
+    Variables {
+        kind: LauncherKind::IntelMpi,
+        rank: "PMI_RANK",
+        world: Some("PMI_SIZE"),
+        // Seen with Intel MPI 2021.18; I_MPI_ROOT is only its installation.
+        evidence: &["I_MPI_HYDRA_UUID"],
     },
     Variables {
         kind: LauncherKind::Hydra,
@@ -130,6 +137,15 @@ mod tests {
         let launcher = found(&[("PMI_RANK", "2"), ("PMI_SIZE", "3")]);
         assert_eq!(launcher.kind, LauncherKind::Hydra);
         assert_eq!((launcher.rank, launcher.world), (2, Some(3)));
+    }
+
+    #[test]
+    fn intel_mpi_is_told_from_mpich() {
+        let ranks = [("PMI_RANK", "2"), ("PMI_SIZE", "3"), ("I_MPI_ROOT", "installed")];
+        assert_eq!(found(&ranks).kind, LauncherKind::Hydra);
+        let intel = [ranks[0], ranks[1], ("I_MPI_HYDRA_UUID", "2b690000-12f4")];
+        let expected = Launcher { kind: LauncherKind::IntelMpi, rank: 2, world: Some(3) };
+        assert_eq!(found(&intel), expected);
     }
 
     #[test]

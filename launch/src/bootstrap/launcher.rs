@@ -7,6 +7,8 @@ use std::fmt;
 pub enum LauncherKind {
     /// Open MPI's `mpirun`.
     OpenMpi,
+    /// Intel MPI's Hydra.
+    IntelMpi,
     /// MPICH's Hydra, or another launcher that speaks PMI.
     Hydra,
     /// Slurm's `srun`.
@@ -19,6 +21,7 @@ impl fmt::Display for LauncherKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::OpenMpi => "Open MPI's mpirun",
+            Self::IntelMpi => "Intel MPI's Hydra",
             Self::Hydra => "MPICH's Hydra",
             Self::Slurm => "Slurm's srun",
             Self::Pmix => "a PMIx launcher",
