@@ -2,8 +2,8 @@
 //!
 //! Nothing here calls MPI: `MPI_Init` without a launcher can hang or print, and a workstation may
 //! have no working MPI at all. Variable names: Open MPI's `mpirun(1)`, section "Environment
-//! Variables"; the Hydra of MPICH and Intel MPI (`PMI_*`); the PMIx standard (`PMIX_RANK`); `srun(1)`,
-//! section "OUTPUT ENVIRONMENT VARIABLES".
+//! Variables"; the Hydra of MPICH and Intel MPI (`PMI_*`); the PMIx standard (`PMIX_RANK`);
+//! `srun(1)`, section "OUTPUT ENVIRONMENT VARIABLES".
 
 use super::launcher::{Launcher, LauncherKind};
 use crate::error::Error;
