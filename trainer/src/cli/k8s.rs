@@ -55,6 +55,10 @@ struct Collect {
     /// exit with 3 otherwise.
     #[arg(long, value_name = "FILE")]
     benchmark: Option<PathBuf>,
+    /// Add how long the pods of each job took to start: what `kubectl get pods -o json` printed
+    /// while they were there.
+    #[arg(long, value_name = "FILE")]
+    pods: Option<PathBuf>,
     /// Write a page with a chart of all runs: one file that needs no network.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
@@ -113,7 +117,10 @@ impl Collect {
         if self.benchmark.is_some() {
             collected.retain(|run: &Collected| expected.contains(&run.name));
         }
-        let collection = Collection::of(&collected, &expected);
+        let mut collection = Collection::of(&collected, &expected);
+        if let Some(file) = &self.pods {
+            collection.add_pods(&k8s::pods::read(file)?);
+        }
         if let Some(file) = &self.html {
             let reports: Vec<_> =
                 collected.into_iter().map(|run| ReportData::new(run.record)).collect();

@@ -25,6 +25,6 @@ mod volumes;
 mod worker;
 
 pub(crate) use benchmark::read;
-pub(crate) use collect::{Collected, Collection};
+pub(crate) use collect::{Collected, Collection, pods};
 pub(crate) use format::Format;
 pub(crate) use rendered::Job;

@@ -2,16 +2,18 @@
 //! scales with the number of nodes.
 
 mod place;
+pub(crate) mod pods;
 mod scaling;
 mod table;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
 use crate::record::{Record, Status};
 
 pub(crate) use place::Collected;
+use pods::PodTimes;
 
 /// The results of jobs.
 #[derive(Debug, Serialize)]
@@ -45,6 +47,8 @@ pub(crate) struct RunRow {
     /// Tokens per second and node, as a share of that on the fewest nodes on which the same
     /// workload with the same settings was complete.
     pub(crate) scaling_efficiency: Option<f64>,
+    /// How long its pods took to start, where their status was given.
+    pub(crate) pods: Option<PodTimes>,
 }
 
 impl Collection {
@@ -56,6 +60,13 @@ impl Collection {
         let is_missing = |name: &&String| !runs.iter().any(|run| run.name == **name);
         let missing = expected.iter().filter(is_missing).cloned().collect();
         Self { runs, missing }
+    }
+
+    /// Adds how long the pods of jobs took, by the names of jobs.
+    pub(crate) fn add_pods(&mut self, times: &BTreeMap<String, PodTimes>) {
+        for run in &mut self.runs {
+            run.pods = times.get(&run.name).copied();
+        }
     }
 
     /// Whether every run is complete, and none is missing.
@@ -81,6 +92,7 @@ impl RunRow {
             reason: record.reason.as_ref().map(|reason| reason.text.clone()),
             tokens_per_second: rate.filter(|_| is_complete),
             scaling_efficiency: None,
+            pods: None,
         }
     }
 

@@ -31,6 +31,11 @@ impl fmt::Display for Collection {
             let reason = reason.as_ref().map_or(String::new(), |reason| format!(": {reason}"));
             write!(f, "\n{name}: {}{reason}", status.name())?;
         }
+        for RunRow { name, pods, .. } in &self.runs {
+            if let Some(pods) = pods {
+                write!(f, "\n{name}: pods {pods}")?;
+            }
+        }
         self.missing.iter().try_for_each(|name| write!(f, "\n{name}: no record"))
     }
 }
