@@ -31,7 +31,8 @@ remove_groups() {
     local parent
     for _ in $(seq 50); do
         for parent in $(group_parents); do
-            find "$parent" -depth -type d -path "$parent/yardstick-$1-*" -exec rmdir {} \; 2>/dev/null
+            find "$parent" -depth -type d -path "$parent/yardstick-$1-*" -exec rmdir {} \; \
+                2>/dev/null || true
         done
         [ -n "$(groups_of "$1")" ] || return 0
         sleep 0.1

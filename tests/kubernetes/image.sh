@@ -20,8 +20,12 @@ say() {
     printf 'kubernetes image: %s\n' "$*" >&2
 }
 
+in_storage() {
+    buildah --root "$CACHE/storage" --runroot "$CACHE/storage-run" "$@"
+}
+
 quiet_buildah() {
-    buildah --root "$CACHE/storage" --runroot "$CACHE/storage-run" "$@" >"$IMAGES/build.log" 2>&1 || {
+    in_storage "$@" >"$IMAGES/build.log" 2>&1 || {
         cat "$IMAGES/build.log" >&2
         exit 3
     }
@@ -48,8 +52,7 @@ image_of() {
 }
 
 has_image() {
-    buildah --root "$CACHE/storage" --runroot "$CACHE/storage-run" inspect --type image \
-        "localhost/$1:test" >/dev/null 2>&1
+    in_storage inspect --type image "localhost/$1:test" >/dev/null 2>&1
 }
 
 write_archive() {

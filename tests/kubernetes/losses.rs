@@ -33,6 +33,8 @@ fn a_node_cut_off() {
     expect_lost(&job, &ended, &worker.name);
     drop(cut);
     goes_on(case, &job);
+    // Its rank has seen the folder all the time, and was the last to record an end.
+    assert_eq!(job.record()["attempts"][0]["reason"]["host"], worker.name.as_str());
 }
 
 #[test]

@@ -88,13 +88,14 @@ TOML
 load_images() {
     local image
     for image in pause yardstick; do
-        ctr --address /run/containerd.sock --namespace k8s.io images import "$IMAGES/$image.tar"
+        ctr --address /run/containerd.sock --namespace k8s.io images import \
+            "$IMAGES/$image.tar"
     done
 }
 
 # Its lease lasts 12 s instead of 40, so that a lost node is noticed in tests' time. Images are not
-# removed when the disk is full: there is nowhere to pull them from. KubeletInUserNamespace tolerates
-# what a container that the test runs in may forbid.
+# removed when the disk is full: there is nowhere to pull them from. KubeletInUserNamespace
+# tolerates what a container that the test runs in may forbid.
 configure_kubelet() {
     cat >"$state/kubelet.yaml" <<YAML
 apiVersion: kubelet.config.k8s.io/v1beta1
