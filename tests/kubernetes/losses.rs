@@ -72,7 +72,11 @@ fn a_replaced_worker() {
     expect_resumed(&job, &ended);
     let now = ended.workers.iter().find(|pod| pod.name == worker.name).unwrap();
     assert_ne!(now.address, worker.address);
-    assert_eq!(job.record()["attempts"].as_array().unwrap().len(), 2);
+    let record = job.record();
+    let attempts = record["attempts"].as_array().unwrap();
+    assert_eq!(attempts.len(), 2);
+    let sources = attempts[1]["recovery"]["sources"].as_array().unwrap();
+    assert!(sources.iter().any(|source| source["tier"] == "shared"), "{sources:#?}");
 }
 
 #[test]
