@@ -214,6 +214,8 @@ soak-otlp: test-build ## send metrics and spans through a real OpenTelemetry col
 
 # Needs root. The programs are built once and kept outside of this folder.
 k8s-e2e: setup-kubernetes ## run jobs on a real Kubernetes that lives as long as the test
+	@[ "$$(id -u)" = 0 ] || { echo "== $@: needs root: it makes namespaces, mounts and control" \
+		"groups" >&2; exit 3; }
 	@$(BUDGET) $@-programs $(K8S_E2E_PROGRAMS_SECONDS) tests/kubernetes/programs.sh
 	@$(BUDGET) $@ $(K8S_E2E_SECONDS) tests/kubernetes/e2e.sh
 

@@ -64,5 +64,9 @@ status=0
 YARDSTICK_KUBERNETES=$folder "${cargo_test[@]}" -- --test-threads=1 "$@" || status=$?
 stop_cluster
 KUBERNETES_VERSION=$(cd "$here" && . ./folders.sh && printf '%s' "$KUBERNETES_VERSION")
-print_table | tee "$folder/table.md"
+if [ "$status" = 0 ]; then
+    print_table | tee "$folder/table.md"
+else
+    cat "$folder"/rows/*.md
+fi
 exit "$status"
