@@ -237,7 +237,7 @@ impl Job {
         record(&self.results())
     }
 
-    /// A worker's folder for temporary files, also before the worker is started.
+    /// A worker's folder for temporary files.
     pub(crate) fn temporary_folder(&self, worker: usize) -> PathBuf {
         self.empty_dir(&worker_name(worker), "/tmp").source
     }

@@ -34,8 +34,8 @@ fn a_killed_rank_is_a_loss() {
     assert_eq!((&reason["rank"], &reason["host"]), (&json!(1), &json!(worker_name(1))));
 }
 
-/// Starts a job, and loses a worker while it trains. The launcher exits with 5 within this time, and
-/// both it and the record name the worker.
+/// Starts a job, and loses a worker while it trains. The launcher exits with 5 within this time,
+/// and both it and the record name the worker.
 #[track_caller]
 fn lose(worker: usize, within: Duration, take_away: impl FnOnce(&mut Job)) {
     let mut job = Job::new(2);

@@ -26,6 +26,11 @@ pub(crate) fn variables() -> Vec<Variable> {
     ]
 }
 
+/// Whether it follows the variables that mpi-operator sets for Open MPI 4: `OMPI_MCA_orte_*`.
+pub(crate) fn reads_operator_variables() -> bool {
+    own_folder().is_none()
+}
+
 /// The folder whose `bin` has the `mpirun` that is not this machine's.
 fn own_folder() -> Option<PathBuf> {
     let mpirun = PathBuf::from(std::env::var_os("YARDSTICK_MPIRUN")?);

@@ -86,9 +86,9 @@ impl Pod {
         process::signal("TERM", self.first_process().id);
     }
 
-    /// SIGKILL to everything in it, as when its memory runs out: the kernel does that when the first
-    /// process of a PID namespace dies. Its network stays until it is dropped, so its peers see
-    /// their connections closed.
+    /// SIGKILL to everything in it, as when its memory runs out: the kernel does that when the
+    /// first process of a PID namespace dies. Its network stays until it is dropped, so that its
+    /// peers see their connections closed.
     #[track_caller]
     pub(crate) fn kill(&mut self) {
         process::signal("KILL", self.first_process().id);

@@ -17,7 +17,7 @@ pub(crate) const TRAIN: [&str; 15] = [
     "--checkpoint-every",
     "5steps",
     "--deadline",
-    "20s",
+    "15s",
     "--set",
     "telemetry.matmul_probe=0s",
 ];

@@ -67,7 +67,7 @@ fn header(file: &File) -> Vec<String> {
 
 /// Where paths are those of containers, which have a user and a folder for temporary files of their
 /// own.
-const OF_CONTAINERS: [&str; 3] = ["k8s/", "trainer/src/k8s/", "tests/manifests/"];
+const OF_CONTAINERS: [&str; 4] = ["k8s/", "trainer/src/k8s/", "tests/manifests/", "tests/mpijob/"];
 
 /// Paths that exist on one developer's machine only.
 fn machine_paths(file: &File) -> Vec<String> {
