@@ -20,9 +20,11 @@ mod rendered;
 mod security;
 #[cfg(test)]
 mod tests;
+mod train;
 mod trainjob;
 mod volumes;
 mod worker;
+mod workload_file;
 
 pub(crate) use benchmark::read;
 pub(crate) use collect::{Collected, Collection, pods};

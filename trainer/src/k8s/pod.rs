@@ -56,7 +56,7 @@ pub(super) fn container(job: &Job, name: &str, arguments: Vec<String>) -> Contai
         image: Some(job.benchmark.image().to_owned()),
         image_pull_policy: policy,
         command: Some(vec!["yardstick".to_owned()]),
-        args: Some(arguments),
+        args: Some(arguments.iter().map(|argument| literal(argument)).collect()),
         env: Some(variables(&job.benchmark)),
         env_from: object_store(workflow),
         security_context: Some(security::of_container(&job.benchmark)),
@@ -71,9 +71,14 @@ fn object_store(workflow: &Workflow) -> Option<Vec<EnvFromSource>> {
     Some(vec![EnvFromSource { secret_ref: Some(secret), ..EnvFromSource::default() }])
 }
 
+/// The text as it is: Kubernetes replaces `$(NAME)` by the value of a variable.
+fn literal(text: &str) -> String {
+    text.replace("$(", "$$(")
+}
+
 /// A variable with this value.
 fn variable(name: &str, value: &str) -> EnvVar {
-    EnvVar { name: name.to_owned(), value: Some(value.to_owned()), ..EnvVar::default() }
+    EnvVar { name: name.to_owned(), value: Some(literal(value)), ..EnvVar::default() }
 }
 
 /// A variable with the value of a field of the pod.

@@ -8,46 +8,13 @@ use serde::Serialize;
 
 use super::benchmark::Benchmark;
 use super::format::Format;
-use super::{argo, metadata, mpijob, names, network, paths, trainjob};
-use crate::config::{Config, duration};
+use super::workload_file::WorkloadFile;
+use super::{argo, metadata, mpijob, names, network, paths, train, trainjob};
+use crate::config::Config;
 use crate::failure::{ExitCode, Failure, Outcome};
 
 /// Digits of an id, as of a workload's.
 const ID_DIGITS: usize = 12;
-
-/// The file of a workload that is not a preset.
-#[derive(Debug)]
-struct WorkloadFile {
-    /// On this machine.
-    path: String,
-    /// Inside of the job.
-    name: String,
-    text: String,
-}
-
-impl WorkloadFile {
-    /// That of a benchmark, `None` for a preset.
-    fn of(benchmark: &Benchmark, folder: &Path) -> Outcome<Option<Self>> {
-        let named = &benchmark.workload.workload;
-        if models::presets::text(named).is_some() {
-            return Ok(None);
-        }
-        let path = folder.join(named);
-        let name = path.file_name().map_or(named.into(), |name| name.to_string_lossy());
-        if !names::is_file_of_config_map(&name) || name == paths::BENCHMARK_FILE {
-            let expected = "a file of letters, digits, dashes and dots, not benchmark.toml";
-            return Err(models::Error::invalid("workload.workload", named, expected).into());
-        }
-        let name = name.into_owned();
-        let path = path.to_string_lossy().into_owned();
-        let text = std::fs::read_to_string(&path).map_err(|error| {
-            Failure::usage(format!(
-                "workload.workload = {named}: neither a preset nor a readable file ({error})"
-            ))
-        })?;
-        Ok(Some(Self { path, name, text }))
-    }
-}
 
 /// A benchmark with its workload.
 #[derive(Debug)]
@@ -87,7 +54,7 @@ impl Job {
     ) -> Outcome<Self> {
         let file = WorkloadFile::of(&benchmark, folder)?;
         let named = file.as_ref().map_or(&benchmark.workload.workload, |file| &file.path);
-        let config = load(&train_arguments(&benchmark, named, &out(&benchmark, format)))?;
+        let config = load(&train::arguments(&benchmark, named, &train::out(&benchmark, format)))?;
         let benchmark = match &file {
             Some(file) => benchmark.with_workload(&file.name),
             None => benchmark,
@@ -170,12 +137,12 @@ impl Job {
 
     /// The arguments of `train` for this preset or file.
     pub(super) fn train_arguments(&self, workload: &str) -> Vec<String> {
-        train_arguments(&self.benchmark, workload, &self.out())
+        train::arguments(&self.benchmark, workload, &self.out())
     }
 
     /// Folder of the run.
     pub(super) fn out(&self) -> String {
-        out(&self.benchmark, self.format)
+        train::out(&self.benchmark, self.format)
     }
 
     /// The objects of the job as YAML documents, in the order in which they are needed.
@@ -226,41 +193,4 @@ fn id(frozen: &str, workload_text: Option<&str>) -> String {
         hasher.update(&(part.len() as u64).to_le_bytes()).update(part.as_bytes());
     }
     hasher.finalize().to_hex()[..ID_DIGITS].to_owned()
-}
-
-/// Folder of the run. Workflows of one template are runs of their own; a job of the same name goes
-/// on with the run.
-fn out(benchmark: &Benchmark, format: Format) -> String {
-    let folder = format!("{}/{}", paths::RESULTS, benchmark.name());
-    if format == Format::Argo { format!("{folder}/{}", argo::WORKFLOW) } else { folder }
-}
-
-/// The arguments of `train` for this preset or file, and this folder of the run.
-fn train_arguments(benchmark: &Benchmark, named: &str, out: &str) -> Vec<String> {
-    let Benchmark { workflow, workload, .. } = benchmark;
-    let reporting = &workflow.reporting;
-    let mut all = Vec::new();
-    let mut flag = |name: &str, value: Option<String>| {
-        all.extend(value.into_iter().flat_map(|value| [name.to_owned(), value]));
-    };
-    flag("--workload", Some(named.to_owned()));
-    flag("--out", Some(out.to_owned()));
-    flag("--device", benchmark.is_on_gpus().then(|| "cuda".to_owned()));
-    for item in &workload.set {
-        flag("--set", Some(item.clone()));
-    }
-    flag("--steps", workload.steps.map(|steps| steps.to_string()));
-    flag("--checkpoint-every", workload.checkpoint_every.map(|every| every.to_string()));
-    flag("--eval-every", workload.eval_every.map(|steps| steps.to_string()));
-    flag("--target-loss", workload.target_loss.map(|loss| loss.to_string()));
-    let object = workflow.storage.object.as_ref();
-    flag("--set", object.map(|url| format!("checkpoint.object.path={url}")));
-    if reporting.metrics_port > 0 {
-        let linger = duration::format(reporting.metrics_linger);
-        flag("--prometheus", Some(format!("0.0.0.0:{}", reporting.metrics_port)));
-        flag("--set", Some(format!("telemetry.prometheus_linger={linger}")));
-    }
-    flag("--otlp", reporting.otlp.clone());
-    flag("--records", reporting.records.clone());
-    all
 }

@@ -100,6 +100,7 @@ fn unknown_keys_are_named_with_their_line() {
 fn impossible_values_are_named() {
     for (from, to, key) in [
         ("nodes = 2", "nodes = 0", "workload.nodes"),
+        ("nodes = 2", "nodes = 4294967295", "workload.nodes"),
         ("ranks_per_node = 1", "ranks_per_node = 0", "workload.ranks_per_node"),
         ("ranks_per_node = 1", "", "workload.ranks_per_node"),
         ("ranks_per_node = 1", "ranks_per_node = 1\ngpus_per_node = 1", "workload.ranks_per_node"),
@@ -400,4 +401,24 @@ fn a_workflow_creates_the_job_judges_it_and_removes_it() {
         assert_eq!(removed["metadata"][key], created["metadata"][key]);
     }
     assert_eq!(spec["activeDeadlineSeconds"], 3600 + 1800);
+}
+
+#[test]
+fn values_reach_ranks_as_they_are_written() {
+    let values = ["yes", "0644", "1e3", "12:30", "~", "a: b # c", "two\nlines\n", "$(POD_NAME)"];
+    let options = values.iter().enumerate();
+    let lines: Vec<_> = options.map(|(i, value)| format!("V{i} = {value:?}")).collect();
+    let text = PLAIN.replace(
+        "[workload]",
+        &format!("[platform.environment]\n{}\n[workload]", lines.join("\n")),
+    );
+    let found = mpi_job(&text);
+    let variables = pod_of(&found, "Worker")["containers"][0]["env"].as_array().unwrap();
+    for (i, value) in values.iter().enumerate() {
+        let name = format!("V{i}");
+        let variable = variables.iter().find(|variable| variable["name"] == name).unwrap();
+        // What Kubernetes makes of it.
+        assert_eq!(variable["value"].as_str().unwrap().replace("$$(", "$("), *value);
+        assert!(!variable["value"].as_str().unwrap().starts_with("$("), "it would be expanded");
+    }
 }

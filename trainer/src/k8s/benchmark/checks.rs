@@ -11,6 +11,9 @@ use crate::k8s::{frozen, names};
 /// Most ranks of a node, as many as the operator's `slots` has ever been.
 const RANKS_PER_NODE_MAX: u32 = 1024;
 
+/// Most nodes of a job, and most workers that stand by: far above any cluster.
+const NODES_MAX: u32 = 1 << 16;
+
 /// Names of variables that the job sets itself.
 const RESERVED: [&str; 6] = [
     "POD_NAME",
@@ -85,7 +88,11 @@ impl Benchmark {
 
 impl Workload {
     fn check(&self) -> Outcome<()> {
-        require(self.nodes > 0, "workload.nodes", self.nodes, "at least 1")?;
+        let expected = format!("from 1 to {NODES_MAX}");
+        let is_valid = (1..=NODES_MAX).contains(&self.nodes);
+        require(is_valid, "workload.nodes", self.nodes, &expected)?;
+        let expected = format!("at most {NODES_MAX}");
+        require(self.spares <= NODES_MAX, "workload.spares", self.spares, &expected)?;
         let key = match (self.ranks_per_node, self.gpus_per_node) {
             (Some(_), None) => "workload.ranks_per_node",
             (None, Some(_)) => "workload.gpus_per_node",

@@ -1,0 +1,44 @@
+//! The workload file that goes with a job.
+
+use std::path::Path;
+
+use super::benchmark::Benchmark;
+use super::{names, paths};
+use crate::failure::{Failure, Outcome};
+
+/// The file of a workload that is not a preset.
+#[derive(Debug)]
+pub(super) struct WorkloadFile {
+    /// On this machine.
+    pub(super) path: String,
+    /// Inside of the job.
+    pub(super) name: String,
+    pub(super) text: String,
+}
+
+impl WorkloadFile {
+    /// That of a benchmark, relative to the folder of the benchmark file; `None` for a preset.
+    ///
+    /// # Errors
+    /// Exit code 2 for one that cannot be read, or that a ConfigMap cannot have.
+    pub(super) fn of(benchmark: &Benchmark, folder: &Path) -> Outcome<Option<Self>> {
+        let named = &benchmark.workload.workload;
+        if models::presets::text(named).is_some() {
+            return Ok(None);
+        }
+        let path = folder.join(named);
+        let name = path.file_name().map_or(named.into(), |name| name.to_string_lossy());
+        if !names::is_file_of_config_map(&name) || name == paths::BENCHMARK_FILE {
+            let expected = "a file of letters, digits, dashes and dots, not benchmark.toml";
+            return Err(models::Error::invalid("workload.workload", named, expected).into());
+        }
+        let name = name.into_owned();
+        let path = path.to_string_lossy().into_owned();
+        let text = std::fs::read_to_string(&path).map_err(|error| {
+            Failure::usage(format!(
+                "workload.workload = {named}: neither a preset nor a readable file ({error})"
+            ))
+        })?;
+        Ok(Some(Self { path, name, text }))
+    }
+}
