@@ -6,7 +6,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::examples::{files, top};
+use crate::examples::{files, rendered, top};
 use crate::objects::{Object, list, parse, text};
 use crate::schemas::Schemas;
 use crate::{operator, pod_security};
@@ -245,4 +245,36 @@ fn what_a_restricted_namespace_refuses_is_found() {
         let job = Planted { parent, key, value }.job();
         assert_ne!(refused(&job, &levels), Vec::<String>::new(), "{parent}/{key}");
     }
+}
+
+/// Values that a reader of YAML 1.1 takes for something else where they are not quoted.
+const AMBIGUOUS: &str = r#"
+[platform.environment]
+BOOLEAN = "yes"
+LETTER = "y"
+OCTAL = "0644"
+FLOAT = "1e3"
+SEXAGESIMAL = "12:30"
+NULL = "~"
+DATE = "2026-11-25"
+COMMENT = "a: b # c"
+LINES = "one\ntwo\n"
+"#;
+
+#[test]
+#[ignore = "needs Go and its module proxy"]
+fn kubectl_reads_what_was_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let benchmark = std::fs::read_to_string(top().join("k8s/jobs/smoke-cpu.toml")).unwrap();
+    let file = folder.path().join("benchmark.toml");
+    std::fs::write(&file, benchmark + AMBIGUOUS).unwrap();
+    let yaml = rendered(&file, "mpijob");
+    std::fs::write(folder.path().join("job.yaml"), &yaml).unwrap();
+    let kustomization = "resources: [job.yaml]\n";
+    std::fs::write(folder.path().join("kustomization.yaml"), kustomization).unwrap();
+    let by_kind = |objects: Vec<Object>| -> BTreeMap<String, Value> {
+        objects.into_iter().map(|object| (object.kind().to_owned(), object.value)).collect()
+    };
+    let written = by_kind(parse(&file, &yaml));
+    assert!(yaml.contains("12:30") && by_kind(build(folder.path())) == written);
 }

@@ -20,7 +20,7 @@ pub(crate) fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
 }
 
 /// What `yardstick k8s render` prints for a benchmark file.
-fn rendered(benchmark: &Path, format: &str) -> String {
+pub(crate) fn rendered(benchmark: &Path, format: &str) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_yardstick"));
     let command = command.args(["k8s", "render", "--format", format]).arg(benchmark);
     // Variables of the machine that renders are not those of the job.
