@@ -35,6 +35,9 @@ const PREFIXES_NOT_PASSED_ON: [&str; 2] = ["KUBERNETES_", "SSH_"];
 /// # Errors
 /// [`Error::Sshd`] when it refuses to start, [`Error::System`] for files.
 pub(super) fn start(options: &SshdOptions, folder: &Path) -> Result<Child, Error> {
+    if rustix::process::geteuid().is_root() {
+        let _ = fs::create_dir_all("/run/sshd"); // where it confines itself; else it says so
+    }
     let key = copy_key(&options.keys.join("id_rsa"), folder)?;
     let config = folder.join("sshd_config");
     let text = config_text(options, &key, std::env::vars());
@@ -43,9 +46,6 @@ pub(super) fn start(options: &SshdOptions, folder: &Path) -> Result<Child, Error
     if check(options, &config).is_err() {
         write(&config, text.as_bytes())?;
         check(options, &config)?;
-    }
-    if rustix::process::geteuid().is_root() {
-        let _ = fs::create_dir_all("/run/sshd"); // where it confines itself; else it says so
     }
     let mut command = command(options, &config);
     command.args(["-D", "-e"]).stdin(Stdio::null()).process_group(0);

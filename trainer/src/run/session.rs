@@ -191,6 +191,9 @@ impl<'run> Session<'run> {
         let outcome = self
             .attempt(start, &telemetry, &mut trainer, &mut checkpointer, &mut recorder)
             .map_err(|failure| recorder.explain(failure));
+        if !matches!(outcome, Ok(reason) if reason.is_end()) {
+            telemetry.interrupt();
+        }
         let recorded = recorder.end(&Ending {
             outcome: &outcome,
             trainer: trainer.as_ref(),

@@ -84,3 +84,10 @@ pub(super) enum StopReason {
     /// A stop was requested.
     Requested,
 }
+
+impl StopReason {
+    /// Whether the run is complete.
+    pub(super) fn is_end(self) -> bool {
+        matches!(self, Self::LastStep | Self::TargetLoss | Self::Measured)
+    }
+}

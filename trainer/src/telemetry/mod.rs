@@ -82,6 +82,8 @@ enum Message {
     Anomalies(SyncSender<Vec<Anomaly>>),
     /// Returns what the hardware did; with its course over time or without.
     Hardware(SyncSender<RankHardware>, bool),
+    /// The run stops before its end.
+    Interrupt,
     End,
 }
 
@@ -208,6 +210,11 @@ impl Telemetry {
     pub(crate) fn hardware(&self, with_series: bool) -> RankHardware {
         let question = |answer| Message::Hardware(answer, with_series);
         self.events.ask(question).unwrap_or_default()
+    }
+
+    /// The run stops before its end, on request or after a failure: nothing is served after it.
+    pub(crate) fn interrupt(&self) {
+        self.events.send(Message::Interrupt);
     }
 
     /// All warnings so far.
@@ -394,6 +401,7 @@ impl Sinks {
                 Message::Hardware(answer, with_series) => {
                     let _ = answer.send(self.hardware.summarize(with_series));
                 }
+                Message::Interrupt => self.others.iter_mut().for_each(|sink| sink.interrupt()),
                 Message::End => break,
             }
         }

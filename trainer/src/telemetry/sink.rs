@@ -16,4 +16,7 @@ pub(super) trait Sink: Send {
 
     /// No more steps follow.
     fn end_steps(&mut self) {}
+
+    /// The run does not come to its end: somebody waits for this process to end at once.
+    fn interrupt(&mut self) {}
 }

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use crate::record::{Record, Status};
+use crate::record::{RankRecord, Record, Status};
 
 pub(crate) use place::Collected;
 use pods::PodTimes;
@@ -35,7 +35,7 @@ pub(crate) struct RunRow {
     pub(crate) workload_id: String,
     /// What differs from the defaults of `[run]` and `[collectives]`, as `key=value`.
     pub(crate) settings: Vec<String>,
-    /// Number of different hosts.
+    /// Number of different nodes, or hosts where their nodes are not known.
     pub(crate) nodes: usize,
     /// R.
     pub(crate) ranks: usize,
@@ -78,7 +78,9 @@ impl Collection {
 impl RunRow {
     fn of(collected: &Collected) -> Self {
         let Collected { name, record } = collected;
-        let hosts: BTreeSet<_> = record.ranks.iter().map(|rank| &rank.host).collect();
+        // Several pods may be on one node.
+        let node = |rank: &'_ RankRecord| rank.node.clone().unwrap_or_else(|| rank.host.clone());
+        let nodes: BTreeSet<_> = record.ranks.iter().map(node).collect();
         let is_complete = record.status == Status::Complete;
         let rate = record.tokens_per_second.map(|rates| rates.wall.total);
         Self {
@@ -86,7 +88,7 @@ impl RunRow {
             workload: record.workload.name.clone(),
             workload_id: record.workload.id.clone(),
             settings: settings(record),
-            nodes: hosts.len(),
+            nodes: nodes.len(),
             ranks: record.ranks.len(),
             status: record.status,
             reason: record.reason.as_ref().map(|reason| reason.text.clone()),
@@ -129,11 +131,8 @@ mod tests {
     fn run(name: &str, nodes: usize, tokens_per_second: f64) -> Collected {
         let mut record = finished();
         let rank = record.ranks[0].clone();
-        let of_node = |node| crate::record::RankRecord {
-            rank: node,
-            host: format!("node-{node}"),
-            ..rank.clone()
-        };
+        let of_node =
+            |node| RankRecord { rank: node, host: format!("node-{node}"), ..rank.clone() };
         record.ranks = (0..nodes).map(of_node).collect();
         record.tokens_per_second.as_mut().unwrap().wall.total = tokens_per_second;
         Collected { name: name.to_owned(), record }

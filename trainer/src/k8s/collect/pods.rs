@@ -11,21 +11,22 @@ use serde::{Deserialize, Serialize};
 
 use crate::failure::{Failure, Outcome};
 
-/// The label with the name of a pod's job, which mpi-operator sets.
-const JOB_NAME: &str = "training.kubeflow.org/job-name";
+/// The label with the name of a pod's job: of mpi-operator, and of Kubeflow's trainer.
+const JOB_NAMES: [&str; 2] = ["training.kubeflow.org/job-name", "jobset.sigs.k8s.io/jobset-name"];
 
-/// The parts of the slowest pod's start, each the longest of all pods of the job.
+/// The parts of the slowest pod's start, each the longest of all pods of the job; `None` where a
+/// pod has not come so far, or the cluster does not tell.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 pub(crate) struct PodTimes {
     /// From creation until a node was found.
-    pub(crate) scheduled_seconds: f64,
-    /// Until volumes and network were there; `0` where the cluster does not tell (before
-    /// Kubernetes 1.29), and the time is in the next part.
-    pub(crate) sandbox_seconds: f64,
+    pub(crate) scheduled_seconds: Option<f64>,
+    /// Until volumes and network were there; not told before Kubernetes 1.29, where the time is in
+    /// the next part.
+    pub(crate) sandbox_seconds: Option<f64>,
     /// Until the image was pulled and the container ran.
-    pub(crate) image_seconds: f64,
+    pub(crate) image_seconds: Option<f64>,
     /// Until the pod was ready; for a worker, until its ssh server listened.
-    pub(crate) ready_seconds: f64,
+    pub(crate) ready_seconds: Option<f64>,
 }
 
 #[derive(Deserialize)]
@@ -101,9 +102,10 @@ fn of_jobs(text: &str) -> serde_json::Result<BTreeMap<String, PodTimes>> {
     let List { items } = serde_json::from_str(text)?;
     let mut jobs: BTreeMap<String, PodTimes> = BTreeMap::new();
     for pod in &items {
-        if let Some(job) = pod.metadata.labels.get(JOB_NAME) {
-            jobs.entry(job.clone()).or_default().include(&pod.times());
-        }
+        let label = |name: &&str| pod.metadata.labels.get(*name);
+        let Some(job) = JOB_NAMES.iter().find_map(label) else { continue };
+        let times = pod.times();
+        jobs.entry(job.clone()).and_modify(|all| *all = all.longest(times)).or_insert(times);
     }
     Ok(jobs)
 }
@@ -112,12 +114,12 @@ impl Pod {
     fn times(&self) -> PodTimes {
         let created = Some(self.metadata.creation_timestamp);
         let scheduled = self.when("PodScheduled");
-        let sandbox = self.when("PodReadyToStartContainers").or(scheduled);
+        let sandbox = self.when("PodReadyToStartContainers");
         let started = self.started();
         PodTimes {
             scheduled_seconds: seconds(created, scheduled),
             sandbox_seconds: seconds(scheduled, sandbox),
-            image_seconds: seconds(sandbox, started),
+            image_seconds: seconds(sandbox.or(scheduled), started),
             ready_seconds: seconds(started, self.when("Ready")),
         }
     }
@@ -135,30 +137,36 @@ impl Pod {
     }
 }
 
-/// Nothing where one of them is not known.
-fn seconds(from: Option<Time>, to: Option<Time>) -> f64 {
-    let between = from.zip(to).map(|(from, to)| (to - from).num_milliseconds() as f64 / 1e3);
-    between.unwrap_or_default().max(0.0)
+fn seconds(from: Option<Time>, to: Option<Time>) -> Option<f64> {
+    let between = to? - from?;
+    Some((between.num_milliseconds() as f64 / 1e3).max(0.0))
 }
 
 impl PodTimes {
-    fn include(&mut self, other: &Self) {
-        let Self { scheduled_seconds, sandbox_seconds, image_seconds, ready_seconds } = self;
-        *scheduled_seconds = scheduled_seconds.max(other.scheduled_seconds);
-        *sandbox_seconds = sandbox_seconds.max(other.sandbox_seconds);
-        *image_seconds = image_seconds.max(other.image_seconds);
-        *ready_seconds = ready_seconds.max(other.ready_seconds);
+    fn longest(self, other: Self) -> Self {
+        let longer = |a: Option<f64>, b: Option<f64>| Some(a?.max(b?));
+        Self {
+            scheduled_seconds: longer(self.scheduled_seconds, other.scheduled_seconds),
+            sandbox_seconds: longer(self.sandbox_seconds, other.sandbox_seconds),
+            image_seconds: longer(self.image_seconds, other.image_seconds),
+            ready_seconds: longer(self.ready_seconds, other.ready_seconds),
+        }
     }
 }
 
 impl fmt::Display for PodTimes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { scheduled_seconds, sandbox_seconds, image_seconds, ready_seconds } = self;
-        write!(
-            f,
-            "scheduled after {scheduled_seconds:.0} s, sandbox {sandbox_seconds:.0} s, image \
-             {image_seconds:.0} s, ready {ready_seconds:.0} s"
-        )
+        let shown = [
+            ("scheduled", self.scheduled_seconds),
+            ("sandbox", self.sandbox_seconds),
+            ("image", self.image_seconds),
+            ("ready", self.ready_seconds),
+        ]
+        .map(|(name, seconds)| match seconds {
+            Some(seconds) => format!("{name} {seconds:.0} s"),
+            None => format!("{name} null"),
+        });
+        f.write_str(&shown.join(", "))
     }
 }
 
@@ -182,19 +190,21 @@ mod tests {
          "status": {"conditions": [
             {"type": "PodScheduled", "status": "True",
              "lastTransitionTime": "2026-11-25T02:01:44Z"},
+            {"type": "PodReadyToStartContainers", "status": "True",
+             "lastTransitionTime": "2026-11-25T02:01:48Z"},
             {"type": "Ready", "status": "False", "lastTransitionTime": "2026-11-25T02:09:00Z"}],
           "containerStatuses": [
-            {"state": {"terminated": {"startedAt": "2026-11-25T02:01:45Z"}}}]}},
+            {"state": {"terminated": {"startedAt": "2026-11-25T02:01:49Z"}}}]}},
         {"metadata": {"creationTimestamp": "2026-11-25T02:00:00Z"}, "status": {}}]}"#;
 
     #[test]
     fn the_longest_parts_of_all_pods_of_a_job_count() {
         let jobs = of_jobs(PODS).unwrap();
         let expected = PodTimes {
-            scheduled_seconds: 12.0,
-            sandbox_seconds: 3.0,
-            image_seconds: 82.0,
-            ready_seconds: 2.0,
+            scheduled_seconds: Some(12.0),
+            sandbox_seconds: Some(4.0),
+            image_seconds: Some(82.0),
+            ready_seconds: None, // of the launcher, which has ended
         };
         assert_eq!(jobs, BTreeMap::from([("nightly".to_owned(), expected)]));
     }

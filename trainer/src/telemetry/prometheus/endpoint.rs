@@ -35,8 +35,16 @@ pub(super) struct Served {
 #[derive(Debug)]
 pub(super) struct Endpoint {
     pub(super) address: SocketAddr,
-    ends: Arc<AtomicBool>,
+    state: Arc<State>,
     thread: Option<JoinHandle<()>>,
+}
+
+/// What its owner tells the thread.
+#[derive(Debug, Default)]
+struct State {
+    ends: AtomicBool,
+    /// Whether it answers no longer than until the end.
+    is_hurried: AtomicBool,
 }
 
 impl Endpoint {
@@ -53,13 +61,13 @@ impl Endpoint {
             .set_buckets(&BUCKETS_SECONDS)
             .map_err(std::io::Error::other)?
             .build_recorder();
-        let ends = Arc::new(AtomicBool::new(false));
-        let until = Arc::clone(&ends);
+        let state = Arc::new(State::default());
+        let told = Arc::clone(&state);
         let thread =
             std::thread::Builder::new().name("prometheus".to_owned()).spawn(move || {
                 let handle = recorder.handle();
                 let serving = async move {
-                    let reading = read_rings(recorder, &served, until);
+                    let reading = read_rings(recorder, &served, &told);
                     tokio::select! {
                         result = answer(listener, handle) => {
                             if let Err(error) = result {
@@ -71,13 +79,18 @@ impl Endpoint {
                 };
                 runtime.block_on(serving);
             })?;
-        Ok(Self { address, ends, thread: Some(thread) })
+        Ok(Self { address, state, thread: Some(thread) })
+    }
+
+    /// Does not answer after the end: a process that is to stop has other uses for its time.
+    pub(super) fn forgo_linger(&self) {
+        self.state.is_hurried.store(true, Ordering::Relaxed);
     }
 }
 
 impl Drop for Endpoint {
     fn drop(&mut self) {
-        self.ends.store(true, Ordering::Relaxed);
+        self.state.ends.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
             drop(thread.join());
         }
@@ -94,7 +107,7 @@ async fn answer(listener: TcpListener, handle: PrometheusHandle) -> std::io::Res
 }
 
 /// Reads until the end and its linger are over.
-async fn read_rings(recorder: PrometheusRecorder, served: &Served, ends: Arc<AtomicBool>) {
+async fn read_rings(recorder: PrometheusRecorder, served: &Served, state: &State) {
     let mut rings: Vec<(String, Reader)> = (0..)
         .zip(&served.ranks)
         .map(|(local_rank, rank)| (rank.to_string(), Reader::new(path(&served.run, local_rank))))
@@ -106,7 +119,7 @@ async fn read_rings(recorder: PrometheusRecorder, served: &Served, ends: Arc<Ato
     let handle = recorder.handle();
     let mut end: Option<Instant> = None;
     loop {
-        let is_last = ends.load(Ordering::Relaxed);
+        let is_last = state.ends.load(Ordering::Relaxed);
         metrics::with(&recorder, || {
             for (rank, ring) in &mut rings {
                 let lost = ring.read(|told| metrics::take(rank, told));
@@ -114,7 +127,9 @@ async fn read_rings(recorder: PrometheusRecorder, served: &Served, ends: Arc<Ato
             }
         });
         handle.run_upkeep();
-        if is_last && end.get_or_insert(Instant::now() + served.linger) <= &mut Instant::now() {
+        let is_hurried = state.is_hurried.load(Ordering::Relaxed);
+        let linger = if is_hurried { Duration::ZERO } else { served.linger };
+        if is_last && *end.get_or_insert(Instant::now() + linger) <= Instant::now() {
             return;
         }
         tokio::time::sleep(READ_INTERVAL).await;

@@ -78,6 +78,12 @@ impl Sink for Prometheus {
             self.ring = None;
         }
     }
+
+    fn interrupt(&mut self) {
+        if let Some(endpoint) = &self.endpoint {
+            endpoint.forgo_linger();
+        }
+    }
 }
 
 impl Drop for Prometheus {
