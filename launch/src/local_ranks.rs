@@ -30,6 +30,11 @@ pub(crate) struct LocalRank {
 }
 
 impl LocalRank {
+    /// Sends it a signal, unless it has ended.
+    pub(crate) fn signal(&self, signal: Signal) {
+        let _ = kill_process(self.pid, signal);
+    }
+
     /// Whether its process is still there.
     pub(crate) fn is_running(&self) -> bool {
         test_kill_process(self.pid).is_ok()
@@ -47,9 +52,7 @@ impl LocalRanks {
     /// Sends a signal to all that run now, and returns how many these are.
     pub(crate) fn signal(&self, signal: Signal) -> usize {
         let running = self.running();
-        for rank in &running {
-            let _ = kill_process(rank.pid, signal); // it may have ended meanwhile
-        }
+        running.iter().for_each(|rank| rank.signal(signal));
         running.len()
     }
 
@@ -77,13 +80,18 @@ pub(crate) fn has_launcher_daemon() -> bool {
     processes().into_iter().any(|pid| DAEMONS.contains(&name(pid).trim()))
 }
 
-/// This program's processes whose first argument is this one.
-pub(crate) fn with_subcommand(subcommand: &str) -> Vec<Pid> {
+/// This program's processes whose arguments begin with these.
+pub(crate) fn processes_with(arguments: &[&str]) -> Vec<Pid> {
     let own = fs::read_link("/proc/self/exe").ok();
     let is_meant = |pid: &Pid| {
-        let arguments = fs::read(format!("{}/cmdline", folder(*pid))).unwrap_or_default();
+        let line = fs::read(format!("{}/cmdline", folder(*pid))).unwrap_or_default();
+        let found: Vec<_> = line.split(|byte| *byte == 0).skip(1).take(arguments.len()).collect();
         fs::read_link(format!("{}/exe", folder(*pid))).ok() == own
-            && arguments.split(|byte| *byte == 0).nth(1) == Some(subcommand.as_bytes())
+            && found.iter().eq(arguments
+                .iter()
+                .map(|argument| argument.as_bytes())
+                .collect::<Vec<_>>()
+                .iter())
     };
     processes().into_iter().filter(is_meant).collect()
 }

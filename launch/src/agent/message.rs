@@ -10,10 +10,11 @@ pub enum FromAgent {
     Hello(Hello),
     /// The host is to go: what runs on it is asked to end.
     Terminating,
+    /// As many ranks as were to be watched run.
+    RanksStarted,
     /// A rank that was watched has ended.
     RankEnded(usize),
-    /// No rank of the launch runs on the host any more: said once after each command that ends
-    /// ranks.
+    /// No rank of the launch runs on the host any more.
     NoRanks,
 }
 

@@ -15,7 +15,7 @@ use signal_hook::consts::SIGTERM;
 use signal_hook::iterator::Signals;
 
 use crate::error::Error;
-use crate::local_ranks::{LocalRank, LocalRanks};
+use crate::local_ranks::{LocalRank, LocalRanks, processes_with};
 use crate::{boot_id, host_name, node_name};
 
 pub(crate) use message::line;
@@ -29,15 +29,20 @@ const END_INTERVAL: Duration = Duration::from_millis(100);
 /// How often it looks whether known ranks are still there, which takes microseconds.
 const WATCH_INTERVAL: Duration = Duration::from_millis(500);
 
-/// How long ranks may go on without a supervisor before they are killed.
+/// How long a supervisor whose connection ended may take to send another agent.
+const REPLACEMENT: Duration = Duration::from_secs(20);
+
+/// How long ranks may take to stop that have no supervisor any more.
 const ORPHANED: Duration = Duration::from_secs(30);
 
-/// Serves the supervisor of a launch until `input` ends, or `output` cannot be written. Ranks that
-/// are left then are asked to stop, and killed later.
+/// Serves the supervisor of a launch until `input` ends, or `output` cannot be written. If no other
+/// agent takes its place then, ranks that are left are asked to stop, and killed later. `name` is
+/// that of the subcommand.
 ///
 /// # Errors
 /// [`Error::System`] when SIGTERM cannot be handled.
 pub fn run(
+    name: &str,
     launch: &str,
     version: &str,
     input: impl BufRead + Send + 'static,
@@ -50,8 +55,14 @@ pub fn run(
     let mut agent = Agent { ranks, output, task: Task::Nothing, is_heard: true };
     agent.say(&FromAgent::Hello(Hello::of_this_host(version)));
     agent.serve(&events);
-    agent.end_orphans();
+    agent.end_orphans(|| is_replaced(name, launch));
     Ok(())
+}
+
+/// Whether there is another agent of the launch on this host.
+fn is_replaced(name: &str, launch: &str) -> bool {
+    let own = rustix::process::getpid();
+    processes_with(&[name, launch]).iter().any(|pid| *pid != own)
 }
 
 enum Event {
@@ -101,8 +112,11 @@ enum Task {
     Watch {
         ranks: Vec<LocalRank>,
     },
-    /// Waits for ranks to end.
-    End,
+    /// Waits for ranks to end, and sends the signal to those that start meanwhile.
+    End {
+        signal: Signal,
+        told: Vec<LocalRank>,
+    },
 }
 
 impl Task {
@@ -111,7 +125,7 @@ impl Task {
             Self::Nothing => None,
             Self::Search { .. } => Some(SEARCH_INTERVAL),
             Self::Watch { .. } => Some(WATCH_INTERVAL),
-            Self::End => Some(END_INTERVAL),
+            Self::End { .. } => Some(END_INTERVAL),
         }
     }
 }
@@ -143,8 +157,7 @@ impl<W: Write> Agent<W> {
             ToAgent::PeerLost => Signal::USR2,
             ToAgent::Kill => Signal::KILL,
         };
-        self.ranks.signal(signal);
-        self.task = Task::End;
+        self.task = Task::End { signal, told: Vec::new() };
     }
 
     fn look(&mut self) {
@@ -154,14 +167,26 @@ impl<W: Write> Agent<W> {
                 let ranks = self.ranks.running();
                 if ranks.len() >= *count {
                     self.task = Task::Watch { ranks };
+                    self.say(&FromAgent::RanksStarted);
                 }
             }
             Task::Watch { ranks } => {
                 let ended: Vec<_> = ranks.extract_if(.., |rank| !rank.is_running()).collect();
+                let is_empty = ranks.is_empty();
                 ended.iter().for_each(|ended| self.say(&FromAgent::RankEnded(ended.rank)));
+                if is_empty {
+                    self.task = Task::Nothing;
+                    self.say(&FromAgent::NoRanks);
+                }
             }
-            Task::End => {
-                if self.ranks.running().is_empty() {
+            Task::End { signal, told } => {
+                let running = self.ranks.running();
+                let new = running.iter().filter(|rank| !told.contains(rank));
+                let new: Vec<_> = new.copied().collect();
+                new.iter().for_each(|rank| rank.signal(*signal));
+                told.extend(&new);
+                // Ranks that have not started yet are still to come, unless they cannot any more.
+                if running.is_empty() && (!told.is_empty() || *signal == Signal::KILL) {
                     self.task = Task::Nothing;
                     self.say(&FromAgent::NoRanks);
                 }
@@ -174,15 +199,23 @@ impl<W: Write> Agent<W> {
         self.is_heard &= written.and_then(|()| self.output.flush()).is_ok();
     }
 
-    fn end_orphans(&self) {
-        let deadline = Instant::now() + ORPHANED;
-        if self.ranks.signal(Signal::TERM) == 0 {
-            return;
+    /// Only ranks that run now are meant: later ones have a supervisor.
+    fn end_orphans(&self, is_replaced: impl Fn() -> bool) {
+        let orphans = self.ranks.running();
+        let is_left = || orphans.iter().any(LocalRank::is_running);
+        let until = |time: Duration| {
+            let deadline = Instant::now() + time;
+            while is_left() && !is_replaced() && Instant::now() < deadline {
+                std::thread::sleep(END_INTERVAL);
+            }
+            is_left() && !is_replaced()
+        };
+        if until(REPLACEMENT) {
+            orphans.iter().for_each(|rank| rank.signal(Signal::TERM));
+            if until(ORPHANED) {
+                orphans.iter().for_each(|rank| rank.signal(Signal::KILL));
+            }
         }
-        while !self.ranks.running().is_empty() && Instant::now() < deadline {
-            std::thread::sleep(END_INTERVAL);
-        }
-        self.ranks.signal(Signal::KILL);
     }
 }
 
@@ -196,9 +229,19 @@ impl Hello {
             version: version.to_owned(),
             host: host_name(),
             node: node_name(),
-            identity: format!("{} {} {}", boot_id(), namespace("pid"), namespace("mnt")),
+            identity: [boot_id(), namespace("pid"), namespace("mnt"), start_of_first_process()]
+                .join(" "),
         }
     }
+}
+
+/// When the first process of this container started, in clock ticks since the boot: numbers of
+/// namespaces are given again.
+fn start_of_first_process() -> String {
+    const AFTER_NAME: usize = 19; // field 22 of proc_pid_stat(5); the name may have spaces
+    let stat = std::fs::read_to_string("/proc/1/stat").unwrap_or_default();
+    let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+    fields.skip(AFTER_NAME).take(1).collect()
 }
 
 #[cfg(test)]
@@ -210,7 +253,7 @@ mod tests {
     #[test]
     fn it_says_who_it_is_and_that_no_rank_runs() {
         let mut output = Vec::new();
-        let input = line(&ToAgent::Stop) + "{\"from\": \"a newer version\"}\n";
+        let input = line(&ToAgent::Kill) + "{\"from\": \"a newer version\"}\n";
         let mut agent = Agent {
             ranks: LocalRanks { launch: Some("no such launch".to_owned()) },
             output: &mut output,
@@ -229,5 +272,7 @@ mod tests {
         let [FromAgent::Hello(hello), FromAgent::NoRanks] = &lines[..] else { panic!("{lines:?}") };
         assert_eq!((hello.version.as_str(), &hello.host), ("1.2.3", &host_name()));
         assert_eq!(hello.identity, Hello::of_this_host("").identity);
+        let start = hello.identity.rsplit(' ').next().unwrap();
+        assert!(start.parse::<u64>().is_ok(), "{}", hello.identity);
     }
 }

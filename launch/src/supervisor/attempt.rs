@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use super::Event;
-use super::evidence::Evidence;
+use super::evidence::{Evidence, Judgement};
 use super::fleet::{Change, Fleet};
 use super::mpirun::Running;
 use super::request::Request;
@@ -23,7 +23,7 @@ const CONFIRM: Duration = Duration::from_secs(3);
 const TOGETHER: Duration = Duration::from_secs(2);
 
 /// How long after all ranks `mpirun` may end, so that it says how they ended. After a rank that
-/// fails it waits for 5 s.
+/// fails it waits for some seconds.
 const MPIRUN_END: Duration = Duration::from_secs(8);
 
 /// How long ranks may take to record that a peer is lost.
@@ -43,14 +43,25 @@ pub(super) struct Attempt<'a, 'fleet> {
     phase: Phase,
     /// Until when it goes on.
     until: Option<Instant>,
-    /// A host whose connection ended, and until when it may answer again.
-    suspect: Option<(usize, Instant)>,
+    /// Hosts whose connections ended, and until when each may answer again.
+    suspects: Vec<Suspect>,
+    /// Hosts on which not all ranks have started yet, and until when they may.
+    starting: Vec<usize>,
+    started_by: Instant,
     lost: Option<usize>,
     /// A rank that ended while others go on, and until when they may end as well.
     rank_ended: Option<(RankEnded, Instant)>,
     drained: bool,
+    never_started: bool,
     /// Hosts on which ranks still run.
     occupied: Vec<usize>,
+}
+
+/// A host whose connection ended.
+#[derive(Debug, Clone, Copy)]
+struct Suspect {
+    host: usize,
+    until: Instant,
 }
 
 /// What is being done; later ones follow where that does not end `mpirun`.
@@ -84,17 +95,25 @@ impl<'a, 'fleet> Attempt<'a, 'fleet> {
             tell,
             phase: Phase::Running,
             until: None,
-            suspect: None,
+            suspects: Vec::new(),
+            starting: hosts.to_vec(),
+            started_by: Instant::now() + request.wait,
             lost: None,
             rank_ended: None,
             drained: false,
+            never_started: false,
             occupied: hosts.to_vec(),
         }
     }
 
     /// Returns when `mpirun` has ended.
-    pub(super) fn watch(mut self, events: &Receiver<Event>, evidence: &dyn Evidence) -> Ended {
-        self.fleet.say(self.hosts, ToAgent::Watch(self.request.ranks_per_node));
+    pub(super) fn watch(
+        mut self,
+        events: &Receiver<Event>,
+        evidence: &dyn Evidence,
+        before: &Judgement,
+    ) -> Ended {
+        self.fleet.say(self.hosts, self.task());
         loop {
             match events.recv_timeout(self.time_left()) {
                 Ok(Event::MpirunEnded(status)) => return self.ended(status),
@@ -104,18 +123,29 @@ impl<'a, 'fleet> Attempt<'a, 'fleet> {
                         self.changed(change);
                     }
                 }
-                Err(RecvTimeoutError::Timeout) => self.time_is_up(evidence),
+                Err(RecvTimeoutError::Timeout) => self.time_is_up(evidence, before),
                 Err(RecvTimeoutError::Disconnected) => unreachable!("the fleet has a sender"),
             }
         }
     }
 
     fn time_left(&self) -> Duration {
-        let suspect = self.suspect.map(|(_, until)| until);
-        let others = self.rank_ended.map(|(_, until)| until);
-        let others = others.filter(|_| self.phase == Phase::Running);
-        let next = [self.until, suspect, others].into_iter().flatten().min();
+        let suspects = self.suspects.iter().map(|suspect| suspect.until);
+        let is_running = self.phase == Phase::Running;
+        let others = self.rank_ended.map(|(_, until)| until).filter(|_| is_running);
+        let start = Some(self.started_by).filter(|_| is_running && !self.starting.is_empty());
+        let next = suspects.chain(self.until).chain(others).chain(start).min();
         next.map_or(IDLE, |next| next.saturating_duration_since(Instant::now()))
+    }
+
+    /// What agents are to do in this phase.
+    fn task(&self) -> ToAgent {
+        match self.phase {
+            Phase::Running => ToAgent::Watch(self.request.ranks_per_node),
+            Phase::Stopping => ToAgent::Stop,
+            Phase::Losing => ToAgent::PeerLost,
+            Phase::Terminating | Phase::Killing => ToAgent::Kill,
+        }
     }
 
     fn ended(self, status: ExitStatus) -> Ended {
@@ -125,6 +155,7 @@ impl<'a, 'fleet> Attempt<'a, 'fleet> {
             stop_requested: self.fleet.stop_requested,
             rank_ended: self.rank_ended.map(|(ended, _)| ended),
             drained: self.drained,
+            never_started: self.never_started,
             is_by_supervisor: self.phase >= Phase::Terminating,
         }
     }
@@ -144,11 +175,16 @@ impl<'a, 'fleet> Attempt<'a, 'fleet> {
         match change {
             Change::Gone { host } if self.hosts.contains(&host) => self.gone(host),
             Change::Answers { host, is_same } if self.is_suspect(host) => {
-                self.suspect = None;
-                if !is_same {
+                self.suspects.retain(|suspect| suspect.host != host);
+                if is_same {
+                    let name = self.fleet.description(host);
+                    (self.tell)(&format!("connected to {name} again"));
+                    self.fleet.say(&[host], self.task());
+                } else {
                     self.lose(host, "it is another container now");
                 }
             }
+            Change::Started { host } => self.starting.retain(|other| *other != host),
             Change::Terminating { host } if self.hosts.contains(&host) => {
                 let name = self.fleet.description(host);
                 (self.tell)(&format!("{name} is to go: ranks save and stop"));
@@ -167,18 +203,18 @@ impl<'a, 'fleet> Attempt<'a, 'fleet> {
     }
 
     fn is_suspect(&self, host: usize) -> bool {
-        self.suspect.is_some_and(|(suspect, _)| suspect == host)
+        self.suspects.iter().any(|suspect| suspect.host == host)
     }
 
     /// The connection of a host ended, or could not be made again. Where ssh itself failed, the
     /// host is there.
     fn gone(&mut self, host: usize) {
         if self.is_suspect(host) {
-            self.suspect = None;
+            self.suspects.retain(|suspect| suspect.host != host);
             let text = self.fleet.text(host).to_owned();
             self.lose(host, &text);
-        } else if self.lost.is_none() && self.suspect.is_none() {
-            self.suspect = Some((host, Instant::now() + CONFIRM));
+        } else if self.phase < Phase::Terminating && self.lost != Some(host) {
+            self.suspects.push(Suspect { host, until: Instant::now() + CONFIRM });
             self.fleet.connect(host);
         }
     }
@@ -187,7 +223,7 @@ impl<'a, 'fleet> Attempt<'a, 'fleet> {
     fn lose(&mut self, host: usize, text: &str) {
         let name = self.fleet.description(host);
         (self.tell)(&format!("{name} is lost: {text}"));
-        self.lost = Some(host);
+        self.lost.get_or_insert(host); // the first is the cause
         self.occupied.retain(|other| *other != host);
         self.enter(Phase::Losing);
     }
@@ -203,27 +239,40 @@ impl<'a, 'fleet> Attempt<'a, 'fleet> {
 
     /// A rank has ended and the others go on. At the end of a run ranks end together, after the
     /// record was written.
-    fn others_go_on(&mut self, ended: RankEnded, evidence: &dyn Evidence) {
-        if evidence.judge().state.is_ended() {
+    fn others_go_on(&mut self, ended: RankEnded, evidence: &dyn Evidence, before: &Judgement) {
+        if evidence.judge().has_ended_since(before) {
             self.rank_ended = None;
             return;
         }
         let name = self.fleet.description(ended.host);
-        (self.tell)(&format!("rank {} on {name} has ended, and others wait for it", ended.rank));
+        (self.tell)(&format!("rank {} on {name} has ended before the run", ended.rank));
         self.enter(Phase::Losing);
     }
 
-    fn time_is_up(&mut self, evidence: &dyn Evidence) {
-        if let Some((ended, until)) = self.rank_ended
-            && self.phase == Phase::Running
-            && Instant::now() >= until
+    /// Daemons that cannot connect to `mpirun` make it wait for ever.
+    fn start_failed(&mut self) {
+        let names: Vec<_> =
+            self.starting.iter().map(|&host| self.fleet.description(host)).collect();
+        let seconds = self.request.wait.as_secs();
+        let names = names.join(", ");
+        (self.tell)(&format!("after {seconds} s mpirun has not started all ranks on {names}"));
+        self.never_started = true;
+        self.enter(Phase::Terminating);
+    }
+
+    fn time_is_up(&mut self, evidence: &dyn Evidence, before: &Judgement) {
+        let now = Instant::now();
+        let is_running = self.phase == Phase::Running;
+        if let Some((ended, until)) = self.rank_ended.filter(|_| is_running)
+            && now >= until
         {
-            self.others_go_on(ended, evidence);
+            self.others_go_on(ended, evidence, before);
+        } else if is_running && !self.starting.is_empty() && now >= self.started_by {
+            self.start_failed();
         }
-        if let Some((host, until)) = self.suspect
-            && Instant::now() >= until
+        for Suspect { host, .. } in
+            self.suspects.extract_if(.., |it| now >= it.until).collect::<Vec<_>>()
         {
-            self.suspect = None;
             let text = self.fleet.text(host).to_owned();
             self.lose(host, &text);
         }
@@ -242,23 +291,16 @@ impl<'a, 'fleet> Attempt<'a, 'fleet> {
             return;
         }
         self.phase = phase;
+        self.fleet.say(self.hosts, self.task());
         self.until = match phase {
-            Phase::Running | Phase::Killing => None,
-            Phase::Stopping => {
-                self.fleet.say(self.hosts, ToAgent::Stop);
-                Some(Instant::now() + self.request.grace)
-            }
-            Phase::Losing => {
-                self.fleet.say(self.hosts, ToAgent::PeerLost);
-                Some(Instant::now() + LOSS_GRACE)
-            }
-            Phase::Terminating => {
-                self.fleet.say(self.hosts, ToAgent::Kill);
-                Some(self.mpirun.terminate())
+            Phase::Running => None,
+            Phase::Stopping => Some(Instant::now() + self.request.grace),
+            Phase::Losing => Some(Instant::now() + LOSS_GRACE),
+            Phase::Terminating => Some(self.mpirun.terminate()),
+            Phase::Killing => {
+                self.mpirun.kill();
+                None
             }
         };
-        if phase == Phase::Killing {
-            self.mpirun.kill();
-        }
     }
 }

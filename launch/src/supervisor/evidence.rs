@@ -8,11 +8,12 @@ pub trait Evidence {
     /// Whether ranks still use the run's folder, as those may that were cut off.
     fn is_in_use(&self) -> bool;
 
-    /// Adds what only the supervisor knows: that a host was lost, or a rank killed.
+    /// Adds what only the supervisor knows, that a host was lost or a rank killed, to the last
+    /// attempt, if it is one after the first so many.
     ///
     /// # Errors
     /// Why that could not be written, as a sentence.
-    fn explain(&mut self, loss: &Loss) -> Result<(), String>;
+    fn explain(&mut self, loss: &Loss, earlier_attempts: usize) -> Result<(), String>;
 }
 
 /// What a record says.
@@ -49,7 +50,7 @@ pub enum RunState {
 
 impl RunState {
     /// Whether the run came to an end that no loss explains.
-    pub(super) fn is_ended(self) -> bool {
+    fn is_ended(self) -> bool {
         match self {
             Self::Complete | Self::Stopped => true,
             Self::Failed(code) => code != super::verdict::PEER_LOST,
@@ -59,6 +60,16 @@ impl RunState {
 }
 
 impl Judgement {
+    /// Whether an attempt has begun since then.
+    pub(super) fn has_begun_since(&self, before: &Self) -> bool {
+        self.attempts > before.attempts
+    }
+
+    /// Whether one has, and came to an end that no loss explains.
+    pub(super) fn has_ended_since(&self, before: &Self) -> bool {
+        self.has_begun_since(before) && self.state.is_ended()
+    }
+
     /// Without a record.
     pub fn without_record(state: RunState) -> Self {
         Self { state, attempts: 0, ranks: 0, hosts: 0, reason: None }

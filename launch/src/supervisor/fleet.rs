@@ -70,6 +70,18 @@ pub(super) enum Gathered {
     StopRequested,
 }
 
+/// Hosts to run on.
+struct Selection {
+    chosen: Vec<usize>,
+    /// Why one that answers is not among them.
+    refused: Option<Error>,
+}
+
+/// Whether no other hosts would be preferred.
+fn are_first(chosen: &[usize]) -> bool {
+    chosen.iter().enumerate().all(|(index, host)| index == *host)
+}
+
 /// What an event means.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Change {
@@ -79,6 +91,8 @@ pub(super) enum Change {
     Gone { host: usize },
     /// It is to go.
     Terminating { host: usize },
+    /// All of its ranks run.
+    Started { host: usize },
     /// One of its ranks has ended.
     RankEnded { host: usize, rank: usize },
     /// No rank runs on it any more.
@@ -106,8 +120,8 @@ impl<'a> Fleet<'a> {
     /// Waits for as many hosts as are asked for.
     ///
     /// # Errors
-    /// [`Error::HostsMissing`] when not as many answer in time, [`Error::SameHost`] when two are
-    /// the same, [`Error::AgentVersion`].
+    /// [`Error::HostsMissing`] when not as many answer in time, [`Error::SameHost`] or
+    /// [`Error::AgentVersion`] when those that do cannot be used together.
     pub(super) fn gather(&mut self, events: &Receiver<Event>) -> Result<Gathered, Error> {
         let began = Instant::now();
         let deadline = began + self.request.wait;
@@ -115,44 +129,41 @@ impl<'a> Fleet<'a> {
         let mut enough_since = None;
         while !self.stop_requested {
             self.connect_due();
-            let ready = self.ready();
-            if ready.len() >= self.request.nodes {
+            let Selection { chosen, refused } = self.select();
+            if chosen.len() == self.request.nodes {
                 let since = *enough_since.get_or_insert_with(Instant::now);
-                let chosen = ready[..self.request.nodes].to_vec();
-                if self.are_first(&chosen) || since.elapsed() >= PREFERENCE {
-                    return self.chosen(chosen, began).map(Gathered::Hosts);
+                if are_first(&chosen) || since.elapsed() >= PREFERENCE {
+                    self.tell_chosen(&chosen, began);
+                    return Ok(Gathered::Hosts(chosen));
                 }
             } else {
                 enough_since = None;
-                if Instant::now() >= deadline {
-                    return Err(self.missing());
+                let is_over = Instant::now() >= deadline;
+                match refused {
+                    Some(error) if is_over || self.ready().len() == self.members.len() => {
+                        return Err(error);
+                    }
+                    _ if is_over => return Err(self.missing()),
+                    _ => {}
                 }
             }
             if Instant::now() >= next_progress {
                 next_progress += PROGRESS;
                 (self.tell.0)(&format!("waiting for hosts: {}", self.absent()));
             }
-            self.receive(events)?;
+            self.receive(events);
         }
         Ok(Gathered::StopRequested)
     }
 
     /// Waits a moment for something to happen.
-    ///
-    /// # Errors
-    /// [`Error::AgentVersion`].
-    pub(super) fn receive(&mut self, events: &Receiver<Event>) -> Result<(), Error> {
+    pub(super) fn receive(&mut self, events: &Receiver<Event>) {
         match events.recv_timeout(RETRY / 5) {
-            Ok(Event::Session(event)) => {
-                if let Some(Change::Answers { host, .. }) = self.handle(event) {
-                    self.check_version(host)?;
-                }
-            }
+            Ok(Event::Session(event)) => drop(self.handle(event)),
             Ok(Event::StopRequested) => self.stop_requested = true,
             Ok(Event::MpirunEnded(_)) | Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => unreachable!("the fleet has a sender"),
         }
-        Ok(())
     }
 
     /// Connects to hosts whose time it is, and gives up connections that hang.
@@ -204,6 +215,7 @@ impl<'a> Fleet<'a> {
                 }
                 Some(Change::Terminating { host })
             }
+            SessionChange::Said(FromAgent::RanksStarted) => Some(Change::Started { host }),
             SessionChange::Said(FromAgent::RankEnded(rank)) => {
                 Some(Change::RankEnded { host, rank })
             }
@@ -216,16 +228,35 @@ impl<'a> Fleet<'a> {
         }
     }
 
+    /// The first hosts that answer and can be used together, as many as are asked for.
+    fn select(&self) -> Selection {
+        let mut selection = Selection { chosen: Vec::new(), refused: None };
+        for host in self.ready() {
+            if selection.chosen.len() == self.request.nodes {
+                break;
+            }
+            let earlier = &selection.chosen;
+            let fits = self.check_version(host).and_then(|()| {
+                earlier.iter().try_for_each(|&other| self.require_different(other, host))
+            });
+            match fits {
+                Ok(()) => selection.chosen.push(host),
+                Err(error) => selection.refused = Some(error),
+            }
+        }
+        selection
+    }
+
     fn check_version(&self, host: usize) -> Result<(), Error> {
-        let Some(hello) = &self.members[host].hello else { return Ok(()) };
         let expected = &self.request.version;
-        if hello.version == *expected {
+        let found = &self.members[host].hello.as_ref().expect("it has answered").version;
+        if found == expected {
             return Ok(());
         }
         Err(Error::AgentVersion {
             host: self.name(host).to_owned(),
             expected: expected.clone(),
-            found: hello.version.clone(),
+            found: found.clone(),
         })
     }
 
@@ -237,23 +268,11 @@ impl<'a> Fleet<'a> {
         (0..self.members.len()).filter(is_ready).collect()
     }
 
-    /// Whether no other hosts would be preferred.
-    fn are_first(&self, chosen: &[usize]) -> bool {
-        chosen.iter().enumerate().all(|(index, host)| index == *host)
-    }
-
-    /// Checks that the chosen hosts are different ones.
-    fn chosen(&mut self, chosen: Vec<usize>, began: Instant) -> Result<Vec<usize>, Error> {
-        for (index, &second) in chosen.iter().enumerate() {
-            for &first in &chosen[..index] {
-                self.require_different(first, second)?;
-            }
-        }
+    fn tell_chosen(&mut self, chosen: &[usize], began: Instant) {
         self.times.hosts_ready_unix_ms = unix_ms();
         let names = chosen.iter().map(|&host| self.description(host)).collect::<Vec<_>>();
         let seconds = began.elapsed().as_secs_f64();
         (self.tell.0)(&format!("hosts answered after {seconds:.1} s: {}", names.join(", ")));
-        Ok(chosen)
     }
 
     fn require_different(&self, first: usize, second: usize) -> Result<(), Error> {

@@ -91,19 +91,26 @@ struct Supervisor<'a> {
 impl Supervisor<'_> {
     fn run(mut self, evidence: &mut dyn Evidence) -> Result<Ending, Error> {
         let mut restarts_left = self.request.restarts;
+        let mut last = None;
         loop {
             let hosts = match self.fleet.gather(&self.events)? {
                 Gathered::Hosts(hosts) => hosts,
-                Gathered::StopRequested => return Ok(verdict::stopped_before_the_start()),
+                Gathered::StopRequested => return Ok(verdict::stopped_while_waiting(last)),
             };
+            // Ranks that an earlier attempt has left would hold devices, and count as new ones.
+            if !self.fleet.clear_ranks(&hosts, &self.events).is_empty() {
+                continue;
+            }
             match self.attempt(&hosts, evidence)? {
                 Next::End(ending) => return Ok(ending),
                 Next::Restart(ending) if restarts_left == 0 => return Ok(ending),
-                Next::Restart(Ending { text, .. }) => {
-                    (self.tell)(&format!("{text}; starting again, {restarts_left} restarts left"));
+                Next::Restart(ending) => {
                     restarts_left -= 1;
+                    let text = &ending.text;
+                    (self.tell)(&format!("{text}; starting again, {restarts_left} restarts left"));
+                    last = Some(ending);
                     self.fleet.begin_again();
-                    self.wait_for_release(evidence)?;
+                    self.wait_for_release(evidence);
                 }
             }
         }
@@ -111,7 +118,7 @@ impl Supervisor<'_> {
 
     /// Waits until no rank uses the run's folder any more. Ranks on a host that was cut off run
     /// until an operation between ranks has exceeded its deadline, and may still see the folder.
-    fn wait_for_release(&mut self, evidence: &dyn Evidence) -> Result<(), Error> {
+    fn wait_for_release(&mut self, evidence: &dyn Evidence) {
         let deadline = Instant::now() + self.request.wait;
         let mut is_told = false;
         while evidence.is_in_use() && !self.fleet.stop_requested && Instant::now() < deadline {
@@ -121,31 +128,29 @@ impl Supervisor<'_> {
                 );
                 is_told = true;
             }
-            self.fleet.receive(&self.events)?;
+            self.fleet.receive(&self.events);
         }
-        Ok(())
     }
 
     fn attempt(&mut self, hosts: &[usize], evidence: &mut dyn Evidence) -> Result<Next, Error> {
         let before = evidence.judge();
         let mpirun = self.mpirun.start(self.request, &self.fleet.start(hosts), &self.sender)?;
         let attempt = Attempt::new(self.request, &mut self.fleet, hosts, mpirun, self.tell);
-        let mut ended = attempt.watch(&self.events, evidence);
+        let mut ended = attempt.watch(&self.events, evidence, &before);
         let silent = self.fleet.clear_ranks(hosts, &self.events);
         ended.lost = ended.lost.or(silent.first().copied());
         ended.stop_requested = self.fleet.stop_requested;
         let after = recorded(&ended, &before, evidence);
         let loss = self.loss(&ended, &before, &after);
         if let Some(loss) = &loss {
-            evidence.explain(loss).unwrap_or_else(|text| (self.tell)(&text));
+            evidence.explain(loss, before.attempts).unwrap_or_else(|text| (self.tell)(&text));
         }
         Ok(verdict::of(self.request, &ended, loss.as_ref(), &before, &evidence.judge()))
     }
 
     /// What took ranks away, if that kept the attempt from its end.
     fn loss(&self, ended: &Ended, before: &Judgement, after: &Judgement) -> Option<Loss> {
-        let has_begun = after.attempts > before.attempts;
-        if has_begun && after.state.is_ended() {
+        if after.has_ended_since(before) {
             return None;
         }
         if let Some(host) = ended.lost {
@@ -153,7 +158,8 @@ impl Supervisor<'_> {
             let text = format!("host {name} was lost: {why}");
             return Some(Loss { host: Some(self.fleet.own_name(host)), rank: None, text });
         }
-        if let Some(RankEnded { host, rank }) = ended.rank_ended {
+        let has_begun = after.has_begun_since(before);
+        if let Some(RankEnded { host, rank }) = ended.rank_ended.filter(|_| has_begun) {
             let name = self.fleet.description(host);
             let text = format!("rank {rank} on {name} ended first: {}", ended.status_text());
             return Some(Loss { host: Some(self.fleet.own_name(host)), rank: Some(rank), text });
@@ -163,21 +169,18 @@ impl Supervisor<'_> {
     }
 }
 
-/// How long the end of a run may take to be seen on another host: file systems such as NFS keep
-/// what they have read for a while.
-const VISIBLE: Duration = Duration::from_secs(30);
-
-/// What the run has recorded, once what `mpirun` calls a success can be seen.
+/// What the run has recorded, once its end can be seen: file systems such as NFS keep what they
+/// have read for a while.
 fn recorded(ended: &Ended, before: &Judgement, evidence: &dyn Evidence) -> Judgement {
-    let deadline = Instant::now() + VISIBLE;
+    let deadline = ended.visible_within().map(|time| Instant::now() + time);
     loop {
         let found = evidence.judge();
-        let is_pending = found.state == RunState::Unfinished || found == *before;
-        let waits = ended.status.success() && ended.is_undisturbed() && is_pending;
-        if !waits || found.state == RunState::NotRecorded || found.state == RunState::Complete {
-            return found;
-        }
-        if Instant::now() >= deadline {
+        let is_running = found.has_begun_since(before) && found.state == RunState::Unfinished;
+        let is_hidden = found == *before
+            && ended.status.success()
+            && ![RunState::NotRecorded, RunState::Complete].contains(&found.state);
+        let is_over = deadline.is_none_or(|deadline| Instant::now() >= deadline);
+        if is_over || !(is_running || is_hidden) {
             return found;
         }
         std::thread::sleep(Duration::from_millis(200));

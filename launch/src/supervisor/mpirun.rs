@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use super::Event;
 use super::request::Request;
@@ -25,8 +25,9 @@ use crate::local_ranks::LAUNCH_ID;
 enum Family {
     OpenMpi4,
     OpenMpi5,
-    /// MPICH and Intel MPI.
+    /// MPICH.
     Hydra,
+    IntelMpi,
 }
 
 /// An `mpirun`.
@@ -95,7 +96,7 @@ impl MpiRun {
         let slots = request.ranks_per_node;
         let line = |host: &String| match self.family {
             Family::OpenMpi4 | Family::OpenMpi5 => format!("{host} slots={slots}\n"),
-            Family::Hydra => format!("{host}:{slots}\n"),
+            Family::Hydra | Family::IntelMpi => format!("{host}:{slots}\n"),
         };
         start.hosts.iter().map(line).collect()
     }
@@ -116,7 +117,11 @@ impl MpiRun {
         let mut arguments: Vec<OsString> = Vec::new();
         let mut add = |words: &[&str]| arguments.extend(words.iter().map(OsString::from));
         match self.family {
-            Family::Hydra => {
+            Family::Hydra | Family::IntelMpi => {
+                match self.family {
+                    Family::IntelMpi => add(&["-genv", "I_MPI_PIN", "off"]),
+                    _ => add(&["-bind-to", "none"]),
+                }
                 add(&["-ppn", &per_node]);
                 add(&["-genvlist", &forwarded.join(",")]);
                 arguments.extend(["-f".into(), file, "-n".into(), count]);
@@ -124,8 +129,9 @@ impl MpiRun {
             }
             Family::OpenMpi4 => {
                 add(&["--mca", "orte_keep_fqdn_hostnames", "1"]);
-                // After a rank that fails, the others get SIGTERM, and so long to say why.
-                add(&["--mca", "odls_base_sigkill_timeout", "5"]);
+                // After a rank that fails, the others get SIGTERM after so long, and SIGKILL after twice
+                // that: time to say why.
+                add(&["--mca", "odls_base_sigkill_timeout", "3"]);
                 for (name, seconds) in KEEPALIVE {
                     add(&["--mca", &format!("oob_tcp_keepalive_{name}"), seconds]);
                 }
@@ -207,7 +213,7 @@ fn family(text: &str) -> Option<(Family, String)> {
         return Some((family, format!("Open MPI {version}")));
     }
     if let Some(line) = line("Intel(R) MPI Library") {
-        return Some((Family::Hydra, line.to_owned()));
+        return Some((Family::IntelMpi, line.to_owned()));
     }
     text.contains("HYDRA build details").then(|| {
         let version = line("Version:").and_then(|line| line.split_whitespace().nth(1));
@@ -245,9 +251,9 @@ impl Running {
         Instant::now() + TERM_TIMEOUT
     }
 
-    /// Sends SIGKILL.
+    /// Sends SIGKILL, to its connections as well.
     pub(super) fn kill(&self) {
-        let _ = kill_process(self.pid, Signal::KILL);
+        let _ = kill_process_group(self.pid, Signal::KILL);
     }
 }
 
@@ -273,7 +279,7 @@ mod tests {
         let hydra = "HYDRA build details:\n    Version:                                 4.3.0\n";
         assert_eq!(found(hydra), expected(Family::Hydra, "MPICH's Hydra 4.3.0"));
         let intel = "Intel(R) MPI Library for Linux* OS, Version 2021.11 Build 20231005\n";
-        assert_eq!(found(intel).map(|it| it.0), Some(Family::Hydra));
+        assert_eq!(found(intel).map(|it| it.0), Some(Family::IntelMpi));
         assert_eq!(found("GNU bash, version 5.2"), None);
     }
 }

@@ -16,9 +16,16 @@ use crate::agent::{FromAgent, ToAgent, line};
 use crate::host_name;
 
 /// ssh gives a host up that has not answered for 3 x 2 seconds, and a connection after 5.
-const SSH: [&str; 12] = [
+/// Of its own, as a connection that is shared has the settings of who opened it.
+const SSH: [&str; 18] = [
     "-T",
     "-x",
+    "-o",
+    "ControlMaster=no",
+    "-o",
+    "ControlPath=none",
+    "-o",
+    "RemoteCommand=none",
     "-o",
     "BatchMode=yes",
     "-o",
@@ -67,8 +74,10 @@ pub(super) fn connect(request: &Request, host: usize, generation: u32, events: S
     });
 }
 
+/// Host files have full names, hosts may have the first part of them.
 fn is_this_host(name: &str) -> bool {
-    name == "localhost" || name == host_name()
+    let own = host_name();
+    name == "localhost" || name == own || name.split('.').next() == Some(&own)
 }
 
 fn command(request: &Request, name: &str) -> Command {
@@ -79,8 +88,15 @@ fn command(request: &Request, name: &str) -> Command {
         return command;
     }
     let mut command = Command::new("ssh");
-    command.args(SSH).arg("--").arg(name).arg("exec").arg(&request.program).args(agent);
+    let words = agent.map(|word| quoted(word));
+    let program = quoted(&request.program.to_string_lossy());
+    command.args(SSH).arg("--").arg(name).arg("exec").arg(program).args(words);
     command
+}
+
+/// A word for the shell of the other host.
+fn quoted(word: &str) -> String {
+    format!("'{}'", word.replace('\'', "'\\''"))
 }
 
 /// Resolves the name and talks to the agent until the end of it, and returns why it ended.

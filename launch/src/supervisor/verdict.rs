@@ -2,6 +2,7 @@
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
+use std::time::Duration;
 
 use super::Ending;
 use super::evidence::{Judgement, Loss, RunState};
@@ -9,12 +10,13 @@ use super::request::Request;
 
 /// Exit codes of a process that the supervisor decides about.
 const DONE: u8 = 0;
+const INTERNAL: u8 = 1;
 const ENVIRONMENT: u8 = 3;
 pub(super) const PEER_LOST: u8 = 5;
 const STOPPED: u8 = 75;
 
-/// Exit codes of a rank that `mpirun` passes on.
-const OF_RANKS: std::ops::RangeInclusive<i32> = 1..=6;
+/// Exit codes of a rank that failed by itself, which `mpirun` passes on.
+const OF_RANKS: [u8; 4] = [2, 3, 4, 6];
 
 /// The rank of a host that ended first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,14 +38,22 @@ pub(super) struct Ended {
     pub(super) stop_requested: bool,
     /// Whether a host was to go.
     pub(super) drained: bool,
+    /// Whether it had not started all ranks when there was no time left for that.
+    pub(super) never_started: bool,
     /// Whether the supervisor has ended it.
     pub(super) is_by_supervisor: bool,
 }
 
 impl Ended {
-    /// Whether nothing is known that kept it from its end.
-    pub(super) fn is_undisturbed(&self) -> bool {
-        self.lost.is_none() && self.rank_ended.is_none()
+    /// How long what the run has recorded at its end may take to be seen here; `None` where its
+    /// ranks have not said by their exit codes that they have recorded it.
+    pub(super) fn visible_within(&self) -> Option<Duration> {
+        let is_by_itself = self.lost.is_none() && !self.is_by_supervisor;
+        match self.status.code().filter(|_| is_by_itself)? {
+            0 => Some(Duration::from_secs(30)),
+            1..=6 | 75 => Some(Duration::from_secs(10)),
+            _ => None,
+        }
     }
 
     /// What `mpirun` said by its end.
@@ -75,9 +85,9 @@ fn ending(code: u8, text: impl Into<String>) -> Ending {
     Ending { code, text: text.into() }
 }
 
-/// Before anything ran.
-pub(super) fn stopped_before_the_start() -> Ending {
-    ending(STOPPED, "stopped before the start")
+/// Asked to stop while nothing runs: after an attempt, its end stays.
+pub(super) fn stopped_while_waiting(last: Option<Ending>) -> Ending {
+    last.unwrap_or_else(|| ending(STOPPED, "stopped before training began"))
 }
 
 /// Decides by what the run has recorded since `before`. `loss` is what took ranks away.
@@ -88,18 +98,36 @@ pub(super) fn of(
     before: &Judgement,
     after: &Judgement,
 ) -> Next {
-    let has_begun = after.attempts > before.attempts;
     let reason = || after.reason.clone().unwrap_or_else(|| ended.status_text());
     match after.state {
-        RunState::Complete if !has_begun => Next::End(ending(DONE, "the run is complete already")),
+        _ if !after.has_begun_since(before) => not_begun(request, ended, loss, after),
         RunState::Complete => Next::End(completed(request, after)),
-        RunState::Stopped if has_begun => {
+        RunState::Stopped => {
             let end = ending(STOPPED, "stopped after a committed checkpoint");
             if ended.drained && !ended.stop_requested { Next::Restart(end) } else { Next::End(end) }
         }
-        RunState::Failed(PEER_LOST) if has_begun => lost(ended, reason()),
-        RunState::Failed(code) if has_begun => Next::End(ending(code, reason())),
-        _ => unrecorded(ended, loss, after.state),
+        RunState::Failed(PEER_LOST) => lost(ended, reason()),
+        RunState::Failed(code) => Next::End(ending(code, reason())),
+        _ => unrecorded(ended, loss),
+    }
+}
+
+/// Ranks have recorded nothing new. What the run was before counts only where they say the same.
+fn not_begun(request: &Request, ended: &Ended, loss: Option<&Loss>, found: &Judgement) -> Next {
+    let is_success = ended.status.success() && loss.is_none();
+    match found.state {
+        RunState::NotRecorded if is_success => Next::End(ending(DONE, "mpirun succeeded")),
+        RunState::Complete if is_success => Next::End(match completed(request, found) {
+            Ending { code: DONE, .. } => ending(DONE, "the run is complete already"),
+            other => other,
+        }),
+        _ if ended.stop_requested => Next::End(ending(STOPPED, "stopped before training began")),
+        _ if ended.never_started => Next::End(ending(
+            ENVIRONMENT,
+            "mpirun has not started all ranks in time: hosts may not be able to connect to the \
+             launcher, or to each other",
+        )),
+        _ => unrecorded(ended, loss),
     }
 }
 
@@ -124,33 +152,31 @@ fn lost(ended: &Ended, text: String) -> Next {
 }
 
 /// The run has recorded no end: what `mpirun` says counts, but not that it succeeded.
-fn unrecorded(ended: &Ended, loss: Option<&Loss>, state: RunState) -> Next {
-    let code = ended.status.code();
-    let is_of_rank = code.is_some_and(|code| OF_RANKS.contains(&code));
-    if let Some(Loss { host: Some(_), text, .. }) = loss.filter(|_| !is_of_rank) {
+fn unrecorded(ended: &Ended, loss: Option<&Loss>) -> Next {
+    let code = ended.status.code().filter(|_| !ended.is_by_supervisor);
+    if let Some(code) = code.and_then(|code| u8::try_from(code).ok()).filter(is_of_rank) {
+        return Next::End(ending(code, ended.status_text()));
+    }
+    if let Some(Loss { host: Some(_), text, .. }) = loss {
         return lost(ended, text.clone());
     }
     match code {
-        Some(0) if state == RunState::NotRecorded => Next::End(ending(DONE, "mpirun succeeded")),
         Some(0) => Next::End(ending(
             PEER_LOST,
             "mpirun reports success, but the run has recorded no end: ranks were lost",
         )),
-        Some(code) if OF_RANKS.contains(&code) && code != i32::from(PEER_LOST) => {
-            let code = u8::try_from(code).unwrap_or(1);
-            Next::End(ending(code, ended.status_text()))
-        }
-        Some(code) if code == i32::from(STOPPED) => {
-            Next::End(ending(STOPPED, "stopped on request"))
-        }
+        Some(1) => Next::End(ending(INTERNAL, ended.status_text())),
         _ => lost(ended, ended.status_text()),
     }
 }
 
+/// Whether only a rank ends so: `mpirun` itself has other codes, and 1.
+fn is_of_rank(code: &u8) -> bool {
+    OF_RANKS.contains(code)
+}
+
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::hostfile::Host;
 
@@ -182,6 +208,7 @@ mod tests {
             rank_ended: None,
             stop_requested: false,
             drained: false,
+            never_started: false,
             is_by_supervisor: false,
         }
     }
@@ -237,6 +264,9 @@ mod tests {
         assert_eq!(code(&drained, None, &stopped), (75, true));
         let both = Ended { stop_requested: true, ..drained };
         assert_eq!(code(&both, None, &stopped), (75, false), "asked to stop");
+        let lost_at_start = Judgement::without_record(RunState::Missing);
+        let ended_by_us = Ended { is_by_supervisor: true, ..ended(1) };
+        assert_eq!(code(&ended_by_us, Some("b is lost"), &lost_at_start), (5, true));
         let asked = Ended { stop_requested: true, ..ended(205) };
         assert_eq!(code(&asked, Some("b is lost"), &unfinished), (5, false));
     }
@@ -248,8 +278,17 @@ mod tests {
         let Next::Restart(end) = next else { panic!("{next:?}") };
         assert_eq!(end.code, 5);
         let complete = record(RunState::Complete, 3);
-        let next = of(&request(), &ended(0), None, &complete, &complete);
-        assert!(matches!(next, Next::End(Ending { code: 0, .. })), "{next:?}");
+        let code_of = |ended: &Ended| match of(&request(), ended, None, &complete, &complete) {
+            Next::End(end) | Next::Restart(end) => end.code,
+        };
+        assert_eq!(code_of(&ended(0)), 0);
+        assert_eq!(code_of(&ended(2)), 2, "another workload than that of the folder");
+        assert_eq!(code_of(&ended(213)), 5, "mpirun could not start");
+        assert_eq!(code_of(&Ended { stop_requested: true, ..ended(143) }), 75);
+        assert_eq!(code_of(&Ended { never_started: true, ..ended(143) }), 3);
+        let single = Judgement { hosts: 1, ..complete };
+        let next = of(&request(), &ended(0), None, &single, &single);
+        assert!(matches!(next, Next::End(Ending { code: 3, .. })), "{next:?}");
     }
 
     #[test]

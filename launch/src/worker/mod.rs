@@ -14,7 +14,7 @@ use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::error::Error;
-use crate::local_ranks::{LocalRanks, has_launcher_daemon, with_subcommand};
+use crate::local_ranks::{LocalRanks, has_launcher_daemon, processes_with};
 
 pub use sshd::SshdOptions;
 
@@ -51,8 +51,8 @@ pub fn run(options: &WorkerOptions, tell: &dyn Fn(&str)) -> Result<(), Error> {
         tell(&format!("removed {}, which a killed launcher has left", folder.display()));
     }
     let folder = tempfile::tempdir().map_err(|source| refused("create a folder", source))?;
-    let server = sshd::start(&options.sshd, folder.path())?;
-    tell(&format!("sshd listens on port {}", options.sshd.port));
+    let server = sshd::start(&options.sshd, folder.path(), tell)?;
+    tell(&format!("started sshd for port {}", options.sshd.port));
     let worker = Worker { options, server: Pid::from_child(&server), tell };
     worker.serve(&mut signals, server)
 }
@@ -95,7 +95,7 @@ impl Worker<'_> {
     fn drain(&self) {
         let ranks = LocalRanks { launch: None };
         let deadline = Instant::now() + self.options.grace;
-        for agent in with_subcommand(&self.options.agent) {
+        for agent in processes_with(&[&self.options.agent]) {
             let _ = kill_process(agent, Signal::TERM);
         }
         match ranks.signal(Signal::TERM) {

@@ -1,6 +1,6 @@
 //! The ssh server of a worker pod, run by the pod's own user.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
@@ -34,13 +34,22 @@ const PREFIXES_NOT_PASSED_ON: [&str; 2] = ["KUBERNETES_", "SSH_"];
 ///
 /// # Errors
 /// [`Error::Sshd`] when it refuses to start, [`Error::System`] for files.
-pub(super) fn start(options: &SshdOptions, folder: &Path) -> Result<Child, Error> {
+pub(super) fn start(
+    options: &SshdOptions,
+    folder: &Path,
+    tell: &dyn Fn(&str),
+) -> Result<Child, Error> {
     if rustix::process::geteuid().is_root() {
         let _ = fs::create_dir_all("/run/sshd"); // where it confines itself; else it says so
     }
     let key = copy_key(&options.keys.join("id_rsa"), folder)?;
     let config = folder.join("sshd_config");
-    let text = config_text(options, &key, std::env::vars());
+    let Environment { passed_on, left_out } = Environment::of(std::env::vars_os());
+    if !left_out.is_empty() {
+        let names = left_out.join(", ");
+        tell(&format!("not for ranks, as sshd cannot pass them on: {names}"));
+    }
+    let text = config_text(options, &key, &passed_on);
     // From OpenSSH 9.8 on, hosts whose connections fail get penalties, such as those of probes.
     write(&config, format!("PerSourcePenalties no\n{text}").as_bytes())?;
     if check(options, &config).is_err() {
@@ -93,13 +102,38 @@ fn write(path: &Path, content: &[u8]) -> Result<(), Error> {
     create().map_err(failed)
 }
 
-/// `sshd_config(5)`. The host's variables are passed on to every login: ranks are children of one,
+/// The variables of this process, as far as ranks should have them: they are children of a login,
 /// and see nothing of the pod's environment.
-fn config_text(
-    options: &SshdOptions,
-    key: &Path,
-    variables: impl Iterator<Item = (String, String)>,
-) -> String {
+#[derive(Debug, Default)]
+struct Environment {
+    /// Sorted, as NAME=VALUE.
+    passed_on: Vec<String>,
+    /// Names of those that a line of a file cannot hold.
+    left_out: Vec<String>,
+}
+
+impl Environment {
+    fn of(variables: impl Iterator<Item = (OsString, OsString)>) -> Self {
+        let mut environment = Self::default();
+        for (name, value) in variables {
+            let name = name.to_string_lossy().into_owned();
+            if NOT_PASSED_ON.contains(&name.as_str())
+                || PREFIXES_NOT_PASSED_ON.iter().any(|prefix| name.starts_with(prefix))
+            {
+                continue;
+            }
+            match value.to_str().filter(|value| !value.contains('\n')) {
+                Some(value) => environment.passed_on.push(format!("{name}={value}")),
+                None => environment.left_out.push(name),
+            }
+        }
+        environment.passed_on.sort();
+        environment
+    }
+}
+
+/// `sshd_config(5)`.
+fn config_text(options: &SshdOptions, key: &Path, environment: &[String]) -> String {
     let SshdOptions { port, keys, .. } = options;
     let mut text = format!(
         "Port {port}\n\
@@ -118,23 +152,14 @@ fn config_text(
         quoted(key.as_os_str()),
         quoted(keys.join("authorized_keys").as_os_str()),
     );
-    let mut passed_on: Vec<_> =
-        variables.filter(|(name, value)| is_passed_on(name, value)).collect();
-    passed_on.sort();
-    if !passed_on.is_empty() {
+    if !environment.is_empty() {
         text.push_str("SetEnv"); // only the first such line counts
-        for (name, value) in &passed_on {
-            let _ = write!(text, " {}", quoted(OsStr::new(&format!("{name}={value}"))));
+        for variable in environment {
+            let _ = write!(text, " {}", quoted(OsStr::new(variable)));
         }
         text.push('\n');
     }
     text
-}
-
-fn is_passed_on(name: &str, value: &str) -> bool {
-    !NOT_PASSED_ON.contains(&name)
-        && !PREFIXES_NOT_PASSED_ON.iter().any(|prefix| name.starts_with(prefix))
-        && !value.contains('\n') // a line cannot hold it
 }
 
 fn quoted(text: &OsStr) -> String {
@@ -146,14 +171,17 @@ fn quoted(text: &OsStr) -> String {
 mod tests {
     use super::*;
 
+    fn environment(variables: &[(&str, &str)]) -> Environment {
+        Environment::of(variables.iter().map(|(name, value)| ((*name).into(), (*value).into())))
+    }
+
     fn text(variables: &[(&str, &str)]) -> String {
         let options = SshdOptions {
             program: PathBuf::from("/usr/sbin/sshd"),
             port: 2222,
             keys: PathBuf::from("/keys"),
         };
-        let variables = variables.iter().map(|(name, value)| ((*name).into(), (*value).into()));
-        config_text(&options, Path::new("/key"), variables)
+        config_text(&options, Path::new("/key"), &environment(variables).passed_on)
     }
 
     #[test]
@@ -170,6 +198,12 @@ mod tests {
                         \"QUOTED=a \\\"b\\\" \\\\\"\n";
         assert!(config.ends_with(expected), "{config}");
         assert!(config.contains("AuthorizedKeysFile \"/keys/authorized_keys\"\n"));
+    }
+
+    #[test]
+    fn what_a_line_cannot_hold_is_named() {
+        let left_out = environment(&[("LINES", "a\nb"), ("HOME", "a\nb"), ("ONE", "1")]).left_out;
+        assert_eq!(left_out, ["LINES"]);
     }
 
     #[test]

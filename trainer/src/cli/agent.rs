@@ -19,7 +19,7 @@ pub(super) const NAME: &str = "agent";
 impl Agent {
     pub(super) fn run(self) -> Outcome<ExitCode> {
         let version = env!("YARDSTICK_VERSION");
-        launch::agent::run(&self.launch, version, BufReader::new(stdin()), stdout())
+        launch::agent::run(NAME, &self.launch, version, BufReader::new(stdin()), stdout())
             .map_err(|error| Failure::new(ExitCode::Environment, error))?;
         Ok(ExitCode::Done)
     }

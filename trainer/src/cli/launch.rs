@@ -25,7 +25,7 @@ pub(super) struct Launch {
     /// Hosts to run on; those that the host file has beyond that are spare [default: all].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     nodes: Option<u32>,
-    /// Ranks on each host [default: its slots in the host file, or 1].
+    /// Ranks on each host [default: the slots of the first one in the host file, or 1].
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
     ranks_per_node: Option<u32>,
     /// Hosts, one a line, as in `HOST slots=K` [default: that of the launcher's environment,
@@ -62,7 +62,7 @@ pub(super) struct Launch {
 
 impl Launch {
     pub(super) fn run(self) -> Outcome<ExitCode> {
-        let mut evidence = RunEvidence::new(folders(&self.command)?);
+        let mut evidence = RunEvidence::new(folders(&self.command, self.restarts)?);
         let request = self.request()?;
         let tell = |text: &str| log("launch", text);
         let Ending { code, text } =
@@ -101,8 +101,26 @@ impl Launch {
             Some(path) => {
                 read_hostfile(&path).map_err(|error| Failure::new(ExitCode::Usage, error))
             }
-            None => Ok(vec![Host { name: "localhost".to_owned(), slots: None }]),
+            None => {
+                refuse_half_an_allocation()?;
+                Ok(vec![Host { name: "localhost".to_owned(), slots: None }])
+            }
         }
+    }
+}
+
+/// A batch script runs on the first node of its allocation, of which the others would stay idle.
+fn refuse_half_an_allocation() -> Outcome<()> {
+    let nodes = std::env::var("SLURM_JOB_NUM_NODES").ok().and_then(|text| text.parse().ok());
+    match nodes {
+        Some(nodes @ 2_u32..) => Err(Failure::new(
+            ExitCode::Environment,
+            anyhow::anyhow!(
+                "expected a host file, as this Slurm allocation has {nodes} nodes\n  hint: `scontrol \
+                 show hostnames > FILE`, and --hostfile FILE"
+            ),
+        )),
+        _ => Ok(()),
     }
 }
 
@@ -111,10 +129,20 @@ fn environment(error: launch::Error) -> Failure {
 }
 
 /// Checks the command as every rank would, and finds the folders in which it leaves records.
-fn folders(command: &[OsString]) -> Outcome<Vec<PathBuf>> {
+fn folders(command: &[OsString], restarts: u32) -> Outcome<Vec<PathBuf>> {
     let words = std::iter::once(OsString::from("yardstick")).chain(command.iter().cloned());
     let parsed = Arguments::try_parse_from(words)
         .map_err(|error| Failure::usage(format!("what is launched: {error}")))?;
+    let is_fresh = match &parsed.command {
+        Command::Train(train) => train.is_fresh(),
+        Command::Bench(bench) => bench.train.is_fresh(),
+        _ => false,
+    };
+    if is_fresh && restarts > 0 {
+        let text =
+            "launch: --restarts starts again in the folder of the run, which --fresh refuses";
+        return Err(Failure::usage(text));
+    }
     let folders = match parsed.command {
         Command::Train(train) => train.out().map(|out| vec![out.to_owned()]),
         Command::Bench(bench) => bench.folders(),

@@ -172,6 +172,11 @@ impl Train {
         Config::load(&self.workload, &self.overrides())
     }
 
+    /// Whether the folder must be empty.
+    pub(super) fn is_fresh(&self) -> bool {
+        self.fresh
+    }
+
     /// The `--set` values, and the flags that are short for one.
     fn overrides(&self) -> Vec<String> {
         let mut all = self.overrides.clone();

@@ -52,7 +52,7 @@ impl Evidence for RunEvidence {
             attempts,
             ranks: record.ranks.len(),
             hosts: hosts.len(),
-            reason: record.reason.as_ref().map(|reason| text(reason)),
+            reason: record.reason.as_ref().map(text),
         }
     }
 
@@ -61,8 +61,11 @@ impl Evidence for RunEvidence {
         self.deciding().is_some_and(is_locked)
     }
 
-    fn explain(&mut self, loss: &Loss) -> Result<(), String> {
+    fn explain(&mut self, loss: &Loss, earlier_attempts: usize) -> Result<(), String> {
         let Some(folder) = self.deciding() else { return Ok(()) };
+        if self.judge().attempts <= earlier_attempts {
+            return Ok(());
+        }
         explain(folder, loss).map_err(|error| format!("the loss is not in the record: {error}"))
     }
 }

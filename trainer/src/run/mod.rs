@@ -72,6 +72,7 @@ pub(crate) fn in_world(
     config: &Config,
     body: impl FnOnce(&World, &Device, &dyn Collective) -> Outcome<()> + Send,
 ) -> Outcome<Exit> {
+    let peer_loss = peer_loss::handle()?;
     let world = process::open_world(config)?;
     let rank = world.placement.rank;
     let work = || {
@@ -82,7 +83,10 @@ pub(crate) fn in_world(
         let closed = ManuallyDrop::into_inner(backend).close(process::close_timeout(config));
         Ok(process::warn_unless_closed(closed))
     };
-    match process::thread_pool(&world.threads).and_then(|pool| pool.install(work)) {
+    let worked = peer_loss::watched(peer_loss, &*world.collective, || {
+        process::thread_pool(&world.threads).and_then(|pool| pool.install(work))
+    });
+    match worked {
         Ok(is_closed) => {
             let is_orderly = process::close(world) && is_closed;
             Ok(Exit { code: ExitCode::Done, rank, is_orderly })
@@ -102,6 +106,7 @@ fn left(world: &World, failure: Failure) -> Failure {
 fn run_ranks(runs: &[RunOptions], nccl_log: &NcclLog) -> Outcome<Exit> {
     let signals =
         SignalFlags::install().map_err(|error| Failure::new(ExitCode::Internal, error))?;
+    let peer_loss = peer_loss::handle()?;
     let mut start = StartClock::new();
     let world = process::open_world(&runs[0].config)?;
     log_lines::set_rank(world.placement.rank);
@@ -122,7 +127,7 @@ fn run_ranks(runs: &[RunOptions], nccl_log: &NcclLog) -> Outcome<Exit> {
         }
         Ok(trained)
     };
-    let trained = peer_loss::watched(&*world.collective, || {
+    let trained = peer_loss::watched(peer_loss, &*world.collective, || {
         process::thread_pool(&world.threads).and_then(|pool| pool.install(&mut train))
     });
     match trained {

@@ -6,13 +6,17 @@ use launch::signals::PeerLossSignal;
 
 use crate::failure::{ExitCode, Failure, Outcome};
 
+/// Handles the signal from now on. Before ranks have joined each other, there is nothing to end.
+pub(super) fn handle() -> Outcome<PeerLossSignal> {
+    PeerLossSignal::install().map_err(|error| Failure::new(ExitCode::Internal, error))
+}
+
 /// Runs `body`, in which operations between ranks fail as soon as the signal arrives.
 pub(super) fn watched<T>(
+    signal: PeerLossSignal,
     collective: &dyn Collective,
-    body: impl FnOnce() -> Outcome<T>,
-) -> Outcome<T> {
-    let signal =
-        PeerLossSignal::install().map_err(|error| Failure::new(ExitCode::Internal, error))?;
+    body: impl FnOnce() -> T,
+) -> T {
     std::thread::scope(|scope| {
         let handle = signal.handle();
         scope.spawn(|| {

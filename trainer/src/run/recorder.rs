@@ -312,13 +312,20 @@ impl Recorder {
             Err(failure) => (Status::Failed, failure.code),
         };
         let last_step = ending.trainer.map_or(0, Trainer::completed_steps);
+        let is_superseded = failure.is_some() && self.is_superseded();
         let Some(record) = &mut self.record else { return Ok(()) };
         let end = AttemptEnd { status, exit_code: code as u8, reason, last_step };
         record.end(&self.dir, end)?;
-        if failure.is_some_and(is_fenced) {
+        if failure.is_some_and(is_fenced) || is_superseded {
             return Ok(()); // a newer attempt writes the record
         }
         self.complete(ending)
+    }
+
+    /// Whether a newer attempt has begun, as while this rank was cut off.
+    fn is_superseded(&self) -> bool {
+        let attempts = record::Attempt::read_all(&self.dir).unwrap_or_default();
+        attempts.last().is_some_and(|newest| newest.number > self.attempt)
     }
 
     /// What the launcher has recorded since it lost a host: this rank's own, which is cut off but
