@@ -30,14 +30,16 @@ print_table() {
     cat <<TEXT
 # Jobs on a real Kubernetes
 
-What \`make k8s-e2e\` printed on $(date -u +%F), with Kubernetes $KUBERNETES_VERSION, mpi-operator \
-$(version_of mpi-operator), $(containerd --version | awk '{print $1 " " $3}'), \
-$(runc --version | head -n 1), Linux $(uname -r), and yardstick $(git rev-parse --short HEAD), on
-$(nproc) cores. Two workers on two nodes train 200 steps of \`smoke\`; what happens to them happens
-after step 50. Seconds are from then on, or from \`kubectl apply\`, to the end of the launcher. Each
-job that goes on ended with the losses and weights of one that nothing happened to, bit for bit.
-Launcher: the exit code of its container. MPIJob: the job's status, which does not count: the record
-does.
+What \`make k8s-e2e\` printed on $(date -u +%F), on $(nproc) cores, with
+$("target/$PROFILE/yardstick" --version | cut -d ' ' -f 1,2), Kubernetes $KUBERNETES_VERSION,
+mpi-operator $(version_of mpi-operator), $(containerd --version | cut -d ' ' -f 1,3),
+$(runc --version | head -n 1), Linux $(uname -r).
+
+Two workers on two nodes train 200 steps of \`smoke\`, and what happens to them happens after
+step 50: seconds are from then on, or from \`kubectl apply\`, to the end of the launcher. Each job
+that went on ended with the losses and weights of one that nothing happened to, bit for bit.
+"launcher" is the exit code of its container. "MPIJob" is the job's status, which does not count:
+the record does.
 
 TEXT
     printf '| case | what happened | launcher | record | MPIJob | seconds | the launcher says |\n'
