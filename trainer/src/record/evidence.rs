@@ -101,16 +101,13 @@ fn explain(folder: &Path, loss: &Loss) -> Result<(), Error> {
     let earlier = record.reason.take().unwrap_or_default();
     let first_of = |host: &String| record.ranks.iter().find(|rank| rank.host == *host);
     let of_host = loss.host.as_ref().and_then(first_of).map(|rank| rank.rank);
-    let reason = Reason {
-        rank: loss.rank.or(of_host).or(earlier.rank),
-        host: loss.host.clone().or(earlier.host),
-        text: if earlier.text.is_empty() {
-            loss.text.clone()
-        } else {
-            format!("{}; {}", loss.text, earlier.text)
-        },
-        ..earlier
+    let known = Reason {
+        rank: loss.rank.or(of_host),
+        host: loss.host.clone(),
+        text: loss.text.clone(),
+        ..Reason::default()
     };
+    let reason = added(known, earlier);
     let last_step = last_step(folder, &record)?;
     let end = AttemptEnd {
         status: Status::Failed,
@@ -122,9 +119,46 @@ fn explain(folder: &Path, loss: &Loss) -> Result<(), Error> {
     record.write(folder)
 }
 
+/// What rank 0 knows of the loss that ended an attempt, and what a supervisor has recorded of it
+/// before: a rank that was cut off ends later than its launch.
+pub(crate) fn with_recorded_loss(folder: &Path, attempt: u32, own: Reason) -> Reason {
+    let attempts = Attempt::read_all(folder).unwrap_or_default();
+    let mut recorded = attempts.into_iter().filter(|recorded| recorded.number == attempt);
+    match recorded.find_map(|recorded| recorded.reason) {
+        Some(known) => added(known, own),
+        None => own,
+    }
+}
+
+/// A reason with what a rank has said of it.
+fn added(known: Reason, said: Reason) -> Reason {
+    let parts = [known.text, said.text].into_iter().filter(|text| !text.is_empty());
+    Reason {
+        rank: known.rank.or(said.rank),
+        host: known.host.or(said.host),
+        text: parts.collect::<Vec<_>>().join("; "),
+        ..said
+    }
+}
+
 /// The last step of the last attempt, as its steps show where its record was not written.
 fn last_step(folder: &Path, record: &Record) -> Result<u64, Error> {
     let Some(attempt) = record.attempts.last() else { return Ok(0) };
     let of_attempt = super::attempt::last_line(folder, attempt.number)?;
     Ok(of_attempt.map_or(attempt.last_step, |line| line.sample.step))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_supervisor_knows_the_host_and_a_rank_the_step() {
+        let host = Some("b".to_owned());
+        let known = Reason { rank: Some(1), host, text: "b was lost".into(), ..Reason::default() };
+        let said = Reason { step: Some(7), text: "no answer".into(), ..Reason::default() };
+        let text = "b was lost; no answer".to_owned();
+        assert_eq!(added(known.clone(), said), Reason { step: Some(7), text, ..known.clone() });
+        assert_eq!(added(known.clone(), Reason::default()), known);
+    }
 }

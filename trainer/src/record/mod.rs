@@ -36,7 +36,7 @@ pub use collectives::transports::Transport;
 pub use environment::Environment;
 pub use error::Error;
 pub use error_file::ErrorFile;
-pub(crate) use evidence::RunEvidence;
+pub(crate) use evidence::{RunEvidence, with_recorded_loss};
 pub(crate) use json::write as write_json;
 pub use measure::Reference;
 pub use nodes::NodeGroup;

@@ -24,6 +24,7 @@ use crate::record::{
     self, Anomaly, AttemptEnd, Collectives, ErrorFile, FlopsPerToken, HostRecord, NodeReport,
     RankRecord, Reason, Record, Recovery, Reference, StartParts, Status, StepSeries, TargetRecord,
     WorkloadRecord, node_anomalies, node_groups, rank_anomalies, transport_anomalies,
+    with_recorded_loss,
 };
 use crate::step::Trainer;
 use crate::stragglers::{Sniffed, Straggler, outliers};
@@ -311,6 +312,8 @@ impl Recorder {
             Err(failure) if failure.error.is::<GoldenMiss>() => (Status::Void, failure.code),
             Err(failure) => (Status::Failed, failure.code),
         };
+        let add_loss = |own| with_recorded_loss(&self.dir, self.attempt, own);
+        let reason = if code == ExitCode::PeerLost { reason.map(add_loss) } else { reason };
         let last_step = ending.trainer.map_or(0, Trainer::completed_steps);
         let is_superseded = failure.is_some() && self.is_superseded();
         let Some(record) = &mut self.record else { return Ok(()) };
