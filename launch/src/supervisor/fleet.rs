@@ -412,11 +412,14 @@ impl Member {
     /// Gives the connection up.
     fn leave(&mut self, text: &str) {
         let state = State::Away { retry: Instant::now() + RETRY };
-        match std::mem::replace(&mut self.state, state) {
-            State::Connecting { session, .. } => session.map(Session::give_up),
-            State::Ready { session, .. } => Some(session.give_up()),
+        let session = match std::mem::replace(&mut self.state, state) {
+            State::Connecting { session, .. } => session,
+            State::Ready { session, .. } => Some(session),
             State::Away { .. } => None,
         };
+        if let Some(session) = session {
+            session.give_up();
+        }
         self.generation += 1; // what its process still says does not count
         self.text = text.to_owned();
     }
