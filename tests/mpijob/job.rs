@@ -175,6 +175,14 @@ impl Job {
         wait_until(COMMIT, has_committed, || format!("no checkpoint: {}", self.output()));
     }
 
+    /// Waits until the launcher has an agent on every worker.
+    #[track_caller]
+    pub(crate) fn wait_for_agents(&self) {
+        let workers = || self.workers.iter().flatten();
+        let has_agents = || workers().all(|pod| !pod.running("yardstick", "agent").is_empty());
+        wait_until(COMMIT, has_agents, || format!("no agents: {}", self.output()));
+    }
+
     /// The folders of checkpoints of the run that all pods see.
     fn checkpoints(&self) -> impl Iterator<Item = PathBuf> {
         entries(&self.path("shared"))

@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod command;
+mod connection;
 mod image;
 mod job;
 mod loss;

@@ -124,6 +124,12 @@ impl Pod {
         process::in_network(&self.port.namespace).into_iter().filter(Process::is_rank).collect()
     }
 
+    /// Its processes that run this program with this argument among others.
+    pub(crate) fn running(&self, program: &str, argument: &str) -> Vec<Process> {
+        let all = process::in_network(&self.port.namespace).into_iter();
+        all.filter(|process| process.runs(program, argument)).collect()
+    }
+
     /// The container's first process.
     #[track_caller]
     fn first_process(&self) -> Process {

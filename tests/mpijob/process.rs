@@ -13,6 +13,8 @@ pub(crate) struct Process {
     pub(crate) id: u32,
     /// `NAME=VALUE` of each variable; empty once it has ended.
     environment: Vec<String>,
+    /// Its program and arguments.
+    command: Vec<String>,
     /// Of the innermost PID namespace.
     own_id: u32,
     /// `NAME:` and values of each line of `/proc/ID/status`.
@@ -37,10 +39,19 @@ impl Process {
     fn read(id: u32) -> Option<Self> {
         let status = fs::read_to_string(format!("/proc/{id}/status")).ok()?;
         let own_id = field(&status, "NSpid")?.split_whitespace().last()?.parse().ok()?;
-        let environment = fs::read(format!("/proc/{id}/environ")).ok()?;
-        let environment = environment.split(|byte| *byte == 0);
-        let text = |variable: &[u8]| String::from_utf8_lossy(variable).into_owned();
-        Some(Self { id, environment: environment.map(text).collect(), own_id, status })
+        let words = |file: &str| -> Option<Vec<String>> {
+            let content = fs::read(format!("/proc/{id}/{file}")).ok()?;
+            let text = |word: &[u8]| String::from_utf8_lossy(word).into_owned();
+            Some(content.split(|byte| *byte == 0).map(text).collect())
+        };
+        let [environment, command] = [words("environ")?, words("cmdline")?];
+        Some(Self { id, environment, command, own_id, status })
+    }
+
+    /// Whether it runs this program with this argument among others.
+    pub(crate) fn runs(&self, program: &str, argument: &str) -> bool {
+        let is_program = self.command[0].rsplit('/').next() == Some(program);
+        is_program && self.command.iter().any(|word| word == argument)
     }
 
     /// Whether a launcher started it as a rank.

@@ -1,0 +1,114 @@
+//! `yardstick launch` on this machine: what it calls a success, and what it exits with. Several
+//! hosts are in tests/mpijob.
+#![cfg(feature = "mpi")]
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod support;
+
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use support::{Finished, Folder, finish, set_launcher_environment, text, yardstick};
+
+/// A launch of two ranks, with the `mpirun` of the tests.
+fn launch(flags: &[&str], launched: &[&str]) -> Command {
+    let mpirun = std::env::var("YARDSTICK_MPIRUN").unwrap_or_else(|_| "mpirun".to_owned());
+    let mut command = yardstick(&["launch", "--mpirun", &mpirun]);
+    if !flags.contains(&"--ranks-per-node") {
+        command.args(["--ranks-per-node", "2"]);
+    }
+    command.args(flags).arg("--").args(launched);
+    set_launcher_environment(&mut command);
+    command
+}
+
+fn train(folder: &Folder, flags: &[&str], train: &[&str]) -> Command {
+    let folder = folder.text();
+    launch(flags, &[&["train", "--out", &folder, "--threads", "1"], train].concat())
+}
+
+fn launched(command: Command) -> Finished {
+    finish(command)
+}
+
+/// Folders of nightly jobs may be those of the night before.
+#[test]
+fn a_complete_run_does_not_cover_what_fails_later() {
+    let folder = Folder::new();
+    let done = launched(train(&folder, &[], &["--steps", "5"]));
+    done.expect(0).expect_stderr(&["launch: complete on 2 ranks of 1 hosts; exit code 0"]);
+    let record = folder.record();
+    assert_eq!(record["status"], "complete");
+    let start = &record["attempts"][0]["start"]["launch"];
+    assert!(start["mpirun_seconds"].as_f64().unwrap() > 0.0, "{start}");
+    let again = launched(train(&folder, &[], &["--steps", "5"]));
+    again.expect(0).expect_stderr(&["the run is complete already; exit code 0"]);
+    let other = ["--steps", "5", "--set", "optimizer.weight_decay=0.05"];
+    launched(train(&folder, &[], &other)).expect(2).expect_stderr(&["exit code 2"]);
+    let unknown = ["--mpirun-arg=--no-such-flag"];
+    let refused = launched(train(&folder, &unknown, &["--steps", "5"]));
+    assert_ne!(refused.code, 0, "{refused:?}");
+    let narrower = ["--ranks-per-node", "1"];
+    let one = launched(train(&folder, &narrower, &["--steps", "5"]));
+    one.expect(3).expect_stderr(&["expected 1 ranks on 1 hosts, but the record is of 2 ranks"]);
+}
+
+#[test]
+fn a_killed_rank_is_named_long_before_the_deadline() {
+    let folder = Folder::new();
+    let killed = ["--steps", "40", "--inject", "kill@step=5,rank=1"];
+    let finished = launched(train(&folder, &[], &killed)).expect(5);
+    finished.expect_stderr(&["rank 1 on ", "ended first", "exit code 5"]);
+    let record = folder.record();
+    assert_eq!((&record["status"], &record["exit_code"]), (&"failed".into(), &5.into()));
+    assert_eq!(record["reason"]["rank"], 1, "{}", record["reason"]);
+    assert_eq!(record["reason"]["host"], record["ranks"][1]["host"]);
+}
+
+/// A launcher may be told to go before its ranks have started.
+#[test]
+fn a_stop_at_any_time_is_no_failure() {
+    for wait in [Duration::from_millis(100), Duration::from_millis(700)] {
+        let folder = Folder::new();
+        let mut command = train(&folder, &["--grace", "60s"], &[]);
+        let launcher = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        std::thread::sleep(wait);
+        kill_process(Pid::from_child(&launcher), Signal::TERM).unwrap();
+        let output = launcher.wait_with_output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(75), "{stderr}");
+        assert!(stderr.contains("exit code 75"), "{stderr}");
+    }
+}
+
+#[test]
+fn what_cannot_be_launched_is_refused() {
+    let folder = Folder::new();
+    let out = folder.text();
+    let hostfile = folder.sibling("hosts");
+    std::fs::write(&hostfile, "localhost slots=2\nno-such-host.invalid slots=2\n").unwrap();
+    let hosts = text(&hostfile);
+    let train = ["train", "--out", &out];
+    let cases: [(&[&str], &[&str], i32, &str); 6] = [
+        (&["--nodes", "2"], &train, 3, "expected 2 hosts, found 1: localhost"),
+        (&["--hostfile", &hosts, "--wait", "1s"], &train, 3, "no-such-host.invalid (its name has"),
+        (&["--hostfile", "/no/such"], &train, 2, "host file /no/such"),
+        (&["--restarts", "1"], &["train", "--out", &out, "--fresh"], 2, "--fresh"),
+        (&[], &["train"], 2, "expected --out DIR"),
+        (&[], &["plan"], 2, "expected train, bench or comm"),
+    ];
+    for (flags, launch_of, code, sentence) in cases {
+        launched(launch(flags, launch_of)).expect(code).expect_stderr(&[sentence]);
+    }
+    let mut allocated = launch(&[], &train);
+    allocated.env("SLURM_JOB_NUM_NODES", "8");
+    launched(allocated).expect(3).expect_stderr(&["this Slurm allocation has 8 nodes"]);
+    assert!(!folder.path().exists(), "nothing was run");
+}
+
+#[test]
+fn what_leaves_no_record_is_judged_by_mpirun() {
+    let comm = ["comm", "--max-bytes", "4K", "--operation", "all-reduce"];
+    launched(launch(&[], &comm)).expect(0).expect_stderr(&["mpirun succeeded; exit code 0"]);
+}
