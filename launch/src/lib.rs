@@ -1,6 +1,7 @@
 //! How ranks start and stop: bootstrap over MPI, placement on nodes and cores, signals, and on
 //! clusters what runs beside ranks: the [`supervisor`] that starts `mpirun`, its [`agent`] on every
-//! host, and the [`worker`] that is the first process of a pod.
+//! host, and the [`worker`] that is the first process of a pod. The [`doctor`] says whether hosts
+//! are fit for that.
 //!
 //! [`bootstrap::open`] turns a process, however it was started (by hand, `mpirun`, `srun`), into a
 //! [`World`](bootstrap::World): a collective for communication, the [`Placement`] of this rank on
@@ -9,6 +10,7 @@
 
 pub mod agent;
 pub mod bootstrap;
+pub mod doctor;
 pub mod environment;
 mod error;
 pub mod hostfile;

@@ -13,6 +13,7 @@ pub mod config;
 pub mod data;
 #[cfg(test)]
 mod detection;
+mod doctor;
 pub mod failure;
 pub mod fault_injection;
 pub mod golden;

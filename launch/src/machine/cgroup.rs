@@ -20,8 +20,13 @@ pub struct CgroupLimits {
 impl CgroupLimits {
     /// The limits of this process. What cannot be read is no limit.
     pub fn of_this_process() -> Self {
-        let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-        Self::read(&groups, Path::new("/sys/fs/cgroup"))
+        Self::read_below(Path::new("/"))
+    }
+
+    /// The same of a folder with the files of a host.
+    pub(crate) fn read_below(root: &Path) -> Self {
+        let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
+        Self::read(&groups, &root.join("sys/fs/cgroup"))
     }
 
     /// The limits under `root`, for a process whose `/proc/self/cgroup` reads `groups`.

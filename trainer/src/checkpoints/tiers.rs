@@ -41,6 +41,11 @@ impl Variables {
         self.nvme.is_some()
     }
 
+    /// Whether a shared tier is named.
+    pub(crate) fn has_shared(&self) -> bool {
+        self.shared.is_some()
+    }
+
     /// What holds for the run: a launcher may not pass the environment on to all ranks. Rank 0
     /// decides which tiers there are, and each rank where its node's is; an empty path where it
     /// does not know. Collective.
@@ -135,7 +140,7 @@ pub(crate) fn are_objects(config: &CheckpointConfig) -> Vec<bool> {
 
 impl Planned {
     /// Whether it is in an object store, and not a folder.
-    pub(super) fn is_object(&self) -> bool {
+    pub(crate) fn is_object(&self) -> bool {
         is_remote(&self.address)
     }
 

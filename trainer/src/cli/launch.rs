@@ -146,8 +146,10 @@ fn folders(command: &[OsString], restarts: u32) -> Outcome<Vec<PathBuf>> {
     let folders = match parsed.command {
         Command::Train(train) => train.out().map(|out| vec![out.to_owned()]),
         Command::Bench(bench) => bench.folders(),
-        Command::Comm(_) => Some(Vec::new()),
-        _ => return Err(Failure::usage("launch: expected train, bench or comm after `--`")),
+        Command::Comm(_) | Command::Doctor(_) => Some(Vec::new()),
+        _ => {
+            return Err(Failure::usage("launch: expected train, bench, comm or doctor after `--`"));
+        }
     };
     folders.ok_or_else(|| {
         Failure::usage(

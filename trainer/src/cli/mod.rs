@@ -9,6 +9,7 @@ mod compare;
 mod completions;
 mod data;
 mod devices;
+mod doctor;
 mod export;
 mod fingerprint;
 mod k8s;
@@ -53,7 +54,7 @@ Exit codes of a process:
    0  done
    1  internal error
    2  bad usage, configuration or data file
-   3  environment not fit: a device, a library or memory is missing
+   3  environment not fit: a device, a library or memory is missing; `doctor`: a check failed
    4  a loss or gradient is not finite, or not the golden loss; `comm`: a wrong element
    5  a peer was lost, or an operation exceeded its deadline
    6  no usable checkpoint where one is required, or a required save failed
@@ -71,6 +72,7 @@ enum Command {
     Workloads(workloads::Workloads),
     Plan(plan::Plan),
     Devices(devices::Devices),
+    Doctor(doctor::Doctor),
     Report(report::Report),
     Compare(Box<compare::Compare>),
     Baseline(baseline::Baseline),
@@ -107,6 +109,7 @@ pub fn main() -> ExitCode {
         Command::Launch(launch) => launch.run(),
         Command::Worker(worker) => worker.run(),
         Command::Agent(agent) => agent.run(),
+        Command::Doctor(doctor) => return end_training(LogFormat::Text, doctor.run()),
         Command::Comm(comm) => return end_training(LogFormat::Text, comm.run()),
         Command::Workloads(workloads) => workloads.run(),
         Command::Plan(plan) => plan.run(),

@@ -51,7 +51,7 @@ pub(crate) struct Pairs {
 }
 
 impl Pairs {
-    fn new(links: Vec<Link>) -> Self {
+    pub(crate) fn new(links: Vec<Link>) -> Self {
         Self { slow: SlowPairs::among(&links), links }
     }
 }

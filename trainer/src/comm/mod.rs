@@ -24,7 +24,10 @@ use crate::config::Config;
 use crate::failure::{ExitCode, Failure, Outcome};
 use crate::ranks::Ranks;
 use crate::run::{Exit, in_world};
+#[cfg(test)]
+pub(crate) use links::Link;
 use links::Links;
+pub(crate) use links::Pairs;
 use sweep::Sweep;
 
 /// What to measure.
@@ -102,6 +105,11 @@ fn measure(
     }
     report.notes.extend(sweep.into_notes());
     Ok(report)
+}
+
+/// Measures the links between every two nodes, or ranks of one node. Collective.
+pub(crate) fn measure_pairs(ranks: Ranks<'_>, world: &World, message_bytes: u64) -> Outcome<Pairs> {
+    Links::new(ranks, world, message_bytes).pairs()
 }
 
 /// For how long a size is measured, unless it is said how often.

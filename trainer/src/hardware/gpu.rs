@@ -185,6 +185,39 @@ fn nvml() -> Result<&'static Nvml, String> {
     NVML.get_or_init(open).as_ref().map_err(Clone::clone)
 }
 
+/// What a GPU says of itself at one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct GpuHealth {
+    /// ECC errors that were not corrected, since the driver started; `None` without ECC.
+    pub(crate) uncorrected_errors: Option<u64>,
+    /// Whether a row of its memory could not be replaced by a spare one.
+    pub(crate) remapping_failed: bool,
+    /// Whether that waits for a reset.
+    pub(crate) remapping_waits: bool,
+    /// Names of alarming reasons for which clocks are held down; `None` where it does not tell.
+    pub(crate) throttled: Option<Vec<&'static str>>,
+    /// An XID error, in words.
+    pub(crate) xid: Option<String>,
+}
+
+impl GpuHealth {
+    /// Asks the GPU at an address, as in `0000:17:00.0`.
+    ///
+    /// # Errors
+    /// Why it cannot be read.
+    pub(crate) fn of(pci_bus_id: &str) -> Result<Self, String> {
+        let gpu = Gpu::open(pci_bus_id)?;
+        let reasons = gpu.throttled.map(|reasons| alarming_reasons(reasons.bits()));
+        Ok(Self {
+            uncorrected_errors: gpu.ecc(MemoryError::Uncorrected),
+            remapping_failed: gpu.is_set(field_id::NVML_FI_DEV_REMAPPED_FAILURE),
+            remapping_waits: gpu.is_set(field_id::NVML_FI_DEV_REMAPPED_PENDING),
+            throttled: reasons,
+            xid: (gpu.xid_errors > 0).then(|| xid::name(gpu.last_xid as u32)),
+        })
+    }
+}
+
 impl Gpu {
     /// The GPU at an address, as in `0000:17:00.0`.
     ///
@@ -244,6 +277,11 @@ impl Gpu {
             last_xid: self.last_xid as u32,
             uncorrected_errors: uncorrected.map_or(0, |(now, before)| now.saturating_sub(before)),
         }
+    }
+
+    /// Whether a field of NVML that is 0 or 1 is 1.
+    fn is_set(&self, field: u32) -> bool {
+        self.field(field, Scope::Gpu).is_some_and(|value| value > 0.0)
     }
 
     fn is_held_down(&self, reason: &Reason) -> Option<f64> {

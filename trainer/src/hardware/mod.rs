@@ -21,6 +21,7 @@ pub(crate) use alert::{ALERT_FIELDS, Alert, AlertWatch, Finding, SharedAlert};
 pub(crate) use anomalies::hardware_anomalies;
 pub(crate) use energy::machines;
 pub use energy::{Cost, Energy};
+pub(crate) use gpu::GpuHealth;
 pub(crate) use quantity::{About, Kind, Readings, Source};
 pub(crate) use sampler::{Sampled, Sampler};
 pub use summary::{HardwareSummary, Increase, PortSummary, Series, Spread};

@@ -55,7 +55,7 @@ pub use steps::{
 };
 
 pub(crate) use stall_file::StallFile;
-pub(crate) use transport_anomalies::transport_anomalies;
+pub(crate) use transport_anomalies::{transport_anomalies, transport_gaps, without_gdr};
 
 use crate::hardware::{Cost, Energy};
 use crate::timing::phase::ByPhase;

@@ -15,12 +15,13 @@ pub(crate) fn transport_anomalies(
     ranks: &[RankRecord],
 ) -> Vec<Anomaly> {
     let anomaly = |text| Anomaly { step: None, rank: None, text };
-    let texts = [unknown(gaps), without_gdr(&ends_without_gdr(transports), ranks)];
+    let hosts: Vec<_> = ranks.iter().map(|rank| rank.host.clone()).collect();
+    let texts = [transport_gaps(gaps), without_gdr(transports, &hosts)];
     texts.into_iter().flatten().map(anomaly).collect()
 }
 
 /// The ranks that do not know their transports, by reason.
-fn unknown(gaps: &[Option<String>]) -> Option<String> {
+pub(crate) fn transport_gaps(gaps: &[Option<String>]) -> Option<String> {
     let mut reasons: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for (rank, gap) in gaps.iter().enumerate() {
         if let Some(reason) = gap {
@@ -66,18 +67,20 @@ fn named(ranks: &[String]) -> String {
     format!("{} {}", if ranks.len() == 1 { "rank" } else { "ranks" }, list(ranks))
 }
 
-fn without_gdr(ends: &[EndWithoutGdr], ranks: &[RankRecord]) -> Option<String> {
-    let mut hosts: BTreeMap<&str, HostEnds> = BTreeMap::new();
-    for EndWithoutGdr { rank, side, .. } in ends {
-        let host = ranks.get(*rank).map_or("an unknown host", |rank| &rank.host);
-        let of_host = hosts.entry(host).or_default();
+/// The ranks whose end of a pair over a network is without GPUDirect RDMA, by the hosts of all ranks.
+pub(crate) fn without_gdr(transports: &[Transport], hosts: &[String]) -> Option<String> {
+    let ends = ends_without_gdr(transports);
+    let mut of_hosts: BTreeMap<&str, HostEnds> = BTreeMap::new();
+    for EndWithoutGdr { rank, side, .. } in &ends {
+        let host = hosts.get(*rank).map_or("an unknown host", String::as_str);
+        let of_host = of_hosts.entry(host).or_default();
         match side {
             Side::Send => of_host.sends.push(rank.to_string()),
             Side::Receive => of_host.receives.push(rank.to_string()),
         }
     }
     let network = &ends.first()?.network;
-    let hosts: Vec<_> = hosts.iter().map(|(host, ends)| ends.text(host)).collect();
+    let hosts: Vec<_> = of_hosts.iter().map(|(host, ends)| ends.text(host)).collect();
     Some(format!("GPUDirect RDMA is not on in both directions over {network}: {}", list(&hosts)))
 }
 
@@ -137,7 +140,7 @@ mod tests {
     fn ranks_that_do_not_know_their_transports_are_listed_by_reason() {
         let text = |gaps: &[Option<&str>]| {
             let gaps: Vec<_> = gaps.iter().map(|gap| gap.map(str::to_owned)).collect();
-            unknown(&gaps)
+            transport_gaps(&gaps)
         };
         assert_eq!(text(&[None, None]), None);
         let start = "transports are not known and count as without GPUDirect RDMA: ";

@@ -23,11 +23,13 @@ use launch::bootstrap::World;
 use launch::signals::SignalFlags;
 
 pub(crate) use folder::Folder;
-use nccl_log::NcclLog;
+pub(crate) use nccl_log::NcclLog;
 pub(crate) use options::RunOptions;
 use rank_backend::RankBackend;
+pub(crate) use rendezvous::identity_with_libraries;
 use session::{Session, open_device};
 use start_clock::StartClock;
+pub(crate) use transports::{Connected, Evidence, connect};
 
 use crate::config::Config;
 use crate::failure::{ExitCode, Failure, Outcome};
@@ -72,19 +74,29 @@ pub(crate) fn in_world(
     config: &Config,
     body: impl FnOnce(&World, &Device, &dyn Collective) -> Outcome<()> + Send,
 ) -> Outcome<Exit> {
+    joined(config, |world| {
+        let device = open_device(config, &world.placement)?;
+        // Not dropped after a failure, as in a run.
+        let backend = ManuallyDrop::new(RankBackend::open(config, world, &device)?);
+        body(world, &device, backend.collective())?;
+        let closed = ManuallyDrop::into_inner(backend).close(process::close_timeout(config));
+        Ok(process::warn_unless_closed(closed))
+    })
+}
+
+/// The same without a device. `body` returns whether everything that it opened is closed.
+///
+/// # Errors
+/// As [`in_world`].
+pub(crate) fn joined(
+    config: &Config,
+    body: impl FnOnce(&World) -> Outcome<bool> + Send,
+) -> Outcome<Exit> {
     let peer_loss = peer_loss::handle()?;
     let world = process::open_world(config)?;
     let rank = world.placement.rank;
-    let work = || {
-        let device = open_device(config, &world.placement)?;
-        // Not dropped after a failure, as in a run.
-        let backend = ManuallyDrop::new(RankBackend::open(config, &world, &device)?);
-        body(&world, &device, backend.collective())?;
-        let closed = ManuallyDrop::into_inner(backend).close(process::close_timeout(config));
-        Ok(process::warn_unless_closed(closed))
-    };
     let worked = peer_loss::watched(peer_loss, &*world.collective, || {
-        process::thread_pool(&world.threads).and_then(|pool| pool.install(work))
+        process::thread_pool(&world.threads).and_then(|pool| pool.install(|| body(&world)))
     });
     match worked {
         Ok(is_closed) => {

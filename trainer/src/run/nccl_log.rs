@@ -14,7 +14,7 @@ use crate::failure::{ExitCode, Failure};
 
 /// The file of this process in the folder for temporary files, unless the user has named another.
 #[derive(Debug)]
-pub(super) struct NcclLog {
+pub(crate) struct NcclLog {
     /// The file that this process has created.
     created: Option<PathBuf>,
     /// The user has asked for the log, so the file stays.
@@ -26,7 +26,7 @@ pub(super) struct NcclLog {
 impl NcclLog {
     /// Sets NCCL's variables, where ranks on CUDA devices will use it. Call it before the process
     /// has a second thread. An error only means that transports are not known.
-    pub(super) fn prepare(config: &Config) -> Self {
+    pub(crate) fn prepare(config: &Config) -> Self {
         let settings = LogSettings::of_process();
         let mut log = Self { created: None, is_asked_for: settings.logs_to_stdout(), error: None };
         if config.settings.run.device == Device::Cuda && is_one_of_several() {
@@ -74,7 +74,7 @@ impl NcclLog {
     }
 
     /// Removes the file when the run is over, unless it may tell why the run failed.
-    pub(super) fn finish(self, failure: Option<&Failure>) {
+    pub(crate) fn finish(self, failure: Option<&Failure>) {
         let Some(path) = self.created else { return };
         let may_explain = [ExitCode::PeerLost, ExitCode::Environment, ExitCode::Internal];
         let is_of_failure = failure.is_some_and(|failure| may_explain.contains(&failure.code));

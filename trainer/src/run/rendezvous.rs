@@ -228,17 +228,17 @@ pub(super) fn gather_nodes(
     let placement = &world.placement;
     let own = (placement.local_rank == 0).then(|| NodeReport {
         host: placement.host.clone(),
-        identity: identity_with_libraries(&*world.collective, device),
+        identity: identity_with_libraries(&*world.collective, matches!(device, Device::Cuda(_))),
     });
     let ranks = ranks_with_storage_timeout(options, world);
     Ok(ranks.gather(&own)?.into_iter().flatten().collect())
 }
 
 /// What this node is, with the libraries that are open.
-fn identity_with_libraries(collective: &dyn Collective, device: &Device) -> NodeIdentity {
+pub(crate) fn identity_with_libraries(collective: &dyn Collective, on_cuda: bool) -> NodeIdentity {
     let mut identity = NodeIdentity::read();
     identity.set("library.mpi", collective.library());
-    if matches!(device, Device::Cuda(_)) {
+    if on_cuda {
         let Versions { cuda_driver, cublaslt, cudnn, nccl, nvrtc, .. } =
             Libraries::of_process().versions();
         identity.set("library.cuda_driver", cuda_driver);

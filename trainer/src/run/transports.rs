@@ -1,10 +1,18 @@
 //! What the ranks know of the transports between them: each reads NCCL's log of its own process,
 //! and all learn what the others have found.
 
+use std::mem::ManuallyDrop;
+use std::time::Duration;
+
 use collectives::transports::PairEnd;
+use launch::bootstrap::World;
 use serde::{Deserialize, Serialize};
 
 use super::nccl_log::NcclLog;
+use super::process;
+use super::rank_backend::RankBackend;
+use super::session::open_device;
+use crate::config::Config;
 use crate::failure::Outcome;
 use crate::ranks::Ranks;
 
@@ -33,4 +41,48 @@ impl TransportProbe<'_> {
         let gap = gap.or_else(|| ends.is_empty().then(|| "NCCL's log does not name them".into()));
         self.ranks.gather(&Evidence { ends, gap })
     }
+}
+
+/// What came of connecting all ranks.
+#[derive(Debug)]
+pub(crate) struct Connected {
+    /// What each rank has found; nothing where one has failed.
+    pub(crate) evidence: Vec<Evidence>,
+    /// Why each rank could not connect, if so.
+    pub(crate) failures: Vec<Option<String>>,
+    /// Whether what was opened is closed.
+    pub(crate) is_closed: bool,
+}
+
+/// How much longer ranks wait for one that waits for NCCL.
+const AFTER_NCCL: Duration = Duration::from_secs(10);
+
+/// Connects ranks as a run on CUDA devices does, with the operations of training on small buffers,
+/// and reads what NCCL has logged. A device or library that fails is no error, so that all ranks
+/// learn of it. Collective.
+///
+/// # Errors
+/// When a rank is lost.
+pub(crate) fn connect(
+    config: &Config,
+    world: &World,
+    ranks: Ranks<'_>,
+    log: &NcclLog,
+) -> Outcome<Connected> {
+    let told =
+        |failure: Option<String>| ranks.with_timeout(ranks.timeout + AFTER_NCCL).gather(&failure);
+    let device = open_device(config, &world.placement);
+    let failures = told(device.as_ref().err().map(ToString::to_string))?;
+    let Some(device) = device.ok().filter(|_| failures.iter().all(Option::is_none)) else {
+        return Ok(Connected { evidence: Vec::new(), failures, is_closed: true });
+    };
+    // Not dropped after a failure, as in a run.
+    let backend = RankBackend::open(config, world, &device).map(ManuallyDrop::new);
+    let failures = told(backend.as_ref().err().map(ToString::to_string))?;
+    let Some(backend) = backend.ok().filter(|_| failures.iter().all(Option::is_none)) else {
+        return Ok(Connected { evidence: Vec::new(), failures, is_closed: false });
+    };
+    let evidence = TransportProbe { log, ranks }.gather()?;
+    let closed = ManuallyDrop::into_inner(backend).close(process::close_timeout(config));
+    Ok(Connected { evidence, failures, is_closed: process::warn_unless_closed(closed) })
 }

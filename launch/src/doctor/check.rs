@@ -1,0 +1,109 @@
+//! What a check is, and what it is told.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::finding::Finding;
+
+/// Looks at one thing that training depends on.
+pub trait Check: Sync {
+    /// What it is.
+    fn about(&self) -> &'static About;
+
+    /// Looks.
+    fn run(&self, context: &Context) -> Finding;
+}
+
+/// A check as tables and documentation show it.
+#[derive(Debug, PartialEq, Eq)]
+pub struct About {
+    /// As in `--require NAME`.
+    pub name: &'static str,
+    /// What it is about.
+    pub group: Group,
+    /// Who runs it.
+    pub scope: Scope,
+    /// What it looks at.
+    pub looks_at: &'static str,
+    /// When it warns or fails, and why there.
+    pub thresholds: &'static str,
+    /// What to do if it does.
+    pub remedy: &'static str,
+    /// The test that plants its fault: a file, and the name of the test.
+    pub fault: &'static str,
+}
+
+/// What a check is about.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum Group {
+    /// Limits of processes and containers.
+    Limits,
+    /// Adapters of the network, and what is between ranks.
+    Network,
+    /// GPUs and their drivers.
+    Gpu,
+    /// Where checkpoints go.
+    Storage,
+    /// What has to be equal on all nodes.
+    Nodes,
+}
+
+impl fmt::Display for Group {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(match self {
+            Self::Limits => "limits",
+            Self::Network => "network",
+            Self::Gpu => "gpu",
+            Self::Storage => "storage",
+            Self::Nodes => "nodes",
+        })
+    }
+}
+
+/// Who runs a check.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// The first rank of each node.
+    Node,
+    /// Every rank.
+    Rank,
+    /// All ranks together: one finding.
+    World,
+}
+
+impl Scope {
+    /// In words.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Node => "each node",
+            Self::Rank => "each rank",
+            Self::World => "all ranks together",
+        }
+    }
+}
+
+/// What a check is told of its rank and its job.
+#[derive(Debug, Clone)]
+pub struct Context {
+    /// Where the files of this process and its container are: `/`, but in tests.
+    pub root: PathBuf,
+    /// Where `/proc` and `/sys` of the host are.
+    pub host_root: PathBuf,
+    /// Ranks of the job.
+    pub world: usize,
+    /// Ranks of this node.
+    pub local_world: usize,
+    /// Compute threads of each rank.
+    pub threads: usize,
+    /// Whether ranks compute on CUDA devices.
+    pub on_cuda: bool,
+    /// Memory of the host that all ranks of this node need together; `None` where the workload is
+    /// not known.
+    pub memory_bytes: Option<u64>,
+}

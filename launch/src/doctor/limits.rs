@@ -1,0 +1,218 @@
+//! Limits of this process, as `/proc/self/limits` has them: proc(5), getrlimit(2).
+
+use std::path::Path;
+
+use super::check::{About, Check, Context, Group, Scope};
+use super::finding::Finding;
+use crate::machine::files::{names, number, text};
+
+/// Memory that may be locked, which RDMA needs for every buffer it registers.
+pub(super) struct Memlock;
+
+/// Descriptors of a process.
+pub(super) struct OpenFiles;
+
+/// Processes and threads.
+pub(super) struct Processes;
+
+/// Buffers of NCCL and of MPI that are registered at once, with room for those of gradients.
+const MEMLOCK_BYTES_MIN: u64 = 1 << 30;
+
+/// Files of the program and of a run, before any connection.
+const FILES_OF_A_RANK: u64 = 256;
+/// Sockets to each other rank: Open MPI and NCCL make one or two for each network between them.
+const FILES_OF_A_PEER: u64 = 4;
+
+/// Threads of a rank beside those that compute: MPI, NCCL, storage, telemetry.
+const THREADS_OF_A_RANK: u64 = 32;
+
+/// Bit of CAP_IPC_LOCK in a set of capabilities: capabilities(7), `linux/capability.h`.
+const CAP_IPC_LOCK: u32 = 14;
+
+impl Check for Memlock {
+    fn about(&self) -> &'static About {
+        &About {
+            name: "memlock",
+            group: Group::Limits,
+            scope: Scope::Rank,
+            looks_at: "RLIMIT_MEMLOCK and CAP_IPC_LOCK of the effective set",
+            thresholds: "with an RDMA adapter: fails below 1 GiB, warns below unlimited (without \
+                         memory to lock NCCL falls back to sockets and tells nobody); without \
+                         one: warns below unlimited",
+            remedy: "set LimitMEMLOCK=infinity for the container runtime, or run as root with \
+                     IPC_LOCK: the capability does not reach a container of another user",
+            fault: "launch/src/doctor/limits.rs: rdma_needs_memory_that_may_be_locked",
+        }
+    }
+
+    fn run(&self, context: &Context) -> Finding {
+        let Some(limit) = limit(&context.root, "Max locked memory") else { return unknown() };
+        let Limit::Of(bytes) = limit else { return Finding::pass("unlimited") };
+        let found = format!("{}, no CAP_IPC_LOCK", mebibytes(bytes));
+        match has_ipc_lock(&context.root) {
+            true => Finding::pass(format!("{}, but CAP_IPC_LOCK", mebibytes(bytes))),
+            false if !has_rdma(&context.host_root) => {
+                Finding::warn(format!("{found}; no RDMA adapter here needs more"), "unlimited")
+            }
+            false if bytes < MEMLOCK_BYTES_MIN => {
+                Finding::fail(found, format!("at least {}", mebibytes(MEMLOCK_BYTES_MIN)))
+            }
+            false => Finding::warn(found, "unlimited"),
+        }
+    }
+}
+
+impl Check for OpenFiles {
+    fn about(&self) -> &'static About {
+        &About {
+            name: "open_files",
+            group: Group::Limits,
+            scope: Scope::Rank,
+            looks_at: "RLIMIT_NOFILE",
+            thresholds: "fails below 256 and 4 for each other rank: so many files and sockets a \
+                         rank has open; warns below twice that",
+            remedy: "raise LimitNOFILE of the container runtime, or `ulimit -n`",
+            fault: "launch/src/doctor/limits.rs: files_and_processes_have_to_suffice",
+        }
+    }
+
+    fn run(&self, context: &Context) -> Finding {
+        let needed = FILES_OF_A_RANK + FILES_OF_A_PEER * context.world as u64;
+        judge(limit(&context.root, "Max open files"), needed)
+    }
+}
+
+impl Check for Processes {
+    fn about(&self) -> &'static About {
+        &About {
+            name: "processes",
+            group: Group::Limits,
+            scope: Scope::Node,
+            looks_at: "RLIMIT_NPROC and `pids.max` of the control group",
+            thresholds: "fails below 32 and the compute threads for each rank of the node (a \
+                         thread counts as a process); warns below twice that",
+            remedy: "raise `ulimit -u`, or podPidsLimit of the kubelet",
+            fault: "launch/src/doctor/limits.rs: files_and_processes_have_to_suffice",
+        }
+    }
+
+    fn run(&self, context: &Context) -> Finding {
+        let of_rank = THREADS_OF_A_RANK + context.threads as u64;
+        let own = limit(&context.root, "Max processes");
+        let group = pids_max(&context.root).map(Limit::Of);
+        judge(own.into_iter().chain(group).min(), of_rank * context.local_world as u64)
+    }
+}
+
+/// The least is the first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Limit {
+    Of(u64),
+    Unlimited,
+}
+
+/// The soft limit of this name.
+fn limit(root: &Path, name: &str) -> Option<Limit> {
+    let limits = text(&root.join("proc/self/limits"));
+    let line = limits.lines().find_map(|line| line.strip_prefix(name))?;
+    match line.split_whitespace().next()? {
+        "unlimited" => Some(Limit::Unlimited),
+        number => number.parse().ok().map(Limit::Of),
+    }
+}
+
+/// Of the top of the control groups that this process sees: in a container, its own.
+fn pids_max(root: &Path) -> Option<u64> {
+    let groups = root.join("sys/fs/cgroup");
+    let found = ["pids.max", "pids/pids.max"].into_iter().find_map(|it| number(&groups.join(it)));
+    found.map(|number| number as u64)
+}
+
+fn judge(limit: Option<Limit>, needed: u64) -> Finding {
+    match limit {
+        None => unknown(),
+        Some(Limit::Unlimited) => Finding::pass("unlimited"),
+        Some(Limit::Of(found)) if found < needed => {
+            Finding::fail(found.to_string(), format!("at least {needed}"))
+        }
+        Some(Limit::Of(found)) if found < 2 * needed => {
+            Finding::warn(found.to_string(), format!("{} for safety", 2 * needed))
+        }
+        Some(Limit::Of(found)) => Finding::pass(found.to_string()),
+    }
+}
+
+fn unknown() -> Finding {
+    Finding::skip("/proc/self/limits does not tell")
+}
+
+fn has_ipc_lock(root: &Path) -> bool {
+    let status = text(&root.join("proc/self/status"));
+    let set = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let bits = set.and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
+    bits.is_some_and(|bits| bits & (1 << CAP_IPC_LOCK) != 0)
+}
+
+/// Whether the host has an adapter for RDMA.
+pub(super) fn has_rdma(host_root: &Path) -> bool {
+    !names(&host_root.join("sys/class/infiniband")).is_empty()
+}
+
+/// As in `8 MiB`.
+pub(super) fn mebibytes(bytes: u64) -> String {
+    match bytes >> 20 {
+        0 => format!("{bytes} bytes"),
+        mebibytes => format!("{mebibytes} MiB"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Status::{Fail, Pass, Skip, Warn};
+    use super::super::testing::{Host, expect};
+    use super::*;
+
+    fn host(locked: &str, capabilities: &str) -> Host {
+        let limits = format!("Max locked memory         {locked}   {locked}   bytes\n");
+        let status = format!("CapInh:\t0000000000000000\nCapEff:\t{capabilities}\n");
+        Host::new(&[("proc/self/limits", &limits), ("proc/self/status", &status)])
+    }
+
+    #[test]
+    fn rdma_needs_memory_that_may_be_locked() {
+        const NONE: &str = "0000000000000000";
+        const ADAPTER: &str = "sys/class/infiniband/mlx5_0/fw_ver";
+        let short = host("8388608", NONE);
+        short.expect(&Memlock, Warn, "8 MiB, no CAP_IPC_LOCK; no RDMA adapter");
+        short.write(ADAPTER, "1");
+        short.expect(&Memlock, Fail, "8 MiB, no CAP_IPC_LOCK");
+        for (locked, capabilities, status) in [
+            ("8388608", "0000000000004000", Pass),
+            ("8388608", "00000000a80425fb", Fail),
+            ("unlimited", NONE, Pass),
+            ("4294967296", NONE, Warn),
+        ] {
+            let host = host(locked, capabilities);
+            host.write(ADAPTER, "1");
+            host.expect(&Memlock, status, "");
+        }
+        Host::new(&[]).expect(&Memlock, Skip, "does not tell");
+    }
+
+    #[test]
+    fn files_and_processes_have_to_suffice() {
+        let limits = "Max processes    100   200  processes\nMax open files   300   300  files\n";
+        let host = Host::new(&[("proc/self/limits", limits)]);
+        host.expect(&OpenFiles, Warn, "300");
+        host.expect(&Processes, Warn, "100");
+        let job = Context { world: 64, local_world: 8, ..host.context() };
+        let files = expect(OpenFiles.run(&job), Fail, "300");
+        assert_eq!(files.expected.as_deref(), Some("at least 512"));
+        expect(Processes.run(&job), Fail, "100");
+        host.write("sys/fs/cgroup/pids.max", "60\n");
+        host.expect(&Processes, Fail, "60");
+        host.write("proc/self/limits", "Max processes unlimited unlimited\n");
+        host.write("sys/fs/cgroup/pids.max", "max\n");
+        host.expect(&Processes, Pass, "unlimited");
+    }
+}

@@ -1,0 +1,83 @@
+//! Shared memory of a container: `/dev/shm`.
+
+use super::check::{About, Check, Context, Group, Scope};
+use super::finding::Finding;
+use super::limits::mebibytes;
+
+/// Room in `/dev/shm` for the ranks of a node.
+pub(super) struct Shm;
+
+/// What Open MPI's shared memory takes there for each rank (`btl_vader_segment_size`). Buffers of
+/// our own are not in it, but in memory of no name.
+const BYTES_OF_A_RANK: u64 = 4 << 20;
+/// What NVIDIA recommends for containers with NCCL.
+const BYTES_FOR_NCCL: u64 = 1 << 30;
+/// What container runtimes give without being asked: NCCL's connections of two GPUs exceed it.
+const BYTES_BY_DEFAULT: u64 = 64 << 20;
+
+impl Check for Shm {
+    fn about(&self) -> &'static About {
+        &About {
+            name: "shm",
+            group: Group::Limits,
+            scope: Scope::Node,
+            looks_at: "free bytes of /dev/shm",
+            thresholds: "with several ranks on a node: fails below 4 MiB for each (Open MPI's \
+                         segment), or on GPUs at 64 MiB and below (the default of containers, \
+                         which NCCL exceeds); warns on GPUs below 1 GiB, NVIDIA's recommendation",
+            remedy: "mount an emptyDir with medium Memory and a sizeLimit at /dev/shm",
+            fault: "tests/doctor.rs: a_small_dev_shm_fails",
+        }
+    }
+
+    fn run(&self, context: &Context) -> Finding {
+        let path = context.root.join("dev/shm");
+        let free_bytes = match rustix::fs::statvfs(&path) {
+            Ok(system) => system.f_bavail * system.f_frsize,
+            Err(error) => {
+                let found = format!("{}: {error}", path.display());
+                return Finding::fail(found, "a file system in memory");
+            }
+        };
+        judge(free_bytes, context)
+    }
+}
+
+fn judge(free_bytes: u64, context: &Context) -> Finding {
+    let found = format!("{} free", mebibytes(free_bytes));
+    let of_ranks = BYTES_OF_A_RANK * context.local_world as u64;
+    let needed = if context.on_cuda { of_ranks.max(BYTES_BY_DEFAULT + 1) } else { of_ranks };
+    let ranks = context.local_world;
+    if ranks == 1 {
+        Finding::pass(format!("{found}; one rank needs none"))
+    } else if free_bytes < needed {
+        let needed = needed.next_multiple_of(1 << 20);
+        Finding::fail(found, format!("at least {} for {ranks} ranks", mebibytes(needed)))
+    } else if context.on_cuda && free_bytes < BYTES_FOR_NCCL {
+        Finding::warn(found, format!("{} for NCCL", mebibytes(BYTES_FOR_NCCL)))
+    } else {
+        Finding::pass(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Status::{Fail, Pass, Warn};
+    use super::super::testing::{Host, expect};
+    use super::*;
+
+    #[test]
+    fn what_ranks_share_has_to_fit() {
+        let host = Host::new(&[]);
+        let cpu = host.context();
+        let gpu = Context { on_cuda: true, ..cpu.clone() };
+        expect(judge(8 << 20, &cpu), Pass, "8 MiB free");
+        let little = expect(judge(7 << 20, &cpu), Fail, "7 MiB free");
+        assert_eq!(little.expected.as_deref(), Some("at least 8 MiB for 2 ranks"));
+        expect(judge(64 << 20, &gpu), Fail, "64 MiB free");
+        expect(judge(512 << 20, &gpu), Warn, "512 MiB free");
+        expect(judge(2 << 30, &gpu), Pass, "2048 MiB free");
+        expect(judge(0, &Context { local_world: 1, ..cpu }), Pass, "one rank needs none");
+        host.expect(&Shm, Fail, "dev/shm: No such file");
+    }
+}

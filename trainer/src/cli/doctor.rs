@@ -1,0 +1,65 @@
+//! `yardstick doctor`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+
+use super::{print, print_json};
+use crate::config::{Config, duration};
+use crate::doctor::{self, DoctorOptions, Required};
+use crate::failure::{Failure, Outcome};
+use crate::run::Exit;
+
+/// Check hosts, GPUs, networks and storage: alone, under `mpirun`, or by `launch -- doctor`.
+///
+/// Every rank looks at its host and its GPU; then all of them compare versions and clocks, measure
+/// links, and with --device cuda connect NCCL and read which transports it chose. One table has a
+/// line for what is the same everywhere, and names ranks and hosts that differ. Ends with 3 if a
+/// check failed; warnings do not count. docs/doctor.md lists the checks.
+#[derive(Debug, Args)]
+pub(super) struct Doctor {
+    /// A preset or a TOML file: memory and room for checkpoints are checked for it.
+    #[arg(long, value_name = "NAME|FILE")]
+    workload: Option<String>,
+    /// Set one value of the configuration, as in `--set checkpoint.nvme.path=/nvme`; may be
+    /// repeated.
+    #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
+    overrides: Vec<String>,
+    /// Where ranks would compute [default: cpu].
+    #[arg(long, value_parser = ["cpu", "cuda"])]
+    device: Option<String>,
+    /// Folder that a run would have: checkpoints have to fit there.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Checks that have to pass: their warnings and skips count as failures.
+    #[arg(long, value_name = "CHECK", value_delimiter = ',')]
+    require: Vec<String>,
+    /// Measure links also between more than 16 nodes.
+    #[arg(long)]
+    links: bool,
+    /// Timeout of every operation between ranks, as in 90s or 5m.
+    #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = duration::parse)]
+    deadline: Duration,
+    /// Print JSON, as docs/doctor.schema.json says.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Doctor {
+    pub(super) fn run(self) -> Outcome<Exit> {
+        let mut overrides =
+            vec![format!("collectives.deadline={}", duration::format(self.deadline))];
+        overrides.extend(self.device.map(|device| format!("run.device={device}")));
+        overrides.extend(self.overrides);
+        let workload = self.workload.as_deref().unwrap_or("smoke");
+        let options = DoctorOptions {
+            config: Config::load(workload, &overrides)?,
+            has_workload: self.workload.is_some(),
+            out: self.out,
+            required: Required::of(&self.require).map_err(Failure::usage)?,
+            links: self.links,
+        };
+        doctor::run(&options, |report| if self.json { print_json(report) } else { print(report) })
+    }
+}

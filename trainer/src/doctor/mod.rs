@@ -1,0 +1,214 @@
+//! `yardstick doctor`: whether hosts, networks, GPUs and storage are fit for training, on all ranks
+//! with one table.
+//!
+//! `launch::doctor` has what a check is, and those of a host. Here are those that need a GPU
+//! (`gpus.rs`), a tier (`tiers.rs`, `object_store.rs`), or the other ranks (`alike.rs`, `clock.rs`,
+//! `links.rs`, `transports.rs`). `catalog.rs` lists all of them, `report.rs` merges what the ranks
+//! have found, and `table.rs` prints it.
+
+mod alike;
+mod catalog;
+mod clock;
+mod gpus;
+mod links;
+mod object_store;
+mod report;
+mod table;
+mod tiers;
+mod transports;
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use launch::bootstrap::World;
+use launch::doctor::{Check, Context, Finding, HOST_CHECKS, Scope, Status};
+use serde::{Deserialize, Serialize};
+
+pub(crate) use catalog::Required;
+pub(crate) use report::DoctorReport;
+
+use crate::checkpoints::tiers::{Planned, Variables, planned};
+use crate::config::Config;
+use crate::failure::{ExitCode, Outcome};
+use crate::plan::{JobShape, RankPlan};
+use crate::ranks::Ranks;
+use crate::run::{self, Exit, NcclLog};
+use gpus::{Ecc, GpuClocks, Gpus, Xid};
+use tiers::TierCheck;
+
+/// What to look at.
+#[derive(Debug, Clone)]
+pub(crate) struct DoctorOptions {
+    pub(crate) config: Config,
+    /// Whether the workload was named, so that its memory counts.
+    pub(crate) has_workload: bool,
+    /// Folder that a run would have.
+    pub(crate) out: Option<PathBuf>,
+    pub(crate) required: Required,
+    /// Whether to measure links however many nodes there are.
+    pub(crate) links: bool,
+}
+
+/// Checks all ranks; `print` gets what rank 0 has to print. Exits with 3 if a check failed.
+///
+/// # Errors
+/// Exit code 3 when ranks cannot be joined, 5 when one is lost or late.
+pub(crate) fn run(
+    options: &DoctorOptions,
+    print: impl FnOnce(&DoctorReport) -> Outcome<ExitCode> + Send,
+) -> Outcome<Exit> {
+    // First, while this is the only thread.
+    let nccl_log = NcclLog::prepare(&options.config);
+    let mut status = Status::Pass;
+    let exit = run::joined(&options.config, |world| {
+        let deadline = options.config.settings.collectives.deadline;
+        let ranks = Ranks::new(&*world.collective, deadline);
+        let doctor = Doctor { options, world, ranks, start: Instant::now() };
+        let examined = doctor.examine(&nccl_log)?;
+        status = examined.report.status;
+        if ranks.rank() == 0 {
+            print(&examined.report)?;
+        }
+        // A launcher ends the other ranks with the first that exits with an error.
+        ranks.collective.barrier(ranks.deadline())?;
+        Ok(examined.is_closed)
+    });
+    nccl_log.finish(exit.as_ref().err());
+    let code = if status == Status::Fail { ExitCode::Environment } else { ExitCode::Done };
+    Ok(Exit { code, ..exit? })
+}
+
+/// What one rank has found.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct RankFindings {
+    place: Place,
+    found: Vec<Found>,
+}
+
+/// Where a rank is.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Place {
+    host: String,
+    node: usize,
+    is_first_of_node: bool,
+}
+
+/// What a check has found on a rank.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Found {
+    check: String,
+    finding: Finding,
+}
+
+impl Found {
+    fn new(check: &str, finding: Finding) -> Self {
+        Self { check: check.to_owned(), finding }
+    }
+}
+
+/// The result, on every rank.
+struct Examined {
+    report: DoctorReport,
+    /// Whether everything that was opened is closed.
+    is_closed: bool,
+}
+
+/// A rank among the others that are checked.
+struct Doctor<'a> {
+    options: &'a DoctorOptions,
+    world: &'a World,
+    ranks: Ranks<'a>,
+    start: Instant,
+}
+
+impl Doctor<'_> {
+    /// First what each rank finds by itself, then what all of them find together. Collective.
+    fn examine(&self, nccl_log: &NcclLog) -> Outcome<Examined> {
+        let own = RankFindings { place: self.place(), found: self.by_itself()? };
+        let all = self.ranks.gather(&own)?;
+        let places: Vec<Place> = all.iter().map(|rank| rank.place.clone()).collect();
+        let on_cuda = self.options.config.is_on_cuda();
+        let mut together = alike::compare(self.world, self.ranks, on_cuda)?;
+        together.push(clock::compare(self.ranks, &places)?);
+        together.push(links::measure(self.world, self.ranks, &places, self.options.links)?);
+        let connected = transports::look(&self.options.config, self.world, self.ranks, nccl_log)?;
+        together.extend(connected.found);
+        let required = &self.options.required;
+        let report = DoctorReport::new(&all, together, required, self.start.elapsed());
+        Ok(Examined { report, is_closed: connected.is_closed })
+    }
+
+    fn place(&self) -> Place {
+        let placement = &self.world.placement;
+        Place {
+            host: placement.host.clone(),
+            node: placement.node,
+            is_first_of_node: placement.local_rank == 0,
+        }
+    }
+
+    /// What this rank finds without the others.
+    fn by_itself(&self) -> Outcome<Vec<Found>> {
+        let context = self.context()?;
+        let tiers = self.tiers()?;
+        let of_tiers: Vec<TierCheck> = TierCheck::all(&tiers, self.checkpoint_bytes()?);
+        let gpus: [&dyn Check; 4] = [&Gpus, &Ecc, &Xid, &GpuClocks];
+        let of_tiers = of_tiers.iter().map(|check| check as &dyn Check);
+        let is_first = self.world.placement.local_rank == 0;
+        let runs = |check: &&dyn Check| match check.about().scope {
+            Scope::Node => is_first,
+            Scope::Rank | Scope::World => true,
+        };
+        let checks = HOST_CHECKS.into_iter().chain(gpus).chain(of_tiers).filter(runs);
+        Ok(checks.map(|check| Found::new(check.about().name, check.run(&context))).collect())
+    }
+
+    fn context(&self) -> Outcome<Context> {
+        let placement = &self.world.placement;
+        let plan = self.options.has_workload.then(|| self.plan()).transpose()?;
+        let of_node = |plan: RankPlan| plan.total_bytes * placement.local_world as u64;
+        Ok(Context {
+            root: PathBuf::from("/"),
+            host_root: self.options.config.settings.telemetry.host_root.clone(),
+            world: placement.world,
+            local_world: placement.local_world,
+            threads: self.world.threads.threads,
+            on_cuda: self.options.config.is_on_cuda(),
+            memory_bytes: plan.map(of_node),
+        })
+    }
+
+    /// The memory of each rank of this workload.
+    fn plan(&self) -> Outcome<RankPlan> {
+        let placement = &self.world.placement;
+        let shape = JobShape {
+            world: placement.world,
+            local: placement.local_world,
+            threads: self.world.threads.threads,
+            shares_memory: self.ranks.collective.shares_memory(),
+        };
+        RankPlan::new(&self.options.config, shape, None)
+    }
+
+    /// Size of a checkpoint of the workload, if it was named.
+    fn checkpoint_bytes(&self) -> Outcome<Option<u64>> {
+        let plan = self.options.has_workload.then(|| self.plan()).transpose()?;
+        Ok(plan.map(|plan| plan.checkpoint_bytes))
+    }
+
+    /// The tiers of the configuration and the environment, without a folder of a run in them. Only
+    /// a run that is named has a folder of its own. Collective.
+    fn tiers(&self) -> Outcome<Vec<Planned>> {
+        let variables = Variables::read().agreed(self.ranks)?;
+        let folder = self.options.out.as_ref().map(|out| out.join("checkpoints"));
+        let is_named = folder.is_some();
+        let config = &self.options.config.settings.checkpoint;
+        let has_shared = config.shared.path.is_some() || variables.has_shared();
+        let mut tiers = planned(config, variables, &folder.unwrap_or_default(), "");
+        tiers.retain(|tier| tier.name != "shared" || has_shared || is_named);
+        for tier in &mut tiers {
+            tier.address.truncate(tier.address.trim_end_matches('/').len().max(1));
+        }
+        Ok(tiers)
+    }
+}

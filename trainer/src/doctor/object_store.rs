@@ -1,0 +1,61 @@
+//! The object store of checkpoints: that each node reaches it, and that it keeps its promises.
+
+use std::time::{Duration, Instant, UNIX_EPOCH};
+
+use checkpoint::durable::IoError;
+use checkpoint::remote::{Remote, RemoteOptions};
+use launch::doctor::{About, Finding, Group, Scope};
+
+/// Size of the object that is put and read.
+const BYTES: usize = 8 << 20;
+
+/// How long a request is tried again.
+const PATIENCE: Duration = Duration::from_secs(8);
+
+pub(super) const OBJECT_STORE: About = About {
+    name: "object_store",
+    group: Group::Storage,
+    scope: Scope::Node,
+    looks_at: "checkpoint.object.path: 8 MiB are put, read and deleted, and an object is put that \
+               must not exist (If-None-Match)",
+    thresholds: "fails where any of it does, and where the store ignores the condition: two runs \
+                 could then commit the same checkpoint",
+    remedy: "check endpoint, credentials and network policy; use a store that honours \
+             If-None-Match",
+    fault: "tests/doctor.rs: an_object_store_has_to_honour_conditions",
+};
+
+/// Puts, reads and deletes objects of a name of their own.
+pub(super) fn look_at(address: &str) -> Finding {
+    let options = RemoteOptions { patience: PATIENCE, ..RemoteOptions::default() };
+    match Remote::open_with(address, options).and_then(|remote| tried(&remote)) {
+        Ok(finding) => finding,
+        Err(error) => Finding::fail(error.to_string(), "put, get and delete"),
+    }
+}
+
+fn tried(remote: &Remote) -> Result<Finding, IoError> {
+    let now = UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
+    let key = format!("DOCTOR-{now:x}-{}-{}", launch::host_name(), std::process::id());
+    let started = Instant::now();
+    remote.put(&key, vec![7; BYTES])?;
+    let put = started.elapsed();
+    let started = Instant::now();
+    let is_same = remote.read(&key)? == vec![7; BYTES];
+    let read = started.elapsed();
+    remote.delete(&key)?;
+    let is_gone = !remote.exists(&key)?;
+    let honours_condition = remote.honours_exclusive_put(&key)?;
+    Ok(match (is_same && is_gone, honours_condition) {
+        (false, _) => {
+            Finding::fail("it does not keep what was put, or what was deleted", "it does")
+        }
+        (_, false) => Finding::fail("it ignores If-None-Match", "it refuses an object that exists"),
+        _ => Finding::pass(format!("{} put, {} read", rate(put), rate(read))),
+    })
+}
+
+fn rate(took: Duration) -> String {
+    let mebibytes = BYTES as f64 / f64::from(1 << 20);
+    format!("{:.0} MiB/s", mebibytes / took.as_secs_f64().max(1e-9))
+}

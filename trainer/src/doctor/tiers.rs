@@ -1,0 +1,197 @@
+//! Tiers of checkpoints: that they can be written to, how fast they are, and how much room is left.
+
+use std::path::Path;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use launch::doctor::{About, Check, Context, Finding, Group, Scope};
+
+use super::object_store::{OBJECT_STORE, look_at};
+use crate::checkpoints::bench::{Load, TierRates, bench};
+use crate::checkpoints::tiers::{Planned, doubts};
+
+/// What is written and read on each node.
+const LOAD: Load = Load { bytes: 64 << 20, threads: 1 };
+
+/// Storage that does not answer for so long will not.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(20);
+
+/// A node that writes more slowly takes minutes for a checkpoint of a small model.
+const WRITE_GIB_PER_SECOND_MIN: f64 = 0.1;
+
+/// Checkpoints that a tier has at once: the newest, and the one being written.
+const CHECKPOINTS_AT_ONCE: u64 = 2;
+
+pub(super) const NVME: About = About {
+    name: "tier_nvme",
+    looks_at: "checkpoint.nvme.path or LOCAL_CHECKPOINT_DIR: 64 MiB are written, read and removed",
+    ..SHARED
+};
+
+pub(super) const SHARED: About = About {
+    name: "tier_shared",
+    group: Group::Storage,
+    scope: Scope::Node,
+    looks_at: "checkpoint.shared.path, SHARED_CHECKPOINT_DIR or --out, in the same way, by all \
+               nodes at once",
+    thresholds: "fails where it cannot be written within 20 s, or has no room for two checkpoints \
+                 of --workload; warns below 0.1 GiB/s (minutes for a small model), and where the \
+                 file system does not survive a restart or is not the node's own",
+    remedy: "check that the volume is mounted, not read-only or full, and belongs to the user of \
+             the pod (fsGroup)",
+    fault: "tests/doctor.rs: a_tier_that_cannot_be_written_fails",
+};
+
+/// A tier, if it is configured.
+pub(super) struct TierCheck<'a> {
+    about: &'static About,
+    tier: Option<&'a Planned>,
+    /// Size of a checkpoint, where that is known.
+    checkpoint_bytes: Option<u64>,
+}
+
+impl<'a> TierCheck<'a> {
+    /// Of every tier that there may be.
+    pub(super) fn all(tiers: &'a [Planned], checkpoint_bytes: Option<u64>) -> Vec<Self> {
+        let named = [("nvme", &NVME), ("shared", &SHARED), ("object", &OBJECT_STORE)];
+        let check = |(name, about)| {
+            let tier = tiers.iter().find(|tier| tier.name == name);
+            Self { about, tier, checkpoint_bytes }
+        };
+        named.into_iter().map(check).collect()
+    }
+}
+
+impl Check for TierCheck<'_> {
+    fn about(&self) -> &'static About {
+        self.about
+    }
+
+    fn run(&self, _: &Context) -> Finding {
+        let Some(tier) = self.tier else { return Finding::skip("not configured") };
+        let address = tier.address.clone();
+        if address.is_empty() {
+            return Finding::fail("no path of it is known on this node", "the same as on rank 0");
+        }
+        if tier.is_object() {
+            return within(ANSWERS_WITHIN, move || look_at(&address))
+                .unwrap_or_else(|| silent(tier));
+        }
+        match within(ANSWERS_WITHIN, move || bench(&address, LOAD)) {
+            None => silent(tier),
+            Some(Err(error)) => Finding::fail(error.to_string(), "a folder that can be written"),
+            Some(Ok(rates)) => self.judge(tier, &rates),
+        }
+    }
+}
+
+impl TierCheck<'_> {
+    fn judge(&self, tier: &Planned, rates: &TierRates) -> Finding {
+        let TierRates { write_gib_per_second, read_gib_per_second, .. } = rates;
+        let free_bytes = free_bytes(Path::new(&tier.address));
+        let needed_bytes = self.checkpoint_bytes.map(|bytes| CHECKPOINTS_AT_ONCE * bytes);
+        let found = format!(
+            "{write_gib_per_second:.2} GiB/s written, {read_gib_per_second:.2} read{}",
+            free_bytes.map_or(String::new(), |bytes| format!(", {} free", gibibytes(bytes)))
+        );
+        let lacks = needed_bytes.zip(free_bytes).filter(|(needed, free)| free < needed);
+        if let Some((needed, _)) = lacks {
+            Finding::fail(found, format!("{} for two checkpoints", gibibytes(needed)))
+        } else if *write_gib_per_second < WRITE_GIB_PER_SECOND_MIN {
+            Finding::warn(found, format!("at least {WRITE_GIB_PER_SECOND_MIN} GiB/s"))
+        } else if let Some(doubt) = doubts(tier) {
+            Finding::warn(format!("{doubt}; {found}"), "storage that lasts")
+        } else {
+            Finding::pass(found)
+        }
+    }
+}
+
+fn silent(tier: &Planned) -> Finding {
+    let found = format!("{} has not answered within {ANSWERS_WITHIN:?}", tier.address);
+    Finding::fail(found, "an answer")
+}
+
+/// What `act` returns on a thread of its own; `None` where that takes longer.
+fn within<T: Send + 'static>(
+    limit: Duration,
+    act: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    let (sender, receiver) = mpsc::channel();
+    // Nobody listens any more where it took too long.
+    thread::spawn(move || drop(sender.send(act())));
+    receiver.recv_timeout(limit).ok()
+}
+
+/// Of the file system of a path, or of the nearest folder above it that exists.
+fn free_bytes(path: &Path) -> Option<u64> {
+    let existing = path.ancestors().find(|folder| folder.exists())?;
+    let system = rustix::fs::statvfs(existing).ok()?;
+    Some(system.f_bavail * system.f_frsize)
+}
+
+fn gibibytes(bytes: u64) -> String {
+    format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30))
+}
+
+#[cfg(test)]
+mod tests {
+    use checkpoint::tier::Scope as TierScope;
+    use launch::doctor::Status;
+
+    use super::*;
+    use crate::config::Interval;
+
+    fn tier(address: &Path) -> Planned {
+        Planned {
+            name: "shared",
+            scope: TierScope::Shared,
+            address: address.to_string_lossy().into_owned(),
+            every: Interval::Never,
+            keep: 1,
+        }
+    }
+
+    fn rates(write_gib_per_second: f64) -> TierRates {
+        TierRates {
+            address: String::new(),
+            filesystem: None,
+            threads: 1,
+            bytes: 1,
+            write_seconds: 1.0,
+            write_gib_per_second,
+            read_seconds: 1.0,
+            read_gib_per_second: 1.0,
+            read_is_cold: None,
+            creates_per_second: 1.0,
+            stats_per_second: 1.0,
+            lists_per_second: 1.0,
+            deletes_per_second: 1.0,
+        }
+    }
+
+    #[test]
+    fn a_slow_or_small_tier_is_found() {
+        // Not a temporary folder, which may be memory and then is doubted.
+        let tier = tier(Path::new(env!("CARGO_MANIFEST_DIR")));
+        let judge = |checkpoint_bytes, rate| {
+            let check = TierCheck { about: &SHARED, tier: Some(&tier), checkpoint_bytes };
+            check.judge(&tier, &rates(rate))
+        };
+        let full = judge(Some(u64::MAX / 4), 1.0);
+        assert_eq!(full.status, Status::Fail, "{full:?}");
+        assert!(full.expected.is_some_and(|text| text.contains("for two checkpoints")));
+        let slow = judge(None, 0.05);
+        assert_eq!(slow.status, Status::Warn);
+        assert!(slow.found.starts_with("0.05 GiB/s written, 1.00 read, "), "{slow:?}");
+    }
+
+    #[test]
+    fn storage_that_hangs_is_not_waited_for() {
+        let (keep, waits) = mpsc::channel::<()>();
+        assert_eq!(within(Duration::from_millis(20), move || waits.recv()), None);
+        drop(keep);
+        assert_eq!(within(ANSWERS_WITHIN, || 7), Some(7));
+    }
+}

@@ -1,0 +1,167 @@
+//! What NCCL chose between ranks: the transport of every pair, and GPUDirect RDMA in both
+//! directions. What is not known counts as no.
+
+use std::collections::BTreeMap;
+
+use collectives::transports::{Transport, transports};
+use launch::bootstrap::World;
+use launch::doctor::{About, Finding, Group, Scope};
+
+use super::Found;
+use crate::config::Config;
+use crate::failure::Outcome;
+use crate::ranks::Ranks;
+use crate::record::{transport_gaps, without_gdr};
+use crate::run::{self, Connected, Evidence, NcclLog};
+
+pub(super) const TRANSPORTS: About = About {
+    name: "transports",
+    group: Group::Network,
+    scope: Scope::World,
+    looks_at: "with --device cuda on several ranks: NCCL's log of a small all-reduce",
+    thresholds: "fails where NCCL does not connect; warns where its log does not name the \
+                 transports of a rank",
+    remedy: "see the log that is named, and NCCL_IB_HCA, NCCL_SOCKET_IFNAME and NCCL_DEBUG of the \
+             job",
+    fault: "trainer/src/doctor/transports.rs: what_nccl_did_not_say_counts_as_no",
+};
+
+pub(super) const GDR: About = About {
+    name: "gdr",
+    group: Group::Network,
+    scope: Scope::World,
+    looks_at: "the same log: GPUDirect RDMA at both ends of every pair over a network",
+    thresholds: "warns where an end is without it or is not known: no evidence is no evidence",
+    remedy: "see `gdr_driver` and `memlock`; NCCL_NET_GDR_LEVEL where adapter and GPU are far apart",
+    fault: "trainer/src/doctor/transports.rs: one_end_without_gdr_is_named",
+};
+
+/// What was found of a network, and whether what was opened is closed.
+pub(super) struct Looked {
+    pub(super) found: Vec<Found>,
+    pub(super) is_closed: bool,
+}
+
+/// Connects ranks as training does, and reads NCCL's logs. Collective.
+pub(super) fn look(
+    config: &Config,
+    world: &World,
+    ranks: Ranks<'_>,
+    log: &NcclLog,
+) -> Outcome<Looked> {
+    let why = match (config.is_on_cuda(), ranks.is_alone()) {
+        (false, _) => Some("NCCL is not used on the CPU"),
+        (true, true) => Some("one rank"),
+        _ => None,
+    };
+    if let Some(why) = why {
+        let found = [&TRANSPORTS, &GDR].map(|about| Found::new(about.name, Finding::skip(why)));
+        return Ok(Looked { found: found.into(), is_closed: true });
+    }
+    let Connected { evidence, failures, is_closed } = run::connect(config, world, ranks, log)?;
+    let finding = match named(&failures) {
+        Some(text) => [
+            Finding::fail(text, "NCCL connects all ranks"),
+            Finding::warn("NCCL did not connect", "GPUDirect RDMA in both directions"),
+        ],
+        None => judge(&evidence, &world.hosts),
+    };
+    let [of_transports, of_gdr] = finding;
+    let found = vec![Found::new(TRANSPORTS.name, of_transports), Found::new(GDR.name, of_gdr)];
+    Ok(Looked { found, is_closed })
+}
+
+/// The failures of ranks, each with its rank.
+fn named(failures: &[Option<String>]) -> Option<String> {
+    let texts: Vec<_> = failures
+        .iter()
+        .enumerate()
+        .filter_map(|(rank, failure)| Some(format!("rank {rank}: {}", failure.as_ref()?)))
+        .collect();
+    (!texts.is_empty()).then(|| texts.join("; "))
+}
+
+/// Transports, and GPUDirect RDMA.
+fn judge(evidence: &[Evidence], hosts: &[String]) -> [Finding; 2] {
+    let gaps: Vec<_> = evidence.iter().map(|rank| rank.gap.clone()).collect();
+    let pairs = transports(evidence.iter().flat_map(|rank| rank.ends.clone()));
+    let unknown = transport_gaps(&gaps);
+    let of_transports = match &unknown {
+        Some(text) => Finding::warn(text, "the transport of every pair"),
+        None => Finding::pass(counted(&pairs)),
+    };
+    let expected = "GPUDirect RDMA in both directions of every pair over a network";
+    let of_gdr = match (unknown, without_gdr(&pairs, hosts)) {
+        (_, Some(text)) | (Some(text), None) => Finding::warn(text, expected),
+        _ if pairs.iter().any(Transport::is_network) => Finding::pass("on in both directions"),
+        _ => Finding::skip("no pair is over a network"),
+    };
+    [of_transports, of_gdr]
+}
+
+/// As in `12 x P2P/CUMEM, 4 x NET/IB`.
+fn counted(pairs: &[Transport]) -> String {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    pairs.iter().for_each(|pair| *counts.entry(&pair.name).or_default() += 1);
+    let texts: Vec<_> = counts.iter().map(|(name, count)| format!("{count} x {name}")).collect();
+    texts.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use collectives::transports::Log;
+    use launch::doctor::Status;
+
+    use super::*;
+
+    /// Two ranks, each on a host, with these ends of connections over InfiniBand.
+    fn evidence(ends: &[&str]) -> Vec<Evidence> {
+        let log: String =
+            ends.iter().map(|end| format!("NCCL INFO Channel 00/0 : {end}\n")).collect();
+        let log = Log::parse(&log);
+        let of_rank = |rank| {
+            let ends = log.ends_of(rank);
+            let gap = ends.is_empty().then(|| "NCCL's log does not name them".to_owned());
+            Evidence { ends, gap }
+        };
+        vec![of_rank(0), of_rank(1)]
+    }
+
+    fn hosts() -> Vec<String> {
+        ["node-a", "node-b"].map(str::to_owned).into()
+    }
+
+    const SEND: &str = "0[0] -> 1[1] [send] via NET/IB/0/GDRDMA";
+    const RECEIVE: &str = "0[0] -> 1[1] [receive] via NET/IB/0/GDRDMA";
+
+    #[test]
+    fn one_end_without_gdr_is_named() {
+        let [transports, gdr] = judge(&evidence(&[SEND, RECEIVE]), &hosts());
+        assert_eq!(transports, Finding::pass("1 x NET/IB"));
+        assert_eq!(gdr, Finding::pass("on in both directions"));
+        let without = RECEIVE.trim_end_matches("/GDRDMA");
+        let [_, gdr] = judge(&evidence(&[SEND, without]), &hosts());
+        assert_eq!(gdr.status, Status::Warn);
+        assert!(gdr.found.ends_with("node-b receives without it (rank 1)"), "{gdr:?}");
+    }
+
+    #[test]
+    fn what_nccl_did_not_say_counts_as_no() {
+        let [transports, gdr] = judge(&evidence(&[SEND]), &hosts());
+        assert_eq!((transports.status, gdr.status), (Status::Warn, Status::Warn));
+        let text = "rank 1: NCCL's log does not name them";
+        assert!(transports.found.contains(text), "{transports:?}");
+        assert!(gdr.found.ends_with("node-b receives without it (rank 1)"), "{gdr:?}");
+        let within = ["0[0] -> 1[1] via P2P/CUMEM", "1[1] -> 0[0] via P2P/CUMEM"];
+        let [transports, gdr] = judge(&evidence(&within), &hosts());
+        assert_eq!(transports.status, Status::Pass);
+        assert_eq!(gdr.status, Status::Skip);
+    }
+
+    #[test]
+    fn ranks_that_do_not_connect_are_named() {
+        assert_eq!(named(&[None, None]), None);
+        let text = named(&[None, Some("no device".to_owned())]);
+        assert_eq!(text.as_deref(), Some("rank 1: no device"));
+    }
+}
