@@ -2,14 +2,19 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+#[path = "support/s3.rs"]
+mod s3;
 mod support;
 
 use std::process::Command;
 use std::sync::LazyLock;
 
 use jsonschema::Validator;
+use s3::S3Server;
 use serde_json::Value;
 use support::{Finished, Folder, finish, run, text, yardstick};
+#[cfg(feature = "mpi")]
+use support::{launch, mpirun, set_launcher_environment};
 
 static VALIDATOR: LazyLock<Validator> = LazyLock::new(|| {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/doctor.schema.json");
@@ -94,4 +99,132 @@ fn a_gpu_that_is_missing_fails() {
     command.env("YARDSTICK_CUDA_PATH", "/nowhere").env("CUDA_VISIBLE_DEVICES", "");
     let report = report(&finish(command).expect(3));
     assert_eq!(worst(&report, "gpus").0, "fail", "{report:#}");
+}
+
+#[test]
+fn an_object_store_has_to_honour_conditions() {
+    let look = |server: &S3Server| {
+        let path = format!("checkpoint.object.path={}", server.url("runs"));
+        let mut command = yardstick(&["doctor", "--json", "--set", &path]);
+        command.envs(server.environment());
+        finish(command)
+    };
+    let good = report(&look(&S3Server::start()).expect(0));
+    let (status, found) = worst(&good, "object_store");
+    assert!(status == "pass" && found.contains("MiB/s put"), "{good:#}");
+    let careless = report(&look(&S3Server::start_without_conditions()).expect(3));
+    assert_eq!(worst(&careless, "object_store"), ("fail", "it ignores If-None-Match"));
+    let refusing = S3Server::start();
+    refusing.refuse_writes_to("");
+    let refused = report(&look(&refusing).expect(3));
+    assert_eq!(worst(&refused, "object_store").0, "fail", "{refused:#}");
+}
+
+/// A folder of a host with a port that is down.
+fn host_with_a_port_down(folder: &Folder) -> String {
+    let root = folder.sibling("host");
+    let port = root.join("sys/class/infiniband/mlx5_0/ports/1");
+    std::fs::create_dir_all(&port).unwrap();
+    std::fs::write(port.join("state"), "1: DOWN\n").unwrap();
+    format!("telemetry.host_root={}", text(&root))
+}
+
+#[test]
+fn a_port_that_is_down_fails() {
+    let folder = Folder::new();
+    let root = host_with_a_port_down(&folder);
+    let finished = run(&["doctor", "--set", &root]).expect(3);
+    finished.expect_stdout(&["no port is up: mlx5_0/1 DOWN", "\nto do: rdma_ports: check cables"]);
+}
+
+#[cfg(feature = "mpi")]
+#[test]
+fn a_small_dev_shm_fails() {
+    let script = "mount -t tmpfs -o size=6m none /dev/shm && exec \"$@\"";
+    let mut command = Command::new("unshare");
+    command.args(["--map-root-user", "--mount", "sh", "-c", script, "sh", "mpirun", "-np", "2"]);
+    command.arg(env!("CARGO_BIN_EXE_yardstick")).args(["doctor", "--json"]);
+    set_launcher_environment(&mut command);
+    let report = report(&finish(command).expect(3));
+    assert_eq!(worst(&report, "shm"), ("fail", "6 MiB"));
+    let shm = &check(&report, "shm")["results"][0];
+    assert_eq!(shm["expected"], "at least 8 MiB for 2 ranks");
+}
+
+/// Two ranks, each on a node of its own by its name; `$RANK` is the rank.
+#[cfg(feature = "mpi")]
+fn two_nodes(arguments: &str) -> Command {
+    let program = env!("CARGO_BIN_EXE_yardstick");
+    let rank = "RANK=${OMPI_COMM_WORLD_RANK:-$PMI_RANK}; export RANK; ";
+    let inner = format!("hostname node-$RANK; exec {program} doctor {arguments}");
+    let script = format!("{rank} exec unshare --map-root-user --uts sh -c '{inner}'");
+    let mut command = launch(2, "sh");
+    command.args(["-c", &script]);
+    command
+}
+
+#[cfg(feature = "mpi")]
+#[test]
+fn nodes_are_compared_and_those_that_differ_are_named() {
+    let folder = Folder::new();
+    let shared = folder.sibling("shared");
+    std::fs::create_dir_all(&shared).unwrap();
+    let out = text(&shared.join("run"));
+    let healthy = report(&finish(two_nodes(&format!("--json --out {out}"))).expect(0));
+    assert!(worst(&healthy, "tier_shared").1.contains("GiB/s written"), "{healthy:#}");
+    assert_eq!(std::fs::read_dir(&shared).unwrap().count(), 0, "nothing is left");
+    assert_eq!(healthy["hosts"], serde_json::json!(["node-0", "node-1"]));
+    assert_eq!(healthy["nodes"], 2);
+    assert_eq!(check(&healthy, "versions")["status"], "pass");
+    assert_eq!(worst(&healthy, "nodes"), ("pass", "2 nodes are alike"));
+    let (status, found) = worst(&healthy, "clock");
+    assert!(status == "pass" && found.ends_with(" ms apart"), "{healthy:#}");
+    assert!(worst(&healthy, "links").1.contains("GB/s"), "{healthy:#}");
+
+    let root = host_with_a_port_down(&folder);
+    let of_one = format!("$([ $RANK = 1 ] && echo --set {root})");
+    let broken = finish(two_nodes(&of_one)).expect(3);
+    let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+    let lines: Vec<_> = broken.stdout.lines().map(words).collect();
+    let expected = [
+        "rdma_ports FAIL rank 1 (node-1) no port is up: mlx5_0/1 DOWN every port ACTIVE",
+        "rdma_ports skip rank 0 (node-0) no RDMA adapter",
+    ];
+    assert!(expected.iter().all(|line| lines.contains(&(*line).to_owned())), "{lines:#?}");
+    let shm = lines.iter().filter(|line| line.starts_with("shm ")).count();
+    assert_eq!(shm, 1, "what is the same is one line: {lines:#?}");
+}
+
+/// A rank that reads a file which never ends.
+#[cfg(feature = "mpi")]
+#[test]
+fn a_rank_that_does_not_answer_ends_the_others_with_5() {
+    let folder = Folder::new();
+    let root = folder.sibling("host");
+    let mode = root.join("sys/kernel/mm/transparent_hugepage");
+    std::fs::create_dir_all(&mode).unwrap();
+    let fifo = mode.join("enabled");
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let root = text(&root);
+    let of_one = format!("$([ $RANK = 1 ] && echo --set telemetry.host_root={root}) --deadline 2s");
+    finish(two_nodes(&of_one)).expect(5);
+}
+
+#[cfg(feature = "mpi")]
+#[test]
+fn ranks_of_a_node_find_the_same_once() {
+    let report = report(&finish(mpirun(2, &["doctor", "--json"])).expect(0));
+    assert_eq!(check(&report, "shm")["results"][0]["ranks"], serde_json::json!([0]));
+    assert_eq!(check(&report, "open_files")["results"][0]["ranks"], serde_json::json!([0, 1]));
+    assert_eq!(worst(&report, "versions").0, "pass");
+}
+
+#[cfg(feature = "mpi")]
+#[test]
+fn a_launch_of_it_exits_as_it_does() {
+    let mut command = yardstick(&["launch", "--ranks-per-node", "2", "--"]);
+    command.args(["doctor", "--json", "--require", "gdr"]);
+    set_launcher_environment(&mut command);
+    let report = report(&finish(command).expect(3));
+    assert_eq!(report["hosts"].as_array().unwrap().len(), 2);
 }

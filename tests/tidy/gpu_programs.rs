@@ -7,8 +7,14 @@ use std::process::Command;
 /// Targets that need a CUDA device and are not for a GPU: the first counts what the program itself
 /// does, on any device; the others set up emulated ones, and run the binary where cargo built it.
 /// The last needs a cluster instead.
-const NOT_FOR_A_GPU: [&str; 5] =
-    ["cuda_allocations", "cuda_emulated", "cuda_hardware", "cuda_nccl", "kubernetes"];
+const NOT_FOR_A_GPU: [&str; 6] = [
+    "cuda_allocations",
+    "cuda_doctor",
+    "cuda_emulated",
+    "cuda_hardware",
+    "cuda_nccl",
+    "kubernetes",
+];
 
 fn top() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")

@@ -21,7 +21,7 @@ impl Check for Shm {
             name: "shm",
             group: Group::Limits,
             scope: Scope::Node,
-            looks_at: "free bytes of /dev/shm",
+            looks_at: "size of /dev/shm: what is free counts what ranks have taken already",
             thresholds: "with several ranks on a node: fails below 4 MiB for each (Open MPI's \
                          segment), or on GPUs at 64 MiB and below (the default of containers, \
                          which NCCL exceeds); warns on GPUs below 1 GiB, NVIDIA's recommendation",
@@ -32,28 +32,28 @@ impl Check for Shm {
 
     fn run(&self, context: &Context) -> Finding {
         let path = context.root.join("dev/shm");
-        let free_bytes = match rustix::fs::statvfs(&path) {
-            Ok(system) => system.f_bavail * system.f_frsize,
+        let size_bytes = match rustix::fs::statvfs(&path) {
+            Ok(system) => system.f_blocks * system.f_frsize,
             Err(error) => {
                 let found = format!("{}: {error}", path.display());
                 return Finding::fail(found, "a file system in memory");
             }
         };
-        judge(free_bytes, context)
+        judge(size_bytes, context)
     }
 }
 
-fn judge(free_bytes: u64, context: &Context) -> Finding {
-    let found = format!("{} free", mebibytes(free_bytes));
+fn judge(size_bytes: u64, context: &Context) -> Finding {
+    let found = mebibytes(size_bytes);
     let of_ranks = BYTES_OF_A_RANK * context.local_world as u64;
     let needed = if context.on_cuda { of_ranks.max(BYTES_BY_DEFAULT + 1) } else { of_ranks };
     let ranks = context.local_world;
     if ranks == 1 {
         Finding::pass(format!("{found}; one rank needs none"))
-    } else if free_bytes < needed {
+    } else if size_bytes < needed {
         let needed = needed.next_multiple_of(1 << 20);
         Finding::fail(found, format!("at least {} for {ranks} ranks", mebibytes(needed)))
-    } else if context.on_cuda && free_bytes < BYTES_FOR_NCCL {
+    } else if context.on_cuda && size_bytes < BYTES_FOR_NCCL {
         Finding::warn(found, format!("{} for NCCL", mebibytes(BYTES_FOR_NCCL)))
     } else {
         Finding::pass(found)
@@ -71,12 +71,12 @@ mod tests {
         let host = Host::new(&[]);
         let cpu = host.context();
         let gpu = Context { on_cuda: true, ..cpu.clone() };
-        expect(judge(8 << 20, &cpu), Pass, "8 MiB free");
-        let little = expect(judge(7 << 20, &cpu), Fail, "7 MiB free");
+        expect(judge(8 << 20, &cpu), Pass, "8 MiB");
+        let little = expect(judge(7 << 20, &cpu), Fail, "7 MiB");
         assert_eq!(little.expected.as_deref(), Some("at least 8 MiB for 2 ranks"));
-        expect(judge(64 << 20, &gpu), Fail, "64 MiB free");
-        expect(judge(512 << 20, &gpu), Warn, "512 MiB free");
-        expect(judge(2 << 30, &gpu), Pass, "2048 MiB free");
+        expect(judge(64 << 20, &gpu), Fail, "64 MiB");
+        expect(judge(512 << 20, &gpu), Warn, "512 MiB");
+        expect(judge(2 << 30, &gpu), Pass, "2048 MiB");
         expect(judge(0, &Context { local_world: 1, ..cpu }), Pass, "one rank needs none");
         host.expect(&Shm, Fail, "dev/shm: No such file");
     }

@@ -51,7 +51,55 @@ impl Required {
 
 #[cfg(test)]
 mod tests {
+    use std::fmt::Write;
+    use std::path::Path;
+
     use super::*;
+
+    /// The table of docs/doctor.md.
+    fn documented() -> String {
+        let mut text =
+            "| check | who | looks at | warns and fails | what to do | its fault is planted by |\n\
+             | --- | --- | --- | --- | --- | --- |\n"
+                .to_owned();
+        for about in catalog() {
+            let About { name, scope, looks_at, thresholds, remedy, fault, .. } = about;
+            let who = scope.name();
+            let (file, test) = fault.split_once(": ").expect("a file and a test");
+            writeln!(
+                text,
+                "| `{name}` | {who} | {looks_at} | {thresholds} | {remedy} | `{test}` in `{file}` |"
+            )
+            .unwrap();
+        }
+        text
+    }
+
+    /// Rewrite with `YARDSTICK_UPDATE_GOLDEN=1 cargo test --profile testing --workspace doctor`.
+    #[test]
+    fn the_documentation_has_every_check() {
+        const START: &str = "<!-- The table is generated: see trainer/src/doctor/catalog.rs -->\n";
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/doctor.md");
+        let page = std::fs::read_to_string(&path).unwrap();
+        let (before, rest) = page.split_once(START).unwrap();
+        let (_, after) = rest.split_once("\n\n").unwrap();
+        let expected = format!("{before}{START}{}\n{after}", documented());
+        if std::env::var_os("YARDSTICK_UPDATE_GOLDEN").is_some() {
+            std::fs::write(&path, &expected).unwrap();
+            return;
+        }
+        assert_eq!(page, expected, "the checks have changed");
+    }
+
+    #[test]
+    fn every_check_has_a_test_that_plants_its_fault() {
+        for about in catalog() {
+            let (file, test) = about.fault.split_once(": ").unwrap();
+            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(file);
+            let text = std::fs::read_to_string(&path).unwrap_or_default();
+            assert!(text.contains(&format!("fn {test}()")), "{}: {}", about.name, about.fault);
+        }
+    }
 
     #[test]
     fn names_are_unique_and_unknown_ones_are_refused() {

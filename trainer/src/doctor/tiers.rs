@@ -78,7 +78,11 @@ impl Check for TierCheck<'_> {
             return within(ANSWERS_WITHIN, move || look_at(&address))
                 .unwrap_or_else(|| silent(tier));
         }
-        match within(ANSWERS_WITHIN, move || bench(&address, LOAD)) {
+        let Some(folder) = existing(Path::new(&address)) else {
+            return Finding::fail(format!("{address} is on no file system"), "a folder");
+        };
+        let folder = folder.to_string_lossy().into_owned();
+        match within(ANSWERS_WITHIN, move || bench(&folder, LOAD)) {
             None => silent(tier),
             Some(Err(error)) => Finding::fail(error.to_string(), "a folder that can be written"),
             Some(Ok(rates)) => self.judge(tier, &rates),
@@ -124,10 +128,17 @@ fn within<T: Send + 'static>(
     receiver.recv_timeout(limit).ok()
 }
 
-/// Of the file system of a path, or of the nearest folder above it that exists.
+/// The path, or what exists of it: a run creates the rest. To create it here would be a race
+/// between the nodes of a shared tier for who removes it again.
+fn existing(path: &Path) -> Option<&Path> {
+    let here = || (!path.is_absolute()).then_some(Path::new("."));
+    let named = path.ancestors().filter(|folder| !folder.as_os_str().is_empty());
+    named.into_iter().find(|folder| folder.exists()).or_else(here)
+}
+
+/// Room on the file system of a path.
 fn free_bytes(path: &Path) -> Option<u64> {
-    let existing = path.ancestors().find(|folder| folder.exists())?;
-    let system = rustix::fs::statvfs(existing).ok()?;
+    let system = rustix::fs::statvfs(existing(path)?).ok()?;
     Some(system.f_bavail * system.f_frsize)
 }
 
@@ -185,6 +196,15 @@ mod tests {
         let slow = judge(None, 0.05);
         assert_eq!(slow.status, Status::Warn);
         assert!(slow.found.starts_with("0.05 GiB/s written, 1.00 read, "), "{slow:?}");
+    }
+
+    #[test]
+    fn what_exists_of_a_path_is_measured() {
+        let folder = tempfile::tempdir().unwrap();
+        let found = |path: &Path| existing(path).map(Path::to_owned);
+        assert_eq!(found(&folder.path().join("a/b")).as_deref(), Some(folder.path()));
+        assert_eq!(found(folder.path()).as_deref(), Some(folder.path()));
+        assert_eq!(found(Path::new("absent/b")).as_deref(), Some(Path::new(".")));
     }
 
     #[test]

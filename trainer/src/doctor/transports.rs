@@ -32,7 +32,8 @@ pub(super) const GDR: About = About {
     scope: Scope::World,
     looks_at: "the same log: GPUDirect RDMA at both ends of every pair over a network",
     thresholds: "warns where an end is without it or is not known: no evidence is no evidence",
-    remedy: "see `gdr_driver` and `memlock`; NCCL_NET_GDR_LEVEL where adapter and GPU are far apart",
+    remedy: "see `gdr_driver` and `memlock`; NCCL_NET_GDR_LEVEL where adapter and GPU are far \
+             apart",
     fault: "trainer/src/doctor/transports.rs: one_end_without_gdr_is_named",
 };
 

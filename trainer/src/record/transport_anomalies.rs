@@ -67,7 +67,8 @@ fn named(ranks: &[String]) -> String {
     format!("{} {}", if ranks.len() == 1 { "rank" } else { "ranks" }, list(ranks))
 }
 
-/// The ranks whose end of a pair over a network is without GPUDirect RDMA, by the hosts of all ranks.
+/// The ranks whose end of a pair over a network is without GPUDirect RDMA. `hosts` has that of each
+/// rank.
 pub(crate) fn without_gdr(transports: &[Transport], hosts: &[String]) -> Option<String> {
     let ends = ends_without_gdr(transports);
     let mut of_hosts: BTreeMap<&str, HostEnds> = BTreeMap::new();

@@ -1,0 +1,75 @@
+//! `yardstick doctor --device cuda` on emulated devices, with faults that NVML tells and transports
+//! that NCCL logs.
+//!
+//! Needs the emulated device: `make test-cuda-emulated`.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+#![cfg(feature = "mpi")]
+
+mod support;
+
+use serde_json::Value;
+use support::{Finished, finish, mpirun};
+
+/// Two ranks with a device each.
+fn doctor(flags: &[&str], variables: &[(&str, &str)]) -> Finished {
+    let all = [&["doctor", "--device", "cuda", "--json"], flags].concat();
+    let mut command = mpirun(2, &all);
+    command.env("EMULATED_CUDA_DEVICES", "2").envs(variables.iter().copied());
+    finish(command)
+}
+
+/// Status, and the worst result.
+fn check(finished: &Finished, name: &str) -> (String, String) {
+    let report: Value = serde_json::from_str(&finished.stdout).expect(&finished.stdout);
+    let checks = report["checks"].as_array().unwrap();
+    let check = checks.iter().find(|check| check["name"] == name).unwrap();
+    let found = check["results"][0]["found"].as_str().unwrap();
+    (check["status"].as_str().unwrap().to_owned(), found.to_owned())
+}
+
+#[test]
+fn healthy_gpus_pass() {
+    let finished = doctor(&[], &[]).expect(0);
+    let (status, found) = check(&finished, "gpus");
+    assert!(status == "pass" && found.starts_with("2 x "), "{found}");
+    for name in ["ecc", "gpu_clocks"] {
+        assert_eq!(check(&finished, name).0, "pass", "{name}");
+    }
+    let (status, found) = check(&finished, "transports");
+    assert!(status == "pass" && found == "2 x SHM/direct", "{found}");
+    assert_eq!(check(&finished, "gdr").1, "no pair is over a network");
+}
+
+#[test]
+fn what_a_gpu_tells_fails() {
+    let faults = ("EMULATED_NVML", "1:ecc=3,0:throttled=64,1:xid=79");
+    let finished = doctor(&[], &[faults]).expect(3);
+    let (status, found) = check(&finished, "ecc");
+    assert!(status == "fail" && found.ends_with(": 3 uncorrected ECC errors"), "{found}");
+    let (status, found) = check(&finished, "gpu_clocks");
+    assert!(status == "warn" && found.ends_with(": hw_thermal_slowdown"), "{found}");
+    let (status, found) = check(&finished, "xid");
+    let text = "XID 79 (the GPU has fallen off the bus)";
+    assert!(status == "fail" && found.ends_with(text), "{found}");
+}
+
+#[test]
+fn one_direction_without_gdr_warns_and_fails_where_it_is_required() {
+    let network = ("EMULATED_CUDA_NCCL_NET", "IB,1:receive");
+    let finished = doctor(&[], &[network]).expect(0);
+    let (status, found) = check(&finished, "gdr");
+    assert!(status == "warn" && found.ends_with("receives without it (rank 1)"), "{found}");
+    doctor(&["--require", "gdr"], &[network]).expect(3);
+    let full = doctor(&["--require", "gdr"], &[("EMULATED_CUDA_NCCL_NET", "IB")]).expect(0);
+    assert_eq!(check(&full, "gdr"), ("pass".to_owned(), "on in both directions".to_owned()));
+}
+
+#[test]
+fn a_hidden_log_is_no_evidence() {
+    let hidden = [("NCCL_DEBUG", "WARN"), ("EMULATED_CUDA_NCCL_NET", "IB")];
+    let finished = doctor(&[], &hidden).expect(0);
+    assert_eq!(check(&finished, "transports").0, "warn");
+    assert_eq!(check(&finished, "gdr").0, "warn");
+    doctor(&["--require", "transports"], &hidden).expect(3);
+}
