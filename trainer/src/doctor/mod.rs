@@ -149,9 +149,11 @@ impl Doctor<'_> {
 
     /// What this rank finds without the others.
     fn by_itself(&self) -> Outcome<Vec<Found>> {
-        let context = self.context()?;
+        let plan = self.options.has_workload.then(|| self.plan()).transpose()?;
+        let context = self.context(plan.as_ref());
         let tiers = self.tiers()?;
-        let of_tiers: Vec<TierCheck> = TierCheck::all(&tiers, self.checkpoint_bytes()?);
+        let checkpoint_bytes = plan.map(|plan| plan.checkpoint_bytes);
+        let of_tiers: Vec<TierCheck> = TierCheck::all(&tiers, checkpoint_bytes);
         let gpus: [&dyn Check; 4] = [&Gpus, &Ecc, &Xid, &GpuClocks];
         let of_tiers = of_tiers.iter().map(|check| check as &dyn Check);
         let is_first = self.world.placement.local_rank == 0;
@@ -163,11 +165,10 @@ impl Doctor<'_> {
         Ok(checks.map(|check| Found::new(check.about().name, check.run(&context))).collect())
     }
 
-    fn context(&self) -> Outcome<Context> {
+    fn context(&self, plan: Option<&RankPlan>) -> Context {
         let placement = &self.world.placement;
-        let plan = self.options.has_workload.then(|| self.plan()).transpose()?;
-        let of_node = |plan: RankPlan| plan.total_bytes * placement.local_world as u64;
-        Ok(Context {
+        let of_node = |plan: &RankPlan| plan.total_bytes * placement.local_world as u64;
+        Context {
             root: PathBuf::from("/"),
             host_root: self.options.config.settings.telemetry.host_root.clone(),
             world: placement.world,
@@ -175,7 +176,7 @@ impl Doctor<'_> {
             threads: self.world.threads.threads,
             on_cuda: self.options.config.is_on_cuda(),
             memory_bytes: plan.map(of_node),
-        })
+        }
     }
 
     /// The memory of each rank of this workload.
@@ -188,12 +189,6 @@ impl Doctor<'_> {
             shares_memory: self.ranks.collective.shares_memory(),
         };
         RankPlan::new(&self.options.config, shape, None)
-    }
-
-    /// Size of a checkpoint of the workload, if it was named.
-    fn checkpoint_bytes(&self) -> Outcome<Option<u64>> {
-        let plan = self.options.has_workload.then(|| self.plan()).transpose()?;
-        Ok(plan.map(|plan| plan.checkpoint_bytes))
     }
 
     /// The tiers of the configuration and the environment, without a folder of a run in them. Only
