@@ -36,6 +36,8 @@ fn healthy_gpus_pass() {
     for name in ["ecc", "gpu_clocks"] {
         assert_eq!(check(&finished, name).0, "pass", "{name}");
     }
+    let (status, found) = check(&finished, "versions");
+    assert!(status == "pass" && found.contains("nccl ") && found.contains("cublaslt "), "{found}");
     let (status, found) = check(&finished, "transports");
     assert!(status == "pass" && found == "2 x SHM/direct", "{found}");
     assert_eq!(check(&finished, "gdr").1, "no pair is over a network");

@@ -74,7 +74,9 @@ impl Check for Memory {
             return Finding::skip("the kernel does not tell how much memory is free");
         };
         let found = format!("{} free", mebibytes(free));
-        let expected = format!("{} for {} ranks", mebibytes(needed), context.local_world);
+        let ranks = context.local_world;
+        let plural = if ranks == 1 { "" } else { "s" };
+        let expected = format!("{} for {ranks} rank{plural}", mebibytes(needed));
         if needed > free {
             Finding::fail(found, expected)
         } else if needed as f64 > MEMORY_SHARE_MAX * free as f64 {

@@ -83,7 +83,8 @@ impl Check for Gpus {
             Err(_) => return Finding::skip(NO_GPU),
         };
         let found = names(&devices);
-        if let Err(error) = Libraries::open(&Required::TRAINING)
+        let needed = Required { nccl: context.world > 1, ..Required::TRAINING };
+        if let Err(error) = Libraries::open(&needed)
             && context.on_cuda
         {
             return Finding::fail(error.to_string(), "the libraries of `yardstick devices`");
