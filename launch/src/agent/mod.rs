@@ -23,7 +23,7 @@ pub use message::{FromAgent, Hello, ToAgent};
 
 /// How often it looks for the ranks of the launch. That takes time of the processor, which ranks
 /// may need: only until all have started, and while they are to end.
-const SEARCH_INTERVAL: Duration = Duration::from_secs(1);
+const SEARCH_INTERVAL: Duration = Duration::from_millis(200);
 const END_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How often it looks whether known ranks are still there, which takes microseconds.
@@ -107,6 +107,7 @@ enum Task {
     /// Waits for ranks to start, so many.
     Search {
         count: usize,
+        found: Vec<LocalRank>,
     },
     /// Looks whether they are still there.
     Watch {
@@ -150,7 +151,7 @@ impl<W: Write> Agent<W> {
     fn obey(&mut self, command: ToAgent) {
         let signal = match command {
             ToAgent::Watch(count) => {
-                self.task = Task::Search { count };
+                self.task = Task::Search { count, found: Vec::new() };
                 return;
             }
             ToAgent::Stop => Signal::TERM,
@@ -163,17 +164,21 @@ impl<W: Write> Agent<W> {
     fn look(&mut self) {
         match &mut self.task {
             Task::Nothing => {}
-            Task::Search { count } => {
-                let ranks = self.ranks.running();
-                if ranks.len() >= *count {
+            Task::Search { count, found } => {
+                let running = self.ranks.running();
+                found.retain(|rank| !running.contains(rank));
+                let ended = std::mem::replace(found, running);
+                if found.len() >= *count {
+                    let ranks = std::mem::take(found);
                     self.task = Task::Watch { ranks };
                     self.say(&FromAgent::RanksStarted);
                 }
+                self.say_ended(&ended);
             }
             Task::Watch { ranks } => {
                 let ended: Vec<_> = ranks.extract_if(.., |rank| !rank.is_running()).collect();
                 let is_empty = ranks.is_empty();
-                ended.iter().for_each(|ended| self.say(&FromAgent::RankEnded(ended.rank)));
+                self.say_ended(&ended);
                 if is_empty {
                     self.task = Task::Nothing;
                     self.say(&FromAgent::NoRanks);
@@ -192,6 +197,10 @@ impl<W: Write> Agent<W> {
                 }
             }
         }
+    }
+
+    fn say_ended(&mut self, ranks: &[LocalRank]) {
+        ranks.iter().for_each(|ended| self.say(&FromAgent::RankEnded(ended.rank)));
     }
 
     fn say(&mut self, message: &FromAgent) {

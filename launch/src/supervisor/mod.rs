@@ -1,9 +1,9 @@
 //! The supervisor of a launch: `mpirun` and what it needs around it to be trusted.
 //!
-//! It waits for hosts and holds an agent on each of them ([`fleet`]), checks that they are as many
-//! and as different as asked for, runs `mpirun` ([`mpirun`]), ends it when a host is lost
-//! ([`attempt`]), and judges by what the run has recorded, not by what `mpirun` returns
-//! ([`evidence`]). Where that allows it, it starts again.
+//! It waits for hosts and holds an agent on each of them (`fleet`), checks that they are as many
+//! and as different as asked for, runs `mpirun` (`mpirun`), ends it when a host is lost
+//! (`attempt`), and judges by what the run has recorded, not by what `mpirun` returns
+//! (`evidence`). Where that allows it, it starts again.
 
 mod attempt;
 mod evidence;

@@ -129,8 +129,8 @@ impl MpiRun {
             }
             Family::OpenMpi4 => {
                 add(&["--mca", "orte_keep_fqdn_hostnames", "1"]);
-                // After a rank that fails, the others get SIGTERM after so long, and SIGKILL after twice
-                // that: time to say why.
+                // After a rank that fails, the others get SIGTERM after so many seconds, and
+                // SIGKILL after twice as many: time to say why.
                 add(&["--mca", "odls_base_sigkill_timeout", "3"]);
                 for (name, seconds) in KEEPALIVE {
                     add(&["--mca", &format!("oob_tcp_keepalive_{name}"), seconds]);
