@@ -116,8 +116,8 @@ fn refuse_half_an_allocation() -> Outcome<()> {
         Some(nodes @ 2_u32..) => Err(Failure::new(
             ExitCode::Environment,
             anyhow::anyhow!(
-                "expected a host file, as this Slurm allocation has {nodes} nodes\n  hint: `scontrol \
-                 show hostnames > FILE`, and --hostfile FILE"
+                "expected a host file, as this Slurm allocation has {nodes} nodes\n  hint: \
+                 `scontrol show hostnames > FILE`, and --hostfile FILE"
             ),
         )),
         _ => Ok(()),
