@@ -101,6 +101,8 @@ fn missing(job: &Object, cluster: &[Object]) -> Vec<String> {
         let missing = wanted.filter(|(kind, name)| !name.is_empty() && !has(kind, name));
         found.extend(missing.map(|(kind, name)| format!("{}: no {kind} {name}", job.label())));
     }
+    let accounts = job.accounts().into_iter().filter(|name| !has("ServiceAccount", name));
+    found.extend(accounts.map(|name| format!("{}: no ServiceAccount {name}", job.label())));
     found
 }
 

@@ -4,6 +4,7 @@
 mod cluster;
 mod examples;
 mod monitoring;
+mod network;
 mod objects;
 mod operator;
 mod pod_security;

@@ -63,6 +63,17 @@ impl Object {
         containers.map(pod).collect()
     }
 
+    /// The service accounts of a workflow, its steps and their executors.
+    pub(crate) fn accounts(&self) -> Vec<&str> {
+        let templates = list(&self.value, "/spec/templates").iter();
+        let of_steps = templates.flat_map(|template| {
+            let executor = text(template, "/executor/serviceAccountName");
+            [text(template, "/serviceAccountName"), executor]
+        });
+        let all = of_steps.chain([text(&self.value, "/spec/serviceAccountName")]);
+        all.filter(|name| !name.is_empty() && *name != "default").collect()
+    }
+
     /// The templates of pods in it.
     pub(crate) fn pod_templates(&self) -> Vec<&Value> {
         let places: &[&str] = match self.kind() {
@@ -74,6 +85,7 @@ impl Object {
                 let node = "/spec/template/spec/replicatedJobs/0/template/spec/template";
                 &[node, "/spec/template/spec/replicatedJobs/1/template/spec/template"]
             }
+            "Pod" => &[""],
             "DaemonSet" | "Deployment" | "Job" => &["/spec/template"],
             _ => &[],
         };

@@ -95,7 +95,8 @@ impl Schemas {
 impl Object {
     /// Parts that are Kubernetes' own, with the names of their definitions.
     fn embedded(&self) -> Vec<(&'static str, &Value)> {
-        let templates = self.pod_templates().into_iter();
+        // A pod has a schema of its own.
+        let templates = self.pod_templates().into_iter().filter(|_| self.kind() != "Pod");
         let mut parts: Vec<_> =
             templates.map(|value| ("api.core.v1.PodTemplateSpec", value)).collect();
         let metadata = self.value.get("metadata");

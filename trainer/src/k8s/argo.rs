@@ -1,22 +1,26 @@
 //! The WorkflowTemplate of Argo Workflows, `argoproj.io/v1alpha1`: train, then a verdict, and the
 //! job is removed whatever happens. Each workflow of it is a run of its own.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Container, PodSecurityContext, Volume};
+use k8s_openapi::api::core::v1::{Container, PodSecurityContext, Toleration, Volume};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Serialize;
 
 use super::rendered::{Job, document};
 use super::volumes::Mounted;
-use super::{launcher, metadata, mpijob, pod, security, volumes};
+use super::{launcher, metadata, mpijob, placement, pod, security, volumes};
 use crate::failure::Outcome;
 
 /// What Argo replaces by the name of a workflow: part of its run's folder.
 pub(super) const WORKFLOW: &str = "{{workflow.name}}";
 
-/// Who may create the job: see `k8s/components/argo`.
+/// Who may create the job: see `k8s/components/argo`. Only Argo's own program runs as it.
 const SERVICE_ACCOUNT: &str = "yardstick-workflow";
+
+/// As whom Argo's containers beside one of ours tell what became of it.
+const EXECUTOR: &str = "yardstick-executor";
 
 /// How much longer a workflow may take than its job: it waits for workers, judges and cleans up.
 const MARGIN: Duration = Duration::from_secs(1800);
@@ -37,18 +41,22 @@ struct WorkflowSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     active_deadline_seconds: Option<u64>,
     entrypoint: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    node_selector: Option<BTreeMap<String, String>>,
     on_exit: &'static str,
     pod_metadata: PodMetadata,
     security_context: PodSecurityContext,
     service_account_name: &'static str,
     synchronization: Synchronization,
     templates: Vec<Template>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tolerations: Option<Vec<Toleration>>,
     volumes: Vec<Volume>,
 }
 
 #[derive(Debug, Serialize)]
 struct PodMetadata {
-    labels: std::collections::BTreeMap<String, String>,
+    labels: BTreeMap<String, String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -62,14 +70,27 @@ struct Named {
 }
 
 #[derive(Debug, Serialize, Default)]
+#[serde(rename_all = "camelCase")]
 struct Template {
     name: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
+    automount_service_account_token: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     container: Option<Container>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    executor: Option<Executor>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     resource: Option<Resource>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    service_account_name: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     steps: Vec<[Step; 1]>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Executor {
+    service_account_name: &'static str,
 }
 
 #[derive(Debug, Serialize)]
@@ -99,7 +120,6 @@ pub(super) fn of(job: &Job) -> Outcome<WorkflowTemplate> {
     let limit = job.benchmark.workload.time_limit;
     let step = |name| [Step { name, template: name }];
     let steps = vec![step("train"), step("verdict")];
-    let verdict = verdict(job);
     Ok(WorkflowTemplate {
         api_version: "argoproj.io/v1alpha1",
         kind: "WorkflowTemplate",
@@ -107,6 +127,7 @@ pub(super) fn of(job: &Job) -> Outcome<WorkflowTemplate> {
         spec: WorkflowSpec {
             active_deadline_seconds: limit.map(|limit| (limit + MARGIN).as_secs()),
             entrypoint: "benchmark",
+            node_selector: placement::node_labels(&job.benchmark.platform),
             on_exit: "clean-up",
             pod_metadata: PodMetadata { labels: metadata::labels(job) },
             security_context: security::of_pod(&job.benchmark),
@@ -115,13 +136,14 @@ pub(super) fn of(job: &Job) -> Outcome<WorkflowTemplate> {
             templates: vec![
                 Template { name: "benchmark", steps, ..Template::default() },
                 Template { name: "train", resource: Some(train(job)?), ..Template::default() },
-                Template { name: "verdict", container: Some(verdict), ..Template::default() },
+                verdict(job),
                 Template {
                     name: "clean-up",
                     resource: Some(clean_up(job)?),
                     ..Template::default()
                 },
             ],
+            tolerations: placement::tolerations_of_launcher(job),
             volumes: volumes::of_step(job).into_iter().map(|mounted| mounted.volume).collect(),
         },
     })
@@ -138,8 +160,22 @@ fn train(job: &Job) -> Outcome<Resource> {
     })
 }
 
+/// The verdict, with the identity of the job, which reaches object stores, and without a token: not
+/// with that of the workflow, which may create jobs.
+fn verdict(job: &Job) -> Template {
+    let account = job.benchmark.workflow.service_account.as_deref().unwrap_or("default");
+    Template {
+        name: "verdict",
+        automount_service_account_token: Some(false),
+        container: Some(judge(job)),
+        executor: Some(Executor { service_account_name: EXECUTOR }),
+        service_account_name: Some(account.to_owned()),
+        ..Template::default()
+    }
+}
+
 /// Compares the run with the baseline, or without a store of baselines shows it.
-fn verdict(job: &Job) -> Container {
+fn judge(job: &Job) -> Container {
     let out = job.out();
     let arguments = match &job.benchmark.workflow.reporting.records {
         Some(store) => vec!["compare".to_owned(), store.clone(), out],

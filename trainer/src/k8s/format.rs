@@ -37,6 +37,16 @@ impl Format {
         labels
     }
 
+    /// Labels with which its controller marks the launcher of the job.
+    pub(super) fn launcher(self, name: &str) -> BTreeMap<String, String> {
+        let mut labels = self.pods(name);
+        labels.extend(match self {
+            Self::Mpijob | Self::Argo => map([("training.kubeflow.org/job-role", "launcher")]),
+            Self::Trainjob => map([("jobset.sigs.k8s.io/replicatedjob-name", "launcher")]),
+        });
+        labels
+    }
+
     /// The longest name that is made of a job's with so many workers.
     pub(super) fn longest_name(self, name: &str, workers: u32) -> String {
         match self {

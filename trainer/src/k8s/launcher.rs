@@ -1,12 +1,12 @@
 //! The launcher's pod: `yardstick launch`, which waits for the workers, runs `mpirun`, and judges
 //! the run by its record.
 
-use k8s_openapi::api::core::v1::{Container, PodTemplateSpec, ResourceRequirements};
+use k8s_openapi::api::core::v1::{Container, PodSpec, PodTemplateSpec, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::benchmark::Benchmark;
 use super::rendered::Job;
-use super::{pod, volumes};
+use super::{placement, pod, volumes};
 use crate::config::duration;
 
 /// The pod of the launcher.
@@ -15,7 +15,13 @@ pub(super) fn template(job: &Job) -> PodTemplateSpec {
         resources: Some(resources()),
         ..pod::container(job, "launcher", arguments(job))
     };
-    pod::template(job, container, volumes::of_launcher(job))
+    let mut template = pod::template(job, container, volumes::of_launcher(job));
+    template.spec = template.spec.map(|common| PodSpec {
+        node_selector: placement::node_labels(&job.benchmark.platform),
+        tolerations: placement::tolerations_of_launcher(job),
+        ..common
+    });
+    template
 }
 
 /// It has one ssh session per worker and computes nothing.

@@ -53,6 +53,11 @@ pub(super) fn workers_of(job: &Job) -> LabelSelector {
     selector(job.format().workers(job.name()))
 }
 
+/// Selects the launcher of a job.
+pub(super) fn launcher_of(job: &Job) -> LabelSelector {
+    selector(job.format().launcher(job.name()))
+}
+
 fn selector(labels: BTreeMap<String, String>) -> LabelSelector {
     LabelSelector { match_labels: Some(labels), ..LabelSelector::default() }
 }

@@ -85,7 +85,9 @@ pub(super) fn labels(job: &Job) -> BTreeMap<String, String> {
 
 fn spec(job: &Job) -> MpiJobSpec {
     MpiJobSpec {
-        launcher_creation_policy: "WaitForWorkersReady",
+        // With "WaitForWorkersReady" one worker that never comes means no launcher: no sentence, no
+        // deadline, and the other workers keep their GPUs. `launch` waits, and names it.
+        launcher_creation_policy: "AtStartup",
         mpi_implementation: "OpenMPI",
         mpi_replica_specs: ReplicaSpecs {
             launcher: replicas(1, launcher::template(job)),
@@ -110,10 +112,10 @@ fn run_policy(job: &Job) -> RunPolicy {
         active_deadline_seconds: benchmark.workload.time_limit.map(|limit| limit.as_secs()),
         backoff_limit: 0,
         clean_pod_policy: "Running",
-        // Without the launcher, which is made only when all workers are ready.
+        // The launcher is a pod of the gang.
         scheduling_policy: benchmark
             .platform
             .gang
-            .then(|| SchedulingPolicy { min_available: benchmark.workers() }),
+            .then(|| SchedulingPolicy { min_available: benchmark.workers() + 1 }),
     }
 }

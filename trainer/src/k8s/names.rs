@@ -34,6 +34,11 @@ pub(super) fn is_qualified(text: &str) -> bool {
     domain.is_none_or(is_subdomain) && !name.is_empty() && is_label_value(name)
 }
 
+/// Whether a text is the name of a resource that a device plugin has: `domain/name`.
+pub(super) fn is_resource(text: &str) -> bool {
+    text.contains('/') && is_qualified(text)
+}
+
 /// Whether a text is the value of a label.
 pub(super) fn is_label_value(text: &str) -> bool {
     let is_end = |c: char| c.is_ascii_alphanumeric();

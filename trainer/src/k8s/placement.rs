@@ -1,4 +1,4 @@
-//! On which nodes workers run.
+//! On which nodes launcher and workers run.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::benchmark::{Platform, Rack};
 use super::metadata;
 use super::rendered::Job;
 
-/// Labels that a worker's node must have.
+/// Labels that the node of a pod must have.
 pub(super) fn node_labels(platform: &Platform) -> Option<BTreeMap<String, String>> {
     let mut labels = platform.node_labels.clone();
     let zone = platform.zone.clone();
@@ -47,8 +47,19 @@ pub(super) fn affinity(job: &Job) -> Option<Affinity> {
 
 /// Taints that do not keep workers away: that of GPU nodes on GPUs, and those of the platform.
 pub(super) fn tolerations(job: &Job) -> Option<Vec<Toleration>> {
+    tolerations_of(job, job.benchmark.is_on_gpus())
+}
+
+/// Taints that do not keep away what computes nothing. It leaves nodes of GPUs to workers, unless
+/// the platform asks for labels: these may be such nodes' alone.
+pub(super) fn tolerations_of_launcher(job: &Job) -> Option<Vec<Toleration>> {
+    let is_bound = !job.benchmark.platform.node_labels.is_empty();
+    tolerations_of(job, is_bound && job.benchmark.is_on_gpus())
+}
+
+fn tolerations_of(job: &Job, is_for_gpus: bool) -> Option<Vec<Toleration>> {
     let platform = &job.benchmark.platform;
-    let gpu = job.benchmark.is_on_gpus().then(|| Toleration {
+    let gpu = is_for_gpus.then(|| Toleration {
         key: Some(platform.gpu_resource.clone()),
         operator: Some("Exists".to_owned()),
         effect: Some("NoSchedule".to_owned()),

@@ -70,6 +70,9 @@ impl Job {
     /// What `train` finds out only on the nodes.
     fn check(&self) -> Outcome<()> {
         self.check_name()?;
+        if self.format == Format::Trainjob {
+            trainjob::check(&self.benchmark)?;
+        }
         self.config.workload.batch.accumulation(self.benchmark.world())?;
         if self.config.is_on_cuda() != self.benchmark.is_on_gpus() {
             return Err(Failure::usage(
@@ -124,9 +127,11 @@ impl Job {
         data.files.is_empty().then(|| self.config.workload.id(None))
     }
 
-    /// Name of the object with the job's files.
+    /// Name of the object with the job's files, which cannot be changed: one for each id, so that
+    /// an edited benchmark gets one of its own, and no pod an older one. At most 76 of the 253
+    /// characters that it may have.
     pub(super) fn config_map_name(&self) -> String {
-        format!("{}-benchmark", self.name())
+        format!("{}-{}", self.name(), self.id)
     }
 
     /// What `train` gets as its workload inside of the job.
@@ -150,11 +155,7 @@ impl Job {
     /// # Errors
     /// Exit code 1, should one of them not be serializable.
     pub(crate) fn to_yaml(&self) -> Outcome<String> {
-        let mut documents = vec![document(&self.config_map())?];
-        // It does not bind pods in the network of their node, and would only seem to.
-        if !self.benchmark.platform.host_network {
-            documents.push(document(&network::policy(self))?);
-        }
+        let mut documents = vec![document(&self.config_map())?, document(&network::policy(self))?];
         match self.format {
             Format::Mpijob => documents.push(document(&mpijob::of(self))?),
             Format::Trainjob => {

@@ -114,6 +114,10 @@ fn impossible_values_are_named() {
         ("[platform]", "[platform]\nroot = true", "platform.pod_security"),
         ("[platform]", "[workflow.storage.nvme]\nhost_path = \"/a\"\n[platform]", "pod_security"),
         ("[platform]", "[workflow.reporting]\nmetrics_port = 2222\n[platform]", "metrics_port"),
+        ("[platform]", "[workflow.reporting]\nmetrics_linger = \"90s\"\n[platform]", "linger"),
+        ("[platform]", "[platform]\nhugepages_2mi = \"1Gi\"", "platform.hugepages_2mi"),
+        ("[platform]", "[platform]\ngpu_resource = \"gpu\"", "platform.gpu_resource"),
+        ("[platform]", "[platform]\nrdma = { resource = \"ib\", count = 1 }", "rdma.resource"),
     ] {
         let failure = job(&PLAIN.replace(from, to)).unwrap_err().to_string();
         assert!(failure.contains(key), "{to}: {failure}");
@@ -161,7 +165,6 @@ fn what_a_privileged_namespace_allows_is_there_and_nothing_else_of_it() {
         ("[workflow.storage]", "nvme = { host_path = \"/local-nvme\" }"),
     ]);
     let all = objects(&text);
-    assert!(all.iter().all(|object| object["kind"] != "NetworkPolicy"), "it would not bind");
     let found = all.last().unwrap();
     let worker = pod_of(found, "Worker");
     assert_eq!(worker["hostNetwork"], true);
@@ -192,7 +195,7 @@ fn options_of_the_platform_reach_the_workers() {
     let preferred = &preferred["preferredDuringSchedulingIgnoredDuringExecution"][0];
     assert_eq!(preferred["podAffinityTerm"]["topologyKey"], "example.com/rack");
     assert_eq!(found["metadata"]["labels"]["kueue.x-k8s.io/queue-name"], "gpus");
-    assert_eq!(found["spec"]["runPolicy"]["schedulingPolicy"]["minAvailable"], 3);
+    assert_eq!(found["spec"]["runPolicy"]["schedulingPolicy"]["minAvailable"], 4);
     assert_eq!(found["spec"]["mpiReplicaSpecs"]["Worker"]["replicas"], 3);
     let variables = worker["containers"][0]["env"].as_array().unwrap();
     let debug = variables.iter().find(|variable| variable["name"] == "NCCL_DEBUG").unwrap();
@@ -273,14 +276,14 @@ fn a_name_that_the_controller_cannot_make_names_of_is_refused() {
 
 #[test]
 fn a_train_job_has_the_same_pods_under_the_names_that_the_trainer_wants() {
-    let text = with(&[("[workload]", "spares = 1\ntime_limit = \"1h\"")]);
+    let text = with(&[("[workload]", "time_limit = \"1h\"")]);
     let yaml = jobs_as(Format::Trainjob, &text).unwrap()[0].to_yaml().unwrap();
     let all: Vec<Value> = serde_saphyr::from_multiple(&yaml).unwrap();
     let [.., runtime, train_job] = all.as_slice() else { panic!("{} objects", all.len()) };
     assert_eq!(train_job["spec"]["runtimeRef"]["name"], runtime["metadata"]["name"]);
     let jobs = &runtime["spec"]["template"]["spec"]["replicatedJobs"];
     assert_eq!([&jobs[0]["name"], &jobs[1]["name"]], ["node", "launcher"]);
-    assert_eq!(jobs[0]["template"]["spec"]["parallelism"], 3);
+    assert_eq!(jobs[0]["template"]["spec"]["parallelism"], 2);
     assert_eq!(jobs[1]["dependsOn"][0]["status"], "Ready");
     assert_eq!(jobs[1]["template"]["spec"]["activeDeadlineSeconds"], 3600);
     let found = mpi_job(&text);
@@ -294,6 +297,53 @@ fn a_train_job_has_the_same_pods_under_the_names_that_the_trainer_wants() {
         all[1]["spec"]["podSelector"]["matchLabels"]["jobset.sigs.k8s.io/jobset-name"],
         "job"
     );
+}
+
+#[test]
+fn what_the_trainer_cannot_do_is_refused_of_a_train_job() {
+    let root = "pod_security = \"privileged\"\nroot = true";
+    for (table, line, key) in [
+        ("[platform]", "gang = true", "platform.gang"),
+        ("[platform]", root, "platform.root"),
+        ("[workload]", "spares = 1", "workload.spares"),
+    ] {
+        let text = with(&[(table, line)]);
+        let failure = jobs_as(Format::Trainjob, &text).unwrap_err().to_string();
+        assert!(failure.contains(key) && failure.contains("--format mpijob"), "{failure}");
+        assert!(jobs(&text).is_ok(), "{key}");
+    }
+}
+
+#[test]
+fn the_launcher_runs_where_all_nodes_are_tainted_but_not_on_those_of_gpus() {
+    let gpus = PLAIN.replace("ranks_per_node = 1", "gpus_per_node = 1");
+    let tainted = "zone = \"a\"\ntolerations = [{ key = \"slow\" }]";
+    let labelled = format!("{tainted}\nnode_labels = {{ pool = \"b\" }}");
+    for (options, expected) in
+        [(tainted, &["slow"][..]), (labelled.as_str(), &["nvidia.com/gpu", "slow"])]
+    {
+        let text = gpus.replace("[platform]\n", &format!("[platform]\n{options}\n"));
+        let found = mpi_job(&text);
+        let (launcher, worker) = (pod_of(&found, "Launcher"), pod_of(&found, "Worker"));
+        let keys = launcher["tolerations"].as_array().unwrap().iter();
+        let keys: Vec<_> = keys.map(|toleration| toleration["key"].as_str().unwrap()).collect();
+        assert_eq!(keys, expected);
+        assert_eq!(launcher["nodeSelector"], worker["nodeSelector"]);
+    }
+}
+
+#[test]
+fn an_edited_benchmark_has_files_of_its_own() {
+    let found = |text: &str| {
+        let all = objects(text);
+        let name = all[0]["metadata"]["name"].as_str().unwrap().to_owned();
+        let volumes = pod_of(all.last().unwrap(), "Worker")["volumes"].as_array().unwrap().iter();
+        let mut mounted = volumes.filter_map(|volume| volume["configMap"]["name"].as_str());
+        assert_eq!(mounted.next(), Some(name.as_str()));
+        name
+    };
+    let edited = with(&[("[workload]", "steps = 3")]);
+    assert_ne!(found(PLAIN), found(&edited));
 }
 
 /// A benchmark file with every key.
@@ -393,8 +443,10 @@ fn a_workflow_creates_the_job_judges_it_and_removes_it() {
     let arguments = &pod_of(&created, "Launcher")["containers"][0]["args"];
     let out = "/results/job/{{workflow.name}}";
     assert!(arguments.as_array().unwrap().iter().any(|word| word == out), "{arguments}");
-    let verdict = &template("verdict")["container"]["args"];
-    assert_eq!(verdict, &serde_json::json!(["compare", "s3://a/b", out]));
+    let verdict = template("verdict");
+    assert_eq!(verdict["container"]["args"], serde_json::json!(["compare", "s3://a/b", out]));
+    assert_eq!(verdict["automountServiceAccountToken"], false);
+    assert_ne!(verdict["serviceAccountName"], spec["serviceAccountName"]);
     let manifest = template(spec["onExit"].as_str().unwrap())["resource"]["manifest"].as_str();
     let removed: Value = serde_saphyr::from_str(manifest.unwrap()).unwrap();
     for key in ["name", "namespace"] {

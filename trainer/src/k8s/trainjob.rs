@@ -4,15 +4,15 @@
 //! The runtime has everything: the trainer writes the hostfile and the ssh keys for it. Its names
 //! of replicated jobs (`launcher`, `node`) and containers (`node`) are fixed.
 
-use std::collections::BTreeMap;
-
 use k8s_openapi::api::batch::v1::{JobSpec, JobTemplateSpec};
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Serialize;
 
+use super::benchmark::Benchmark;
 use super::rendered::Job;
 use super::{launcher, metadata, mpijob, security, worker};
+use crate::failure::Outcome;
 
 const API_VERSION: &str = "trainer.kubeflow.org/v1alpha1";
 const LAUNCHER: &str = "launcher";
@@ -32,8 +32,6 @@ pub(super) struct TrainingRuntime {
 #[serde(rename_all = "camelCase")]
 struct RuntimeSpec {
     ml_policy: MlPolicy,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pod_group_policy: Option<PodGroupPolicy>,
     template: JobSetTemplate,
 }
 
@@ -51,11 +49,6 @@ struct MpiPolicy {
     num_proc_per_node: u32,
     run_launcher_as_node: bool,
     ssh_auth_mount_path: &'static str,
-}
-
-#[derive(Debug, Serialize)]
-struct PodGroupPolicy {
-    coscheduling: BTreeMap<&'static str, u32>,
 }
 
 #[derive(Debug, Serialize)]
@@ -131,6 +124,31 @@ struct RuntimeRef {
     name: String,
 }
 
+/// Refuses what the trainer cannot do.
+///
+/// # Errors
+/// Exit code 2 with the key and the reason.
+pub(super) fn check(benchmark: &Benchmark) -> Outcome<()> {
+    let Benchmark { platform, workload, .. } = benchmark;
+    let refuse = |key: &str, found: &dyn ToString, expected: &str, why: &str| {
+        let expected = format!("{expected} with --format trainjob: {why}; --format mpijob can");
+        Err(models::Error::invalid(key, found.to_string(), expected).into())
+    };
+    if platform.gang {
+        let why = "its gang counts the launcher, which is made only when all workers are ready";
+        return refuse("platform.gang", &true, "false", why);
+    }
+    if platform.root {
+        let why = "it mounts ssh keys that others may read, which ssh refuses of root";
+        return refuse("platform.root", &true, "false", why);
+    }
+    if workload.spares > 0 {
+        let why = "a lost pod ends the job, with the launcher and the spare workers";
+        return refuse("workload.spares", &workload.spares, "0", why);
+    }
+    Ok(())
+}
+
 /// The runtime of a job.
 pub(super) fn runtime(job: &Job) -> TrainingRuntime {
     let workload = &job.benchmark.workload;
@@ -148,16 +166,10 @@ pub(super) fn runtime(job: &Job) -> TrainingRuntime {
                 },
                 num_nodes: job.benchmark.workers(),
             },
-            pod_group_policy: job.benchmark.platform.gang.then(|| PodGroupPolicy {
-                coscheduling: [("scheduleTimeoutSeconds", GANG_TIMEOUT_SECONDS)].into(),
-            }),
             template: JobSetTemplate { spec: job_set(job) },
         },
     }
 }
-
-/// How long a gang may wait for its nodes before it gives back what it has.
-const GANG_TIMEOUT_SECONDS: u32 = 600;
 
 /// Workers first: the launcher is made when all of them are ready. The job is what the launcher
 /// says, and nothing is started again but by it.

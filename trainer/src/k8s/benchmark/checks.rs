@@ -4,6 +4,7 @@
 use checkpoint::remote::is_remote;
 
 use super::{Benchmark, Nvme, Platform, PodSecurity, Workflow, Workload};
+use crate::config::duration;
 use crate::failure::Outcome;
 use crate::k8s::paths::{DCGM_PORT, SSH_PORT};
 use crate::k8s::{frozen, names};
@@ -43,7 +44,12 @@ fn object(key: &str, found: Option<&String>) -> Outcome<()> {
     require(names::is_subdomain(found), key, found, expected)
 }
 
-/// The name of a resource, or the key of a label.
+/// The name of a resource of a device plugin.
+fn resource(key: &str, found: &str) -> Outcome<()> {
+    require(names::is_resource(found), key, found, "a name such as domain/name")
+}
+
+/// The key of a label or of a taint.
 fn qualified(key: &str, found: &str) -> Outcome<()> {
     require(names::is_qualified(found), key, found, "a name such as domain/name")
 }
@@ -55,7 +61,18 @@ impl Benchmark {
         self.workflow.check()?;
         self.platform.check()?;
         self.check_image()?;
+        self.check_linger()?;
         self.check_pod_security()
+    }
+
+    /// Ranks that serve metrics after their end would be ended themselves.
+    fn check_linger(&self) -> Outcome<()> {
+        let reporting = &self.workflow.reporting;
+        let grace = self.workload.grace;
+        let is_valid = reporting.metrics_port == 0 || reporting.metrics_linger < grace;
+        let expected = format!("less than workload.grace, {}", duration::format(grace));
+        let found = duration::format(reporting.metrics_linger);
+        require(is_valid, "workflow.reporting.metrics_linger", found, &expected)
     }
 
     fn check_image(&self) -> Outcome<()> {
@@ -107,7 +124,7 @@ impl Workload {
         require(is_valid, key, ranks, &format!("from 1 to {RANKS_PER_NODE_MAX}"))?;
         let limit = self.time_limit;
         let is_whole = limit.is_none_or(|limit| limit.as_secs() > 0 && limit.subsec_nanos() == 0);
-        let found = limit.map_or(String::new(), crate::config::duration::format);
+        let found = limit.map_or(String::new(), duration::format);
         require(is_whole, "workload.time_limit", found, "whole seconds, at least 1s")
     }
 }
@@ -168,9 +185,10 @@ impl Platform {
         object("platform.priority_class", self.priority_class.as_ref())?;
         object("platform.runtime_class", self.runtime_class.as_ref())?;
         object("platform.kueue_queue", self.kueue_queue.as_ref())?;
-        qualified("platform.gpu_resource", &self.gpu_resource)?;
+        resource("platform.gpu_resource", &self.gpu_resource)?;
+        self.check_huge_pages()?;
         if let Some(rdma) = &self.rdma {
-            qualified("platform.rdma.resource", &rdma.resource)?;
+            resource("platform.rdma.resource", &rdma.resource)?;
             require(rdma.count > 0, "platform.rdma.count", rdma.count, "at least 1")?;
         }
         // Two sshd on one port of a node: the second worker would never be ready.
@@ -179,6 +197,14 @@ impl Platform {
         require(is_alone, "platform.one_pod_per_node", false, expected)?;
         self.check_placement()?;
         self.check_environment()
+    }
+
+    /// The API server refuses pods that have nothing else.
+    fn check_huge_pages(&self) -> Outcome<()> {
+        let Some(found) = &self.hugepages_2mi else { return Ok(()) };
+        let is_valid = self.cpu.is_some() || self.memory.is_some();
+        let expected = "platform.cpu or platform.memory beside it";
+        require(is_valid, "platform.hugepages_2mi", found, expected)
     }
 
     fn check_placement(&self) -> Outcome<()> {

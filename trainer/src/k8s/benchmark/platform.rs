@@ -40,13 +40,13 @@ pub(crate) struct Platform {
     /// Workers on different racks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(in crate::k8s) rack: Option<Rack>,
-    /// Zone of all workers.
+    /// Zone of all pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(in crate::k8s) zone: Option<String>,
-    /// Other labels that a worker's node must have.
+    /// Other labels that the nodes of all pods must have.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(in crate::k8s) node_labels: BTreeMap<String, String>,
-    /// Taints that do not keep workers away.
+    /// Taints that do not keep pods away.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(in crate::k8s) tolerations: Vec<Toleration>,
     /// Priority class of all pods.
@@ -58,7 +58,7 @@ pub(crate) struct Platform {
     /// Queue of Kueue.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(in crate::k8s) kueue_queue: Option<String>,
-    /// A gang scheduler starts all workers or none.
+    /// A gang scheduler starts all pods or none.
     pub(in crate::k8s) gang: bool,
     /// Variables of ranks, as `NCCL_IB_HCA`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]

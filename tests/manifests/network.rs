@@ -1,0 +1,182 @@
+//! What network policies let through, as a CNI that enforces them does: between the pods of each
+//! rendered job, under the base of the cluster.
+
+use serde_json::{Value, json};
+
+use crate::examples::{files, top};
+use crate::objects::{Object, list, parse, text};
+
+/// What policies see of a pod.
+#[derive(Debug)]
+struct Pod {
+    namespace: String,
+    labels: Value,
+    ports: Vec<Value>,
+    /// In the network of its node: no policy binds it, and no selector names it.
+    is_on_host: bool,
+}
+
+impl Pod {
+    /// One that is of no job.
+    fn other(namespace: &str) -> Self {
+        let labels = json!({ "app": "other" });
+        Self { namespace: namespace.to_owned(), labels, ports: Vec::new(), is_on_host: false }
+    }
+
+    /// One of an MPIJob, with the labels of the operator.
+    fn of(job: &Object, role: &str) -> Self {
+        let template = &job.value["spec"]["mpiReplicaSpecs"][role]["template"];
+        let mut labels = template["metadata"]["labels"].clone();
+        labels["training.kubeflow.org/job-name"] = job.value["metadata"]["name"].clone();
+        labels["training.kubeflow.org/job-role"] = json!(role.to_lowercase());
+        Self {
+            namespace: job.namespace().to_owned(),
+            labels,
+            ports: list(template, "/spec/containers/0/ports").to_vec(),
+            is_on_host: template["spec"]["hostNetwork"] == true,
+        }
+    }
+
+    fn has_port(&self, name: &str, number: u16) -> bool {
+        let mut ports = self.ports.iter();
+        ports.any(|port| port["name"] == name && port["containerPort"] == number)
+    }
+}
+
+/// Whether a selector takes these labels; an empty one takes all.
+fn selects(selector: &Value, labels: &Value) -> bool {
+    let wanted = selector["matchLabels"].as_object().into_iter().flatten();
+    let mut expressions = list(selector, "/matchExpressions").iter();
+    wanted.into_iter().all(|(key, value)| labels[key] == *value)
+        && expressions.all(|expression| {
+            assert_eq!(expression["operator"], "Exists", "no other is used");
+            labels.get(text(expression, "/key")).is_some()
+        })
+}
+
+/// A TCP connection, and whether it is to come about.
+struct Connection<'a> {
+    what: &'static str,
+    from: &'a Pod,
+    to: &'a Pod,
+    port: u16,
+    is_wanted: bool,
+}
+
+/// An end of connections, as policies call it.
+struct Direction {
+    name: &'static str,
+    rules: &'static str,
+    peers: &'static str,
+}
+
+const EGRESS: Direction = Direction { name: "Egress", rules: "/spec/egress", peers: "/to" };
+const INGRESS: Direction = Direction { name: "Ingress", rules: "/spec/ingress", peers: "/from" };
+
+impl Connection<'_> {
+    fn is_allowed(&self, policies: &[Object]) -> bool {
+        self.passes(policies, &EGRESS, self.from, self.to)
+            && self.passes(policies, &INGRESS, self.to, self.from)
+    }
+
+    /// Whether the policies of `pod` let it through to or from `peer`.
+    fn passes(&self, policies: &[Object], direction: &Direction, pod: &Pod, peer: &Pod) -> bool {
+        let binds = |policy: &&Object| {
+            !pod.is_on_host
+                && policy.namespace() == pod.namespace
+                && list(&policy.value, "/spec/policyTypes").contains(&json!(direction.name))
+                && selects(&policy.value["spec"]["podSelector"], &pod.labels)
+        };
+        let mut bound = policies.iter().filter(binds).peekable();
+        bound.peek().is_none()
+            || bound.any(|policy| {
+                let mut rules = list(&policy.value, direction.rules).iter();
+                rules.any(|rule| {
+                    self.is_to_port(rule)
+                        && is_peer(list(rule, direction.peers), peer, &pod.namespace)
+                })
+            })
+    }
+
+    fn is_to_port(&self, rule: &Value) -> bool {
+        let ports = list(rule, "/ports");
+        let is_one = |port: &Value| {
+            port["protocol"] == "TCP"
+                && match &port["port"] {
+                    Value::Null => true,
+                    Value::String(name) => self.to.has_port(name, self.port),
+                    number => *number == self.port,
+                }
+        };
+        ports.is_empty() || ports.iter().any(is_one)
+    }
+}
+
+/// Whether one of the peers of a rule is this pod; no peers are all.
+fn is_peer(peers: &[Value], pod: &Pod, namespace: &str) -> bool {
+    let is_one = |peer: &Value| {
+        let labels = json!({ "kubernetes.io/metadata.name": pod.namespace });
+        let is_near = match peer.get("namespaceSelector") {
+            Some(selector) => selects(selector, &labels),
+            None => pod.namespace == namespace,
+        };
+        let is_selected =
+            peer.get("podSelector").is_none_or(|selector| selects(selector, &pod.labels));
+        !pod.is_on_host && is_near && is_selected
+    };
+    peers.is_empty() || peers.iter().any(is_one)
+}
+
+/// What must get through, and what must not, in the pods of a job.
+fn wrong(job: &Object, policies: &[Object]) -> Vec<String> {
+    let (launcher, worker) = (Pod::of(job, "Launcher"), Pod::of(job, "Worker"));
+    let (prometheus, other) = (Pod::other("monitoring"), Pod::other(job.namespace()));
+    let connection = |what, from, to, port| Connection { what, from, to, port, is_wanted: true };
+    let wanted = [
+        connection("launcher to ssh", &launcher, &worker, 2222),
+        connection("worker to launcher", &worker, &launcher, 40000),
+        connection("worker to worker", &worker, &worker, 40000),
+        connection("Prometheus to metrics", &prometheus, &worker, 9402),
+    ];
+    let unwanted = [
+        connection("another pod to ssh", &other, &worker, 2222),
+        connection("another pod to the launcher", &other, &launcher, 40000),
+        connection("launcher to another pod", &launcher, &other, 40000),
+        connection("Prometheus to ssh", &prometheus, &worker, 2222),
+    ];
+    // Nothing keeps other namespaces from a node's ports.
+    let unwanted = unwanted
+        .into_iter()
+        .filter(|connection| !(worker.is_on_host && connection.what == "Prometheus to ssh"))
+        .map(|connection| Connection { is_wanted: false, ..connection });
+    let all = wanted.into_iter().chain(unwanted);
+    all.filter(|connection| connection.is_allowed(policies) != connection.is_wanted)
+        .map(|connection| format!("{}: {}", job.label(), connection.what))
+        .collect()
+}
+
+/// The policies of the base, in this namespace.
+fn base(namespace: &str) -> Vec<Object> {
+    let file = top().join("k8s/base/network-policies.yaml");
+    let mut policies = parse(&file, &std::fs::read_to_string(&file).unwrap());
+    for policy in &mut policies {
+        policy.value["metadata"]["namespace"] = json!(namespace);
+    }
+    policies
+}
+
+#[test]
+fn pods_of_a_job_reach_each_other_and_no_others() {
+    let mut found = Vec::new();
+    for file in files(&top().join("k8s/jobs"), "yaml") {
+        let objects = parse(&file, &std::fs::read_to_string(&file).unwrap());
+        let created = objects.iter().flat_map(Object::created);
+        let jobs: Vec<_> = objects.iter().cloned().chain(created).collect();
+        for job in jobs.iter().filter(|object| object.kind() == "MPIJob") {
+            let mut policies = base(job.namespace());
+            policies.extend(jobs.iter().filter(|object| object.kind() == "NetworkPolicy").cloned());
+            found.extend(wrong(job, &policies));
+        }
+    }
+    assert_eq!(found, Vec::<String>::new());
+}
