@@ -37,8 +37,7 @@ impl Check for Memlock {
             scope: Scope::Rank,
             looks_at: "RLIMIT_MEMLOCK and CAP_IPC_LOCK of the effective set",
             thresholds: "with an RDMA adapter: fails below 1 GiB, warns below unlimited (without \
-                         memory to lock NCCL falls back to sockets and tells nobody); without \
-                         one: warns below unlimited",
+                         memory to lock NCCL falls back to sockets and tells nobody)",
             remedy: "set LimitMEMLOCK=infinity for the container runtime, or run as root with \
                      IPC_LOCK: the capability does not reach a container of another user",
             fault: "launch/src/doctor/limits.rs: rdma_needs_memory_that_may_be_locked",
@@ -52,7 +51,7 @@ impl Check for Memlock {
         match has_ipc_lock(&context.root) {
             true => Finding::pass(format!("{}, but CAP_IPC_LOCK", mebibytes(bytes))),
             false if !has_rdma(&context.host_root) => {
-                Finding::warn(format!("{found}; no RDMA adapter here needs more"), "unlimited")
+                Finding::skip(format!("{found}; no RDMA adapter here needs more"))
             }
             false if bytes < MEMLOCK_BYTES_MIN => {
                 Finding::fail(found, format!("at least {}", mebibytes(MEMLOCK_BYTES_MIN)))
@@ -183,7 +182,7 @@ mod tests {
         const NONE: &str = "0000000000000000";
         const ADAPTER: &str = "sys/class/infiniband/mlx5_0/fw_ver";
         let short = host("8388608", NONE);
-        short.expect(&Memlock, Warn, "8 MiB, no CAP_IPC_LOCK; no RDMA adapter");
+        short.expect(&Memlock, Skip, "8 MiB, no CAP_IPC_LOCK; no RDMA adapter");
         short.write(ADAPTER, "1");
         short.expect(&Memlock, Fail, "8 MiB, no CAP_IPC_LOCK");
         for (locked, capabilities, status) in [
