@@ -12,8 +12,8 @@ pub enum FromAgent {
     Terminating,
     /// As many ranks as were to be watched run.
     RanksStarted,
-    /// A rank that was watched has ended.
-    RankEnded(usize),
+    /// A rank that was watched has ended; `None` where it is not known which.
+    RankEnded(Option<usize>),
     /// No rank of the launch runs on the host any more.
     NoRanks,
 }
@@ -35,8 +35,13 @@ pub struct Hello {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ToAgent {
-    /// Ranks are starting, so many on the host: it is to be said when one of them ends.
-    Watch(usize),
+    /// It is to be said when a rank ends, of so many on the host.
+    Watch {
+        /// How many.
+        count: usize,
+        /// Whether all of them have started before, so that one that is missing has ended.
+        have_started: bool,
+    },
     /// Ranks are to save and to stop: SIGTERM.
     Stop,
     /// A node is lost, so that ranks must not wait for its ranks: SIGUSR2.

@@ -150,15 +150,25 @@ impl<W: Write> Agent<W> {
 
     fn obey(&mut self, command: ToAgent) {
         let signal = match command {
-            ToAgent::Watch(count) => {
+            ToAgent::Watch { count, have_started: false } => {
                 self.task = Task::Search { count, found: Vec::new() };
                 return;
             }
+            ToAgent::Watch { count, have_started: true } => return self.go_on_watching(count),
             ToAgent::Stop => Signal::TERM,
             ToAgent::PeerLost => Signal::USR2,
             ToAgent::Kill => Signal::KILL,
         };
         self.task = Task::End { signal, told: Vec::new() };
+    }
+
+    /// In the place of an agent that has watched.
+    fn go_on_watching(&mut self, count: usize) {
+        let ranks = self.ranks.running();
+        if ranks.len() < count {
+            self.say(&FromAgent::RankEnded(None));
+        }
+        self.task = Task::Watch { ranks };
     }
 
     fn look(&mut self) {
@@ -200,7 +210,7 @@ impl<W: Write> Agent<W> {
     }
 
     fn say_ended(&mut self, ranks: &[LocalRank]) {
-        ranks.iter().for_each(|ended| self.say(&FromAgent::RankEnded(ended.rank)));
+        ranks.iter().for_each(|ended| self.say(&FromAgent::RankEnded(Some(ended.rank))));
     }
 
     fn say(&mut self, message: &FromAgent) {

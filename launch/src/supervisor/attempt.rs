@@ -16,8 +16,13 @@ use super::request::Request;
 use super::verdict::{Ended, RankEnded};
 use crate::agent::ToAgent;
 
-/// How long a host whose connection ended may take to answer again.
+/// How long a host whose connection ended may take to answer again; and for each host, as all of
+/// them connect at the same time where the launcher was cut off.
 const CONFIRM: Duration = Duration::from_secs(3);
+const CONFIRM_OF_A_HOST: Duration = Duration::from_millis(20);
+
+/// How long until it is tried again.
+const RETRY: Duration = Duration::from_millis(500);
 
 /// How long after the first rank the others end, where all is well.
 const TOGETHER: Duration = Duration::from_secs(2);
@@ -62,6 +67,8 @@ pub(super) struct Attempt<'a, 'fleet> {
 struct Suspect {
     host: usize,
     until: Instant,
+    /// When to connect again, while nothing is under way.
+    retry: Option<Instant>,
 }
 
 /// What is being done; later ones follow where that does not end `mpirun`.
@@ -113,7 +120,7 @@ impl<'a, 'fleet> Attempt<'a, 'fleet> {
         evidence: &dyn Evidence,
         before: &Judgement,
     ) -> Ended {
-        self.fleet.say(self.hosts, self.task());
+        self.tell_task();
         loop {
             match events.recv_timeout(self.time_left()) {
                 Ok(Event::MpirunEnded(status)) => return self.ended(status),
@@ -130,7 +137,8 @@ impl<'a, 'fleet> Attempt<'a, 'fleet> {
     }
 
     fn time_left(&self) -> Duration {
-        let suspects = self.suspects.iter().map(|suspect| suspect.until);
+        let suspects =
+            self.suspects.iter().map(|it| it.retry.map_or(it.until, |at| at.min(it.until)));
         let is_running = self.phase == Phase::Running;
         let others = self.rank_ended.map(|(_, until)| until).filter(|_| is_running);
         let start = Some(self.started_by).filter(|_| is_running && !self.starting.is_empty());
@@ -139,12 +147,22 @@ impl<'a, 'fleet> Attempt<'a, 'fleet> {
     }
 
     /// What agents are to do in this phase.
-    fn task(&self) -> ToAgent {
+    fn task(&self, host: usize) -> ToAgent {
         match self.phase {
-            Phase::Running => ToAgent::Watch(self.request.ranks_per_node),
+            Phase::Running => ToAgent::Watch {
+                count: self.request.ranks_per_node,
+                have_started: !self.starting.contains(&host),
+            },
             Phase::Stopping => ToAgent::Stop,
             Phase::Losing => ToAgent::PeerLost,
             Phase::Terminating | Phase::Killing => ToAgent::Kill,
+        }
+    }
+
+    fn tell_task(&mut self) {
+        for &host in self.hosts {
+            let task = self.task(host);
+            self.fleet.say(&[host], task);
         }
     }
 
@@ -179,7 +197,7 @@ impl<'a, 'fleet> Attempt<'a, 'fleet> {
                 if is_same {
                     let name = self.fleet.description(host);
                     (self.tell)(&format!("connected to {name} again"));
-                    self.fleet.say(&[host], self.task());
+                    self.fleet.say(&[host], self.task(host));
                 } else {
                     self.lose(host, "it is another container now");
                 }
@@ -209,13 +227,28 @@ impl<'a, 'fleet> Attempt<'a, 'fleet> {
     /// The connection of a host ended, or could not be made again. Where ssh itself failed, the
     /// host is there.
     fn gone(&mut self, host: usize) {
-        if self.is_suspect(host) {
-            self.suspects.retain(|suspect| suspect.host != host);
+        let now = Instant::now();
+        if let Some(suspect) = self.suspects.iter_mut().find(|suspect| suspect.host == host) {
+            suspect.retry = Some(now + RETRY);
+        } else if self.phase < Phase::Terminating && self.lost != Some(host) {
+            let hosts = u32::try_from(self.hosts.len()).unwrap_or(u32::MAX);
+            let until = now + CONFIRM + CONFIRM_OF_A_HOST * hosts;
+            self.suspects.push(Suspect { host, until, retry: None });
+            self.fleet.connect(host);
+        }
+    }
+
+    /// Tries again to connect to hosts whose time it is, and gives others up.
+    fn look_at_suspects(&mut self, now: Instant) {
+        for suspect in &mut self.suspects {
+            if suspect.retry.take_if(|at| now >= *at).is_some() {
+                self.fleet.connect(suspect.host);
+            }
+        }
+        let lost: Vec<_> = self.suspects.extract_if(.., |it| now >= it.until).collect();
+        for Suspect { host, .. } in lost {
             let text = self.fleet.text(host).to_owned();
             self.lose(host, &text);
-        } else if self.phase < Phase::Terminating && self.lost != Some(host) {
-            self.suspects.push(Suspect { host, until: Instant::now() + CONFIRM });
-            self.fleet.connect(host);
         }
     }
 
@@ -245,7 +278,7 @@ impl<'a, 'fleet> Attempt<'a, 'fleet> {
             return;
         }
         let name = self.fleet.description(ended.host);
-        (self.tell)(&format!("rank {} on {name} has ended before the run", ended.rank));
+        (self.tell)(&format!("{} on {name} has ended before the run", ended.name()));
         self.enter(Phase::Losing);
     }
 
@@ -270,12 +303,7 @@ impl<'a, 'fleet> Attempt<'a, 'fleet> {
         } else if is_running && !self.starting.is_empty() && now >= self.started_by {
             self.start_failed();
         }
-        for Suspect { host, .. } in
-            self.suspects.extract_if(.., |it| now >= it.until).collect::<Vec<_>>()
-        {
-            let text = self.fleet.text(host).to_owned();
-            self.lose(host, &text);
-        }
+        self.look_at_suspects(now);
         if self.until.is_some_and(|until| Instant::now() >= until) {
             let is_ending = self.phase >= Phase::Terminating;
             if !is_ending && !self.occupied.is_empty() {
@@ -291,7 +319,7 @@ impl<'a, 'fleet> Attempt<'a, 'fleet> {
             return;
         }
         self.phase = phase;
-        self.fleet.say(self.hosts, self.task());
+        self.tell_task();
         self.until = match phase {
             Phase::Running => None,
             Phase::Stopping => Some(Instant::now() + self.request.grace),

@@ -8,12 +8,11 @@ pub trait Evidence {
     /// Whether ranks still use the run's folder, as those may that were cut off.
     fn is_in_use(&self) -> bool;
 
-    /// Adds what only the supervisor knows, that a host was lost or a rank killed, to the last
-    /// attempt, if it is one after the first so many.
+    /// Adds what only the supervisor knows, that a host was lost or a rank killed.
     ///
     /// # Errors
     /// Why that could not be written, as a sentence.
-    fn explain(&mut self, loss: &Loss, earlier_attempts: usize) -> Result<(), String>;
+    fn explain(&mut self, explanation: &Explanation) -> Result<(), String>;
 }
 
 /// What a record says.
@@ -74,6 +73,17 @@ impl Judgement {
     pub fn without_record(state: RunState) -> Self {
         Self { state, attempts: 0, ranks: 0, hosts: 0, reason: None }
     }
+}
+
+/// How the last attempt ended, where the run itself could not record it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Explanation {
+    /// What took ranks away.
+    pub loss: Loss,
+    /// The exit code of the launch.
+    pub code: u8,
+    /// Number of attempts that it is not about.
+    pub earlier_attempts: usize,
 }
 
 /// What took ranks away.

@@ -54,6 +54,8 @@ struct Member {
     hello: Option<Hello>,
     /// Why it does not answer.
     text: String,
+    /// Whether it is to be taken only where there are no others.
+    is_last: bool,
 }
 
 #[derive(Debug)]
@@ -94,7 +96,7 @@ pub(super) enum Change {
     /// All of its ranks run.
     Started { host: usize },
     /// One of its ranks has ended.
-    RankEnded { host: usize, rank: usize },
+    RankEnded { host: usize, rank: Option<usize> },
     /// No rank runs on it any more.
     Empty { host: usize },
 }
@@ -106,6 +108,7 @@ impl<'a> Fleet<'a> {
             generation: 0,
             hello: None,
             text: String::new(),
+            is_last: false,
         };
         Self {
             request,
@@ -122,9 +125,16 @@ impl<'a> Fleet<'a> {
     /// # Errors
     /// [`Error::HostsMissing`] when not as many answer in time, [`Error::SameHost`] or
     /// [`Error::AgentVersion`] when those that do cannot be used together.
-    pub(super) fn gather(&mut self, events: &Receiver<Event>) -> Result<Gathered, Error> {
+    pub(super) fn gather(
+        &mut self,
+        events: &Receiver<Event>,
+        deadline: Instant,
+    ) -> Result<Gathered, Error> {
         let began = Instant::now();
-        let deadline = began + self.request.wait;
+        // A request to stop may have come meanwhile.
+        while let Ok(event) = events.try_recv() {
+            self.take(event);
+        }
         let mut next_progress = began + PROGRESS;
         let mut enough_since = None;
         while !self.stop_requested {
@@ -132,6 +142,9 @@ impl<'a> Fleet<'a> {
             let Selection { chosen, refused } = self.select();
             if chosen.len() == self.request.nodes {
                 let since = *enough_since.get_or_insert_with(Instant::now);
+                if Instant::now() >= deadline && chosen.iter().any(|&it| self.members[it].is_last) {
+                    return Err(self.missing());
+                }
                 if are_first(&chosen) || since.elapsed() >= PREFERENCE {
                     self.tell_chosen(&chosen, began);
                     return Ok(Gathered::Hosts(chosen));
@@ -159,10 +172,27 @@ impl<'a> Fleet<'a> {
     /// Waits a moment for something to happen.
     pub(super) fn receive(&mut self, events: &Receiver<Event>) {
         match events.recv_timeout(RETRY / 5) {
-            Ok(Event::Session(event)) => drop(self.handle(event)),
-            Ok(Event::StopRequested) => self.stop_requested = true,
-            Ok(Event::MpirunEnded(_)) | Err(RecvTimeoutError::Timeout) => {}
+            Ok(event) => self.take(event),
+            Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => unreachable!("the fleet has a sender"),
+        }
+    }
+
+    /// Takes in what happens while no attempt runs.
+    fn take(&mut self, event: Event) {
+        match event {
+            Event::Session(event) => drop(self.handle(event)),
+            Event::StopRequested => self.stop_requested = true,
+            Event::MpirunEnded(_) => {}
+        }
+    }
+
+    /// Takes these hosts only where there are no others: ranks on them cannot be ended.
+    pub(super) fn prefer_others(&mut self, silent: &[usize]) {
+        for &host in silent {
+            self.members[host].is_last = true;
+            let text = "ranks of an earlier attempt are left on it";
+            (self.tell.0)(&format!("{}: {text}", self.description(host)));
         }
     }
 
@@ -231,7 +261,9 @@ impl<'a> Fleet<'a> {
     /// The first hosts that answer and can be used together, as many as are asked for.
     fn select(&self) -> Selection {
         let mut selection = Selection { chosen: Vec::new(), refused: None };
-        for host in self.ready() {
+        let mut ready = self.ready();
+        ready.sort_by_key(|&host| self.members[host].is_last); // stable
+        for host in ready {
             if selection.chosen.len() == self.request.nodes {
                 break;
             }

@@ -24,9 +24,9 @@ use attempt::Attempt;
 use fleet::{Fleet, Gathered};
 use mpirun::MpiRun;
 use session::SessionEvent;
-use verdict::{Ended, Next, RankEnded};
+use verdict::{Ended, Next};
 
-pub use evidence::{Evidence, Judgement, Loss, RunState};
+pub use evidence::{Evidence, Explanation, Judgement, Loss, RunState};
 pub use mpirun::LaunchTimes;
 pub use request::Request;
 
@@ -92,13 +92,19 @@ impl Supervisor<'_> {
     fn run(mut self, evidence: &mut dyn Evidence) -> Result<Ending, Error> {
         let mut restarts_left = self.request.restarts;
         let mut last = None;
+        let mut deadline = Instant::now() + self.request.wait;
         loop {
-            let hosts = match self.fleet.gather(&self.events)? {
+            let hosts = match self.fleet.gather(&self.events, deadline)? {
                 Gathered::Hosts(hosts) => hosts,
                 Gathered::StopRequested => return Ok(verdict::stopped_while_waiting(last)),
             };
             // Ranks that an earlier attempt has left would hold devices, and count as new ones.
-            if !self.fleet.clear_ranks(&hosts, &self.events).is_empty() {
+            let silent = self.fleet.clear_ranks(&hosts, &self.events);
+            if self.fleet.stop_requested {
+                return Ok(verdict::stopped_while_waiting(last));
+            }
+            if !silent.is_empty() {
+                self.fleet.prefer_others(&silent);
                 continue;
             }
             match self.attempt(&hosts, evidence)? {
@@ -111,6 +117,7 @@ impl Supervisor<'_> {
                     last = Some(ending);
                     self.fleet.begin_again();
                     self.wait_for_release(evidence);
+                    deadline = Instant::now() + self.request.wait;
                 }
             }
         }
@@ -142,10 +149,12 @@ impl Supervisor<'_> {
         ended.stop_requested = self.fleet.stop_requested;
         let after = recorded(&ended, &before, evidence);
         let loss = self.loss(&ended, &before, &after);
-        if let Some(loss) = &loss {
-            evidence.explain(loss, before.attempts).unwrap_or_else(|text| (self.tell)(&text));
-        }
-        Ok(verdict::of(self.request, &ended, loss.as_ref(), &before, &evidence.judge()))
+        let next = verdict::of(self.request, &ended, loss.as_ref(), &before, &after);
+        let Some(loss) = loss else { return Ok(next) };
+        evidence
+            .explain(&Explanation { loss, code: next.code(), earlier_attempts: before.attempts })
+            .unwrap_or_else(|text| (self.tell)(&text));
+        Ok(next.with_reason(evidence.judge().reason.filter(|_| after.has_begun_since(&before))))
     }
 
     /// What took ranks away, if that kept the attempt from its end.
@@ -159,10 +168,15 @@ impl Supervisor<'_> {
             return Some(Loss { host: Some(self.fleet.own_name(host)), rank: None, text });
         }
         let has_begun = after.has_begun_since(before);
-        if let Some(RankEnded { host, rank }) = ended.rank_ended.filter(|_| has_begun) {
-            let name = self.fleet.description(host);
-            let text = format!("rank {rank} on {name} ended first: {}", ended.status_text());
-            return Some(Loss { host: Some(self.fleet.own_name(host)), rank: Some(rank), text });
+        if let Some(first) = ended.rank_ended.filter(|_| has_begun) {
+            let name = self.fleet.description(first.host);
+            let status = ended.status_text();
+            let text = format!("{} on {name} ended first: {status}", first.name());
+            return Some(Loss {
+                host: Some(self.fleet.own_name(first.host)),
+                rank: first.rank,
+                text,
+            });
         }
         let is_killed = has_begun && after.state == RunState::Unfinished;
         is_killed.then(|| Loss { host: None, rank: None, text: ended.status_text() })

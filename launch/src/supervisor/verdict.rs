@@ -23,7 +23,14 @@ const OF_RANKS: [u8; 4] = [2, 3, 4, 6];
 pub(super) struct RankEnded {
     /// Position of its host.
     pub(super) host: usize,
-    pub(super) rank: usize,
+    pub(super) rank: Option<usize>,
+}
+
+impl RankEnded {
+    /// As in `rank 3`.
+    pub(super) fn name(self) -> String {
+        self.rank.map_or("a rank".to_owned(), |rank| format!("rank {rank}"))
+    }
 }
 
 /// How an `mpirun` ended.
@@ -79,6 +86,23 @@ pub(super) enum Next {
     End(Ending),
     /// Start again if that is allowed, or else end so.
     Restart(Ending),
+}
+
+impl Next {
+    /// The exit code, if nothing follows.
+    pub(super) fn code(&self) -> u8 {
+        let (Self::End(end) | Self::Restart(end)) = self;
+        end.code
+    }
+
+    /// With the reason that the record has for a loss, where it has one.
+    pub(super) fn with_reason(mut self, reason: Option<String>) -> Self {
+        let (Self::End(end) | Self::Restart(end)) = &mut self;
+        if let Some(reason) = reason.filter(|_| end.code == PEER_LOST) {
+            end.text = reason;
+        }
+        self
+    }
 }
 
 fn ending(code: u8, text: impl Into<String>) -> Ending {

@@ -62,7 +62,9 @@ pub(crate) struct TierRates {
 pub(crate) fn bench(address: &str, load: Load) -> Result<TierRates, Error> {
     let is_local = !address.contains("://");
     let created = if is_local { absent_folders(Path::new(address)) } else { Vec::new() };
-    let folder = format!("yardstick-bench-{:x}-{}", unix_ms(), std::process::id());
+    // Nodes may begin at the same moment, and pods have the same process ids.
+    let [host, process] = [launch::host_name(), std::process::id().to_string()];
+    let folder = format!("yardstick-bench-{host}-{process}-{:x}", unix_ms());
     let scratch = Scratch { tier: place(address, Duration::MAX)?, folder, is_local, created };
     let measured = scratch.measure(address, load);
     let removed = scratch.remove();

@@ -7,7 +7,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use device::cuda::{self, DeviceProperties, Libraries, Required};
-use launch::doctor::{About, Check, Context, Finding, Group, Scope};
+use launch::doctor::{About, Check, Context, Finding, Group, Scope, Status};
 
 use crate::hardware::GpuHealth;
 
@@ -52,7 +52,8 @@ pub(super) const XID: About = About {
     group: Group::Gpu,
     scope: Scope::Rank,
     looks_at: "NVML's XID events while it looks, and XID errors in the kernel's log",
-    thresholds: "fails for an event; warns for one in the log, which may be old",
+    thresholds: "fails for an event; warns for one in the log, which may be old; skips where \
+                 that log cannot be read, as NVML tells nothing of what was before",
     remedy: "look the number up in NVIDIA's XID catalog; drain the node for 48, 63, 64, 74, 79, 94 \
              and 95",
     fault: "tests/cuda_doctor.rs: what_a_gpu_tells_fails",
@@ -168,23 +169,29 @@ impl Check for Xid {
 
     fn run(&self, context: &Context) -> Finding {
         let told = of_each(|gpu| gpu.xid.as_ref().map(|xid| Finding::fail(xid.clone(), "none")));
+        if told.status >= Status::Warn {
+            return told;
+        }
         let logged = logged_xids(&context.host_root.join("dev/kmsg"));
-        match logged.last() {
-            Some(last) if told.status < launch::doctor::Status::Warn => {
-                let count = logged.len();
+        match logged.as_ref().map(|logged| logged.last().map(|last| (logged.len(), last))) {
+            Some(Some((count, last))) => {
                 Finding::warn(format!("{count} in the kernel's log, the last: {last}"), "none")
             }
-            _ => told,
+            // NVML tells only what happens from now on.
+            None if told.status == Status::Pass => {
+                Finding::skip("none since now; the kernel's log cannot be read")
+            }
+            None | Some(None) => told,
         }
     }
 }
 
-/// XID errors in the kernel's log; none where it cannot be read.
-fn logged_xids(log: &Path) -> Vec<String> {
+/// XID errors in the kernel's log; `None` where it cannot be read.
+fn logged_xids(log: &Path) -> Option<Vec<String>> {
     // Each read gives one record, and would wait for the next after the last.
     let flags = rustix::fs::OFlags::NONBLOCK.bits();
     let open = OpenOptions::new().read(true).custom_flags(flags.cast_signed()).open(log);
-    let Ok(mut file) = open else { return Vec::new() };
+    let mut file = open.ok()?;
     let mut text = Vec::new();
     let mut record = [0; 8192];
     while let Ok(read @ 1..) = file.read(&mut record) {
@@ -192,13 +199,11 @@ fn logged_xids(log: &Path) -> Vec<String> {
     }
     let text = String::from_utf8_lossy(&text);
     let xids = text.lines().filter_map(|line| Some(line.split_once("NVRM: Xid")?.1.trim()));
-    xids.map(|xid| format!("Xid {}", xid.trim_start_matches(": "))).collect()
+    Some(xids.map(|xid| format!("Xid {}", xid.trim_start_matches(": "))).collect())
 }
 
 #[cfg(test)]
 mod tests {
-    use launch::doctor::Status;
-
     use super::*;
 
     #[test]

@@ -5,6 +5,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
+use checkpoint::tier::Scope as TierScope;
 use launch::doctor::{About, Check, Context, Finding, Group, Scope};
 
 use super::object_store::{OBJECT_STORE, look_at};
@@ -68,47 +69,60 @@ impl Check for TierCheck<'_> {
         self.about
     }
 
-    fn run(&self, _: &Context) -> Finding {
+    fn run(&self, context: &Context) -> Finding {
         let Some(tier) = self.tier else { return Finding::skip("not configured") };
-        let address = tier.address.clone();
-        if address.is_empty() {
+        if tier.address.is_empty() {
             return Finding::fail("no path of it is known on this node", "the same as on rank 0");
         }
-        if tier.is_object() {
-            return within(ANSWERS_WITHIN, move || look_at(&address))
-                .unwrap_or_else(|| silent(tier));
-        }
-        let Some(folder) = existing(Path::new(&address)) else {
-            return Finding::fail(format!("{address} is on no file system"), "a folder");
-        };
-        let folder = folder.to_string_lossy().into_owned();
-        match within(ANSWERS_WITHIN, move || bench(&folder, LOAD)) {
-            None => silent(tier),
-            Some(Err(error)) => Finding::fail(error.to_string(), "a folder that can be written"),
-            Some(Ok(rates)) => self.judge(tier, &rates),
-        }
+        let needed_bytes = self.needed_bytes(tier, context);
+        let looked_at = tier.clone();
+        within(ANSWERS_WITHIN, move || look(&looked_at, needed_bytes))
+            .unwrap_or_else(|| silent(tier))
     }
 }
 
 impl TierCheck<'_> {
-    fn judge(&self, tier: &Planned, rates: &TierRates) -> Finding {
-        let TierRates { write_gib_per_second, read_gib_per_second, .. } = rates;
-        let free_bytes = free_bytes(Path::new(&tier.address));
-        let needed_bytes = self.checkpoint_bytes.map(|bytes| CHECKPOINTS_AT_ONCE * bytes);
-        let found = format!(
-            "{write_gib_per_second:.2} GiB/s written, {read_gib_per_second:.2} read{}",
-            free_bytes.map_or(String::new(), |bytes| format!(", {} free", gibibytes(bytes)))
-        );
-        let lacks = needed_bytes.zip(free_bytes).filter(|(needed, free)| free < needed);
-        if let Some((needed, _)) = lacks {
-            Finding::fail(found, format!("{} for two checkpoints", gibibytes(needed)))
-        } else if *write_gib_per_second < WRITE_GIB_PER_SECOND_MIN {
-            Finding::warn(found, format!("at least {WRITE_GIB_PER_SECOND_MIN} GiB/s"))
-        } else if let Some(doubt) = doubts(tier) {
-            Finding::warn(format!("{doubt}; {found}"), "storage that lasts")
-        } else {
-            Finding::pass(found)
-        }
+    /// Room for checkpoints on a tier of all nodes, or of one, whose ranks save their part.
+    fn needed_bytes(&self, tier: &Planned, context: &Context) -> Option<u64> {
+        let nodes = match tier.scope {
+            TierScope::Node => context.world.div_ceil(context.local_world) as u64,
+            TierScope::Shared => 1,
+        };
+        self.checkpoint_bytes.map(|bytes| (CHECKPOINTS_AT_ONCE * bytes).div_ceil(nodes))
+    }
+}
+
+/// Any of it may wait for storage that does not answer.
+fn look(tier: &Planned, needed_bytes: Option<u64>) -> Finding {
+    let address = &tier.address;
+    if tier.is_object() {
+        return look_at(address);
+    }
+    let Some(folder) = existing(Path::new(address)) else {
+        return Finding::fail(format!("{address} is on no file system"), "a folder");
+    };
+    match bench(&folder.to_string_lossy(), LOAD) {
+        Err(error) => Finding::fail(error.to_string(), "a folder that can be written"),
+        Ok(rates) => judge(tier, &rates, needed_bytes),
+    }
+}
+
+fn judge(tier: &Planned, rates: &TierRates, needed_bytes: Option<u64>) -> Finding {
+    let TierRates { write_gib_per_second, read_gib_per_second, .. } = rates;
+    let free_bytes = free_bytes(Path::new(&tier.address));
+    let found = format!(
+        "{write_gib_per_second:.2} GiB/s written, {read_gib_per_second:.2} read{}",
+        free_bytes.map_or(String::new(), |bytes| format!(", {} free", gibibytes(bytes)))
+    );
+    let lacks = needed_bytes.zip(free_bytes).filter(|(needed, free)| free < needed);
+    if let Some((needed, _)) = lacks {
+        Finding::fail(found, format!("{} for two checkpoints", gibibytes(needed)))
+    } else if *write_gib_per_second < WRITE_GIB_PER_SECOND_MIN {
+        Finding::warn(found, format!("at least {WRITE_GIB_PER_SECOND_MIN} GiB/s"))
+    } else if let Some(doubt) = doubts(tier) {
+        Finding::warn(format!("{doubt}; {found}"), "storage that lasts")
+    } else {
+        Finding::pass(found)
     }
 }
 
@@ -148,7 +162,6 @@ fn gibibytes(bytes: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use checkpoint::tier::Scope as TierScope;
     use launch::doctor::Status;
 
     use super::*;
@@ -186,16 +199,32 @@ mod tests {
     fn a_slow_or_small_tier_is_found() {
         // Not a temporary folder, which may be memory and then is doubted.
         let tier = tier(Path::new(env!("CARGO_MANIFEST_DIR")));
-        let judge = |checkpoint_bytes, rate| {
-            let check = TierCheck { about: &SHARED, tier: Some(&tier), checkpoint_bytes };
-            check.judge(&tier, &rates(rate))
-        };
+        let judge = |needed_bytes, rate| judge(&tier, &rates(rate), needed_bytes);
         let full = judge(Some(u64::MAX / 4), 1.0);
         assert_eq!(full.status, Status::Fail, "{full:?}");
         assert!(full.expected.is_some_and(|text| text.contains("for two checkpoints")));
         let slow = judge(None, 0.05);
         assert_eq!(slow.status, Status::Warn);
         assert!(slow.found.starts_with("0.05 GiB/s written, 1.00 read, "), "{slow:?}");
+    }
+
+    #[test]
+    fn a_node_needs_room_for_the_part_of_its_ranks() {
+        let checkpoint_bytes = Some(1000);
+        let context = Context {
+            root: "/".into(),
+            host_root: "/".into(),
+            world: 16,
+            local_world: 4,
+            threads: 1,
+            on_cuda: false,
+            memory_bytes: None,
+        };
+        let shared = tier(Path::new("/"));
+        let check = TierCheck { about: &SHARED, tier: Some(&shared), checkpoint_bytes };
+        assert_eq!(check.needed_bytes(&shared, &context), Some(2000));
+        let nvme = Planned { scope: TierScope::Node, ..shared.clone() };
+        assert_eq!(check.needed_bytes(&nvme, &context), Some(500));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use launch::supervisor::{Evidence, Judgement, Loss, RunState};
+use launch::supervisor::{Evidence, Explanation, Judgement, RunState};
 
 use crate::run::Folder;
 
@@ -61,12 +61,13 @@ impl Evidence for RunEvidence {
         self.deciding().is_some_and(is_locked)
     }
 
-    fn explain(&mut self, loss: &Loss, earlier_attempts: usize) -> Result<(), String> {
+    fn explain(&mut self, explanation: &Explanation) -> Result<(), String> {
         let Some(folder) = self.deciding() else { return Ok(()) };
-        if self.judge().attempts <= earlier_attempts {
+        if self.judge().attempts <= explanation.earlier_attempts {
             return Ok(());
         }
-        explain(folder, loss).map_err(|error| format!("the loss is not in the record: {error}"))
+        explain(folder, explanation)
+            .map_err(|error| format!("the loss is not in the record: {error}"))
     }
 }
 
@@ -89,7 +90,8 @@ fn text(reason: &Reason) -> String {
 }
 
 /// Where rank 0 could not record an end, or not which host took it away.
-fn explain(folder: &Path, loss: &Loss) -> Result<(), Error> {
+fn explain(folder: &Path, explanation: &Explanation) -> Result<(), Error> {
+    let Explanation { loss, code, .. } = explanation;
     let mut record = match Record::read(folder) {
         Err(Error::NoRecord { .. }) => return Ok(()),
         record => record?,
@@ -109,12 +111,8 @@ fn explain(folder: &Path, loss: &Loss) -> Result<(), Error> {
     };
     let reason = added(known, earlier);
     let last_step = last_step(folder, &record)?;
-    let end = AttemptEnd {
-        status: Status::Failed,
-        exit_code: PEER_LOST,
-        reason: Some(reason),
-        last_step,
-    };
+    let exit_code = if is_peer_loss { PEER_LOST } else { *code };
+    let end = AttemptEnd { status: Status::Failed, exit_code, reason: Some(reason), last_step };
     record.end(folder, end)?;
     record.write(folder)
 }

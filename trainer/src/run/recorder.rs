@@ -300,7 +300,6 @@ impl Recorder {
     pub(super) fn end(&mut self, ending: &Ending<'_, '_>) -> Outcome<()> {
         let failure = ending.outcome.as_ref().err();
         let reason = failure.map(|failure| self.reason(failure, ending.trainer));
-        let reason = failure.and_then(|failure| self.lost_host(failure)).or(reason);
         if self.record.is_none() {
             return self.write_error_file(failure, reason);
         }
@@ -329,15 +328,6 @@ impl Recorder {
     fn is_superseded(&self) -> bool {
         let attempts = record::Attempt::read_all(&self.dir).unwrap_or_default();
         attempts.last().is_some_and(|newest| newest.number > self.attempt)
-    }
-
-    /// What the launcher has recorded since it lost a host: this rank's own, which is cut off but
-    /// still sees the folder. To this rank it looks as if the others were lost.
-    fn lost_host(&self, failure: &Failure) -> Option<Reason> {
-        self.record.as_ref().filter(|_| failure.code == ExitCode::PeerLost)?;
-        let mut attempts = Record::read(&self.dir).ok()?.attempts;
-        let attempt = attempts.pop().filter(|attempt| attempt.number == self.attempt)?;
-        attempt.reason.filter(|reason| reason.host.is_some())
     }
 
     /// Fills in the measurements and writes the record.
