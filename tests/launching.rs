@@ -96,7 +96,7 @@ fn what_cannot_be_launched_is_refused() {
         (&["--hostfile", "/no/such"], &train, 2, "host file /no/such"),
         (&["--restarts", "1"], &["train", "--out", &out, "--fresh"], 2, "--fresh"),
         (&[], &["train"], 2, "expected --out DIR"),
-        (&[], &["plan"], 2, "expected train, bench or comm"),
+        (&[], &["plan"], 2, "expected train, bench, comm or doctor"),
     ];
     for (flags, launch_of, code, sentence) in cases {
         launched(launch(flags, launch_of)).expect(code).expect_stderr(&[sentence]);
