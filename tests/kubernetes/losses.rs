@@ -5,7 +5,7 @@ use std::time::Instant;
 use serde_json::json;
 
 use crate::cluster::Cluster;
-use crate::job::{Ended, Job};
+use crate::job::{Ended, Job, Pod};
 use crate::table::Case;
 use crate::{MIDDLE, WHOLE_JOB_SECONDS, expect_resumed, goes_on};
 
@@ -37,21 +37,26 @@ fn a_node_cut_off() {
     assert_eq!(job.record()["attempts"][0]["reason"]["host"], worker.name.as_str());
 }
 
-#[test]
-fn a_killed_worker() {
-    let case = Case { position: 5, title: "a killed worker" };
+/// Takes a worker away in the middle of a job, which says so, and goes on when it is applied again.
+fn lose(case: Case, name: &str, what: &str, take_away: impl FnOnce(&Job<'_>, &Pod)) {
     let cluster = Cluster::open();
-    let job = Job::render(&cluster, "killed", &[]);
+    let job = Job::render(&cluster, name, &[]);
     case.begin(&job);
     job.apply();
     job.wait_for_step(MIDDLE);
     let worker = job.worker_elsewhere();
     let start = Instant::now();
-    job.kill(&worker);
+    take_away(&job, &worker);
     let ended = job.wait_for_end(start, 60);
-    case.add(&job, "SIGKILL of all its processes", &ended);
+    case.add(&job, what, &ended);
     expect_lost(&job, &ended, &worker.name);
     goes_on(case, &job);
+}
+
+#[test]
+fn a_killed_worker() {
+    let case = Case { position: 5, title: "a killed worker" };
+    lose(case, "killed", "SIGKILL of all its processes", |job, worker| job.kill(worker));
 }
 
 #[test]
@@ -82,16 +87,6 @@ fn a_replaced_worker() {
 #[test]
 fn a_rank_out_of_memory() {
     let case = Case { position: 8, title: "a rank out of memory" };
-    let cluster = Cluster::open();
-    let job = Job::render(&cluster, "out-of-memory", &[]);
-    case.begin(&job);
-    job.apply();
-    job.wait_for_step(MIDDLE);
-    let worker = job.worker_elsewhere();
-    let start = Instant::now();
-    job.exhaust_memory(&worker);
-    let ended = job.wait_for_end(start, 60);
-    case.add(&job, "its container exceeds its limit", &ended);
-    expect_lost(&job, &ended, &worker.name);
-    goes_on(case, &job);
+    let what = "its container exceeds its limit";
+    lose(case, "out-of-memory", what, |job, worker| job.exhaust_memory(worker));
 }
