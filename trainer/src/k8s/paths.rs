@@ -20,6 +20,9 @@ pub(super) const SSH_OF_USER: &str = "/home/yardstick/.ssh";
 /// Keys where containers run as root. The operator gives files here, and only here, mode 0600,
 /// which ssh wants of what belongs to its caller.
 pub(super) const SSH_OF_ROOT: &str = "/root/.ssh";
+/// All folders of a worker that are not the image's.
+pub(super) const OF_PODS: [&str; 8] =
+    [RESULTS, SHARED, NVME, JOB, SHARED_MEMORY, TEMPORARY, SSH_OF_USER, SSH_OF_ROOT];
 /// Where each worker's sshd listens, and what says that it is ready.
 pub(super) const SSH_PORT: i32 = 2222;
 /// Where the exporter of DCGM listens on every node that has one.

@@ -30,6 +30,11 @@ fn mounted(name: &str, path: &str, source: Volume) -> Mounted {
     }
 }
 
+fn read_only(mounted: Mounted) -> Mounted {
+    let mount = VolumeMount { read_only: Some(true), ..mounted.mount };
+    Mounted { mount, ..mounted }
+}
+
 /// Volumes of the launcher.
 pub(super) fn of_launcher(job: &Job) -> Vec<Mounted> {
     common(job)
@@ -43,6 +48,9 @@ pub(super) fn of_worker(job: &Job) -> Vec<Mounted> {
     let mut all = common(job);
     all.push(mounted("shared-memory", paths::SHARED_MEMORY, memory));
     all.extend(nvme.map(|nvme| mounted("nvme", paths::NVME, on_node(nvme))));
+    all.extend(platform.host_folders.iter().enumerate().map(|(index, (path, folder))| {
+        read_only(mounted(&format!("host-{index}"), path, host_path(folder)))
+    }));
     all
 }
 
@@ -58,9 +66,7 @@ fn common(job: &Job) -> Vec<Mounted> {
     let storage = &job.benchmark.workflow.storage;
     let mut all = vec![mounted("results", paths::RESULTS, claim(&storage.results))];
     all.extend(storage.shared.as_ref().map(|name| mounted("shared", paths::SHARED, claim(name))));
-    let mut files = mounted("job", paths::JOB, config_map(&job.config_map_name()));
-    files.mount.read_only = Some(true);
-    all.push(files);
+    all.push(read_only(mounted("job", paths::JOB, config_map(&job.config_map_name()))));
     all.push(mounted("tmp", paths::TEMPORARY, empty_dir(None, None)));
     all
 }

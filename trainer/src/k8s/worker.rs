@@ -24,6 +24,9 @@ pub(super) fn template(job: &Job) -> PodTemplateSpec {
         ..pod::container(job, "worker", arguments(&job.benchmark))
     };
     let mut template = pod::template(job, container, volumes::of_worker(job));
+    let annotations = &platform.annotations;
+    let metadata = template.metadata.get_or_insert_default();
+    metadata.annotations = (!annotations.is_empty()).then(|| annotations.clone());
     let common = template.spec.take().unwrap_or_default();
     let is_on_host = platform.host_network;
     template.spec = Some(PodSpec {

@@ -1,13 +1,15 @@
 //! What the types of a benchmark file cannot rule out: what Kubernetes and the operator would
 //! refuse, partly only in an event that nobody reads.
 
+use std::path::Path;
+
 use checkpoint::remote::is_remote;
 
 use super::{Benchmark, Nvme, Platform, PodSecurity, Workflow, Workload};
 use crate::config::duration;
 use crate::failure::Outcome;
 use crate::k8s::paths::{DCGM_PORT, SSH_PORT};
-use crate::k8s::{frozen, names};
+use crate::k8s::{frozen, names, paths};
 
 /// Most ranks of a node, as many as the operator's `slots` has ever been.
 const RANKS_PER_NODE_MAX: u32 = 1024;
@@ -54,6 +56,12 @@ fn qualified(key: &str, found: &str) -> Outcome<()> {
     require(names::is_qualified(found), key, found, "a name such as domain/name")
 }
 
+/// A path that Kubernetes accepts as that of a volume.
+fn absolute(key: &str, found: &str) -> Outcome<()> {
+    let is_valid = found.starts_with('/') && !found.split('/').any(|part| part == "..");
+    require(is_valid, key, found, "an absolute path")
+}
+
 impl Benchmark {
     /// Checks every value, and what of them goes together.
     pub(super) fn check(&self) -> Outcome<()> {
@@ -84,11 +92,12 @@ impl Benchmark {
 
     /// What a namespace with Pod Security `restricted` would refuse, only when pods are made.
     fn check_pod_security(&self) -> Outcome<()> {
-        let Platform { pod_security, host_network, root, .. } = self.platform;
+        let Platform { pod_security, host_network, root, ref host_folders, .. } = self.platform;
         let is_host_path = matches!(self.workflow.storage.nvme, Some(Nvme::HostPath(_)));
         let needs = [
             (host_network, "platform.host_network"),
             (root, "platform.root"),
+            (!host_folders.is_empty(), "platform.host_folders"),
             (is_host_path, "workflow.storage.nvme.host_path"),
         ];
         let needed = needs.into_iter().find(|(is_set, _)| *is_set);
@@ -162,10 +171,7 @@ impl Workflow {
 impl Nvme {
     fn check(&self) -> Outcome<()> {
         match self {
-            Self::HostPath(path) => {
-                let is_valid = path.starts_with('/') && !path.split('/').any(|part| part == "..");
-                require(is_valid, "workflow.storage.nvme.host_path", path, "an absolute path")
-            }
+            Self::HostPath(path) => absolute("workflow.storage.nvme.host_path", path),
             Self::Claim(claim) => {
                 object("workflow.storage.nvme.claim.storage_class", Some(&claim.storage_class))?;
                 quantity("workflow.storage.nvme.claim.size", Some(&claim.size))
@@ -196,7 +202,9 @@ impl Platform {
         let expected = "true with platform.host_network";
         require(is_alone, "platform.one_pod_per_node", false, expected)?;
         self.check_placement()?;
-        self.check_environment()
+        self.check_environment()?;
+        self.check_annotations()?;
+        self.check_host_folders()
     }
 
     /// The API server refuses pods that have nothing else.
@@ -234,6 +242,24 @@ impl Platform {
             let is_valid = names::is_variable(name) && !RESERVED.contains(&name.as_str());
             let expected = "a variable's name that the job does not set itself";
             require(is_valid, "platform.environment", name, expected)?;
+        }
+        Ok(())
+    }
+
+    fn check_annotations(&self) -> Outcome<()> {
+        self.annotations.keys().try_for_each(|key| qualified("platform.annotations", key))
+    }
+
+    fn check_host_folders(&self) -> Outcome<()> {
+        for (path, folder) in &self.host_folders {
+            absolute("platform.host_folders", path)?;
+            absolute(&format!("platform.host_folders.{path}"), folder)?;
+            // A worker's own folders would be hidden, or hide it.
+            let nests =
+                |own: &&&str| Path::new(own).starts_with(path) || Path::new(path).starts_with(own);
+            let own = paths::OF_PODS.iter().find(nests);
+            let expected = format!("a path apart from {}", own.unwrap_or(&""));
+            require(own.is_none(), "platform.host_folders", path, &expected)?;
         }
         Ok(())
     }

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Platform {
-    /// What the namespace allows: `privileged` is needed for the three options below, and for an
-    /// `nvme` tier on a host path.
+    /// What the namespace allows: `privileged` is needed for the two options below, for
+    /// `host_folders`, and for an `nvme` tier on a host path.
     pub(in crate::k8s) pod_security: PodSecurity,
     /// Workers share the network of their node.
     pub(in crate::k8s) host_network: bool,
@@ -63,6 +63,13 @@ pub(crate) struct Platform {
     /// Variables of ranks, as `NCCL_IB_HCA`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(in crate::k8s) environment: BTreeMap<String, String>,
+    /// Annotations of workers, as the networks that Multus or GKE attach.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(in crate::k8s) annotations: BTreeMap<String, String>,
+    /// Folders of the node that workers read, by their paths in the pod: libraries and topology
+    /// files that belong to the node's drivers.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(in crate::k8s) host_folders: BTreeMap<String, String>,
 }
 
 impl Default for Platform {
@@ -88,6 +95,8 @@ impl Default for Platform {
             kueue_queue: None,
             gang: false,
             environment: BTreeMap::new(),
+            annotations: BTreeMap::new(),
+            host_folders: BTreeMap::new(),
         }
     }
 }
