@@ -79,18 +79,28 @@ fn a_limit_of_this_process_fails() {
     assert_eq!(worst(&report, "open_files"), ("fail", "200"));
 }
 
-#[test]
-fn a_tier_that_cannot_be_written_fails() {
+/// A tier below a file, where no folder can be.
+fn with_a_tier_that_cannot_be_written(variable: &str, check: &str) {
     let folder = Folder::new();
     std::fs::create_dir_all(folder.path()).unwrap();
     let file = folder.path().join("file");
     std::fs::write(&file, "").unwrap();
     let mut command = yardstick(&["doctor", "--json"]);
-    command.env("LOCAL_CHECKPOINT_DIR", text(&file.join("below")));
+    command.env(variable, text(&file.join("below")));
     let report = report(&finish(command).expect(3));
-    let (status, found) = worst(&report, "tier_nvme");
+    let (status, found) = worst(&report, check);
     assert_eq!(status, "fail");
     assert!(found.contains("Not a directory"), "{found}");
+}
+
+#[test]
+fn a_tier_that_cannot_be_written_fails() {
+    with_a_tier_that_cannot_be_written("LOCAL_CHECKPOINT_DIR", "tier_nvme");
+}
+
+#[test]
+fn a_shared_tier_that_cannot_be_written_fails() {
+    with_a_tier_that_cannot_be_written("SHARED_CHECKPOINT_DIR", "tier_shared");
 }
 
 #[test]
@@ -120,21 +130,22 @@ fn an_object_store_has_to_honour_conditions() {
     assert_eq!(worst(&refused, "object_store").0, "fail", "{refused:#}");
 }
 
-/// A folder of a host with a port that is down.
-fn host_with_a_port_down(folder: &Folder) -> String {
+/// A folder of a host with an adapter, which this container was not given.
+fn host_with_an_adapter(folder: &Folder) -> String {
     let root = folder.sibling("host");
     let port = root.join("sys/class/infiniband/mlx5_0/ports/1");
     std::fs::create_dir_all(&port).unwrap();
-    std::fs::write(port.join("state"), "1: DOWN\n").unwrap();
+    std::fs::write(port.join("state"), "4: ACTIVE\n").unwrap();
     format!("telemetry.host_root={}", text(&root))
 }
 
 #[test]
-fn a_port_that_is_down_fails() {
+fn an_adapter_that_is_not_in_the_container_fails_where_it_is_required() {
     let folder = Folder::new();
-    let root = host_with_a_port_down(&folder);
-    let finished = run(&["doctor", "--set", &root]).expect(3);
-    finished.expect_stdout(&["no port is up: mlx5_0/1 DOWN", "\nto do: rdma_ports: check cables"]);
+    let root = host_with_an_adapter(&folder);
+    run(&["doctor", "--set", &root]).expect(0).expect_stdout(&["none in /dev/infiniband"]);
+    let finished = run(&["doctor", "--set", &root, "--require", "rdma_ports"]).expect(3);
+    finished.expect_stdout(&["none in /dev/infiniband", "\nto do: rdma_ports: check cables"]);
 }
 
 #[cfg(feature = "mpi")]
@@ -146,7 +157,8 @@ fn a_small_dev_shm_fails() {
     command.arg(env!("CARGO_BIN_EXE_yardstick")).args(["doctor", "--json"]);
     set_launcher_environment(&mut command);
     let report = report(&finish(command).expect(3));
-    assert_eq!(worst(&report, "shm"), ("fail", "6 MiB"));
+    let (status, found) = worst(&report, "shm");
+    assert!(status == "fail" && found.starts_with("6 MiB, "), "{report:#}");
     let shm = &check(&report, "shm")["results"][0];
     assert_eq!(shm["expected"], "at least 8 MiB for 2 ranks");
 }
@@ -181,14 +193,15 @@ fn nodes_are_compared_and_those_that_differ_are_named() {
     assert!(status == "pass" && found.ends_with(" ms apart"), "{healthy:#}");
     assert!(worst(&healthy, "links").1.contains("GB/s"), "{healthy:#}");
 
-    let root = host_with_a_port_down(&folder);
-    let of_one = format!("$([ $RANK = 1 ] && echo --set {root})");
+    let root = host_with_an_adapter(&folder);
+    let of_one = format!("--require rdma_ports $([ $RANK = 1 ] && echo --set {root})");
     let broken = finish(two_nodes(&of_one)).expect(3);
     let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
     let lines: Vec<_> = broken.stdout.lines().map(words).collect();
     let expected = [
-        "rdma_ports FAIL rank 1 (node-1) no port is up: mlx5_0/1 DOWN every port ACTIVE",
-        "rdma_ports skip rank 0 (node-0) no RDMA adapter",
+        "rdma_ports FAIL rank 1 (node-1) the node has RDMA adapters, but none in /dev/infiniband \
+         a pass, by --require",
+        "rdma_ports FAIL rank 0 (node-0) no RDMA adapter a pass, by --require",
     ];
     assert!(expected.iter().all(|line| lines.contains(&(*line).to_owned())), "{lines:#?}");
     let shm = lines.iter().filter(|line| line.starts_with("shm ")).count();

@@ -103,7 +103,16 @@ pub struct Context {
     pub threads: usize,
     /// Whether ranks compute on CUDA devices.
     pub on_cuda: bool,
+    /// NCCL's variable of this name: which ports it uses.
+    pub nccl_ib_hca: Option<String>,
     /// Memory of the host that all ranks of this node need together; `None` where the workload is
     /// not known.
     pub memory_bytes: Option<u64>,
+}
+
+impl Context {
+    /// Whether ranks are on several nodes.
+    pub(super) fn has_several_nodes(&self) -> bool {
+        self.world > self.local_world
+    }
 }

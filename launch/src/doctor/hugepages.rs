@@ -1,10 +1,11 @@
 //! Pages larger than 4 KiB: the kernel's `Documentation/admin-guide/mm/hugetlbpage.rst` and
 //! `transhuge.rst`.
 
+use super::adapters::Adapter;
 use super::check::{About, Check, Context, Group, Scope};
 use super::finding::Finding;
 use super::limits::mebibytes;
-use crate::machine::files::{names, number_of, text};
+use crate::machine::files::{number_of, text};
 
 /// Transparent and reserved huge pages.
 pub(super) struct Hugepages;
@@ -32,8 +33,7 @@ impl Check for Hugepages {
         let system = context.host_root.join("sys");
         let mode = text(&system.join("kernel/mm/transparent_hugepage/enabled"));
         let meminfo = Reserved::parse(&text(&context.host_root.join("proc/meminfo")));
-        let has_efa =
-            names(&system.join("class/infiniband")).iter().any(|name| name.starts_with("efa"));
+        let has_efa = Adapter::all(context).iter().any(|it| it.is_efa && it.is_here);
         match meminfo {
             _ if mode.contains("[never]") => {
                 Finding::warn("transparent huge pages: never", "always or madvise")
@@ -112,7 +112,9 @@ mod tests {
         host.expect(&Hugepages, Warn, "200 MiB reserved as huge pages and unused");
         host.write("proc/meminfo", &meminfo(0, 0));
         host.expect(&Hugepages, Pass, "");
-        host.write("sys/class/infiniband/efa_0/fw_ver", "1");
+        host.write("sys/class/infiniband/rdmap16s27/device/vendor", "0x1d0f\n");
+        host.expect(&Hugepages, Pass, "");
+        host.plant_adapter("rdmap16s27");
         host.expect(&Hugepages, Warn, "no huge pages reserved for EFA");
         host.write(MODE, "always madvise [never]\n");
         host.expect(&Hugepages, Warn, "never");

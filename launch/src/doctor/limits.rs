@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
+use super::adapters::Port;
 use super::check::{About, Check, Context, Group, Scope};
 use super::finding::Finding;
-use crate::machine::files::{names, number, text};
+use crate::machine::files::{number, text};
 
 /// Memory that may be locked, which RDMA needs for every buffer it registers.
 pub(super) struct Memlock;
@@ -36,8 +37,9 @@ impl Check for Memlock {
             group: Group::Limits,
             scope: Scope::Rank,
             looks_at: "RLIMIT_MEMLOCK and CAP_IPC_LOCK of the effective set",
-            thresholds: "with an RDMA adapter: fails below 1 GiB, warns below unlimited (without \
-                         memory to lock NCCL falls back to sockets and tells nobody)",
+            thresholds: "with an RDMA adapter in the container (on CPUs: of InfiniBand): fails \
+                         below 1 GiB, warns below unlimited (without memory to lock NCCL falls \
+                         back to sockets and tells nobody)",
             remedy: "set LimitMEMLOCK=infinity for the container runtime, or run as root with \
                      IPC_LOCK: the capability does not reach a container of another user",
             fault: "launch/src/doctor/limits.rs: rdma_needs_memory_that_may_be_locked",
@@ -50,7 +52,7 @@ impl Check for Memlock {
         let found = format!("{}, no CAP_IPC_LOCK", mebibytes(bytes));
         match has_ipc_lock(&context.root) {
             true => Finding::pass(format!("{}, but CAP_IPC_LOCK", mebibytes(bytes))),
-            false if !has_rdma(&context.host_root) => {
+            false if !locks_memory(context) => {
                 Finding::skip(format!("{found}; no RDMA adapter here needs more"))
             }
             false if bytes < MEMLOCK_BYTES_MIN => {
@@ -158,9 +160,10 @@ fn has_ipc_lock(root: &Path) -> bool {
     bits.is_some_and(|bits| bits & (1 << CAP_IPC_LOCK) != 0)
 }
 
-/// Whether the host has an adapter for RDMA.
-pub(super) fn has_rdma(host_root: &Path) -> bool {
-    !names(&host_root.join("sys/class/infiniband")).is_empty()
+/// Whether the job reaches others through memory that is locked. On CPUs an adapter of Ethernet
+/// carries sockets.
+fn locks_memory(context: &Context) -> bool {
+    Port::used(context).iter().any(|port| context.on_cuda || !port.is_roce())
 }
 
 /// As in `8 MiB`.
@@ -186,11 +189,17 @@ mod tests {
     #[test]
     fn rdma_needs_memory_that_may_be_locked() {
         const NONE: &str = "0000000000000000";
-        const ADAPTER: &str = "sys/class/infiniband/mlx5_0/fw_ver";
+        const LINK: &str = "sys/class/infiniband/mlx5_0/ports/1/link_layer";
         let short = host("8388608", NONE);
         short.expect(&Memlock, Skip, "8 MiB, no CAP_IPC_LOCK; no RDMA adapter");
-        short.write(ADAPTER, "1");
+        short.write(LINK, "InfiniBand\n");
+        short.expect(&Memlock, Skip, "no RDMA adapter here"); // the node's, not the pod's
+        short.plant_adapter("mlx5_0");
         short.expect(&Memlock, Fail, "8 MiB, no CAP_IPC_LOCK");
+        short.write(LINK, "Ethernet\n");
+        short.expect(&Memlock, Skip, "no RDMA adapter here");
+        let on_gpus = Context { on_cuda: true, ..short.context() };
+        expect(Memlock.run(&on_gpus), Fail, "8 MiB, no CAP_IPC_LOCK");
         for (locked, capabilities, status) in [
             ("8388608", "0000000000004000", Pass),
             ("8388608", "00000000a80425fb", Fail),
@@ -198,7 +207,8 @@ mod tests {
             ("4294967296", NONE, Warn),
         ] {
             let host = host(locked, capabilities);
-            host.write(ADAPTER, "1");
+            host.write(LINK, "InfiniBand\n");
+            host.plant_adapter("mlx5_0");
             host.expect(&Memlock, status, "");
         }
         Host::new(&[]).expect(&Memlock, Skip, "does not tell");

@@ -6,6 +6,7 @@
 //! device, a tier, or the other ranks. Everything is read below [`Context::root`] and
 //! [`Context::host_root`], so that a test can plant what a broken host says.
 
+mod adapters;
 mod check;
 mod containers;
 mod finding;
@@ -31,3 +32,8 @@ pub const HOST_CHECKS: [&dyn Check; 9] = [
     &rdma::RdmaPorts,
     &rdma::GdrDriver,
 ];
+
+/// Whether a port for RDMA is up that this process may use.
+pub fn has_rdma(context: &Context) -> bool {
+    adapters::Port::used(context).iter().any(|port| port.is_active)
+}

@@ -1,11 +1,12 @@
-//! Adapters for RDMA: `Documentation/ABI/stable/sysfs-class-infiniband` of the kernel.
+//! Ports for RDMA, and what lets them reach GPUs: `Documentation/ABI/stable/sysfs-class-infiniband`
+//! of the kernel.
 
-use std::path::Path;
+use std::collections::BTreeMap;
 
+use super::adapters::{Adapter, Port};
 use super::check::{About, Check, Context, Group, Scope};
 use super::finding::Finding;
-use super::limits::has_rdma;
-use crate::machine::files::{names, text};
+use crate::machine::files::text;
 
 /// Ports of the adapters of a node.
 pub(super) struct RdmaPorts;
@@ -15,98 +16,78 @@ pub(super) struct GdrDriver;
 
 const NO_ADAPTER: &str = "no RDMA adapter";
 
+/// Of the node's adapters none was given to this container.
+const NONE_HERE: &str = "the node has RDMA adapters, but none in /dev/infiniband";
+
 impl Check for RdmaPorts {
     fn about(&self) -> &'static About {
         &About {
             name: "rdma_ports",
             group: Group::Network,
             scope: Scope::Node,
-            looks_at: "state, rate and GIDs of every port in /sys/class/infiniband",
+            looks_at: "state, rate and GIDs of every port in /sys/class/infiniband whose adapter \
+                       is in /dev/infiniband, and that NCCL_IB_HCA does not leave out",
             thresholds: "fails where no port is ACTIVE, or an active RoCE port has no GID with an \
                          address (nothing can be sent); warns of ports that are down, or slower \
-                         than the fastest of the node (a cable or lane that failed)",
-            remedy: "check cables and `ibstat`; for RoCE, that the interface has an address",
+                         than the fastest of the node with the same link layer (a cable or lane \
+                         that failed), and where ranks on GPUs of several nodes have no adapter \
+                         although the nodes have",
+            remedy: "check cables and `ibstat`; for RoCE, that the interface has an address; in a \
+                     pod, that it asks for the resource of the adapters; name the ports of the job \
+                     in NCCL_IB_HCA",
             fault: "launch/src/doctor/rdma.rs: every_port_is_up_and_as_fast_as_the_others",
         }
     }
 
     fn run(&self, context: &Context) -> Finding {
-        let ports = Port::all(&context.host_root);
-        if ports.is_empty() {
-            return Finding::skip(NO_ADAPTER);
-        }
-        let fastest = ports.iter().filter_map(|port| port.gigabits).fold(0.0, f64::max);
-        let lists = |is_odd: &dyn Fn(&Port) -> bool| -> Vec<String> {
-            ports.iter().filter(|port| is_odd(port)).map(Port::text).collect()
-        };
-        let down = lists(&|port| !port.is_active);
-        let without_gid = lists(&|port| port.is_active && port.is_roce && !port.has_gid);
-        let slow = lists(&|port| {
-            port.is_active && port.gigabits.is_some_and(|gigabits| gigabits < fastest)
-        });
-        if down.len() == ports.len() {
-            Finding::fail(format!("no port is up: {}", down.join(", ")), "every port ACTIVE")
-        } else if !without_gid.is_empty() {
-            Finding::fail(format!("no GID: {}", without_gid.join(", ")), "a GID with an address")
-        } else if !down.is_empty() {
-            Finding::warn(format!("down: {}", down.join(", ")), "every port ACTIVE")
-        } else if !slow.is_empty() {
-            Finding::warn(format!("slow: {}", slow.join(", ")), format!("{fastest} Gb/s"))
+        let adapters = Adapter::all(context);
+        let ports = Port::used(context);
+        if adapters.is_empty() {
+            Finding::skip(NO_ADAPTER)
+        } else if adapters.iter().all(|adapter| !adapter.is_here) {
+            match context.on_cuda && context.has_several_nodes() {
+                true => Finding::warn(NONE_HERE, "the devices of adapters in the container"),
+                false => Finding::skip(NONE_HERE),
+            }
+        } else if ports.is_empty() {
+            let filter = context.nccl_ib_hca.as_deref().unwrap_or_default();
+            Finding::fail(format!("NCCL_IB_HCA={filter} names no port of this node"), "a port")
         } else {
-            Finding::pass(lists(&|_| true).join(", "))
+            judge(&ports)
         }
     }
 }
 
-/// A port of an adapter.
-struct Port {
-    /// As in `mlx5_0/1`.
-    name: String,
-    is_active: bool,
-    gigabits: Option<f64>,
-    is_roce: bool,
-    has_gid: bool,
-    state: String,
-}
-
-impl Port {
-    fn all(root: &Path) -> Vec<Self> {
-        let adapters = root.join("sys/class/infiniband");
-        let ports = |adapter: String| {
-            let folder = adapters.join(&adapter).join("ports");
-            names(&folder)
-                .into_iter()
-                .map(move |number| Self::read(format!("{adapter}/{number}"), &folder.join(number)))
-        };
-        names(&adapters).into_iter().flat_map(ports).collect()
-    }
-
-    fn read(name: String, folder: &Path) -> Self {
-        let line = |file: &str| text(&folder.join(file)).trim().to_owned();
-        let state = line("state");
-        let state = state.split_once(": ").map_or(state.clone(), |(_, word)| word.to_owned());
-        let gids = folder.join("gids");
-        let has_gid = names(&gids).iter().any(|number| is_address(text(&gids.join(number)).trim()));
-        Self {
-            name,
-            is_active: state == "ACTIVE",
-            gigabits: line("rate").split_whitespace().next().and_then(|rate| rate.parse().ok()),
-            is_roce: line("link_layer") == "Ethernet",
-            has_gid,
-            state,
-        }
-    }
-
-    fn text(&self) -> String {
-        let Self { name, state, gigabits, .. } = self;
-        let rate = gigabits.map_or(String::new(), |gigabits| format!(" {gigabits} Gb/s"));
-        format!("{name} {state}{rate}")
+fn judge(ports: &[Port]) -> Finding {
+    let lists = |is_odd: &dyn Fn(&Port) -> bool| -> Vec<String> {
+        ports.iter().filter(|port| is_odd(port)).map(Port::text).collect()
+    };
+    let down = lists(&|port| !port.is_active);
+    let without_gid = lists(&|port| port.is_active && port.is_roce() && !port.has_gid);
+    let fastest = fastest(ports);
+    let is_slow = |port: &Port| port.gigabits.is_some_and(|rate| rate < fastest[&*port.link_layer]);
+    let slow = lists(&|port| port.is_active && is_slow(port));
+    if down.len() == ports.len() {
+        Finding::fail(format!("no port is up: {}", down.join(", ")), "every port ACTIVE")
+    } else if !without_gid.is_empty() {
+        Finding::fail(format!("no GID: {}", without_gid.join(", ")), "a GID with an address")
+    } else if !down.is_empty() {
+        Finding::warn(format!("down: {}", down.join(", ")), "every port ACTIVE")
+    } else if !slow.is_empty() {
+        Finding::warn(format!("slow: {}", slow.join(", ")), "the rate of the others")
+    } else {
+        Finding::pass(lists(&|_| true).join(", "))
     }
 }
 
-/// Whether others can reach a GID: not one of zeros, nor that of the link alone (fe80).
-fn is_address(gid: &str) -> bool {
-    gid.bytes().any(|byte| !matches!(byte, b'0' | b':')) && !gid.starts_with("fe80:")
+/// The highest rate of each link layer, in Gb/s: Ethernet for storage beside InfiniBand is no fault.
+fn fastest(ports: &[Port]) -> BTreeMap<&str, f64> {
+    let mut fastest: BTreeMap<&str, f64> = BTreeMap::new();
+    for port in ports {
+        let of_layer = fastest.entry(&port.link_layer).or_default();
+        *of_layer = of_layer.max(port.gigabits.unwrap_or(0.0));
+    }
+    fastest
 }
 
 impl Check for GdrDriver {
@@ -115,10 +96,11 @@ impl Check for GdrDriver {
             name: "gdr_driver",
             group: Group::Network,
             scope: Scope::Node,
-            looks_at: "nvidia_peermem (memory_peers or its module), or what dma-buf needs: \
-                       NVIDIA's open kernel module and Linux 5.12",
-            thresholds: "fails where a node with GPUs and RDMA adapters has neither: data then \
-                         goes through the host's memory. Whether it is used, `gdr` tells",
+            looks_at: "nvidia_peermem (memory_peers or its module; for EFA efa_nv_peermem), or \
+                       what dma-buf needs: NVIDIA's open kernel module and Linux 5.12",
+            thresholds: "fails where a container with GPUs and RDMA adapters has neither, and \
+                         warns for EFA, whose driver may bring its own: data then goes through the \
+                         host's memory. Whether it is used, `gdr` tells",
             remedy: "load nvidia_peermem, or install the open kernel module of the driver",
             fault: "launch/src/doctor/rdma.rs: gpus_and_adapters_need_peermem_or_dma_buf",
         }
@@ -130,19 +112,24 @@ impl Check for GdrDriver {
         if driver.is_empty() && !context.on_cuda {
             return Finding::skip("no NVIDIA driver");
         }
-        if !has_rdma(root) {
-            return Finding::skip(NO_ADAPTER);
+        let adapters = Adapter::all(context);
+        let here: Vec<_> = adapters.iter().filter(|adapter| adapter.is_here).collect();
+        if here.is_empty() {
+            return Finding::skip(if adapters.is_empty() { NO_ADAPTER } else { NONE_HERE });
+        }
+        let is_efa = here.iter().all(|adapter| adapter.is_efa);
+        let peermem = if is_efa { &EFA_PEERMEM[..] } else { &PEERMEM };
+        if peermem.iter().any(|file| root.join(file).exists()) {
+            return Finding::pass("peermem");
         }
         let release = text(&root.join("proc/sys/kernel/osrelease"));
-        if PEERMEM.iter().any(|file| root.join(file).exists()) {
-            return Finding::pass("nvidia_peermem");
+        if driver.contains("Open Kernel Module") && is_at_least(&release, [5, 12]) {
+            return Finding::pass("dma-buf: open kernel module");
         }
-        match driver.contains("Open Kernel Module") && is_at_least(&release, [5, 12]) {
-            true => Finding::pass("dma-buf: open kernel module"),
-            false => Finding::fail(
-                format!("no nvidia_peermem, and no dma-buf with this driver on {}", release.trim()),
-                "one of both",
-            ),
+        let found = format!("no peermem, and no dma-buf with this driver on {}", release.trim());
+        match is_efa {
+            true => Finding::warn(found, "one of both"),
+            false => Finding::fail(found, "one of both"),
         }
     }
 }
@@ -153,6 +140,9 @@ const PEERMEM: [&str; 3] = [
     "sys/kernel/mm/memory_peers/nv_mem_nc/version",
     "sys/module/nvidia_peermem/version",
 ];
+
+/// The module that the installer of EFA's driver builds.
+const EFA_PEERMEM: [&str; 1] = ["sys/module/efa_nv_peermem"];
 
 /// Whether a release such as `6.1.0-18-amd64` is of this version or newer.
 fn is_at_least(release: &str, version: [u32; 2]) -> bool {
@@ -173,6 +163,7 @@ mod tests {
     }
 
     fn plant(host: &Host, adapter: u32, state: &str, rate: &str, link: &str) {
+        host.plant_adapter(&format!("mlx5_{adapter}"));
         let write = |file: &str, text: &str| {
             host.write(&port(adapter).join(file).to_string_lossy(), text);
         };
@@ -194,11 +185,33 @@ mod tests {
         host.expect(&RdmaPorts, Warn, "slow: mlx5_0/1 ACTIVE 200 Gb/s");
         plant(&host, 0, "4: ACTIVE\n", "400 Gb/sec (4X NDR)\n", "InfiniBand\n");
         host.expect(&RdmaPorts, Pass, "mlx5_0/1 ACTIVE 400 Gb/s, mlx5_1/1 ACTIVE 400 Gb/s");
-        plant(&host, 1, "4: ACTIVE\n", "400 Gb/sec (4X NDR)\n", "Ethernet\n");
+        plant(&host, 1, "4: ACTIVE\n", "25 Gb/sec (1X EDR)\n", "Ethernet\n");
         host.expect(&RdmaPorts, Fail, "no GID: mlx5_1/1");
         let gid = port(1).join("gids/3");
         host.write(&gid.to_string_lossy(), "0000:0000:0000:0000:0000:ffff:0a00:0001\n");
-        host.expect(&RdmaPorts, Pass, "");
+        host.expect(&RdmaPorts, Pass, "mlx5_0/1 ACTIVE 400 Gb/s, mlx5_1/1 ACTIVE 25 Gb/s");
+    }
+
+    #[test]
+    fn only_ports_of_the_job_count() {
+        let host = Host::new(&[]);
+        plant(&host, 0, "4: ACTIVE\n", "400 Gb/sec (4X NDR)\n", "InfiniBand\n");
+        plant(&host, 1, "1: DOWN\n", "40 Gb/sec (4X QDR)\n", "InfiniBand\n");
+        host.expect(&RdmaPorts, Warn, "down: mlx5_1/1");
+        let with = |filter: &str| {
+            let nccl_ib_hca = Some(filter.to_owned());
+            RdmaPorts.run(&Context { nccl_ib_hca, ..host.context() })
+        };
+        expect(with("=mlx5_0"), Pass, "mlx5_0/1 ACTIVE 400 Gb/s");
+        expect(with("ibp"), Fail, "NCCL_IB_HCA=ibp names no port");
+    }
+
+    #[test]
+    fn adapters_that_a_pod_was_not_given_are_not_judged() {
+        let host = Host::new(&[("sys/class/infiniband/mlx5_0/ports/1/state", "1: DOWN\n")]);
+        host.expect(&RdmaPorts, Skip, "none in /dev/infiniband");
+        let on_gpus = Context { on_cuda: true, world: 4, ..host.context() };
+        expect(RdmaPorts.run(&on_gpus), Warn, "none in /dev/infiniband");
     }
 
     #[test]
@@ -210,14 +223,22 @@ mod tests {
         host.write(DRIVER, "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.1\n");
         host.expect(&GdrDriver, Skip, "no RDMA adapter");
         host.write("sys/class/infiniband/mlx5_0/fw_ver", "1");
+        host.expect(&GdrDriver, Skip, "none in /dev/infiniband");
+        host.plant_adapter("mlx5_0");
         host.write(RELEASE, "6.1.0-18-amd64\n");
-        host.expect(&GdrDriver, Fail, "no nvidia_peermem");
+        host.expect(&GdrDriver, Fail, "no peermem");
         host.write(DRIVER, "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.1\n");
         host.expect(&GdrDriver, Pass, "dma-buf");
         host.write(RELEASE, "5.4.0\n");
         host.expect(&GdrDriver, Fail, "on 5.4.0");
         host.write(PEERMEM[2], "550.1\n");
-        host.expect(&GdrDriver, Pass, "nvidia_peermem");
+        host.expect(&GdrDriver, Pass, "peermem");
+        let efa = Host::new(&[(DRIVER, "x"), (RELEASE, "5.4.0\n"), (PEERMEM[2], "550.1\n")]);
+        efa.write("sys/class/infiniband/rdmap16s27/device/vendor", "0x1d0f\n");
+        efa.plant_adapter("rdmap16s27");
+        efa.expect(&GdrDriver, Warn, "no peermem");
+        efa.write("sys/module/efa_nv_peermem/version", "1.0\n");
+        efa.expect(&GdrDriver, Pass, "peermem");
         let on_cuda = Context { on_cuda: true, ..Host::new(&[]).context() };
         expect(GdrDriver.run(&on_cuda), Skip, "no RDMA adapter");
     }

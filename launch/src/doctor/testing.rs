@@ -24,6 +24,13 @@ impl Host {
         fs::write(path, text).unwrap();
     }
 
+    /// An adapter that the host has, and its device in the container.
+    pub(super) fn plant_adapter(&self, name: &str) {
+        self.write(&format!("sys/class/infiniband/{name}/fw_ver"), "1");
+        self.write(&format!("sys/class/infiniband_verbs/uverbs-{name}/ibdev"), name);
+        self.write(&format!("dev/infiniband/uverbs-{name}"), "");
+    }
+
     /// Two ranks of one node, each with a thread.
     pub(super) fn context(&self) -> Context {
         Context {
@@ -33,6 +40,7 @@ impl Host {
             local_world: 2,
             threads: 1,
             on_cuda: false,
+            nccl_ib_hca: None,
             memory_bytes: None,
         }
     }

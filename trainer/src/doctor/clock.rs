@@ -12,14 +12,16 @@ use launch::doctor::{About, Finding, Group, Scope};
 use super::{Found, Place};
 use crate::failure::Outcome;
 use crate::ranks::Ranks;
+use crate::timing::statistics::Distribution;
 
 pub(super) const CLOCK: About = About {
     name: "clock",
     group: Group::Nodes,
     scope: Scope::World,
-    looks_at: "wall-clock times that rank 0 exchanges with each node, less half of the round trip",
+    looks_at: "wall-clock times that rank 0 exchanges with each node, less half of the round \
+               trip: how far any two nodes are apart at least",
     thresholds: "warns above 0.1 s (logs and traces of nodes cannot be put in order); fails above \
-                 2 s (no time service: object stores and TLS refuse requests at minutes)",
+                 2 s (no time service is at work: object stores and TLS refuse requests at minutes)",
     remedy: "run chrony or another NTP client on the node, not in the pod",
     fault: "trainer/src/doctor/clock.rs: a_clock_that_is_wrong_is_found_through_a_slow_network",
 };
@@ -35,7 +37,9 @@ const TAG: u16 = 14;
 /// Exchanges times of all nodes with rank 0. Collective.
 pub(super) fn compare(ranks: Ranks<'_>, places: &[Place]) -> Outcome<Found> {
     let others = (1..places.len()).filter(|rank| places[*rank].is_first_of_node);
-    let mut clocks = Vec::new();
+    // Rank 0's own, against which the others are.
+    let own = NodeClock { host: places[0].host.clone(), ahead_seconds: 0.0, error_seconds: 0.0 };
+    let mut clocks = vec![own];
     for rank in others {
         let Some(exchanges) = exchange(ranks, rank)? else { continue };
         clocks.push(NodeClock { host: places[rank].host.clone(), ..NodeClock::of(&exchanges) });
@@ -85,14 +89,20 @@ impl NodeClock {
         }
     }
 
-    /// How far it is off at least.
-    fn off_seconds(&self) -> f64 {
-        (self.ahead_seconds.abs() - self.error_seconds).max(0.0)
+    /// How far it is ahead at least; below 0, behind at most.
+    fn least_seconds(&self) -> f64 {
+        self.ahead_seconds - self.error_seconds
     }
 
-    fn text(&self) -> String {
-        let side = if self.ahead_seconds < 0.0 { "behind" } else { "ahead of" };
-        format!("{} is {:.3} s {side} rank 0", self.host, self.ahead_seconds.abs())
+    fn most_seconds(&self) -> f64 {
+        self.ahead_seconds + self.error_seconds
+    }
+
+    /// Against the clock that as many are ahead of as behind.
+    fn text(&self, median: f64) -> String {
+        let ahead = self.ahead_seconds - median;
+        let side = if ahead < 0.0 { "behind" } else { "ahead of" };
+        format!("{} is {:.3} s {side} the median", self.host, ahead.abs())
     }
 }
 
@@ -137,22 +147,32 @@ fn now() -> f64 {
     UNIX_EPOCH.elapsed().unwrap_or_default().as_secs_f64()
 }
 
+/// Of all nodes, that of rank 0 among them.
 fn judge(clocks: &[NodeClock]) -> Finding {
-    let Some(worst) = clocks.iter().max_by(|a, b| a.off_seconds().total_cmp(&b.off_seconds()))
-    else {
+    if clocks.len() < 2 {
         return Finding::skip("one node");
-    };
-    let off = worst.off_seconds();
-    let wrong: Vec<_> = clocks.iter().filter(|clock| clock.off_seconds() > WARN_SECONDS).collect();
-    let texts: Vec<_> = wrong.iter().map(|clock| clock.text()).collect();
-    if off > FAIL_SECONDS {
-        Finding::fail(texts.join(", "), format!("at most {FAIL_SECONDS} s apart"))
-    } else if off > WARN_SECONDS {
-        Finding::warn(texts.join(", "), format!("at most {WARN_SECONDS} s apart"))
-    } else {
-        let apart = worst.ahead_seconds.abs() + worst.error_seconds;
-        Finding::pass(format!("at most {:.1} ms apart", 1e3 * apart))
     }
+    let latest = clocks.iter().map(NodeClock::least_seconds).fold(f64::MIN, f64::max);
+    let earliest = clocks.iter().map(NodeClock::most_seconds).fold(f64::MAX, f64::min);
+    let apart = latest - earliest;
+    if apart > FAIL_SECONDS {
+        Finding::fail(outliers(clocks, FAIL_SECONDS), format!("at most {FAIL_SECONDS} s apart"))
+    } else if apart > WARN_SECONDS {
+        Finding::warn(outliers(clocks, WARN_SECONDS), format!("at most {WARN_SECONDS} s apart"))
+    } else {
+        let most = clocks.iter().map(NodeClock::most_seconds).fold(f64::MIN, f64::max);
+        let least = clocks.iter().map(NodeClock::least_seconds).fold(f64::MAX, f64::min);
+        Finding::pass(format!("at most {:.1} ms apart", 1e3 * (most - least)))
+    }
+}
+
+/// Of two clocks that are so far apart, one at least is half of that from the median.
+fn outliers(clocks: &[NodeClock], apart_seconds: f64) -> String {
+    let median = Distribution::of(clocks.iter().map(|clock| clock.ahead_seconds));
+    let median = median.map_or(0.0, |distribution| distribution.median);
+    let is_off = |clock: &&NodeClock| (clock.ahead_seconds - median).abs() >= apart_seconds / 2.0;
+    let texts: Vec<_> = clocks.iter().filter(is_off).map(|clock| clock.text(median)).collect();
+    texts.join(", ")
 }
 
 #[cfg(test)]
@@ -177,14 +197,19 @@ mod tests {
         let delays = [[0.5, 0.1], [0.001, 0.003], [0.2, 0.2]];
         let right = recorded(0.0, &delays);
         assert!(right.ahead_seconds.abs() <= right.error_seconds && right.error_seconds < 0.003);
-        assert_eq!(judge(std::slice::from_ref(&right)).status, Status::Pass);
-        let early = judge(&[right.clone(), recorded(0.3, &delays)]);
+        let own = || NodeClock { host: "node-a".to_owned(), ..recorded(0.0, &[[0.0, 0.0]]) };
+        assert_eq!(judge(&[own(), right.clone()]).status, Status::Pass);
+        let early = judge(&[own(), right.clone(), recorded(0.3, &delays)]);
         assert_eq!(early.status, Status::Warn);
-        assert_eq!(early.found, "node-b is 0.299 s ahead of rank 0");
-        let late = judge(&[right, recorded(-30.0, &delays)]);
-        assert_eq!((late.status, &*late.found), (Status::Fail, "node-b is 30.001 s behind rank 0"));
+        assert_eq!(early.found, "node-b is 0.299 s ahead of the median");
+        let late = judge(&[own(), right, recorded(-30.0, &delays)]);
+        assert_eq!(late.status, Status::Fail);
+        assert_eq!(late.found, "node-b is 30.000 s behind the median");
+        // Neither is far from rank 0.
+        let both = judge(&[own(), recorded(0.08, &delays), recorded(-0.08, &delays)]);
+        assert_eq!(both.status, Status::Warn);
         // Over a network that takes a second, half a second is within the error.
-        assert_eq!(judge(&[recorded(0.4, &[[0.5, 0.5]])]).status, Status::Pass);
-        assert_eq!(judge(&[]).status, Status::Skip);
+        assert_eq!(judge(&[own(), recorded(0.4, &[[0.5, 0.5]])]).status, Status::Pass);
+        assert_eq!(judge(&[own()]).status, Status::Skip);
     }
 }

@@ -109,23 +109,24 @@ fn names(devices: &[DeviceProperties]) -> String {
     texts.join(", ")
 }
 
-/// Asks every GPU, and keeps what `odd` says of one that is not as it should be.
+/// Asks every GPU, and keeps what `odd` says of those that are the least as they should be.
 fn of_each(odd: impl Fn(&GpuHealth) -> Option<Finding>) -> Finding {
     let Ok(devices) = cuda::devices() else { return Finding::skip(NO_GPU) };
-    let mut worst: Option<Finding> = None;
-    for device in &devices {
+    let look = |device: &DeviceProperties| {
         let name = &device.pci_bus_id;
         let finding = match GpuHealth::of(name) {
-            Ok(health) => odd(&health),
-            Err(why) => Some(Finding::skip(why)),
+            Ok(health) => odd(&health)?,
+            Err(why) => Finding::skip(why),
         };
-        let Some(finding) = finding else { continue };
-        if worst.as_ref().is_none_or(|worst| worst.status < finding.status) {
-            let found = format!("GPU {name}: {}", finding.found);
-            worst = Some(Finding { found, ..finding });
-        }
-    }
-    worst.unwrap_or_else(|| Finding::pass("none"))
+        Some(Finding { found: format!("GPU {name}: {}", finding.found), ..finding })
+    };
+    let all: Vec<_> = devices.iter().filter_map(look).collect();
+    let Some(worst) = all.iter().max_by_key(|finding| finding.status) else {
+        return Finding::pass("none");
+    };
+    let alike = all.iter().filter(|finding| finding.status == worst.status);
+    let texts: Vec<_> = alike.map(|finding| finding.found.clone()).collect();
+    Finding { found: texts.join("; "), ..worst.clone() }
 }
 
 impl Check for Ecc {
@@ -220,6 +221,7 @@ mod tests {
             local_world: 1,
             threads: 1,
             on_cuda: false,
+            nccl_ib_hca: None,
             memory_bytes: None,
         };
         let finding = Xid.run(&context);

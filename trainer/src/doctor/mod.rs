@@ -82,6 +82,8 @@ pub(crate) fn run(
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct RankFindings {
     place: Place,
+    /// Whether a port for RDMA is up that the rank may use.
+    has_rdma: bool,
     found: Vec<Found>,
 }
 
@@ -124,14 +126,23 @@ struct Doctor<'a> {
 impl Doctor<'_> {
     /// First what each rank finds by itself, then what all of them find together. Collective.
     fn examine(&self, nccl_log: &NcclLog) -> Outcome<Examined> {
-        let own = RankFindings { place: self.place(), found: self.by_itself()? };
+        let plan = self.options.has_workload.then(|| self.plan()).transpose()?;
+        let context = self.context(plan.as_ref());
+        let checkpoint_bytes = plan.map(|plan| plan.checkpoint_bytes);
+        let own = RankFindings {
+            place: self.place(),
+            has_rdma: launch::doctor::has_rdma(&context),
+            found: self.by_itself(&context, checkpoint_bytes)?,
+        };
         let all = self.ranks.gather(&own)?;
         let places: Vec<Place> = all.iter().map(|rank| rank.place.clone()).collect();
         let on_cuda = self.options.config.is_on_cuda();
         let mut together = alike::compare(self.world, self.ranks, on_cuda)?;
         together.push(clock::compare(self.ranks, &places)?);
         together.push(links::measure(self.world, self.ranks, &places, self.options.links)?);
-        let connected = transports::look(&self.options.config, self.world, self.ranks, nccl_log)?;
+        let has_rdma = all.iter().any(|rank| rank.has_rdma);
+        let network = transports::Network { world: self.world, ranks: self.ranks, has_rdma };
+        let connected = network.look(&self.options.config, nccl_log)?;
         together.extend(connected.found);
         let required = &self.options.required;
         let report = DoctorReport::new(&all, together, required, self.start.elapsed());
@@ -148,12 +159,10 @@ impl Doctor<'_> {
     }
 
     /// What this rank finds without the others.
-    fn by_itself(&self) -> Outcome<Vec<Found>> {
-        let plan = self.options.has_workload.then(|| self.plan()).transpose()?;
-        let context = self.context(plan.as_ref());
+    fn by_itself(&self, context: &Context, checkpoint_bytes: Option<u64>) -> Outcome<Vec<Found>> {
         let tiers = self.tiers()?;
-        let checkpoint_bytes = plan.map(|plan| plan.checkpoint_bytes);
-        let of_tiers: Vec<TierCheck> = TierCheck::all(&tiers, checkpoint_bytes);
+        let of_tiers: Vec<TierCheck> =
+            TierCheck::all(&tiers, checkpoint_bytes, self.world.placement.node);
         let gpus: [&dyn Check; 4] = [&Gpus, &Ecc, &Xid, &GpuClocks];
         let of_tiers = of_tiers.iter().map(|check| check as &dyn Check);
         let is_first = self.world.placement.local_rank == 0;
@@ -162,7 +171,7 @@ impl Doctor<'_> {
             Scope::Rank | Scope::World => true,
         };
         let checks = HOST_CHECKS.into_iter().chain(gpus).chain(of_tiers).filter(runs);
-        Ok(checks.map(|check| Found::new(check.about().name, check.run(&context))).collect())
+        Ok(checks.map(|check| Found::new(check.about().name, check.run(context))).collect())
     }
 
     fn context(&self, plan: Option<&RankPlan>) -> Context {
@@ -175,6 +184,7 @@ impl Doctor<'_> {
             local_world: placement.local_world,
             threads: self.world.threads.threads,
             on_cuda: self.options.config.is_on_cuda(),
+            nccl_ib_hca: std::env::var("NCCL_IB_HCA").ok(),
             memory_bytes: plan.map(of_node),
         }
     }

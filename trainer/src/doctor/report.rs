@@ -171,7 +171,7 @@ pub(super) mod tests {
                 found.push(Found::new("shm", Finding::pass(format!("{} MiB free", 900 + rank))));
                 found.push(Found::new("rdma_ports", Finding::skip("no RDMA adapter")));
             }
-            RankFindings { place, found }
+            RankFindings { place, has_rdma: false, found }
         };
         let required: Vec<_> = required.iter().map(|name| (*name).to_owned()).collect();
         let together = vec![Found::new("clock", Finding::pass("at most 0.2 ms apart"))];

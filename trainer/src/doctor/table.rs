@@ -1,6 +1,7 @@
 //! The report as a table: a line for what is the same everywhere, and one for each place that
 //! differs.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use comfy_table::{Table, presets};
@@ -8,7 +9,7 @@ use launch::doctor::Status;
 
 use super::report::{CheckReport, CheckResult, DoctorReport};
 
-/// Hosts, ranks or results that are named before the rest is only counted.
+/// Hosts or results that are named before the rest is only counted, where all is well.
 const NAMED_MAX: usize = 4;
 
 impl DoctorReport {
@@ -22,32 +23,39 @@ impl DoctorReport {
         table
     }
 
-    /// One line where all results have the same status.
+    /// A line for each result that warns or fails, and one for all others of the same status.
     fn lines(&self, check: &CheckReport) -> Vec<[String; 5]> {
-        let quiet = check.results.iter().all(|result| result.status < Status::Warn);
-        if quiet && check.results.iter().all(|result| result.status == check.status) {
-            let found: Vec<_> =
-                check.results.iter().rev().map(|result| result.found.clone()).collect();
-            let everywhere = "all".to_owned();
-            let status = check.status.to_string();
-            return vec![[check.name.clone(), status, everywhere, named(&found), String::new()]];
+        let loud = check.results.iter().filter(|result| result.status >= Status::Warn);
+        let mut lines: Vec<_> = loud.map(|result| self.line(check, result)).collect();
+        for status in [Status::Skip, Status::Pass] {
+            let alike = check.results.iter().filter(|result| result.status == status);
+            let alike: Vec<_> = alike.rev().collect();
+            if let Some(together) = together(&alike) {
+                lines.push(self.line(check, &together));
+            }
         }
-        let line = |result: &CheckResult| {
-            let expected = result.expected.clone().unwrap_or_default();
-            let place = self.place(result);
-            [check.name.clone(), result.status.to_string(), place, result.found.clone(), expected]
-        };
-        check.results.iter().map(line).collect()
+        lines
     }
 
-    /// As in `ranks 2, 3 (node-b)`.
-    fn place(&self, result: &CheckResult) -> String {
-        if result.ranks.len() == self.hosts.len() {
+    fn line(&self, check: &CheckReport, result: &CheckResult) -> [String; 5] {
+        let CheckResult { status, found, expected, .. } = result;
+        let expected = expected.clone().unwrap_or_default();
+        [check.name.clone(), status.to_string(), self.place(check, result), found.clone(), expected]
+    }
+
+    /// As in `ranks 2-5, 8 (node-b)`. Hosts that are not as they should be are all named.
+    fn place(&self, check: &CheckReport, result: &CheckResult) -> String {
+        if check.results.iter().all(|other| other.status == result.status)
+            && check.looked_at(result)
+        {
             return "all".to_owned();
         }
-        let ranks: Vec<_> = result.ranks.iter().map(ToString::to_string).collect();
-        let noun = if ranks.len() == 1 { "rank" } else { "ranks" };
-        format!("{noun} {} ({})", named(&ranks), named(&result.hosts))
+        let noun = if result.ranks.len() == 1 { "rank" } else { "ranks" };
+        let hosts = match result.status >= Status::Warn {
+            true => result.hosts.join(", "),
+            false => named(&result.hosts),
+        };
+        format!("{noun} {} ({hosts})", ranges(&result.ranks))
     }
 
     /// What to do about what is not as it should be.
@@ -75,6 +83,35 @@ impl DoctorReport {
     }
 }
 
+impl CheckReport {
+    /// Whether a result is that of all ranks that have looked.
+    fn looked_at(&self, result: &CheckResult) -> bool {
+        let ranks: usize = self.results.iter().map(|result| result.ranks.len()).sum();
+        result.ranks.len() == ranks
+    }
+}
+
+/// Results of one status as one.
+fn together(alike: &[&CheckResult]) -> Option<CheckResult> {
+    let first = *alike.first()?;
+    let found: Vec<_> = alike.iter().map(|result| result.found.clone()).collect();
+    let mut ranks: Vec<_> = alike.iter().flat_map(|result| result.ranks.clone()).collect();
+    ranks.sort_unstable();
+    let hosts: BTreeSet<_> = alike.iter().flat_map(|result| result.hosts.clone()).collect();
+    let hosts = hosts.into_iter().collect();
+    Some(CheckResult { found: named(&found), ranks, hosts, ..first.clone() })
+}
+
+/// Numbers in ascending order, as in `2-5, 8`.
+fn ranges(numbers: &[usize]) -> String {
+    let runs = numbers.chunk_by(|a, b| a + 1 == *b).map(|run| match run {
+        [one] => one.to_string(),
+        [first, .., last] => format!("{first}-{last}"),
+        [] => String::new(),
+    });
+    runs.collect::<Vec<_>>().join(", ")
+}
+
 /// The first of several, and how many more there are.
 fn named(all: &[String]) -> String {
     let shown = all.len().min(NAMED_MAX);
@@ -98,7 +135,14 @@ impl fmt::Display for DoctorReport {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use launch::doctor::Finding;
+
+    use super::super::catalog::Required;
     use super::super::report::tests::report;
+    use super::super::{Found, Place, RankFindings};
+    use super::*;
 
     #[test]
     fn a_check_that_all_pass_is_one_line_and_others_name_ranks_and_hosts() {
@@ -108,10 +152,10 @@ mod tests {
         let expected = [
             "check status where found expected",
             "shm pass all 900 MiB free, 902 MiB free",
-            "memlock FAIL ranks 2, 3 (node-b) 8 MiB, no CAP_IPC_LOCK at least 1024 MiB",
-            "memlock pass ranks 0, 1 (node-a) unlimited",
+            "memlock FAIL ranks 2-3 (node-b) 8 MiB, no CAP_IPC_LOCK at least 1024 MiB",
+            "memlock pass ranks 0-1 (node-a) unlimited",
             "open_files warn rank 3 (node-b) 300 536 for safety",
-            "open_files pass ranks 0, 1, 2 (node-a, node-b) 1048576",
+            "open_files pass ranks 0-2 (node-a, node-b) 1048576",
             "rdma_ports skip all no RDMA adapter",
             "clock pass all at most 0.2 ms apart",
         ];
@@ -119,5 +163,31 @@ mod tests {
         assert!(text.contains("\nto do: memlock: set LimitMEMLOCK=infinity"), "{text}");
         let summary = "2 pass, 1 skip, 1 warn, 1 fail on 4 ranks of 2 nodes in 1.5 s";
         assert!(text.ends_with(summary), "{text}");
+    }
+    #[test]
+    fn on_hundreds_of_nodes_bad_ones_are_all_named_and_the_others_are_one_line() {
+        let rank = |rank: usize| {
+            let bad = matches!(rank, 7 | 100..=104);
+            let shm = match bad {
+                true => Finding::fail("8 MiB, 8 MiB free", "at least 32 MiB for 8 ranks"),
+                false => Finding::pass(format!("{} MiB", 24_000 + rank)),
+            };
+            let host = format!("node-{rank:03}");
+            let place = Place { host, node: rank, is_first_of_node: true };
+            RankFindings { place, has_rdma: false, found: vec![Found::new("shm", shm)] }
+        };
+        let all: Vec<_> = (0..512).map(rank).collect();
+        let took = Duration::from_secs(1);
+        let text = DoctorReport::new(&all, Vec::new(), &Required::default(), took).to_string();
+        let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+        let lines: Vec<_> = text.lines().map(words).collect();
+        assert_eq!(
+            lines[1],
+            "shm FAIL ranks 7, 100-104 (node-007, node-100, node-101, node-102, node-103, \
+             node-104) 8 MiB, 8 MiB free at least 32 MiB for 8 ranks"
+        );
+        assert!(lines[2].starts_with("shm pass ranks 0-6, 8-99, 105-511 (node-000, "), "{text}");
+        assert!(lines[2].ends_with("and 502 more"), "{text}");
+        assert_eq!(lines[3], "");
     }
 }

@@ -15,6 +15,12 @@ use crate::checkpoints::tiers::{Planned, doubts};
 /// What is written and read on each node.
 const LOAD: Load = Load { bytes: 64 << 20, threads: 1 };
 
+/// On nodes beyond: hundreds at once would measure, and load, the servers of a shared tier.
+const LITTLE: Load = Load { bytes: 1 << 20, threads: 1 };
+
+/// Nodes that measure the rates of a shared tier.
+const MEASURED_NODES: usize = 16;
+
 /// Storage that does not answer for so long will not.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(20);
 
@@ -27,6 +33,7 @@ const CHECKPOINTS_AT_ONCE: u64 = 2;
 pub(super) const NVME: About = About {
     name: "tier_nvme",
     looks_at: "checkpoint.nvme.path or LOCAL_CHECKPOINT_DIR: 64 MiB are written, read and removed",
+    fault: "tests/doctor.rs: a_tier_that_cannot_be_written_fails",
     ..SHARED
 };
 
@@ -34,14 +41,14 @@ pub(super) const SHARED: About = About {
     name: "tier_shared",
     group: Group::Storage,
     scope: Scope::Node,
-    looks_at: "checkpoint.shared.path, SHARED_CHECKPOINT_DIR or --out, in the same way, by all \
-               nodes at once",
+    looks_at: "checkpoint.shared.path, SHARED_CHECKPOINT_DIR or --out, in the same way, by 16 \
+               nodes at once; the others write and read 1 MiB, and no rate of theirs is judged",
     thresholds: "fails where it cannot be written within 20 s, or has no room for two checkpoints \
                  of --workload; warns below 0.1 GiB/s (minutes for a small model), and where the \
                  file system does not survive a restart or is not the node's own",
     remedy: "check that the volume is mounted, not read-only or full, and belongs to the user of \
              the pod (fsGroup)",
-    fault: "tests/doctor.rs: a_tier_that_cannot_be_written_fails",
+    fault: "tests/doctor.rs: a_shared_tier_that_cannot_be_written_fails",
 };
 
 /// A tier, if it is configured.
@@ -50,15 +57,21 @@ pub(super) struct TierCheck<'a> {
     tier: Option<&'a Planned>,
     /// Size of a checkpoint, where that is known.
     checkpoint_bytes: Option<u64>,
+    /// Number of this node.
+    node: usize,
 }
 
 impl<'a> TierCheck<'a> {
-    /// Of every tier that there may be.
-    pub(super) fn all(tiers: &'a [Planned], checkpoint_bytes: Option<u64>) -> Vec<Self> {
+    /// Of every tier that there may be, on this node.
+    pub(super) fn all(
+        tiers: &'a [Planned],
+        checkpoint_bytes: Option<u64>,
+        node: usize,
+    ) -> Vec<Self> {
         let named = [("nvme", &NVME), ("shared", &SHARED), ("object", &OBJECT_STORE)];
         let check = |(name, about)| {
             let tier = tiers.iter().find(|tier| tier.name == name);
-            Self { about, tier, checkpoint_bytes }
+            Self { about, tier, checkpoint_bytes, node }
         };
         named.into_iter().map(check).collect()
     }
@@ -76,12 +89,18 @@ impl Check for TierCheck<'_> {
         }
         let needed_bytes = self.needed_bytes(tier, context);
         let looked_at = tier.clone();
-        within(ANSWERS_WITHIN, move || look(&looked_at, needed_bytes))
+        let load = self.load(tier);
+        within(ANSWERS_WITHIN, move || look(&looked_at, load, needed_bytes))
             .unwrap_or_else(|| silent(tier))
     }
 }
 
 impl TierCheck<'_> {
+    fn load(&self, tier: &Planned) -> Load {
+        let is_one_of_many = tier.scope == TierScope::Shared && self.node >= MEASURED_NODES;
+        if is_one_of_many { LITTLE } else { LOAD }
+    }
+
     /// Room for checkpoints on a tier of all nodes, or of one, whose ranks save their part.
     fn needed_bytes(&self, tier: &Planned, context: &Context) -> Option<u64> {
         let nodes = match tier.scope {
@@ -93,7 +112,7 @@ impl TierCheck<'_> {
 }
 
 /// Any of it may wait for storage that does not answer.
-fn look(tier: &Planned, needed_bytes: Option<u64>) -> Finding {
+fn look(tier: &Planned, load: Load, needed_bytes: Option<u64>) -> Finding {
     let address = &tier.address;
     if tier.is_object() {
         return look_at(address);
@@ -101,7 +120,7 @@ fn look(tier: &Planned, needed_bytes: Option<u64>) -> Finding {
     let Some(folder) = existing(Path::new(address)) else {
         return Finding::fail(format!("{address} is on no file system"), "a folder");
     };
-    match bench(&folder.to_string_lossy(), LOAD) {
+    match bench(&folder.to_string_lossy(), load) {
         Err(error) => Finding::fail(error.to_string(), "a folder that can be written"),
         Ok(rates) => judge(tier, &rates, needed_bytes),
     }
@@ -110,14 +129,17 @@ fn look(tier: &Planned, needed_bytes: Option<u64>) -> Finding {
 fn judge(tier: &Planned, rates: &TierRates, needed_bytes: Option<u64>) -> Finding {
     let TierRates { write_gib_per_second, read_gib_per_second, .. } = rates;
     let free_bytes = free_bytes(Path::new(&tier.address));
-    let found = format!(
-        "{write_gib_per_second:.2} GiB/s written, {read_gib_per_second:.2} read{}",
-        free_bytes.map_or(String::new(), |bytes| format!(", {} free", gibibytes(bytes)))
-    );
+    let is_measured = rates.bytes >= LOAD.bytes;
+    let done = match is_measured {
+        true => format!("{write_gib_per_second:.2} GiB/s written, {read_gib_per_second:.2} read"),
+        false => "written and read".to_owned(),
+    };
+    let room = free_bytes.map_or(String::new(), |bytes| format!(", {} free", gibibytes(bytes)));
+    let found = done + &room;
     let lacks = needed_bytes.zip(free_bytes).filter(|(needed, free)| free < needed);
     if let Some((needed, _)) = lacks {
         Finding::fail(found, format!("{} for two checkpoints", gibibytes(needed)))
-    } else if *write_gib_per_second < WRITE_GIB_PER_SECOND_MIN {
+    } else if is_measured && *write_gib_per_second < WRITE_GIB_PER_SECOND_MIN {
         Finding::warn(found, format!("at least {WRITE_GIB_PER_SECOND_MIN} GiB/s"))
     } else if let Some(doubt) = doubts(tier) {
         Finding::warn(format!("{doubt}; {found}"), "storage that lasts")
@@ -182,7 +204,7 @@ mod tests {
             address: String::new(),
             filesystem: None,
             threads: 1,
-            bytes: 1,
+            bytes: LOAD.bytes,
             write_seconds: 1.0,
             write_gib_per_second,
             read_seconds: 1.0,
@@ -206,6 +228,9 @@ mod tests {
         let slow = judge(None, 0.05);
         assert_eq!(slow.status, Status::Warn);
         assert!(slow.found.starts_with("0.05 GiB/s written, 1.00 read, "), "{slow:?}");
+        let little = super::judge(&tier, &TierRates { bytes: LITTLE.bytes, ..rates(0.05) }, None);
+        assert_eq!(little.status, Status::Pass);
+        assert!(little.found.starts_with("written and read, "), "{little:?}");
     }
 
     #[test]
@@ -218,13 +243,18 @@ mod tests {
             local_world: 4,
             threads: 1,
             on_cuda: false,
+            nccl_ib_hca: None,
             memory_bytes: None,
         };
         let shared = tier(Path::new("/"));
-        let check = TierCheck { about: &SHARED, tier: Some(&shared), checkpoint_bytes };
+        let check = TierCheck { about: &SHARED, tier: Some(&shared), checkpoint_bytes, node: 0 };
         assert_eq!(check.needed_bytes(&shared, &context), Some(2000));
         let nvme = Planned { scope: TierScope::Node, ..shared.clone() };
         assert_eq!(check.needed_bytes(&nvme, &context), Some(500));
+        assert_eq!(check.load(&shared).bytes, LOAD.bytes);
+        let far = TierCheck { node: MEASURED_NODES, ..check };
+        assert_eq!(far.load(&shared).bytes, LITTLE.bytes);
+        assert_eq!(far.load(&nvme).bytes, LOAD.bytes);
     }
 
     #[test]

@@ -20,10 +20,11 @@ pub(super) const TRANSPORTS: About = About {
     scope: Scope::World,
     looks_at: "with --device cuda on several ranks: NCCL's log of a small all-reduce",
     thresholds: "fails where NCCL does not connect; warns where its log does not name the \
-                 transports of a rank",
-    remedy: "see the log that is named, and NCCL_IB_HCA, NCCL_SOCKET_IFNAME and NCCL_DEBUG of the \
-             job",
-    fault: "trainer/src/doctor/transports.rs: what_nccl_did_not_say_counts_as_no",
+                 transports of a rank, and where pairs use sockets although `rdma_ports` has found \
+                 ports that are up",
+    remedy: "see the log that is named, `memlock`, and NCCL_IB_HCA, NCCL_IB_DISABLE, NCCL_NET, \
+             NCCL_SOCKET_IFNAME and NCCL_DEBUG of the job",
+    fault: "trainer/src/doctor/transports.rs: sockets_beside_rdma_warn",
 };
 
 pub(super) const GDR: About = About {
@@ -43,33 +44,38 @@ pub(super) struct Looked {
     pub(super) is_closed: bool,
 }
 
-/// Connects ranks as training does, and reads NCCL's logs. Collective.
-pub(super) fn look(
-    config: &Config,
-    world: &World,
-    ranks: Ranks<'_>,
-    log: &NcclLog,
-) -> Outcome<Looked> {
-    let why = match (config.is_on_cuda(), ranks.is_alone()) {
-        (false, _) => Some("NCCL is not used on the CPU"),
-        (true, true) => Some("one rank"),
-        _ => None,
-    };
-    if let Some(why) = why {
-        let found = [&TRANSPORTS, &GDR].map(|about| Found::new(about.name, Finding::skip(why)));
-        return Ok(Looked { found: found.into(), is_closed: true });
+/// The ranks, and what is between them.
+pub(super) struct Network<'a> {
+    pub(super) world: &'a World,
+    pub(super) ranks: Ranks<'a>,
+    /// Whether nodes have a port for RDMA that is up.
+    pub(super) has_rdma: bool,
+}
+
+impl Network<'_> {
+    /// Connects ranks as training does, and reads NCCL's logs. Collective.
+    pub(super) fn look(&self, config: &Config, log: &NcclLog) -> Outcome<Looked> {
+        let why = match (config.is_on_cuda(), self.ranks.is_alone()) {
+            (false, _) => Some("NCCL is not used on the CPU"),
+            (true, true) => Some("one rank"),
+            _ => None,
+        };
+        if let Some(why) = why {
+            let found = [&TRANSPORTS, &GDR].map(|about| Found::new(about.name, Finding::skip(why)));
+            return Ok(Looked { found: found.into(), is_closed: true });
+        }
+        let Connected { evidence, failures, is_closed } =
+            run::connect(config, self.world, self.ranks, log)?;
+        let [of_transports, of_gdr] = match named(&failures) {
+            Some(text) => [
+                Finding::fail(text, "NCCL connects all ranks"),
+                Finding::warn("NCCL did not connect", "GPUDirect RDMA in both directions"),
+            ],
+            None => judge(&evidence, &self.world.hosts, self.has_rdma),
+        };
+        let found = vec![Found::new(TRANSPORTS.name, of_transports), Found::new(GDR.name, of_gdr)];
+        Ok(Looked { found, is_closed })
     }
-    let Connected { evidence, failures, is_closed } = run::connect(config, world, ranks, log)?;
-    let finding = match named(&failures) {
-        Some(text) => [
-            Finding::fail(text, "NCCL connects all ranks"),
-            Finding::warn("NCCL did not connect", "GPUDirect RDMA in both directions"),
-        ],
-        None => judge(&evidence, &world.hosts),
-    };
-    let [of_transports, of_gdr] = finding;
-    let found = vec![Found::new(TRANSPORTS.name, of_transports), Found::new(GDR.name, of_gdr)];
-    Ok(Looked { found, is_closed })
 }
 
 /// The failures of ranks, each with its rank.
@@ -82,13 +88,20 @@ fn named(failures: &[Option<String>]) -> Option<String> {
     (!texts.is_empty()).then(|| texts.join("; "))
 }
 
+/// What NCCL calls its transport over TCP.
+const SOCKETS: &str = "NET/Socket";
+
 /// Transports, and GPUDirect RDMA.
-fn judge(evidence: &[Evidence], hosts: &[String]) -> [Finding; 2] {
+fn judge(evidence: &[Evidence], hosts: &[String], has_rdma: bool) -> [Finding; 2] {
     let gaps: Vec<_> = evidence.iter().map(|rank| rank.gap.clone()).collect();
     let pairs = transports(evidence.iter().flat_map(|rank| rank.ends.clone()));
     let unknown = transport_gaps(&gaps);
+    let uses_sockets = pairs.iter().any(|pair| pair.name.starts_with(SOCKETS));
     let of_transports = match &unknown {
         Some(text) => Finding::warn(text, "the transport of every pair"),
+        None if has_rdma && uses_sockets => {
+            Finding::warn(counted(&pairs), "no sockets: ports for RDMA are up")
+        }
         None => Finding::pass(counted(&pairs)),
     };
     let expected = "GPUDirect RDMA in both directions of every pair over a network";
@@ -137,26 +150,38 @@ mod tests {
 
     #[test]
     fn one_end_without_gdr_is_named() {
-        let [transports, gdr] = judge(&evidence(&[SEND, RECEIVE]), &hosts());
+        let [transports, gdr] = judge(&evidence(&[SEND, RECEIVE]), &hosts(), false);
         assert_eq!(transports, Finding::pass("1 x NET/IB"));
         assert_eq!(gdr, Finding::pass("on in both directions"));
         let without = RECEIVE.trim_end_matches("/GDRDMA");
-        let [_, gdr] = judge(&evidence(&[SEND, without]), &hosts());
+        let [_, gdr] = judge(&evidence(&[SEND, without]), &hosts(), false);
         assert_eq!(gdr.status, Status::Warn);
         assert!(gdr.found.ends_with("node-b receives without it (rank 1)"), "{gdr:?}");
     }
 
     #[test]
     fn what_nccl_did_not_say_counts_as_no() {
-        let [transports, gdr] = judge(&evidence(&[SEND]), &hosts());
+        let [transports, gdr] = judge(&evidence(&[SEND]), &hosts(), false);
         assert_eq!((transports.status, gdr.status), (Status::Warn, Status::Warn));
         let text = "rank 1: NCCL's log does not name them";
         assert!(transports.found.contains(text), "{transports:?}");
         assert!(gdr.found.ends_with("node-b receives without it (rank 1)"), "{gdr:?}");
         let within = ["0[0] -> 1[1] via P2P/CUMEM", "1[1] -> 0[0] via P2P/CUMEM"];
-        let [transports, gdr] = judge(&evidence(&within), &hosts());
+        let [transports, gdr] = judge(&evidence(&within), &hosts(), false);
         assert_eq!(transports.status, Status::Pass);
         assert_eq!(gdr.status, Status::Skip);
+    }
+
+    #[test]
+    fn sockets_beside_rdma_warn() {
+        let ends =
+            ["0[0] -> 1[0] [send] via NET/Socket/0", "0[0] -> 1[0] [receive] via NET/Socket/0"];
+        let of = |has_rdma| {
+            let [transports, _] = judge(&evidence(&ends), &hosts(), has_rdma);
+            transports
+        };
+        assert_eq!((of(false).status, &*of(false).found), (Status::Pass, "1 x NET/Socket"));
+        assert_eq!((of(true).status, &*of(true).found), (Status::Warn, "1 x NET/Socket"));
     }
 
     #[test]

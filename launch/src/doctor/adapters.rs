@@ -1,0 +1,164 @@
+//! Adapters for RDMA that a container can open, and ports of them that a job uses.
+//!
+//! `/sys/class/infiniband` shows every adapter of the node, also to a pod that was given none: what
+//! counts is whether the device of its verbs is there, `/dev/infiniband/uverbsN`.
+
+use std::path::Path;
+
+use super::check::Context;
+use crate::machine::files::{names, text};
+
+/// Amazon's number as a PCI vendor: its adapters are called `efa_0`, or `rdmap16s27` by udev.
+const AMAZON: &str = "0x1d0f";
+
+/// An adapter of the node.
+#[derive(Debug)]
+pub(super) struct Adapter {
+    /// As in `mlx5_0`.
+    pub(super) name: String,
+    /// Whether this container has its device.
+    pub(super) is_here: bool,
+    /// Whether it is an Elastic Fabric Adapter.
+    pub(super) is_efa: bool,
+}
+
+impl Adapter {
+    /// Those of the node, in the order of their names.
+    pub(super) fn all(context: &Context) -> Vec<Self> {
+        let class = context.host_root.join("sys/class");
+        let here = opened(context);
+        let adapter = |name: String| {
+            let vendor = text(&class.join("infiniband").join(&name).join("device/vendor"));
+            Self {
+                is_here: here.contains(&name),
+                is_efa: vendor.trim() == AMAZON || name.starts_with("efa"),
+                name,
+            }
+        };
+        names(&class.join("infiniband")).into_iter().map(adapter).collect()
+    }
+}
+
+/// Names of the adapters whose devices are in this container.
+fn opened(context: &Context) -> Vec<String> {
+    let verbs = context.host_root.join("sys/class/infiniband_verbs");
+    let devices = names(&context.root.join("dev/infiniband")).into_iter();
+    let adapters = devices.map(|device| text(&verbs.join(device).join("ibdev")));
+    adapters.map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()).collect()
+}
+
+/// A port of an adapter.
+#[derive(Debug)]
+pub(super) struct Port {
+    /// As in `mlx5_0/1`.
+    pub(super) name: String,
+    pub(super) is_active: bool,
+    pub(super) gigabits: Option<f64>,
+    /// As in `InfiniBand`.
+    pub(super) link_layer: String,
+    pub(super) has_gid: bool,
+    state: String,
+}
+
+impl Port {
+    /// Ports of adapters that are here and that the job uses.
+    pub(super) fn used(context: &Context) -> Vec<Self> {
+        let filter = HcaFilter::parse(context.nccl_ib_hca.as_deref().unwrap_or_default());
+        let adapters = context.host_root.join("sys/class/infiniband");
+        let here = Adapter::all(context).into_iter().filter(|adapter| adapter.is_here);
+        let ports = here.flat_map(|Adapter { name, .. }| {
+            let folder = adapters.join(&name).join("ports");
+            let numbers = names(&folder).into_iter();
+            let used = numbers.filter(|number| filter.takes(&name, number)).collect::<Vec<_>>();
+            used.into_iter().map(move |it| Self::read(format!("{name}/{it}"), &folder.join(it)))
+        });
+        ports.collect()
+    }
+
+    fn read(name: String, folder: &Path) -> Self {
+        let line = |file: &str| text(&folder.join(file)).trim().to_owned();
+        let state = line("state");
+        let state = state.split_once(": ").map_or(state.clone(), |(_, word)| word.to_owned());
+        let gids = folder.join("gids");
+        let has_gid = names(&gids).iter().any(|number| is_address(text(&gids.join(number)).trim()));
+        Self {
+            name,
+            is_active: state == "ACTIVE",
+            gigabits: line("rate").split_whitespace().next().and_then(|rate| rate.parse().ok()),
+            link_layer: line("link_layer"),
+            has_gid,
+            state,
+        }
+    }
+
+    pub(super) fn is_roce(&self) -> bool {
+        self.link_layer == "Ethernet"
+    }
+
+    /// As in `mlx5_0/1 ACTIVE 400 Gb/s`.
+    pub(super) fn text(&self) -> String {
+        let Self { name, state, gigabits, .. } = self;
+        let rate = gigabits.map_or(String::new(), |gigabits| format!(" {gigabits} Gb/s"));
+        format!("{name} {state}{rate}")
+    }
+}
+
+/// Whether others can reach a GID: not one of zeros, nor that of the link alone (fe80).
+fn is_address(gid: &str) -> bool {
+    gid.bytes().any(|byte| !matches!(byte, b'0' | b':')) && !gid.starts_with("fe80:")
+}
+
+/// Which ports NCCL uses, by its variable `NCCL_IB_HCA`: prefixes of names, with `=` whole names,
+/// with `^` all but these; each with a port or for all of them, as in `^=mlx5_0:1,mlx5_3`.
+/// <https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-ib-hca>
+#[derive(Debug)]
+struct HcaFilter<'a> {
+    excludes: bool,
+    is_exact: bool,
+    entries: Vec<&'a str>,
+}
+
+impl<'a> HcaFilter<'a> {
+    fn parse(text: &'a str) -> Self {
+        let rest = text.strip_prefix('^').unwrap_or(text);
+        let list = rest.strip_prefix('=').unwrap_or(rest);
+        Self {
+            excludes: text.starts_with('^'),
+            is_exact: rest.starts_with('='),
+            entries: list.split(',').filter(|entry| !entry.is_empty()).collect(),
+        }
+    }
+
+    fn takes(&self, adapter: &str, port: &str) -> bool {
+        let names = |entry: &&str| {
+            let (name, number) = entry.split_once(':').unwrap_or((*entry, port));
+            let is_named = if self.is_exact { adapter == name } else { adapter.starts_with(name) };
+            is_named && number == port
+        };
+        self.entries.is_empty() || self.entries.iter().any(names) != self.excludes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nccl_ib_hca_selects_by_prefix_by_name_and_by_port() {
+        for (text, taken) in [
+            ("", &["mlx5_1/1", "mlx5_10/1", "mlx5_10/2", "ibp0/1"][..]),
+            ("mlx5_1", &["mlx5_1/1", "mlx5_10/1", "mlx5_10/2"]),
+            ("=mlx5_1", &["mlx5_1/1"]),
+            ("^=mlx5_1", &["mlx5_10/1", "mlx5_10/2", "ibp0/1"]),
+            ("^mlx5", &["ibp0/1"]),
+            ("=mlx5_10:2,ibp", &["mlx5_10/2"]),
+            ("ibp,mlx5_10:1", &["mlx5_10/1", "ibp0/1"]),
+        ] {
+            let filter = HcaFilter::parse(text);
+            let all = [("mlx5_1", "1"), ("mlx5_10", "1"), ("mlx5_10", "2"), ("ibp0", "1")];
+            let found = all.into_iter().filter(|(adapter, port)| filter.takes(adapter, port));
+            let found: Vec<_> = found.map(|(adapter, port)| format!("{adapter}/{port}")).collect();
+            assert_eq!(found, taken, "{text}");
+        }
+    }
+}
