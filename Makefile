@@ -13,6 +13,7 @@ TEST_END_TO_END_SECONDS := 1500
 TEST_FAULTY_FILESYSTEM_SECONDS := 150
 TEST_SLOW_LINKS_SECONDS := 60
 TEST_MANIFESTS_SECONDS := 60
+TEST_API_SERVER_SECONDS := 60
 TEST_MPIJOB_SECONDS := 300
 TEST_DOC_SECONDS := 60
 TEST_CUDA_KERNELS_SECONDS := 240
@@ -73,8 +74,8 @@ END_TO_END_TESTS := $(addprefix --test ,$(filter-out mpi% contract% cuda% faulty
 	kubernetes manifests mpijob slow_links,$(TEST_TARGETS)))
 SETUPS := setup-build setup-test setup-lint setup-kubernetes
 TEST_GROUPS := test-unit test-mpi test-end-to-end test-faulty-filesystem test-slow-links \
-	test-mpijob test-manifests test-doc test-cuda-kernels test-cudnn-plans test-cuda-emulated \
-	test-without-mpi test-mpich test-openmpi5
+	test-mpijob test-manifests test-api-server test-doc test-cuda-kernels test-cudnn-plans \
+	test-cuda-emulated test-without-mpi test-mpich test-openmpi5
 SOAK_GROUPS := mutants soak-cuda-kernels soak-cuda-emulated soak-checkpoints soak-stragglers \
 	soak-otlp
 
@@ -137,7 +138,14 @@ test-mpijob: test-build ## run MPIJobs in emulated pods: kills, drains, cuts, la
 # Operators' definitions come from Go modules: where that is impossible these tests are skipped.
 test-manifests: test-build ## check rendered jobs and everything in k8s/ as clusters do
 	@$(BUDGET) $@ $(TEST_MANIFESTS_SECONDS) $(CARGO_TEST) --test manifests \
-		$(if $(shell scripts/manifest-tools.sh),-- --include-ignored)
+		-- --skip api_server:: $(if $(shell scripts/manifest-tools.sh),--include-ignored)
+
+# Only where the programs of `make k8s-e2e` are built already: else its tests are skipped.
+CAN_RUN_API_SERVER = $(and $(CAN_EMULATE_NODES),$(shell scripts/manifest-tools.sh && \
+	tests/kubernetes/programs.sh --if-cached))
+test-api-server: test-build ## submit the same to a real API server and the mpi-operator
+	@$(BUDGET) $@ $(TEST_API_SERVER_SECONDS) $(CARGO_TEST) --test manifests -- api_server:: \
+		$(if $(CAN_RUN_API_SERVER),--include-ignored)
 
 test-doc: test-build ## run the examples in the documentation
 	@$(BUDGET) $@ $(TEST_DOC_SECONDS) $(CARGO_TEST) --doc

@@ -77,6 +77,7 @@ start_api_server() {
         --service-account-signing-key-file="$run/pki/accounts.key" \
         --service-account-issuer=https://kubernetes.default.svc \
         --service-cluster-ip-range=10.96.0.0/16 --authorization-mode=Node,RBAC \
+        --allow-privileged \
         --enable-admission-plugins=NodeRestriction --kubelet-preferred-address-types=InternalIP \
         --default-not-ready-toleration-seconds=10 --default-unreachable-toleration-seconds=10
     until kubectl get --raw /readyz >/dev/null 2>&1; do sleep 0.1; done
@@ -93,12 +94,18 @@ start_controllers() {
         --service-account-private-key-file="$run/pki/accounts.key" \
         --controllers='*,-node-ipam-controller,-cloud-node-lifecycle-controller' \
         --node-monitor-period=2s --node-monitor-grace-period=20s
+}
+
+start_scheduler() {
     background kube-scheduler --kubeconfig="$run/scheduler.kubeconfig" --leader-elect=false
 }
 
 start_operator() {
     kubectl apply --server-side --filename "$PROGRAMS/mpi-operator.yaml"
-    kubectl wait --for=condition=Established crd/mpijobs.kubeflow.org --timeout=30s
+    # It fails at once for a definition that has no conditions yet.
+    until kubectl wait --for=condition=Established crd/mpijobs.kubeflow.org --timeout=30s; do
+        sleep 0.1
+    done
     background mpi-operator -kubeConfig "$run/operator.kubeconfig" -lock-namespace mpi-operator \
         -alsologtostderr
 }
@@ -143,7 +150,8 @@ add_users
 # Nodes first: they load their images meanwhile.
 for node in "${nodes[@]}"; do start_node "$node"; done
 start_api_server
-[ "$MODE" = api ] || start_controllers
+start_controllers
+[ "$MODE" = api ] || start_scheduler
 start_operator
 [ "$MODE" = api ] || start_dns
 wait_for_nodes

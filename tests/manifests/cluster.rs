@@ -12,7 +12,7 @@ use crate::schemas::Schemas;
 use crate::{operator, pod_security};
 
 /// What scripts/manifest-tools.sh makes.
-fn tools() -> PathBuf {
+pub(crate) fn tools() -> PathBuf {
     top().join("target/manifest-tools")
 }
 
@@ -40,12 +40,12 @@ fn build(folder: &Path) -> Vec<Object> {
 }
 
 /// The objects of all kustomizations.
-fn of_cluster() -> Vec<Object> {
+pub(crate) fn of_cluster() -> Vec<Object> {
     kustomizations(&top().join("k8s")).iter().flat_map(|folder| build(folder)).collect()
 }
 
 /// The objects of all rendered jobs, and what workflows create.
-fn of_jobs() -> Vec<Object> {
+pub(crate) fn of_jobs() -> Vec<Object> {
     let jobs = files(&top().join("k8s/jobs"), "yaml");
     let jobs = jobs.iter();
     let mut all: Vec<_> =
@@ -107,15 +107,16 @@ fn missing(job: &Object, cluster: &[Object]) -> Vec<String> {
 }
 
 /// Whether an object is of Kubernetes itself.
-fn is_core(object: &Object) -> bool {
+pub(crate) fn is_core(object: &Object) -> bool {
     let version = text(&object.value, "/apiVersion");
     let operators = ["kubeflow.org/", "trainer.kubeflow.org/", "argoproj.io/"];
     !operators.iter().any(|group| version.starts_with(group))
 }
 
 /// Pods of an operator's object, as objects.
-fn pods_of(object: &Object) -> Vec<Object> {
-    let templates = object.pod_templates().into_iter();
+pub(crate) fn pods_of(object: &Object) -> Vec<Object> {
+    let steps = object.steps();
+    let templates = object.pod_templates().into_iter().chain(&steps);
     let pod = |template| {
         json!({ "apiVersion": "v1", "kind": "PodTemplate", "metadata": { "name": "pod" },
             "template": template })
@@ -166,14 +167,15 @@ fn sample() -> Object {
 }
 
 /// A value at a place of the sample.
-struct Planted {
-    parent: &'static str,
-    key: &'static str,
-    value: Value,
+#[derive(Debug)]
+pub(crate) struct Planted {
+    pub(crate) parent: &'static str,
+    pub(crate) key: &'static str,
+    pub(crate) value: Value,
 }
 
 impl Planted {
-    fn job(&self) -> Object {
+    pub(crate) fn job(&self) -> Object {
         let mut job = sample();
         let parent = job.value.pointer_mut(self.parent).and_then(Value::as_object_mut);
         parent.expect(self.parent).insert(self.key.to_owned(), self.value.clone());

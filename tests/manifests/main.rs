@@ -1,6 +1,7 @@
 //! Manifests are what clusters accept: rendered examples, and everything below `k8s/`.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+mod api_server;
 mod cluster;
 mod examples;
 mod monitoring;
@@ -9,3 +10,4 @@ mod objects;
 mod operator;
 mod pod_security;
 mod schemas;
+mod test_cluster;
