@@ -59,29 +59,64 @@ fn a_killed_worker() {
     lose(case, "killed", "SIGKILL of all its processes", |job, worker| job.kill(worker));
 }
 
+/// Kills the worker on another node than the launcher's, and lets another take its name.
+fn replace_worker(job: &Job<'_>) -> Pod {
+    let worker = job.worker_elsewhere();
+    job.kill(&worker);
+    job.replace_pod(&worker);
+    worker
+}
+
+/// The job, whose worker is replaced in the middle.
+fn job_with_replaced_worker<'a>(cluster: &'a Cluster, name: &str, restarts: u32) -> (Job<'a>, Pod) {
+    let text = format!("spares = 0\nrestarts = {restarts}");
+    let job = Job::render(cluster, name, &[("spares = 0", &text)]);
+    job.apply();
+    job.wait_for_step(MIDDLE);
+    let worker = replace_worker(&job);
+    (job, worker)
+}
+
+/// What the record says of this many attempts, the last of which read the shared tier.
+#[track_caller]
+fn expect_attempts(job: &Job<'_>, count: usize) {
+    let record = job.record();
+    let attempts = record["attempts"].as_array().unwrap();
+    assert_eq!(attempts.len(), count);
+    for attempt in &attempts[1..] {
+        let sources = attempt["recovery"]["sources"].as_array().unwrap();
+        assert!(sources.iter().any(|source| source["tier"] == "shared"), "{sources:#?}");
+    }
+}
+
 #[test]
 fn a_replaced_worker() {
     let case = Case { position: 7, title: "a replaced worker" };
     let cluster = Cluster::open();
-    let restarts = ("spares = 0", "spares = 0\nrestarts = 1");
-    let job = Job::render(&cluster, "replaced", &[restarts]);
+    let (job, worker) = job_with_replaced_worker(&cluster, "replaced", 1);
     case.begin(&job);
-    job.apply();
-    job.wait_for_step(MIDDLE);
-    let worker = job.worker_elsewhere();
-    let start = Instant::now();
-    job.kill(&worker);
-    job.replace_pod(&worker);
-    let ended = job.wait_for_end(start, WHOLE_JOB_SECONDS);
+    let ended = job.wait_for_end(Instant::now(), WHOLE_JOB_SECONDS);
     case.add(&job, "another address, an empty nvme tier", &ended);
     expect_resumed(&job, &ended);
     let now = ended.workers.iter().find(|pod| pod.name == worker.name).unwrap();
     assert_ne!(now.address, worker.address);
-    let record = job.record();
-    let attempts = record["attempts"].as_array().unwrap();
-    assert_eq!(attempts.len(), 2);
-    let sources = attempts[1]["recovery"]["sources"].as_array().unwrap();
-    assert!(sources.iter().any(|source| source["tier"] == "shared"), "{sources:#?}");
+    expect_attempts(&job, 2);
+}
+
+#[test]
+fn a_worker_replaced_twice() {
+    let case = Case { position: 12, title: "a worker replaced twice" };
+    let cluster = Cluster::open();
+    let (job, _) = job_with_replaced_worker(&cluster, "replaced-twice", 2);
+    case.begin(&job);
+    // A step that only the second attempt has come to.
+    job.wait_for_step(2 * MIDDLE);
+    let start = Instant::now();
+    replace_worker(&job);
+    let ended = job.wait_for_end(start, WHOLE_JOB_SECONDS);
+    case.add(&job, "`restarts = 2`", &ended);
+    expect_resumed(&job, &ended);
+    expect_attempts(&job, 3);
 }
 
 #[test]
