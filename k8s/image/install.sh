@@ -68,6 +68,8 @@ add_user() {
 # with; the network policy keeps others away.
 configure_ssh() {
     rm -f /etc/ssh/ssh_host_*
+    # Where sshd of a job as root gives up its rights; an init system would make it.
+    mkdir -p /run/sshd
     cat >/etc/ssh/ssh_config.d/yardstick.conf <<'SSH'
 Host *
     Port 2222
