@@ -10,25 +10,33 @@ use serde_json::{Value, json};
 /// Set by e2e.sh: the folder of the cluster.
 const VARIABLE: &str = "YARDSTICK_KUBERNETES";
 
-/// Namespace of k8s/base, with Pod Security `restricted`.
-pub(crate) const NAMESPACE: &str = "yardstick";
-
 #[derive(Debug)]
 pub(crate) struct Cluster {
     folder: PathBuf,
+    /// That of its jobs.
+    pub(crate) namespace: &'static str,
 }
 
 impl Cluster {
-    /// With the namespace, its rules and its volumes.
+    /// With the namespace of k8s/base, its rules and its volumes: Pod Security is `restricted`.
     pub(crate) fn open() -> Self {
+        Self::with("yardstick", "k8s/base")
+    }
+
+    /// The same in the namespace that allows root and folders of nodes.
+    pub(crate) fn open_privileged() -> Self {
+        Self::with("yardstick-privileged", "k8s/overlays/privileged")
+    }
+
+    fn with(namespace: &'static str, kustomization: &str) -> Self {
         let folder = std::env::var(VARIABLE).unwrap_or_else(|_| {
             panic!("{VARIABLE} is not set: run `make k8s-e2e`, which starts a cluster")
         });
-        let cluster = Self { folder: folder.into() };
-        let base = concat!(env!("CARGO_MANIFEST_DIR"), "/../k8s/base");
-        cluster.kubectl(&["apply", "--kustomize", base]);
-        let folder = cluster.folder.to_string_lossy();
-        cluster.apply(&include_str!("volumes.yaml").replace("FOLDER", &folder));
+        let cluster = Self { folder: folder.into(), namespace };
+        let kustomization = format!("{}/../{kustomization}", env!("CARGO_MANIFEST_DIR"));
+        cluster.kubectl(&["apply", "--kustomize", &kustomization]);
+        let volumes = include_str!("volumes.yaml").replace("NAMESPACE", namespace);
+        cluster.apply(&volumes.replace("FOLDER", &cluster.folder.to_string_lossy()));
         cluster
     }
 
@@ -50,7 +58,7 @@ impl Cluster {
     /// An object, or a list of them, of our namespace.
     #[track_caller]
     pub(crate) fn get(&self, arguments: &[&str]) -> Value {
-        let get = ["--namespace", NAMESPACE, "get", "--output", "json", "--ignore-not-found"];
+        let get = ["--namespace", self.namespace, "get", "--output", "json", "--ignore-not-found"];
         let text = self.kubectl(&[&get[..], arguments].concat());
         if text.is_empty() { Value::Null } else { serde_json::from_str(&text).unwrap() }
     }
@@ -82,7 +90,8 @@ impl Cluster {
 
     /// Deletes an object of our namespace and what belongs to it, whether or not that is possible.
     pub(crate) fn delete_at_last(&self, kind: &str, name: &str) {
-        let delete = ["--namespace", NAMESPACE, "delete", "--cascade=foreground", "--timeout=2m"];
+        let delete =
+            ["--namespace", self.namespace, "delete", "--cascade=foreground", "--timeout=2m"];
         let mut command = self.enter("kubectl", &[&delete[..], &[kind, name]].concat());
         let _ = command.stdout(Stdio::null()).stderr(Stdio::null()).status();
     }

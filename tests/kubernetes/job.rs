@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use serde_json::Value;
 
-use crate::cluster::{Cluster, NAMESPACE, within};
+use crate::cluster::{Cluster, within};
 use crate::support;
 
 #[derive(Debug)]
@@ -127,7 +127,7 @@ impl<'a> Job<'a> {
     /// Starts to read the launcher's log, which is gone with its pod.
     pub(crate) fn follow_log(&self) -> Child {
         let launcher = self.launcher().expect("the launcher runs");
-        let follow = ["--namespace", NAMESPACE, "logs", "--follow", &launcher.name];
+        let follow = ["--namespace", self.cluster.namespace, "logs", "--follow", &launcher.name];
         let mut command = self.cluster.enter("kubectl", &follow);
         command.stdout(Stdio::piped()).spawn().unwrap()
     }
@@ -225,7 +225,7 @@ impl<'a> Job<'a> {
     /// In our namespace.
     #[track_caller]
     pub(crate) fn kubectl(&self, arguments: &[&str]) -> String {
-        self.cluster.kubectl(&[&["--namespace", NAMESPACE], arguments].concat())
+        self.cluster.kubectl(&[&["--namespace", self.cluster.namespace], arguments].concat())
     }
 }
 

@@ -1,6 +1,6 @@
 //! Jobs on a real Kubernetes: API server, controllers, scheduler, the mpi-operator, two nodes with
 //! containerd and kubelet, the image that k8s/image/Dockerfile makes, in a namespace with Pod
-//! Security `restricted`. `make k8s-e2e` starts the cluster and runs them one after the other.
+//! Security `restricted`, or as root in the privileged one. `make k8s-e2e` starts the cluster and runs them one after the other.
 //!
 //! Success is what the record says: the table has the status of the MPIJob beside it.
 #![cfg(feature = "mpi")]
@@ -89,6 +89,26 @@ fn success() {
     case.add(&job, "applied again", &ended);
     ended.expect(0, &["complete already"]);
     assert_eq!(digests(&job.record()), digests(&record));
+}
+
+#[test]
+fn success_as_root() {
+    let case = Case { position: 13, title: "success as root" };
+    let cluster = Cluster::open_privileged();
+    let changes = [
+        ("\"yardstick\"\nimages", "\"yardstick-privileged\"\nimages"),
+        ("{ empty_dir = \"1Gi\" }", "{ host_path = \"/run/nvme\" }"),
+        ("[platform]\n", "[platform]\npod_security = \"privileged\"\nroot = true\n"),
+    ];
+    let job = Job::render(&cluster, "as-root", &changes);
+    case.begin(&job);
+    let start = job.apply();
+    job.wait_for_step(MIDDLE);
+    let owner = ["exec", &job.worker_elsewhere().name, "--", "stat", "--format=%U %n", "/proc/1"];
+    assert_eq!(job.kubectl(&owner), "root /proc/1\n");
+    let ended = job.wait_for_end(start, WHOLE_JOB_SECONDS);
+    case.add(&job, "privileged namespace, a folder of each node", &ended);
+    expect_complete(&job, &ended);
 }
 
 #[test]

@@ -23,7 +23,8 @@ join_network() {
 # Both nodes see this machine's files, but have these folders to themselves.
 make_folders() {
     mount -t tmpfs tmpfs /run
-    mkdir -p "$state"/{containerd,kubelet,cni,log} /run/netns
+    # The last is the disk of the node, for jobs that name a folder of it.
+    mkdir -p "$state"/{containerd,kubelet,cni,log} /run/netns /run/nvme
     mount --bind "$state/log" /var/log
     mkdir -p /var/log/pods /var/log/containers
     overlay_var_lib
