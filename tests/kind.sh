@@ -12,7 +12,8 @@ cd "$(dirname "$0")/.."
 cluster=yardstick
 image=localhost/yardstick:kind
 folder=$PWD/target/kind
-operator=https://raw.githubusercontent.com/kubeflow/mpi-operator/v0.8.2/deploy/v2beta1/mpi-operator.yaml
+operator=https://raw.githubusercontent.com/kubeflow/mpi-operator/v0.8.2
+operator+=/deploy/v2beta1/mpi-operator.yaml
 export KUBECONFIG=$folder/kubeconfig
 
 fail() {
