@@ -61,8 +61,19 @@ pub(super) struct Port {
 }
 
 impl Port {
-    /// Ports of adapters that are here and that the job uses.
+    /// Ports of adapters that are here and that the job uses: those that it names, else those of
+    /// InfiniBand that is up, else all. Ethernet beside it is there for storage.
     pub(super) fn used(context: &Context) -> Vec<Self> {
+        let mut ports = Self::here(context);
+        let is_infiniband = |port: &Self| port.link_layer == "InfiniBand";
+        let has_infiniband = ports.iter().any(|port| port.is_active && is_infiniband(port));
+        if context.nccl_ib_hca.is_none() && has_infiniband {
+            ports.retain(is_infiniband);
+        }
+        ports
+    }
+
+    fn here(context: &Context) -> Vec<Self> {
         let filter = HcaFilter::parse(context.nccl_ib_hca.as_deref().unwrap_or_default());
         let adapters = context.host_root.join("sys/class/infiniband");
         let here = Adapter::all(context).into_iter().filter(|adapter| adapter.is_here);

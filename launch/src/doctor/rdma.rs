@@ -1,8 +1,6 @@
 //! Ports for RDMA, and what lets them reach GPUs: `Documentation/ABI/stable/sysfs-class-infiniband`
 //! of the kernel.
 
-use std::collections::BTreeMap;
-
 use super::adapters::{Adapter, Port};
 use super::check::{About, Check, Context, Group, Scope};
 use super::finding::Finding;
@@ -28,10 +26,11 @@ impl Check for RdmaPorts {
             looks_at: "state, rate and GIDs of every port in /sys/class/infiniband whose adapter \
                        is in /dev/infiniband, and that NCCL_IB_HCA does not leave out",
             thresholds: "fails where no port is ACTIVE, or an active RoCE port has no GID with an \
-                         address (nothing can be sent); warns of ports that are down, or slower \
-                         than the fastest of the node with the same link layer (a cable or lane \
-                         that failed), and where ranks on GPUs of several nodes have no adapter \
-                         although the nodes have",
+                         address (nothing can be sent), or NCCL_IB_HCA names adapters that are \
+                         not there; warns of ports that are down, or slower than the fastest of \
+                         the node (a cable or lane that failed), and where ranks on GPUs of \
+                         several nodes have no adapter although the nodes have. Ethernet beside \
+                         InfiniBand that is up counts only where NCCL_IB_HCA names it",
             remedy: "check cables and `ibstat`; for RoCE, that the interface has an address; in a \
                      pod, that it asks for the resource of the adapters; name the ports of the job \
                      in NCCL_IB_HCA",
@@ -45,8 +44,10 @@ impl Check for RdmaPorts {
         if adapters.is_empty() {
             Finding::skip(NO_ADAPTER)
         } else if adapters.iter().all(|adapter| !adapter.is_here) {
+            const EXPECTED: &str = "the devices of adapters in the container";
             match context.on_cuda && context.has_several_nodes() {
-                true => Finding::warn(NONE_HERE, "the devices of adapters in the container"),
+                _ if context.nccl_ib_hca.is_some() => Finding::fail(NONE_HERE, EXPECTED),
+                true => Finding::warn(NONE_HERE, EXPECTED),
                 false => Finding::skip(NONE_HERE),
             }
         } else if ports.is_empty() {
@@ -64,8 +65,8 @@ fn judge(ports: &[Port]) -> Finding {
     };
     let down = lists(&|port| !port.is_active);
     let without_gid = lists(&|port| port.is_active && port.is_roce() && !port.has_gid);
-    let fastest = fastest(ports);
-    let is_slow = |port: &Port| port.gigabits.is_some_and(|rate| rate < fastest[&*port.link_layer]);
+    let fastest = ports.iter().filter_map(|port| port.gigabits).fold(0.0, f64::max);
+    let is_slow = |port: &Port| port.gigabits.is_some_and(|rate| rate < fastest);
     let slow = lists(&|port| port.is_active && is_slow(port));
     if down.len() == ports.len() {
         Finding::fail(format!("no port is up: {}", down.join(", ")), "every port ACTIVE")
@@ -74,20 +75,10 @@ fn judge(ports: &[Port]) -> Finding {
     } else if !down.is_empty() {
         Finding::warn(format!("down: {}", down.join(", ")), "every port ACTIVE")
     } else if !slow.is_empty() {
-        Finding::warn(format!("slow: {}", slow.join(", ")), "the rate of the others")
+        Finding::warn(format!("slow: {}", slow.join(", ")), format!("{fastest} Gb/s"))
     } else {
         Finding::pass(lists(&|_| true).join(", "))
     }
-}
-
-/// The highest rate of each link layer, in Gb/s: Ethernet for storage beside InfiniBand is no fault.
-fn fastest(ports: &[Port]) -> BTreeMap<&str, f64> {
-    let mut fastest: BTreeMap<&str, f64> = BTreeMap::new();
-    for port in ports {
-        let of_layer = fastest.entry(&port.link_layer).or_default();
-        *of_layer = of_layer.max(port.gigabits.unwrap_or(0.0));
-    }
-    fastest
 }
 
 impl Check for GdrDriver {
@@ -185,11 +176,16 @@ mod tests {
         host.expect(&RdmaPorts, Warn, "slow: mlx5_0/1 ACTIVE 200 Gb/s");
         plant(&host, 0, "4: ACTIVE\n", "400 Gb/sec (4X NDR)\n", "InfiniBand\n");
         host.expect(&RdmaPorts, Pass, "mlx5_0/1 ACTIVE 400 Gb/s, mlx5_1/1 ACTIVE 400 Gb/s");
+        // Of the storage, say.
         plant(&host, 1, "4: ACTIVE\n", "25 Gb/sec (1X EDR)\n", "Ethernet\n");
-        host.expect(&RdmaPorts, Fail, "no GID: mlx5_1/1");
-        let gid = port(1).join("gids/3");
-        host.write(&gid.to_string_lossy(), "0000:0000:0000:0000:0000:ffff:0a00:0001\n");
-        host.expect(&RdmaPorts, Pass, "mlx5_0/1 ACTIVE 400 Gb/s, mlx5_1/1 ACTIVE 25 Gb/s");
+        host.expect(&RdmaPorts, Pass, "mlx5_0/1 ACTIVE 400 Gb/s");
+        plant(&host, 0, "4: ACTIVE\n", "25 Gb/sec (1X EDR)\n", "Ethernet\n");
+        host.expect(&RdmaPorts, Fail, "no GID: mlx5_0/1 ACTIVE 25 Gb/s, mlx5_1/1");
+        for adapter in [0, 1] {
+            let gid = port(adapter).join("gids/3");
+            host.write(&gid.to_string_lossy(), "0000:0000:0000:0000:0000:ffff:0a00:0001\n");
+        }
+        host.expect(&RdmaPorts, Pass, "mlx5_0/1 ACTIVE 25 Gb/s, mlx5_1/1 ACTIVE 25 Gb/s");
     }
 
     #[test]
@@ -212,6 +208,8 @@ mod tests {
         host.expect(&RdmaPorts, Skip, "none in /dev/infiniband");
         let on_gpus = Context { on_cuda: true, world: 4, ..host.context() };
         expect(RdmaPorts.run(&on_gpus), Warn, "none in /dev/infiniband");
+        let named = Context { nccl_ib_hca: Some("mlx5".to_owned()), ..on_gpus };
+        expect(RdmaPorts.run(&named), Fail, "none in /dev/infiniband");
     }
 
     #[test]
