@@ -13,7 +13,7 @@ TEST_END_TO_END_SECONDS := 1500
 TEST_FAULTY_FILESYSTEM_SECONDS := 150
 TEST_SLOW_LINKS_SECONDS := 60
 TEST_MANIFESTS_SECONDS := 60
-TEST_API_SERVER_SECONDS := 60
+TEST_API_SERVER_SECONDS := 150
 TEST_MPIJOB_SECONDS := 300
 TEST_DOC_SECONDS := 60
 TEST_CUDA_KERNELS_SECONDS := 240
@@ -141,7 +141,7 @@ test-manifests: test-build ## check rendered jobs and everything in k8s/ as clus
 		-- --skip api_server:: $(if $(shell scripts/manifest-tools.sh),--include-ignored)
 
 # Only where the programs of `make k8s-e2e` are built already: else its tests are skipped.
-CAN_RUN_API_SERVER = $(and $(CAN_EMULATE_NODES),$(shell scripts/manifest-tools.sh && \
+CAN_RUN_API_SERVER = $(and $(CAN_EMULATE_NODES),$(shell scripts/manifest-tools.sh >/dev/null && \
 	tests/kubernetes/programs.sh --if-cached))
 test-api-server: test-build ## submit the same to a real API server and the mpi-operator
 	@$(BUDGET) $@ $(TEST_API_SERVER_SECONDS) $(CARGO_TEST) --test manifests -- api_server:: \

@@ -83,7 +83,11 @@ fn name(object: &Value) -> &str {
 fn warnings(cluster: &TestCluster, job: &Object) -> Vec<String> {
     let mut found = Vec::new();
     for event in cluster.list(job.namespace(), "events", "") {
-        let is_its = text(&event, "/involvedObject/name").starts_with(name(&job.value));
+        let object = text(&event, "/involvedObject/name");
+        let rest = object.strip_prefix(name(&job.value));
+        let pods = ["-worker-", "-launcher"];
+        let is_its = rest
+            .is_some_and(|rest| rest.is_empty() || pods.iter().any(|pod| rest.starts_with(pod)));
         if is_its && event["type"] == "Warning" {
             found.push(format!("{}: {}", text(&event, "/reason"), text(&event, "/message")));
         }
@@ -126,7 +130,7 @@ fn the_operator_makes_the_pods_of_rendered_jobs() {
     let jobs: Vec<_> = of_jobs().into_iter().filter(|job| job.kind() == "MPIJob").collect();
     jobs.iter().for_each(|job| cluster.apply(job));
     for job in &jobs {
-        let found = within(20, &job.label(), || {
+        let found = within(40, &job.label(), || {
             let found = made(cluster, job);
             let has_all = found.workers == workers(job) && found.launchers == 1;
             (has_all || !found.warnings.is_empty()).then_some(found)
@@ -147,7 +151,8 @@ fn a_pod_that_a_restricted_namespace_refuses_is_seen() {
     let output = cluster.dry_run(&with_pods(vec![job.clone()]));
     assert!(output.stderr.contains("would violate PodSecurity"), "{}", output.stderr);
     cluster.apply(&job);
-    let found = within(20, "a warning", || warnings(cluster, &job).pop());
-    assert!(found.contains("violates PodSecurity \"restricted:latest\""), "{found}");
+    let refusal = "violates PodSecurity \"restricted:latest\"";
+    let is_refusal = |warning: &String| warning.contains(refusal);
+    within(40, refusal, || warnings(cluster, &job).into_iter().find(is_refusal));
     assert_eq!(made(cluster, &job).workers, 0);
 }

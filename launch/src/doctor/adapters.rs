@@ -62,26 +62,25 @@ pub(super) struct Port {
 
 impl Port {
     /// Ports of adapters that are here and that the job uses: those that it names, else those of
-    /// InfiniBand that is up, else all. Ethernet beside it is there for storage.
+    /// InfiniBand, else all. Ethernet beside InfiniBand is there for storage.
     pub(super) fn used(context: &Context) -> Vec<Self> {
         let mut ports = Self::here(context);
-        let is_infiniband = |port: &Self| port.link_layer == "InfiniBand";
-        let has_infiniband = ports.iter().any(|port| port.is_active && is_infiniband(port));
-        if context.nccl_ib_hca.is_none() && has_infiniband {
-            ports.retain(is_infiniband);
+        if context.hca_filter().is_none() && ports.iter().any(Self::is_infiniband) {
+            ports.retain(Self::is_infiniband);
         }
         ports
     }
 
     fn here(context: &Context) -> Vec<Self> {
-        let filter = HcaFilter::parse(context.nccl_ib_hca.as_deref().unwrap_or_default());
-        let adapters = context.host_root.join("sys/class/infiniband");
+        let filter = HcaFilter::parse(context.hca_filter().unwrap_or_default());
+        let folders = context.host_root.join("sys/class/infiniband");
         let here = Adapter::all(context).into_iter().filter(|adapter| adapter.is_here);
-        let ports = here.flat_map(|Adapter { name, .. }| {
-            let folder = adapters.join(&name).join("ports");
-            let numbers = names(&folder).into_iter();
-            let used = numbers.filter(|number| filter.takes(&name, number)).collect::<Vec<_>>();
-            used.into_iter().map(move |it| Self::read(format!("{name}/{it}"), &folder.join(it)))
+        let ports = here.flat_map(|Adapter { name, is_efa, .. }| {
+            let folder = folders.join(&name).join("ports");
+            let mut numbers = names(&folder);
+            // What NCCL's variable says is not for libfabric, by which it uses EFA.
+            numbers.retain(|number| is_efa || filter.takes(&name, number));
+            numbers.into_iter().map(move |it| Self::read(format!("{name}/{it}"), &folder.join(it)))
         });
         ports.collect()
     }
@@ -100,6 +99,10 @@ impl Port {
             has_gid,
             state,
         }
+    }
+
+    pub(super) fn is_infiniband(&self) -> bool {
+        self.link_layer == "InfiniBand"
     }
 
     pub(super) fn is_roce(&self) -> bool {

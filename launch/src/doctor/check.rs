@@ -115,4 +115,9 @@ impl Context {
     pub(super) fn has_several_nodes(&self) -> bool {
         self.world > self.local_world
     }
+
+    /// Which ports NCCL is told to use, where there is NCCL.
+    pub(super) fn hca_filter(&self) -> Option<&str> {
+        self.nccl_ib_hca.as_deref().filter(|filter| self.on_cuda && !filter.is_empty())
+    }
 }

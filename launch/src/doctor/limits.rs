@@ -160,10 +160,10 @@ fn has_ipc_lock(root: &Path) -> bool {
     bits.is_some_and(|bits| bits & (1 << CAP_IPC_LOCK) != 0)
 }
 
-/// Whether the job reaches others through memory that is locked. On CPUs an adapter of Ethernet
-/// carries sockets.
+/// Whether the job reaches others through memory that is locked. On CPUs adapters of Ethernet and
+/// of EFA carry sockets.
 fn locks_memory(context: &Context) -> bool {
-    Port::used(context).iter().any(|port| context.on_cuda || !port.is_roce())
+    Port::used(context).iter().any(|port| context.on_cuda || port.is_infiniband())
 }
 
 /// As in `8 MiB`.

@@ -25,12 +25,13 @@ impl Check for RdmaPorts {
             scope: Scope::Node,
             looks_at: "state, rate and GIDs of every port in /sys/class/infiniband whose adapter \
                        is in /dev/infiniband, and that NCCL_IB_HCA does not leave out",
-            thresholds: "fails where no port is ACTIVE, or an active RoCE port has no GID with an \
-                         address (nothing can be sent), or NCCL_IB_HCA names adapters that are \
-                         not there; warns of ports that are down, or slower than the fastest of \
-                         the node (a cable or lane that failed), and where ranks on GPUs of \
-                         several nodes have no adapter although the nodes have. Ethernet beside \
-                         InfiniBand that is up counts only where NCCL_IB_HCA names it",
+            thresholds: "fails where ranks are on several nodes and no port is ACTIVE, where an \
+                         active RoCE port has no GID with an address (nothing can be sent), and \
+                         where ranks on GPUs name ports in NCCL_IB_HCA that are not there; warns \
+                         of ports that are down, or slower than the fastest of the node (a cable \
+                         or lane that failed), and where ranks on GPUs of several nodes have no \
+                         adapter although the nodes have. Ethernet beside InfiniBand counts only \
+                         where NCCL_IB_HCA names it",
             remedy: "check cables and `ibstat`; for RoCE, that the interface has an address; in a \
                      pod, that it asks for the resource of the adapters; name the ports of the job \
                      in NCCL_IB_HCA",
@@ -41,25 +42,28 @@ impl Check for RdmaPorts {
     fn run(&self, context: &Context) -> Finding {
         let adapters = Adapter::all(context);
         let ports = Port::used(context);
+        let matters = context.on_cuda && context.has_several_nodes();
         if adapters.is_empty() {
             Finding::skip(NO_ADAPTER)
         } else if adapters.iter().all(|adapter| !adapter.is_here) {
             const EXPECTED: &str = "the devices of adapters in the container";
-            match context.on_cuda && context.has_several_nodes() {
-                _ if context.nccl_ib_hca.is_some() => Finding::fail(NONE_HERE, EXPECTED),
-                true => Finding::warn(NONE_HERE, EXPECTED),
-                false => Finding::skip(NONE_HERE),
+            match context.hca_filter() {
+                _ if !matters => Finding::skip(NONE_HERE),
+                Some(filter) if !filter.starts_with('^') => Finding::fail(NONE_HERE, EXPECTED),
+                _ => Finding::warn(NONE_HERE, EXPECTED),
             }
         } else if ports.is_empty() {
-            let filter = context.nccl_ib_hca.as_deref().unwrap_or_default();
-            Finding::fail(format!("NCCL_IB_HCA={filter} names no port of this node"), "a port")
+            match context.hca_filter() {
+                Some(filter) => Finding::fail(format!("NCCL_IB_HCA={filter}: no such port"), "one"),
+                None => Finding::skip("adapters without ports"),
+            }
         } else {
-            judge(&ports)
+            judge(&ports, context)
         }
     }
 }
 
-fn judge(ports: &[Port]) -> Finding {
+fn judge(ports: &[Port], context: &Context) -> Finding {
     let lists = |is_odd: &dyn Fn(&Port) -> bool| -> Vec<String> {
         ports.iter().filter(|port| is_odd(port)).map(Port::text).collect()
     };
@@ -68,7 +72,7 @@ fn judge(ports: &[Port]) -> Finding {
     let fastest = ports.iter().filter_map(|port| port.gigabits).fold(0.0, f64::max);
     let is_slow = |port: &Port| port.gigabits.is_some_and(|rate| rate < fastest);
     let slow = lists(&|port| port.is_active && is_slow(port));
-    if down.len() == ports.len() {
+    if down.len() == ports.len() && context.has_several_nodes() {
         Finding::fail(format!("no port is up: {}", down.join(", ")), "every port ACTIVE")
     } else if !without_gid.is_empty() {
         Finding::fail(format!("no GID: {}", without_gid.join(", ")), "a GID with an address")
@@ -169,7 +173,9 @@ mod tests {
         let host = Host::new(&[]);
         host.expect(&RdmaPorts, Skip, "no RDMA adapter");
         plant(&host, 0, "1: DOWN\n", "40 Gb/sec (4X QDR)\n", "InfiniBand\n");
-        host.expect(&RdmaPorts, Fail, "no port is up: mlx5_0/1 DOWN");
+        host.expect(&RdmaPorts, Warn, "down: mlx5_0/1 DOWN");
+        let job = Context { world: 4, ..host.context() };
+        expect(RdmaPorts.run(&job), Fail, "no port is up: mlx5_0/1 DOWN");
         plant(&host, 1, "4: ACTIVE\n", "400 Gb/sec (4X NDR)\n", "InfiniBand\n");
         host.expect(&RdmaPorts, Warn, "down: mlx5_0/1 DOWN 40 Gb/s");
         plant(&host, 0, "4: ACTIVE\n", "200 Gb/sec (2X NDR)\n", "InfiniBand\n");
@@ -196,10 +202,13 @@ mod tests {
         host.expect(&RdmaPorts, Warn, "down: mlx5_1/1");
         let with = |filter: &str| {
             let nccl_ib_hca = Some(filter.to_owned());
-            RdmaPorts.run(&Context { nccl_ib_hca, ..host.context() })
+            Context { nccl_ib_hca, on_cuda: true, ..host.context() }
         };
-        expect(with("=mlx5_0"), Pass, "mlx5_0/1 ACTIVE 400 Gb/s");
-        expect(with("ibp"), Fail, "NCCL_IB_HCA=ibp names no port");
+        expect(RdmaPorts.run(&with("=mlx5_0")), Pass, "mlx5_0/1 ACTIVE 400 Gb/s");
+        expect(RdmaPorts.run(&with("ibp")), Fail, "NCCL_IB_HCA=ibp: no such port");
+        // Without NCCL it says nothing.
+        let on_cpus = Context { on_cuda: false, ..with("ibp") };
+        expect(RdmaPorts.run(&on_cpus), Warn, "down: mlx5_1/1");
     }
 
     #[test]
@@ -208,8 +217,12 @@ mod tests {
         host.expect(&RdmaPorts, Skip, "none in /dev/infiniband");
         let on_gpus = Context { on_cuda: true, world: 4, ..host.context() };
         expect(RdmaPorts.run(&on_gpus), Warn, "none in /dev/infiniband");
-        let named = Context { nccl_ib_hca: Some("mlx5".to_owned()), ..on_gpus };
-        expect(RdmaPorts.run(&named), Fail, "none in /dev/infiniband");
+        let with = |filter: &str| {
+            let nccl_ib_hca = Some(filter.to_owned());
+            Context { nccl_ib_hca, ..on_gpus.clone() }
+        };
+        expect(RdmaPorts.run(&with("mlx5")), Fail, "none in /dev/infiniband");
+        expect(RdmaPorts.run(&with("^mlx5_bond_0")), Warn, "none in /dev/infiniband");
     }
 
     #[test]

@@ -21,12 +21,10 @@ impl Check for Shm {
             name: "shm",
             group: Group::Limits,
             scope: Scope::Node,
-            looks_at: "size of /dev/shm, and what is free of it while these ranks have theirs",
+            looks_at: "size of /dev/shm, and what others have left free of it",
             thresholds: "with several ranks on a node: fails below 4 MiB for each (Open MPI's \
                          segment), or on GPUs at 64 MiB and below (the default of containers, \
-                         which NCCL exceeds); warns on GPUs below 1 GiB, NVIDIA's \
-                         recommendation; the same for what is free, but for Open MPI's segments, \
-                         which are taken by then",
+                         which NCCL exceeds); warns on GPUs below 1 GiB, NVIDIA's recommendation",
             remedy: "mount an emptyDir with medium Memory and a sizeLimit at /dev/shm; where it is \
                      full, remove what ended jobs have left there",
             fault: "tests/doctor.rs: a_small_dev_shm_fails",
@@ -57,22 +55,24 @@ struct Room {
 }
 
 fn judge(Room { size_bytes, free_bytes }: Room, context: &Context) -> Finding {
-    let found = format!("{}, {} free", mebibytes(size_bytes), mebibytes(free_bytes));
     let ranks = context.local_world;
     let of_ranks = BYTES_OF_A_RANK * ranks as u64;
-    let of_nccl = if context.on_cuda { BYTES_BY_DEFAULT + 1 } else { 0 };
-    let needed = of_ranks.max(of_nccl);
+    // These ranks may have theirs already.
+    let room_bytes = size_bytes.min(free_bytes + of_ranks);
+    let found = match room_bytes < size_bytes {
+        true => format!("{} free of {}", mebibytes(free_bytes), mebibytes(size_bytes)),
+        false => mebibytes(size_bytes),
+    };
+    let needed = if context.on_cuda { of_ranks.max(BYTES_BY_DEFAULT + 1) } else { of_ranks };
     if ranks == 1 {
         Finding::pass(format!("{found}; one rank needs none"))
-    } else if size_bytes < needed {
+    } else if room_bytes < needed {
         let needed = needed.next_multiple_of(1 << 20);
         Finding::fail(found, format!("at least {} for {ranks} ranks", mebibytes(needed)))
-    } else if free_bytes < of_nccl.max(BYTES_OF_A_RANK) {
-        Finding::fail(found, "room for what ranks share")
-    } else if context.on_cuda && free_bytes < BYTES_FOR_NCCL {
-        Finding::warn(found, format!("{} free for NCCL", mebibytes(BYTES_FOR_NCCL)))
+    } else if context.on_cuda && room_bytes < BYTES_FOR_NCCL {
+        Finding::warn(found, format!("{} for NCCL", mebibytes(BYTES_FOR_NCCL)))
     } else {
-        Finding::pass(found)
+        Finding::pass(mebibytes(size_bytes))
     }
 }
 
@@ -91,15 +91,14 @@ mod tests {
             let [size_bytes, free_bytes] = [mebibytes << 20, free_mebibytes << 20];
             judge(Room { size_bytes, free_bytes }, context)
         };
-        expect(judge(8, 4, &cpu), Pass, "8 MiB, 4 MiB free");
+        expect(judge(8, 0, &cpu), Pass, "8 MiB");
         let little = expect(judge(7, 7, &cpu), Fail, "7 MiB");
         assert_eq!(little.expected.as_deref(), Some("at least 8 MiB for 2 ranks"));
         expect(judge(64, 64, &gpu), Fail, "64 MiB");
         expect(judge(512, 512, &gpu), Warn, "512 MiB");
-        expect(judge(2048, 2040, &gpu), Pass, "2048 MiB");
-        expect(judge(2048, 3, &cpu), Fail, "2048 MiB, 3 MiB free");
-        expect(judge(2048, 60, &gpu), Fail, "60 MiB free");
-        expect(judge(2048, 600, &gpu), Warn, "600 MiB free");
+        expect(judge(1024, 1016, &gpu), Pass, "1024 MiB");
+        expect(judge(2048, 50, &gpu), Fail, "50 MiB free of 2048 MiB");
+        expect(judge(2048, 600, &gpu), Warn, "600 MiB free of 2048 MiB");
         expect(judge(0, 0, &Context { local_world: 1, ..cpu }), Pass, "one rank needs none");
         host.expect(&Shm, Fail, "dev/shm: No such file");
     }

@@ -21,7 +21,7 @@ pub(super) const CLOCK: About = About {
     looks_at: "wall-clock times that rank 0 exchanges with each node, less half of the round \
                trip: how far any two nodes are apart at least",
     thresholds: "warns above 0.1 s (logs and traces of nodes cannot be put in order); fails above \
-                 2 s (no time service is at work: object stores and TLS refuse requests at minutes)",
+                 2 s (no time service: object stores and TLS refuse requests at minutes)",
     remedy: "run chrony or another NTP client on the node, not in the pod",
     fault: "trainer/src/doctor/clock.rs: a_clock_that_is_wrong_is_found_through_a_slow_network",
 };
@@ -97,13 +97,6 @@ impl NodeClock {
     fn most_seconds(&self) -> f64 {
         self.ahead_seconds + self.error_seconds
     }
-
-    /// Against the clock that as many are ahead of as behind.
-    fn text(&self, median: f64) -> String {
-        let ahead = self.ahead_seconds - median;
-        let side = if ahead < 0.0 { "behind" } else { "ahead of" };
-        format!("{} is {:.3} s {side} the median", self.host, ahead.abs())
-    }
 }
 
 /// `None` on ranks that take no part, and on the one that answers.
@@ -152,13 +145,16 @@ fn judge(clocks: &[NodeClock]) -> Finding {
     if clocks.len() < 2 {
         return Finding::skip("one node");
     }
-    let latest = clocks.iter().map(NodeClock::least_seconds).fold(f64::MIN, f64::max);
-    let earliest = clocks.iter().map(NodeClock::most_seconds).fold(f64::MAX, f64::min);
-    let apart = latest - earliest;
+    let by = |time: fn(&NodeClock) -> f64| {
+        move |a: &&NodeClock, b: &&NodeClock| time(a).total_cmp(&time(b))
+    };
+    let ahead = clocks.iter().max_by(by(NodeClock::least_seconds)).expect("two clocks");
+    let behind = clocks.iter().min_by(by(NodeClock::most_seconds)).expect("two clocks");
+    let apart = ahead.least_seconds() - behind.most_seconds();
     if apart > FAIL_SECONDS {
-        Finding::fail(outliers(clocks, FAIL_SECONDS), format!("at most {FAIL_SECONDS} s apart"))
+        Finding::fail(text(clocks, ahead, behind), format!("at most {FAIL_SECONDS} s apart"))
     } else if apart > WARN_SECONDS {
-        Finding::warn(outliers(clocks, WARN_SECONDS), format!("at most {WARN_SECONDS} s apart"))
+        Finding::warn(text(clocks, ahead, behind), format!("at most {WARN_SECONDS} s apart"))
     } else {
         let most = clocks.iter().map(NodeClock::most_seconds).fold(f64::MIN, f64::max);
         let least = clocks.iter().map(NodeClock::least_seconds).fold(f64::MAX, f64::min);
@@ -166,13 +162,20 @@ fn judge(clocks: &[NodeClock]) -> Finding {
     }
 }
 
-/// Of two clocks that are so far apart, one at least is half of that from the median.
-fn outliers(clocks: &[NodeClock], apart_seconds: f64) -> String {
+/// The two that are farthest apart, and who else is off. Of two nodes either may be wrong.
+fn text(clocks: &[NodeClock], ahead: &NodeClock, behind: &NodeClock) -> String {
+    let apart = ahead.ahead_seconds - behind.ahead_seconds;
+    let mut text = format!("{} is {apart:.3} s ahead of {}", ahead.host, behind.host);
     let median = Distribution::of(clocks.iter().map(|clock| clock.ahead_seconds));
     let median = median.map_or(0.0, |distribution| distribution.median);
-    let is_off = |clock: &&NodeClock| (clock.ahead_seconds - median).abs() >= apart_seconds / 2.0;
-    let texts: Vec<_> = clocks.iter().filter(is_off).map(|clock| clock.text(median)).collect();
-    texts.join(", ")
+    for clock in clocks {
+        let off = clock.ahead_seconds - median;
+        let is_off = off.abs() - clock.error_seconds > WARN_SECONDS / 2.0;
+        if is_off && clocks.len() > 2 {
+            text += &format!("; {} is {off:+.3} s off the median", clock.host);
+        }
+    }
+    text
 }
 
 #[cfg(test)]
@@ -199,12 +202,18 @@ mod tests {
         assert!(right.ahead_seconds.abs() <= right.error_seconds && right.error_seconds < 0.003);
         let own = || NodeClock { host: "node-a".to_owned(), ..recorded(0.0, &[[0.0, 0.0]]) };
         assert_eq!(judge(&[own(), right.clone()]).status, Status::Pass);
-        let early = judge(&[own(), right.clone(), recorded(0.3, &delays)]);
+        let other = |ahead| NodeClock { host: "node-c".to_owned(), ..recorded(ahead, &delays) };
+        let early = judge(&[own(), right.clone(), other(0.3)]);
         assert_eq!(early.status, Status::Warn);
-        assert_eq!(early.found, "node-b is 0.299 s ahead of the median");
-        let late = judge(&[own(), right, recorded(-30.0, &delays)]);
+        assert_eq!(
+            early.found,
+            "node-c is 0.299 s ahead of node-a; node-c is +0.299 s off the median"
+        );
+        let late = judge(&[own(), right, other(-30.0)]);
         assert_eq!(late.status, Status::Fail);
-        assert_eq!(late.found, "node-b is 30.000 s behind the median");
+        let text = "node-a is 30.001 s ahead of node-c; node-c is -30.000 s off the median";
+        assert_eq!(late.found, text);
+        assert_eq!(judge(&[own(), other(30.0)]).found, "node-c is 29.999 s ahead of node-a");
         // Neither is far from rank 0.
         let both = judge(&[own(), recorded(0.08, &delays), recorded(-0.08, &delays)]);
         assert_eq!(both.status, Status::Warn);

@@ -140,7 +140,7 @@ impl Doctor<'_> {
         let mut together = alike::compare(self.world, self.ranks, on_cuda)?;
         together.push(clock::compare(self.ranks, &places)?);
         together.push(links::measure(self.world, self.ranks, &places, self.options.links)?);
-        let has_rdma = all.iter().any(|rank| rank.has_rdma);
+        let has_rdma = all.iter().map(|rank| rank.has_rdma).collect();
         let network = transports::Network { world: self.world, ranks: self.ranks, has_rdma };
         let connected = network.look(&self.options.config, nccl_log)?;
         together.extend(connected.found);

@@ -23,15 +23,20 @@ impl DoctorReport {
         table
     }
 
-    /// A line for each result that warns or fails, and one for all others of the same status.
+    /// A line for each result that warns or fails, unless there are many that expect the same, and
+    /// one for all others of the same status.
     fn lines(&self, check: &CheckReport) -> Vec<[String; 5]> {
-        let loud = check.results.iter().filter(|result| result.status >= Status::Warn);
-        let mut lines: Vec<_> = loud.map(|result| self.line(check, result)).collect();
-        for status in [Status::Skip, Status::Pass] {
-            let alike = check.results.iter().filter(|result| result.status == status);
-            let alike: Vec<_> = alike.rev().collect();
-            if let Some(together) = together(&alike) {
-                lines.push(self.line(check, &together));
+        let alike = |a: &CheckResult, b: &CheckResult| {
+            a.status == b.status && (a.status < Status::Warn || a.expected == b.expected)
+        };
+        let mut results = check.results.clone();
+        results.sort_by(|a, b| (b.status, &a.expected).cmp(&(a.status, &b.expected)));
+        let mut lines = Vec::new();
+        for group in results.chunk_by(alike) {
+            if group[0].status >= Status::Warn && group.len() <= NAMED_MAX {
+                lines.extend(group.iter().map(|result| self.line(check, result)));
+            } else {
+                lines.push(self.line(check, &together(group)));
             }
         }
         lines
@@ -53,7 +58,7 @@ impl DoctorReport {
         let noun = if result.ranks.len() == 1 { "rank" } else { "ranks" };
         let hosts = match result.status >= Status::Warn {
             true => result.hosts.join(", "),
-            false => named(&result.hosts),
+            false => named(&result.hosts, ", "),
         };
         format!("{noun} {} ({hosts})", ranges(&result.ranks))
     }
@@ -91,15 +96,15 @@ impl CheckReport {
     }
 }
 
-/// Results of one status as one.
-fn together(alike: &[&CheckResult]) -> Option<CheckResult> {
-    let first = *alike.first()?;
-    let found: Vec<_> = alike.iter().map(|result| result.found.clone()).collect();
+/// Results that are alike as one.
+fn together(alike: &[CheckResult]) -> CheckResult {
+    let mut found: Vec<_> = alike.iter().map(|result| result.found.clone()).collect();
+    found.sort();
     let mut ranks: Vec<_> = alike.iter().flat_map(|result| result.ranks.clone()).collect();
     ranks.sort_unstable();
     let hosts: BTreeSet<_> = alike.iter().flat_map(|result| result.hosts.clone()).collect();
     let hosts = hosts.into_iter().collect();
-    Some(CheckResult { found: named(&found), ranks, hosts, ..first.clone() })
+    CheckResult { found: named(&found, "; "), ranks, hosts, ..alike[0].clone() }
 }
 
 /// Numbers in ascending order, as in `2-5, 8`.
@@ -113,9 +118,9 @@ fn ranges(numbers: &[usize]) -> String {
 }
 
 /// The first of several, and how many more there are.
-fn named(all: &[String]) -> String {
+fn named(all: &[String], separator: &str) -> String {
     let shown = all.len().min(NAMED_MAX);
-    let text = all[..shown].join(", ");
+    let text = all[..shown].join(separator);
     match all.len() - shown {
         0 => text,
         more => format!("{text} and {more} more"),
@@ -151,7 +156,7 @@ mod tests {
         let lines: Vec<_> = text.lines().map(words).collect();
         let expected = [
             "check status where found expected",
-            "shm pass all 900 MiB free, 902 MiB free",
+            "shm pass all 900 MiB free; 902 MiB free",
             "memlock FAIL ranks 2-3 (node-b) 8 MiB, no CAP_IPC_LOCK at least 1024 MiB",
             "memlock pass ranks 0-1 (node-a) unlimited",
             "open_files warn rank 3 (node-b) 300 536 for safety",
@@ -169,7 +174,7 @@ mod tests {
         let rank = |rank: usize| {
             let bad = matches!(rank, 7 | 100..=104);
             let shm = match bad {
-                true => Finding::fail("8 MiB, 8 MiB free", "at least 32 MiB for 8 ranks"),
+                true => Finding::fail(format!("{rank} MiB"), "at least 128 MiB for 32 ranks"),
                 false => Finding::pass(format!("{} MiB", 24_000 + rank)),
             };
             let host = format!("node-{rank:03}");
@@ -184,7 +189,7 @@ mod tests {
         assert_eq!(
             lines[1],
             "shm FAIL ranks 7, 100-104 (node-007, node-100, node-101, node-102, node-103, \
-             node-104) 8 MiB, 8 MiB free at least 32 MiB for 8 ranks"
+             node-104) 100 MiB; 101 MiB; 102 MiB; 103 MiB and 2 more at least 128 MiB for 32 ranks"
         );
         assert!(lines[2].starts_with("shm pass ranks 0-6, 8-99, 105-511 (node-000, "), "{text}");
         assert!(lines[2].ends_with("and 502 more"), "{text}");

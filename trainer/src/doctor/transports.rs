@@ -1,7 +1,7 @@
 //! What NCCL chose between ranks: the transport of every pair, and GPUDirect RDMA in both
 //! directions. What is not known counts as no.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use collectives::transports::{Transport, transports};
 use launch::bootstrap::World;
@@ -23,7 +23,7 @@ pub(super) const TRANSPORTS: About = About {
                  transports of a rank, and where pairs use sockets although `rdma_ports` has found \
                  ports that are up",
     remedy: "see the log that is named, `memlock`, and NCCL_IB_HCA, NCCL_IB_DISABLE, NCCL_NET, \
-             NCCL_SOCKET_IFNAME and NCCL_DEBUG of the job",
+             NCCL_SOCKET_IFNAME and NCCL_DEBUG of the job; on EFA, that aws-ofi-nccl is in the image",
     fault: "trainer/src/doctor/transports.rs: sockets_beside_rdma_warn",
 };
 
@@ -48,8 +48,8 @@ pub(super) struct Looked {
 pub(super) struct Network<'a> {
     pub(super) world: &'a World,
     pub(super) ranks: Ranks<'a>,
-    /// Whether nodes have a port for RDMA that is up.
-    pub(super) has_rdma: bool,
+    /// Whether each rank may use a port for RDMA that is up.
+    pub(super) has_rdma: Vec<bool>,
 }
 
 impl Network<'_> {
@@ -71,7 +71,7 @@ impl Network<'_> {
                 Finding::fail(text, "NCCL connects all ranks"),
                 Finding::warn("NCCL did not connect", "GPUDirect RDMA in both directions"),
             ],
-            None => judge(&evidence, &self.world.hosts, self.has_rdma),
+            None => judge(&evidence, &self.world.hosts, &self.has_rdma),
         };
         let found = vec![Found::new(TRANSPORTS.name, of_transports), Found::new(GDR.name, of_gdr)];
         Ok(Looked { found, is_closed })
@@ -92,17 +92,18 @@ fn named(failures: &[Option<String>]) -> Option<String> {
 const SOCKETS: &str = "NET/Socket";
 
 /// Transports, and GPUDirect RDMA.
-fn judge(evidence: &[Evidence], hosts: &[String], has_rdma: bool) -> [Finding; 2] {
+fn judge(evidence: &[Evidence], hosts: &[String], has_rdma: &[bool]) -> [Finding; 2] {
     let gaps: Vec<_> = evidence.iter().map(|rank| rank.gap.clone()).collect();
     let pairs = transports(evidence.iter().flat_map(|rank| rank.ends.clone()));
     let unknown = transport_gaps(&gaps);
-    let uses_sockets = pairs.iter().any(|pair| pair.name.starts_with(SOCKETS));
-    let of_transports = match &unknown {
-        Some(text) => Finding::warn(text, "the transport of every pair"),
-        None if has_rdma && uses_sockets => {
-            Finding::warn(counted(&pairs), "no sockets: ports for RDMA are up")
-        }
-        None => Finding::pass(counted(&pairs)),
+    let sockets = sockets_beside_rdma(&pairs, hosts, has_rdma);
+    let of_transports = match (&unknown, sockets) {
+        (Some(text), _) => Finding::warn(text, "the transport of every pair"),
+        (None, Some(text)) => Finding::warn(
+            format!("{}: {text}", counted(&pairs)),
+            "no sockets between ports for RDMA that are up",
+        ),
+        (None, None) => Finding::pass(counted(&pairs)),
     };
     let expected = "GPUDirect RDMA in both directions of every pair over a network";
     let of_gdr = match (unknown, without_gdr(&pairs, hosts)) {
@@ -111,6 +112,18 @@ fn judge(evidence: &[Evidence], hosts: &[String], has_rdma: bool) -> [Finding; 2
         _ => Finding::skip("no pair is over a network"),
     };
     [of_transports, of_gdr]
+}
+
+/// Hosts whose ranks use sockets although both ends may use RDMA.
+fn sockets_beside_rdma(pairs: &[Transport], hosts: &[String], has_rdma: &[bool]) -> Option<String> {
+    let may = |rank: usize| has_rdma.get(rank).copied().unwrap_or(false);
+    let is_odd = |pair: &&Transport| {
+        pair.name.contains(SOCKETS) && may(pair.from) && pair.to.is_some_and(may)
+    };
+    let ranks = pairs.iter().filter(is_odd).flat_map(|pair| [Some(pair.from), pair.to]).flatten();
+    let odd: BTreeSet<_> = ranks.map(|rank| hosts[rank].clone()).collect();
+    let odd: Vec<_> = odd.into_iter().collect();
+    (!odd.is_empty()).then(|| format!("sockets between {}", odd.join(", ")))
 }
 
 /// As in `12 x P2P/CUMEM, 4 x NET/IB`.
@@ -150,24 +163,24 @@ mod tests {
 
     #[test]
     fn one_end_without_gdr_is_named() {
-        let [transports, gdr] = judge(&evidence(&[SEND, RECEIVE]), &hosts(), false);
+        let [transports, gdr] = judge(&evidence(&[SEND, RECEIVE]), &hosts(), &[]);
         assert_eq!(transports, Finding::pass("1 x NET/IB"));
         assert_eq!(gdr, Finding::pass("on in both directions"));
         let without = RECEIVE.trim_end_matches("/GDRDMA");
-        let [_, gdr] = judge(&evidence(&[SEND, without]), &hosts(), false);
+        let [_, gdr] = judge(&evidence(&[SEND, without]), &hosts(), &[]);
         assert_eq!(gdr.status, Status::Warn);
         assert!(gdr.found.ends_with("node-b receives without it (rank 1)"), "{gdr:?}");
     }
 
     #[test]
     fn what_nccl_did_not_say_counts_as_no() {
-        let [transports, gdr] = judge(&evidence(&[SEND]), &hosts(), false);
+        let [transports, gdr] = judge(&evidence(&[SEND]), &hosts(), &[]);
         assert_eq!((transports.status, gdr.status), (Status::Warn, Status::Warn));
         let text = "rank 1: NCCL's log does not name them";
         assert!(transports.found.contains(text), "{transports:?}");
         assert!(gdr.found.ends_with("node-b receives without it (rank 1)"), "{gdr:?}");
         let within = ["0[0] -> 1[1] via P2P/CUMEM", "1[1] -> 0[0] via P2P/CUMEM"];
-        let [transports, gdr] = judge(&evidence(&within), &hosts(), false);
+        let [transports, gdr] = judge(&evidence(&within), &hosts(), &[]);
         assert_eq!(transports.status, Status::Pass);
         assert_eq!(gdr.status, Status::Skip);
     }
@@ -177,11 +190,12 @@ mod tests {
         let ends =
             ["0[0] -> 1[0] [send] via NET/Socket/0", "0[0] -> 1[0] [receive] via NET/Socket/0"];
         let of = |has_rdma| {
-            let [transports, _] = judge(&evidence(&ends), &hosts(), has_rdma);
+            let [transports, _] = judge(&evidence(&ends), &hosts(), &[true, has_rdma]);
             transports
         };
         assert_eq!((of(false).status, &*of(false).found), (Status::Pass, "1 x NET/Socket"));
-        assert_eq!((of(true).status, &*of(true).found), (Status::Warn, "1 x NET/Socket"));
+        let text = "1 x NET/Socket: sockets between node-a, node-b";
+        assert_eq!((of(true).status, &*of(true).found), (Status::Warn, text));
     }
 
     #[test]
