@@ -67,14 +67,21 @@ fn replace_worker(job: &Job<'_>) -> Pod {
     worker
 }
 
-/// The job, whose worker is replaced in the middle.
-fn job_with_replaced_worker<'a>(cluster: &'a Cluster, name: &str, restarts: u32) -> (Job<'a>, Pod) {
+/// A job whose worker is replaced in the middle.
+struct Replaced<'a> {
+    job: Job<'a>,
+    worker: Pod,
+    since: Instant,
+}
+
+fn job_with_replaced_worker<'a>(cluster: &'a Cluster, name: &str, restarts: u32) -> Replaced<'a> {
     let text = format!("spares = 0\nrestarts = {restarts}");
     let job = Job::render(cluster, name, &[("spares = 0", &text)]);
     job.apply();
     job.wait_for_step(MIDDLE);
+    let since = Instant::now();
     let worker = replace_worker(&job);
-    (job, worker)
+    Replaced { job, worker, since }
 }
 
 /// What the record says of this many attempts, the last of which read the shared tier.
@@ -93,9 +100,9 @@ fn expect_attempts(job: &Job<'_>, count: usize) {
 fn a_replaced_worker() {
     let case = Case { position: 7, title: "a replaced worker" };
     let cluster = Cluster::open();
-    let (job, worker) = job_with_replaced_worker(&cluster, "replaced", 1);
+    let Replaced { job, worker, since } = job_with_replaced_worker(&cluster, "replaced", 1);
     case.begin(&job);
-    let ended = job.wait_for_end(Instant::now(), WHOLE_JOB_SECONDS);
+    let ended = job.wait_for_end(since, WHOLE_JOB_SECONDS);
     case.add(&job, "another address, an empty nvme tier", &ended);
     expect_resumed(&job, &ended);
     let now = ended.workers.iter().find(|pod| pod.name == worker.name).unwrap();
@@ -107,7 +114,7 @@ fn a_replaced_worker() {
 fn a_worker_replaced_twice() {
     let case = Case { position: 12, title: "a worker replaced twice" };
     let cluster = Cluster::open();
-    let (job, _) = job_with_replaced_worker(&cluster, "replaced-twice", 2);
+    let Replaced { job, .. } = job_with_replaced_worker(&cluster, "replaced-twice", 2);
     case.begin(&job);
     // A step that only the second attempt has come to.
     job.wait_for_step(2 * MIDDLE);
