@@ -113,6 +113,9 @@ fn repeats_of_a_bench_are_runs_with_records_that_a_baseline_keeps() {
     run(&["compare", &store, &last])
         .expect(2)
         .expect_stderr(&["expected records of smoke-", "found none"]);
+    run(&["compare", "--allow-no-baseline", &store, &last])
+        .expect(0)
+        .expect_stdout(&["no baseline: there are no other records of smoke-"]);
 }
 
 /// A repeat of 40 steady steps: on both ranks one step after rank 0 had measured them, by which it

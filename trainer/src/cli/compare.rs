@@ -53,6 +53,10 @@ pub(super) struct Compare {
     /// Exit with 11 if it is too noisy to say.
     #[arg(long)]
     strict: bool,
+    /// Exit with 0 where a store of baselines has no record to compare with, as after the first run
+    /// of a workload on a machine.
+    #[arg(long, conflicts_with_all = ["run", "json"])]
+    allow_no_baseline: bool,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -94,7 +98,11 @@ impl Compare {
             Some(command) => self.in_turn(command)?,
             None => {
                 let new = Side::read(places(self.new.as_ref()))?;
-                [Side::read_base(places(self.base.as_ref()), &new)?, new]
+                let base = Side::read_base(places(self.base.as_ref()), &new)?;
+                if base.is_empty() {
+                    return self.without_baseline(&new);
+                }
+                [base, new]
             }
         };
         let settings = Settings {
@@ -114,6 +122,21 @@ impl Compare {
             Verdict::TooNoisy if self.strict => ExitCode::TooNoisy,
             _ => ExitCode::Done,
         })
+    }
+
+    /// The first run has nothing to be compared with: an error, unless it was expected.
+    fn without_baseline(&self, new: &Side) -> Outcome<ExitCode> {
+        let Places(stores) = self.base.as_ref().expect("required without --run");
+        let stores: Vec<_> = stores.iter().map(|path| path.display().to_string()).collect();
+        let stores = stores.join(",");
+        let key = new.key().map_or(String::new(), |key| key.to_string());
+        if self.allow_no_baseline {
+            return print(format!("{stores}: no baseline: there are no other records of {key}"));
+        }
+        Err(Failure::usage(format!(
+            "{stores}: expected records of {key}, found none\n  hint: --allow-no-baseline for the \
+             first run"
+        )))
     }
 
     fn in_turn(&self, base: &str) -> Outcome<[Side; 2]> {

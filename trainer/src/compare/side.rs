@@ -36,16 +36,17 @@ impl Side {
         Self::new(sources)
     }
 
-    /// The same, or of stores of baselines those records that belong to the other side.
+    /// The same, or of stores of baselines those records that belong to the other side: no sources
+    /// where stores have none of them.
     ///
     /// # Errors
-    /// As [`read`](Self::read); and for a store that has none of them.
+    /// As [`read`](Self::read).
     pub(crate) fn read_base(paths: &[PathBuf], new: &Self) -> Outcome<Self> {
         let mut sources = Vec::new();
         for path in paths {
             match Baselines::open(path) {
                 None => sources.extend(Self::read(std::slice::from_ref(path))?.sources),
-                Some(store) => sources.extend(baseline_of(&store, path, new)?),
+                Some(store) => sources.extend(baseline_of(&store, new)?),
             }
         }
         Self::new(sources)
@@ -57,6 +58,15 @@ impl Side {
         }
         sources.sort_by_key(|source| started_unix_ms(&source.record));
         Ok(Self { sources })
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.sources.is_empty()
+    }
+
+    /// What its baseline would be kept as.
+    pub(crate) fn key(&self) -> Option<Key> {
+        self.records().next().map(Key::of)
     }
 
     pub(super) fn records(&self) -> impl Iterator<Item = &Record> + Clone {
@@ -84,21 +94,14 @@ pub(super) fn ended_unix_ms(record: &Record) -> u64 {
     ended.unwrap_or_else(|| started_unix_ms(record))
 }
 
-fn baseline_of(store: &Baselines, path: &Path, new: &Side) -> Outcome<Vec<Source>> {
-    let Some(first) = new.sources.first() else { return Ok(Vec::new()) };
-    let key = Key::of(&first.record);
+fn baseline_of(store: &Baselines, new: &Side) -> Outcome<Vec<Source>> {
+    let Some(key) = new.key() else { return Ok(Vec::new()) };
     let kept = store.records(&key).map_err(Failure::usage)?;
     let is_new = |kept: &Kept| new.records().any(|record| *record == kept.record);
     let promoted = kept
         .into_iter()
         .filter(|kept| kept.is_promoted && kept.record.status == Status::Complete && !is_new(kept));
-    let sources: Vec<_> =
-        promoted.map(|Kept { path, record, .. }| Source { path, record }).collect();
-    if sources.is_empty() {
-        let path = path.display();
-        return Err(Failure::usage(format!("{path}: expected records of {key}, found none")));
-    }
-    Ok(sources)
+    Ok(promoted.map(|Kept { path, record, .. }| Source { path, record }).collect())
 }
 
 fn require_figures(path: &Path, record: &Record) -> Outcome<()> {

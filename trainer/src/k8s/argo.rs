@@ -174,11 +174,12 @@ fn verdict(job: &Job) -> Template {
     }
 }
 
-/// Compares the run with the baseline, or without a store of baselines shows it.
+/// Compares the run with the baseline, of which there is none in the first night, or without a
+/// store of baselines shows it.
 fn judge(job: &Job) -> Container {
     let out = job.out();
     let arguments = match &job.benchmark.workflow.reporting.records {
-        Some(store) => vec!["compare".to_owned(), store.clone(), out],
+        Some(store) => ["compare", "--allow-no-baseline", store, &out].map(str::to_owned).into(),
         None => vec!["report".to_owned(), out],
     };
     let mounts = volumes::of_step(job).into_iter().map(|Mounted { mount, .. }| mount);

@@ -448,7 +448,8 @@ fn a_workflow_creates_the_job_judges_it_and_removes_it() {
     let out = "/results/job/{{workflow.name}}";
     assert!(arguments.as_array().unwrap().iter().any(|word| word == out), "{arguments}");
     let verdict = template("verdict");
-    assert_eq!(verdict["container"]["args"], serde_json::json!(["compare", "s3://a/b", out]));
+    let expected = serde_json::json!(["compare", "--allow-no-baseline", "s3://a/b", out]);
+    assert_eq!(verdict["container"]["args"], expected);
     assert_eq!(verdict["automountServiceAccountToken"], false);
     assert_ne!(verdict["serviceAccountName"], spec["serviceAccountName"]);
     let manifest = template(spec["onExit"].as_str().unwrap())["resource"]["manifest"].as_str();
