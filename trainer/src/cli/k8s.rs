@@ -51,8 +51,8 @@ struct Collect {
     /// `train --records` fills them, also s3://BUCKET/PREFIX.
     #[arg(value_name = "PLACE", required = true)]
     places: Vec<String>,
-    /// Expect a complete record of each job of this benchmark file, in a folder of its name, and
-    /// exit with 3 otherwise.
+    /// Expect complete records of each job of this benchmark file, by the frozen benchmark beside
+    /// them or the names of their folders, and exit with 3 otherwise.
     #[arg(long, value_name = "FILE")]
     benchmark: Option<PathBuf>,
     /// Add how long the pods of each job took to start: what `kubectl get pods -o json` printed
@@ -115,7 +115,7 @@ impl Collect {
             collected.extend(found);
         }
         if self.benchmark.is_some() {
-            collected.retain(|run: &Collected| expected.contains(&run.name));
+            collected.retain(|run: &Collected| expected.contains(&run.job));
         }
         let mut collection = Collection::of(&collected, &expected);
         if let Some(file) = &self.pods {

@@ -29,6 +29,8 @@ pub(crate) struct Collection {
 pub(crate) struct RunRow {
     /// Name of its folder or file.
     pub(crate) name: String,
+    /// Name of its job, of which there may be several runs.
+    pub(crate) job: String,
     /// Name of its workload.
     pub(crate) workload: String,
     /// Id of its workload.
@@ -57,7 +59,7 @@ impl Collection {
         let mut runs: Vec<_> = collected.iter().map(RunRow::of).collect();
         scaling::fill_in(&mut runs);
         runs.sort_by(|a, b| a.key().cmp(&b.key()));
-        let is_missing = |name: &&String| !runs.iter().any(|run| run.name == **name);
+        let is_missing = |name: &&String| !runs.iter().any(|run| run.job == **name);
         let missing = expected.iter().filter(is_missing).cloned().collect();
         Self { runs, missing }
     }
@@ -65,7 +67,7 @@ impl Collection {
     /// Adds how long the pods of jobs took, by the names of jobs.
     pub(crate) fn add_pods(&mut self, times: &BTreeMap<String, PodTimes>) {
         for run in &mut self.runs {
-            run.pods = times.get(&run.name).copied();
+            run.pods = times.get(&run.job).copied();
         }
     }
 
@@ -77,7 +79,7 @@ impl Collection {
 
 impl RunRow {
     fn of(collected: &Collected) -> Self {
-        let Collected { name, record } = collected;
+        let Collected { name, job, record } = collected;
         // Several pods may be on one node.
         let node = |rank: &'_ RankRecord| rank.node.clone().unwrap_or_else(|| rank.host.clone());
         let nodes: BTreeSet<_> = record.ranks.iter().map(node).collect();
@@ -85,6 +87,7 @@ impl RunRow {
         let rate = record.tokens_per_second.map(|rates| rates.wall.total);
         Self {
             name: name.clone(),
+            job: job.clone(),
             workload: record.workload.name.clone(),
             workload_id: record.workload.id.clone(),
             settings: settings(record),
@@ -135,7 +138,7 @@ mod tests {
             |node| RankRecord { rank: node, host: format!("node-{node}"), ..rank.clone() };
         record.ranks = (0..nodes).map(of_node).collect();
         record.tokens_per_second.as_mut().unwrap().wall.total = tokens_per_second;
-        Collected { name: name.to_owned(), record }
+        Collected { name: name.to_owned(), job: name.to_owned(), record }
     }
 
     #[test]
