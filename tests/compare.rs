@@ -149,6 +149,12 @@ fn what_is_no_record_is_named() {
     folder.train(&["--steps", "5"]).expect(0);
     run(&["compare", "/nowhere", &run_folder]).expect(2).expect_stderr(&["/nowhere"]);
     run(&["baseline", "show", "/nowhere"]).expect(2).expect_stderr(&["/nowhere: no baselines"]);
+    run(&["baseline", "show", "--allow-none", "--only", "smoke", "/nowhere"])
+        .expect(0)
+        .expect_stdout(&["/nowhere: no baseline of smoke yet"]);
+    run(&["plan", "--expect-id", "0"])
+        .expect(2)
+        .expect_stderr(&["expected the workload with id 0"]);
     run(&["compare", "--threshold", "much", "a", "b"]).expect(2).expect_stderr(&["as in 3%"]);
     let failing = ["compare", "--run", "false", "--", "true"];
     run(&failing).expect(2).expect_stderr(&["false --out", "exit status: 1"]);

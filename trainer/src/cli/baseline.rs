@@ -43,6 +43,12 @@ struct Add {
 struct Show {
     /// Folder or URL of the store.
     store: String,
+    /// Only those whose name contains this, as the id of a workload.
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    only: String,
+    /// Exit with 0 where there is none yet, as before the first run of a workload.
+    #[arg(long)]
+    allow_none: bool,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -104,8 +110,26 @@ impl Add {
 
 impl Show {
     fn run(self) -> Outcome<ExitCode> {
-        let summaries = summaries(&open(&self.store)?)?;
-        if self.json { print_json(&summaries) } else { print(table(&summaries)) }
+        let summaries = self.summaries()?;
+        if self.json {
+            return print_json(&summaries);
+        }
+        if summaries.is_empty() && self.allow_none {
+            return print(format!("{}: no baseline of {} yet", self.store, self.only));
+        }
+        print(table(&summaries))
+    }
+
+    fn summaries(&self) -> Outcome<Vec<Summary>> {
+        // A store that cannot be listed is an error in a first night, too.
+        let store = if self.allow_none {
+            Baselines::at(&self.store).map_err(usage)?
+        } else {
+            open(&self.store)?
+        };
+        let mut summaries = summaries(&store)?;
+        summaries.retain(|summary| summary.key.contains(&self.only));
+        Ok(summaries)
     }
 }
 

@@ -57,7 +57,8 @@ impl Doctor {
             config: Config::load(workload, &overrides)?,
             has_workload: self.workload.is_some(),
             out: self.out,
-            required: Required::of(&self.require).map_err(Failure::usage)?,
+            required: Required::of(&self.require)
+                .map_err(|problem| Failure::usage(format!("--require {problem}")))?,
             links: self.links,
         };
         doctor::run(&options, |report| if self.json { print_json(report) } else { print(report) })

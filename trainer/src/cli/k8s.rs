@@ -165,18 +165,32 @@ mod tests {
         }
     }
 
+    /// Objects of a rendered job, and those that its workflow creates.
+    fn objects(yaml: &str) -> Vec<Value> {
+        let mut all: Vec<Value> = serde_saphyr::from_multiple(yaml).unwrap();
+        let templates = all.last().unwrap().pointer("/spec/templates");
+        let templates = templates.and_then(Value::as_array).into_iter().flatten();
+        let manifests =
+            templates.filter_map(|template| template.pointer("/resource/manifest")?.as_str());
+        let created: Vec<Value> =
+            manifests.map(|text| serde_saphyr::from_str(text).unwrap()).collect();
+        all.extend(created);
+        all
+    }
+
     #[test]
     fn what_containers_of_the_committed_jobs_run_is_a_command_of_this_program() {
-        for yaml in [
-            include_str!("../../../k8s/jobs/gpt2-124m-efa.yaml"),
-            include_str!("../../../k8s/jobs/llama3-8b-rdma.yaml"),
-            include_str!("../../../k8s/jobs/smoke-cpu.trainjob.yaml"),
-            include_str!("../../../k8s/jobs/smoke-cpu.yaml"),
+        // Launcher and workers; a workflow has two jobs, and three tasks of its own.
+        for (yaml, containers) in [
+            (include_str!("../../../k8s/jobs/gpt2-124m-efa.yaml"), 2),
+            (include_str!("../../../k8s/jobs/llama3-8b-rdma.yaml"), 2),
+            (include_str!("../../../k8s/jobs/smoke-cpu.argo.yaml"), 2 * 2 + 3),
+            (include_str!("../../../k8s/jobs/smoke-cpu.trainjob.yaml"), 2),
+            (include_str!("../../../k8s/jobs/smoke-cpu.yaml"), 2),
         ] {
             let mut found = Vec::new();
-            let objects: Vec<Value> = serde_saphyr::from_multiple(yaml).unwrap();
-            objects.iter().for_each(|object| arguments(object, &mut found));
-            assert_eq!(found.len(), 2, "of the launcher and of the workers");
+            objects(yaml).iter().for_each(|object| arguments(object, &mut found));
+            assert_eq!(found.len(), containers);
             for words in found {
                 let line = ["yardstick".to_owned()].into_iter().chain(words.clone());
                 let parsed = Arguments::try_parse_from(line);

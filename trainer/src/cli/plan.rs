@@ -23,6 +23,10 @@ pub(super) struct Plan {
     /// Number of ranks on this machine [default: all].
     #[arg(long, value_name = "N", value_parser = positive)]
     local_ranks: Option<usize>,
+    /// Fail unless the workload has this id, as for another version of this program, whose preset
+    /// of the same name may be another one.
+    #[arg(long, value_name = "ID")]
+    expect_id: Option<String>,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -39,6 +43,7 @@ fn positive(text: &str) -> Result<usize, String> {
 impl Plan {
     pub(super) fn run(self) -> Outcome<ExitCode> {
         let config = Config::load(&self.workload, &self.overrides)?;
+        self.check_id(&config)?;
         config.workload.batch.accumulation(self.ranks)?;
         let local = self.local_ranks()?;
         let threads = compute_threads(&config, local);
@@ -55,6 +60,25 @@ impl Plan {
             config.workload.batch.sequence_tokens,
             table(&plan, local)
         ))
+    }
+
+    /// The id depends on the content of data files, which a plan does not read.
+    fn check_id(&self, config: &Config) -> Outcome<()> {
+        let Some(expected) = &self.expect_id else { return Ok(()) };
+        let name = &config.name;
+        if !config.workload.data.files.is_empty() {
+            let text = "expected a workload without data files, on whose content its id depends";
+            return Err(Failure::usage(format!("--expect-id: {name}: {text}")));
+        }
+        let found = config.workload.id(None);
+        if found == *expected {
+            return Ok(());
+        }
+        Err(Failure::usage(format!(
+            "{name}: expected the workload with id {expected}, found {found}\n  hint: this is \
+             yardstick {}; a job needs the image of the version that rendered it",
+            env!("CARGO_PKG_VERSION")
+        )))
     }
 
     /// Ranks on this machine: at most those of the run.

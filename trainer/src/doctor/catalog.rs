@@ -39,7 +39,7 @@ impl Required {
     pub(crate) fn of(names: &[String]) -> Result<Self, String> {
         let known: Vec<_> = catalog().iter().map(|about| about.name).collect();
         match names.iter().find(|name| !known.contains(&name.as_str())) {
-            Some(name) => Err(format!("--require {name}: expected one of: {}", known.join(", "))),
+            Some(name) => Err(format!("{name}: expected one of: {}", known.join(", "))),
             None => Ok(Self(names.iter().cloned().collect())),
         }
     }
@@ -108,6 +108,6 @@ mod tests {
         let required = Required::of(&names).unwrap();
         assert!(required.contains("gdr") && required.contains("memlock"));
         let error = Required::of(&["grd".to_owned()]).unwrap_err();
-        assert!(error.starts_with("--require grd: expected one of: shm, memlock,"), "{error}");
+        assert!(error.starts_with("grd: expected one of: shm, memlock,"), "{error}");
     }
 }

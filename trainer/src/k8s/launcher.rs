@@ -6,15 +6,13 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::benchmark::Benchmark;
 use super::rendered::Job;
-use super::{placement, pod, volumes};
+use super::{placement, pod, train, volumes};
 use crate::config::duration;
 
-/// The pod of the launcher.
-pub(super) fn template(job: &Job) -> PodTemplateSpec {
-    let container = Container {
-        resources: Some(resources()),
-        ..pod::container(job, "launcher", arguments(job))
-    };
+/// The pod of the launcher, which gets these arguments.
+pub(super) fn template(job: &Job, arguments: Vec<String>) -> PodTemplateSpec {
+    let container =
+        Container { resources: Some(resources()), ..pod::container(job, "launcher", arguments) };
     let mut template = pod::template(job, container, volumes::of_launcher(job));
     template.spec = template.spec.map(|common| PodSpec {
         node_selector: placement::node_labels(&job.benchmark.platform),
@@ -37,8 +35,29 @@ pub(super) fn resources() -> ResourceRequirements {
     }
 }
 
-/// `launch ... -- train ...`. Workers beyond `--nodes` are spare.
-fn arguments(job: &Job) -> Vec<String> {
+/// `launch ... -- train ...`.
+pub(super) fn train(job: &Job) -> Vec<String> {
+    let mut all = launch(job, job.benchmark.workload.restarts);
+    all.extend(["--".to_owned(), "train".to_owned()]);
+    all.extend(job.train_arguments(&job.workload_inside()));
+    all
+}
+
+/// `launch ... -- doctor ...`: the same workers, ranks and tiers.
+pub(super) fn doctor(job: &Job) -> Vec<String> {
+    let required = &job.benchmark.workflow.doctor.require;
+    let mut all = launch(job, 0);
+    all.extend(["--".to_owned(), "doctor".to_owned()]);
+    all.extend(train::configuration(&job.benchmark, &job.workload_inside()));
+    all.extend(["--out".to_owned(), job.out()]);
+    if !required.is_empty() {
+        all.extend(["--require".to_owned(), required.join(",")]);
+    }
+    all
+}
+
+/// `launch ...`. Workers beyond `--nodes` are spare.
+fn launch(job: &Job, restarts: u32) -> Vec<String> {
     let workload = &job.benchmark.workload;
     let mut all = vec!["launch".to_owned()];
     let mut flag = |name: &str, value: Option<String>| {
@@ -46,14 +65,12 @@ fn arguments(job: &Job) -> Vec<String> {
     };
     flag("--nodes", Some(workload.nodes.to_string()));
     flag("--ranks-per-node", Some(workload.ranks_per_node().to_string()));
-    flag("--restarts", (workload.restarts > 0).then(|| workload.restarts.to_string()));
+    flag("--restarts", (restarts > 0).then(|| restarts.to_string()));
     flag("--wait", workload.wait.map(duration::format));
     all.extend(grace(&job.benchmark));
     if !job.benchmark.platform.one_pod_per_node {
         all.push("--share-nodes".to_owned());
     }
-    all.extend(["--".to_owned(), "train".to_owned()]);
-    all.extend(job.train_arguments(&job.workload_inside()));
     all
 }
 

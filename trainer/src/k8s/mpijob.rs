@@ -67,11 +67,16 @@ struct SchedulingPolicy {
 
 /// The MPIJob of a job.
 pub(super) fn of(job: &Job) -> MpiJob {
+    running(job, launcher::train(job))
+}
+
+/// An MPIJob with the pods of a job, whose launcher gets these arguments.
+pub(super) fn running(job: &Job, arguments: Vec<String>) -> MpiJob {
     MpiJob {
         api_version: API_VERSION,
         kind: KIND,
         metadata: ObjectMeta { labels: Some(labels(job)), ..metadata::of_object(job, job.name()) },
-        spec: spec(job),
+        spec: spec(job, arguments),
     }
 }
 
@@ -83,14 +88,14 @@ pub(super) fn labels(job: &Job) -> BTreeMap<String, String> {
     labels
 }
 
-fn spec(job: &Job) -> MpiJobSpec {
+fn spec(job: &Job, arguments: Vec<String>) -> MpiJobSpec {
     MpiJobSpec {
         // With "WaitForWorkersReady" one worker that never comes means no launcher: no sentence, no
         // deadline, and the other workers keep their GPUs. `launch` waits, and names it.
         launcher_creation_policy: "AtStartup",
         mpi_implementation: "OpenMPI",
         mpi_replica_specs: ReplicaSpecs {
-            launcher: replicas(1, launcher::template(job)),
+            launcher: replicas(1, launcher::template(job, arguments)),
             worker: replicas(job.benchmark.workers(), worker::template(job)),
         },
         run_policy: run_policy(job),

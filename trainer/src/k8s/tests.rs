@@ -107,6 +107,11 @@ fn impossible_values_are_named() {
         ("nodes = 2", "nodes = 2\ntime_limit = \"1500ms\"", "workload.time_limit"),
         ("cpu = \"yardstick:1\", ", "", "workflow.images.cpu"),
         ("[workflow]", "[workflow]\nnamespace = \"a.b\"", "workflow.namespace"),
+        (
+            "[platform]",
+            "[workflow.doctor]\nrequire = [\"grd\"]\n[platform]",
+            "workflow.doctor.require",
+        ),
         ("[platform]", "[platform]\nmemory = \"4GB\"", "platform.memory"),
         ("[platform]", "[platform]\nrdma = { resource = \"rdma/ib\", count = 0 }", "rdma.count"),
         ("[platform]", "[platform]\nenvironment = { POD_NAME = \"x\" }", "platform.environment"),
@@ -367,6 +372,9 @@ metrics_port = 9402
 metrics_linger = "1s"
 otlp = "http://a:4318"
 records = "s3://a/c"
+[workflow.doctor]
+skip = false
+require = ["shm"]
 [platform]
 pod_security = "privileged"
 host_network = true
@@ -430,34 +438,113 @@ fn the_documentation_has_every_key() {
     assert_eq!(missing, Vec::<&String>::new());
 }
 
-#[test]
-fn a_workflow_creates_the_job_judges_it_and_removes_it() {
-    let text = with(&[("[workload]", "time_limit = \"1h\"")]);
-    let text =
-        text.replace("[platform]", "[workflow.reporting]\nrecords = \"s3://a/b\"\n[platform]");
-    let yaml = jobs_as(Format::Argo, &text).unwrap()[0].to_yaml().unwrap();
+/// The spec of the workflow of a benchmark file.
+fn workflow(text: &str) -> Value {
+    let yaml = jobs_as(Format::Argo, text).unwrap()[0].to_yaml().unwrap();
     let all: Vec<Value> = serde_saphyr::from_multiple(&yaml).unwrap();
-    let spec = &all.last().unwrap()["spec"];
-    let template = |name: &str| {
-        let mut templates = spec["templates"].as_array().unwrap().iter();
-        templates.find(|template| template["name"] == name).unwrap()
+    all.last().unwrap()["spec"].clone()
+}
+
+fn template<'a>(spec: &'a Value, name: &str) -> Option<&'a Value> {
+    spec["templates"].as_array().unwrap().iter().find(|template| template["name"] == name)
+}
+
+/// The object of a template that creates or removes one.
+fn manifest(spec: &Value, name: &str) -> Value {
+    let template = template(spec, name).unwrap();
+    serde_saphyr::from_str(template["resource"]["manifest"].as_str().unwrap()).unwrap()
+}
+
+/// What the container of a template, or the launcher of its job, runs.
+fn line(spec: &Value, name: &str) -> String {
+    let container = match template(spec, name).unwrap().get("container") {
+        Some(container) => container.clone(),
+        None => pod_of(&manifest(spec, name), "Launcher")["containers"][0].clone(),
     };
-    let manifest = template("train")["resource"]["manifest"].as_str().unwrap();
-    let created: Value = serde_saphyr::from_str(manifest).unwrap();
-    let arguments = &pod_of(&created, "Launcher")["containers"][0]["args"];
+    let words = container["args"].as_array().unwrap().iter();
+    words.map(|word| word.as_str().unwrap()).collect::<Vec<_>>().join(" ")
+}
+
+/// Names and conditions of the tasks of a workflow.
+fn tasks(spec: &Value) -> Vec<String> {
+    let tasks = template(spec, "benchmark").unwrap()["dag"]["tasks"].as_array().unwrap().iter();
+    let text = |task: &Value| {
+        let depends = task["depends"].as_str().unwrap_or("");
+        format!("{}: {depends}", task["name"].as_str().unwrap())
+    };
+    tasks.map(text).collect()
+}
+
+const RECORDS: (&str, &str) =
+    ("[platform]", "[workflow.reporting]\nrecords = \"s3://a/b\"\n[platform]");
+
+#[test]
+fn a_workflow_checks_nodes_trains_collects_and_judges() {
+    let text = with(&[("[workload]", "time_limit = \"1h\"")]).replace(RECORDS.0, RECORDS.1);
+    let text = text.replace("[platform]", "[workflow.doctor]\nrequire = [\"shm\"]\n[platform]");
+    let spec = workflow(&text);
+    let expected = [
+        "configure: ",
+        "doctor: configure.Succeeded",
+        "end-doctor: doctor.Succeeded",
+        "baseline: end-doctor.Succeeded",
+        "train: baseline.Succeeded",
+        "collect: train.Succeeded || train.Failed || train.Errored",
+        "verdict: train.Succeeded && collect.Succeeded",
+    ];
+    assert_eq!(tasks(&spec), expected);
     let out = "/results/job/{{workflow.name}}";
-    assert!(arguments.as_array().unwrap().iter().any(|word| word == out), "{arguments}");
-    let verdict = template("verdict");
-    let expected = serde_json::json!(["compare", "--allow-no-baseline", "s3://a/b", out]);
-    assert_eq!(verdict["container"]["args"], expected);
-    assert_eq!(verdict["automountServiceAccountToken"], false);
-    assert_ne!(verdict["serviceAccountName"], spec["serviceAccountName"]);
-    let manifest = template(spec["onExit"].as_str().unwrap())["resource"]["manifest"].as_str();
-    let removed: Value = serde_saphyr::from_str(manifest.unwrap()).unwrap();
-    for key in ["name", "namespace"] {
-        assert_eq!(removed["metadata"][key], created["metadata"][key]);
+    let id = jobs(&text).unwrap()[0].workload_id().unwrap();
+    let collect = "k8s collect --benchmark /etc/yardstick/benchmark.toml";
+    for (name, expected) in [
+        ("configure", format!("--ranks 2 --local-ranks 1 --expect-id {id}")),
+        ("doctor", format!("-- doctor --workload smoke --out {out} --require shm")),
+        ("baseline", format!("baseline show --allow-none --only {id} s3://a/b")),
+        ("train", format!("-- train --workload smoke --out {out}")),
+        ("collect", format!("{collect} --html {out}/report.html {out}")),
+        ("verdict", format!("compare --allow-no-baseline s3://a/b {out}")),
+    ] {
+        let found = line(&spec, name);
+        assert!(found.contains(&expected), "{name}: {found}");
     }
-    assert_eq!(spec["activeDeadlineSeconds"], 3600 + 1800);
+    assert_eq!(spec["activeDeadlineSeconds"], 2 * 3600 + 1800);
+}
+
+#[test]
+fn tasks_that_run_our_image_have_no_token_and_not_the_identity_of_the_workflow() {
+    let spec = workflow(&PLAIN.replace(RECORDS.0, RECORDS.1));
+    for name in ["configure", "baseline", "collect", "verdict"] {
+        let task = template(&spec, name).unwrap();
+        assert_eq!(task["automountServiceAccountToken"], false, "{name}");
+        assert_ne!(task["serviceAccountName"], spec["serviceAccountName"], "{name}");
+        assert_eq!(task["executor"]["serviceAccountName"], "yardstick-executor", "{name}");
+    }
+}
+
+#[test]
+fn a_workflow_removes_the_jobs_of_doctor_and_training_and_waits_for_their_pods() {
+    let spec = workflow(PLAIN);
+    let name = spec["onExit"].as_str().unwrap();
+    assert_eq!(
+        template(&spec, name).unwrap()["resource"]["flags"],
+        serde_json::json!(["--cascade=foreground"])
+    );
+    let removed = manifest(&spec, name);
+    for created in ["doctor", "train"].map(|name| manifest(&spec, name)) {
+        for key in ["name", "namespace"] {
+            assert_eq!(removed["metadata"][key], created["metadata"][key]);
+        }
+    }
+}
+
+#[test]
+fn a_workflow_needs_neither_doctor_nor_store() {
+    let text = PLAIN.replace("[platform]", "[workflow.doctor]\nskip = true\n[platform]");
+    let spec = workflow(&text);
+    let found = tasks(&spec);
+    assert_eq!(found[..2], ["configure: ", "train: configure.Succeeded"]);
+    assert!(template(&spec, "doctor").is_none() && template(&spec, "baseline").is_none());
+    assert!(line(&spec, "verdict").starts_with("report "));
 }
 
 #[test]

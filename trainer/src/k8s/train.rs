@@ -12,6 +12,17 @@ pub(super) fn out(benchmark: &Benchmark, format: Format) -> String {
     if format == Format::Argo { format!("{folder}/{}", argo::WORKFLOW) } else { folder }
 }
 
+/// What other commands are told of the configuration of `train`, for this preset or file.
+pub(super) fn configuration(benchmark: &Benchmark, named: &str) -> Vec<String> {
+    let device = benchmark.is_on_gpus().then(|| "run.device=cuda".to_owned());
+    let object = benchmark.workflow.storage.object.as_ref();
+    let object = object.map(|url| format!("checkpoint.object.path={url}"));
+    let all = device.into_iter().chain(benchmark.workload.set.iter().cloned()).chain(object);
+    let mut arguments = vec!["--workload".to_owned(), named.to_owned()];
+    arguments.extend(all.flat_map(|item| ["--set".to_owned(), item]));
+    arguments
+}
+
 /// The arguments of `train` for this preset or file, and this folder of the run.
 pub(super) fn arguments(benchmark: &Benchmark, named: &str, out: &str) -> Vec<String> {
     let Benchmark { workflow, workload, .. } = benchmark;

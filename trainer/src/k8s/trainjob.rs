@@ -177,7 +177,8 @@ fn job_set(job: &Job) -> JobSetSpec {
     let limit_seconds = job.benchmark.workload.time_limit.map(|limit| limit.as_secs());
     let workers = i32::try_from(job.benchmark.workers()).unwrap_or(i32::MAX);
     let ready = DependsOn { name: NODE, status: "Ready" };
-    let mut launcher = replicated(LAUNCHER, 1, launcher::template(job), vec![ready]);
+    let mut launcher =
+        replicated(LAUNCHER, 1, launcher::template(job, launcher::train(job)), vec![ready]);
     if let Some(spec) = &mut launcher.template.spec {
         spec.active_deadline_seconds = limit_seconds.and_then(|limit| i64::try_from(limit).ok());
     }

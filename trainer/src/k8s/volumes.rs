@@ -58,7 +58,7 @@ pub(super) fn of_worker(job: &Job) -> Vec<Mounted> {
 pub(super) fn of_step(job: &Job) -> Vec<Mounted> {
     let storage = &job.benchmark.workflow.storage;
     let results = mounted("results", paths::RESULTS, claim(&storage.results));
-    vec![results, mounted("tmp", paths::TEMPORARY, empty_dir(None, None))]
+    vec![results, files(job), mounted("tmp", paths::TEMPORARY, empty_dir(None, None))]
 }
 
 /// The results, the shared tier, the job's files, and a folder for sockets and caches.
@@ -66,9 +66,14 @@ fn common(job: &Job) -> Vec<Mounted> {
     let storage = &job.benchmark.workflow.storage;
     let mut all = vec![mounted("results", paths::RESULTS, claim(&storage.results))];
     all.extend(storage.shared.as_ref().map(|name| mounted("shared", paths::SHARED, claim(name))));
-    all.push(read_only(mounted("job", paths::JOB, config_map(&job.config_map_name()))));
+    all.push(files(job));
     all.push(mounted("tmp", paths::TEMPORARY, empty_dir(None, None)));
     all
+}
+
+/// The frozen benchmark, and the workload file.
+fn files(job: &Job) -> Mounted {
+    read_only(mounted("job", paths::JOB, config_map(&job.config_map_name())))
 }
 
 fn claim(name: &str) -> Volume {

@@ -7,7 +7,8 @@ use checkpoint::remote::is_remote;
 
 use super::{Benchmark, Nvme, Platform, PodSecurity, Workflow, Workload};
 use crate::config::duration;
-use crate::failure::Outcome;
+use crate::doctor::Required;
+use crate::failure::{Failure, Outcome};
 use crate::k8s::paths::{DCGM_PORT, SSH_PORT};
 use crate::k8s::{frozen, names, paths};
 
@@ -153,6 +154,8 @@ impl Workflow {
             require(is_remote(url), "workflow.storage.object", url, expected)?;
         }
         storage.nvme.as_ref().map_or(Ok(()), Nvme::check)?;
+        Required::of(&self.doctor.require)
+            .map_err(|problem| Failure::usage(format!("workflow.doctor.require: {problem}")))?;
         self.check_port()
     }
 

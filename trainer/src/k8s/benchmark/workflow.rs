@@ -23,6 +23,9 @@ pub(crate) struct Workflow {
     /// Whom they tell how they do.
     #[serde(default)]
     pub(in crate::k8s) reporting: Reporting,
+    /// What checks the nodes before a workflow trains.
+    #[serde(default, skip_serializing_if = "Doctor::is_default")]
+    pub(in crate::k8s) doctor: Doctor,
 }
 
 fn default_namespace() -> String {
@@ -133,5 +136,22 @@ impl Default for Reporting {
     fn default() -> Self {
         let metrics_linger = Duration::from_secs(30);
         Self { metrics_port: 9402, metrics_linger, otlp: None, records: None }
+    }
+}
+
+/// `[workflow.doctor]`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Doctor {
+    /// Train without it.
+    pub(in crate::k8s) skip: bool,
+    /// Checks whose warnings and skips are failures.
+    pub(in crate::k8s) require: Vec<String>,
+}
+
+impl Doctor {
+    /// Then a job has the id that it had before there was this table.
+    fn is_default(&self) -> bool {
+        *self == Self::default()
     }
 }

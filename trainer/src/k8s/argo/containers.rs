@@ -1,0 +1,88 @@
+//! Tasks that are a command of this program, without GPUs.
+
+use k8s_openapi::api::core::v1::Container;
+
+use super::objects::{Executor, Template};
+use super::tasks::{BASELINE, COLLECT, CONFIGURE, VERDICT};
+use crate::k8s::rendered::Job;
+use crate::k8s::volumes::Mounted;
+use crate::k8s::{launcher, paths, pod, train, volumes};
+
+/// As whom Argo's containers beside one of ours tell what became of it.
+const EXECUTOR: &str = "yardstick-executor";
+
+/// The templates of these tasks.
+pub(super) fn of(job: &Job) -> Vec<Template> {
+    let baseline = job.benchmark.workflow.reporting.records.as_deref();
+    let baseline = baseline.map(|store| template(job, BASELINE, show_baseline(job, store)));
+    let mut all = vec![template(job, CONFIGURE, configure(job))];
+    all.extend(baseline);
+    all.push(template(job, COLLECT, collect(job)));
+    all.push(template(job, VERDICT, judge(job)));
+    all
+}
+
+/// With the identity of the job, which reaches object stores, and without a token: not with that of
+/// the workflow, which may create jobs.
+fn template(job: &Job, name: &'static str, arguments: Vec<String>) -> Template {
+    let account = job.benchmark.workflow.service_account.as_deref().unwrap_or("default");
+    Template {
+        name,
+        automount_service_account_token: Some(false),
+        container: Some(container(job, arguments)),
+        executor: Some(Executor { service_account_name: EXECUTOR }),
+        service_account_name: Some(account.to_owned()),
+        ..Template::default()
+    }
+}
+
+fn container(job: &Job, arguments: Vec<String>) -> Container {
+    let mounts = volumes::of_step(job).into_iter().map(|Mounted { mount, .. }| mount);
+    Container {
+        resources: Some(launcher::resources()),
+        volume_mounts: Some(mounts.collect()),
+        ..pod::container(job, "main", arguments)
+    }
+}
+
+fn words<const N: usize>(words: [&str; N]) -> Vec<String> {
+    words.map(str::to_owned).into()
+}
+
+/// Prints the memory plan, and fails where the image's version of this program has another workload
+/// of this name than the one that rendered the job.
+fn configure(job: &Job) -> Vec<String> {
+    let mut all = words(["plan"]);
+    all.extend(train::configuration(&job.benchmark, &job.workload_inside()));
+    all.extend(["--ranks".to_owned(), job.benchmark.world().to_string()]);
+    let local = job.benchmark.workload.ranks_per_node();
+    all.extend(["--local-ranks".to_owned(), local.to_string()]);
+    all.extend(job.workload_id().into_iter().flat_map(|id| ["--expect-id".to_owned(), id]));
+    all
+}
+
+/// Says what the run will be compared with. In the first night it is nothing.
+fn show_baseline(job: &Job, store: &str) -> Vec<String> {
+    let mut all = words(["baseline", "show", "--allow-none"]);
+    all.extend(job.workload_id().into_iter().flat_map(|id| ["--only".to_owned(), id]));
+    all.push(store.to_owned());
+    all
+}
+
+/// The table and the page of the run. Fails unless its record is complete.
+fn collect(job: &Job) -> Vec<String> {
+    let out = job.out();
+    let benchmark = format!("{}/{}", paths::JOB, paths::BENCHMARK_FILE);
+    let page = format!("{out}/report.html");
+    words(["k8s", "collect", "--benchmark", &benchmark, "--html", &page, &out])
+}
+
+/// Compares the run with the baseline, of which there is none in the first night, or without a
+/// store of baselines shows it.
+fn judge(job: &Job) -> Vec<String> {
+    let out = job.out();
+    match &job.benchmark.workflow.reporting.records {
+        Some(store) => words(["compare", "--allow-no-baseline", store, &out]),
+        None => words(["report", &out]),
+    }
+}

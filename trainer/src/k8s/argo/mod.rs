@@ -1,0 +1,67 @@
+//! The WorkflowTemplate of Argo Workflows: the nodes are checked, the run is trained, collected and
+//! judged, and what was created is removed whatever happens. Each workflow of it is a run of its
+//! own.
+
+mod containers;
+mod objects;
+mod resources;
+mod tasks;
+
+use std::time::Duration;
+
+use objects::{Named, PodMetadata, Synchronization, Template, WorkflowSpec, WorkflowTemplate};
+
+use super::rendered::Job;
+use super::{metadata, placement, security, volumes};
+use crate::failure::Outcome;
+
+/// What Argo replaces by the name of a workflow: part of its run's folder.
+pub(super) const WORKFLOW: &str = "{{workflow.name}}";
+
+/// Who may create the jobs: see `k8s/components/argo`. Only Argo's own program runs as it.
+const SERVICE_ACCOUNT: &str = "yardstick-workflow";
+
+/// The template with the tasks.
+const ENTRYPOINT: &str = "benchmark";
+
+/// How much longer a workflow may take than its jobs: its other tasks, and pods that end.
+const MARGIN: Duration = Duration::from_secs(1800);
+
+/// The WorkflowTemplate of a job.
+///
+/// # Errors
+/// Exit code 1, should the job not be serializable.
+pub(super) fn of(job: &Job) -> Outcome<WorkflowTemplate> {
+    Ok(WorkflowTemplate {
+        api_version: "argoproj.io/v1alpha1",
+        kind: "WorkflowTemplate",
+        metadata: metadata::of_object(job, job.name()),
+        spec: WorkflowSpec {
+            active_deadline_seconds: limit(job).map(|limit| limit.as_secs()),
+            entrypoint: ENTRYPOINT,
+            node_selector: placement::node_labels(&job.benchmark.platform),
+            on_exit: tasks::CLEAN_UP,
+            pod_metadata: PodMetadata { labels: metadata::labels(job) },
+            security_context: security::of_pod(&job.benchmark),
+            service_account_name: SERVICE_ACCOUNT,
+            synchronization: Synchronization { mutexes: [Named { name: job.name().to_owned() }] },
+            templates: templates(job)?,
+            tolerations: placement::tolerations_of_launcher(job),
+            volumes: volumes::of_step(job).into_iter().map(|mounted| mounted.volume).collect(),
+        },
+    })
+}
+
+fn templates(job: &Job) -> Outcome<Vec<Template>> {
+    let tasks = Some(tasks::of(job));
+    let mut all = vec![Template { name: ENTRYPOINT, dag: tasks, ..Template::default() }];
+    all.extend(containers::of(job));
+    all.extend(resources::of(job)?);
+    Ok(all)
+}
+
+/// The doctor's job may take as long as that of the run.
+fn limit(job: &Job) -> Option<Duration> {
+    let jobs = if job.benchmark.workflow.doctor.skip { 1 } else { 2 };
+    job.benchmark.workload.time_limit.map(|limit| limit * jobs + MARGIN)
+}
