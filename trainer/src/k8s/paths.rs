@@ -23,6 +23,18 @@ pub(super) const SSH_OF_ROOT: &str = "/root/.ssh";
 /// All folders of a worker that are not the image's.
 pub(super) const OF_PODS: [&str; 8] =
     [RESULTS, SHARED, NVME, JOB, SHARED_MEMORY, TEMPORARY, SSH_OF_USER, SSH_OF_ROOT];
+/// Folders of the image that a worker needs: what hides one of them hides the program, sshd or
+/// `mpirun`.
+pub(super) const OF_IMAGE: [&str; 8] = [
+    "/usr/local/bin",
+    "/usr/bin",
+    "/usr/sbin",
+    "/usr/lib",
+    "/etc",
+    "/opt/nvidia",
+    "/run/sshd",
+    "/home/yardstick",
+];
 /// Where each worker's sshd listens, and what says that it is ready.
 pub(super) const SSH_PORT: i32 = 2222;
 /// Where the exporter of DCGM listens on every node that has one.

@@ -120,6 +120,8 @@ fn impossible_values_are_named() {
         ("[platform]", "[platform]\nhost_folders = { \"/a\" = \"/b\" }", "platform.pod_security"),
         ("[platform]", "[platform]\nhost_folders = { \"/a\" = \"b\" }", "host_folders./a"),
         ("[platform]", "[platform]\nhost_folders = { \"/dev\" = \"/b\" }", "apart from /dev/shm"),
+        ("[platform]", "[platform]\nhost_folders = { \"/usr/local\" = \"/b\" }", "/usr/local/bin"),
+        ("[platform]", "[platform]\nhost_folders = { \"/a\" = \"/b\", \"/a/c\" = \"/d\" }", "/a/c"),
         ("[platform]", "[platform]\nannotations = { \"a b\" = \"c\" }", "platform.annotations"),
         ("[platform]", "[workflow.storage.nvme]\nhost_path = \"/a\"\n[platform]", "pod_security"),
         ("[platform]", "[workflow.reporting]\nmetrics_port = 2222\n[platform]", "metrics_port"),
@@ -396,6 +398,8 @@ runtime_class = "a"
 kueue_queue = "a"
 gang = true
 environment = { A = "b" }
+annotations = { a = "b" }
+host_folders = { "/a" = "/b" }
 [workload]
 name = "job"
 nodes = 2
@@ -422,7 +426,9 @@ plain = []
 fn keys(table: &toml::Table, found: &mut Vec<String>) {
     for (key, value) in table {
         found.push(key.clone());
-        let is_users = ["node_labels", "environment", "settings"].contains(&key.as_str());
+        let named_by_users =
+            ["node_labels", "environment", "annotations", "host_folders", "settings"];
+        let is_users = named_by_users.contains(&key.as_str());
         value.as_table().filter(|_| !is_users).into_iter().for_each(|table| keys(table, found));
     }
 }

@@ -63,6 +63,11 @@ fn absolute(key: &str, found: &str) -> Outcome<()> {
     require(is_valid, key, found, "an absolute path")
 }
 
+/// Whether a path is that of a folder, or below it.
+fn nests(folder: &str, path: &str) -> bool {
+    Path::new(path).starts_with(folder)
+}
+
 impl Benchmark {
     /// Checks every value, and what of them goes together.
     pub(super) fn check(&self) -> Outcome<()> {
@@ -257,12 +262,15 @@ impl Platform {
         for (path, folder) in &self.host_folders {
             absolute("platform.host_folders", path)?;
             absolute(&format!("platform.host_folders.{path}"), folder)?;
-            // A worker's own folders would be hidden, or hide it.
-            let nests =
-                |own: &&&str| Path::new(own).starts_with(path) || Path::new(path).starts_with(own);
-            let own = paths::OF_PODS.iter().find(nests);
-            let expected = format!("a path apart from {}", own.unwrap_or(&""));
-            require(own.is_none(), "platform.host_folders", path, &expected)?;
+            let require_apart = |hidden: Option<&str>| {
+                let expected = format!("a path apart from {}", hidden.unwrap_or_default());
+                require(hidden.is_none(), "platform.host_folders", path, &expected)
+            };
+            // A folder that is mounted must not hide another, nor be hidden by it.
+            let others = self.host_folders.keys().map(String::as_str).filter(|it| it != path);
+            let mut mounted = paths::OF_PODS.into_iter().chain(others);
+            require_apart(mounted.find(|other| nests(path, other) || nests(other, path)))?;
+            require_apart(paths::OF_IMAGE.into_iter().find(|folder| nests(path, folder)))?;
         }
         Ok(())
     }
