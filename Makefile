@@ -32,6 +32,7 @@ SOAK_CHECKPOINTS_SECONDS := 1800
 SOAK_STRAGGLERS_SECONDS := 1800
 SOAK_OTLP_BUILD_SECONDS := 1200
 SOAK_OTLP_SECONDS := 120
+SOAK_SLURM_SECONDS := 120
 K8S_E2E_PROGRAMS_SECONDS := 2400
 K8S_E2E_SECONDS := 2400
 LINT_SECONDS := 900
@@ -71,13 +72,13 @@ TEST_TARGETS := $(sort $(basename $(notdir $(wildcard */tests/*.rs))) \
 MPI_TESTS := $(addprefix --test ,$(filter-out mpijob,$(filter mpi% contract%,$(TEST_TARGETS))))
 CUDA_TESTS := $(addprefix --test ,$(filter-out cuda_kernels,$(filter cuda%,$(TEST_TARGETS))))
 END_TO_END_TESTS := $(addprefix --test ,$(filter-out mpi% contract% cuda% faulty_filesystem \
-	kubernetes manifests mpijob slow_links,$(TEST_TARGETS)))
+	kubernetes manifests mpijob slow_links slurm,$(TEST_TARGETS)))
 SETUPS := setup-build setup-test setup-lint setup-kubernetes
 TEST_GROUPS := test-unit test-mpi test-end-to-end test-faulty-filesystem test-slow-links \
 	test-mpijob test-manifests test-api-server test-doc test-cuda-kernels test-cudnn-plans \
 	test-cuda-emulated test-without-mpi test-mpich test-openmpi5
 SOAK_GROUPS := mutants soak-cuda-kernels soak-cuda-emulated soak-checkpoints soak-stragglers \
-	soak-otlp
+	soak-otlp soak-slurm
 
 .PHONY: help build demo test test-build $(TEST_GROUPS) soak $(SOAK_GROUPS) k8s-e2e lint format \
 	clippy docs deny shellcheck style bench clean $(SETUPS)
@@ -216,6 +217,11 @@ soak-stragglers: export YARDSTICK_SOAK_STRAGGLERS := 20
 soak-stragglers: test-build ## slow one rank down 80 times: it is named, with what it is slow at
 	@$(BUDGET) $@ $(SOAK_STRAGGLERS_SECONDS) $(CARGO_TEST) --test stragglers -- --nocapture \
 		is_named
+
+soak-slurm: test-build ## launch in batch scripts of a real Slurm of two nodes (root)
+	@scripts/setup.sh slurm
+	@$(BUDGET) $@ $(SOAK_SLURM_SECONDS) $(CARGO_TEST) --test slurm -- --test-threads=1 \
+		--include-ignored
 
 soak-otlp: export YARDSTICK_OTEL_COLLECTOR = $(CURDIR)/target/otel-collector/collector
 soak-otlp: test-build ## send metrics and spans through a real OpenTelemetry collector

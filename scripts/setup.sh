@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs missing packages for building, testing or linting yardstick on Debian or Ubuntu.
 #
-#   scripts/setup.sh [build|test|lint|kubernetes|all]
+#   scripts/setup.sh [build|test|lint|kubernetes|slurm|all]
 #
 # It uses apt-get (as root or through sudo), pip in a virtual environment inside this folder, and
 # cargo. It changes nothing else, and does nothing if everything is installed already.
@@ -22,6 +22,7 @@ build_packages=(build-essential libclang-dev)
 test_packages=(bible-kjv bible-kjv-text chromium fonts-dejavu-core iproute2 openssh-client
     prometheus python3-venv qemu-user)
 lint_packages=(python3-venv)
+slurm_packages=(iproute2 munge slurm-client slurmctld slurmd)
 kubernetes_packages=(buildah containerd containernetworking-plugins debootstrap etcd-server iproute2
     openssl procps runc)
 
@@ -189,12 +190,13 @@ case $level in
 build) install_packages "${build_packages[@]}" ;;
 test) install_packages "${build_packages[@]}" "${test_packages[@]}" ;;
 lint) install_packages "${build_packages[@]}" "${lint_packages[@]}" ;;
+slurm) without_services install_packages "${slurm_packages[@]}" ;;
 kubernetes)
     install_packages "${build_packages[@]}"
     without_services install_packages "${kubernetes_packages[@]}"
     ;;
 all) install_packages "${build_packages[@]}" "${test_packages[@]}" "${lint_packages[@]}" ;;
-*) fail "unknown level $level: expected build, test, lint, kubernetes or all" ;;
+*) fail "unknown level $level: expected build, test, lint, kubernetes, slurm or all" ;;
 esac
 check_rust
 case $level in

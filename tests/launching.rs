@@ -102,8 +102,9 @@ fn what_cannot_be_launched_is_refused() {
         launched(launch(flags, launch_of)).expect(code).expect_stderr(&[sentence]);
     }
     let mut allocated = launch(&[], &train);
-    allocated.env("SLURM_JOB_NUM_NODES", "8");
-    launched(allocated).expect(3).expect_stderr(&["this Slurm allocation has 8 nodes"]);
+    allocated.env("SLURM_JOB_NODELIST", "node[1-2]").env("SLURM_TASKS_PER_NODE", "2(x2)");
+    allocated.env("PATH", "/no/scontrol").env_remove("LD_LIBRARY_PATH");
+    launched(allocated).expect(3).expect_stderr(&["`scontrol show hostnames node[1-2]`"]);
     assert!(!folder.path().exists(), "nothing was run");
 }
 

@@ -18,6 +18,7 @@ mod local_ranks;
 mod machine;
 mod placement;
 pub mod signals;
+pub mod slurm;
 pub mod supervisor;
 pub mod worker;
 

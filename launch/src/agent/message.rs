@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 pub enum FromAgent {
     /// First: which host it is on.
     Hello(Hello),
+    /// It is still there: its silence means that the host is cut off.
+    Alive,
     /// The host is to go: what runs on it is asked to end.
     Terminating,
     /// As many ranks as were to be watched run.

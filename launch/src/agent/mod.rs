@@ -29,6 +29,9 @@ const END_INTERVAL: Duration = Duration::from_millis(100);
 /// How often it looks whether known ranks are still there, which takes microseconds.
 const WATCH_INTERVAL: Duration = Duration::from_millis(500);
 
+/// How often it says that it is there.
+const ALIVE_INTERVAL: Duration = Duration::from_secs(2);
+
 /// How long a supervisor whose connection ended may take to send another agent.
 const REPLACEMENT: Duration = Duration::from_secs(20);
 
@@ -121,23 +124,25 @@ enum Task {
 }
 
 impl Task {
-    fn interval(&self) -> Option<Duration> {
+    fn interval(&self) -> Duration {
         match self {
-            Self::Nothing => None,
-            Self::Search { .. } => Some(SEARCH_INTERVAL),
-            Self::Watch { .. } => Some(WATCH_INTERVAL),
-            Self::End { .. } => Some(END_INTERVAL),
+            Self::Nothing => ALIVE_INTERVAL,
+            Self::Search { .. } => SEARCH_INTERVAL,
+            Self::Watch { .. } => WATCH_INTERVAL,
+            Self::End { .. } => END_INTERVAL,
         }
     }
 }
 
 impl<W: Write> Agent<W> {
     fn serve(&mut self, events: &Receiver<Event>) {
+        let mut next_alive = Instant::now() + ALIVE_INTERVAL;
         while self.is_heard {
-            let event = match self.task.interval() {
-                Some(interval) => events.recv_timeout(interval),
-                None => events.recv().map_err(|_| RecvTimeoutError::Disconnected),
-            };
+            let event = events.recv_timeout(self.task.interval());
+            if Instant::now() >= next_alive {
+                next_alive = Instant::now() + ALIVE_INTERVAL;
+                self.say(&FromAgent::Alive);
+            }
             match event {
                 Ok(Event::Command(command)) => self.obey(command),
                 Ok(Event::Terminating) => self.say(&FromAgent::Terminating),

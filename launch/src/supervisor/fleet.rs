@@ -249,6 +249,7 @@ impl<'a> Fleet<'a> {
             SessionChange::Said(FromAgent::RankEnded(rank)) => {
                 Some(Change::RankEnded { host, rank })
             }
+            SessionChange::Said(FromAgent::Alive) => None,
             SessionChange::Said(FromAgent::NoRanks) => Some(Change::Empty { host }),
             SessionChange::Ended { text } => {
                 member.text = text;

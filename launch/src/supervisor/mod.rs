@@ -9,6 +9,7 @@ mod attempt;
 mod evidence;
 mod fleet;
 mod mpirun;
+mod reach;
 mod request;
 mod session;
 mod verdict;
@@ -28,6 +29,7 @@ use verdict::{Ended, Next};
 
 pub use evidence::{Evidence, Explanation, Judgement, Loss, RunState};
 pub use mpirun::LaunchTimes;
+pub use reach::Reach;
 pub use request::Request;
 
 /// How a launch ended.

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use super::Event;
+use super::reach::Reach;
 use super::request::Request;
 use crate::bootstrap::expected::Expected;
 use crate::error::Error;
@@ -122,6 +123,9 @@ impl MpiRun {
                     Family::IntelMpi => add(&["-genv", "I_MPI_PIN", "off"]),
                     _ => add(&["-bind-to", "none"]),
                 }
+                if request.reach == Reach::Srun {
+                    add(&["-bootstrap", "slurm"]);
+                }
                 add(&["-ppn", &per_node]);
                 add(&["-genvlist", &forwarded.join(",")]);
                 arguments.extend(["-f".into(), file, "-n".into(), count]);
@@ -154,6 +158,10 @@ impl MpiRun {
     /// Tells ranks what they belong to.
     fn announce(command: &mut Command, request: &Request, start: &Start) {
         command.env(LAUNCH_ID, &request.id);
+        if request.reach == Reach::Srun {
+            // Its daemons are a step, to whose cores their ranks would be bound.
+            command.env("SLURM_CPU_BIND", "none");
+        }
         let expected = Expected { ranks: request.ranks(), nodes: request.nodes };
         command.envs(expected.variables());
         command.env(LAUNCH_TIMES, start.times.to_string());

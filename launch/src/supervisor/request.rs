@@ -5,6 +5,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::reach::Reach;
 use crate::error::Error;
 use crate::hostfile::Host;
 
@@ -13,6 +14,8 @@ use crate::hostfile::Host;
 pub struct Request {
     /// Hosts that ranks may run on, in order of preference.
     pub hosts: Vec<Host>,
+    /// By what they are reached.
+    pub reach: Reach,
     /// Number of hosts that ranks run on. Hosts beyond that are spare.
     pub nodes: usize,
     /// Ranks on each of them.
@@ -82,7 +85,8 @@ impl Request {
             let slots = slots.unwrap_or_default();
             let text = format!(
                 "expected {ranks_per_node} ranks per node, but host {name} has {slots} slots: \
-                 correct --ranks-per-node, or slotsPerWorker of the job"
+                 correct --ranks-per-node, or slotsPerWorker of the job, or --ntasks-per-node of \
+                 the allocation"
             );
             return Err(Error::Request { text });
         }

@@ -1,45 +1,22 @@
-//! The connection to a host's agent: over ssh, or as a child where the host is this one.
-//!
-//! ssh itself notices a host that no longer answers, so the agent sends no heartbeats.
+//! The connection to a host's agent: what it says, and by its silence that the host is cut off.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::ToSocketAddrs;
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::mpsc::Sender;
+use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use super::Event;
 use super::request::Request;
 use crate::agent::{FromAgent, ToAgent, line};
-use crate::host_name;
 
-/// ssh gives a host up that has not answered for 3 x 2 seconds, and a connection after 5.
-/// Of its own, as a connection that is shared has the settings of who opened it.
-const SSH: [&str; 18] = [
-    "-T",
-    "-x",
-    "-o",
-    "ControlMaster=no",
-    "-o",
-    "ControlPath=none",
-    "-o",
-    "RemoteCommand=none",
-    "-o",
-    "BatchMode=yes",
-    "-o",
-    "ConnectTimeout=5",
-    "-o",
-    "ServerAliveInterval=2",
-    "-o",
-    "ServerAliveCountMax=3",
-    "-o",
-    "LogLevel=ERROR",
-];
-
-/// Port that a name is resolved with; it is not connected to.
-const SSH_PORT: u16 = 22;
+/// How long a connection may be silent until the agent has said who it is, and after that: it says
+/// something every other second.
+const FIRST_SILENCE: Duration = Duration::from_secs(20);
+const SILENCE: Duration = Duration::from_secs(6);
 
 /// Something about a host's connection.
 #[derive(Debug)]
@@ -64,48 +41,22 @@ pub(super) enum SessionChange {
 /// Connects on a thread of its own, and tells what happens.
 pub(super) fn connect(request: &Request, host: usize, generation: u32, events: Sender<Event>) {
     let name = request.hosts[host].name.clone();
-    let command = command(request, &name);
+    let reach = request.reach;
+    let command = reach.command(&name, &request.program, &[&request.agent, &request.id]);
     std::thread::spawn(move || {
         let tell = |what| {
             let _ = events.send(Event::Session(SessionEvent { host, generation, what }));
         };
-        let text = converse(&name, command, &tell);
+        let text = match reach.find(&name) {
+            Ok(()) => converse(command, &tell),
+            Err(text) => text,
+        };
         tell(SessionChange::Ended { text });
     });
 }
 
-/// Host files have full names, hosts may have the first part of them.
-fn is_this_host(name: &str) -> bool {
-    let own = host_name();
-    name == "localhost" || name == own || name.split('.').next() == Some(&own)
-}
-
-fn command(request: &Request, name: &str) -> Command {
-    let agent = [&request.agent, &request.id];
-    if is_this_host(name) {
-        let mut command = Command::new(&request.program);
-        command.args(agent);
-        return command;
-    }
-    let mut command = Command::new("ssh");
-    let words = agent.map(|word| quoted(word));
-    let program = quoted(&request.program.to_string_lossy());
-    command.args(SSH).arg("--").arg(name).arg("exec").arg(program).args(words);
-    command
-}
-
-/// A word for the shell of the other host.
-fn quoted(word: &str) -> String {
-    format!("'{}'", word.replace('\'', "'\\''"))
-}
-
-/// Resolves the name and talks to the agent until the end of it, and returns why it ended.
-fn converse(name: &str, mut command: Command, tell: &dyn Fn(SessionChange)) -> String {
-    if !is_this_host(name)
-        && let Err(error) = (name, SSH_PORT).to_socket_addrs()
-    {
-        return format!("its name has no address yet ({error})");
-    }
+/// Talks to the agent until the end of it, and returns why it ended.
+fn converse(mut command: Command, tell: &dyn Fn(SessionChange)) -> String {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = match command.process_group(0).spawn() {
         Ok(child) => child,
@@ -116,15 +67,49 @@ fn converse(name: &str, mut command: Command, tell: &dyn Fn(SessionChange)) -> S
     let errors = child.stderr.take().expect("piped");
     let errors = std::thread::spawn(move || last_line(errors));
     let input = child.stdin.take().expect("piped");
-    tell(SessionChange::Started { input, pid: Pid::from_child(&child) });
-    let output = BufReader::new(child.stdout.take().expect("piped"));
-    for message in output.lines().map_while(Result::ok) {
-        // Other lines are those of a login's scripts.
-        if let Ok(message) = serde_json::from_str(&message) {
-            tell(SessionChange::Said(message));
-        }
+    let pid = Pid::from_child(&child);
+    tell(SessionChange::Started { input, pid });
+    let silent = listen(child.stdout.take().expect("piped"), tell).err();
+    if let Some(error) = silent.filter(|error| error.kind() == ErrorKind::TimedOut) {
+        let _ = kill_process_group(pid, Signal::KILL);
+        let _ = child.wait();
+        return error.to_string();
     }
     ended(&mut child, errors.join().unwrap_or_default())
+}
+
+/// Tells what the agent says, until it ends or is silent for too long.
+fn listen(output: ChildStdout, tell: &dyn Fn(SessionChange)) -> std::io::Result<()> {
+    let mut output = BufReader::new(Impatient { input: output, patience: FIRST_SILENCE });
+    let mut text = String::new();
+    while output.read_line(&mut text)? > 0 {
+        // Other lines are those of a login's scripts.
+        if let Ok(message) = serde_json::from_str(&text) {
+            output.get_mut().patience = SILENCE;
+            tell(SessionChange::Said(message));
+        }
+        text.clear();
+    }
+    Ok(())
+}
+
+/// Fails to read where nothing comes for too long: the connection of a host that is cut off stays
+/// open.
+struct Impatient {
+    input: ChildStdout,
+    patience: Duration,
+}
+
+impl Read for Impatient {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let time = Timespec::try_from(self.patience).expect("seconds");
+        let mut input = [PollFd::new(&self.input, PollFlags::IN)];
+        if poll(&mut input, Some(&time))? == 0 {
+            let text = format!("it has not answered for {} s", self.patience.as_secs());
+            return Err(std::io::Error::new(ErrorKind::TimedOut, text));
+        }
+        self.input.read(buffer)
+    }
 }
 
 fn ended(child: &mut Child, error: String) -> String {

@@ -207,6 +207,7 @@ mod tests {
     fn request() -> Request {
         let host = |name: &str| Host { name: name.to_owned(), slots: Some(2) };
         Request {
+            reach: crate::supervisor::Reach::Ssh,
             hosts: ["a", "b", "c"].map(host).into(),
             nodes: 2,
             ranks_per_node: 2,

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use clap::{Args, Parser};
 use launch::hostfile::{Host, default_hostfile, read_hostfile};
-use launch::supervisor::{self, Ending, Request};
+use launch::slurm::allocated_hosts;
+use launch::supervisor::{self, Ending, Reach, Request};
 
 use super::{Arguments, Command, agent, log};
 use crate::config::duration;
@@ -29,7 +30,7 @@ pub(super) struct Launch {
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
     ranks_per_node: Option<u32>,
     /// Hosts, one a line, as in `HOST slots=K` [default: that of the launcher's environment,
-    /// /etc/mpi/hostfile, or this host alone].
+    /// /etc/mpi/hostfile, the Slurm allocation, or this host alone].
     #[arg(long, value_name = "FILE")]
     hostfile: Option<PathBuf>,
     /// Accept several hosts, such as pods, on one node.
@@ -72,13 +73,14 @@ impl Launch {
     }
 
     fn request(self) -> Outcome<Request> {
-        let hosts = self.hosts()?;
+        let Hosts { list: hosts, reach } = self.hosts()?;
         let listed = hosts[0].slots.unwrap_or(1);
         let program = std::env::current_exe()?;
         let request = Request {
             nodes: self.nodes.map_or(hosts.len(), |nodes| nodes as usize),
             ranks_per_node: self.ranks_per_node.map_or(listed, |ranks| ranks as usize),
             hosts,
+            reach,
             share_nodes: self.share_nodes,
             wait: self.wait,
             grace: self.grace,
@@ -96,32 +98,24 @@ impl Launch {
         Ok(request)
     }
 
-    fn hosts(&self) -> Outcome<Vec<Host>> {
-        match self.hostfile.clone().or_else(default_hostfile) {
-            Some(path) => {
-                read_hostfile(&path).map_err(|error| Failure::new(ExitCode::Usage, error))
-            }
-            None => {
-                refuse_half_an_allocation()?;
-                Ok(vec![Host { name: "localhost".to_owned(), slots: None }])
-            }
+    fn hosts(&self) -> Outcome<Hosts> {
+        if let Some(path) = self.hostfile.clone().or_else(default_hostfile) {
+            let list =
+                read_hostfile(&path).map_err(|error| Failure::new(ExitCode::Usage, error))?;
+            return Ok(Hosts { list, reach: Reach::Ssh });
         }
+        if let Some(list) = allocated_hosts().map_err(environment)? {
+            return Ok(Hosts { list, reach: Reach::Srun });
+        }
+        let list = vec![Host { name: "localhost".to_owned(), slots: None }];
+        Ok(Hosts { list, reach: Reach::Ssh })
     }
 }
 
-/// A batch script runs on the first node of its allocation, of which the others would stay idle.
-fn refuse_half_an_allocation() -> Outcome<()> {
-    let nodes = std::env::var("SLURM_JOB_NUM_NODES").ok().and_then(|text| text.parse().ok());
-    match nodes {
-        Some(nodes @ 2_u32..) => Err(Failure::new(
-            ExitCode::Environment,
-            anyhow::anyhow!(
-                "expected a host file, as this Slurm allocation has {nodes} nodes\n  hint: \
-                 `scontrol show hostnames > FILE`, and --hostfile FILE"
-            ),
-        )),
-        _ => Ok(()),
-    }
+/// Hosts to run on, and by what they are reached.
+struct Hosts {
+    list: Vec<Host>,
+    reach: Reach,
 }
 
 fn environment(error: launch::Error) -> Failure {

@@ -1,0 +1,138 @@
+//! A Slurm of two nodes, and its jobs.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use crate::support::{self, Finished, Running, finish, text};
+
+/// Names of its nodes.
+pub(crate) const NODES: [&str; 2] = ["node1", "node2"];
+
+/// A cluster that runs. Dropping it ends it.
+#[derive(Debug)]
+pub(crate) struct Cluster {
+    /// The script, which is also in the network namespace of Slurm's controller.
+    script: Child,
+    folder: tempfile::TempDir,
+}
+
+/// A job that runs.
+pub(crate) struct Job {
+    /// `sbatch --wait`.
+    waiting: Running,
+    output: PathBuf,
+}
+
+impl Cluster {
+    #[track_caller]
+    pub(crate) fn start() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/slurm/cluster.sh");
+        let errors = File::create(folder.path().join("errors")).unwrap();
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL", script]).arg(folder.path());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(errors);
+        let mut script = command.spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(script.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let cluster = Self { script, folder };
+        assert_eq!(line, "ready\n", "{}", read(&cluster.folder.path().join("errors")));
+        cluster
+    }
+
+    /// A command beside the controller.
+    pub(crate) fn command(&self, words: &[&str]) -> Command {
+        let network = format!("--net=/proc/{}/ns/net", self.script.id());
+        let mut command = Command::new("nsenter");
+        command.arg(network).args(words);
+        command.env("SLURM_CONF", self.folder.path().join("slurm.conf"));
+        command
+    }
+
+    /// Runs one to its end.
+    #[track_caller]
+    pub(crate) fn run(&self, words: &[&str]) -> Finished {
+        finish(self.command(words)).expect(0)
+    }
+
+    /// Submits a batch script whose only process is `yardstick launch`, with one rank on each node.
+    #[track_caller]
+    pub(crate) fn submit(&self, launch: &[&str]) -> Job {
+        let output = self.folder.path().join("output");
+        let script = self.folder.path().join("job");
+        let words = launch.iter().map(|word| format!("'{word}'")).collect::<Vec<_>>().join(" ");
+        let program = env!("CARGO_BIN_EXE_yardstick");
+        fs::write(&script, format!("#!/bin/bash\nexec {program} launch {words}\n")).unwrap();
+        let _ = fs::remove_file(&output);
+        let options = ["--wait", "--no-kill", "--nodes=2", "--ntasks-per-node=1", "--job-name=it"];
+        let files = [format!("--output={}", text(&output)), text(&script)];
+        let mut command = self.command(&["sbatch"]);
+        command.args(options).args(files);
+        support::set_launcher_environment(&mut command);
+        Job { waiting: Running::start(command), output }
+    }
+
+    /// SIGKILL to what Slurm runs of jobs on a node, and with it to their processes.
+    #[track_caller]
+    pub(crate) fn kill_steps(&self, node: &str) {
+        const KILL: &str = r#"for step in $(pgrep -x slurmstepd); do
+            [ "$(nsenter --target "$step" --uts hostname)" = "$0" ] || continue
+            kill -KILL $(pgrep -P "$step") "$step"
+        done"#;
+        let id = self.script.id();
+        let namespaces = ["pid_for_children", "mnt"].map(|name| format!("/proc/{id}/ns/{name}"));
+        let [processes, files] = namespaces;
+        let options = [format!("--pid={processes}"), format!("--mount={files}")];
+        let mut command = Command::new("nsenter");
+        command.args(options).args(["bash", "-c", KILL, node]);
+        finish(command).expect(0);
+    }
+
+    /// From now on nothing gets to the node or from it, and nobody is told so.
+    #[track_caller]
+    pub(crate) fn cut(&self, node: &str) {
+        self.run(&["ip", "link", "set", node, "down"]);
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        drop(self.script.stdin.take()); // which ends it
+        let _ = self.script.kill();
+        let _ = self.script.wait();
+    }
+}
+
+impl Job {
+    /// Waits until the folder of its run has a checkpoint.
+    #[track_caller]
+    pub(crate) fn wait_for_checkpoint(&mut self, run: &Path) {
+        let checkpoints = run.join("checkpoints");
+        let is_saved = || {
+            let entries = fs::read_dir(&checkpoints).into_iter().flatten().flatten();
+            entries.into_iter().any(|entry| entry.path().join("MANIFEST.json").exists())
+        };
+        let output = self.output.clone();
+        let began = std::time::Instant::now();
+        self.waiting.poll_while(|| {
+            assert!(began.elapsed() < Duration::from_secs(60), "no checkpoint: {}", read(&output));
+            !is_saved()
+        });
+    }
+
+    /// Waits for its end: the exit code, and what it printed.
+    #[track_caller]
+    pub(crate) fn expect(mut self, code: i32) -> String {
+        let found = self.waiting.wait();
+        let output = read(&self.output);
+        assert_eq!(found, Some(code), "{output}");
+        output
+    }
+}
+
+fn read(path: &Path) -> String {
+    String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned()
+}
