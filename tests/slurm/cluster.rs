@@ -4,9 +4,9 @@ use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crate::support::{self, Finished, Running, finish, text};
+use crate::support::{self, Finished, finish, text};
 
 /// Names of its nodes.
 pub(crate) const NODES: [&str; 2] = ["node1", "node2"];
@@ -19,12 +19,15 @@ pub(crate) struct Cluster {
     folder: tempfile::TempDir,
 }
 
-/// A job that runs.
-pub(crate) struct Job {
-    /// `sbatch --wait`.
-    waiting: Running,
+/// A job that was submitted.
+pub(crate) struct Job<'a> {
+    cluster: &'a Cluster,
+    id: String,
     output: PathBuf,
 }
+
+/// How long it may take until it ends.
+const JOB: Duration = Duration::from_secs(90);
 
 impl Cluster {
     #[track_caller]
@@ -60,19 +63,21 @@ impl Cluster {
 
     /// Submits a batch script whose only process is `yardstick launch`, with one rank on each node.
     #[track_caller]
-    pub(crate) fn submit(&self, launch: &[&str]) -> Job {
+    pub(crate) fn submit(&self, launch: &[&str]) -> Job<'_> {
         let output = self.folder.path().join("output");
         let script = self.folder.path().join("job");
         let words = launch.iter().map(|word| format!("'{word}'")).collect::<Vec<_>>().join(" ");
         let program = env!("CARGO_BIN_EXE_yardstick");
         fs::write(&script, format!("#!/bin/bash\nexec {program} launch {words}\n")).unwrap();
         let _ = fs::remove_file(&output);
-        let options = ["--wait", "--no-kill", "--nodes=2", "--ntasks-per-node=1", "--job-name=it"];
+        let options =
+            ["--parsable", "--no-kill", "--nodes=2", "--ntasks-per-node=1", "--job-name=it"];
         let files = [format!("--output={}", text(&output)), text(&script)];
         let mut command = self.command(&["sbatch"]);
         command.args(options).args(files);
         support::set_launcher_environment(&mut command);
-        Job { waiting: Running::start(command), output }
+        let id = finish(command).expect(0).stdout.trim().to_owned();
+        Job { cluster: self, id, output }
     }
 
     /// SIGKILL to what Slurm runs of jobs on a node, and with it to their processes.
@@ -106,30 +111,40 @@ impl Drop for Cluster {
     }
 }
 
-impl Job {
+impl Job<'_> {
     /// Waits until the folder of its run has a checkpoint.
     #[track_caller]
-    pub(crate) fn wait_for_checkpoint(&mut self, run: &Path) {
+    pub(crate) fn wait_for_checkpoint(&self, run: &Path) {
         let checkpoints = run.join("checkpoints");
-        let is_saved = || {
-            let entries = fs::read_dir(&checkpoints).into_iter().flatten().flatten();
-            entries.into_iter().any(|entry| entry.path().join("MANIFEST.json").exists())
+        let has_committed = || {
+            let mut entries = fs::read_dir(&checkpoints).into_iter().flatten().flatten();
+            entries.any(|entry| entry.path().join("MANIFEST.json").exists())
         };
-        let output = self.output.clone();
-        let began = std::time::Instant::now();
-        self.waiting.poll_while(|| {
-            assert!(began.elapsed() < Duration::from_secs(60), "no checkpoint: {}", read(&output));
-            !is_saved()
-        });
+        self.wait_until(has_committed);
     }
 
-    /// Waits for its end: the exit code, and what it printed.
+    /// Waits for its end: the exit code, and what it printed. `sbatch --wait` would look more and
+    /// more rarely.
     #[track_caller]
-    pub(crate) fn expect(mut self, code: i32) -> String {
-        let found = self.waiting.wait();
+    pub(crate) fn expect(&self, code: i32) -> String {
+        let mut state = String::new();
+        self.wait_until(|| {
+            let show = ["scontrol", "--oneliner", "show", "job", &self.id];
+            state = self.cluster.run(&show).stdout;
+            !["PENDING", "RUNNING", "COMPLETING"].iter().any(|it| state.contains(it))
+        });
         let output = read(&self.output);
-        assert_eq!(found, Some(code), "{output}");
+        assert!(state.contains(&format!(" ExitCode={code}:0 ")), "{state}: {output}");
         output
+    }
+
+    #[track_caller]
+    fn wait_until(&self, mut is_so: impl FnMut() -> bool) {
+        let began = Instant::now();
+        while !is_so() {
+            assert!(began.elapsed() < JOB, "after {JOB:?}: {}", read(&self.output));
+            std::thread::sleep(Duration::from_millis(100));
+        }
     }
 }
 

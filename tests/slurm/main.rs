@@ -30,7 +30,7 @@ fn a_batch_script_trains_on_all_nodes_and_goes_on_after_a_stop() {
     let record = whole.record();
     let hosts = [0, 1].map(|rank| record["ranks"][rank]["host"].clone());
     assert_eq!(hosts, NODES.map(|node| json!(node)));
-    let mut job = cluster.submit(&train(&stopped.text(), "40"));
+    let job = cluster.submit(&train(&stopped.text(), "40"));
     job.wait_for_checkpoint(&stopped.path());
     cluster.run(&["scancel", "--batch", "--signal=TERM", "--name=it"]);
     job.expect(75);
@@ -57,7 +57,7 @@ fn killed_steps_and_a_cut_node_are_named() {
     for lose in losses {
         let folder = Folder::new();
         let out = folder.text();
-        let mut job = cluster.submit(&train(&out, "100000"));
+        let job = cluster.submit(&train(&out, "100000"));
         job.wait_for_checkpoint(&folder.path());
         lose(&cluster, NODES[1]);
         let output = job.expect(5);
