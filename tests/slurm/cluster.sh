@@ -64,6 +64,7 @@ unshare --uts bash -c "$start" - controller slurmctld -D >"$folder/logs/controll
 for number in 1 2; do
     node=${nodes[number - 1]}
     mkdir -p "$folder/spool.$node"
+    # shellcheck disable=SC2016 # expanded by the inner shell
     unshare --net --uts --mount --pid --fork --kill-child --mount-proc \
         bash -c 'until [ -e /sys/class/net/lo ] && ip link show eth0 >/dev/null 2>&1; do
             sleep 0.05; done; ip link set lo up; ip address add "$1" dev eth0
