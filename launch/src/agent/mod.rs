@@ -138,7 +138,8 @@ impl<W: Write> Agent<W> {
     fn serve(&mut self, events: &Receiver<Event>) {
         let mut next_alive = Instant::now() + ALIVE_INTERVAL;
         while self.is_heard {
-            let event = events.recv_timeout(self.task.interval());
+            let left = next_alive.saturating_duration_since(Instant::now());
+            let event = events.recv_timeout(self.task.interval().min(left));
             if Instant::now() >= next_alive {
                 next_alive = Instant::now() + ALIVE_INTERVAL;
                 self.say(&FromAgent::Alive);

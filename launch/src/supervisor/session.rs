@@ -1,13 +1,13 @@
 //! The connection to a host's agent: what it says, and by its silence that the host is cut off.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::Sender;
-use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::Event;
 use super::request::Request;
@@ -15,8 +15,8 @@ use crate::agent::{FromAgent, ToAgent, line};
 
 /// How long a connection may be silent until the agent has said who it is, and after that: it says
 /// something every other second.
-const FIRST_SILENCE: Duration = Duration::from_secs(20);
-const SILENCE: Duration = Duration::from_secs(6);
+const FIRST_SILENCE: u32 = 20; // seconds
+const SILENCE: u32 = 6; // seconds
 
 /// Something about a host's connection.
 #[derive(Debug)]
@@ -79,7 +79,7 @@ fn converse(mut command: Command, tell: &dyn Fn(SessionChange)) -> String {
 }
 
 /// Tells what the agent says, until it ends or is silent for too long.
-fn listen(output: ChildStdout, tell: &dyn Fn(SessionChange)) -> std::io::Result<()> {
+fn listen(output: impl Read + AsFd, tell: &dyn Fn(SessionChange)) -> std::io::Result<()> {
     let mut output = BufReader::new(Impatient { input: output, patience: FIRST_SILENCE });
     let mut text = String::new();
     while output.read_line(&mut text)? > 0 {
@@ -95,20 +95,24 @@ fn listen(output: ChildStdout, tell: &dyn Fn(SessionChange)) -> std::io::Result<
 
 /// Fails to read where nothing comes for too long: the connection of a host that is cut off stays
 /// open.
-struct Impatient {
-    input: ChildStdout,
-    patience: Duration,
+struct Impatient<R> {
+    input: R,
+    /// In seconds in which this process ran: one that was suspended, or had no processor, has not
+    /// heard the hosts either, and would give all of them up at once.
+    patience: u32,
 }
 
-impl Read for Impatient {
+impl<R: Read + AsFd> Read for Impatient<R> {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-        let time = Timespec::try_from(self.patience).expect("seconds");
-        let mut input = [PollFd::new(&self.input, PollFlags::IN)];
-        if poll(&mut input, Some(&time))? == 0 {
-            let text = format!("it has not answered for {} s", self.patience.as_secs());
-            return Err(std::io::Error::new(ErrorKind::TimedOut, text));
+        const SECOND: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+        for _ in 0..self.patience {
+            let mut input = [PollFd::new(&self.input, PollFlags::IN)];
+            if poll(&mut input, Some(&SECOND))? > 0 {
+                return self.input.read(buffer);
+            }
         }
-        self.input.read(buffer)
+        let text = format!("it has not answered for {} s", self.patience);
+        Err(std::io::Error::new(ErrorKind::TimedOut, text))
     }
 }
 
@@ -145,8 +149,36 @@ impl Session {
         let _ = self.input.write_all(line(&message).as_bytes()).and_then(|()| self.input.flush());
     }
 
-    /// Ends it without waiting for the host.
+    /// Ends it without waiting for the host, with what it has started, as `srun` does.
     pub(super) fn give_up(self) {
-        let _ = kill_process(self.pid, Signal::KILL);
+        let _ = kill_process_group(self.pid, Signal::KILL);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::pipe;
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    #[test]
+    fn only_silence_ends_a_connection() {
+        let (output, mut agent) = pipe().unwrap();
+        let talk = std::thread::spawn(move || {
+            agent.write_all(b"Last login: today\n").unwrap();
+            for _ in 0..4 {
+                agent.write_all(line(&FromAgent::Alive).as_bytes()).unwrap();
+                std::thread::sleep(Duration::from_secs(2));
+            }
+            agent // which stays open
+        });
+        let began = Instant::now();
+        let heard = std::cell::Cell::new(0);
+        let end = listen(output, &|_| heard.set(heard.get() + 1)).unwrap_err();
+        assert_eq!((end.kind(), heard.get()), (ErrorKind::TimedOut, 4));
+        assert_eq!(end.to_string(), "it has not answered for 6 s");
+        assert!(began.elapsed() >= Duration::from_secs(12), "{:?}", began.elapsed());
+        drop(talk.join().unwrap());
     }
 }
