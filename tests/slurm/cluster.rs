@@ -123,15 +123,16 @@ impl Job<'_> {
         self.wait_until(has_committed);
     }
 
-    /// Waits for its end: the exit code, and what it printed. `sbatch --wait` would look more and
-    /// more rarely.
+    /// Waits for the end of its script: the exit code, and what it printed. `sbatch --wait` would
+    /// look more and more rarely, and wait for lost nodes as well, on which the job stays
+    /// COMPLETING.
     #[track_caller]
     pub(crate) fn expect(&self, code: i32) -> String {
         let mut state = String::new();
         self.wait_until(|| {
             let show = ["scontrol", "--oneliner", "show", "job", &self.id];
             state = self.cluster.run(&show).stdout;
-            !["PENDING", "RUNNING", "COMPLETING"].iter().any(|it| state.contains(it))
+            !["=PENDING ", "=RUNNING "].iter().any(|it| state.contains(it))
         });
         let output = read(&self.output);
         assert!(state.contains(&format!(" ExitCode={code}:0 ")), "{state}: {output}");

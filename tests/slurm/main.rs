@@ -57,7 +57,8 @@ fn killed_steps_and_a_cut_node_are_named() {
     for lose in losses {
         let folder = Folder::new();
         let out = folder.text();
-        let job = cluster.submit(&train(&out, "100000"));
+        let long = [&train(&out, "100000")[..], &["--set", "schedule.steps=100000"]].concat();
+        let job = cluster.submit(&long);
         job.wait_for_checkpoint(&folder.path());
         lose(&cluster, NODES[1]);
         let output = job.expect(5);
