@@ -157,8 +157,7 @@ fn a_small_dev_shm_fails() {
     command.arg(env!("CARGO_BIN_EXE_yardstick")).args(["doctor", "--json"]);
     set_launcher_environment(&mut command);
     let report = report(&finish(command).expect(3));
-    let (status, found) = worst(&report, "shm");
-    assert!(status == "fail" && found.starts_with("6 MiB, "), "{report:#}");
+    assert_eq!(worst(&report, "shm"), ("fail", "6 MiB"));
     let shm = &check(&report, "shm")["results"][0];
     assert_eq!(shm["expected"], "at least 8 MiB for 2 ranks");
 }

@@ -4,8 +4,8 @@
 #
 #   tests/kind.sh
 #
-# Needs Docker, kind and kubectl; the cluster `yardstick-test` is deleted first and at the end. Exits with the exit
-# code in the record, or 3 where something is missing. Files are in target/kind.
+# Needs Docker, kind and kubectl; the cluster `yardstick-test` is deleted first and at the end.
+# Exits with the exit code in the record, or 3 where something is missing. Files are in target/kind.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -4,8 +4,8 @@
 #   tests/kubernetes/programs.sh [--if-cached]
 #
 # The folder is outside of the checkout, because the first build takes 11 minutes on two idle cores;
-# it is kept. With --if-cached nothing is built: exit code 1 if a program is missing, or a package. Versions are
-# those of modules/*/go.mod; a change there builds that program again.
+# it is kept. With --if-cached nothing is built: exit code 1 if a program or a package is missing.
+# Versions are those of modules/*/go.mod; a change there builds that program again.
 set -euo pipefail
 cd "$(dirname "$0")"
 . ./folders.sh

@@ -23,7 +23,8 @@ pub(super) const TRANSPORTS: About = About {
                  transports of a rank, and where pairs use sockets although `rdma_ports` has found \
                  ports that are up",
     remedy: "see the log that is named, `memlock`, and NCCL_IB_HCA, NCCL_IB_DISABLE, NCCL_NET, \
-             NCCL_SOCKET_IFNAME and NCCL_DEBUG of the job; on EFA, that aws-ofi-nccl is in the image",
+             NCCL_SOCKET_IFNAME and NCCL_DEBUG of the job; on EFA, that aws-ofi-nccl is in the \
+             image",
     fault: "trainer/src/doctor/transports.rs: sockets_beside_rdma_warn",
 };
 
