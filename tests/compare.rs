@@ -37,6 +37,15 @@ fn in_turn(keep: &str, rounds: u32, added: &str) -> (i32, Value) {
     (compared.code, json(&compared))
 }
 
+/// The same with twice the rounds, where the machine was too noisy to say.
+fn in_turn_or_twice(folder: &Folder, part: &str, added: &str) -> (i32, Value) {
+    let first = in_turn(&text(&folder.sibling(part)), 5, added);
+    if metric(&first.1, "slowest_rank")["verdict"] != "too_noisy" {
+        return first;
+    }
+    in_turn(&text(&folder.sibling(&format!("{part}-again"))), 10, added)
+}
+
 /// Tests that measure do not run at the same time.
 static MACHINE: Mutex<()> = Mutex::new(());
 
@@ -56,7 +65,7 @@ fn a_slow_rank_is_found_by_runs_in_turn() {
     for (part, kind) in [("compute", "compute"), ("data", "data")] {
         let folder = Folder::new();
         let slow = format!("--inject slow-{part}@rank=1,percent=40");
-        let (code, comparison) = in_turn(&text(&folder.sibling(part)), 5, &slow);
+        let (code, comparison) = in_turn_or_twice(&folder, part, &slow);
         assert_eq!(code, 10, "{comparison:#}");
         assert_eq!(comparison["method"], "pairs");
         assert_eq!(metric(&comparison, "slowest_rank")["verdict"], "worse", "{comparison:#}");

@@ -26,7 +26,10 @@ pub fn allocated_hosts() -> Result<Option<Vec<Host>>, Error> {
     let tasks = tasks(&found).filter(|tasks| tasks.len() == names.len());
     let tasks = tasks.ok_or_else(|| Error::Variable {
         variable: TASKS,
-        expected: format!("tasks of {} nodes, as in 2(x3),1", names.len()),
+        expected: format!(
+            "tasks of {} nodes, as in 2(x3),1: in a batch script, or with --hostfile",
+            names.len()
+        ),
         found,
     })?;
     let hosts = names.into_iter().zip(tasks);

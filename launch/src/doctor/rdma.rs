@@ -25,13 +25,13 @@ impl Check for RdmaPorts {
             scope: Scope::Node,
             looks_at: "state, rate and GIDs of every port in /sys/class/infiniband whose adapter \
                        is in /dev/infiniband, and that NCCL_IB_HCA does not leave out",
-            thresholds: "fails where ranks are on several nodes and no port is ACTIVE, where an \
-                         active RoCE port has no GID with an address (nothing can be sent), and \
+            thresholds: "fails where ranks on GPUs, or on CPUs with InfiniBand, are on several \
+                         nodes and no port is ACTIVE and, for RoCE, has a GID with an address; and \
                          where ranks on GPUs name ports in NCCL_IB_HCA that are not there; warns \
-                         of ports that are down, or slower than the fastest of the node (a cable \
-                         or lane that failed), and where ranks on GPUs of several nodes have no \
-                         adapter although the nodes have. Ethernet beside InfiniBand counts only \
-                         where NCCL_IB_HCA names it",
+                         of single ports that are so, or slower than the fastest of the node (a \
+                         cable or lane that failed), and where ranks on GPUs of several nodes have \
+                         no adapter although the nodes have. Ethernet beside InfiniBand counts \
+                         only where NCCL_IB_HCA names it",
             remedy: "check cables and `ibstat`; for RoCE, that the interface has an address; in a \
                      pod, that it asks for the resource of the adapters; name the ports of the job \
                      in NCCL_IB_HCA",
@@ -72,10 +72,15 @@ fn judge(ports: &[Port], context: &Context) -> Finding {
     let fastest = ports.iter().filter_map(|port| port.gigabits).fold(0.0, f64::max);
     let is_slow = |port: &Port| port.gigabits.is_some_and(|rate| rate < fastest);
     let slow = lists(&|port| port.is_active && is_slow(port));
-    if down.len() == ports.len() && context.has_several_nodes() {
-        Finding::fail(format!("no port is up: {}", down.join(", ")), "every port ACTIVE")
+    // On CPUs Ethernet carries sockets.
+    let matters = |port: &Port| context.on_cuda || port.is_infiniband();
+    let is_needed = context.has_several_nodes() && ports.iter().any(matters);
+    let usable = ports.len() - down.len() - without_gid.len();
+    if usable == 0 && is_needed {
+        let unusable = lists(&|_| true).join(", ");
+        Finding::fail(format!("no port is usable: {unusable}"), "a port ACTIVE, with a GID")
     } else if !without_gid.is_empty() {
-        Finding::fail(format!("no GID: {}", without_gid.join(", ")), "a GID with an address")
+        Finding::warn(format!("no GID: {}", without_gid.join(", ")), "a GID with an address")
     } else if !down.is_empty() {
         Finding::warn(format!("down: {}", down.join(", ")), "every port ACTIVE")
     } else if !slow.is_empty() {
@@ -175,7 +180,7 @@ mod tests {
         plant(&host, 0, "1: DOWN\n", "40 Gb/sec (4X QDR)\n", "InfiniBand\n");
         host.expect(&RdmaPorts, Warn, "down: mlx5_0/1 DOWN");
         let job = Context { world: 4, ..host.context() };
-        expect(RdmaPorts.run(&job), Fail, "no port is up: mlx5_0/1 DOWN");
+        expect(RdmaPorts.run(&job), Fail, "no port is usable: mlx5_0/1 DOWN");
         plant(&host, 1, "4: ACTIVE\n", "400 Gb/sec (4X NDR)\n", "InfiniBand\n");
         host.expect(&RdmaPorts, Warn, "down: mlx5_0/1 DOWN 40 Gb/s");
         plant(&host, 0, "4: ACTIVE\n", "200 Gb/sec (2X NDR)\n", "InfiniBand\n");
@@ -186,7 +191,10 @@ mod tests {
         plant(&host, 1, "4: ACTIVE\n", "25 Gb/sec (1X EDR)\n", "Ethernet\n");
         host.expect(&RdmaPorts, Pass, "mlx5_0/1 ACTIVE 400 Gb/s");
         plant(&host, 0, "4: ACTIVE\n", "25 Gb/sec (1X EDR)\n", "Ethernet\n");
-        host.expect(&RdmaPorts, Fail, "no GID: mlx5_0/1 ACTIVE 25 Gb/s, mlx5_1/1");
+        host.expect(&RdmaPorts, Warn, "no GID: mlx5_0/1 ACTIVE 25 Gb/s, mlx5_1/1");
+        let on_gpus = Context { on_cuda: true, ..job.clone() };
+        expect(RdmaPorts.run(&on_gpus), Fail, "no port is usable: mlx5_0/1 ACTIVE 25 Gb/s");
+        expect(RdmaPorts.run(&job), Warn, "no GID");
         for adapter in [0, 1] {
             let gid = port(adapter).join("gids/3");
             host.write(&gid.to_string_lossy(), "0000:0000:0000:0000:0000:ffff:0a00:0001\n");

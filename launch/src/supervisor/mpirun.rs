@@ -161,6 +161,8 @@ impl MpiRun {
         if request.reach == Reach::Srun {
             // Its daemons are a step, to whose cores their ranks would be bound.
             command.env("SLURM_CPU_BIND", "none");
+            // That of a node which was cut off stays until Slurm gives the node up.
+            command.env("SLURM_OVERLAP", "1");
         }
         let expected = Expected { ranks: request.ranks(), nodes: request.nodes };
         command.envs(expected.variables());

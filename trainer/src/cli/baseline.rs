@@ -115,7 +115,8 @@ impl Show {
             return print_json(&summaries);
         }
         if summaries.is_empty() && self.allow_none {
-            return print(format!("{}: no baseline of {} yet", self.store, self.only));
+            let of = if self.only.is_empty() { "" } else { " of " };
+            return print(format!("{}: no baseline{of}{} yet", self.store, self.only));
         }
         print(table(&summaries))
     }

@@ -42,7 +42,8 @@ fn spec(job: &Job) -> PodSpec {
     }
 }
 
-fn pull_secrets(workflow: &Workflow) -> Option<Vec<LocalObjectReference>> {
+/// The secret of the registry that images come from.
+pub(super) fn pull_secrets(workflow: &Workflow) -> Option<Vec<LocalObjectReference>> {
     let name = workflow.images.pull_secret.clone()?;
     Some(vec![LocalObjectReference { name }])
 }

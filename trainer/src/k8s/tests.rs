@@ -446,7 +446,11 @@ fn the_documentation_has_every_key() {
 
 /// The spec of the workflow of a benchmark file.
 fn workflow(text: &str) -> Value {
-    let yaml = jobs_as(Format::Argo, text).unwrap()[0].to_yaml().unwrap();
+    let limited = match text.contains("time_limit") {
+        true => text.to_owned(),
+        false => text.replace("[workload]\n", "[workload]\ntime_limit = \"1h\"\n"),
+    };
+    let yaml = jobs_as(Format::Argo, &limited).unwrap()[0].to_yaml().unwrap();
     let all: Vec<Value> = serde_saphyr::from_multiple(&yaml).unwrap();
     all.last().unwrap()["spec"].clone()
 }
@@ -491,7 +495,8 @@ fn a_workflow_checks_nodes_trains_collects_and_judges() {
     let spec = workflow(&text);
     let expected = [
         "configure: ",
-        "doctor: configure.Succeeded",
+        "begin: configure.Succeeded",
+        "doctor: begin.Succeeded",
         "end-doctor: doctor.Succeeded",
         "baseline: end-doctor.Succeeded",
         "train: baseline.Succeeded",
@@ -544,11 +549,20 @@ fn a_workflow_removes_the_jobs_of_doctor_and_training_and_waits_for_their_pods()
 }
 
 #[test]
+fn a_workflow_has_a_limit_and_the_secret_of_the_registry() {
+    let unlimited = jobs_as(Format::Argo, PLAIN).unwrap()[0].to_yaml().unwrap_err().to_string();
+    assert!(unlimited.contains("workload.time_limit"), "{unlimited}");
+    let secret = "images = { pull_secret = \"registry\", ";
+    let spec = workflow(&PLAIN.replace("images = { ", secret));
+    assert_eq!(spec["imagePullSecrets"][0]["name"], "registry");
+}
+
+#[test]
 fn a_workflow_needs_neither_doctor_nor_store() {
     let text = PLAIN.replace("[platform]", "[workflow.doctor]\nskip = true\n[platform]");
     let spec = workflow(&text);
     let found = tasks(&spec);
-    assert_eq!(found[..2], ["configure: ", "train: configure.Succeeded"]);
+    assert_eq!(found[1..3], ["begin: configure.Succeeded", "train: begin.Succeeded"]);
     assert!(template(&spec, "doctor").is_none() && template(&spec, "baseline").is_none());
     assert!(line(&spec, "verdict").starts_with("report "));
 }

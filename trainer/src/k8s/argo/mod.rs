@@ -1,5 +1,5 @@
 //! The WorkflowTemplate of Argo Workflows: the nodes are checked, the run is trained, collected and
-//! judged, and what was created is removed whatever happens. Each workflow of it is a run of its
+//! judged, and what was created is removed at the end. Each workflow of it is a run of its
 //! own.
 
 mod containers;
@@ -12,7 +12,7 @@ use std::time::Duration;
 use objects::{Named, PodMetadata, Synchronization, Template, WorkflowSpec, WorkflowTemplate};
 
 use super::rendered::Job;
-use super::{metadata, placement, security, volumes};
+use super::{metadata, placement, pod, security, volumes};
 use crate::failure::Outcome;
 
 /// What Argo replaces by the name of a workflow: part of its run's folder.
@@ -30,15 +30,16 @@ const MARGIN: Duration = Duration::from_secs(1800);
 /// The WorkflowTemplate of a job.
 ///
 /// # Errors
-/// Exit code 1, should the job not be serializable.
+/// Exit code 2 without a time limit; 1, should the job not be serializable.
 pub(super) fn of(job: &Job) -> Outcome<WorkflowTemplate> {
     Ok(WorkflowTemplate {
         api_version: "argoproj.io/v1alpha1",
         kind: "WorkflowTemplate",
         metadata: metadata::of_object(job, job.name()),
         spec: WorkflowSpec {
-            active_deadline_seconds: limit(job).map(|limit| limit.as_secs()),
+            active_deadline_seconds: limit(job)?.as_secs(),
             entrypoint: ENTRYPOINT,
+            image_pull_secrets: pod::pull_secrets(&job.benchmark.workflow),
             node_selector: placement::node_labels(&job.benchmark.platform),
             on_exit: tasks::CLEAN_UP,
             pod_metadata: PodMetadata { labels: metadata::labels(job) },
@@ -60,8 +61,12 @@ fn templates(job: &Job) -> Outcome<Vec<Template>> {
     Ok(all)
 }
 
-/// The doctor's job may take as long as that of the run.
-fn limit(job: &Job) -> Option<Duration> {
+/// The doctor's job may take as long as that of the run. Without a limit a workflow whose job is
+/// refused, which only an event says, would wait for ever, and all later ones for it.
+fn limit(job: &Job) -> Outcome<Duration> {
     let jobs = if job.benchmark.workflow.doctor.skip { 1 } else { 2 };
-    job.benchmark.workload.time_limit.map(|limit| limit * jobs + MARGIN)
+    let limit = job.benchmark.workload.time_limit.ok_or_else(|| {
+        models::Error::invalid("workload.time_limit", "none", "a duration, with --format argo")
+    })?;
+    Ok(limit * jobs + MARGIN)
 }

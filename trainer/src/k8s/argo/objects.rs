@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Container, PodSecurityContext, Toleration, Volume};
+use k8s_openapi::api::core::v1::{
+    Container, LocalObjectReference, PodSecurityContext, Toleration, Volume,
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Serialize;
 
@@ -19,9 +21,10 @@ pub(in crate::k8s) struct WorkflowTemplate {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct WorkflowSpec {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) active_deadline_seconds: Option<u64>,
+    pub(super) active_deadline_seconds: u64,
     pub(super) entrypoint: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) image_pull_secrets: Option<Vec<LocalObjectReference>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) node_selector: Option<BTreeMap<String, String>>,
     pub(super) on_exit: &'static str,

@@ -11,6 +11,8 @@ pub(super) const COLLECT: &str = "collect";
 pub(super) const VERDICT: &str = "verdict";
 /// The template that removes the MPIJob of doctor or training.
 pub(super) const CLEAN_UP: &str = "clean-up";
+/// Its task before both: a workflow that was terminated has left its job.
+const BEGIN: &str = "begin";
 /// Its task between the two: pods of the doctor have the GPUs that training needs.
 const END_DOCTOR: &str = "end-doctor";
 
@@ -23,6 +25,7 @@ pub(super) fn of(job: &Job) -> Dag {
         let depends = tasks.last().map(|task| format!("{}.Succeeded", task.name));
         tasks.push(Task { depends, name, template });
     };
+    then(BEGIN, CLEAN_UP);
     if !workflow.doctor.skip {
         then(DOCTOR, DOCTOR);
         then(END_DOCTOR, CLEAN_UP);
