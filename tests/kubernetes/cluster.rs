@@ -3,7 +3,6 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -136,17 +135,4 @@ impl Drop for CutOff<'_> {
 /// The bridge's end of a node's cable, as control-plane.sh calls it.
 fn port(node: &str) -> String {
     node.replace("node", "port")
-}
-
-/// Asks until there is an answer; fails the test after so many seconds.
-#[track_caller]
-pub(crate) fn within<T>(seconds: u64, what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(answer) = ask() {
-            return answer;
-        }
-        assert!(start.elapsed() < Duration::from_secs(seconds), "{what}: not within {seconds} s");
-        std::thread::sleep(Duration::from_millis(200));
-    }
 }

@@ -7,8 +7,9 @@ use std::time::Instant;
 
 use serde_json::Value;
 
-use crate::cluster::{Cluster, within};
+use crate::cluster::Cluster;
 use crate::support;
+use crate::wait::within;
 
 #[derive(Debug)]
 pub(crate) struct Job<'a> {

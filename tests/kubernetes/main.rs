@@ -15,6 +15,7 @@ mod stops;
 #[path = "../support/mod.rs"]
 mod support;
 mod table;
+mod wait;
 
 use std::sync::OnceLock;
 

@@ -5,7 +5,8 @@ use serde_json::{Value, json};
 
 use crate::cluster::{Planted, is_core, of_cluster, of_jobs, pods_of};
 use crate::objects::{Object, text};
-use crate::test_cluster::{Output, TestCluster, within};
+use crate::test_cluster::{Output, TestCluster};
+use crate::wait::within;
 
 /// Objects, and the templates of pods in operators' objects as objects of their own: Pod Security
 /// says nothing of them otherwise before there are pods.

@@ -11,3 +11,5 @@ mod operator;
 mod pod_security;
 mod schemas;
 mod test_cluster;
+#[path = "../kubernetes/wait.rs"]
+mod wait;

@@ -5,13 +5,13 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use crate::cluster::{of_cluster, tools};
 use crate::examples::{files, top};
 use crate::objects::Object;
+use crate::wait::within;
 
 /// What the site provides that our manifests name: the namespace of its Prometheus, and the
 /// priority and the local volumes of one example.
@@ -128,17 +128,4 @@ impl TestCluster {
 fn list_of(objects: &[Object]) -> String {
     let items: Vec<_> = objects.iter().map(|object| &object.value).collect();
     json!({ "apiVersion": "v1", "kind": "List", "items": items }).to_string()
-}
-
-/// Asks until there is an answer; fails the test after so many seconds.
-#[track_caller]
-pub(crate) fn within<T>(seconds: u64, what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(answer) = ask() {
-            return answer;
-        }
-        assert!(start.elapsed() < Duration::from_secs(seconds), "{what}: not within {seconds} s");
-        std::thread::sleep(Duration::from_millis(200));
-    }
 }
