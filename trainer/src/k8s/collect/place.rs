@@ -43,15 +43,13 @@ impl Collected {
             let folder = path.parent().filter(|_| is_of_folder);
             Self::named(stem(folder.unwrap_or(&path)), folder.and_then(job_of), record)
         };
+        let deeper = runs_of_jobs(path);
         let mut found = match Record::read_all(path) {
-            Err(record::Error::NoRecord { .. }) => Vec::new(),
+            Err(record::Error::NoRecord { .. }) if !deeper.is_empty() => Vec::new(),
             found => found?,
         };
-        for run in runs_of_jobs(path) {
+        for run in deeper {
             found.extend(Record::read_all(&run)?);
-        }
-        if found.is_empty() {
-            found = Record::read_all(path)?;
         }
         Ok(found.into_iter().map(named).collect())
     }
