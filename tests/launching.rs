@@ -9,23 +9,11 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
-use support::{Finished, Folder, finish, set_launcher_environment, text, yardstick};
-
-/// A launch of two ranks, with the `mpirun` of the tests.
-fn launch(flags: &[&str], launched: &[&str]) -> Command {
-    let mpirun = std::env::var("YARDSTICK_MPIRUN").unwrap_or_else(|_| "mpirun".to_owned());
-    let mut command = yardstick(&["launch", "--mpirun", &mpirun]);
-    if !flags.contains(&"--ranks-per-node") {
-        command.args(["--ranks-per-node", "2"]);
-    }
-    command.args(flags).arg("--").args(launched);
-    set_launcher_environment(&mut command);
-    command
-}
+use support::{Finished, Folder, finish, supervise, text};
 
 fn train(folder: &Folder, flags: &[&str], train: &[&str]) -> Command {
     let folder = folder.text();
-    launch(flags, &[&["train", "--out", &folder, "--threads", "1"], train].concat())
+    supervise(flags, &[&["train", "--out", &folder, "--threads", "1"], train].concat())
 }
 
 fn launched(command: Command) -> Finished {
@@ -99,9 +87,9 @@ fn what_cannot_be_launched_is_refused() {
         (&[], &["plan"], 2, "expected train, bench, comm or doctor"),
     ];
     for (flags, launch_of, code, sentence) in cases {
-        launched(launch(flags, launch_of)).expect(code).expect_stderr(&[sentence]);
+        launched(supervise(flags, launch_of)).expect(code).expect_stderr(&[sentence]);
     }
-    let mut allocated = launch(&[], &train);
+    let mut allocated = supervise(&[], &train);
     allocated.env("SLURM_JOB_NODELIST", "node[1-2]").env("SLURM_TASKS_PER_NODE", "2(x2)");
     allocated.env("PATH", "/no/scontrol").env_remove("LD_LIBRARY_PATH");
     launched(allocated).expect(3).expect_stderr(&["`scontrol show hostnames node[1-2]`"]);
@@ -111,5 +99,5 @@ fn what_cannot_be_launched_is_refused() {
 #[test]
 fn what_leaves_no_record_is_judged_by_mpirun() {
     let comm = ["comm", "--max-bytes", "4K", "--operation", "all-reduce"];
-    launched(launch(&[], &comm)).expect(0).expect_stderr(&["mpirun succeeded; exit code 0"]);
+    launched(supervise(&[], &comm)).expect(0).expect_stderr(&["mpirun succeeded; exit code 0"]);
 }

@@ -134,6 +134,16 @@ pub enum Error {
         /// The others, each with why it does not answer.
         absent: String,
     },
+    /// The folder of the run does not answer.
+    #[error(
+        "expected an answer of {place}, found none after {} s: is storage hung?", wait.as_secs()
+    )]
+    StorageHung {
+        /// The folder.
+        place: String,
+        /// How long it was waited for.
+        wait: Duration,
+    },
     /// Two hosts that should be different are the same.
     #[error("expected different hosts, but {} and {} are both {same}", names[0], names[1])]
     SameHost {

@@ -88,11 +88,28 @@ impl Mounted {
         self.mount();
     }
 
+    /// Lets nobody have an answer until this is dropped. Processes that wait for one can be killed,
+    /// as those of a network file system can: the only call that was taken in is one of this.
+    #[cfg_attr(not(feature = "mpi"), allow(dead_code, reason = "runs hang, and need ranks"))]
+    pub(crate) fn freeze(&self) -> Frozen<'_> {
+        let state = self.state.lock();
+        let path = self.join("no such file");
+        std::thread::spawn(move || path.exists());
+        std::thread::sleep(Duration::from_millis(200)); // until it was taken in
+        Frozen { _state: state }
+    }
+
     fn unmount(&mut self) {
         if let Some(session) = self.session.take() {
             session.umount_and_join().unwrap();
         }
     }
+}
+
+/// A disk that does not answer.
+#[derive(Debug)]
+pub(crate) struct Frozen<'a> {
+    _state: MutexGuard<'a, State>,
 }
 
 impl State {

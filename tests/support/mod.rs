@@ -11,7 +11,7 @@ mod variant;
 pub use folder::{Folder, LossBits, RunResult, StepLine, only_training_libraries, record, text};
 pub use process::{
     BothRanks, Finished, Running, delay_streams, finish, launch, mpirun, mpirun_test,
-    on_both_ranks, resident_bytes, run, set_launcher_environment, yardstick,
+    on_both_ranks, resident_bytes, run, set_launcher_environment, supervise, yardstick,
 };
 pub use schema::expect_valid;
 pub use variant::{SEVERAL_BUCKETS, VARIANTS, Variant};

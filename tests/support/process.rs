@@ -98,6 +98,18 @@ pub fn launch(ranks: usize, program: impl AsRef<OsStr>) -> Command {
     command
 }
 
+/// `yardstick launch` of two ranks, unless `flags` say otherwise, with the `mpirun` of the tests.
+pub fn supervise(flags: &[&str], launched: &[&str]) -> Command {
+    let mpirun = std::env::var("YARDSTICK_MPIRUN").unwrap_or_else(|_| "mpirun".to_owned());
+    let mut command = yardstick(&["launch", "--mpirun", &mpirun]);
+    if !flags.contains(&"--ranks-per-node") {
+        command.args(["--ranks-per-node", "2"]);
+    }
+    command.args(flags).arg("--").args(launched);
+    set_launcher_environment(&mut command);
+    command
+}
+
 /// What a launcher needs to start more ranks than cores, as root, with files of its own.
 pub fn set_launcher_environment(command: &mut Command) {
     command

@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use super::Event;
-use super::evidence::{Evidence, Judgement};
+use super::evidence::{Judgement, Reader};
 use super::fleet::{Change, Fleet};
 use super::mpirun::Running;
 use super::request::Request;
@@ -117,7 +117,7 @@ impl<'a, 'fleet> Attempt<'a, 'fleet> {
     pub(super) fn watch(
         mut self,
         events: &Receiver<Event>,
-        evidence: &dyn Evidence,
+        evidence: &Reader,
         before: &Judgement,
     ) -> Ended {
         self.tell_task();
@@ -272,8 +272,8 @@ impl<'a, 'fleet> Attempt<'a, 'fleet> {
 
     /// A rank has ended and the others go on. At the end of a run ranks end together, after the
     /// record was written.
-    fn others_go_on(&mut self, ended: RankEnded, evidence: &dyn Evidence, before: &Judgement) {
-        if evidence.judge().has_ended_since(before) {
+    fn others_go_on(&mut self, ended: RankEnded, evidence: &Reader, before: &Judgement) {
+        if evidence.judge_within(TOGETHER).has_ended_since(before) {
             self.rank_ended = None;
             return;
         }
@@ -293,7 +293,7 @@ impl<'a, 'fleet> Attempt<'a, 'fleet> {
         self.enter(Phase::Terminating);
     }
 
-    fn time_is_up(&mut self, evidence: &dyn Evidence, before: &Judgement) {
+    fn time_is_up(&mut self, evidence: &Reader, before: &Judgement) {
         let now = Instant::now();
         let is_running = self.phase == Phase::Running;
         if let Some((ended, until)) = self.rank_ended.filter(|_| is_running)

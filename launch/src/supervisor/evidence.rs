@@ -1,7 +1,13 @@
 //! What a launch is judged by: what the run itself has recorded.
 
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::time::Duration;
+
 /// The record of a launched run.
 pub trait Evidence {
+    /// Where it is, as in `/results/monday`.
+    fn place(&self) -> String;
+
     /// What it says now.
     fn judge(&self) -> Judgement;
 
@@ -13,6 +19,71 @@ pub trait Evidence {
     /// # Errors
     /// Why that could not be written, as a sentence.
     fn explain(&mut self, explanation: &Explanation) -> Result<(), String>;
+}
+
+/// Evidence that is read on a thread of its own: storage that hangs, as a file system of a server
+/// that is gone does, must not keep a supervisor from its hosts.
+#[derive(Debug)]
+pub(super) struct Reader {
+    questions: Sender<Question>,
+    place: String,
+}
+
+type Question = Box<dyn FnOnce(&mut dyn Evidence) + Send>;
+
+/// How long storage may take to answer once an attempt has ended.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+impl Reader {
+    pub(super) fn new(mut evidence: impl Evidence + Send + 'static) -> Self {
+        let place = evidence.place();
+        let (questions, asked) = mpsc::channel::<Question>();
+        // Not joined: where storage hangs it ends with the process.
+        std::thread::spawn(move || asked.into_iter().for_each(|question| question(&mut evidence)));
+        Self { questions, place }
+    }
+
+    /// Where the evidence is.
+    pub(super) fn place(&self) -> &str {
+        &self.place
+    }
+
+    /// Asks, and does not wait for the answer. Questions are answered one after another.
+    pub(super) fn ask<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(&mut dyn Evidence) -> T + Send + 'static,
+    ) -> Receiver<T> {
+        let (answer, answers) = mpsc::channel();
+        let question: Question = Box::new(move |evidence| {
+            let _ = answer.send(question(evidence)); // it may not be waited for any more
+        });
+        let _ = self.questions.send(question);
+        answers
+    }
+
+    /// What the record says, or that storage does not say it in time.
+    pub(super) fn judge_within(&self, time: Duration) -> Judgement {
+        let answer = self.ask(|evidence| evidence.judge()).recv_timeout(time);
+        answer.unwrap_or_else(|_| Judgement {
+            reason: Some(self.silence(time)),
+            ..Judgement::without_record(RunState::Unreadable)
+        })
+    }
+
+    /// The same at the end of an attempt.
+    pub(super) fn judge(&self) -> Judgement {
+        self.judge_within(PATIENCE)
+    }
+
+    /// As [`Evidence::explain`].
+    pub(super) fn explain(&self, explanation: Explanation) -> Result<(), String> {
+        let answer = self.ask(move |evidence| evidence.explain(&explanation));
+        answer.recv_timeout(PATIENCE).unwrap_or_else(|_| Err(self.silence(PATIENCE)))
+    }
+
+    fn silence(&self, time: Duration) -> String {
+        format!("{} has not answered for {} s: is storage hung?", self.place, time.as_secs())
+    }
 }
 
 /// What a record says.
@@ -37,6 +108,8 @@ pub enum RunState {
     NotRecorded,
     /// There is no record.
     Missing,
+    /// Storage does not answer.
+    Unreadable,
     /// It runs, or was killed.
     Unfinished,
     /// All steps are done.
@@ -53,7 +126,7 @@ impl RunState {
         match self {
             Self::Complete | Self::Stopped => true,
             Self::Failed(code) => code != super::verdict::PEER_LOST,
-            Self::NotRecorded | Self::Missing | Self::Unfinished => false,
+            Self::NotRecorded | Self::Missing | Self::Unreadable | Self::Unfinished => false,
         }
     }
 }

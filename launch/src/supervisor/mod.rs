@@ -22,6 +22,7 @@ use signal_hook::iterator::Signals;
 
 use crate::error::Error;
 use attempt::Attempt;
+use evidence::Reader;
 use fleet::{Fleet, Gathered};
 use mpirun::MpiRun;
 use session::SessionEvent;
@@ -31,6 +32,9 @@ pub use evidence::{Evidence, Explanation, Judgement, Loss, RunState};
 pub use mpirun::LaunchTimes;
 pub use reach::Reach;
 pub use request::Request;
+
+/// How long storage takes to answer where all is well; hosts are looked at after it.
+const ANSWER: Duration = Duration::from_millis(100);
 
 /// How a launch ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,7 +63,7 @@ pub(crate) enum Event {
 /// be continued.
 pub fn run(
     request: &Request,
-    evidence: &mut dyn Evidence,
+    evidence: impl Evidence + Send + 'static,
     tell: &dyn Fn(&str),
 ) -> Result<Ending, Error> {
     let mpirun = MpiRun::find(&request.mpirun)?;
@@ -67,7 +71,8 @@ pub fn run(
     let (sender, events) = mpsc::channel();
     watch_signals(sender.clone())?;
     let fleet = Fleet::new(request, sender.clone(), tell);
-    Supervisor { request, mpirun, fleet, sender, events, tell }.run(evidence)
+    let evidence = Reader::new(evidence);
+    Supervisor { request, mpirun, fleet, evidence, sender, events, tell }.run()
 }
 
 fn watch_signals(events: Sender<Event>) -> Result<(), Error> {
@@ -85,13 +90,14 @@ struct Supervisor<'a> {
     request: &'a Request,
     mpirun: MpiRun,
     fleet: Fleet<'a>,
+    evidence: Reader,
     sender: Sender<Event>,
     events: Receiver<Event>,
     tell: &'a dyn Fn(&str),
 }
 
 impl Supervisor<'_> {
-    fn run(mut self, evidence: &mut dyn Evidence) -> Result<Ending, Error> {
+    fn run(mut self) -> Result<Ending, Error> {
         let mut restarts_left = self.request.restarts;
         let mut last = None;
         let mut deadline = Instant::now() + self.request.wait;
@@ -109,7 +115,10 @@ impl Supervisor<'_> {
                 self.fleet.prefer_others(&silent);
                 continue;
             }
-            match self.attempt(&hosts, evidence)? {
+            let Some(before) = self.recorded_before()? else {
+                return Ok(verdict::stopped_while_waiting(last));
+            };
+            match self.attempt(&hosts, &before)? {
                 Next::End(ending) => return Ok(ending),
                 Next::Restart(ending) if restarts_left == 0 => return Ok(ending),
                 Next::Restart(ending) => {
@@ -118,19 +127,34 @@ impl Supervisor<'_> {
                     (self.tell)(&format!("{text}; starting again, {restarts_left} restarts left"));
                     last = Some(ending);
                     self.fleet.begin_again();
-                    self.wait_for_release(evidence);
+                    self.wait_for_release();
                     deadline = Instant::now() + self.request.wait;
                 }
             }
         }
     }
 
+    /// What the run has recorded before an attempt; `None` when asked to stop meanwhile.
+    fn recorded_before(&mut self) -> Result<Option<Judgement>, Error> {
+        let wait = self.request.wait;
+        let answer = self.evidence.ask(|evidence| evidence.judge());
+        let before = self.wait_for(&answer, Instant::now() + wait);
+        if before.is_none() && !self.fleet.stop_requested {
+            return Err(Error::StorageHung { place: self.evidence.place().to_owned(), wait });
+        }
+        Ok(before)
+    }
+
     /// Waits until no rank uses the run's folder any more. Ranks on a host that was cut off run
     /// until an operation between ranks has exceeded its deadline, and may still see the folder.
-    fn wait_for_release(&mut self, evidence: &dyn Evidence) {
+    fn wait_for_release(&mut self) {
         let deadline = Instant::now() + self.request.wait;
         let mut is_told = false;
-        while evidence.is_in_use() && !self.fleet.stop_requested && Instant::now() < deadline {
+        loop {
+            let answer = self.evidence.ask(|evidence| evidence.is_in_use());
+            if self.wait_for(&answer, deadline) != Some(true) || Instant::now() >= deadline {
+                return;
+            }
             if !is_told {
                 (self.tell)(
                     "ranks of the last attempt still use its folder: waiting for their end",
@@ -141,22 +165,35 @@ impl Supervisor<'_> {
         }
     }
 
-    fn attempt(&mut self, hosts: &[usize], evidence: &mut dyn Evidence) -> Result<Next, Error> {
-        let before = evidence.judge();
+    /// An answer of storage; `None` at the deadline, or when asked to stop.
+    fn wait_for<T>(&mut self, answer: &Receiver<T>, deadline: Instant) -> Option<T> {
+        while !self.fleet.stop_requested && Instant::now() < deadline {
+            if let Ok(answer) = answer.recv_timeout(ANSWER) {
+                return Some(answer);
+            }
+            self.fleet.receive(&self.events);
+        }
+        None
+    }
+
+    fn attempt(&mut self, hosts: &[usize], before: &Judgement) -> Result<Next, Error> {
         let mpirun = self.mpirun.start(self.request, &self.fleet.start(hosts), &self.sender)?;
         let attempt = Attempt::new(self.request, &mut self.fleet, hosts, mpirun, self.tell);
-        let mut ended = attempt.watch(&self.events, evidence, &before);
+        let mut ended = attempt.watch(&self.events, &self.evidence, before);
         let silent = self.fleet.clear_ranks(hosts, &self.events);
         ended.lost = ended.lost.or(silent.first().copied());
         ended.stop_requested = self.fleet.stop_requested;
-        let after = recorded(&ended, &before, evidence);
-        let loss = self.loss(&ended, &before, &after);
-        let next = verdict::of(self.request, &ended, loss.as_ref(), &before, &after);
-        let Some(loss) = loss else { return Ok(next) };
-        evidence
-            .explain(&Explanation { loss, code: next.code(), earlier_attempts: before.attempts })
+        let after = recorded(&ended, before, &self.evidence);
+        let loss = self.loss(&ended, before, &after);
+        let next = verdict::of(self.request, &ended, loss.as_ref(), before, &after);
+        let Some(loss) = loss.filter(|_| after.state != RunState::Unreadable) else {
+            return Ok(next);
+        };
+        self.evidence
+            .explain(Explanation { loss, code: next.code(), earlier_attempts: before.attempts })
             .unwrap_or_else(|text| (self.tell)(&text));
-        Ok(next.with_reason(evidence.judge().reason.filter(|_| after.has_begun_since(&before))))
+        let reason = self.evidence.judge().reason;
+        Ok(next.with_reason(reason.filter(|_| after.has_begun_since(before))))
     }
 
     /// What took ranks away, if that kept the attempt from its end.
@@ -187,7 +224,7 @@ impl Supervisor<'_> {
 
 /// What the run has recorded, once its end can be seen: file systems such as NFS keep what they
 /// have read for a while.
-fn recorded(ended: &Ended, before: &Judgement, evidence: &dyn Evidence) -> Judgement {
+fn recorded(ended: &Ended, before: &Judgement, evidence: &Reader) -> Judgement {
     let deadline = ended.visible_within().map(|time| Instant::now() + time);
     loop {
         let found = evidence.judge();

@@ -63,6 +63,17 @@ impl Ended {
         }
     }
 
+    /// Exit code of an `mpirun` that ended by itself.
+    fn own_code(&self) -> Option<u8> {
+        let code = self.status.code().filter(|_| !self.is_by_supervisor)?;
+        u8::try_from(code).ok()
+    }
+
+    /// Exit code of a rank that failed by itself: `mpirun`'s own are others, and 1.
+    fn failed_rank(&self) -> Option<u8> {
+        self.own_code().filter(|code| OF_RANKS.contains(code))
+    }
+
     /// What `mpirun` said by its end.
     pub(super) fn status_text(&self) -> String {
         match (self.status.code(), self.status.signal()) {
@@ -124,6 +135,7 @@ pub(super) fn of(
 ) -> Next {
     let reason = || after.reason.clone().unwrap_or_else(|| ended.status_text());
     match after.state {
+        RunState::Unreadable => unreadable(ended, loss, &reason()),
         _ if !after.has_begun_since(before) => not_begun(request, ended, loss, after),
         RunState::Complete => Next::End(completed(request, after)),
         RunState::Stopped => {
@@ -155,6 +167,17 @@ fn not_begun(request: &Request, ended: &Ended, loss: Option<&Loss>, found: &Judg
     }
 }
 
+/// Storage does not say how the run ended: nothing is a success, and only a rank's own failure is
+/// known.
+fn unreadable(ended: &Ended, loss: Option<&Loss>, silence: &str) -> Next {
+    let known = loss.map_or_else(|| ended.status_text(), |loss| loss.text.clone());
+    let text = format!("{known}; {silence}");
+    match ended.failed_rank() {
+        Some(code) => Next::End(ending(code, text)),
+        None => lost(ended, text),
+    }
+}
+
 /// A complete run counts if it ran where it was to.
 fn completed(request: &Request, found: &Judgement) -> Ending {
     let Judgement { ranks, hosts, .. } = found;
@@ -177,14 +200,13 @@ fn lost(ended: &Ended, text: String) -> Next {
 
 /// The run has recorded no end: what `mpirun` says counts, but not that it succeeded.
 fn unrecorded(ended: &Ended, loss: Option<&Loss>) -> Next {
-    let code = ended.status.code().filter(|_| !ended.is_by_supervisor);
-    if let Some(code) = code.and_then(|code| u8::try_from(code).ok()).filter(is_of_rank) {
+    if let Some(code) = ended.failed_rank() {
         return Next::End(ending(code, ended.status_text()));
     }
     if let Some(Loss { host: Some(_), text, .. }) = loss {
         return lost(ended, text.clone());
     }
-    match code {
+    match ended.own_code() {
         Some(0) => Next::End(ending(
             PEER_LOST,
             "mpirun reports success, but the run has recorded no end: ranks were lost",
@@ -192,11 +214,6 @@ fn unrecorded(ended: &Ended, loss: Option<&Loss>) -> Next {
         Some(1) => Next::End(ending(INTERNAL, ended.status_text())),
         _ => lost(ended, ended.status_text()),
     }
-}
-
-/// Whether only a rank ends so: `mpirun` itself has other codes, and 1.
-fn is_of_rank(code: &u8) -> bool {
-    OF_RANKS.contains(code)
 }
 
 #[cfg(test)]

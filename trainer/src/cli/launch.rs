@@ -63,11 +63,11 @@ pub(super) struct Launch {
 
 impl Launch {
     pub(super) fn run(self) -> Outcome<ExitCode> {
-        let mut evidence = RunEvidence::new(folders(&self.command, self.restarts)?);
+        let evidence = RunEvidence::new(folders(&self.command, self.restarts)?);
         let request = self.request()?;
         let tell = |text: &str| log("launch", text);
         let Ending { code, text } =
-            supervisor::run(&request, &mut evidence, &tell).map_err(environment)?;
+            supervisor::run(&request, evidence, &tell).map_err(environment)?;
         tell(&format!("{text}; exit code {code}"));
         Ok(ExitCode::try_from(code).unwrap_or(ExitCode::Internal))
     }

@@ -36,6 +36,11 @@ impl RunEvidence {
 }
 
 impl Evidence for RunEvidence {
+    fn place(&self) -> String {
+        let names = self.folders.iter().map(|folder| folder.display().to_string());
+        names.collect::<Vec<_>>().join(", ")
+    }
+
     fn judge(&self) -> Judgement {
         let Some(folder) = self.deciding() else {
             return Judgement::without_record(RunState::NotRecorded);
