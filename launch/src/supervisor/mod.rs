@@ -206,7 +206,8 @@ impl Supervisor<'_> {
             let text = format!("host {name} was lost: {why}");
             return Some(Loss { host: Some(self.fleet.own_name(host)), rank: None, text });
         }
-        let has_begun = after.has_begun_since(before);
+        let is_unknown = after.state == RunState::Unreadable;
+        let has_begun = is_unknown || after.has_begun_since(before);
         if let Some(first) = ended.rank_ended.filter(|_| has_begun) {
             let name = self.fleet.description(first.host);
             let status = ended.status_text();
