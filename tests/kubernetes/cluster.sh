@@ -4,9 +4,10 @@
 #   tests/kubernetes/cluster.sh api|nodes FOLDER
 #
 # `api` is etcd, kube-apiserver, controllers and the mpi-operator, ready in 8 s: pods are admitted
-# and run nowhere. `nodes` is that with a scheduler and two nodes. Prints "ready" when it is. FOLDER
-# gets `logs`, `volumes` (seen by both nodes), `run` while it runs, and `enter`, a script that runs
-# a command (such as kubectl) inside.
+# and run nowhere. `nodes` is that with a scheduler, two nodes, and the controllers of Argo
+# Workflows, JobSet and Kubeflow's trainer. Prints "ready" when it is. FOLDER gets `logs`, `volumes`
+# (seen by both nodes), `run` while it runs, and `enter`, a script that runs a command (such as
+# kubectl) inside.
 #
 # Everything is in namespaces that end with this script, whatever ends it: nothing is listened on,
 # routed or mounted outside. Outside there are only control groups, which the end of this script

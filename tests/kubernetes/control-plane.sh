@@ -2,6 +2,7 @@
 # The first process of the test cluster's namespaces: starts everything; cluster.sh runs it.
 set -euo pipefail
 . ./folders.sh
+. ./controllers.sh
 export PATH=$PROGRAMS:/usr/sbin:/sbin:$PATH
 run=$FOLDER/run logs=$FOLDER/logs
 export KUBECONFIG=$run/admin.kubeconfig
@@ -9,11 +10,13 @@ nodes=()
 [ "$MODE" = api ] || nodes=(0 1)
 
 # The network of the cluster: the control plane has 10.100.0.1, node N 10.100.0.(10+N), its pods
-# 10.244.N.0/24.
+# 10.244.N.0/24. Pods find the API server at the first address of services, 10.96.0.1, which the
+# control plane has, too: there is no kube-proxy.
 make_network() {
     ip link set lo up
     ip link add br0 type bridge
     ip address add 10.100.0.1/24 dev br0
+    ip address add 10.96.0.1/32 dev br0
     ip link set br0 up
     # Of this network namespace only.
     sysctl -qw net.ipv4.ip_forward=1
@@ -40,7 +43,7 @@ apiVersion: v1
 kind: Config
 clusters:
 - name: test
-  cluster: {server: "https://10.100.0.1:6443", certificate-authority: $run/pki/ca.crt}
+  cluster: {server: "https://10.100.0.1", certificate-authority: $run/pki/ca.crt}
 users: [{name: user, user: {token: $2}}]
 contexts: [{name: test, context: {cluster: test, user: user}}]
 current-context: test
@@ -55,6 +58,10 @@ add_users() {
     add_user system:kube-scheduler scheduler-token "" scheduler
     add_user $account:mpi-operator:mpi-operator operator-token $groups operator
     add_user $account:kube-system:coredns dns-token $groups dns
+    add_user $account:argo:argo argo-token $groups argo-workflows
+    add_user $account:jobset-system:jobset-controller-manager jobset-token $groups jobset
+    add_user $account:kubeflow-system:kubeflow-trainer-controller-manager trainer-token $groups \
+        trainer
     for node in "${nodes[@]}"; do
         add_user "system:node:node$node" "node$node-token" system:nodes "node$node"
     done
@@ -65,19 +72,20 @@ background() {
     "$@" >"$logs/$1.log" 2>&1 &
 }
 
+# Without WatchList, for which Debian's etcd is too old: clients that ask for it ask for ever.
 start_api_server() {
     background etcd --data-dir "$run/etcd" --unsafe-no-fsync --log-level warn \
         --listen-client-urls http://127.0.0.1:2379 --listen-peer-urls http://127.0.0.1:2380 \
         --advertise-client-urls http://127.0.0.1:2379
-    background kube-apiserver --etcd-servers=http://127.0.0.1:2379 --secure-port=6443 \
-        --bind-address=10.100.0.1 --advertise-address=10.100.0.1 \
+    background kube-apiserver --etcd-servers=http://127.0.0.1:2379 --secure-port=443 \
+        --bind-address=0.0.0.0 --advertise-address=10.100.0.1 \
         --tls-cert-file="$run/pki/api.crt" --tls-private-key-file="$run/pki/api.key" \
         --token-auth-file="$run/pki/tokens.csv" \
         --service-account-key-file="$run/pki/accounts.key" \
         --service-account-signing-key-file="$run/pki/accounts.key" \
         --service-account-issuer=https://kubernetes.default.svc \
         --service-cluster-ip-range=10.96.0.0/16 --authorization-mode=Node,RBAC \
-        --allow-privileged \
+        --allow-privileged --feature-gates=WatchList=false \
         --enable-admission-plugins=NodeRestriction --kubelet-preferred-address-types=InternalIP \
         --default-not-ready-toleration-seconds=10 --default-unreachable-toleration-seconds=10
     until kubectl get --raw /readyz >/dev/null 2>&1; do sleep 0.1; done
@@ -100,12 +108,15 @@ start_scheduler() {
     background kube-scheduler --kubeconfig="$run/scheduler.kubeconfig" --leader-elect=false
 }
 
-start_operator() {
-    kubectl apply --server-side --filename "$PROGRAMS/mpi-operator.yaml"
+# Applies the objects of a controller, which wants its definitions to be there when it starts: FILE.
+apply_objects() {
+    kubectl apply --server-side --filename "$1"
     # It fails at once for a definition that has no conditions yet.
-    until kubectl wait --for=condition=Established crd/mpijobs.kubeflow.org --timeout=30s; do
-        sleep 0.1
-    done
+    until kubectl wait --for=condition=Established crd --all --timeout=30s; do sleep 0.1; done
+}
+
+start_operator() {
+    apply_objects "$PROGRAMS/mpi-operator.yaml"
     background mpi-operator -kubeConfig "$run/operator.kubeconfig" -lock-namespace mpi-operator \
         -alsologtostderr
 }
@@ -153,7 +164,11 @@ start_api_server
 start_controllers
 [ "$MODE" = api ] || start_scheduler
 start_operator
-[ "$MODE" = api ] || start_dns
+if [ "$MODE" = nodes ]; then
+    start_dns
+    start_workflows
+    start_trainer
+fi
 wait_for_nodes
 touch "$run/ready"
 wait

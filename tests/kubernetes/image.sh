@@ -5,7 +5,8 @@
 #
 # `yardstick.tar` is k8s/image/Dockerfile with PROGRAM in place of what its stage `build` makes, on
 # a Debian that debootstrap installs, as there may be no registry here; `pause.tar` holds a pod's
-# namespaces. Layers and Debian are kept in the cache, so only the program is new each time.
+# namespaces, and `argoexec.tar` is what Argo Workflows runs in its pods. Layers and Debian are kept
+# in the cache, so only the program is new each time.
 set -euo pipefail
 program=$(realpath "${1:?expected the program}")
 cd "$(dirname "$0")"
@@ -60,6 +61,18 @@ write_archive() {
     quiet_buildah push "localhost/$1:test" "docker-archive:$IMAGES/$1.tar:localhost/$1:test"
 }
 
+# As upstream's: on nothing but a folder for temporary files, its own user, and found by name.
+build_argoexec() {
+    local root=$CACHE/argoexec-root
+    [ "$PROGRAMS/argoexec" -nt "$IMAGES/argoexec.tar" ] || return 0
+    rm -rf "$root"
+    install -D "$PROGRAMS/argoexec" "$root/bin/argoexec"
+    mkdir --mode 1777 "$root/tmp"
+    image_of argoexec "$root" / --entrypoint '["argoexec"]' --env PATH=/bin --user 8737
+    rm -r "$root"
+    write_archive argoexec
+}
+
 # The Dockerfile, but for its stage `build`, which is this folder instead.
 build_yardstick() {
     local built=$CACHE/built
@@ -77,6 +90,7 @@ mkdir -p "$IMAGES"
 [ -d "$DEBIAN_ROOT" ] || install_debian
 has_image debian || image_of debian "$DEBIAN_ROOT" /
 has_image pause || image_of pause "$PROGRAMS/pause" /pause --entrypoint '["/pause"]'
+build_argoexec
 build_yardstick
 write_archive pause
 write_archive yardstick

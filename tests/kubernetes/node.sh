@@ -88,7 +88,7 @@ TOML
 
 load_images() {
     local image
-    for image in pause yardstick; do
+    for image in pause yardstick argoexec; do
         ctr --address /run/containerd.sock --namespace k8s.io images import \
             "$IMAGES/$image.tar"
     done
