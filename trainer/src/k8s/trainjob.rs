@@ -59,16 +59,9 @@ struct JobSetTemplate {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct JobSetSpec {
-    failure_policy: FailurePolicy,
     network: Network,
     replicated_jobs: [ReplicatedJob; 2],
     success_policy: SuccessPolicy,
-}
-
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct FailurePolicy {
-    max_restarts: u32,
 }
 
 #[derive(Debug, Serialize)]
@@ -172,7 +165,9 @@ pub(super) fn runtime(job: &Job) -> TrainingRuntime {
 }
 
 /// Workers first: the launcher is made when all of them are ready. The job is what the launcher
-/// says, and nothing is started again but by it.
+/// says, and nothing is started again but by it: without a failure policy JobSet fails with its
+/// first job. A policy with `maxRestarts: 0` says the same, but the trainer, which leaves out
+/// zeros when it writes, could then never put its finalizer on the runtime: policies are immutable.
 fn job_set(job: &Job) -> JobSetSpec {
     let limit_seconds = job.benchmark.workload.time_limit.map(|limit| limit.as_secs());
     let workers = i32::try_from(job.benchmark.workers()).unwrap_or(i32::MAX);
@@ -183,7 +178,6 @@ fn job_set(job: &Job) -> JobSetSpec {
         spec.active_deadline_seconds = limit_seconds.and_then(|limit| i64::try_from(limit).ok());
     }
     JobSetSpec {
-        failure_policy: FailurePolicy { max_restarts: 0 },
         network: Network { publish_not_ready_addresses: true },
         replicated_jobs: [replicated(NODE, workers, worker::template(job), Vec::new()), launcher],
         success_policy: SuccessPolicy { operator: "All", target_replicated_jobs: [LAUNCHER] },
