@@ -63,8 +63,13 @@ fn a_healthy_machine_passes_with_a_table_and_with_json() {
 fn what_is_required_has_to_be_there() {
     let plain = report(&run(&["doctor", "--json"]).expect(0));
     assert_eq!(worst(&plain, "gdr").0, "skip");
-    let required = report(&run(&["doctor", "--json", "--require", "gdr,shm"]).expect(3));
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("new/doctor.json");
+    let require = ["doctor", "--json", "--require", "gdr,shm", "--report", &text(&file)];
+    let finished = run(&require).expect(3);
+    let required = report(&finished);
     assert_eq!(worst(&required, "gdr").0, "fail");
+    assert_eq!(std::fs::read_to_string(file).unwrap(), finished.stdout.trim_end());
     assert_eq!(worst(&required, "shm").0, "pass");
     let unknown = run(&["doctor", "--require", "shm,grd"]).expect(2);
     unknown.expect_stderr(&["--require grd: expected one of: shm, memlock,"]);

@@ -1,11 +1,11 @@
 //! `yardstick doctor`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
 
-use super::{print, print_json};
+use super::{json, print};
 use crate::config::{Config, duration};
 use crate::doctor::{self, DoctorOptions, Required};
 use crate::failure::{Failure, Outcome};
@@ -44,6 +44,9 @@ pub(super) struct Doctor {
     /// Print JSON, as docs/doctor.schema.json says.
     #[arg(long)]
     json: bool,
+    /// Write what is printed to a file, too: a pod's log is gone with its pod.
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
 }
 
 impl Doctor {
@@ -61,6 +64,17 @@ impl Doctor {
                 .map_err(|problem| Failure::usage(format!("--require {problem}")))?,
             links: self.links,
         };
-        doctor::run(&options, |report| if self.json { print_json(report) } else { print(report) })
+        doctor::run(&options, |report| {
+            let text = if self.json { json(report)? } else { report.to_string() };
+            print(&text)?;
+            self.report.as_deref().map_or(Ok(()), |file| write(file, &text))
+        })
     }
+}
+
+/// The file, and the folders that it is in.
+fn write(file: &Path, text: &str) -> Outcome<()> {
+    let folder = file.parent().unwrap_or(Path::new(""));
+    let written = std::fs::create_dir_all(folder).and_then(|()| std::fs::write(file, text));
+    written.map_err(|error| Failure::usage(format!("--report {}: {error}", file.display())))
 }

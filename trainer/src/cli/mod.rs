@@ -178,7 +178,9 @@ fn log(process: &str, text: &str) {
 
 /// Writes a value to stdout as JSON.
 fn print_json(value: &impl serde::Serialize) -> Outcome<ExitCode> {
-    let text = serde_json::to_string_pretty(value)
-        .map_err(|error| Failure::new(ExitCode::Internal, error))?;
-    print(text)
+    print(json(value)?)
+}
+
+fn json(value: &impl serde::Serialize) -> Outcome<String> {
+    serde_json::to_string_pretty(value).map_err(|error| Failure::new(ExitCode::Internal, error))
 }

@@ -55,7 +55,7 @@ pub(crate) struct DoctorOptions {
 /// Exit code 3 when ranks cannot be joined, 5 when one is lost or late.
 pub(crate) fn run(
     options: &DoctorOptions,
-    print: impl FnOnce(&DoctorReport) -> Outcome<ExitCode> + Send,
+    print: impl FnOnce(&DoctorReport) -> Outcome<()> + Send,
 ) -> Outcome<Exit> {
     // First, while this is the only thread.
     let nccl_log = NcclLog::prepare(&options.config);

@@ -43,13 +43,15 @@ pub(super) fn train(job: &Job) -> Vec<String> {
     all
 }
 
-/// `launch ... -- doctor ...`: the same workers, ranks and tiers.
+/// `launch ... -- doctor ...`: the same workers, ranks and tiers. Its report is beside the folder of
+/// the run, because its pods are removed.
 pub(super) fn doctor(job: &Job) -> Vec<String> {
     let required = &job.benchmark.workflow.doctor.require;
     let mut all = launch(job, 0);
     all.extend(["--".to_owned(), "doctor".to_owned()]);
     all.extend(train::configuration(&job.benchmark, &job.workload_inside()));
     all.extend(["--out".to_owned(), job.out()]);
+    all.extend(["--report".to_owned(), format!("{}.doctor.txt", job.out())]);
     if !required.is_empty() {
         all.extend(["--require".to_owned(), required.join(",")]);
     }

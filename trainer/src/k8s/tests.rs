@@ -507,9 +507,10 @@ fn a_workflow_checks_nodes_trains_collects_and_judges() {
     let out = "/results/job/{{workflow.name}}";
     let id = jobs(&text).unwrap()[0].workload_id().unwrap();
     let collect = "k8s collect --benchmark /etc/yardstick/benchmark.toml";
+    let report = format!("--report {out}.doctor.txt");
     for (name, expected) in [
         ("configure", format!("--ranks 2 --local-ranks 1 --expect-id {id}")),
-        ("doctor", format!("-- doctor --workload smoke --out {out} --require shm")),
+        ("doctor", format!("-- doctor --workload smoke --out {out} {report} --require shm")),
         ("baseline", format!("baseline show --allow-none --only {id} s3://a/b")),
         ("train", format!("-- train --workload smoke --out {out}")),
         ("collect", format!("{collect} --html {out}/report.html {out}")),
