@@ -27,6 +27,11 @@ impl Cluster {
         Self::with("yardstick-privileged", "k8s/overlays/privileged")
     }
 
+    /// The first with what workflows of Argo need.
+    pub(crate) fn open_for_workflows() -> Self {
+        Self::with("yardstick", "k8s/overlays/argo")
+    }
+
     fn with(namespace: &'static str, kustomization: &str) -> Self {
         let folder = std::env::var(VARIABLE).unwrap_or_else(|_| {
             panic!("{VARIABLE} is not set: run `make k8s-e2e`, which starts a cluster")
@@ -89,9 +94,13 @@ impl Cluster {
 
     /// Deletes an object of our namespace and what belongs to it, whether or not that is possible.
     pub(crate) fn delete_at_last(&self, kind: &str, name: &str) {
-        let delete =
-            ["--namespace", self.namespace, "delete", "--cascade=foreground", "--timeout=2m"];
-        let mut command = self.enter("kubectl", &[&delete[..], &[kind, name]].concat());
+        self.try_at_last(&["delete", "--cascade=foreground", "--timeout=2m", kind, name]);
+    }
+
+    /// `kubectl` in our namespace, whatever comes of it.
+    pub(crate) fn try_at_last(&self, arguments: &[&str]) {
+        let namespace = ["--namespace", self.namespace];
+        let mut command = self.enter("kubectl", &[&namespace[..], arguments].concat());
         let _ = command.stdout(Stdio::null()).stderr(Stdio::null()).status();
     }
 

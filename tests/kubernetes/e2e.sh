@@ -32,23 +32,26 @@ print_table() {
 
 What \`make k8s-e2e\` printed on $(date -u +%F), on $(nproc) cores, with
 $("target/$PROFILE/yardstick" --version | cut -d ' ' -f 1,2), Kubernetes $KUBERNETES_VERSION,
-mpi-operator $(version_of mpi-operator), $(containerd --version | cut -d ' ' -f 1,3),
+mpi-operator $(version_of mpi-operator), Argo Workflows $(version_of argo-workflows), Kubeflow's
+trainer $(version_of trainer), JobSet $(version_of jobset),
+$(containerd --version | cut -d ' ' -f 1,3),
 $(runc --version | head -n 1), Linux $(uname -r).
 
 Two workers on two nodes train 200 steps of \`smoke\`, and what happens to them happens after
 step 50: seconds are from then on, or from \`kubectl apply\`, to the end of the launcher. Each job
 that went on ended with the losses and weights of one that nothing happened to, bit for bit.
-"launcher" is the exit code of its container. "MPIJob" is the job's status, which does not count:
-the record does.
+"code" is the exit code of the launcher, or in a night of the task that says how it ended. "status"
+is that of the MPIJob, TrainJob or Workflow. That of a job does not count: the record does.
 
 TEXT
-    printf '| case | what happened | launcher | record | MPIJob | seconds | the launcher says |\n'
+    printf '| case | what happened | code | record | status | seconds | what is said |\n'
     printf '|---|---|---|---|---|---|---|\n'
     cat "$folder"/rows/*.md
 }
 
+# That of the first module that a folder requires.
 version_of() {
-    sed -n "s|.*github.com/kubeflow/$1 v||p" "$here/modules/$1/go.mod" | head -n 1
+    sed -n 's|^require [^ ]* v||p' "$here/modules/$1/go.mod" | head -n 1
 }
 
 "$here/programs.sh" >/dev/null

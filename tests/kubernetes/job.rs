@@ -8,12 +8,14 @@ use std::time::Instant;
 use serde_json::Value;
 
 use crate::cluster::Cluster;
+use crate::render::{Format, inject, render};
 use crate::support;
 use crate::wait::within;
 
 #[derive(Debug)]
 pub(crate) struct Job<'a> {
     pub(crate) cluster: &'a Cluster,
+    format: Format,
     name: String,
     yaml: String,
 }
@@ -43,25 +45,25 @@ pub(crate) struct Ended {
 impl<'a> Job<'a> {
     /// Renders a job; its folder is removed. `changes` replace text of the benchmark file.
     pub(crate) fn render(cluster: &'a Cluster, name: &str, changes: &[(&str, &str)]) -> Self {
-        let mut text = include_str!("benchmark.toml").replace("NAME", name);
-        for (from, to) in changes {
-            assert!(text.contains(from), "no {from} in benchmark.toml");
-            text = text.replace(from, to);
-        }
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("benchmark.toml");
-        std::fs::write(&file, text).unwrap();
-        let yaml = support::run(&["k8s", "render", &support::text(&file)]).expect(0).stdout;
-        let job = Self { cluster, name: name.to_owned(), yaml };
+        Self::render_as(cluster, Format::Mpijob, name, changes)
+    }
+
+    /// The same for another controller.
+    pub(crate) fn render_as(
+        cluster: &'a Cluster,
+        format: Format,
+        name: &str,
+        changes: &[(&str, &str)],
+    ) -> Self {
+        let yaml = render(format, name, changes);
+        let job = Self { cluster, format, name: name.to_owned(), yaml };
         job.remove();
         job
     }
 
     /// A fault of the program itself: `--inject`.
     pub(crate) fn inject(mut self, fault: &str) -> Self {
-        let train = "            - train\n";
-        let with = format!("{train}            - --inject\n            - {fault}\n");
-        self.replace(train, &with);
+        self.yaml = inject(&self.yaml, fault);
         self
     }
 
@@ -78,7 +80,7 @@ impl<'a> Job<'a> {
 
     /// Deletes the job, and waits until its pods are gone.
     pub(crate) fn delete(&self) {
-        self.kubectl(&["delete", "mpijob", &self.name, "--ignore-not-found"]);
+        self.kubectl(&["delete", self.format.kind(), &self.name, "--ignore-not-found"]);
         within(150, "the job's pods are gone", || self.pods("").is_empty().then_some(()));
     }
 
@@ -170,12 +172,12 @@ impl<'a> Job<'a> {
         self.kubectl(&["exec", &pod.name, "--", "sh", "-c", script]);
     }
 
-    /// `Succeeded`, `Failed`, or what else there is after 10 s.
+    /// `Succeeded`, `Complete`, `Failed`, or what else there is after 10 s.
     fn wait_for_status(&self) -> String {
         let start = Instant::now();
         loop {
             let status = self.status();
-            let is_end = status == "Succeeded" || status == "Failed";
+            let is_end = ["Succeeded", "Complete", "Failed"].contains(&status.as_str());
             if is_end || start.elapsed().as_secs() > 10 {
                 return status;
             }
@@ -183,9 +185,9 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// The conditions of the MPIJob that hold, but for `Created`.
+    /// The conditions of the job that hold, but for `Created`.
     fn status(&self) -> String {
-        let job = self.cluster.get(&["mpijob", &self.name]);
+        let job = self.cluster.get(&[self.format.kind(), &self.name]);
         let conditions = job["status"]["conditions"].as_array().cloned().unwrap_or_default();
         let holds = conditions.iter().filter(|condition| condition["status"] == "True");
         let types = holds.filter_map(|condition| condition["type"].as_str());
@@ -205,11 +207,7 @@ impl<'a> Job<'a> {
 
     /// Those of a role, or all of them.
     pub(crate) fn pods(&self, role: &str) -> Vec<Pod> {
-        let prefix = "training.kubeflow.org";
-        let mut labels = format!("{prefix}/job-name={}", self.name);
-        if !role.is_empty() {
-            labels += &format!(",{prefix}/job-role={role}");
-        }
+        let labels = self.format.labels(&self.name, role);
         let list = self.cluster.get(&["pods", "--selector", &labels]);
         list["items"].as_array().into_iter().flatten().map(Pod::new).collect()
     }
@@ -233,7 +231,12 @@ impl<'a> Job<'a> {
 /// Also after a panic, so that the next test has the nodes to itself.
 impl Drop for Job<'_> {
     fn drop(&mut self) {
-        self.cluster.delete_at_last("mpijob", &self.name);
+        // Not in the foreground: the trainer makes the pods of a TrainJob again while it is there.
+        let delete = ["delete", "--cascade=background", self.format.kind(), &self.name];
+        self.cluster.try_at_last(&delete);
+        let pods = self.format.labels(&self.name, "");
+        let wait = ["wait", "--for=delete", "pods", "--selector", &pods, "--timeout=2m"];
+        self.cluster.try_at_last(&wait);
     }
 }
 

@@ -22,7 +22,7 @@ fn a_node_cut_off() {
     let case = Case { position: 4, title: "a node cut off" };
     let cluster = Cluster::open();
     let job = Job::render(&cluster, "cut-off", &[]);
-    case.begin(&job);
+    case.begin(&cluster);
     job.apply();
     job.wait_for_step(MIDDLE);
     let worker = job.worker_elsewhere();
@@ -41,7 +41,7 @@ fn a_node_cut_off() {
 fn lose(case: Case, name: &str, what: &str, take_away: impl FnOnce(&Job<'_>, &Pod)) {
     let cluster = Cluster::open();
     let job = Job::render(&cluster, name, &[]);
-    case.begin(&job);
+    case.begin(&cluster);
     job.apply();
     job.wait_for_step(MIDDLE);
     let worker = job.worker_elsewhere();
@@ -101,7 +101,7 @@ fn a_replaced_worker() {
     let case = Case { position: 7, title: "a replaced worker" };
     let cluster = Cluster::open();
     let Replaced { job, worker, since } = job_with_replaced_worker(&cluster, "replaced", 1);
-    case.begin(&job);
+    case.begin(&cluster);
     let ended = job.wait_for_end(since, WHOLE_JOB_SECONDS);
     case.add(&job, "another address, an empty nvme tier", &ended);
     expect_resumed(&job, &ended);
@@ -115,7 +115,7 @@ fn a_worker_replaced_twice() {
     let case = Case { position: 12, title: "a worker replaced twice" };
     let cluster = Cluster::open();
     let Replaced { job, .. } = job_with_replaced_worker(&cluster, "replaced-twice", 2);
-    case.begin(&job);
+    case.begin(&cluster);
     // A step that only the second attempt has come to.
     job.wait_for_step(2 * MIDDLE);
     let start = Instant::now();

@@ -1,20 +1,24 @@
 //! Jobs on a real Kubernetes: API server, controllers, scheduler, the mpi-operator, two nodes with
 //! containerd and kubelet, the image that k8s/image/Dockerfile makes, in a namespace with Pod
 //! Security `restricted`, or as root in the privileged one. `make k8s-e2e` starts the cluster and
-//! runs them one after the other.
+//! runs them one after the other. Also as TrainJobs and as workflows, by the controllers of Kubeflow's
+//! trainer and of Argo Workflows.
 //!
-//! Success is what the record says: the table has the status of the MPIJob beside it.
+//! Success is what the record says: the table has the status of the job's object beside it.
 #![cfg(feature = "mpi")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+mod argo;
 mod cluster;
 mod job;
 mod losses;
 mod refusals;
+mod render;
 mod stops;
 #[path = "../support/mod.rs"]
 mod support;
 mod table;
+mod trainjob;
 mod wait;
 
 use std::sync::OnceLock;
@@ -80,7 +84,7 @@ fn success() {
     let case = Case { position: 1, title: "success" };
     let cluster = Cluster::open();
     let job = Job::render(&cluster, "success", &[]);
-    case.begin(&job);
+    case.begin(&cluster);
     let ended = job.wait_for_end(job.apply(), WHOLE_JOB_SECONDS);
     case.add(&job, "trains on both nodes", &ended);
     expect_complete(&job, &ended);
@@ -103,7 +107,7 @@ fn success_as_root() {
         ("[platform]\n", "[platform]\npod_security = \"privileged\"\nroot = true\n"),
     ];
     let job = Job::render(&cluster, "as-root", &changes);
-    case.begin(&job);
+    case.begin(&cluster);
     let start = job.apply();
     job.wait_for_step(MIDDLE);
     let owner = ["exec", &job.worker_elsewhere().name, "--", "stat", "--format=%U %n", "/proc/1"];
@@ -118,7 +122,7 @@ fn a_rank_exits_4() {
     let case = Case { position: 2, title: "a rank exits 4" };
     let cluster = Cluster::open();
     let job = Job::render(&cluster, "exits-4", &[]).inject("nan@step=3,rank=1");
-    case.begin(&job);
+    case.begin(&cluster);
     let ended = job.wait_for_end(job.apply(), 60);
     case.add(&job, "a loss that is not finite", &ended);
     ended.expect(4, &["step 3"]);

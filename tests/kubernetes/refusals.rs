@@ -11,7 +11,7 @@ fn wrong_slots() {
     let ranks = ("ranks_per_node = 1", "ranks_per_node = 2");
     let mut job = Job::render(&cluster, "wrong-slots", &[ranks]);
     job.replace("slotsPerWorker: 2", "slotsPerWorker: 1");
-    case.begin(&job);
+    case.begin(&cluster);
     let ended = job.wait_for_end(job.apply(), 60);
     case.add(&job, "2 ranks per node, `slotsPerWorker: 1`", &ended);
     ended.expect(3, &["2 ranks per node", "slotsPerWorker"]);
@@ -25,7 +25,7 @@ fn gpus_that_are_not_there() {
     cluster.pretend_gpus(1);
     let gpus = ("ranks_per_node = 1", "gpus_per_node = 1");
     let job = Job::render(&cluster, "no-gpus", &[gpus]);
-    case.begin(&job);
+    case.begin(&cluster);
     let ended = job.wait_for_end(job.apply(), 90);
     case.add(&job, "nodes that claim to have one", &ended);
     ended.expect(3, &["CUDA"]);
@@ -36,7 +36,7 @@ fn too_little_memory() {
     let case = Case { position: 11, title: "too little memory" };
     let cluster = Cluster::open();
     let job = Job::render(&cluster, "little-memory", &[("memory = \"1Gi\"", "memory = \"128Mi\"")]);
-    case.begin(&job);
+    case.begin(&cluster);
     let ended = job.wait_for_end(job.apply(), 60);
     case.add(&job, "a limit below the memory plan", &ended);
     ended.expect(3, &["memory"]);

@@ -12,7 +12,7 @@ fn a_drained_worker() {
     let case = Case { position: 3, title: "a drained worker" };
     let cluster = Cluster::open();
     let job = Job::render(&cluster, "drained", &[]);
-    case.begin(&job);
+    case.begin(&cluster);
     job.apply();
     job.wait_for_step(MIDDLE);
     let node = job.worker_elsewhere().node;
@@ -31,7 +31,7 @@ fn a_deleted_launcher() {
     let case = Case { position: 6, title: "a deleted launcher" };
     let cluster = Cluster::open();
     let job = Job::render(&cluster, "launcher-deleted", &[]);
-    case.begin(&job);
+    case.begin(&cluster);
     job.apply();
     job.wait_for_step(MIDDLE);
     let log = job.follow_log();
