@@ -125,6 +125,16 @@ fn repeats_of_a_bench_are_runs_with_records_that_a_baseline_keeps() {
     run(&["compare", "--allow-no-baseline", &store, &last])
         .expect(0)
         .expect_stdout(&["no baseline: there are no other records of smoke-"]);
+    let saved = text(&folder.sibling("saved"));
+    let none = ["baseline", "show", "--allow-none", "--only", "other", "--save", &saved, &store];
+    run(&none).expect(0).expect_stdout(&["no baseline of other yet"]);
+    run(&["compare", "--allow-no-baseline", &saved, &out])
+        .expect(0)
+        .expect_stdout(&["no baseline"]);
+    run(&["baseline", "show", "--save", &saved, &store]).expect(0);
+    std::fs::remove_dir_all(&store).unwrap();
+    let of_saved = run(&["compare", "--json", &saved, &text(&folder.path().join("repeat-01"))]);
+    assert!([0, 10].contains(&of_saved.code), "{of_saved:?}");
 }
 
 /// A repeat of 40 steady steps: on both ranks one step after rank 0 had measured them, by which it

@@ -71,12 +71,34 @@ impl Baselines {
     /// # Errors
     /// When it cannot be written.
     pub(crate) fn add(&self, record: &Record) -> Result<PathBuf, Error> {
-        if !self.place.exists(MARKER)? {
-            self.place.replace(MARKER, b"Records of yardstick; see `yardstick baseline`.\n")?;
-        }
+        self.create()?;
         let name = format!("{}/{}", Key::of(record), file_name(record));
         self.place.replace(&name, &serde_json::to_vec_pretty(record)?)?;
         Ok(self.place.path(&name))
+    }
+
+    /// Marks the place as a store, which may be empty.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub(crate) fn create(&self) -> Result<(), Error> {
+        if !self.place.exists(MARKER)? {
+            self.place.replace(MARKER, b"Records of yardstick; see `yardstick baseline`.\n")?;
+        }
+        Ok(())
+    }
+
+    /// Keeps copies of the baseline of another store, and makes them the one of this key: what is
+    /// added, promoted or removed there later does not change it.
+    ///
+    /// # Errors
+    /// When they cannot be written.
+    pub(crate) fn copy(&self, key: &Key, kept: &[Kept]) -> Result<(), Error> {
+        let promoted = || kept.iter().filter(|kept| kept.is_promoted).map(|kept| &kept.record);
+        for record in promoted() {
+            self.add(record)?;
+        }
+        self.write_promoted(key, promoted().map(file_name).collect())
     }
 
     /// What there is, in the order of names.
@@ -135,9 +157,13 @@ impl Baselines {
         let records: BTreeSet<String> =
             kept.iter().rev().take(newest).map(|kept| file_name(&kept.record)).collect();
         let count = records.len();
-        let bytes = serde_json::to_vec_pretty(&Promoted { records })?;
-        self.place.replace(&format!("{key}/{PROMOTED}"), &bytes)?;
+        self.write_promoted(key, records)?;
         Ok(count)
+    }
+
+    fn write_promoted(&self, key: &Key, records: BTreeSet<String>) -> Result<(), Error> {
+        let bytes = serde_json::to_vec_pretty(&Promoted { records })?;
+        Ok(self.place.replace(&format!("{key}/{PROMOTED}"), &bytes)?)
     }
 }
 
@@ -153,6 +179,30 @@ fn file_name(record: &Record) -> String {
 mod tests {
     use super::*;
     use crate::record::tests::finished;
+
+    #[test]
+    fn a_copied_baseline_does_not_change_with_its_store() {
+        let folders = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let [store, copy] =
+            [0, 1].map(|index| Baselines::at(folders[index].path().to_str().unwrap()).unwrap());
+        let of_night = |night: u64| {
+            let mut record = finished();
+            record.attempts[0].started_unix_ms = 86_400_000 * night;
+            record
+        };
+        for night in 1..=3 {
+            store.add(&of_night(night)).unwrap();
+        }
+        let key = Key::of(&finished());
+        store.promote(&key, 2).unwrap();
+        copy.copy(&key, &store.records(&key).unwrap()).unwrap();
+        store.add(&of_night(4)).unwrap();
+        store.promote(&key, 1).unwrap();
+        let records = Baselines::open(folders[1].path()).unwrap().records(&key).unwrap();
+        let records: Vec<_> =
+            records.into_iter().map(|kept| (kept.record, kept.is_promoted)).collect();
+        assert_eq!(records, [(of_night(2), true), (of_night(3), true)]);
+    }
 
     #[test]
     fn a_baseline_is_all_records_until_some_are_promoted() {

@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use comfy_table::{Cell, CellAlignment, Table, presets};
 
 use super::{print, print_json};
-use crate::baseline::{Baselines, Key, Summary};
+use crate::baseline::{self, Baselines, Kept, Key, Summary};
 use crate::failure::{ExitCode, Failure, Outcome};
 use crate::number_format;
 use crate::record::{Record, Status};
@@ -46,6 +46,10 @@ struct Show {
     /// Only those whose name contains this, as the id of a workload.
     #[arg(long, value_name = "TEXT", default_value = "")]
     only: String,
+    /// Keep copies of the records that are the baseline now in this store, to compare with later:
+    /// `yardstick compare DIR NEW`.
+    #[arg(long, value_name = "DIR")]
+    save: Option<String>,
     /// Exit with 0 where there is none yet, as before the first run of a workload.
     #[arg(long)]
     allow_none: bool,
@@ -110,7 +114,12 @@ impl Add {
 
 impl Show {
     fn run(self) -> Outcome<ExitCode> {
-        let summaries = self.summaries()?;
+        let found = self.found()?;
+        if let Some(save) = &self.save {
+            copy(&found, save).map_err(usage)?;
+        }
+        let summary = |(key, kept): &(Key, Vec<Kept>)| Summary::of(key.to_string(), kept);
+        let summaries: Vec<_> = found.iter().filter_map(summary).collect();
         if self.json {
             return print_json(&summaries);
         }
@@ -121,26 +130,25 @@ impl Show {
         print(table(&summaries))
     }
 
-    fn summaries(&self) -> Outcome<Vec<Summary>> {
+    /// What is kept, by its name.
+    fn found(&self) -> Outcome<Vec<(Key, Vec<Kept>)>> {
         // A store that cannot be listed is an error in a first night, too.
         let store = if self.allow_none {
             Baselines::at(&self.store).map_err(usage)?
         } else {
             open(&self.store)?
         };
-        let mut summaries = summaries(&store)?;
-        summaries.retain(|summary| summary.key.contains(&self.only));
-        Ok(summaries)
+        let keys = store.keys().map_err(usage)?.into_iter();
+        let chosen = keys.filter(|key| key.to_string().contains(&self.only));
+        chosen.map(|key| Ok((key.clone(), store.records(&key).map_err(usage)?))).collect()
     }
 }
 
-fn summaries(store: &Baselines) -> Outcome<Vec<Summary>> {
-    let mut summaries = Vec::new();
-    for key in store.keys().map_err(usage)? {
-        let kept = store.records(&key).map_err(usage)?;
-        summaries.extend(Summary::of(key.to_string(), &kept));
-    }
-    Ok(summaries)
+/// Also nothing, which is what the first run is compared with.
+fn copy(found: &[(Key, Vec<Kept>)], place: &str) -> Result<(), baseline::Error> {
+    let store = Baselines::at(place)?;
+    store.create()?;
+    found.iter().try_for_each(|(key, kept)| store.copy(key, kept))
 }
 
 impl Promote {

@@ -97,11 +97,18 @@ pub(super) fn ended_unix_ms(record: &Record) -> u64 {
 fn baseline_of(store: &Baselines, new: &Side) -> Outcome<Vec<Source>> {
     let Some(key) = new.key() else { return Ok(Vec::new()) };
     let kept = store.records(&key).map_err(Failure::usage)?;
-    let is_new = |kept: &Kept| new.records().any(|record| *record == kept.record);
+    let is_new = |kept: &Kept| new.records().any(|record| is_of_same_run(record, &kept.record));
     let promoted = kept
         .into_iter()
         .filter(|kept| kept.is_promoted && kept.record.status == Status::Complete && !is_new(kept));
     Ok(promoted.map(|Kept { path, record, .. }| Source { path, record }).collect())
+}
+
+/// Whether two records of one workload are of one run, which may have gone on after the first was
+/// kept. Runs that start within the same millisecond are rare, and one baseline less does no harm.
+fn is_of_same_run(one: &Record, other: &Record) -> bool {
+    let started = |record: &Record| record.attempts.first().map(|first| first.started_unix_ms);
+    started(one) == started(other)
 }
 
 fn require_figures(path: &Path, record: &Record) -> Outcome<()> {

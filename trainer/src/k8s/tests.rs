@@ -511,10 +511,13 @@ fn a_workflow_checks_nodes_trains_collects_and_judges() {
     for (name, expected) in [
         ("configure", format!("--ranks 2 --local-ranks 1 --expect-id {id}")),
         ("doctor", format!("-- doctor --workload smoke --out {out} {report} --require shm")),
-        ("baseline", format!("baseline show --allow-none --only {id} s3://a/b")),
+        (
+            "baseline",
+            format!("baseline show --allow-none --save {out}.baseline --only {id} s3://a/b"),
+        ),
         ("train", format!("-- train --workload smoke --out {out}")),
         ("collect", format!("{collect} --html {out}/report.html {out}")),
-        ("verdict", format!("compare --allow-no-baseline s3://a/b {out}")),
+        ("verdict", format!("compare --allow-no-baseline {out}.baseline {out}")),
     ] {
         let found = line(&spec, name);
         assert!(found.contains(&expected), "{name}: {found}");

@@ -61,12 +61,18 @@ fn configure(job: &Job) -> Vec<String> {
     all
 }
 
-/// Says what the run will be compared with. In the first night it is nothing.
+/// Says what the run will be compared with, and keeps it. In the first night it is nothing.
 fn show_baseline(job: &Job, store: &str) -> Vec<String> {
-    let mut all = words(["baseline", "show", "--allow-none"]);
+    let mut all = words(["baseline", "show", "--allow-none", "--save", &kept_baseline(job)]);
     all.extend(job.workload_id().into_iter().flat_map(|id| ["--only".to_owned(), id]));
     all.push(store.to_owned());
     all
+}
+
+/// The store of what the run is compared with, whatever the shared one gets or loses meanwhile:
+/// beside the run's folder, which `train` expects to be empty.
+fn kept_baseline(job: &Job) -> String {
+    format!("{}.baseline", job.out())
 }
 
 /// The table and the page of the run. Fails unless its record is complete.
@@ -81,8 +87,8 @@ fn collect(job: &Job) -> Vec<String> {
 /// store of baselines shows it.
 fn judge(job: &Job) -> Vec<String> {
     let out = job.out();
-    match &job.benchmark.workflow.reporting.records {
-        Some(store) => words(["compare", "--allow-no-baseline", store, &out]),
+    match job.benchmark.workflow.reporting.records {
+        Some(_) => words(["compare", "--allow-no-baseline", &kept_baseline(job), &out]),
         None => words(["report", &out]),
     }
 }
