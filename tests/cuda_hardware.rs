@@ -165,7 +165,7 @@ fn the_error_of_a_failed_gpu_names_its_xid() {
         yardstick(&[&["train", "--device", "cuda", "--out", &out], &SMALL[..16]].concat());
     command
         .args(["--steps", "9"])
-        .envs([("EMULATED_CUDA_FAIL_LAUNCH", "adamw:4"), ("EMULATED_NVML", "0:xid=48")]);
+        .envs([("EMULATED_CUDA_FAIL_LAUNCH", "adamw:4"), ("EMULATED_NVML", "0:xid=48@0.001")]);
     let finished = finish(command);
     let said = "the GPU reports XID 48 (double-bit ECC error): ";
     assert!(finished.code != 0 && finished.stderr.contains(said), "{finished:?}");

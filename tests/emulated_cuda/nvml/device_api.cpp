@@ -1,4 +1,5 @@
-// NVML: the library, its GPUs, and what they tell. The figures are those of an H100 at work.
+// NVML: the library, its GPUs, and what they tell. The figures are those of an H100 at work, but
+// for its memory, of which a test plants what others use.
 #include <cstdio>
 #include <cstring>
 
@@ -18,6 +19,11 @@ static unsigned long long throttled(const Gpu* gpu) {
 static bool is_slowed_down(const Gpu* gpu) { return (throttled(gpu) & SLOWDOWNS) != 0; }
 
 static double watts(const Gpu* gpu) { return planted(gpu, "power", 650); }
+
+static nvmlReturn_t found(Gpu* gpu, nvmlDevice_t* device) {
+    *device = gpu;
+    return gpu == nullptr ? NVML_ERROR_NOT_FOUND : answer(gpu);
+}
 
 CUDA_API nvmlReturn_t nvmlInit_v2() {
     if (!is_initialized) {
@@ -46,81 +52,113 @@ CUDA_API nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char* id, nvmlDevic
     if (sscanf(id, "%x:%x:", &domain, &bus) != 2) {
         return NVML_ERROR_INVALID_ARGUMENT;
     }
-    *device = gpu_at(int(bus) - 1);  // the first bus is the host's
-    return *device == nullptr ? NVML_ERROR_NOT_FOUND : NVML_SUCCESS;
+    return found(gpu_at(int(bus) - 1), device);  // the first bus is the host's
 }
 
-CUDA_API nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t, nvmlUtilization_t* rates) {
-    *rates = {97, 60};
+CUDA_API nvmlReturn_t nvmlDeviceGetCount_v2(unsigned* count) {
+    *count = 0;
+    while (gpu_at(int(*count)) != nullptr) {
+        ++*count;
+    }
     return NVML_SUCCESS;
 }
 
-CUDA_API nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t, nvmlMemory_v2_t* memory) {
+CUDA_API nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t* device) {
+    return found(gpu_at(int(index)), device);
+}
+
+CUDA_API nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t gpu, nvmlUtilization_t* rates) {
+    *rates = {97, 60};
+    return answer(gpu);
+}
+
+CUDA_API nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t gpu, nvmlMemory_v2_t* memory) {
     memory->total = 80ull << 30;
     memory->reserved = 1ull << 30;
-    memory->used = 60ull << 30;
+    memory->used = static_cast<unsigned long long>(planted(gpu, "used_mib", 4)) << 20;
     memory->free = memory->total - memory->reserved - memory->used;
-    return NVML_SUCCESS;
+    return answer(gpu);
 }
 
 CUDA_API nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t gpu, unsigned* milliwatts) {
     *milliwatts = unsigned(watts(gpu) * 1e3);
-    return NVML_SUCCESS;
+    return answer(gpu);
 }
 
-CUDA_API nvmlReturn_t nvmlDeviceGetEnforcedPowerLimit(nvmlDevice_t, unsigned* milliwatts) {
+CUDA_API nvmlReturn_t nvmlDeviceGetEnforcedPowerLimit(nvmlDevice_t gpu, unsigned* milliwatts) {
     *milliwatts = 700000;
-    return NVML_SUCCESS;
+    return answer(gpu);
 }
 
 CUDA_API nvmlReturn_t nvmlDeviceGetTotalEnergyConsumption(nvmlDevice_t gpu,
                                                           unsigned long long* millijoules) {
     *millijoules = static_cast<unsigned long long>(1e9 + seconds() * watts(gpu) * 1e3);
-    return NVML_SUCCESS;
+    return answer(gpu);
 }
 
 CUDA_API nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t gpu, int clock, unsigned* megahertz) {
     const unsigned sm = is_slowed_down(gpu) ? 990 : 1755;
     *megahertz = clock == NVML_CLOCK_SM ? sm : 2619;
-    return NVML_SUCCESS;
+    return answer(gpu);
 }
 
-CUDA_API nvmlReturn_t nvmlDeviceGetMaxClockInfo(nvmlDevice_t, int clock, unsigned* megahertz) {
+CUDA_API nvmlReturn_t nvmlDeviceGetMaxClockInfo(nvmlDevice_t gpu, int clock, unsigned* megahertz) {
     *megahertz = clock == NVML_CLOCK_SM ? 1980 : 2619;
-    return NVML_SUCCESS;
+    return answer(gpu);
 }
 
 CUDA_API nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t gpu, int, unsigned* celsius) {
     *celsius = is_slowed_down(gpu) ? 90 : 61;
-    return NVML_SUCCESS;
+    return answer(gpu);
 }
 
 CUDA_API nvmlReturn_t nvmlDeviceGetCurrentClocksThrottleReasons(nvmlDevice_t gpu,
                                                                 unsigned long long* reasons) {
     *reasons = throttled(gpu);
-    return planted(gpu, "refused", 0) > 0 ? NVML_ERROR_NOT_SUPPORTED : NVML_SUCCESS;
+    return planted(gpu, "refused", 0) > 0 ? NVML_ERROR_NOT_SUPPORTED : answer(gpu);
 }
 
 CUDA_API nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t gpu, int kind, int,
                                                   unsigned long long* count) {
     const bool uncorrected = kind == NVML_MEMORY_ERROR_TYPE_UNCORRECTED;
     *count = static_cast<unsigned long long>(planted(gpu, uncorrected ? "ecc" : "corrected", 0));
-    return NVML_SUCCESS;
+    return answer(gpu);
 }
 
-CUDA_API nvmlReturn_t nvmlDeviceGetPcieThroughput(nvmlDevice_t, int, unsigned* kilobytes) {
+CUDA_API nvmlReturn_t nvmlDeviceGetPcieThroughput(nvmlDevice_t gpu, int, unsigned* kilobytes) {
     *kilobytes = 25000;
-    return NVML_SUCCESS;
+    return answer(gpu);
 }
 
 CUDA_API nvmlReturn_t nvmlDeviceGetPcieReplayCounter(nvmlDevice_t gpu, unsigned* count) {
     *count = unsigned(planted(gpu, "replays", 0));
-    return NVML_SUCCESS;
+    return answer(gpu);
 }
 
-CUDA_API nvmlReturn_t nvmlDeviceGetCurrPcieLinkWidth(nvmlDevice_t, unsigned* lanes) {
+CUDA_API nvmlReturn_t nvmlDeviceGetCurrPcieLinkWidth(nvmlDevice_t gpu, unsigned* lanes) {
+    *lanes = unsigned(planted(gpu, "lanes", 16));
+    return answer(gpu);
+}
+
+CUDA_API nvmlReturn_t nvmlDeviceGetMaxPcieLinkWidth(nvmlDevice_t gpu, unsigned* lanes) {
     *lanes = 16;
-    return NVML_SUCCESS;
+    return answer(gpu);
+}
+
+// The process that a test has planted, which holds all the memory that is used.
+CUDA_API nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t gpu, unsigned* count,
+                                                              nvmlProcessInfo_t* processes) {
+    const unsigned process = unsigned(planted(gpu, "process", 0));
+    const unsigned room = *count;
+    *count = process == 0 ? 0 : 1;
+    if (room < *count) {
+        return NVML_ERROR_INSUFFICIENT_SIZE;
+    }
+    if (process != 0) {
+        const double used = planted(gpu, "used_mib", 4);
+        processes[0] = {process, static_cast<unsigned long long>(used) << 20, ~0u, ~0u};
+    }
+    return answer(gpu);
 }
 
 // NVLinks carry 1 MiB a second each way; what else is asked for this GPU does not have. A scope is
@@ -142,11 +180,11 @@ static void tell(nvmlFieldValue_t* field) {
     }
 }
 
-CUDA_API nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t, int count, nvmlFieldValue_t* values) {
+CUDA_API nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t gpu, int count, nvmlFieldValue_t* values) {
     for (int index = 0; index < count; index++) {
         tell(&values[index]);
     }
-    return NVML_SUCCESS;
+    return answer(gpu);
 }
 
 }  // namespace emulated

@@ -1,4 +1,5 @@
-// NVML's events: the XID errors that a test has planted, once.
+// NVML's events: the XID errors that a test has planted, once each, and as with a real GPU only
+// those after the registration: their seconds count from it, and what comes at 0 was before.
 #include <vector>
 
 #include "gpu.h"
@@ -7,7 +8,8 @@ namespace emulated {
 
 struct Waiting {
     Gpu* gpu;
-    const char* planted;
+    const char* what;
+    double registered;
 };
 
 struct EventSet {
@@ -22,15 +24,19 @@ CUDA_API nvmlReturn_t nvmlEventSetCreate(nvmlEventSet_t* set) {
 CUDA_API nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t gpu, unsigned long long types,
                                                nvmlEventSet_t set) {
     if ((types & NVML_EVENT_TYPE_XID_CRITICAL_ERROR) != 0) {
-        set->waiting.push_back({gpu, "xid"});
-        set->waiting.push_back({gpu, "next_xid"});
+        for (const char* what : {"xid", "next_xid"}) {
+            if (planted_at(0, gpu, what, 0) == 0) {
+                set->waiting.push_back({gpu, what, seconds()});
+            }
+        }
     }
-    return NVML_SUCCESS;
+    return answer(gpu);
 }
 
 CUDA_API nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t* data, unsigned) {
     for (auto waiting = set->waiting.begin(); waiting != set->waiting.end(); ++waiting) {
-        const double xid = planted(waiting->gpu, waiting->planted, 0);
+        const double since = seconds() - waiting->registered;
+        const double xid = planted_at(since, waiting->gpu, waiting->what, 0);
         if (xid > 0) {
             *data = {waiting->gpu, NVML_EVENT_TYPE_XID_CRITICAL_ERROR,
                      static_cast<unsigned long long>(xid), ~0u, ~0u};

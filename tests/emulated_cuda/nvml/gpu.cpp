@@ -41,6 +41,10 @@ Gpu* gpu_at(int number) {
 }
 
 double planted(const Gpu* gpu, const std::string& what, double fallback) {
+    return planted_at(seconds(), gpu, what, fallback);
+}
+
+double planted_at(double now, const Gpu* gpu, const std::string& what, double fallback) {
     const char* text = getenv("EMULATED_NVML");
     std::istringstream entries(text == nullptr ? "" : text);
     std::string entry;
@@ -53,11 +57,15 @@ double planted(const Gpu* gpu, const std::string& what, double fallback) {
         if (sscanf(entry.c_str(), "%d:%31[a-z_]=%lf@%lf", &number, name, &value, &since) < 3) {
             refuse(entry);
         }
-        if (number == gpu->number && name == what && seconds() >= since) {
+        if (number == gpu->number && name == what && now >= since) {
             found = value;
         }
     }
     return found;
+}
+
+nvmlReturn_t answer(const Gpu* gpu) {
+    return planted(gpu, "lost", 0) > 0 ? NVML_ERROR_GPU_IS_LOST : NVML_SUCCESS;
 }
 
 }  // namespace emulated

@@ -24,4 +24,10 @@ Gpu* gpu_at(int number);
 // without one.
 double planted(const Gpu* gpu, const std::string& what, double fallback);
 
+// The same by another clock than that of `seconds`.
+double planted_at(double now, const Gpu* gpu, const std::string& what, double fallback);
+
+// What every call about a GPU answers: one that has fallen off the bus tells nothing.
+nvmlReturn_t answer(const Gpu* gpu);
+
 }  // namespace emulated

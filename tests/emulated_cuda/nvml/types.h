@@ -13,7 +13,9 @@ enum nvmlReturn_t {
     NVML_ERROR_INVALID_ARGUMENT = 2,
     NVML_ERROR_NOT_SUPPORTED = 3,
     NVML_ERROR_NOT_FOUND = 6,
+    NVML_ERROR_INSUFFICIENT_SIZE = 7,
     NVML_ERROR_TIMEOUT = 10,
+    NVML_ERROR_GPU_IS_LOST = 15,
 };
 
 // A GPU; the pointer that a program holds.
@@ -35,6 +37,13 @@ struct nvmlMemory_v2_t {
     unsigned long long reserved;
     unsigned long long free;
     unsigned long long used;
+};
+
+struct nvmlProcessInfo_t {
+    unsigned pid;
+    unsigned long long usedGpuMemory;
+    unsigned gpuInstanceId;
+    unsigned computeInstanceId;
 };
 
 struct nvmlEventData_t {
