@@ -101,6 +101,11 @@ impl Port {
         }
     }
 
+    /// Name of its adapter.
+    pub(super) fn adapter(&self) -> &str {
+        self.name.split_once('/').map_or(&self.name, |(adapter, _)| adapter)
+    }
+
     pub(super) fn is_infiniband(&self) -> bool {
         self.link_layer == "InfiniBand"
     }

@@ -12,6 +12,7 @@ mod containers;
 mod finding;
 mod hugepages;
 mod limits;
+mod pcie;
 mod rdma;
 mod shm;
 #[cfg(test)]
@@ -21,7 +22,7 @@ pub use check::{About, Check, Context, Group, Scope};
 pub use finding::{Finding, Status};
 
 /// The checks of a host, in the order of the table.
-pub const HOST_CHECKS: [&dyn Check; 9] = [
+pub const HOST_CHECKS: [&dyn Check; 10] = [
     &shm::Shm,
     &limits::Memlock,
     &limits::OpenFiles,
@@ -30,6 +31,7 @@ pub const HOST_CHECKS: [&dyn Check; 9] = [
     &containers::Cpus,
     &containers::Memory,
     &rdma::RdmaPorts,
+    &pcie::RdmaPcie,
     &rdma::GdrDriver,
 ];
 
