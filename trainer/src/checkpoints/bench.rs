@@ -14,9 +14,9 @@ use checkpoint::durable::IoError;
 use checkpoint::tier::{Filesystem, Tier};
 use serde::Serialize;
 
+use super::bench_folder::{LOCK, locked, new_name, remove_abandoned};
 use super::open::place;
 use crate::data::bench::drop_pages;
-use crate::record::unix_time::unix_ms;
 
 /// Size of one write and of one read: that of a chunk of a checkpoint.
 const PIECE_BYTES: usize = 16 << 20;
@@ -58,15 +58,17 @@ pub(crate) struct TierRates {
 }
 
 /// Measures the tier at an address. Everything it writes is in one folder, which is removed, also
-/// after an error; so are folders above it that did not exist.
+/// after an error; so are folders above it that did not exist, and folders that processes which were
+/// killed long ago have left.
 pub(crate) fn bench(address: &str, load: Load) -> Result<TierRates, Error> {
     let is_local = !address.contains("://");
     let created = if is_local { absent_folders(Path::new(address)) } else { Vec::new() };
-    // Nodes may begin at the same moment, and pods have the same process ids.
-    let [host, process] = [launch::host_name(), std::process::id().to_string()];
-    let folder = format!("yardstick-bench-{host}-{process}-{:x}", unix_ms());
-    let scratch = Scratch { tier: place(address, Duration::MAX)?, folder, is_local, created };
-    let measured = scratch.measure(address, load);
+    let scratch =
+        Scratch { tier: place(address, Duration::MAX)?, folder: new_name(), is_local, created };
+    if is_local {
+        remove_abandoned(&*scratch.tier, Path::new(address));
+    }
+    let measured = scratch.measure_locked(address, load);
     let removed = scratch.remove();
     let rates = measured?;
     removed?;
@@ -88,6 +90,13 @@ struct Scratch {
 }
 
 impl Scratch {
+    /// The lock ends before the folder is removed: NFS keeps files that are open.
+    fn measure_locked(&self, address: &str, load: Load) -> Result<TierRates, IoError> {
+        let lock = || locked(&self.tier.path(&self.folder));
+        let _lock = self.is_local.then(lock).transpose()?;
+        self.measure(address, load)
+    }
+
     fn measure(&self, address: &str, Load { bytes, threads }: Load) -> Result<TierRates, IoError> {
         let per_thread = bytes / threads as u64;
         let bytes = per_thread * threads as u64;
@@ -180,7 +189,7 @@ impl Scratch {
     }
 
     fn remove(&self) -> Result<(), IoError> {
-        self.tier.delete_folder(&self.folder, "none")?; // no file has to be the last
+        self.tier.delete_folder(&self.folder, LOCK)?;
         for folder in &self.created {
             if std::fs::remove_dir(folder).is_err() {
                 break; // another process uses it now

@@ -1,6 +1,7 @@
 //! When a run saves checkpoints, and how it handles a failed save.
 
 pub(crate) mod bench;
+mod bench_folder;
 mod cadence;
 pub(crate) mod open;
 mod recovery;

@@ -21,7 +21,7 @@ use crate::failure::{ExitCode, Failure, Outcome};
 /// that are created, looked for, listed and deleted.
 ///
 /// All of it is in one folder `yardstick-bench-...` on the tier, which is removed, also after an
-/// error; only a process that is killed leaves it.
+/// error; only a process that is killed leaves it, and a later one removes it after a day.
 #[derive(Debug, Args)]
 pub(super) struct Bench {
     /// Folder of a run, all of whose tiers are measured.
