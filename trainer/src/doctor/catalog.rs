@@ -4,16 +4,18 @@ use std::collections::BTreeSet;
 
 use launch::doctor::{About, HOST_CHECKS};
 
-use super::{alike, clock, gpus, links, object_store, tiers, transports};
+use super::{alike, clock, gpu_health, gpus, links, object_store, tiers, transports, xid};
 
 /// All checks, in the order of the table.
 pub(super) fn catalog() -> Vec<&'static About> {
     let of_hosts = HOST_CHECKS.iter().map(|check| check.about());
     let others = [
         &gpus::GPUS,
-        &gpus::ECC,
-        &gpus::XID,
-        &gpus::CLOCKS,
+        &gpu_health::ECC,
+        &xid::XID,
+        &gpu_health::CLOCKS,
+        &gpu_health::MEMORY,
+        &gpu_health::PCIE,
         &tiers::NVME,
         &tiers::SHARED,
         &object_store::OBJECT_STORE,
@@ -91,13 +93,36 @@ mod tests {
         assert_eq!(page, expected, "the checks have changed");
     }
 
+    /// The test of a file with this name, to the brace that ends it.
+    fn test_of<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+        let start = text.find(&format!("#[test]\n    fn {name}()"));
+        let start = start.or_else(|| text.find(&format!("#[test]\nfn {name}()")))?;
+        let line = text[start..].lines().nth(1)?;
+        let indent = &line[..line.len() - line.trim_start().len()];
+        let end = text[start..].find(&format!("\n{indent}}}\n"))?;
+        Some(&text[start..start + end])
+    }
+
+    /// As in `RdmaPorts` for `rdma_ports`.
+    fn type_name(check: &str) -> String {
+        let word = |word: &str| word[..1].to_uppercase() + &word[1..];
+        check.split('_').map(word).collect()
+    }
+
     #[test]
     fn every_check_has_a_test_that_plants_its_fault() {
         for about in catalog() {
             let (file, test) = about.fault.split_once(": ").unwrap();
             let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(file);
             let text = std::fs::read_to_string(&path).unwrap_or_default();
-            assert!(text.contains(&format!("fn {test}()")), "{}: {}", about.name, about.fault);
+            let found = test_of(&text, test);
+            let found = found.unwrap_or_else(|| panic!("{}: no {}", about.name, about.fault));
+            let name = about.name;
+            let names = [format!("\"{name}\""), type_name(name), name.to_uppercase() + ".name"];
+            let is_named = names.iter().any(|name| found.contains(name));
+            // A file of one check does not say which it tests.
+            let is_of_file = file.ends_with(&format!("/{name}.rs"));
+            assert!(is_named || is_of_file, "{}: it does not look at {name}", about.fault);
         }
     }
 

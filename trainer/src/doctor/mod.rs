@@ -2,13 +2,14 @@
 //! with one table.
 //!
 //! `launch::doctor` has what a check is, and those of a host. Here are those that need a GPU
-//! (`gpus.rs`), a tier (`tiers.rs`, `object_store.rs`), or the other ranks (`alike.rs`, `clock.rs`,
+//! (`gpus.rs`, `gpu_health.rs`, `xid.rs`), a tier (`tiers.rs`, `object_store.rs`), or the other ranks (`alike.rs`, `clock.rs`,
 //! `links.rs`, `transports.rs`). `catalog.rs` lists all of them, `report.rs` merges what the ranks
 //! have found, and `table.rs` prints it.
 
 mod alike;
 mod catalog;
 mod clock;
+mod gpu_health;
 mod gpus;
 mod links;
 mod object_store;
@@ -16,6 +17,7 @@ mod report;
 mod table;
 mod tiers;
 mod transports;
+mod xid;
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -33,8 +35,10 @@ use crate::failure::{ExitCode, Outcome};
 use crate::plan::{JobShape, RankPlan};
 use crate::ranks::Ranks;
 use crate::run::{self, Exit, NcclLog};
-use gpus::{Ecc, GpuClocks, Gpus, Xid};
+use gpu_health::{Ecc, GpuClocks, GpuMemory, GpuPcie};
+use gpus::Gpus;
 use tiers::TierCheck;
+use xid::{XID, Xids};
 
 /// What to look at.
 #[derive(Debug, Clone)]
@@ -126,15 +130,15 @@ struct Doctor<'a> {
 impl Doctor<'_> {
     /// First what each rank finds by itself, then what all of them find together. Collective.
     fn examine(&self, nccl_log: &NcclLog) -> Outcome<Examined> {
+        let xids = Xids::watch();
         let plan = self.options.has_workload.then(|| self.plan()).transpose()?;
         let context = self.context(plan.as_ref());
-        let checkpoint_bytes = plan.map(|plan| plan.checkpoint_bytes);
         let own = RankFindings {
             place: self.place(),
             has_rdma: launch::doctor::has_rdma(&context),
-            found: self.by_itself(&context, checkpoint_bytes)?,
+            found: self.by_itself(&context, plan.as_ref())?,
         };
-        let all = self.ranks.gather(&own)?;
+        let mut all = self.ranks.gather(&own)?;
         let places: Vec<Place> = all.iter().map(|rank| rank.place.clone()).collect();
         let on_cuda = self.options.config.is_on_cuda();
         let mut together = alike::compare(self.world, self.ranks, on_cuda)?;
@@ -144,6 +148,11 @@ impl Doctor<'_> {
         let network = transports::Network { world: self.world, ranks: self.ranks, has_rdma };
         let connected = network.look(&self.options.config, nccl_log)?;
         together.extend(connected.found);
+        // Last: what has happened meanwhile counts.
+        let xid = Found::new(XID.name, xids.finding(&context.host_root));
+        for (rank, xid) in all.iter_mut().zip(self.ranks.gather(&xid)?) {
+            rank.found.push(xid);
+        }
         let required = &self.options.required;
         let report = DoctorReport::new(&all, together, required, self.start.elapsed());
         Ok(Examined { report, is_closed: connected.is_closed })
@@ -159,11 +168,14 @@ impl Doctor<'_> {
     }
 
     /// What this rank finds without the others.
-    fn by_itself(&self, context: &Context, checkpoint_bytes: Option<u64>) -> Outcome<Vec<Found>> {
+    fn by_itself(&self, context: &Context, plan: Option<&RankPlan>) -> Outcome<Vec<Found>> {
         let tiers = self.tiers()?;
+        let checkpoint_bytes = plan.map(|plan| plan.checkpoint_bytes);
         let of_tiers: Vec<TierCheck> =
             TierCheck::all(&tiers, checkpoint_bytes, self.world.placement.node);
-        let gpus: [&dyn Check; 4] = [&Gpus, &Ecc, &Xid, &GpuClocks];
+        let on_device = plan.and_then(|plan| Some(plan.device.as_ref()?.total_bytes));
+        let gpu_memory = GpuMemory { needed_bytes: on_device };
+        let gpus: [&dyn Check; 5] = [&Gpus, &Ecc, &GpuClocks, &gpu_memory, &GpuPcie];
         let of_tiers = of_tiers.iter().map(|check| check as &dyn Check);
         let is_first = self.world.placement.local_rank == 0;
         let runs = |check: &&dyn Check| match check.about().scope {

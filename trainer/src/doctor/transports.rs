@@ -36,7 +36,7 @@ pub(super) const GDR: About = About {
     thresholds: "warns where an end is without it or is not known: no evidence is no evidence",
     remedy: "see `gdr_driver` and `memlock`; NCCL_NET_GDR_LEVEL where adapter and GPU are far \
              apart",
-    fault: "trainer/src/doctor/transports.rs: one_end_without_gdr_is_named",
+    fault: "tests/cuda_doctor.rs: one_direction_without_gdr_warns_and_fails_where_it_is_required",
 };
 
 /// What was found of a network, and whether what was opened is closed.
@@ -57,7 +57,7 @@ impl Network<'_> {
     /// Connects ranks as training does, and reads NCCL's logs. Collective.
     pub(super) fn look(&self, config: &Config, log: &NcclLog) -> Outcome<Looked> {
         let why = match (config.is_on_cuda(), self.ranks.is_alone()) {
-            (false, _) => Some("NCCL is not used on the CPU"),
+            (false, _) => Some("no NCCL without --device cuda"),
             (true, true) => Some("one rank"),
             _ => None,
         };

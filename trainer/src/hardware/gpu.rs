@@ -25,19 +25,19 @@ use super::xid;
 
 /// A GPU as its driver sees it.
 pub(super) struct Gpu {
-    device: Device<'static>,
+    pub(super) device: Device<'static>,
     /// Where XID errors arrive; `None` where the driver does not tell them.
-    events: Option<EventSet<'static>>,
+    pub(super) events: Option<EventSet<'static>>,
     /// Since it was opened.
-    xid_errors: u32,
+    pub(super) xid_errors: u32,
     /// What of the last burst is most likely the cause.
-    last_xid: u64,
+    pub(super) last_xid: u64,
     /// Reasons at the last reading and at the one before; `None` where they are not known.
-    throttled: Option<ThrottleReasons>,
+    pub(super) throttled: Option<ThrottleReasons>,
     throttled_before: Option<ThrottleReasons>,
     utilization: Option<Utilization>,
     /// Whether it is divided (MIG): its energy is then that of all instances together.
-    is_divided: bool,
+    pub(super) is_divided: bool,
     /// Uncorrected ECC errors when it was opened.
     uncorrected_before: Option<u64>,
 }
@@ -167,7 +167,7 @@ const AFTER_ANOTHER: u64 = 45;
 const UNKNOWN_XID: u64 = xid::UNKNOWN as u64;
 
 /// The library of this process. It is never closed.
-fn nvml() -> Result<&'static Nvml, String> {
+pub(super) fn nvml() -> Result<&'static Nvml, String> {
     static NVML: OnceLock<Result<Nvml, String>> = OnceLock::new();
     let open = || {
         let mut error = None;
@@ -183,39 +183,6 @@ fn nvml() -> Result<&'static Nvml, String> {
         Err(error.unwrap_or_else(|| format!("{LIBRARY} was not found")))
     };
     NVML.get_or_init(open).as_ref().map_err(Clone::clone)
-}
-
-/// What a GPU says of itself at one moment.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct GpuHealth {
-    /// ECC errors that were not corrected, since the driver started; `None` without ECC.
-    pub(crate) uncorrected_errors: Option<u64>,
-    /// Whether a row of its memory could not be replaced by a spare one.
-    pub(crate) remapping_failed: bool,
-    /// Whether that waits for a reset.
-    pub(crate) remapping_waits: bool,
-    /// Names of alarming reasons for which clocks are held down; `None` where it does not tell.
-    pub(crate) throttled: Option<Vec<&'static str>>,
-    /// An XID error, in words.
-    pub(crate) xid: Option<String>,
-}
-
-impl GpuHealth {
-    /// Asks the GPU at an address, as in `0000:17:00.0`.
-    ///
-    /// # Errors
-    /// Why it cannot be read.
-    pub(crate) fn of(pci_bus_id: &str) -> Result<Self, String> {
-        let gpu = Gpu::open(pci_bus_id)?;
-        let reasons = gpu.throttled.map(|reasons| alarming_reasons(reasons.bits()));
-        Ok(Self {
-            uncorrected_errors: gpu.ecc(MemoryError::Uncorrected),
-            remapping_failed: gpu.is_set(field_id::NVML_FI_DEV_REMAPPED_FAILURE),
-            remapping_waits: gpu.is_set(field_id::NVML_FI_DEV_REMAPPED_PENDING),
-            throttled: reasons,
-            xid: (gpu.xid_errors > 0).then(|| xid::name(gpu.last_xid as u32)),
-        })
-    }
 }
 
 impl Gpu {
@@ -280,7 +247,7 @@ impl Gpu {
     }
 
     /// Whether a field of NVML that is 0 or 1 is 1.
-    fn is_set(&self, field: u32) -> bool {
+    pub(super) fn is_set(&self, field: u32) -> bool {
         self.field(field, Scope::Gpu).is_some_and(|value| value > 0.0)
     }
 
@@ -293,7 +260,7 @@ impl Gpu {
         (!self.is_divided).then_some(millijoules as f64 / 1e3)
     }
 
-    fn ecc(&self, kind: MemoryError) -> Option<u64> {
+    pub(super) fn ecc(&self, kind: MemoryError) -> Option<u64> {
         self.device.total_ecc_errors(kind, EccCounter::Volatile).ok()
     }
 
