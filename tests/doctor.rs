@@ -62,6 +62,7 @@ fn a_healthy_machine_passes_with_a_table_and_with_json() {
 #[test]
 fn what_is_required_has_to_be_there() {
     let plain = report(&run(&["doctor", "--json"]).expect(0));
+    assert_ne!(plain["status"], "skip", "that there is nothing to look at is fine");
     assert_eq!(worst(&plain, "gdr").0, "skip");
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("new/doctor.json");
@@ -106,6 +107,21 @@ fn a_tier_that_cannot_be_written_fails() {
 #[test]
 fn a_shared_tier_that_cannot_be_written_fails() {
     with_a_tier_that_cannot_be_written("SHARED_CHECKPOINT_DIR", "tier_shared");
+}
+
+#[test]
+fn what_a_killed_doctor_has_left_is_removed_after_a_day() {
+    let folder = Folder::new();
+    let abandoned = folder.path().join("yardstick-bench-node-1-12-1");
+    std::fs::create_dir_all(abandoned.join("t000")).unwrap();
+    std::fs::write(abandoned.join("t000/data"), "x").unwrap();
+    let own = folder.path().join("checkpoint");
+    std::fs::write(&own, "x").unwrap();
+    let mut command = yardstick(&["doctor", "--json"]);
+    command.env("SHARED_CHECKPOINT_DIR", folder.text());
+    finish(command).expect(0);
+    let left = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path());
+    assert_eq!(left.collect::<Vec<_>>(), [own]);
 }
 
 #[test]

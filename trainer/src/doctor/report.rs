@@ -20,7 +20,7 @@ pub(crate) struct DoctorReport {
     pub(crate) schema: u32,
     /// Version of yardstick.
     pub(crate) yardstick: String,
-    /// The worst status of all checks; `fail` is exit code 3.
+    /// The worst status of all checks, `pass` if none warns or fails; `fail` is exit code 3.
     pub(crate) status: Status,
     /// Host of every rank.
     pub(crate) hosts: Vec<String>,
@@ -81,13 +81,19 @@ impl DoctorReport {
         Self {
             schema: SCHEMA,
             yardstick: env!("YARDSTICK_VERSION").to_owned(),
-            status: checks.iter().map(|check| check.status).max().unwrap_or(Status::Pass),
+            status: overall(&checks),
             hosts: all.iter().map(|rank| rank.place.host.clone()).collect(),
             nodes: nodes.len(),
             seconds: took.as_secs_f64(),
             checks,
         }
     }
+}
+
+/// The worst; that there was nothing to look at is fine.
+fn overall(checks: &[CheckReport]) -> Status {
+    let worst = checks.iter().map(|check| check.status).max();
+    worst.filter(|status| *status >= Status::Warn).unwrap_or(Status::Pass)
 }
 
 /// Findings of one check, each with the ranks that found it.

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use checkpoint::tier::Scope as TierScope;
-use launch::doctor::{About, Check, Context, Finding, Group, Scope};
+use launch::doctor::{About, Check, Context, Finding, Group, Scope, Status};
 
 use super::object_store::{OBJECT_STORE, look_at};
 use crate::checkpoints::bench::{Load, TierRates, bench};
@@ -44,8 +44,10 @@ pub(super) const SHARED: About = About {
     looks_at: "checkpoint.shared.path, SHARED_CHECKPOINT_DIR or --out, in the same way, by 16 \
                nodes at once; the others write and read 1 MiB, and no rate of theirs is judged",
     thresholds: "fails where it cannot be written within 20 s, or has no room for two checkpoints \
-                 of --workload; warns below 0.1 GiB/s (minutes for a small model), and where the \
-                 file system does not survive a restart or is not the node's own",
+                 of --workload; warns below 0.1 GiB/s (minutes for a small model), where the file \
+                 system does not survive a restart or is not the node's own, and where nothing of \
+                 the path exists (its volume is not mounted). Of a path that does not exist yet, \
+                 the part that does is measured",
     remedy: "check that the volume is mounted, not read-only or full, and belongs to the user of \
              the pod (fsGroup)",
     fault: "tests/doctor.rs: a_shared_tier_that_cannot_be_written_fails",
@@ -117,12 +119,20 @@ fn look(tier: &Planned, load: Load, needed_bytes: Option<u64>) -> Finding {
     if tier.is_object() {
         return look_at(address);
     }
-    let Some(folder) = existing(Path::new(address)) else {
-        return Finding::fail(format!("{address} is on no file system"), "a folder");
-    };
-    match bench(&folder.to_string_lossy(), load) {
+    let folder = existing(Path::new(address));
+    let finding = match bench(&folder.to_string_lossy(), load) {
         Err(error) => Finding::fail(error.to_string(), "a folder that can be written"),
         Ok(rates) => judge(tier, &rates, needed_bytes),
+    };
+    if folder == Path::new(address) { finding } else { below(folder, address, finding) }
+}
+
+/// Says that only so much of a path exists. Where nothing does, its volume is hardly mounted.
+fn below(folder: &Path, address: &str, finding: Finding) -> Finding {
+    let found = format!("{address} does not exist, in {}: {}", folder.display(), finding.found);
+    match finding.status {
+        Status::Pass if folder == Path::new("/") => Finding::warn(found, "a volume on this path"),
+        _ => Finding { found, ..finding },
     }
 }
 
@@ -166,15 +176,14 @@ fn within<T: Send + 'static>(
 
 /// The path, or what exists of it: a run creates the rest. To create it here would be a race
 /// between the nodes of a shared tier for who removes it again.
-fn existing(path: &Path) -> Option<&Path> {
-    let here = || (!path.is_absolute()).then_some(Path::new("."));
-    let named = path.ancestors().filter(|folder| !folder.as_os_str().is_empty());
-    named.into_iter().find(|folder| folder.exists()).or_else(here)
+fn existing(path: &Path) -> &Path {
+    let mut named = path.ancestors().filter(|folder| !folder.as_os_str().is_empty());
+    named.find(|folder| folder.exists()).unwrap_or(Path::new("."))
 }
 
 /// Room on the file system of a path.
 fn free_bytes(path: &Path) -> Option<u64> {
-    let system = rustix::fs::statvfs(existing(path)?).ok()?;
+    let system = rustix::fs::statvfs(existing(path)).ok()?;
     Some(system.f_bavail * system.f_frsize)
 }
 
@@ -184,8 +193,6 @@ fn gibibytes(bytes: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use launch::doctor::Status;
-
     use super::*;
     use crate::config::Interval;
 
@@ -254,16 +261,30 @@ mod tests {
         assert_eq!(check.load(&shared).bytes, LOAD.bytes);
         let far = TierCheck { node: MEASURED_NODES, ..check };
         assert_eq!(far.load(&shared).bytes, LITTLE.bytes);
+        let unknown = Planned { address: String::new(), ..shared.clone() };
+        assert_eq!(TierCheck { tier: Some(&unknown), ..far }.run(&context).status, Status::Fail);
         assert_eq!(far.load(&nvme).bytes, LOAD.bytes);
     }
 
     #[test]
     fn what_exists_of_a_path_is_measured() {
         let folder = tempfile::tempdir().unwrap();
-        let found = |path: &Path| existing(path).map(Path::to_owned);
-        assert_eq!(found(&folder.path().join("a/b")).as_deref(), Some(folder.path()));
-        assert_eq!(found(folder.path()).as_deref(), Some(folder.path()));
-        assert_eq!(found(Path::new("absent/b")).as_deref(), Some(Path::new(".")));
+        let path = folder.path().join("a/b");
+        assert_eq!(existing(&path), folder.path());
+        assert_eq!(existing(folder.path()), folder.path());
+        assert_eq!(existing(Path::new("absent/b")), Path::new("."));
+        let found = look(&tier(&path), LITTLE, None).found;
+        let said = format!("{} does not exist, in {}: ", path.display(), folder.path().display());
+        assert!(found.starts_with(&said), "{found}");
+        let unmounted = below(Path::new("/"), "/absent/b", Finding::pass("written and read"));
+        assert_eq!(unmounted.status, Status::Warn);
+        assert_eq!(unmounted.found, "/absent/b does not exist, in /: written and read");
+    }
+
+    #[test]
+    fn memory_as_a_tier_warns() {
+        let memory = judge(&tier(Path::new("/dev/shm")), &rates(1.0), None);
+        assert_eq!(memory.status, Status::Warn, "{memory:?}");
     }
 
     #[test]
@@ -272,5 +293,6 @@ mod tests {
         assert_eq!(within(Duration::from_millis(20), move || waits.recv()), None);
         drop(keep);
         assert_eq!(within(ANSWERS_WITHIN, || 7), Some(7));
+        assert_eq!(silent(&tier(Path::new("/"))).status, Status::Fail);
     }
 }
