@@ -61,4 +61,6 @@ fn a_job_trains_on_both_workers_in_their_environment() {
     assert_eq!(hosts(record), [&json!(workers[0]), &json!(workers[1])]);
     assert_eq!(*pods, workers);
     assert_eq!(*nodes, workers.map(|worker| node_name(&worker)));
+    let nics = [0, 1].map(|rank| record["ranks"][rank]["nic"].clone());
+    assert_eq!(nics, [json!("eth0"), json!("eth0")]);
 }

@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::finding::Finding;
+use crate::bootstrap::World;
 
 /// Looks at one thing that training depends on.
 pub trait Check: Sync {
@@ -111,6 +112,20 @@ pub struct Context {
 }
 
 impl Context {
+    /// Of a rank, without the memory that it needs.
+    pub fn of_rank(host_root: PathBuf, world: &World, on_cuda: bool) -> Self {
+        Self {
+            root: PathBuf::from("/"),
+            host_root,
+            world: world.placement.world,
+            local_world: world.placement.local_world,
+            threads: world.threads.threads,
+            on_cuda,
+            nccl_ib_hca: std::env::var("NCCL_IB_HCA").ok(),
+            memory_bytes: None,
+        }
+    }
+
     /// Whether ranks are on several nodes.
     pub(super) fn has_several_nodes(&self) -> bool {
         self.world > self.local_world

@@ -12,6 +12,7 @@ mod containers;
 mod finding;
 mod hugepages;
 mod limits;
+mod nic;
 mod pcie;
 mod rdma;
 mod shm;
@@ -20,6 +21,7 @@ mod testing;
 
 pub use check::{About, Check, Context, Group, Scope};
 pub use finding::{Finding, Status};
+pub use nic::{mpi_interface, nearest_port};
 
 /// The checks of a host, in the order of the table.
 pub const HOST_CHECKS: [&dyn Check; 10] = [

@@ -187,18 +187,11 @@ impl Doctor<'_> {
     }
 
     fn context(&self, plan: Option<&RankPlan>) -> Context {
-        let placement = &self.world.placement;
-        let of_node = |plan: &RankPlan| plan.total_bytes * placement.local_world as u64;
-        Context {
-            root: PathBuf::from("/"),
-            host_root: self.options.config.settings.telemetry.host_root.clone(),
-            world: placement.world,
-            local_world: placement.local_world,
-            threads: self.world.threads.threads,
-            on_cuda: self.options.config.is_on_cuda(),
-            nccl_ib_hca: std::env::var("NCCL_IB_HCA").ok(),
-            memory_bytes: plan.map(of_node),
-        }
+        let config = &self.options.config;
+        let host_root = config.settings.telemetry.host_root.clone();
+        let context = Context::of_rank(host_root, self.world, config.is_on_cuda());
+        let of_node = |plan: &RankPlan| plan.total_bytes * context.local_world as u64;
+        Context { memory_bytes: plan.map(of_node), ..context }
     }
 
     /// The memory of each rank of this workload.

@@ -94,6 +94,11 @@ pub struct RankRecord {
     pub matmul_kernel: Option<String>,
     /// The GPU that it computes on; `null` where the processor does.
     pub device: Option<DeviceProperties>,
+    /// By what it reaches other nodes: what NCCL has logged, else the active port for RDMA that is
+    /// nearest to its GPU by PCIe; without a GPU, the network interface that carries MPI. `null`
+    /// where the system does not say that without doubt, and on CPUs of a single node.
+    #[serde(default)]
+    pub nic: Option<String>,
     /// Where that GPU is attached; `null` without one, and where the system does not say.
     pub numa: Option<NumaRecord>,
     /// Planned peak memory of the host, given whether the ranks of its node share memory.
@@ -121,15 +126,16 @@ pub struct RankRecord {
 
 impl RankRecord {
     /// The rank with its place, as in `rank 9 (job-worker-1 on node-b, local rank 1, NVIDIA H100
-    /// 0000:17:00.0)`.
+    /// 0000:17:00.0, NIC mlx5_0:1)`.
     pub(crate) fn location(&self, ranks: &[Self]) -> String {
-        let Self { rank, host, node, device, .. } = self;
+        let Self { rank, host, node, device, nic, .. } = self;
         let local_rank = ranks[..*rank].iter().filter(|other| other.host == *host).count();
         let device = device
             .as_ref()
             .map_or(String::new(), |device| format!(", {} {}", device.name, device.pci_bus_id));
+        let nic = nic.as_ref().map_or(String::new(), |nic| format!(", NIC {nic}"));
         let node = node.as_ref().map_or(String::new(), |node| format!(" on {node}"));
-        format!("rank {rank} ({host}{node}, local rank {local_rank}{device})")
+        format!("rank {rank} ({host}{node}, local rank {local_rank}{device}{nic})")
     }
 }
 

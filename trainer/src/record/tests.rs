@@ -20,6 +20,7 @@ pub(crate) fn finished() -> Record {
         unused_cores: 0,
         matmul_kernel: Some("avx512f".to_owned()),
         device: None,
+        nic: None,
         numa: None,
         planned_bytes: 1 << 30,
         phases_ns: None,

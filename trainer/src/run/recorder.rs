@@ -23,7 +23,7 @@ use crate::record::peaks;
 use crate::record::{
     self, Anomaly, AttemptEnd, Collectives, ErrorFile, FlopsPerToken, HostRecord, NodeReport,
     RankRecord, Reason, Record, Recovery, Reference, StartParts, Status, StepSeries, TargetRecord,
-    WorkloadRecord, node_anomalies, node_groups, rank_anomalies, transport_anomalies,
+    WorkloadRecord, name_nics, node_anomalies, node_groups, rank_anomalies, transport_anomalies,
     with_recorded_loss,
 };
 use crate::step::Trainer;
@@ -230,6 +230,7 @@ impl Recorder {
         let found = transports(evidence.into_iter().flat_map(|rank| rank.ends));
         let anomalies = transport_anomalies(&found, &gaps, &record.ranks);
         anomalies.into_iter().for_each(|anomaly| self.events.warn(anomaly));
+        name_nics(&mut record.ranks, &found);
         record.transports = (!found.is_empty()).then_some(found);
     }
 
@@ -337,6 +338,7 @@ impl Recorder {
         let checkpointer = ending.checkpointer;
         if let Some(ranks) = &measured.ranks {
             record.ranks.clone_from(ranks);
+            name_nics(&mut record.ranks, record.transports.as_deref().unwrap_or_default());
         }
         for (rank, sniffed) in record.ranks.iter_mut().zip(&self.sniffed) {
             rank.sniffed = Some(*sniffed);

@@ -6,6 +6,7 @@ use collectives::Collective;
 use device::Device;
 use device::cuda::{Cuda, DeviceProperties, Libraries, Versions};
 use launch::bootstrap::World;
+use launch::doctor::{Context, mpi_interface, nearest_port};
 use launch::{NodeIdentity, NumaNode, ThreadPlan};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -203,6 +204,7 @@ pub(super) fn gather_ranks(
         threads: threads.threads,
         unused_cores: world.unused_cores,
         matmul_kernel: has_own_matmul.then(|| models::fused::matmul_kernel(compute).to_owned()),
+        nic: nic_of(options, world, gpu.as_ref()),
         numa: gpu.as_ref().and_then(|gpu| numa_of(gpu, threads)),
         device: gpu,
         planned_bytes,
@@ -253,6 +255,17 @@ pub(crate) fn identity_with_libraries(collective: &dyn Collective, on_cuda: bool
 fn numa_of(gpu: &DeviceProperties, threads: &ThreadPlan) -> Option<NumaRecord> {
     let NumaNode { number, .. } = NumaNode::of_pci_device(&gpu.pci_bus_id)?;
     Some(NumaRecord { device_node: number, is_local: threads.numa_node == Some(number) })
+}
+
+/// What carries this rank's messages to other nodes, where that is known before it has sent any.
+fn nic_of(options: &RunOptions, world: &World, gpu: Option<&DeviceProperties>) -> Option<String> {
+    let host_root = options.config.settings.telemetry.host_root.clone();
+    let context = Context::of_rank(host_root, world, gpu.is_some());
+    match gpu {
+        Some(gpu) => nearest_port(&context, &gpu.pci_bus_id),
+        None if world.placement.nodes > 1 => mpi_interface(&context),
+        None => None,
+    }
 }
 
 fn internal(error: serde_json::Error) -> Failure {

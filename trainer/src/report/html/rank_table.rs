@@ -10,11 +10,11 @@ use crate::timing::statistics::percentile;
 /// Of more ranks those are shown that take the longest, and all that were found slow.
 const ROWS_MAX: usize = 64;
 
-const HEADINGS: [&str; 8] =
-    ["rank", "host", "own ms", "found slow", "matmul", "power", "SM clock", "throttled"];
+const HEADINGS: [&str; 9] =
+    ["rank", "host", "NIC", "own ms", "found slow", "matmul", "power", "SM clock", "throttled"];
 
 /// Columns that do not need a GPU.
-const WITHOUT_GPU: usize = 5;
+const WITHOUT_GPU: usize = 6;
 
 /// Nothing for a single rank, of which the rest of the page is.
 pub(super) fn table(record: &Record) -> String {
@@ -58,6 +58,7 @@ fn row(rank: &RankRecord) -> [String; HEADINGS.len()] {
     [
         rank.rank.to_string(),
         rank.host.clone(),
+        known(rank.nic.clone()),
         known(own_ms(rank).map(number_format::milliseconds)),
         slow.unwrap_or_else(|| "no".to_owned()),
         known(rate.map(|rate| number_format::scaled(rate, "FLOP/s"))),
