@@ -1,5 +1,5 @@
 //! What network policies let through, as a CNI that enforces them does: between the pods of each
-//! rendered job, under the base of the cluster.
+//! rendered job and from the steps of workflows, under the base of the cluster.
 
 use serde_json::{Value, json};
 
@@ -37,6 +37,19 @@ impl Pod {
         }
     }
 
+    /// One of a step of a workflow, with the label of Argo: of a container or of a resource.
+    fn of_step(workflow: &Object) -> Self {
+        let mut labels = workflow.value["spec"]["podMetadata"]["labels"].clone();
+        labels["workflows.argoproj.io/workflow"] = json!("nightly-abcde");
+        let namespace = workflow.namespace().to_owned();
+        Self { namespace, labels, ports: Vec::new(), is_on_host: false }
+    }
+
+    /// What is in no namespace: the API server, or an object store.
+    fn outside() -> Self {
+        Self { is_on_host: true, ..Self::other("") }
+    }
+
     fn has_port(&self, name: &str, number: u16) -> bool {
         let mut ports = self.ports.iter();
         ports.any(|port| port["name"] == name && port["containerPort"] == number)
@@ -54,9 +67,10 @@ fn selects(selector: &Value, labels: &Value) -> bool {
         })
 }
 
-/// A TCP connection, and whether it is to come about.
+/// A connection, and whether it is to come about.
 struct Connection<'a> {
     what: &'static str,
+    protocol: &'static str,
     from: &'a Pod,
     to: &'a Pod,
     port: u16,
@@ -73,7 +87,15 @@ struct Direction {
 const EGRESS: Direction = Direction { name: "Egress", rules: "/spec/egress", peers: "/to" };
 const INGRESS: Direction = Direction { name: "Ingress", rules: "/spec/ingress", peers: "/from" };
 
-impl Connection<'_> {
+impl<'a> Connection<'a> {
+    fn tcp(what: &'static str, from: &'a Pod, to: &'a Pod, port: u16) -> Self {
+        Connection { what, protocol: "TCP", from, to, port, is_wanted: true }
+    }
+
+    fn unwanted(self) -> Self {
+        Self { is_wanted: false, ..self }
+    }
+
     fn is_allowed(&self, policies: &[Object]) -> bool {
         self.passes(policies, &EGRESS, self.from, self.to)
             && self.passes(policies, &INGRESS, self.to, self.from)
@@ -101,7 +123,7 @@ impl Connection<'_> {
     fn is_to_port(&self, rule: &Value) -> bool {
         let ports = list(rule, "/ports");
         let is_one = |port: &Value| {
-            port["protocol"] == "TCP"
+            port["protocol"] == self.protocol
                 && match &port["port"] {
                     Value::Null => true,
                     Value::String(name) => self.to.has_port(name, self.port),
@@ -131,7 +153,7 @@ fn is_peer(peers: &[Value], pod: &Pod, namespace: &str) -> bool {
 fn wrong(job: &Object, policies: &[Object]) -> Vec<String> {
     let (launcher, worker) = (Pod::of(job, "Launcher"), Pod::of(job, "Worker"));
     let (prometheus, other) = (Pod::other("monitoring"), Pod::other(job.namespace()));
-    let connection = |what, from, to, port| Connection { what, from, to, port, is_wanted: true };
+    let connection = Connection::tcp;
     let wanted = [
         connection("launcher to ssh", &launcher, &worker, 2222),
         connection("worker to launcher", &worker, &launcher, 40000),
@@ -148,16 +170,48 @@ fn wrong(job: &Object, policies: &[Object]) -> Vec<String> {
     let unwanted = unwanted
         .into_iter()
         .filter(|connection| !(worker.is_on_host && connection.what == "Prometheus to ssh"))
-        .map(|connection| Connection { is_wanted: false, ..connection });
-    let all = wanted.into_iter().chain(unwanted);
-    all.filter(|connection| connection.is_allowed(policies) != connection.is_wanted)
-        .map(|connection| format!("{}: {}", job.label(), connection.what))
+        .map(Connection::unwanted);
+    broken(job, policies, wanted.into_iter().chain(unwanted))
+}
+
+/// The same for a step of a workflow: names, the API server for Argo's executor and what creates
+/// jobs, on either of its usual ports, and an object store with baselines.
+fn wrong_of_steps(workflow: &Object, policies: &[Object]) -> Vec<String> {
+    let (step, outside) = (Pod::of_step(workflow), Pod::outside());
+    let (dns, other) = (Pod::other("kube-system"), Pod::other(workflow.namespace()));
+    let job = &workflow.created()[0];
+    let (launcher, worker) = (Pod::of(job, "Launcher"), Pod::of(job, "Worker"));
+    let by_tcp = Connection::tcp("step to DNS by UDP", &step, &dns, 53);
+    let wanted = [
+        Connection { protocol: "UDP", ..by_tcp },
+        Connection::tcp("step to DNS", &step, &dns, 53),
+        Connection::tcp("step to the API server", &step, &outside, 443),
+        Connection::tcp("step to the API server's own port", &step, &outside, 6443),
+        Connection::tcp("step to an object store", &step, &outside, 443),
+    ];
+    let unwanted = [
+        Connection::tcp("step to another pod", &step, &other, 40000),
+        Connection::tcp("step to the ssh of a worker", &step, &worker, 2222),
+        Connection::tcp("another pod to a step", &other, &step, 40000),
+        Connection::tcp("launcher to the API server's own port", &launcher, &outside, 6443),
+    ];
+    broken(workflow, policies, wanted.into_iter().chain(unwanted.map(Connection::unwanted)))
+}
+
+fn broken<'a>(
+    object: &Object,
+    policies: &[Object],
+    connections: impl Iterator<Item = Connection<'a>>,
+) -> Vec<String> {
+    connections
+        .filter(|connection| connection.is_allowed(policies) != connection.is_wanted)
+        .map(|connection| format!("{}: {}", object.label(), connection.what))
         .collect()
 }
 
-/// The policies of the base, in this namespace.
-fn base(namespace: &str) -> Vec<Object> {
-    let file = top().join("k8s/base/network-policies.yaml");
+/// The policies of a file in `k8s/`, in this namespace.
+fn policies_in(file: &str, namespace: &str) -> Vec<Object> {
+    let file = top().join("k8s").join(file);
     let mut policies = parse(&file, &std::fs::read_to_string(&file).unwrap());
     for policy in &mut policies {
         policy.value["metadata"]["namespace"] = json!(namespace);
@@ -173,10 +227,22 @@ fn pods_of_a_job_reach_each_other_and_no_others() {
         let created = objects.iter().flat_map(Object::created);
         let jobs: Vec<_> = objects.iter().cloned().chain(created).collect();
         for job in jobs.iter().filter(|object| object.kind() == "MPIJob") {
-            let mut policies = base(job.namespace());
+            let mut policies = policies_in("base/network-policies.yaml", job.namespace());
             policies.extend(jobs.iter().filter(|object| object.kind() == "NetworkPolicy").cloned());
             found.extend(wrong(job, &policies));
         }
     }
     assert_eq!(found, Vec::<String>::new());
+}
+
+#[test]
+fn steps_of_a_workflow_reach_what_they_need_and_nothing_else() {
+    let file = top().join("k8s/jobs/smoke-cpu.argo.yaml");
+    let objects = parse(&file, &std::fs::read_to_string(&file).unwrap());
+    let workflow = objects.iter().find(|object| object.kind() == "WorkflowTemplate").unwrap();
+    let namespace = workflow.namespace();
+    let mut policies = policies_in("base/network-policies.yaml", namespace);
+    policies.extend(policies_in("components/argo/network-policy.yaml", namespace));
+    policies.extend(objects.iter().filter(|object| object.kind() == "NetworkPolicy").cloned());
+    assert_eq!(wrong_of_steps(workflow, &policies), Vec::<String>::new());
 }
