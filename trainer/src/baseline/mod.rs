@@ -19,7 +19,7 @@ pub(crate) use key::Key;
 pub(crate) use summary::Summary;
 
 use crate::checkpoints::open::place;
-use crate::record::{self, Record};
+use crate::record::Record;
 
 /// The file that says what a folder is.
 const MARKER: &str = "BASELINES";
@@ -124,20 +124,39 @@ impl Baselines {
     /// # Errors
     /// When one cannot be read.
     pub(crate) fn records(&self, key: &Key) -> Result<Vec<Kept>, Error> {
-        let folder = key.to_string();
         let promoted = self.promoted(key)?;
-        let mut kept = Vec::new();
+        let is_promoted = |path: &Path| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            promoted.as_ref().is_none_or(|it| it.records.contains(&*name))
+        };
+        let each = self.read_each(key)?.into_iter();
+        each.map(|(path, record)| {
+            Ok(Kept { is_promoted: is_promoted(&path), record: record?, path })
+        })
+        .collect()
+    }
+
+    /// The same where one that cannot be read is not the end.
+    ///
+    /// # Errors
+    /// When they cannot be listed.
+    pub(crate) fn read_each(
+        &self,
+        key: &Key,
+    ) -> Result<Vec<(PathBuf, Result<Record, Error>)>, Error> {
+        let folder = key.to_string();
+        let mut found = Vec::new();
         for entry in self.place.list(&folder)? {
             if entry.is_folder || entry.name == PROMOTED || !entry.name.ends_with(".json") {
                 continue;
             }
             let name = format!("{folder}/{}", entry.name);
             let path = self.place.path(&name);
-            let record = record::Record::parse(&path, &self.place.read(&name)?)?;
-            let is_promoted = promoted.as_ref().is_none_or(|it| it.records.contains(&entry.name));
-            kept.push(Kept { path, record, is_promoted });
+            let bytes = self.place.read(&name).map_err(Error::from);
+            let record = bytes.and_then(|bytes| Ok(Record::parse(&path, &bytes)?));
+            found.push((path, record));
         }
-        Ok(kept)
+        Ok(found)
     }
 
     fn promoted(&self, key: &Key) -> Result<Option<Promoted>, Error> {

@@ -7,7 +7,8 @@ use clap::{Args, Subcommand};
 use super::train::config_of;
 use super::{note, print, print_json};
 use crate::failure::{ExitCode, Failure, Outcome};
-use crate::k8s::{self, Collected, Collection, Format, Job};
+use crate::k8s::{self, Collection, Format, Found, Job};
+use crate::record::PodList;
 use crate::report::{ReportData, html};
 
 /// Make jobs for Kubernetes, and gather their results. No access to a cluster is needed.
@@ -51,12 +52,12 @@ struct Collect {
     /// `train --records` fills them, also s3://BUCKET/PREFIX.
     #[arg(value_name = "PLACE", required = true)]
     places: Vec<String>,
-    /// Expect complete records of each job of this benchmark file, by the frozen benchmark beside
-    /// them or the names of their folders, and exit with 3 otherwise.
+    /// Look only at the jobs of this benchmark file, and exit with 3 unless the newest record of
+    /// each is complete.
     #[arg(long, value_name = "FILE")]
     benchmark: Option<PathBuf>,
-    /// Add how long the pods of each job took to start: what `kubectl get pods -o json` printed
-    /// while they were there.
+    /// Add how long the pods of each job took to start, where its record does not have it: what
+    /// `kubectl get pods -o json` printed while they were there.
     #[arg(long, value_name = "FILE")]
     pods: Option<PathBuf>,
     /// Write a page with a chart of all runs: one file that needs no network.
@@ -104,31 +105,44 @@ impl Render {
 
 impl Collect {
     fn run(self) -> Outcome<ExitCode> {
-        let expected = match &self.benchmark {
+        let expected: Vec<String> = match &self.benchmark {
             Some(file) => k8s::read(file)?.iter().map(|job| job.name().to_owned()).collect(),
             None => Vec::new(),
         };
-        let mut collected = Vec::new();
-        for place in &self.places {
-            let found = Collected::read_all(place)
-                .map_err(|error| Failure::new(ExitCode::Usage, error).context(place.clone()))?;
-            collected.extend(found);
-        }
-        if self.benchmark.is_some() {
-            collected.retain(|run: &Collected| expected.contains(&run.job));
-        }
-        let mut collection = Collection::of(&collected, &expected);
-        if let Some(file) = &self.pods {
-            collection.add_pods(&k8s::pods::read(file)?);
-        }
+        let found = self.found(&expected)?;
+        let collection = Collection::of(&found, &expected);
         if let Some(file) = &self.html {
-            let reports: Vec<_> =
-                collected.into_iter().map(|run| ReportData::new(run.record)).collect();
+            let runs = found.runs.into_iter();
+            let reports: Vec<_> = runs.map(|run| ReportData::new(run.record)).collect();
             write(file, &html(&reports))?;
         }
         if self.json { print_json(&collection) } else { print(&collection) }?;
-        let is_missed = self.benchmark.is_some() && !collection.is_whole();
-        Ok(if is_missed { ExitCode::Environment } else { ExitCode::Done })
+        // Without a benchmark no job is judged, but the table is to have every record.
+        let is_whole = match self.benchmark {
+            Some(_) => collection.is_whole(),
+            None => collection.unreadable.is_empty(),
+        };
+        Ok(if is_whole { ExitCode::Done } else { ExitCode::Environment })
+    }
+
+    /// The records of these jobs, or without a benchmark of all.
+    fn found(&self, expected: &[String]) -> Outcome<Found> {
+        let mut found = Found::default();
+        for place in &self.places {
+            found
+                .add(place)
+                .map_err(|error| Failure::new(ExitCode::Usage, error).context(place.clone()))?;
+        }
+        if self.benchmark.is_some() {
+            found.keep_jobs(expected);
+        }
+        if let Some(file) = &self.pods {
+            let pods = PodList::read(file).map_err(Failure::usage)?;
+            for run in &mut found.runs {
+                pods.fill_in(&run.job, &mut run.record.attempts);
+            }
+        }
+        Ok(found)
     }
 }
 

@@ -79,6 +79,10 @@ pub(super) struct Train {
     /// keeps them.
     #[arg(long, value_name = "DIR|URL")]
     records: Option<String>,
+    /// Record how long the pods of the job took to start: a file, as rank 0 sees it, with what
+    /// `kubectl get pods -o json` prints, kept up to date by who may ask the cluster.
+    #[arg(long, value_name = "FILE", env = "YARDSTICK_PODS")]
+    pods: Option<String>,
     /// Format of what is logged on stderr.
     #[arg(long, value_enum, value_name = "FORMAT", default_value = "text")]
     pub(super) log_format: LogFormat,
@@ -192,6 +196,7 @@ impl Train {
         set("telemetry.prometheus", self.prometheus.map(|address| quoted(address.to_string())));
         set("telemetry.otlp", self.otlp.clone().map(quoted));
         set("telemetry.records", self.records.clone().map(quoted));
+        set("telemetry.pods", self.pods.clone().map(quoted));
         set("run.threads", self.threads.map(|n| n.to_string()));
         set("checkpoint.every", self.checkpoint_every.map(|interval| interval.to_string()));
         set("collectives.deadline", self.deadline.map(duration::format));

@@ -48,6 +48,7 @@ fn properties(side: &Side) -> Properties {
     for record in side.records() {
         flatten("environment", &json!(record.environment), &mut properties);
         flatten("run", &record.run, &mut properties);
+        flatten("job", &json!(record.job), &mut properties);
         let Record { collectives, tiers, .. } = record;
         let libraries = collectives.iter().filter_map(|collectives| collectives.library.as_ref());
         for library in libraries {

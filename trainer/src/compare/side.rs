@@ -122,3 +122,25 @@ fn require_figures(path: &Path, record: &Record) -> Outcome<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::tests::finished;
+
+    #[test]
+    fn a_run_is_not_its_own_baseline_even_if_it_went_on_after_it_was_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Baselines::at(folder.path().to_str().unwrap()).unwrap();
+        store.add(&finished()).unwrap();
+        let base = |record: &Record| {
+            let source = Source { path: PathBuf::new(), record: record.clone() };
+            Side::read_base(&[folder.path().to_owned()], &Side { sources: vec![source] }).unwrap()
+        };
+        let mut later = finished();
+        later.attempts.push(later.attempts[1].clone());
+        assert!(base(&later).is_empty());
+        later.attempts[0].started_unix_ms += 1;
+        assert_eq!(base(&later).sources.len(), 1, "another run");
+    }
+}

@@ -298,6 +298,9 @@ pub struct TelemetryConfig {
     /// Folder or URL of an object store where the record is put at the end, as `yardstick baseline`
     /// keeps them; empty for none.
     pub records: String,
+    /// File with the status of the job's pods, as `kubectl get pods -o json` prints it, for the
+    /// record; empty for none.
+    pub pods: String,
 }
 
 impl Default for TelemetryConfig {
@@ -318,6 +321,7 @@ impl Default for TelemetryConfig {
             prometheus_linger: Duration::ZERO,
             otlp: String::new(),
             records: String::new(),
+            pods: String::new(),
         }
     }
 }

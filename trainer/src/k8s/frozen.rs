@@ -1,28 +1,74 @@
 //! The frozen benchmark file inside of a job: what the run was rendered from.
 
-use std::ffi::OsStr;
 use std::path::Path;
 
 use crate::failure::{Failure, Outcome};
+use crate::record::JobRecord;
 
 /// Names the file to ranks.
 pub(super) const VARIABLE: &str = "YARDSTICK_BENCHMARK";
+
+/// Digits of an id, as of a workload's.
+const ID_DIGITS: usize = 12;
+
+/// A frozen benchmark.
+#[derive(Debug)]
+pub(crate) struct Frozen {
+    pub(crate) text: String,
+    /// The job that was rendered from it; `None` where it names none.
+    pub(crate) job: Option<JobRecord>,
+}
 
 /// The benchmark file that this process was started for, if it was for one.
 ///
 /// # Errors
 /// Exit code 2 for one that cannot be read.
-pub(crate) fn of_environment() -> Outcome<Option<String>> {
-    std::env::var_os(VARIABLE).filter(|path| !path.is_empty()).map(|path| read(&path)).transpose()
+pub(crate) fn of_environment() -> Outcome<Option<Frozen>> {
+    let path = std::env::var_os(VARIABLE).filter(|path| !path.is_empty());
+    path.map(|path| Frozen::read(Path::new(&path))).transpose()
 }
 
-fn read(path: &OsStr) -> Outcome<String> {
-    let path = Path::new(path);
-    std::fs::read_to_string(path).map_err(|error| {
-        Failure::usage(format!(
-            "{VARIABLE}={}: expected the benchmark file of this job: {error}\n  hint: unset the \
-             variable where there is none",
-            path.display()
-        ))
-    })
+impl Frozen {
+    pub(super) fn read(path: &Path) -> Outcome<Self> {
+        let text = std::fs::read_to_string(path).map_err(|error| {
+            Failure::usage(format!(
+                "{VARIABLE}={}: expected the benchmark file of this job: {error}\n  hint: unset \
+                 the variable where there is none",
+                path.display()
+            ))
+        })?;
+        let job = job(&text, path);
+        Ok(Self { text, job })
+    }
+}
+
+/// The job of a benchmark: also of another version, whose other keys are not looked at.
+fn job(text: &str, path: &Path) -> Option<JobRecord> {
+    let workload = workload(text)?;
+    let name = workload.get("name")?.as_str()?.to_owned();
+    // A preset has no file beside the benchmark's.
+    let file = path.with_file_name(workload.get("workload")?.as_str()?);
+    let workload_text = std::fs::read_to_string(file).ok();
+    Some(JobRecord { name, id: id(text, workload_text.as_deref()) })
+}
+
+/// The name of the job in the text of a frozen benchmark.
+pub(super) fn job_name(text: &str) -> Option<String> {
+    Some(workload(text)?.get("name")?.as_str()?.to_owned())
+}
+
+fn workload(text: &str) -> Option<toml::Table> {
+    match text.parse::<toml::Table>().ok()?.remove("workload")? {
+        toml::Value::Table(workload) => Some(workload),
+        _ => None,
+    }
+}
+
+/// A digest of everything that a job is made of.
+pub(super) fn id(frozen: &str, workload_text: Option<&str>) -> String {
+    let mut hasher = blake3::Hasher::new();
+    for part in [Some(frozen), workload_text].into_iter().flatten() {
+        hasher.update(&(part.len() as u64).to_le_bytes()).update(part.as_bytes());
+    }
+    hasher.finalize().to_hex()[..ID_DIGITS].to_owned()
 }

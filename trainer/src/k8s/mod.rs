@@ -27,6 +27,6 @@ mod worker;
 mod workload_file;
 
 pub(crate) use benchmark::read;
-pub(crate) use collect::{Collected, Collection, pods};
+pub(crate) use collect::{Collection, Found};
 pub(crate) use format::Format;
 pub(crate) use rendered::Job;

@@ -9,12 +9,9 @@ use serde::Serialize;
 use super::benchmark::Benchmark;
 use super::format::Format;
 use super::workload_file::WorkloadFile;
-use super::{argo, metadata, mpijob, names, network, paths, train, trainjob};
+use super::{argo, frozen, metadata, mpijob, names, network, paths, train, trainjob};
 use crate::config::Config;
 use crate::failure::{ExitCode, Failure, Outcome};
-
-/// Digits of an id, as of a workload's.
-const ID_DIGITS: usize = 12;
 
 /// A benchmark with its workload.
 #[derive(Debug)]
@@ -61,7 +58,7 @@ impl Job {
         };
         let frozen =
             toml::to_string(&benchmark).map_err(|error| Failure::new(ExitCode::Internal, error))?;
-        let id = id(&frozen, file.as_ref().map(|file| file.text.as_str()));
+        let id = frozen::id(&frozen, file.as_ref().map(|file| file.text.as_str()));
         let job = Self { benchmark, frozen, file, config, id, format };
         job.check()?;
         Ok(job)
@@ -185,13 +182,4 @@ pub(super) fn document(object: &impl Serialize) -> Outcome<String> {
     let yaml = serde_saphyr::to_string(object)
         .map_err(|error| Failure::new(ExitCode::Internal, error).context("YAML"))?;
     Ok(format!("---\n{}\n", yaml.trim_end()))
-}
-
-/// A digest of everything that a job is made of.
-fn id(frozen: &str, workload_text: Option<&str>) -> String {
-    let mut hasher = blake3::Hasher::new();
-    for part in [Some(frozen), workload_text].into_iter().flatten() {
-        hasher.update(&(part.len() as u64).to_le_bytes()).update(part.as_bytes());
-    }
-    hasher.finalize().to_hex()[..ID_DIGITS].to_owned()
 }

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::benchmark::parse;
 use super::format::Format;
+use super::frozen::Frozen;
 use super::rendered::Job;
 use crate::config::Config;
 use crate::failure::Outcome;
@@ -588,5 +589,26 @@ fn values_reach_ranks_as_they_are_written() {
         // What Kubernetes makes of it.
         assert_eq!(variable["value"].as_str().unwrap().replace("$$(", "$("), *value);
         assert!(!variable["value"].as_str().unwrap().starts_with("$("), "it would be expanded");
+    }
+}
+
+#[test]
+fn ranks_know_the_name_and_the_id_of_their_job() {
+    let folder = tempfile::tempdir().unwrap();
+    let preset = models::presets::text("smoke").unwrap();
+    std::fs::write(folder.path().join("own.toml"), preset).unwrap();
+    let own = PLAIN.replace("workload = \"smoke\"", "workload = \"own.toml\"");
+    for text in [PLAIN, &own] {
+        let benchmark = parse(text, "benchmark.toml").unwrap().remove(0);
+        let job = Job::new(benchmark, folder.path(), Format::Mpijob, load).unwrap();
+        assert_eq!(job.workload_inside() == "smoke", text == PLAIN);
+        let objects: Vec<Value> = serde_saphyr::from_multiple(&job.to_yaml().unwrap()).unwrap();
+        let mounted = tempfile::tempdir().unwrap();
+        for (name, text) in objects[0]["data"].as_object().unwrap() {
+            std::fs::write(mounted.path().join(name), text.as_str().unwrap()).unwrap();
+        }
+        let frozen = Frozen::read(&mounted.path().join("benchmark.toml")).unwrap();
+        let known = frozen.job.unwrap();
+        assert_eq!((&*known.name, &*known.id), (job.name(), job.id()), "{text}");
     }
 }

@@ -1,6 +1,5 @@
 //! `attempts/NNN.json`: one attempt of a run.
 
-use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -10,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::error::Error;
 use super::error_file::ErrorFile;
 use super::json;
+use super::pods::PodTimes;
 use super::recovery::Recovery;
 use super::sections::{Reason, Status};
 use super::steps::{StepLine, read_steps, steps_path};
@@ -40,6 +40,9 @@ pub struct Attempt {
     pub committed_step: Option<u64>,
     /// Last completed step, whether or not a checkpoint holds it.
     pub last_step: u64,
+    /// How long its pods took to start before that; `null` where their status was not given.
+    #[serde(default)]
+    pub pods: Option<PodTimes>,
     /// How long its start took, on rank 0; `null` before the end of its first step.
     #[serde(default)]
     pub start: Option<StartParts>,
@@ -95,20 +98,6 @@ impl StartParts {
     }
 }
 
-impl fmt::Display for StartParts {
-    /// As in `21.4 s: hosts 12.0, mpirun 1.1, bootstrap 0.3, wire_up 0.5, restore 6.5, ...`.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let launch = self
-            .launch
-            .map(|launch| [("hosts", launch.hosts_seconds), ("mpirun", launch.mpirun_seconds)]);
-        let parts = launch.into_iter().flatten().chain(self.of_process());
-        let shown: Vec<_> =
-            parts.clone().map(|(name, seconds)| format!("{name} {seconds:.1}")).collect();
-        let total: f64 = parts.map(|(_, seconds)| seconds).sum();
-        write!(f, "{total:.1} s: {}", shown.join(", "))
-    }
-}
-
 /// How an attempt ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AttemptEnd {
@@ -145,6 +134,7 @@ impl Attempt {
             resumed_after_step: None,
             recovery: None,
             committed_step: None,
+            pods: None,
             start: None,
             repeated_seconds: 0.0,
             last_step: 0,

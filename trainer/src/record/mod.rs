@@ -10,12 +10,14 @@ mod error;
 mod error_file;
 mod evidence;
 mod goodput;
+mod job;
 mod json;
 mod measure;
 mod missing;
 mod nics;
 mod nodes;
 pub(crate) mod peaks;
+mod pods;
 mod rank_anomalies;
 mod recovery;
 mod sections;
@@ -38,11 +40,14 @@ pub use environment::Environment;
 pub use error::Error;
 pub use error_file::ErrorFile;
 pub(crate) use evidence::{RunEvidence, with_recorded_loss};
+pub use job::JobRecord;
 pub(crate) use json::write as write_json;
 pub use measure::Reference;
 pub(crate) use nics::name_nics;
 pub use nodes::NodeGroup;
 pub(crate) use nodes::{NodeReport, node_anomalies, node_groups};
+pub(crate) use pods::PodList;
+pub use pods::PodTimes;
 pub(crate) use rank_anomalies::{list, rank_anomalies};
 pub use recovery::{Recovery, RecoverySource};
 pub use sections::{
@@ -82,6 +87,9 @@ pub struct Record {
     /// The settings outside the workload: `[run] [collectives] [checkpoint] [telemetry]`; and
     /// `initial_weights`, their source if they were not initialised from the seed.
     pub run: serde_json::Value,
+    /// The job of a cluster that it is of; `null` outside of one.
+    #[serde(default)]
+    pub job: Option<JobRecord>,
     /// The machine and the software of rank 0.
     pub environment: Environment,
     /// The nodes of the last attempt, those that are alike together, the largest group first.
@@ -150,6 +158,7 @@ impl Record {
             reason: None,
             workload,
             run,
+            job: None,
             environment,
             nodes: Vec::new(),
             ranks,
@@ -222,10 +231,20 @@ impl Record {
     /// # Errors
     /// As [`read`](Self::read); [`Error::NoRecord`] where there is none.
     pub fn read_all(place: &Path) -> Result<Vec<(PathBuf, Self)>, Error> {
+        let each = Self::read_each(place)?.into_iter();
+        each.map(|(path, record)| Ok((path, record?))).collect()
+    }
+
+    /// The same where one that cannot be read is not the end.
+    ///
+    /// # Errors
+    /// [`Error::NoRecord`] where there is none; [`Error::Io`] for a folder that cannot be listed.
+    pub(crate) fn read_each(place: &Path) -> Result<Vec<(PathBuf, Result<Self, Error>)>, Error> {
         let of_run = Self::path(place);
         if place.is_file() || of_run.is_file() {
             let path = if place.is_file() { place.to_owned() } else { of_run };
-            return Ok(vec![(path.clone(), Self::read_file(&path)?)]);
+            let record = Self::read_file(&path);
+            return Ok(vec![(path, record)]);
         }
         let entries = fs::read_dir(place).map_err(|_| Error::NoRecord { path: of_run.clone() })?;
         let paths: Result<Vec<_>, _> = entries.map(|entry| entry.map(|it| it.path())).collect();
@@ -238,7 +257,8 @@ impl Record {
         let mut found = Vec::new();
         for path in records {
             let path = if path.is_dir() { Self::path(&path) } else { path };
-            found.push((path.clone(), Self::read_file(&path)?));
+            let record = Self::read_file(&path);
+            found.push((path, record));
         }
         if found.is_empty() { Err(Error::NoRecord { path: of_run }) } else { Ok(found) }
     }

@@ -109,6 +109,13 @@ fn attempt(number: u32, status: Status, resumed_after_step: u64, last_step: u64)
             }],
         }),
         committed_step: None,
+        pods: (number == 1).then_some(PodTimes {
+            queued_seconds: None,
+            scheduled_seconds: Some(12.0),
+            sandbox_seconds: Some(4.0),
+            image_seconds: Some(82.0),
+            ssh_ready_seconds: Some(2.0),
+        }),
         start: Some(StartParts {
             launch: Some(LaunchParts { hosts_seconds: 1.5, mpirun_seconds: 0.5 }),
             bootstrap_seconds: 0.1,
@@ -168,6 +175,7 @@ fn the_record_has_exactly_the_documented_keys_in_order() {
         "reason",
         "workload",
         "run",
+        "job",
         "environment",
         "nodes",
         "ranks",

@@ -5,11 +5,14 @@ mod html;
 mod markdown;
 mod overview;
 mod render;
+mod starts;
 mod transports;
 
 use std::path::Path;
 
 use serde::Serialize;
+
+pub(crate) use starts::{Start, table as starts};
 
 use crate::number_format;
 use crate::record::{Error, ErrorFile, Record, Reference, Status, StepSeries};

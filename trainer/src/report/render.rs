@@ -5,7 +5,7 @@ use std::fmt;
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 
 use super::transports::transports;
-use super::{ReportData, hardware};
+use super::{ReportData, Start, hardware, starts};
 use crate::number_format;
 use crate::record::{PromotedTo, Record, StepsSummary, TargetRecord};
 use crate::timing::phase::Phase;
@@ -16,6 +16,8 @@ const BAR_COLUMNS: usize = 32;
 impl fmt::Display for ReportData {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         section(formatter, &self.header())?;
+        let starts: Vec<_> = self.record.attempts.iter().map(Start::of).collect();
+        section(formatter, &starts::table(&starts))?;
         if let Some(steps) = &self.record.steps {
             section(formatter, &speed(&self.record, steps))?;
             section(formatter, &phases(&self.record, steps))?;
@@ -62,9 +64,6 @@ impl ReportData {
             table.add_row(["machine".to_owned(), cpu.clone()]);
         }
         table.add_row(["attempts".to_owned(), self.attempts()]);
-        if let Some(start) = record.attempts.last().and_then(|last| last.start) {
-            table.add_row(["first step".to_owned(), format!("after {start}")]);
-        }
         if let Some(steps) = &record.steps {
             table.add_row(["steps".to_owned(), step_counts(steps)]);
             table.add_row(["loss".to_owned(), loss(steps)]);

@@ -193,7 +193,7 @@ impl Folder {
         durable::replace(&path, text.as_bytes()).map_err(|error| unusable(&error))?;
         if let Some(benchmark) = frozen::of_environment()? {
             let path = self.root.join("benchmark.toml");
-            durable::replace(&path, benchmark.as_bytes()).map_err(|error| unusable(&error))?;
+            durable::replace(&path, benchmark.text.as_bytes()).map_err(|error| unusable(&error))?;
         }
         let number = attempts.last().map_or(1, |attempt| attempt.number + 1);
         Ok(Prepared::Attempt { number, run: identity.run, committed })

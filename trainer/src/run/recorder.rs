@@ -18,13 +18,14 @@ use crate::config::Config;
 use crate::failure::{ExitCode, Failure, Outcome};
 use crate::golden::GoldenMiss;
 use crate::hardware::{Cost, Energy, Finding, RankHardware, hardware_anomalies, machines};
+use crate::k8s::frozen;
 use crate::ranks::Ranks;
 use crate::record::peaks;
 use crate::record::{
-    self, Anomaly, AttemptEnd, Collectives, ErrorFile, FlopsPerToken, HostRecord, NodeReport,
-    RankRecord, Reason, Record, Recovery, Reference, StartParts, Status, StepSeries, TargetRecord,
-    WorkloadRecord, name_nics, node_anomalies, node_groups, rank_anomalies, transport_anomalies,
-    with_recorded_loss,
+    self, Anomaly, Attempt, AttemptEnd, Collectives, ErrorFile, FlopsPerToken, HostRecord,
+    JobRecord, NodeReport, PodList, RankRecord, Reason, Record, Recovery, Reference, StartParts,
+    Status, StepSeries, TargetRecord, WorkloadRecord, name_nics, node_anomalies, node_groups,
+    rank_anomalies, transport_anomalies, with_recorded_loss,
 };
 use crate::step::Trainer;
 use crate::stragglers::{Sniffed, Straggler, outliers};
@@ -42,6 +43,8 @@ pub(super) struct Recorder {
     hosts: Vec<String>,
     reference: Reference,
     bucket_bytes: u64,
+    /// File with the status of the job's pods, or nothing.
+    pods: String,
     price_per_node_hour: Option<f64>,
     events: Events,
     measured: Measured,
@@ -113,6 +116,7 @@ impl Recorder {
                 ..Reference::default()
             },
             bucket_bytes: config.settings.collectives.bucket_bytes as u64,
+            pods: config.settings.telemetry.pods.clone(),
             price_per_node_hour: config.settings.telemetry.price_per_node_hour,
             events: events.clone(),
             measured: Measured::default(),
@@ -137,8 +141,13 @@ impl Recorder {
         let nodes = node_groups(nodes);
         let mut anomalies = rank_anomalies(&rank_records, workload.precision.compute);
         anomalies.extend(node_anomalies(&nodes));
+        let mut attempts = record::Attempt::begin(&self.dir, self.attempt, ranks.world())?;
+        let job = frozen::of_environment()?.and_then(|benchmark| benchmark.job);
+        if let Err(error) = add_pods(&self.pods, job.as_ref(), &mut attempts) {
+            let text = format!("telemetry.pods: the start of pods is not known: {error}");
+            anomalies.push(Anomaly { step: None, rank: None, text });
+        }
         anomalies.iter().for_each(|anomaly| self.events.warn(anomaly.clone()));
-        let attempts = record::Attempt::begin(&self.dir, self.attempt, ranks.world())?;
         let mut run = json!(config.settings);
         run[INITIAL_WEIGHTS] = earlier_initial_weights(&self.dir);
         let RankRecord { matmul_kernel, device, .. } = &rank_records[0];
@@ -157,6 +166,7 @@ impl Recorder {
             rank_records,
             attempts,
         );
+        record.job = job;
         record.nodes = nodes;
         record.anomalies = anomalies;
         record.write(&self.dir)?;
@@ -194,11 +204,23 @@ impl Recorder {
     /// Records how long the start took, in the attempt's file too: it may be killed. An error is
     /// not the end of a run that has just begun.
     pub(super) fn started(&mut self, parts: StartParts) {
+        self.read_pods_again();
         let dir = self.dir.clone();
         let written = self.attempt_record().map(|attempt| attempt.started(&dir, parts));
         if let Some(Err(error)) = written {
             let text = format!("the parts of the start are not in the attempt's file: {error}");
             self.events.warn(Anomaly { step: None, rank: None, text });
+        }
+    }
+
+    /// Pods that were ready just before the attempt began may not have been in the file then.
+    fn read_pods_again(&mut self) {
+        let Some(Record { job, attempts, .. }) = &mut self.record else { return };
+        let Some(attempt) = attempts.last_mut() else { return };
+        let earlier = attempt.pods.take();
+        let _ = add_pods(&self.pods, job.as_ref(), attempts); // which was told when it began
+        if let Some(attempt) = attempts.last_mut() {
+            attempt.pods = attempt.pods.or(earlier);
         }
     }
 
@@ -455,6 +477,22 @@ impl Recorder {
         let file = ErrorFile { exit_code: failure.code as u8, reason };
         Ok(file.write(&self.dir, self.attempt, self.rank)?)
     }
+}
+
+/// Gives attempts the times of their pods, if a file with their status is named. Without a job it
+/// is the only one that is there.
+///
+/// # Errors
+/// A sentence on why they are not known.
+fn add_pods(file: &str, job: Option<&JobRecord>, attempts: &mut [Attempt]) -> Result<(), String> {
+    if file.is_empty() {
+        return Ok(());
+    }
+    let pods = PodList::read(Path::new(file))?;
+    let job = job.map(|job| job.name.as_str()).or_else(|| pods.only_job());
+    let job = job.ok_or_else(|| format!("{file}: expected pods of one job"))?;
+    pods.fill_in(job, attempts);
+    Ok(())
 }
 
 /// Whether the checkpoints have been claimed by a newer attempt.

@@ -2,18 +2,19 @@
 //! scales with the number of nodes.
 
 mod place;
-pub(crate) mod pods;
 mod scaling;
 mod table;
+mod unreadable;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
 use crate::record::{RankRecord, Record, Status};
+use crate::report::Start;
 
-pub(crate) use place::Collected;
-use pods::PodTimes;
+pub(crate) use place::{Collected, Found};
+use unreadable::Unreadable;
 
 /// The results of jobs.
 #[derive(Debug, Serialize)]
@@ -22,6 +23,8 @@ pub(crate) struct Collection {
     pub(crate) runs: Vec<RunRow>,
     /// Jobs that were expected and have left no record.
     pub(crate) missing: Vec<String>,
+    /// Records that cannot be read.
+    pub(crate) unreadable: Vec<Unreadable>,
 }
 
 /// One run.
@@ -41,6 +44,10 @@ pub(crate) struct RunRow {
     pub(crate) nodes: usize,
     /// R.
     pub(crate) ranks: usize,
+    /// When its last attempt started.
+    pub(crate) started_unix_ms: u64,
+    /// Whether it is the newest of its job, which the job is judged by.
+    pub(crate) is_newest: bool,
     pub(crate) status: Status,
     /// Why it is not complete.
     pub(crate) reason: Option<String>,
@@ -49,31 +56,50 @@ pub(crate) struct RunRow {
     /// Tokens per second and node, as a share of that on the fewest nodes on which the same
     /// workload with the same settings was complete.
     pub(crate) scaling_efficiency: Option<f64>,
-    /// How long its pods took to start, where their status was given.
-    pub(crate) pods: Option<PodTimes>,
+    /// The way to the first step of each attempt.
+    pub(crate) starts: Vec<Start>,
 }
 
 impl Collection {
     /// Of these runs. `expected` are names of jobs that should have left one.
-    pub(crate) fn of(collected: &[Collected], expected: &[String]) -> Self {
-        let mut runs: Vec<_> = collected.iter().map(RunRow::of).collect();
+    pub(crate) fn of(found: &Found, expected: &[String]) -> Self {
+        let mut runs: Vec<_> = found.runs.iter().map(RunRow::of).collect();
+        let mut unreadable = found.unreadable.clone();
         scaling::fill_in(&mut runs);
+        find_newest(&mut runs, &mut unreadable);
         runs.sort_by(|a, b| a.key().cmp(&b.key()));
-        let is_missing = |name: &&String| !runs.iter().any(|run| run.job == **name);
+        let is_missing = |name: &&String| {
+            !runs.iter().any(|run| run.job == **name)
+                && !unreadable.iter().any(|it| it.job.as_ref() == Some(*name))
+        };
         let missing = expected.iter().filter(is_missing).cloned().collect();
-        Self { runs, missing }
+        Self { runs, missing, unreadable }
     }
 
-    /// Adds how long the pods of jobs took, by the names of jobs.
-    pub(crate) fn add_pods(&mut self, times: &BTreeMap<String, PodTimes>) {
-        for run in &mut self.runs {
-            run.pods = times.get(&run.job).copied();
-        }
-    }
-
-    /// Whether every run is complete, and none is missing.
+    /// Whether every job has a record, and the newest of each is complete.
     pub(crate) fn is_whole(&self) -> bool {
-        self.missing.is_empty() && self.runs.iter().all(|run| run.status == Status::Complete)
+        let mut newest = self.runs.iter().filter(|run| run.is_newest);
+        self.missing.is_empty()
+            && newest.all(|run| run.status == Status::Complete)
+            && !self.unreadable.iter().any(|it| it.is_newest)
+    }
+}
+
+/// The newest of each job. One that cannot be read, and may be of any job, is newer than some.
+fn find_newest(runs: &mut [RunRow], unreadable: &mut [Unreadable]) {
+    let mut newest: BTreeMap<String, u64> = BTreeMap::new();
+    for run in runs.iter() {
+        let time = newest.entry(run.job.clone()).or_default();
+        *time = run.started_unix_ms.max(*time);
+    }
+    for run in runs {
+        run.is_newest = newest[&run.job] == run.started_unix_ms;
+    }
+    for it in unreadable {
+        it.is_newest = match &it.job {
+            Some(job) => newest.get(job).is_none_or(|time| *time <= it.unix_ms),
+            None => newest.is_empty() || newest.values().any(|time| *time <= it.unix_ms),
+        };
     }
 }
 
@@ -93,11 +119,13 @@ impl RunRow {
             settings: settings(record),
             nodes: nodes.len(),
             ranks: record.ranks.len(),
+            started_unix_ms: record.attempts.last().map_or(0, |last| last.started_unix_ms),
+            is_newest: true,
             status: record.status,
             reason: record.reason.as_ref().map(|reason| reason.text.clone()),
             tokens_per_second: rate.filter(|_| is_complete),
             scaling_efficiency: None,
-            pods: None,
+            starts: record.attempts.iter().map(Start::of).collect(),
         }
     }
 
@@ -141,6 +169,57 @@ mod tests {
         Collected { name: name.to_owned(), job: name.to_owned(), record }
     }
 
+    fn found<const N: usize>(runs: [Collected; N]) -> Found {
+        Found { runs: runs.into(), unreadable: Vec::new() }
+    }
+
+    /// A run of the job "nightly".
+    fn of_night(night: u64, status: Status) -> Collected {
+        let mut run = run(&format!("night-{night}"), 2, 100.0);
+        run.job = "nightly".to_owned();
+        run.record.status = status;
+        run.record.attempts.last_mut().unwrap().started_unix_ms = night;
+        run
+    }
+
+    fn torn(job: Option<&str>, unix_ms: u64) -> Unreadable {
+        let text = "torn/record.json, line 3: expected a record".to_owned();
+        Unreadable { unix_ms, text, ..Unreadable::new("torn".to_owned(), job.map(str::to_owned)) }
+    }
+
+    #[test]
+    fn a_job_is_judged_by_its_newest_record() {
+        let (complete, failed) = (Status::Complete, Status::Failed);
+        let nights =
+            |statuses: [Status; 2]| found([of_night(2, statuses[1]), of_night(1, statuses[0])]);
+        let is_whole = |found: &Found| Collection::of(found, &["nightly".to_owned()]).is_whole();
+        assert!(is_whole(&nights([failed, complete])), "an older night that failed");
+        assert!(!is_whole(&nights([complete, failed])));
+        for (job, unix_ms, expected) in [
+            (Some("nightly"), 1, true),
+            (Some("nightly"), 3, false),
+            (Some("other"), 1, false),
+            (None, 1, true),
+            (None, 3, false),
+        ] {
+            let mut found = nights([complete, complete]);
+            found.unreadable.push(torn(job, unix_ms));
+            assert_eq!(is_whole(&found), expected, "{job:?} at {unix_ms}");
+            found.keep_jobs(&["nightly".to_owned()]);
+            let is_other = job == Some("other");
+            assert_eq!(is_whole(&found), expected || is_other, "{job:?} at {unix_ms}");
+            let text = Collection::of(&found, &[]).to_string();
+            assert_eq!(text.contains("torn: not readable: torn/record.json"), !is_other, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_record_that_cannot_be_read_is_one() {
+        let found = Found { runs: Vec::new(), unreadable: vec![torn(Some("nightly"), 1)] };
+        let collection = Collection::of(&found, &["nightly".to_owned()]);
+        assert!(collection.missing.is_empty() && !collection.is_whole());
+    }
+
     #[test]
     fn efficiency_is_relative_to_the_fewest_nodes_of_the_same_settings() {
         let mut sharded = run("sharded-n2", 2, 150.0);
@@ -157,7 +236,7 @@ mod tests {
             sharded_one,
             failed,
         ];
-        let collection = Collection::of(&runs, &["n2".to_owned(), "n16".to_owned()]);
+        let collection = Collection::of(&found(runs), &["n2".to_owned(), "n16".to_owned()]);
         let efficiency = |name: &str| {
             let row = collection.runs.iter().find(|row| row.name == name).unwrap();
             row.scaling_efficiency.map(|share| (share * 1e3).round() / 1e3)
@@ -181,7 +260,7 @@ mod tests {
             ..crate::record::Reason::default()
         });
         let runs = [run("n1", 1, 1000.0), failed];
-        let text = Collection::of(&runs, &["n4".to_owned()]).to_string();
+        let text = Collection::of(&found(runs), &["n4".to_owned()]).to_string();
         assert!(text.contains("| n1 "), "{text}");
         assert!(text.contains("n2: failed: host node-1 was lost"), "{text}");
         assert!(text.contains("n4: no record"), "{text}");

@@ -1,62 +1,116 @@
 //! Where results are: the claim of a site, mounted or copied, or an object store.
 
 use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
 
+use super::unreadable::Unreadable;
 use crate::baseline::{self, Baselines};
+use crate::k8s::frozen;
 use crate::k8s::paths::BENCHMARK_FILE;
-use crate::record::{self, Record};
+use crate::record::{self, Attempt, Record};
 
 /// A record, and what its run is called.
 #[derive(Debug, Clone)]
 pub(crate) struct Collected {
     pub(crate) name: String,
-    /// Name of its job: in the frozen benchmark beside the record, else that of the run.
+    /// Name of its job: in the record, or in the frozen benchmark beside it, else that of the run.
     pub(crate) job: String,
     pub(crate) record: Record,
 }
 
-impl Collected {
-    /// All records of a folder with runs, or of a store of records at a path or URL.
+/// All records of places.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    pub(crate) runs: Vec<Collected>,
+    pub(crate) unreadable: Vec<Unreadable>,
+}
+
+impl Found {
+    /// Adds those of a folder with runs, or of a store of records at a path or URL.
     ///
     /// # Errors
-    /// When there is none, or one cannot be read.
-    pub(crate) fn read_all(place: &str) -> Result<Vec<Self>, baseline::Error> {
+    /// When there is none, or they cannot be listed.
+    pub(crate) fn add(&mut self, place: &str) -> Result<(), baseline::Error> {
         let path = Path::new(place);
         let is_store = checkpoint::remote::is_remote(place) || Baselines::open(path).is_some();
-        if is_store { Self::of_store(&Baselines::at(place)?) } else { Self::of_folder(path) }
+        if is_store { self.add_store(&Baselines::at(place)?) } else { self.add_folder(path) }
     }
 
-    fn of_store(store: &Baselines) -> Result<Vec<Self>, baseline::Error> {
-        let mut all = Vec::new();
+    fn add_store(&mut self, store: &Baselines) -> Result<(), baseline::Error> {
+        let mut each = Vec::new();
         for key in store.keys()? {
-            let kept = store.records(&key)?.into_iter();
-            all.extend(kept.map(|kept| Self::named(stem(&kept.path), None, kept.record)));
+            each.extend(store.read_each(&key)?);
         }
-        anyhow::ensure!(!all.is_empty(), "expected records, found none");
-        Ok(all)
+        anyhow::ensure!(!each.is_empty(), "expected records, found none");
+        for (path, record) in each {
+            let name = stem(&path);
+            match record {
+                Ok(record) => self.add_record(name, None, record),
+                Err(error) => self.unreadable.push(Unreadable {
+                    // Their names begin with when their runs started.
+                    unix_ms: name.split('-').next().and_then(|ms| ms.parse().ok()).unwrap_or(0),
+                    text: format!("{}: {error:#}", path.display()),
+                    ..Unreadable::new(name, None)
+                }),
+            }
+        }
+        Ok(())
     }
 
-    /// The folder of a run is its name.
-    fn of_folder(path: &Path) -> Result<Vec<Self>, baseline::Error> {
-        let named = |(path, record): (std::path::PathBuf, Record)| {
-            let is_of_folder = path.file_name().is_some_and(|name| name == "record.json");
-            let folder = path.parent().filter(|_| is_of_folder);
-            Self::named(stem(folder.unwrap_or(&path)), folder.and_then(job_of), record)
-        };
+    fn add_folder(&mut self, path: &Path) -> Result<(), baseline::Error> {
         let deeper = runs_of_jobs(path);
-        let mut found = match Record::read_all(path) {
+        let mut each = match Record::read_each(path) {
             Err(record::Error::NoRecord { .. }) if !deeper.is_empty() => Vec::new(),
             found => found?,
         };
         for run in deeper {
-            found.extend(Record::read_all(&run)?);
+            each.extend(Record::read_each(&run)?);
         }
-        Ok(found.into_iter().map(named).collect())
+        for (path, record) in each {
+            self.add_file(&path, record);
+        }
+        Ok(())
     }
 
-    fn named(name: String, job: Option<String>, record: Record) -> Self {
-        Self { job: job.unwrap_or_else(|| name.clone()), name, record }
+    /// The folder of a run is its name.
+    fn add_file(&mut self, path: &Path, record: Result<Record, record::Error>) {
+        let is_of_folder = path.file_name().is_some_and(|name| name == "record.json");
+        let folder = path.parent().filter(|_| is_of_folder);
+        let name = stem(folder.unwrap_or(path));
+        let job = folder.and_then(job_of);
+        match record {
+            Ok(record) => self.add_record(name, job, record),
+            Err(error) => self.unreadable.push(Unreadable {
+                unix_ms: started_unix_ms(path),
+                text: error.to_string(),
+                ..Unreadable::new(name.clone(), Some(job.unwrap_or(name)))
+            }),
+        }
     }
+
+    fn add_record(&mut self, name: String, job: Option<String>, record: Record) {
+        let of_record = record.job.as_ref().map(|job| job.name.clone());
+        let job = of_record.or(job).unwrap_or_else(|| name.clone());
+        self.runs.push(Collected { name, job, record });
+    }
+
+    /// Leaves out what is of none of these jobs. A record that cannot be read may be of any, where
+    /// nothing beside it names its job.
+    pub(crate) fn keep_jobs(&mut self, jobs: &[String]) {
+        self.runs.retain(|run| jobs.contains(&run.job));
+        self.unreadable.retain(|it| it.job.as_ref().is_none_or(|job| jobs.contains(job)));
+    }
+}
+
+/// When the last attempt of a run began whose record cannot be read, or else when that was written.
+fn started_unix_ms(record: &Path) -> u64 {
+    let attempts = record.parent().and_then(|folder| Attempt::read_all(folder).ok());
+    if let Some(attempt) = attempts.iter().flatten().last() {
+        return attempt.started_unix_ms;
+    }
+    let modified = std::fs::metadata(record).and_then(|found| found.modified()).ok();
+    let since = modified.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+    since.map_or(0, |since| since.as_millis() as u64)
 }
 
 /// Folders of runs that are one deeper, as those of workflows are: in a folder of their job.
@@ -77,11 +131,9 @@ fn folders(path: &Path) -> Vec<PathBuf> {
     all
 }
 
-/// The job that the frozen benchmark in the folder of a run names: also one of another version.
+/// The job that the frozen benchmark in the folder of a run names.
 fn job_of(folder: &Path) -> Option<String> {
-    let text = std::fs::read_to_string(folder.join(BENCHMARK_FILE)).ok()?;
-    let benchmark: toml::Table = text.parse().ok()?;
-    Some(benchmark.get("workload")?.get("name")?.as_str()?.to_owned())
+    frozen::job_name(&std::fs::read_to_string(folder.join(BENCHMARK_FILE)).ok()?)
 }
 
 fn stem(path: &Path) -> String {
@@ -92,7 +144,21 @@ fn stem(path: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::record::JobRecord;
     use crate::record::tests::finished;
+
+    /// Names of runs and of their jobs at a place, in order.
+    fn found(place: &Path) -> Vec<(String, String)> {
+        let mut found = Found::default();
+        found.add(place.to_str().unwrap()).unwrap();
+        let mut names: Vec<_> = found.runs.into_iter().map(|run| (run.name, run.job)).collect();
+        names.sort();
+        names
+    }
+
+    fn pair(name: &str, job: &str) -> (String, String) {
+        (name.to_owned(), job.to_owned())
+    }
 
     #[test]
     fn runs_of_workflows_are_one_folder_deeper_and_of_the_job_that_their_benchmark_names() {
@@ -107,10 +173,21 @@ mod tests {
                 std::fs::write(folder.join(BENCHMARK_FILE), benchmark).unwrap();
             }
         }
-        let all = Collected::read_all(results.path().to_str().unwrap()).unwrap();
-        let mut found: Vec<_> = all.iter().map(|run| (run.name.as_str(), &*run.job)).collect();
-        found.sort();
-        let nightly = ["nightly-abcde", "nightly-fghij"].map(|name| (name, "nightly"));
-        assert_eq!(found, [nightly[0], nightly[1], ("plain", "plain")]);
+        let nightly = ["nightly-abcde", "nightly-fghij"].map(|name| pair(name, "nightly"));
+        let [first, second] = nightly;
+        assert_eq!(found(results.path()), [first, second, pair("plain", "plain")]);
+    }
+
+    #[test]
+    fn a_record_in_a_store_names_its_job() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Baselines::at(folder.path().to_str().unwrap()).unwrap();
+        let mut record = finished();
+        let older = store.add(&record).unwrap();
+        record.attempts[0].started_unix_ms += 1;
+        record.job = Some(JobRecord { name: "nightly".to_owned(), id: "0".to_owned() });
+        let newer = store.add(&record).unwrap();
+        let [older, newer] = [older, newer].map(|path| stem(&path));
+        assert_eq!(found(folder.path()), [pair(&older, &older), pair(&newer, "nightly")]);
     }
 }

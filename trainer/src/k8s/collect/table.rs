@@ -4,9 +4,10 @@ use std::fmt;
 
 use comfy_table::{CellAlignment, Table, presets};
 
-use super::{Collection, RunRow};
+use super::{Collection, RunRow, Unreadable};
 use crate::number_format;
 use crate::record::Status;
+use crate::report;
 
 const HEADINGS: [&str; 8] =
     ["run", "workload", "settings", "nodes", "ranks", "status", "tokens/s", "scaling efficiency"];
@@ -27,16 +28,23 @@ impl fmt::Display for Collection {
         }
         write!(f, "{table}")?;
         let without = self.runs.iter().filter(|run| run.status != Status::Complete);
-        for RunRow { name, status, reason, .. } in without {
+        for RunRow { name, status, reason, is_newest, .. } in without {
+            let older = if *is_newest { "" } else { " (there is a newer run)" };
             let reason = reason.as_ref().map_or(String::new(), |reason| format!(": {reason}"));
-            write!(f, "\n{name}: {}{reason}", status.name())?;
+            write!(f, "\n{name}: {}{older}{reason}", status.name())?;
         }
-        for RunRow { name, pods, .. } in &self.runs {
-            if let Some(pods) = pods {
-                write!(f, "\n{name}: pods {pods}")?;
+        for Unreadable { name, text, .. } in &self.unreadable {
+            write!(f, "\n{name}: not readable: {text}")?;
+        }
+        for name in &self.missing {
+            write!(f, "\n{name}: no record")?;
+        }
+        for RunRow { name, starts, .. } in &self.runs {
+            if starts.iter().any(|start| start.pods.is_some()) {
+                write!(f, "\n\n{name}:\n{}", report::starts(starts))?;
             }
         }
-        self.missing.iter().try_for_each(|name| write!(f, "\n{name}: no record"))
+        Ok(())
     }
 }
 

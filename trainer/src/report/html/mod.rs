@@ -29,6 +29,7 @@ pub(super) fn page(reports: &[ReportData]) -> String {
     body += &section("Communication and storage", &storage_charts::all(&newest.record));
     body += &section("Hardware", &hardware_charts::all(&newest.record));
     body += &section("Time of the run", &time_charts::all(&newest.record));
+    body += &section("Way to the first step", &tables::starts(&newest.record));
     body += &section("Warnings", &tables::warnings(newest));
     body += &section("Environment", &tables::environment(&newest.record));
     let title = escape(&title);

@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 use super::escape;
 use crate::number_format;
 use crate::record::{Record, Status};
-use crate::report::ReportData;
+use crate::report::starts::rows;
+use crate::report::{ReportData, Start};
 
 /// One of the main figures.
 struct Figure {
@@ -87,6 +88,21 @@ pub(super) fn warnings(report: &ReportData) -> String {
     }
     let items = report.warnings.iter().map(|text| format!("<li>{}</li>", escape(text)));
     format!("<ul class=\"wide\">{}</ul>", items.collect::<String>())
+}
+
+/// How long each attempt took to its first step, and where.
+pub(super) fn starts(record: &Record) -> String {
+    let starts: Vec<_> = record.attempts.iter().map(Start::of).collect();
+    let mut text = "<div class=\"wide scroll\"><table><tbody>".to_owned();
+    for row in rows(&starts) {
+        text += "<tr>";
+        for (column, cell) in row.iter().enumerate() {
+            let tag = if column == 0 { "th" } else { "td" };
+            let _ = write!(text, "<{tag}>{}</{tag}>", escape(cell));
+        }
+        text += "</tr>";
+    }
+    text + "</tbody></table></div>"
 }
 
 /// The machine and the software, and the settings of the run.

@@ -1,0 +1,13 @@
+//! `job`: which job of a cluster a run is of.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A job that was rendered from a benchmark file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct JobRecord {
+    /// Its name.
+    pub name: String,
+    /// Digest of its benchmark and of its workload file, as in the label `yardstick/job-id`.
+    pub id: String,
+}

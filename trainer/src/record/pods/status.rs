@@ -1,0 +1,111 @@
+//! What `kubectl get ... -o json` tells of pods and jobs, as far as their start needs it.
+
+use std::collections::BTreeMap;
+
+use chrono::{DateTime, FixedOffset};
+use serde::Deserialize;
+
+/// The label with the name of a pod's job: of mpi-operator, and of Kubeflow's trainer.
+const JOB_NAMES: [&str; 2] = ["training.kubeflow.org/job-name", "jobset.sigs.k8s.io/jobset-name"];
+
+/// The label with what a pod is in its job, of both.
+const ROLES: [&str; 2] =
+    ["training.kubeflow.org/job-role", "jobset.sigs.k8s.io/replicatedjob-name"];
+
+/// Kinds of jobs that may wait in a queue before they have pods.
+const JOBS: [&str; 2] = ["MPIJob", "TrainJob"];
+
+pub(super) type Time = DateTime<FixedOffset>;
+
+#[derive(Debug, Deserialize)]
+pub(super) struct List {
+    pub(super) items: Vec<Item>,
+}
+
+/// A pod or a job; of others nothing is looked at.
+#[derive(Debug, Deserialize)]
+pub(super) struct Item {
+    kind: String,
+    metadata: Metadata,
+    #[serde(default)]
+    status: Status,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Metadata {
+    name: String,
+    #[serde(default)]
+    labels: BTreeMap<String, String>,
+    creation_timestamp: Time,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Status {
+    conditions: Vec<Condition>,
+    container_statuses: Vec<Container>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Condition {
+    #[serde(rename = "type")]
+    kind: String,
+    status: String,
+    last_transition_time: Option<Time>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Container {
+    state: State,
+}
+
+#[derive(Debug, Deserialize)]
+struct State {
+    running: Option<Started>,
+    terminated: Option<Started>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Started {
+    started_at: Option<Time>,
+}
+
+impl Item {
+    /// The job that it is a pod of.
+    pub(super) fn job_of_pod(&self) -> Option<&str> {
+        if self.kind == "Pod" { self.label(JOB_NAMES) } else { None }
+    }
+
+    /// Whether it is the job of this name.
+    pub(super) fn is_job(&self, name: &str) -> bool {
+        JOBS.contains(&self.kind.as_str()) && self.metadata.name == name
+    }
+
+    pub(super) fn is_launcher(&self) -> bool {
+        self.label(ROLES) == Some("launcher")
+    }
+
+    fn label(&self, names: [&str; 2]) -> Option<&str> {
+        names.iter().find_map(|name| self.metadata.labels.get(*name)).map(String::as_str)
+    }
+
+    pub(super) fn created(&self) -> Time {
+        self.metadata.creation_timestamp
+    }
+
+    /// When a condition came true, if it still is.
+    pub(super) fn when(&self, kind: &str) -> Option<Time> {
+        let mut conditions = self.status.conditions.iter();
+        let condition = conditions.find(|it| it.kind == kind && it.status == "True")?;
+        condition.last_transition_time
+    }
+
+    /// When the container of a pod began to run.
+    pub(super) fn started(&self) -> Option<Time> {
+        let state = &self.status.container_statuses.first()?.state;
+        state.running.as_ref().or(state.terminated.as_ref())?.started_at
+    }
+}
