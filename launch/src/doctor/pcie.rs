@@ -1,5 +1,5 @@
-//! PCIe links of adapters, beside the rates of their ports: `Documentation/ABI/testing/sysfs-bus-pci`
-//! of the kernel.
+//! PCIe links of adapters, beside the rates of their ports:
+//! `Documentation/ABI/testing/sysfs-bus-pci` of the kernel.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -25,7 +25,7 @@ impl Check for RdmaPcie {
                          old, or a link that came up degraded",
             remedy: "see LnkSta of `lspci -vv`; move the adapter to a slot of its width and \
                      generation, seat it anew, and compare with the other nodes",
-            fault: "launch/src/doctor/pcie.rs: a_link_is_as_wide_as_the_adapter_and_carries_its_port",
+            fault: "launch/src/doctor/pcie.rs: a_link_has_all_lanes_and_carries_its_port",
         }
     }
 
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_is_as_wide_as_the_adapter_and_carries_its_port() {
+    fn a_link_has_all_lanes_and_carries_its_port() {
         const NDR: &str = "400 Gb/sec (4X NDR)\n";
         const HDR: &str = "200 Gb/sec (4X HDR)\n";
         let host = Host::new(&[]);

@@ -180,7 +180,8 @@ static void tell(nvmlFieldValue_t* field) {
     }
 }
 
-CUDA_API nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t gpu, int count, nvmlFieldValue_t* values) {
+CUDA_API nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t gpu, int count,
+                                               nvmlFieldValue_t* values) {
     for (int index = 0; index < count; index++) {
         tell(&values[index]);
     }

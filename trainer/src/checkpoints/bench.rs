@@ -58,8 +58,8 @@ pub(crate) struct TierRates {
 }
 
 /// Measures the tier at an address. Everything it writes is in one folder, which is removed, also
-/// after an error; so are folders above it that did not exist, and folders that processes which were
-/// killed long ago have left.
+/// after an error; so are folders above it that did not exist, and those that processes which were
+/// killed a day ago have left.
 pub(crate) fn bench(address: &str, load: Load) -> Result<TierRates, Error> {
     let is_local = !address.contains("://");
     let created = if is_local { absent_folders(Path::new(address)) } else { Vec::new() };

@@ -2,9 +2,9 @@
 //! with one table.
 //!
 //! `launch::doctor` has what a check is, and those of a host. Here are those that need a GPU
-//! (`gpus.rs`, `gpu_health.rs`, `xid.rs`), a tier (`tiers.rs`, `object_store.rs`), or the other ranks (`alike.rs`, `clock.rs`,
-//! `links.rs`, `transports.rs`). `catalog.rs` lists all of them, `report.rs` merges what the ranks
-//! have found, and `table.rs` prints it.
+//! (`gpus.rs`, `gpu_health.rs`, `xid.rs`), a tier (`tiers.rs`, `object_store.rs`), or the other
+//! ranks (`alike.rs`, `clock.rs`, `links.rs`, `transports.rs`). `catalog.rs` lists all of them,
+//! `report.rs` merges what the ranks have found, and `table.rs` prints it.
 
 mod alike;
 mod catalog;
