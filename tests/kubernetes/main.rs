@@ -1,8 +1,8 @@
 //! Jobs on a real Kubernetes: API server, controllers, scheduler, the mpi-operator, two nodes with
 //! containerd and kubelet, the image that k8s/image/Dockerfile makes, in a namespace with Pod
 //! Security `restricted`, or as root in the privileged one. `make k8s-e2e` starts the cluster and
-//! runs them one after the other. Also as TrainJobs and as workflows, by the controllers of Kubeflow's
-//! trainer and of Argo Workflows.
+//! runs them one after the other. Also as TrainJobs and as workflows, by the controllers of
+//! Kubeflow's trainer and of Argo Workflows.
 //!
 //! Success is what the record says: the table has the status of the job's object beside it.
 #![cfg(feature = "mpi")]

@@ -3,10 +3,10 @@
 #
 #   tests/kubernetes/programs.sh [--if-cached]
 #
-# The folder is outside of the checkout, because the first build takes 20 minutes on two idle cores;
-# it is kept. With --if-cached nothing is built: exit code 1 if a program or a package is missing
-# that cluster.sh needs in mode `api`. Versions are those of modules/*/go.mod; a change there builds
-# that program again.
+# The folder is outside of the checkout, because the first build takes some 20 minutes on two idle
+# cores; it is kept. With --if-cached nothing is built: exit code 1 if a program or a package is
+# missing that cluster.sh needs in mode `api`. Versions are those of modules/*/go.mod; a change
+# there builds that program again.
 set -euo pipefail
 cd "$(dirname "$0")"
 . ./folders.sh

@@ -43,8 +43,8 @@ pub(super) fn train(job: &Job) -> Vec<String> {
     all
 }
 
-/// `launch ... -- doctor ...`: the same workers, ranks and tiers. Its report is beside the folder of
-/// the run, because its pods are removed.
+/// `launch ... -- doctor ...`: the same workers, ranks and tiers. Its report is beside the folder
+/// of the run, because its pods are removed.
 pub(super) fn doctor(job: &Job) -> Vec<String> {
     let required = &job.benchmark.workflow.doctor.require;
     let mut all = launch(job, 0);
