@@ -19,7 +19,7 @@ pub(crate) use key::Key;
 pub(crate) use summary::Summary;
 
 use crate::checkpoints::open::place;
-use crate::record::Record;
+use crate::record::{AtPath, Record};
 
 /// The file that says what a folder is.
 const MARKER: &str = "BASELINES";
@@ -140,10 +140,7 @@ impl Baselines {
     ///
     /// # Errors
     /// When they cannot be listed.
-    pub(crate) fn read_each(
-        &self,
-        key: &Key,
-    ) -> Result<Vec<(PathBuf, Result<Record, Error>)>, Error> {
+    pub(crate) fn read_each(&self, key: &Key) -> Result<Vec<AtPath<Error>>, Error> {
         let folder = key.to_string();
         let mut found = Vec::new();
         for entry in self.place.list(&folder)? {

@@ -71,6 +71,9 @@ use checkpoint::durable::IoError;
 /// Version of the record's schema. A reader refuses others.
 pub const SCHEMA: u32 = 4;
 
+/// The path of a record, and what it is or why it cannot be read.
+pub(crate) type AtPath<E> = (PathBuf, Result<Record, E>);
+
 /// The record of a run. The order of the fields is the order in the file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Record {
@@ -239,7 +242,7 @@ impl Record {
     ///
     /// # Errors
     /// [`Error::NoRecord`] where there is none; [`Error::Io`] for a folder that cannot be listed.
-    pub(crate) fn read_each(place: &Path) -> Result<Vec<(PathBuf, Result<Self, Error>)>, Error> {
+    pub(crate) fn read_each(place: &Path) -> Result<Vec<AtPath<Error>>, Error> {
         let of_run = Self::path(place);
         if place.is_file() || of_run.is_file() {
             let path = if place.is_file() { place.to_owned() } else { of_run };
