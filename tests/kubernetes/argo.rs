@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::cluster::Cluster;
 use crate::render::{Format, inject, render};
-use crate::support;
+use crate::support::{self, text};
 use crate::table::{Case, Row};
 use crate::wait::within;
 
@@ -185,6 +185,9 @@ fn two_nights() {
 
     let second = template.night(2);
     expect_judged(&second, &[0, 10]);
+    let copies =
+        support::run(&["baseline", "show", &text(&second.run().with_extension("baseline"))]);
+    copies.expect(0).expect_stdout(&["|       1 |        1 |"]);
     let verdict = second.log("verdict");
     let code = second.exit_code("verdict");
     second.add_to(case, "the second", code, &sentence(&verdict, "tokens/s"));

@@ -5,7 +5,6 @@
 start_workflows() {
     kubectl create namespace argo
     apply_objects "$PROGRAMS/argo-workflows.yaml"
-    kubectl apply --server-side --force-conflicts --filename ../../k8s/argo-controller.yaml
     LEADER_ELECTION_DISABLE=true background workflow-controller \
         --kubeconfig "$run/argo-workflows.kubeconfig" --namespace argo \
         --executor-image localhost/argoexec:test --executor-image-pull-policy Never

@@ -46,6 +46,7 @@ install_debian() {
 image_of() {
     local name=$1 files=$2 target=$3
     shift 3
+    in_storage rm "$name" >/dev/null 2>&1 || true # of a build that was killed
     quiet_buildah from --name "$name" scratch
     quiet_buildah add "$name" "$files" "$target"
     [ $# = 0 ] || quiet_buildah config "$@" "$name"
@@ -58,7 +59,9 @@ has_image() {
 
 write_archive() {
     rm -f "$IMAGES/$1.tar"
-    quiet_buildah push "localhost/$1:test" "docker-archive:$IMAGES/$1.tar:localhost/$1:test"
+    rm -f "$IMAGES/$1.tar.new"
+    quiet_buildah push "localhost/$1:test" "docker-archive:$IMAGES/$1.tar.new:localhost/$1:test"
+    mv "$IMAGES/$1.tar.new" "$IMAGES/$1.tar"
 }
 
 # As upstream's: on nothing but a folder for temporary files, its own user, and found by name.

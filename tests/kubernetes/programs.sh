@@ -23,11 +23,12 @@ stamp() {
 
 # Whether a program is there and of this version: MODULE PROGRAM.
 is_built() {
-    [ "$(cat "$PROGRAMS/$2.stamp" 2>/dev/null)" = "$(stamp "$1")" ]
+    [ -s "$PROGRAMS/$2" ] && [ "$(cat "$PROGRAMS/$2.stamp" 2>/dev/null)" = "$(stamp "$1")" ]
 }
 
 # Remembers that a program is complete: MODULE PROGRAM.
 built() {
+    [ -s "$PROGRAMS/$2.new" ] || fail "$2 could not be made: see above"
     mv "$PROGRAMS/$2.new" "$PROGRAMS/$2"
     stamp "$1" >"$PROGRAMS/$2.stamp"
 }

@@ -38,7 +38,7 @@ pub(crate) struct Baselines {
 pub(crate) struct Kept {
     pub(crate) path: PathBuf,
     pub(crate) record: Record,
-    /// Whether it belongs to the baseline.
+    /// Whether it belongs to the baseline: a run that failed never does.
     pub(crate) is_promoted: bool,
 }
 
@@ -88,13 +88,16 @@ impl Baselines {
         Ok(())
     }
 
-    /// Keeps copies of the baseline of another store, and makes them the one of this key: what is
-    /// added, promoted or removed there later does not change it.
+    /// Keeps copies of the newest records of a baseline of another store, and makes them the one of
+    /// this key: what is added, promoted or removed there later does not change it.
     ///
     /// # Errors
     /// When they cannot be written.
-    pub(crate) fn copy(&self, key: &Key, kept: &[Kept]) -> Result<(), Error> {
-        let promoted = || kept.iter().filter(|kept| kept.is_promoted).map(|kept| &kept.record);
+    pub(crate) fn copy(&self, key: &Key, kept: &[Kept], newest: usize) -> Result<(), Error> {
+        let promoted = || {
+            let promoted = kept.iter().rev().filter(|kept| kept.is_promoted);
+            promoted.map(|kept| &kept.record).take(newest)
+        };
         for record in promoted() {
             self.add(record)?;
         }
@@ -131,7 +134,8 @@ impl Baselines {
         };
         let each = self.read_each(key)?.into_iter();
         each.map(|(path, record)| {
-            Ok(Kept { is_promoted: is_promoted(&path), record: record?, path })
+            let record = record?;
+            Ok(Kept { is_promoted: record.is_measured() && is_promoted(&path), record, path })
         })
         .collect()
     }
@@ -164,16 +168,20 @@ impl Baselines {
         Ok(Some(serde_json::from_slice(&self.place.read(&name)?)?))
     }
 
-    /// Makes the newest records of a key its baseline, and returns how many those are.
+    /// Makes the newest complete runs of a key its baseline, and returns how many those are; without
+    /// any the baseline stays.
     ///
     /// # Errors
     /// When they cannot be read, or the list of them cannot be written.
     pub(crate) fn promote(&self, key: &Key, newest: usize) -> Result<usize, Error> {
         let kept = self.records(key)?;
+        let measured = kept.iter().rev().filter(|kept| kept.record.is_measured());
         let records: BTreeSet<String> =
-            kept.iter().rev().take(newest).map(|kept| file_name(&kept.record)).collect();
+            measured.take(newest).map(|kept| file_name(&kept.record)).collect();
         let count = records.len();
-        self.write_promoted(key, records)?;
+        if count > 0 {
+            self.write_promoted(key, records)?;
+        }
         Ok(count)
     }
 
@@ -206,18 +214,41 @@ mod tests {
             record.attempts[0].started_unix_ms = 86_400_000 * night;
             record
         };
-        for night in 1..=3 {
+        for night in 0..=3 {
             store.add(&of_night(night)).unwrap();
         }
         let key = Key::of(&finished());
-        store.promote(&key, 2).unwrap();
-        copy.copy(&key, &store.records(&key).unwrap()).unwrap();
+        store.promote(&key, 3).unwrap();
+        copy.copy(&key, &store.records(&key).unwrap(), 2).unwrap();
         store.add(&of_night(4)).unwrap();
         store.promote(&key, 1).unwrap();
         let records = Baselines::open(folders[1].path()).unwrap().records(&key).unwrap();
         let records: Vec<_> =
             records.into_iter().map(|kept| (kept.record, kept.is_promoted)).collect();
         assert_eq!(records, [(of_night(2), true), (of_night(3), true)]);
+    }
+
+    #[test]
+    fn a_run_that_failed_is_never_a_baseline() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Baselines::at(folder.path().to_str().unwrap()).unwrap();
+        store.add(&finished()).unwrap();
+        let key = Key::of(&finished());
+        for night in 1..=3 {
+            let mut record = finished();
+            record.attempts[0].started_unix_ms += 86_400_000 * night;
+            record.status = crate::record::Status::Failed;
+            store.add(&record).unwrap();
+        }
+        let promoted = |count| {
+            assert_eq!(store.promote(&key, 2).unwrap(), count);
+            let kept = store.records(&key).unwrap();
+            assert_eq!(kept.iter().filter(|kept| kept.is_promoted).count(), count);
+            Summary::of(key.to_string(), &kept)
+        };
+        assert_eq!(promoted(1).unwrap().records, 4);
+        std::fs::remove_file(&store.records(&key).unwrap()[0].path).unwrap();
+        assert!(promoted(0).is_none());
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::{print, print_json};
 use crate::baseline::{self, Baselines, Kept, Key, Summary};
 use crate::failure::{ExitCode, Failure, Outcome};
 use crate::number_format;
-use crate::record::{Record, Status};
+use crate::record::Record;
 
 /// Keep records of runs, and say which of them new runs are compared with.
 ///
@@ -46,10 +46,13 @@ struct Show {
     /// Only those whose name contains this, as the id of a workload.
     #[arg(long, value_name = "TEXT", default_value = "")]
     only: String,
-    /// Keep copies of the records that are the baseline now in this store, to compare with later:
+    /// Keep copies of the records that are the baseline now in another store, to compare with later:
     /// `yardstick compare DIR NEW`.
     #[arg(long, value_name = "DIR")]
     save: Option<String>,
+    /// Keep copies of so many of each workload, world size and machine type at most, the newest.
+    #[arg(long, value_name = "N", requires = "save")]
+    newest: Option<usize>,
     /// Exit with 0 where there is none yet, as before the first run of a workload.
     #[arg(long)]
     allow_none: bool,
@@ -99,7 +102,7 @@ impl Add {
             records.extend(Record::read_all(run).map_err(usage)?);
         }
         for (path, record) in &records {
-            if record.status != Status::Complete || record.tokens_per_second.is_none() {
+            if !record.is_measured() {
                 let status = record.status.name();
                 let path = path.display();
                 return Err(usage(format!("{path}: expected a complete run, found {status}")));
@@ -116,7 +119,7 @@ impl Show {
     fn run(self) -> Outcome<ExitCode> {
         let found = self.found()?;
         if let Some(save) = &self.save {
-            copy(&found, save).map_err(usage)?;
+            self.copy(&found, save).map_err(usage)?;
         }
         let summary = |(key, kept): &(Key, Vec<Kept>)| Summary::of(key.to_string(), kept);
         let summaries: Vec<_> = found.iter().filter_map(summary).collect();
@@ -142,13 +145,15 @@ impl Show {
         let chosen = keys.filter(|key| key.to_string().contains(&self.only));
         chosen.map(|key| Ok((key.clone(), store.records(&key).map_err(usage)?))).collect()
     }
-}
 
-/// Also nothing, which is what the first run is compared with.
-fn copy(found: &[(Key, Vec<Kept>)], place: &str) -> Result<(), baseline::Error> {
-    let store = Baselines::at(place)?;
-    store.create()?;
-    found.iter().try_for_each(|(key, kept)| store.copy(key, kept))
+    /// Also nothing, which is what the first run is compared with.
+    fn copy(&self, found: &[(Key, Vec<Kept>)], place: &str) -> Result<(), baseline::Error> {
+        anyhow::ensure!(place != self.store, "--save {place}: expected another store than that");
+        let store = Baselines::at(place)?;
+        store.create()?;
+        let newest = self.newest.unwrap_or(usize::MAX);
+        found.iter().try_for_each(|(key, kept)| store.copy(key, kept, newest))
+    }
 }
 
 impl Promote {
@@ -162,8 +167,13 @@ impl Promote {
         }
         for key in chosen {
             let count = store.promote(key, self.newest as usize).map_err(usage)?;
-            let records = number_format::count(count, "record");
-            print(format!("{key}: the baseline is the newest {records}"))?;
+            print(match count {
+                0 => format!("{key}: no complete run, the baseline stays"),
+                count => {
+                    let records = number_format::count(count, "complete run");
+                    format!("{key}: the baseline is the newest {records}")
+                }
+            })?;
         }
         Ok(ExitCode::Done)
     }

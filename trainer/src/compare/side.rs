@@ -98,9 +98,7 @@ fn baseline_of(store: &Baselines, new: &Side) -> Outcome<Vec<Source>> {
     let Some(key) = new.key() else { return Ok(Vec::new()) };
     let kept = store.records(&key).map_err(Failure::usage)?;
     let is_new = |kept: &Kept| new.records().any(|record| is_of_same_run(record, &kept.record));
-    let promoted = kept
-        .into_iter()
-        .filter(|kept| kept.is_promoted && kept.record.status == Status::Complete && !is_new(kept));
+    let promoted = kept.into_iter().filter(|kept| kept.is_promoted && !is_new(kept));
     Ok(promoted.map(|Kept { path, record, .. }| Source { path, record }).collect())
 }
 

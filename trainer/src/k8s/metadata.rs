@@ -36,11 +36,16 @@ pub(super) fn of_object(job: &Job, name: &str) -> ObjectMeta {
     }
 }
 
-/// Metadata of a pod: a proxy in it would stand between ranks.
+/// Metadata of a pod.
 pub(super) fn of_pod(job: &Job) -> ObjectMeta {
+    ObjectMeta { labels: Some(labels_of_pod(job)), ..ObjectMeta::default() }
+}
+
+/// Labels of a pod: a proxy in it would stand between ranks, and keep a task from its end.
+pub(super) fn labels_of_pod(job: &Job) -> BTreeMap<String, String> {
     let mut labels = labels(job);
     labels.extend(map([("sidecar.istio.io/inject", "false")]));
-    ObjectMeta { labels: Some(labels), ..ObjectMeta::default() }
+    labels
 }
 
 /// Selects all pods of a job.

@@ -124,6 +124,11 @@ impl Job {
         data.files.is_empty().then(|| self.config.workload.id(None))
     }
 
+    /// What names of baselines of its workload contain, as `baseline show --only` takes it.
+    pub(super) fn baseline_name(&self) -> String {
+        self.workload_id().unwrap_or_else(|| format!("{}-", self.config.name))
+    }
+
     /// Name of the object with the job's files, which cannot be changed: one for each id, so that
     /// an edited benchmark gets one of its own, and no pod an older one. At most 76 of the 253
     /// characters that it may have.

@@ -514,7 +514,9 @@ fn a_workflow_checks_nodes_trains_collects_and_judges() {
         ("doctor", format!("-- doctor --workload smoke --out {out} {report} --require shm")),
         (
             "baseline",
-            format!("baseline show --allow-none --save {out}.baseline --only {id} s3://a/b"),
+            format!(
+                "baseline show --allow-none --only {id} --save {out}.baseline --newest 30 s3://a/b"
+            ),
         ),
         ("train", format!("-- train --workload smoke --out {out}")),
         ("collect", format!("{collect} --html {out}/report.html {out}")),

@@ -206,6 +206,11 @@ impl Record {
         schemars::schema_for!(Self).to_value()
     }
 
+    /// Whether it is of a complete run with figures, which others can be compared with.
+    pub(crate) fn is_measured(&self) -> bool {
+        self.status == Status::Complete && self.steps.is_some() && self.tokens_per_second.is_some()
+    }
+
     /// Path of the record in a run's folder.
     pub fn path(dir: &Path) -> PathBuf {
         dir.join("record.json")

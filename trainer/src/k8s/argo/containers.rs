@@ -1,12 +1,16 @@
 //! Tasks that are a command of this program, without GPUs.
 
 use k8s_openapi::api::core::v1::Container;
+use serde_json::json;
 
 use super::objects::{Executor, Template};
 use super::tasks::{BASELINE, COLLECT, CONFIGURE, VERDICT};
 use crate::k8s::rendered::Job;
 use crate::k8s::volumes::Mounted;
 use crate::k8s::{launcher, paths, pod, train, volumes};
+
+/// With how many runs the new one is compared at most: each workflow keeps copies of their records.
+const NIGHTS: &str = "30";
 
 /// As whom Argo's containers beside one of ours tell what became of it.
 const EXECUTOR: &str = "yardstick-executor";
@@ -31,9 +35,18 @@ fn template(job: &Job, name: &'static str, arguments: Vec<String>) -> Template {
         automount_service_account_token: Some(false),
         container: Some(container(job, arguments)),
         executor: Some(Executor { service_account_name: EXECUTOR }),
+        pod_spec_patch: Some(security_of_argo()),
         service_account_name: Some(account.to_owned()),
         ..Template::default()
     }
+}
+
+/// Pod Security *restricted* admits Argo's containers beside ours only if they give up what they may
+/// not use. Its controller has a setting for that, which would be of all workflows of a cluster.
+fn security_of_argo() -> String {
+    let security = json!({"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}});
+    let container = |name| json!([{"name": name, "securityContext": security}]);
+    json!({"initContainers": container("init"), "containers": container("wait")}).to_string()
 }
 
 fn container(job: &Job, arguments: Vec<String>) -> Container {
@@ -63,10 +76,10 @@ fn configure(job: &Job) -> Vec<String> {
 
 /// Says what the run will be compared with, and keeps it. In the first night it is nothing.
 fn show_baseline(job: &Job, store: &str) -> Vec<String> {
-    let mut all = words(["baseline", "show", "--allow-none", "--save", &kept_baseline(job)]);
-    all.extend(job.workload_id().into_iter().flat_map(|id| ["--only".to_owned(), id]));
-    all.push(store.to_owned());
-    all
+    let kept = kept_baseline(job);
+    let name = job.baseline_name();
+    let show = ["baseline", "show", "--allow-none", "--only", &name];
+    [&words(show)[..], &words(["--save", &kept, "--newest", NIGHTS, store])].concat()
 }
 
 /// The store of what the run is compared with, whatever the shared one gets or loses meanwhile:

@@ -9,7 +9,9 @@ mod tasks;
 
 use std::time::Duration;
 
-use objects::{Named, PodMetadata, Synchronization, Template, WorkflowSpec, WorkflowTemplate};
+use objects::{
+    Named, PodMetadata, Synchronization, Template, TtlStrategy, WorkflowSpec, WorkflowTemplate,
+};
 
 use super::rendered::Job;
 use super::{metadata, placement, pod, security, volumes};
@@ -27,6 +29,9 @@ const ENTRYPOINT: &str = "benchmark";
 /// How much longer a workflow may take than its jobs: its other tasks, and pods that end.
 const MARGIN: Duration = Duration::from_secs(1800);
 
+/// How long a workflow that has ended is kept, with the logs of its pods.
+const KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
+
 /// The WorkflowTemplate of a job.
 ///
 /// # Errors
@@ -42,15 +47,27 @@ pub(super) fn of(job: &Job) -> Outcome<WorkflowTemplate> {
             image_pull_secrets: pod::pull_secrets(&job.benchmark.workflow),
             node_selector: placement::node_labels(&job.benchmark.platform),
             on_exit: tasks::CLEAN_UP,
-            pod_metadata: PodMetadata { labels: metadata::labels(job) },
+            pod_metadata: pod_metadata(job),
             security_context: security::of_pod(&job.benchmark),
             service_account_name: SERVICE_ACCOUNT,
             synchronization: Synchronization { mutexes: [Named { name: job.name().to_owned() }] },
             templates: templates(job)?,
             tolerations: placement::tolerations_of_launcher(job),
+            ttl_strategy: TtlStrategy { seconds_after_completion: KEPT.as_secs() },
             volumes: volumes::of_step(job).into_iter().map(|mounted| mounted.volume).collect(),
         },
     })
+}
+
+/// A pod that waits for a job ends it when it goes: it is not moved to save a node.
+fn pod_metadata(job: &Job) -> PodMetadata {
+    PodMetadata {
+        annotations: metadata::map([
+            ("cluster-autoscaler.kubernetes.io/safe-to-evict", "false"),
+            ("karpenter.sh/do-not-disrupt", "true"),
+        ]),
+        labels: metadata::labels_of_pod(job),
+    }
 }
 
 fn templates(job: &Job) -> Outcome<Vec<Template>> {

@@ -35,12 +35,20 @@ pub(super) struct WorkflowSpec {
     pub(super) templates: Vec<Template>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) tolerations: Option<Vec<Toleration>>,
+    pub(super) ttl_strategy: TtlStrategy,
     pub(super) volumes: Vec<Volume>,
 }
 
 #[derive(Debug, Serialize)]
 pub(super) struct PodMetadata {
+    pub(super) annotations: BTreeMap<String, String>,
     pub(super) labels: BTreeMap<String, String>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct TtlStrategy {
+    pub(super) seconds_after_completion: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -65,6 +73,8 @@ pub(super) struct Template {
     pub(super) dag: Option<Dag>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) executor: Option<Executor>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) pod_spec_patch: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) resource: Option<Resource>,
     #[serde(skip_serializing_if = "Option::is_none")]
