@@ -16,6 +16,10 @@ const RETRY: Duration = Duration::from_millis(500);
 /// How long a connection may take until the agent says who it is.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// How many hosts are connected to at the same time: of hundreds at once, the handshakes on the
+/// launcher's cores would take longer than [`HELLO_TIMEOUT`], and all would be given up.
+const CONNECTING_MAX: usize = 32;
+
 /// How long hosts that are listed first may take longer than others.
 const PREFERENCE: Duration = Duration::from_secs(2);
 
@@ -196,17 +200,24 @@ impl<'a> Fleet<'a> {
         }
     }
 
-    /// Connects to hosts whose time it is, and gives up connections that hang.
+    /// Connects to hosts whose time it is, longest waiting first, and gives up connections that hang.
     fn connect_due(&mut self) {
-        for host in 0..self.members.len() {
-            match &self.members[host].state {
-                State::Away { retry } if Instant::now() >= *retry => self.connect(host),
-                State::Connecting { until, .. } if Instant::now() >= *until => {
-                    self.members[host].leave("its agent has not said who it is");
+        let now = Instant::now();
+        let mut due = Vec::new();
+        let mut connecting = 0;
+        for (host, member) in self.members.iter_mut().enumerate() {
+            match member.state {
+                State::Away { retry } if now >= retry => due.push((retry, host)),
+                State::Connecting { until, .. } if now >= until => {
+                    member.leave("its agent has not said who it is");
                 }
+                State::Connecting { .. } => connecting += 1,
                 _ => {}
             }
         }
+        due.sort(); // hosts that do not answer must not keep others waiting
+        let free = CONNECTING_MAX.saturating_sub(connecting);
+        due.into_iter().take(free).for_each(|(_, host)| self.connect(host));
     }
 
     /// Connects to a host at once.
