@@ -78,14 +78,11 @@ PATH=$folder/bin:$PATH "$program" launch --hostfile "$folder/hosts" --share-node
     2>"$folder/log" &
 launch=$!
 began=$SECONDS
-peak=0
 until grep --quiet 'hosts answered after' "$folder/log"; do
     if ! kill -0 "$launch" || ((SECONDS - began >= 300)); then
         tail -5 "$folder/log" >&2
         exit 1
     fi
-    clients=$(pgrep --parent "$launch" --count || true)
-    peak=$((clients > peak ? clients : peak))
     sleep 1
 done
 ready=$(sed -n 's/.*hosts answered after \([0-9.]*\) s.*/\1/p' "$folder/log")
@@ -116,7 +113,6 @@ echo "launcher, then               $(percent "$used") % of a core"
 echo "its children, then           $(percent "$used_of_clients") % of a core, $((pss / 1024)) MiB"
 echo "memory of the launcher       $(($(status VmRSS) / 1024)) MiB"
 echo "threads, descriptors         $(status Threads), $(find "/proc/$launch/fd" -type l | wc -l)"
-echo "children while connecting    $peak"
 echo "lost meanwhile               $(grep --count 'is lost' "$folder/log" || true)"
 verdict=$(awk -v ready="$ready" -v goal="$goal" 'BEGIN { print ready <= goal ? 0 : 1 }')
 echo "launch_hosts: $ready s until $hosts hosts are ready (goal $goal s)"
