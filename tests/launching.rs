@@ -78,9 +78,15 @@ fn what_cannot_be_launched_is_refused() {
     std::fs::write(&hostfile, "localhost slots=2\nno-such-host.invalid slots=2\n").unwrap();
     let hosts = text(&hostfile);
     let train = ["train", "--out", &out];
+    let log = folder.sibling("new/launch.txt");
     let cases: [(&[&str], &[&str], i32, &str); 6] = [
         (&["--nodes", "2"], &train, 3, "expected 2 hosts, found 1: localhost"),
-        (&["--hostfile", &hosts, "--wait", "1s"], &train, 3, "no-such-host.invalid (its name has"),
+        (
+            &["--hostfile", &hosts, "--wait", "1s", "--log", &text(&log)],
+            &train,
+            3,
+            "no-such-host.invalid (its name has",
+        ),
         (&["--hostfile", "/no/such"], &train, 2, "host file /no/such"),
         (&["--restarts", "1"], &["train", "--out", &out, "--fresh"], 2, "--fresh"),
         (&[], &["train"], 2, "expected --out DIR"),
@@ -89,6 +95,8 @@ fn what_cannot_be_launched_is_refused() {
     for (flags, launch_of, code, sentence) in cases {
         launched(supervise(flags, launch_of)).expect(code).expect_stderr(&[sentence]);
     }
+    let said = std::fs::read_to_string(log).unwrap();
+    assert!(said.contains("no-such-host.invalid (its name has"), "{said}");
     let mut allocated = supervise(&[], &train);
     allocated.env("SLURM_JOB_NODELIST", "node[1-2]").env("SLURM_TASKS_PER_NODE", "2(x2)");
     allocated.env("PATH", "/no/scontrol").env_remove("LD_LIBRARY_PATH");

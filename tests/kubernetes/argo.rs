@@ -237,7 +237,9 @@ fn a_night_whose_doctor_fails() {
     night.expect("Failed", &["doctor"]);
     night.expect("Omitted", &["end-doctor", "train", "collect", "verdict"]);
     assert!(!night.run().join("record.json").exists(), "nothing was trained");
-    let report = std::fs::read_to_string(night.run().with_extension("doctor.txt")).unwrap();
+    let written = |name| std::fs::read_to_string(night.run().with_extension(name)).unwrap();
+    let report = written("doctor.txt");
+    assert!(written("launch.txt").contains("exit code 3"), "{}", written("launch.txt"));
     night.add_to(case, "a required check finds nothing", 3, &sentence(&report, "gdr_driver"));
     night.expect_removed();
 }

@@ -1,5 +1,6 @@
 //! The hosts of a launch: which of them answer, and who they are.
 
+use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -81,6 +82,13 @@ struct Selection {
     chosen: Vec<usize>,
     /// Why one that answers is not among them.
     refused: Option<Error>,
+}
+
+/// Where the chosen hosts are, each by its position: containers, and nodes where these count.
+#[derive(Default)]
+struct Places<'a> {
+    identities: HashMap<&'a str, usize>,
+    nodes: HashMap<&'a str, usize>,
 }
 
 /// Whether no other hosts would be preferred.
@@ -273,17 +281,15 @@ impl<'a> Fleet<'a> {
     /// The first hosts that answer and can be used together, as many as are asked for.
     fn select(&self) -> Selection {
         let mut selection = Selection { chosen: Vec::new(), refused: None };
+        let mut places = Places::default();
         let mut ready = self.ready();
         ready.sort_by_key(|&host| self.members[host].is_last); // stable
         for host in ready {
             if selection.chosen.len() == self.request.nodes {
                 break;
             }
-            let earlier = &selection.chosen;
-            let fits = self.check_version(host).and_then(|()| {
-                earlier.iter().try_for_each(|&other| self.require_different(other, host))
-            });
-            match fits {
+            let fits = self.check_version(host);
+            match fits.and_then(|()| self.require_different(&mut places, host)) {
                 Ok(()) => selection.chosen.push(host),
                 Err(error) => selection.refused = Some(error),
             }
@@ -319,19 +325,26 @@ impl<'a> Fleet<'a> {
         (self.tell.0)(&format!("hosts answered after {seconds:.1} s: {}", names.join(", ")));
     }
 
-    fn require_different(&self, first: usize, second: usize) -> Result<(), Error> {
-        let hello = |host: usize| self.members[host].hello.as_ref().expect("it has answered");
-        let names = [first, second].map(|host| self.name(host).to_owned());
-        let (first, second) = (hello(first), hello(second));
-        if first.identity == second.identity {
-            return Err(Error::SameHost { names, same: format!("host {}", first.host) });
+    /// Takes the place of a host, which no earlier one may have.
+    fn require_different<'b>(&'b self, places: &mut Places<'b>, host: usize) -> Result<(), Error> {
+        let Hello { host: name, node, identity, .. } =
+            self.members[host].hello.as_ref().expect("it has answered");
+        let same_as = |other: usize, same: String| Error::SameHost {
+            names: [other, host].map(|host| self.name(host).to_owned()),
+            same,
+        };
+        let node = node.as_deref().filter(|_| !self.request.share_nodes);
+        if let Some(&other) = places.identities.get(identity.as_str()) {
+            return Err(same_as(other, format!("host {name}")));
         }
-        match (&first.node, &second.node) {
-            (Some(node), Some(other)) if node == other && !self.request.share_nodes => {
-                Err(Error::SameHost { names, same: format!("node {node}") })
+        if let Some(node) = node {
+            if let Some(&other) = places.nodes.get(node) {
+                return Err(same_as(other, format!("node {node}")));
             }
-            _ => Ok(()),
+            places.nodes.insert(node, host);
         }
+        places.identities.insert(identity, host);
+        Ok(())
     }
 
     fn missing(&self) -> Error {

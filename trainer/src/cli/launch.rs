@@ -9,6 +9,7 @@ use launch::hostfile::{Host, default_hostfile, read_hostfile};
 use launch::slurm::allocated_hosts;
 use launch::supervisor::{self, Ending, Reach, Request};
 
+use super::log_file::LogFile;
 use super::{Arguments, Command, agent, log};
 use crate::config::duration;
 use crate::failure::{ExitCode, Failure, Outcome};
@@ -50,6 +51,9 @@ pub(super) struct Launch {
     /// OTEL_*, RUST_*, UCX_*, YARDSTICK_* and those of job files (see docs/launching.md).
     #[arg(long, value_name = "NAME")]
     forward: Vec<String>,
+    /// Append what is said to this file, too: a pod's log is gone with its pod.
+    #[arg(long, value_name = "FILE")]
+    log: Option<PathBuf>,
     /// The mpirun of the MPI library that this program is linked with.
     #[arg(long, value_name = "FILE", default_value = "mpirun")]
     mpirun: PathBuf,
@@ -63,11 +67,20 @@ pub(super) struct Launch {
 
 impl Launch {
     pub(super) fn run(self) -> Outcome<ExitCode> {
+        let file = self.log.clone().map(LogFile::new);
+        let also_to_file = |text: &str| file.iter().for_each(|file| file.say(text));
+        let tell = |text: &str| {
+            log("launch", text);
+            also_to_file(text);
+        };
+        self.supervise(&tell).inspect_err(|failure| also_to_file(&failure.to_string()))
+    }
+
+    fn supervise(self, tell: &dyn Fn(&str)) -> Outcome<ExitCode> {
         let evidence = RunEvidence::new(folders(&self.command, self.restarts)?);
         let request = self.request()?;
-        let tell = |text: &str| log("launch", text);
         let Ending { code, text } =
-            supervisor::run(&request, evidence, &tell).map_err(environment)?;
+            supervisor::run(&request, evidence, tell).map_err(environment)?;
         tell(&format!("{text}; exit code {code}"));
         Ok(ExitCode::try_from(code).unwrap_or(ExitCode::Internal))
     }

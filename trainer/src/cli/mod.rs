@@ -14,6 +14,7 @@ mod export;
 mod fingerprint;
 mod k8s;
 mod launch;
+mod log_file;
 mod man;
 mod plan;
 mod report;

@@ -5,6 +5,7 @@ use k8s_openapi::api::core::v1::{Container, PodSpec, PodTemplateSpec, ResourceRe
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::benchmark::Benchmark;
+use super::format::Format;
 use super::rendered::Job;
 use super::{placement, pod, train, volumes};
 use crate::config::duration;
@@ -58,7 +59,7 @@ pub(super) fn doctor(job: &Job) -> Vec<String> {
     all
 }
 
-/// `launch ...`. Workers beyond `--nodes` are spare.
+/// `launch ...`. Workers beyond `--nodes` are spare. A workflow removes its jobs, with their logs.
 fn launch(job: &Job, restarts: u32) -> Vec<String> {
     let workload = &job.benchmark.workload;
     let mut all = vec!["launch".to_owned()];
@@ -69,6 +70,7 @@ fn launch(job: &Job, restarts: u32) -> Vec<String> {
     flag("--ranks-per-node", Some(workload.ranks_per_node().to_string()));
     flag("--restarts", (restarts > 0).then(|| restarts.to_string()));
     flag("--wait", workload.wait.map(duration::format));
+    flag("--log", (job.format() == Format::Argo).then(|| format!("{}.launch.txt", job.out())));
     all.extend(grace(&job.benchmark));
     if !job.benchmark.platform.one_pod_per_node {
         all.push("--share-nodes".to_owned());

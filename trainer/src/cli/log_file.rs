@@ -1,0 +1,58 @@
+//! A file that gets what an operator should know, beside stderr: a pod's log is gone with its pod.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::time::Duration;
+
+use super::log;
+
+/// How long the end of a process waits for what is not written yet.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Lines are appended by a thread of its own, since storage may hang.
+#[derive(Debug)]
+pub(super) struct LogFile {
+    /// There until the end.
+    lines: Option<Sender<String>>,
+    /// Disconnected when all is written.
+    written: Receiver<()>,
+}
+
+impl LogFile {
+    /// The file and the folders that it is in are made as soon as possible; where that fails, stderr
+    /// says so.
+    pub(super) fn new(path: PathBuf) -> Self {
+        let (lines, told) = mpsc::channel();
+        let (end, written) = mpsc::channel();
+        std::thread::spawn(move || {
+            append(&path, &told).unwrap_or_else(|error| {
+                log("launch", &format!("--log {}: {error}", path.display()))
+            });
+            drop(end);
+        });
+        Self { lines: Some(lines), written }
+    }
+
+    pub(super) fn say(&self, line: &str) {
+        if let Some(lines) = &self.lines {
+            let _ = lines.send(format!("{line}\n")); // which fails where the file could not be made
+        }
+    }
+}
+
+impl Drop for LogFile {
+    fn drop(&mut self) {
+        self.lines = None;
+        let _ = self.written.recv_timeout(PATIENCE);
+    }
+}
+
+fn append(path: &Path, lines: &Receiver<String>) -> io::Result<()> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    let mut file = OpenOptions::new().create(true).append(true).open(path)?;
+    lines.iter().try_for_each(|line| file.write_all(line.as_bytes()))
+}
