@@ -113,7 +113,9 @@ echo "launcher, then               $(percent "$used") % of a core"
 echo "its children, then           $(percent "$used_of_clients") % of a core, $((pss / 1024)) MiB"
 echo "memory of the launcher       $(($(status VmRSS) / 1024)) MiB"
 echo "threads, descriptors         $(status Threads), $(find "/proc/$launch/fd" -type l | wc -l)"
-echo "lost meanwhile               $(grep --count 'is lost' "$folder/log" || true)"
-verdict=$(awk -v ready="$ready" -v goal="$goal" 'BEGIN { print ready <= goal ? 0 : 1 }')
+lost=$(grep --count 'is lost' "$folder/log" || true)
+echo "lost meanwhile               $lost"
+verdict=$(awk -v ready="$ready" -v goal="$goal" -v lost="$lost" \
+    'BEGIN { print ready <= goal && lost == 0 ? 0 : 1 }')
 echo "launch_hosts: $ready s until $hosts hosts are ready (goal $goal s)"
 exit "$verdict"

@@ -3,8 +3,8 @@
 #
 #   tests/kubernetes/cluster.sh api|nodes FOLDER
 #
-# `api` is etcd, kube-apiserver, controllers and the mpi-operator, ready within 10 s: pods are admitted
-# and run nowhere. `nodes` is that with a scheduler, two nodes, and the controllers of Argo
+# `api` is etcd, kube-apiserver, controllers and the mpi-operator, ready within 10 s: pods are
+# admitted and run nowhere. `nodes` is that with a scheduler, two nodes, and the controllers of Argo
 # Workflows, JobSet and Kubeflow's trainer. Prints "ready" when it is. FOLDER gets `logs`, `volumes`
 # (seen by both nodes), `run` while it runs, and `enter`, a script that runs a command (such as
 # kubectl) inside.

@@ -30,5 +30,6 @@ mod run;
 pub mod step;
 pub mod stragglers;
 pub mod telemetry;
+mod time_limit;
 pub mod timing;
 mod trace;

@@ -8,12 +8,12 @@ use std::process::ExitStatus;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use super::Event;
-use super::evidence::{Judgement, Reader};
+use super::evidence::{Judgement, PATIENCE, Reader};
 use super::fleet::{Change, Fleet};
 use super::mpirun::Running;
 use super::request::Request;
 use super::verdict::{Ended, RankEnded};
+use super::{ANSWER, Event};
 use crate::agent::ToAgent;
 
 /// How long a host whose connection ended may take to answer again; and for each host, as all of
@@ -56,10 +56,18 @@ pub(super) struct Attempt<'a, 'fleet> {
     lost: Option<usize>,
     /// A rank that ended while others go on, and until when they may end as well.
     rank_ended: Option<(RankEnded, Instant)>,
+    /// Whether the run had ended by then, as its record says.
+    question: Option<Question>,
     drained: bool,
     never_started: bool,
     /// Hosts on which ranks still run.
     occupied: Vec<usize>,
+}
+
+/// What the record was asked.
+struct Question {
+    answer: Receiver<Judgement>,
+    asked: Instant,
 }
 
 /// A host whose connection ended.
@@ -107,6 +115,7 @@ impl<'a, 'fleet> Attempt<'a, 'fleet> {
             started_by: Instant::now() + request.wait,
             lost: None,
             rank_ended: None,
+            question: None,
             drained: false,
             never_started: false,
             occupied: hosts.to_vec(),
@@ -273,7 +282,17 @@ impl<'a, 'fleet> Attempt<'a, 'fleet> {
     /// A rank has ended and the others go on. At the end of a run ranks end together, after the
     /// record was written.
     fn others_go_on(&mut self, ended: RankEnded, evidence: &Reader, before: &Judgement) {
-        if evidence.judge_within(TOGETHER).has_ended_since(before) {
+        let ask = || Question { answer: evidence.ask(|it| it.judge()), asked: Instant::now() };
+        let Question { answer, asked } = self.question.get_or_insert_with(ask);
+        let found = match answer.recv_timeout(ANSWER) {
+            Err(_) if asked.elapsed() < PATIENCE => {
+                self.rank_ended = Some((ended, Instant::now() + ANSWER)); // and asks again
+                return;
+            }
+            found => found.ok(),
+        };
+        self.question = None;
+        if found.is_some_and(|found| found.has_ended_since(before)) {
             self.rank_ended = None;
             return;
         }

@@ -32,13 +32,14 @@ pub(super) struct Reader {
 type Question = Box<dyn FnOnce(&mut dyn Evidence) + Send>;
 
 /// How long storage may take to answer once an attempt has ended.
-const PATIENCE: Duration = Duration::from_secs(20);
+pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
 impl Reader {
     pub(super) fn new(mut evidence: impl Evidence + Send + 'static) -> Self {
         let place = evidence.place();
         let (questions, asked) = mpsc::channel::<Question>();
-        // Not joined: where storage hangs it ends with the process.
+        // Not joined: where storage hangs it ends with the process. (Not where Linux waits for an
+        // answer although the process is killed, as of a FUSE daemon that has taken the call in.)
         std::thread::spawn(move || asked.into_iter().for_each(|question| question(&mut evidence)));
         Self { questions, place }
     }
@@ -61,28 +62,24 @@ impl Reader {
         answers
     }
 
-    /// What the record says, or that storage does not say it in time.
-    pub(super) fn judge_within(&self, time: Duration) -> Judgement {
-        let answer = self.ask(|evidence| evidence.judge()).recv_timeout(time);
+    /// What the record says at the end of an attempt, or that storage does not say it in time.
+    pub(super) fn judge(&self) -> Judgement {
+        let answer = self.ask(|evidence| evidence.judge()).recv_timeout(PATIENCE);
         answer.unwrap_or_else(|_| Judgement {
-            reason: Some(self.silence(time)),
+            reason: Some(self.silence()),
             ..Judgement::without_record(RunState::Unreadable)
         })
-    }
-
-    /// The same at the end of an attempt.
-    pub(super) fn judge(&self) -> Judgement {
-        self.judge_within(PATIENCE)
     }
 
     /// As [`Evidence::explain`].
     pub(super) fn explain(&self, explanation: Explanation) -> Result<(), String> {
         let answer = self.ask(move |evidence| evidence.explain(&explanation));
-        answer.recv_timeout(PATIENCE).unwrap_or_else(|_| Err(self.silence(PATIENCE)))
+        answer.recv_timeout(PATIENCE).unwrap_or_else(|_| Err(self.silence()))
     }
 
-    fn silence(&self, time: Duration) -> String {
-        format!("{} has not answered for {} s: is storage hung?", self.place, time.as_secs())
+    fn silence(&self) -> String {
+        let seconds = PATIENCE.as_secs();
+        format!("{} has not answered for {seconds} s: is storage hung?", self.place)
     }
 }
 

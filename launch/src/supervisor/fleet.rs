@@ -143,10 +143,7 @@ impl<'a> Fleet<'a> {
         deadline: Instant,
     ) -> Result<Gathered, Error> {
         let began = Instant::now();
-        // A request to stop may have come meanwhile.
-        while let Ok(event) = events.try_recv() {
-            self.take(event);
-        }
+        self.take_all(events);
         let mut next_progress = began + PROGRESS;
         let mut enough_since = None;
         while !self.stop_requested {
@@ -190,6 +187,13 @@ impl<'a> Fleet<'a> {
         }
     }
 
+    /// Takes in what has happened meanwhile, as that a stop was asked for.
+    pub(super) fn take_all(&mut self, events: &Receiver<Event>) {
+        while let Ok(event) = events.try_recv() {
+            self.take(event);
+        }
+    }
+
     /// Takes in what happens while no attempt runs.
     fn take(&mut self, event: Event) {
         match event {
@@ -208,7 +212,8 @@ impl<'a> Fleet<'a> {
         }
     }
 
-    /// Connects to hosts whose time it is, longest waiting first, and gives up connections that hang.
+    /// Connects to hosts whose time it is, longest waiting first, and gives up connections that
+    /// hang.
     fn connect_due(&mut self) {
         let now = Instant::now();
         let mut due = Vec::new();
@@ -316,6 +321,12 @@ impl<'a> Fleet<'a> {
             matches!(self.members[*host].state, State::Ready { terminating: false, .. })
         };
         (0..self.members.len()).filter(is_ready).collect()
+    }
+
+    /// Whether all of these still answer and are to stay.
+    pub(super) fn are_ready(&self, hosts: &[usize]) -> bool {
+        let ready = self.ready();
+        hosts.iter().all(|host| ready.contains(host))
     }
 
     fn tell_chosen(&mut self, chosen: &[usize], began: Instant) {

@@ -115,9 +115,15 @@ impl Supervisor<'_> {
                 self.fleet.prefer_others(&silent);
                 continue;
             }
-            let Some(before) = self.recorded_before()? else {
-                return Ok(verdict::stopped_while_waiting(last));
+            let before = match self.recorded_before() {
+                Ok(Some(before)) => before,
+                Ok(None) => return Ok(verdict::stopped_while_waiting(last)),
+                Err(error) => return last.ok_or(error),
             };
+            if !self.fleet.are_ready(&hosts) {
+                deadline = Instant::now() + self.request.wait;
+                continue;
+            }
             match self.attempt(&hosts, &before)? {
                 Next::End(ending) => return Ok(ending),
                 Next::Restart(ending) if restarts_left == 0 => return Ok(ending),
@@ -167,13 +173,15 @@ impl Supervisor<'_> {
 
     /// An answer of storage; `None` at the deadline, or when asked to stop.
     fn wait_for<T>(&mut self, answer: &Receiver<T>, deadline: Instant) -> Option<T> {
-        while !self.fleet.stop_requested && Instant::now() < deadline {
+        loop {
             if let Ok(answer) = answer.recv_timeout(ANSWER) {
                 return Some(answer);
             }
-            self.fleet.receive(&self.events);
+            self.fleet.take_all(&self.events);
+            if self.fleet.stop_requested || Instant::now() >= deadline {
+                return None;
+            }
         }
-        None
     }
 
     fn attempt(&mut self, hosts: &[usize], before: &Judgement) -> Result<Next, Error> {
@@ -189,9 +197,12 @@ impl Supervisor<'_> {
         let Some(loss) = loss.filter(|_| after.state != RunState::Unreadable) else {
             return Ok(next);
         };
-        self.evidence
-            .explain(Explanation { loss, code: next.code(), earlier_attempts: before.attempts })
-            .unwrap_or_else(|text| (self.tell)(&text));
+        let earlier_attempts = before.attempts;
+        let explanation = Explanation { loss, code: next.code(), earlier_attempts };
+        if let Err(text) = self.evidence.explain(explanation) {
+            (self.tell)(&text);
+            return Ok(next);
+        }
         let reason = self.evidence.judge().reason;
         Ok(next.with_reason(reason.filter(|_| after.has_begun_since(before))))
     }

@@ -168,8 +168,8 @@ impl Baselines {
         Ok(Some(serde_json::from_slice(&self.place.read(&name)?)?))
     }
 
-    /// Makes the newest complete runs of a key its baseline, and returns how many those are; without
-    /// any the baseline stays.
+    /// Makes the newest complete runs of a key its baseline, and returns how many those are;
+    /// without any the baseline stays.
     ///
     /// # Errors
     /// When they cannot be read, or the list of them cannot be written.

@@ -65,11 +65,11 @@ pub(crate) fn bench(address: &str, load: Load) -> Result<TierRates, Error> {
     let created = if is_local { absent_folders(Path::new(address)) } else { Vec::new() };
     let scratch =
         Scratch { tier: place(address, Duration::MAX)?, folder: new_name(), is_local, created };
+    let measured = scratch.measure_locked(address, load);
+    let removed = scratch.remove();
     if is_local {
         remove_abandoned(&*scratch.tier, Path::new(address));
     }
-    let measured = scratch.measure_locked(address, load);
-    let removed = scratch.remove();
     let rates = measured?;
     removed?;
     Ok(rates)

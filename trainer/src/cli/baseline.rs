@@ -46,8 +46,8 @@ struct Show {
     /// Only those whose name contains this, as the id of a workload.
     #[arg(long, value_name = "TEXT", default_value = "")]
     only: String,
-    /// Keep copies of the records that are the baseline now in another store, to compare with later:
-    /// `yardstick compare DIR NEW`.
+    /// Keep copies of the records that are the baseline now in another store, to compare with
+    /// later: `yardstick compare DIR NEW`.
     #[arg(long, value_name = "DIR")]
     save: Option<String>,
     /// Keep copies of so many of each workload, world size and machine type at most, the newest.

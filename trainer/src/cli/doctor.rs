@@ -5,10 +5,14 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::{json, print};
+use super::{json, log, print};
 use crate::config::{Config, duration};
 use crate::doctor::{self, DoctorOptions, Required};
 use crate::failure::{Failure, Outcome};
+use crate::time_limit::within;
+
+/// How long the file of the report may take.
+const REPORT_WITHIN: Duration = Duration::from_secs(5);
 use crate::run::Exit;
 
 /// Check hosts, GPUs, networks and storage: alone, under `mpirun`, or by `launch -- doctor`.
@@ -67,14 +71,25 @@ impl Doctor {
         doctor::run(&options, |report| {
             let text = if self.json { json(report)? } else { report.to_string() };
             print(&text)?;
-            self.report.as_deref().map_or(Ok(()), |file| write(file, &text))
+            if let Some(file) = self.report {
+                write(file, text);
+            }
+            Ok(())
         })
     }
 }
 
-/// The file, and the folders that it is in.
-fn write(file: &Path, text: &str) -> Outcome<()> {
-    let folder = file.parent().unwrap_or(Path::new(""));
-    let written = std::fs::create_dir_all(folder).and_then(|()| std::fs::write(file, text));
-    written.map_err(|error| Failure::usage(format!("--report {}: {error}", file.display())))
+/// Writes the file, and the folders that it is in. Where that fails or storage hangs, stderr says
+/// so: the exit code is that of the checks.
+fn write(file: PathBuf, text: String) {
+    let shown = file.display().to_string();
+    let write = move || {
+        let folder = file.parent().unwrap_or(Path::new(""));
+        std::fs::create_dir_all(folder).and_then(|()| std::fs::write(&file, text))
+    };
+    match within(REPORT_WITHIN, write) {
+        Some(Ok(())) => {}
+        Some(Err(error)) => log("doctor", &format!("--report {shown}: {error}")),
+        None => log("doctor", &format!("--report {shown}: is storage hung?")),
+    }
 }

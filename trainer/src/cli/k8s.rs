@@ -138,9 +138,7 @@ impl Collect {
         }
         if let Some(file) = &self.pods {
             let pods = PodList::read(file).map_err(Failure::usage)?;
-            for run in &mut found.runs {
-                pods.fill_in(&run.job, &mut run.record.attempts);
-            }
+            found.fill_in_pods(&pods);
         }
         Ok(found)
     }

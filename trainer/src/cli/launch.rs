@@ -51,7 +51,8 @@ pub(super) struct Launch {
     /// OTEL_*, RUST_*, UCX_*, YARDSTICK_* and those of job files (see docs/launching.md).
     #[arg(long, value_name = "NAME")]
     forward: Vec<String>,
-    /// Append what is said to this file, too: a pod's log is gone with its pod.
+    /// Append what the launcher says, not its ranks, to this file, too: a pod's log is gone with
+    /// its pod.
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
     /// The mpirun of the MPI library that this program is linked with.
@@ -73,7 +74,9 @@ impl Launch {
             log("launch", text);
             also_to_file(text);
         };
-        self.supervise(&tell).inspect_err(|failure| also_to_file(&failure.to_string()))
+        self.supervise(&tell).inspect_err(|failure| {
+            also_to_file(&format!("{failure}; exit code {}", failure.code as u8));
+        })
     }
 
     fn supervise(self, tell: &dyn Fn(&str)) -> Outcome<ExitCode> {

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::Duration;
 
+use chrono::{SecondsFormat, Utc};
+
 use super::log;
 
 /// How long the end of a process waits for what is not written yet.
@@ -21,8 +23,8 @@ pub(super) struct LogFile {
 }
 
 impl LogFile {
-    /// The file and the folders that it is in are made as soon as possible; where that fails, stderr
-    /// says so.
+    /// The file and the folders that it is in are made as soon as possible; where that fails,
+    /// stderr says so.
     pub(super) fn new(path: PathBuf) -> Self {
         let (lines, told) = mpsc::channel();
         let (end, written) = mpsc::channel();
@@ -37,7 +39,9 @@ impl LogFile {
 
     pub(super) fn say(&self, line: &str) {
         if let Some(lines) = &self.lines {
-            let _ = lines.send(format!("{line}\n")); // which fails where the file could not be made
+            let now = Utc::now().to_rfc3339_opts(SecondsFormat::Secs, true);
+            // Which fails where the file could not be made.
+            let _ = lines.send(format!("{now} {line}\n"));
         }
     }
 }

@@ -97,7 +97,7 @@ fn lost_numbers(nvml: &'static Nvml) -> Vec<String> {
 /// Some of what NVML tells it still knows of a lost GPU; its temperature it has to ask it.
 fn is_lost(device: Result<Device<'static>, NvmlError>) -> bool {
     let answer = device.and_then(|device| device.temperature(TemperatureSensor::Gpu));
-    matches!(answer, Err(NvmlError::GpuLost))
+    matches!(answer, Err(NvmlError::GpuLost | NvmlError::ResetRequired))
 }
 
 /// Waits for XID errors of a GPU from the moment at which it was made: NVML tells no earlier ones.

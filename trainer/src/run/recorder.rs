@@ -30,7 +30,14 @@ use crate::record::{
 use crate::step::Trainer;
 use crate::stragglers::{Sniffed, Straggler, outliers};
 use crate::telemetry::{Events, Verdict};
+use crate::time_limit::within;
 use crate::timing::progress::Progress;
+
+/// How long the file with the status of pods may take to be read.
+const PODS_PATIENCE: Duration = Duration::from_secs(2);
+
+/// How old it may be: older ones are of another night.
+const PODS_AGE_MAX: Duration = Duration::from_secs(60);
 
 /// The record of the running attempt, on rank 0.
 #[derive(Debug)]
@@ -488,11 +495,34 @@ fn add_pods(file: &str, job: Option<&JobRecord>, attempts: &mut [Attempt]) -> Re
     if file.is_empty() {
         return Ok(());
     }
-    let pods = PodList::read(Path::new(file))?;
+    let pods = read_pods(file)?;
     let job = job.map(|job| job.name.as_str()).or_else(|| pods.only_job());
     let job = job.ok_or_else(|| format!("{file}: expected pods of one job"))?;
-    pods.fill_in(job, attempts);
+    pods.fill_in(job, attempts, i64::MIN);
     Ok(())
+}
+
+/// Reads on a thread of its own: the other ranks wait for this one, and the file may be on storage
+/// of its own that hangs.
+fn read_pods(file: &str) -> Result<PodList, String> {
+    let path = PathBuf::from(file);
+    within(PODS_PATIENCE, move || require_recent(&path).and_then(|()| PodList::read(&path)))
+        .unwrap_or_else(|| Err(format!("{file} has not answered: is storage hung?")))
+}
+
+/// What keeps the file up to date may have ended long ago.
+fn require_recent(file: &Path) -> Result<(), String> {
+    let modified = std::fs::metadata(file).and_then(|found| found.modified());
+    let modified = modified.map_err(|error| format!("{}: {error}", file.display()))?;
+    let age = modified.elapsed().unwrap_or_default();
+    if age <= PODS_AGE_MAX {
+        return Ok(());
+    }
+    Err(format!(
+        "{}: expected what is written anew, found it {} s old",
+        file.display(),
+        age.as_secs()
+    ))
 }
 
 /// Whether the checkpoints have been claimed by a newer attempt.

@@ -261,10 +261,12 @@ fn numa_of(gpu: &DeviceProperties, threads: &ThreadPlan) -> Option<NumaRecord> {
 fn nic_of(options: &RunOptions, world: &World, gpu: Option<&DeviceProperties>) -> Option<String> {
     let host_root = options.config.settings.telemetry.host_root.clone();
     let context = Context::of_rank(host_root, world, gpu.is_some());
+    if world.placement.nodes == 1 {
+        return None;
+    }
     match gpu {
         Some(gpu) => nearest_port(&context, &gpu.pci_bus_id),
-        None if world.placement.nodes > 1 => mpi_interface(&context),
-        None => None,
+        None => mpi_interface(&context),
     }
 }
 

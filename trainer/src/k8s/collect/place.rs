@@ -1,5 +1,6 @@
 //! Where results are: the claim of a site, mounted or copied, or an object store.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
@@ -7,7 +8,7 @@ use super::unreadable::Unreadable;
 use crate::baseline::{self, Baselines};
 use crate::k8s::frozen;
 use crate::k8s::paths::BENCHMARK_FILE;
-use crate::record::{self, Attempt, Record};
+use crate::record::{self, Attempt, PodList, Record};
 
 /// A record, and what its run is called.
 #[derive(Debug, Clone)]
@@ -59,21 +60,30 @@ impl Found {
 
     fn add_folder(&mut self, path: &Path) -> Result<(), baseline::Error> {
         let deeper = runs_of_jobs(path);
-        let mut each = match Record::read_each(path) {
+        let each = match Record::read_each(path) {
             Err(record::Error::NoRecord { .. }) if !deeper.is_empty() => Vec::new(),
             found => found?,
         };
-        for run in deeper {
-            each.extend(Record::read_each(&run)?);
-        }
         for (path, record) in each {
-            self.add_file(&path, record);
+            self.add_file(&path, record, None);
+        }
+        for run in deeper {
+            let job = run.parent().map(stem);
+            for (path, record) in Record::read_each(&run)? {
+                self.add_file(&path, record, job.clone());
+            }
         }
         Ok(())
     }
 
-    /// The folder of a run is its name.
-    fn add_file(&mut self, path: &Path, record: Result<Record, record::Error>) {
+    /// The folder of a run is its name, and that of its workflow's job the job of a record that
+    /// cannot be read.
+    fn add_file(
+        &mut self,
+        path: &Path,
+        record: Result<Record, record::Error>,
+        folder_of_job: Option<String>,
+    ) {
         let is_of_folder = path.file_name().is_some_and(|name| name == "record.json");
         let folder = path.parent().filter(|_| is_of_folder);
         let name = stem(folder.unwrap_or(path));
@@ -83,7 +93,7 @@ impl Found {
             Err(error) => self.unreadable.push(Unreadable {
                 unix_ms: started_unix_ms(path),
                 text: error.to_string(),
-                ..Unreadable::new(name.clone(), Some(job.unwrap_or(name)))
+                ..Unreadable::new(name.clone(), job.or(folder_of_job).or(Some(name)))
             }),
         }
     }
@@ -94,8 +104,21 @@ impl Found {
         self.runs.push(Collected { name, job, record });
     }
 
-    /// Leaves out what is of none of these jobs. A record that cannot be read may be of any, where
-    /// nothing beside it names its job.
+    /// Adds the times of pods to the runs that do not know them. Those that started before the last
+    /// attempt of an earlier run of their job are of that.
+    pub(crate) fn fill_in_pods(&mut self, pods: &PodList) {
+        let began = |run: &Collected| run.record.attempts.last().map(|last| last.started_unix_ms);
+        self.runs.sort_by_key(began);
+        let mut since: BTreeMap<String, i64> = BTreeMap::new();
+        for run in &mut self.runs {
+            let since = since.entry(run.job.clone()).or_insert(i64::MIN);
+            pods.fill_in(&run.job, &mut run.record.attempts, *since);
+            *since = began(run).map_or(*since, u64::cast_signed);
+        }
+    }
+
+    /// Leaves out what is of none of these jobs. A record in a store that cannot be
+    /// read may be of any.
     pub(crate) fn keep_jobs(&mut self, jobs: &[String]) {
         self.runs.retain(|run| jobs.contains(&run.job));
         self.unreadable.retain(|it| it.job.as_ref().is_none_or(|job| jobs.contains(job)));

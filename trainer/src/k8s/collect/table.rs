@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use chrono::DateTime;
 use comfy_table::{CellAlignment, Table, presets};
 
 use super::{Collection, RunRow, Unreadable};
@@ -9,11 +10,20 @@ use crate::number_format;
 use crate::record::Status;
 use crate::report;
 
-const HEADINGS: [&str; 8] =
-    ["run", "workload", "settings", "nodes", "ranks", "status", "tokens/s", "scaling efficiency"];
+const HEADINGS: [&str; 9] = [
+    "run",
+    "started (UTC)",
+    "workload",
+    "settings",
+    "nodes",
+    "ranks",
+    "status",
+    "tokens/s",
+    "scaling efficiency",
+];
 
 /// The first of the columns of numbers, without that of the status.
-const NUMBERS: [usize; 4] = [3, 4, 6, 7];
+const NUMBERS: [usize; 4] = [4, 5, 7, 8];
 
 impl fmt::Display for Collection {
     /// A table, and a line for each run without a result.
@@ -48,10 +58,16 @@ impl fmt::Display for Collection {
     }
 }
 
+fn minute(unix_ms: u64) -> String {
+    let time = DateTime::from_timestamp_millis(unix_ms.cast_signed());
+    time.map_or_else(|| "null".to_owned(), |time| time.format("%F %H:%M").to_string())
+}
+
 fn cells(run: &RunRow) -> [String; HEADINGS.len()] {
     let null = || "null".to_owned();
     [
         run.name.clone(),
+        minute(run.started_unix_ms),
         format!("{} ({})", run.workload, run.workload_id),
         run.settings.join(" "),
         run.nodes.to_string(),

@@ -60,9 +60,9 @@ impl PodList {
 
     /// Gives the attempts of a job that do not know the times of their pods those of the pods that
     /// are here. A pod is of the first attempt that began after it had started: what replaces a
-    /// lost one is of the next.
-    pub(crate) fn fill_in(&self, job: &str, attempts: &mut [Attempt]) {
-        let mut since = i64::MIN;
+    /// lost one is of the next. Those that had started by `since`, a Unix time in milliseconds, are
+    /// of earlier runs of the job.
+    pub(crate) fn fill_in(&self, job: &str, attempts: &mut [Attempt], mut since: i64) {
         for attempt in attempts {
             let until = attempt.started_unix_ms.cast_signed();
             if attempt.pods.is_none() {
@@ -82,6 +82,9 @@ impl PodList {
         let queued = self.items.iter().find(|item| item.is_job(job)).map(Item::created);
         let queued = queued.filter(|queued| queued.timestamp_millis() >= since);
         let workers: Vec<_> = pods.iter().copied().filter(|pod| !pod.is_launcher()).collect();
+        if workers.is_empty() {
+            return None; // they are gone, and the launcher's start is not the longest
+        }
         let sandbox = |pod: &Item| pod.when("PodReadyToStartContainers");
         Some(PodTimes {
             queued_seconds: seconds(queued, Some(created)),
@@ -99,7 +102,8 @@ impl PodList {
 
 fn seconds(from: Option<Time>, to: Option<Time>) -> Option<f64> {
     let between = to? - from?;
-    Some((between.num_milliseconds() as f64 / 1e3).max(0.0))
+    let seconds = between.num_milliseconds() as f64 / 1e3;
+    (seconds >= 0.0).then_some(seconds) // else clocks differ
 }
 
 /// Unknown where it is of one of them.

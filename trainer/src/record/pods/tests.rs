@@ -62,7 +62,7 @@ fn filled_in(items: &[Value]) -> [Option<PodTimes>; 2] {
         attempt.pods = None;
         attempt.started_unix_ms = BEGAN_UNIX_MS + 1000 * seconds;
     }
-    list(items).fill_in("nightly", &mut attempts);
+    list(items).fill_in("nightly", &mut attempts, i64::MIN);
     [attempts[0].pods, attempts[1].pods]
 }
 
