@@ -104,6 +104,19 @@ fn what_cannot_be_launched_is_refused() {
     assert!(!folder.path().exists(), "nothing was run");
 }
 
+/// As in a batch script whose host file has other names than its allocation: neither Slurm, which
+/// is not here, nor its list of nodes is asked.
+#[test]
+fn a_host_file_counts_more_than_a_slurm_allocation() {
+    let folder = Folder::new();
+    let hostfile = folder.sibling("hosts");
+    std::fs::write(&hostfile, "localhost slots=2\n").unwrap();
+    let mut command = train(&folder, &["--hostfile", &text(&hostfile)], &["--steps", "5"]);
+    command.envs([("SLURM_JOBID", "1"), ("SLURM_JOB_ID", "1"), ("SLURM_TASKS_PER_NODE", "1")]);
+    command.envs([("SLURM_NODELIST", "node1"), ("SLURM_JOB_NODELIST", "node1")]);
+    launched(command).expect(0).expect_stderr(&["complete on 2 ranks of 1 hosts"]);
+}
+
 #[test]
 fn what_leaves_no_record_is_judged_by_mpirun() {
     let comm = ["comm", "--max-bytes", "4K", "--operation", "all-reduce"];

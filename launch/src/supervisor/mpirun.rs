@@ -31,6 +31,22 @@ enum Family {
     IntelMpi,
 }
 
+impl Family {
+    /// Makes it reach hosts as agents are. By itself it takes what it finds around it: in a Slurm
+    /// allocation `srun`, and of Open MPI's host file no hosts but those of the allocation.
+    fn reaching_by(self, reach: Reach) -> &'static [&'static str] {
+        match (self, reach) {
+            (Self::OpenMpi4 | Self::OpenMpi5, Reach::Srun) => &[],
+            (Self::OpenMpi4, Reach::Ssh) => &["--mca", "plm", "^slurm", "--mca", "ras", "^slurm"],
+            (Self::OpenMpi5, Reach::Ssh) => {
+                &["--prtemca", "plm", "^slurm", "--prtemca", "ras", "^slurm"]
+            }
+            (Self::Hydra | Self::IntelMpi, Reach::Srun) => &["-bootstrap", "slurm"],
+            (Self::Hydra | Self::IntelMpi, Reach::Ssh) => &["-bootstrap", "ssh"],
+        }
+    }
+}
+
 /// An `mpirun`.
 #[derive(Debug, Clone)]
 pub(super) struct MpiRun {
@@ -117,14 +133,12 @@ impl MpiRun {
         let per_node = request.ranks_per_node.to_string();
         let mut arguments: Vec<OsString> = Vec::new();
         let mut add = |words: &[&str]| arguments.extend(words.iter().map(OsString::from));
+        add(self.family.reaching_by(request.reach));
         match self.family {
             Family::Hydra | Family::IntelMpi => {
                 match self.family {
                     Family::IntelMpi => add(&["-genv", "I_MPI_PIN", "off"]),
                     _ => add(&["-bind-to", "none"]),
-                }
-                if request.reach == Reach::Srun {
-                    add(&["-bootstrap", "slurm"]);
                 }
                 add(&["-ppn", &per_node]);
                 add(&["-genvlist", &forwarded.join(",")]);
