@@ -22,7 +22,7 @@ build_packages=(build-essential libclang-dev)
 test_packages=(bible-kjv bible-kjv-text chromium fonts-dejavu-core iproute2 openssh-client
     prometheus python3-venv qemu-user)
 lint_packages=(python3-venv)
-slurm_packages=(iproute2 munge slurm-client slurmctld slurmd)
+slurm_packages=(iproute2 munge openssh-client slurm-client slurmctld slurmd)
 kubernetes_packages=(buildah containerd containernetworking-plugins debootstrap etcd-server iproute2
     openssl procps runc)
 
@@ -160,8 +160,8 @@ install_tensorboard() {
     printf '%s\n' "$tensorboard" >"$folder/installed"
 }
 
-# The sshd of emulated pods. A service of this machine must not come with it, neither now nor when
-# the machine starts again.
+# The sshd of emulated pods and nodes. A service of this machine must not come with it, neither now
+# nor when the machine starts again.
 install_sshd() {
     if [ -z "$(missing_packages openssh-server)" ] || ! command -v apt-get >/dev/null; then
         return
@@ -200,8 +200,10 @@ all) install_packages "${build_packages[@]}" "${test_packages[@]}" "${lint_packa
 esac
 check_rust
 case $level in
+test | slurm | all) install_sshd ;;
+esac
+case $level in
 test | all)
-    install_sshd
     install_nvidia_wheels
     install_kubernetes_schemas
     install_tensorboard

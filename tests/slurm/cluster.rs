@@ -26,8 +26,8 @@ pub(crate) struct Job<'a> {
     output: PathBuf,
 }
 
-/// How long it may take until it ends.
-const JOB: Duration = Duration::from_secs(90);
+/// How long a job may take until it ends, and its nodes are idle again.
+const LIMIT: Duration = Duration::from_secs(90);
 
 impl Cluster {
     #[track_caller]
@@ -44,6 +44,14 @@ impl Cluster {
         let cluster = Self { script, folder };
         assert_eq!(line, "ready\n", "{}", read(&cluster.folder.path().join("errors")));
         cluster
+    }
+
+    /// Waits until no node has a job any more, or anything to do for one that has ended.
+    #[track_caller]
+    pub(crate) fn wait_for_idle_nodes(&self) {
+        let sinfo = ["sinfo", "--noheader", "--Node", "--format=%T"];
+        let states = || self.run(&sinfo).stdout;
+        wait_until(|| states().lines().all(|state| state == "idle"), states);
     }
 
     /// A command beside the controller.
@@ -120,7 +128,7 @@ impl Job<'_> {
             let mut entries = fs::read_dir(&checkpoints).into_iter().flatten().flatten();
             entries.any(|entry| entry.path().join("MANIFEST.json").exists())
         };
-        self.wait_until(has_committed);
+        wait_until(has_committed, || read(&self.output));
     }
 
     /// Waits for the end of its script: the exit code, and what it printed. `sbatch --wait` would
@@ -129,23 +137,25 @@ impl Job<'_> {
     #[track_caller]
     pub(crate) fn expect(&self, code: i32) -> String {
         let mut state = String::new();
-        self.wait_until(|| {
+        let has_ended = || {
             let show = ["scontrol", "--oneliner", "show", "job", &self.id];
             state = self.cluster.run(&show).stdout;
             !["=PENDING ", "=RUNNING "].iter().any(|it| state.contains(it))
-        });
+        };
+        wait_until(has_ended, || read(&self.output));
         let output = read(&self.output);
         assert!(state.contains(&format!(" ExitCode={code}:0 ")), "{state}: {output}");
         output
     }
+}
 
-    #[track_caller]
-    fn wait_until(&self, mut is_so: impl FnMut() -> bool) {
-        let began = Instant::now();
-        while !is_so() {
-            assert!(began.elapsed() < JOB, "after {JOB:?}: {}", read(&self.output));
-            std::thread::sleep(Duration::from_millis(100));
-        }
+/// Waits until it is so; a test that waits too long fails and says this.
+#[track_caller]
+fn wait_until(mut is_so: impl FnMut() -> bool, otherwise: impl Fn() -> String) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < LIMIT, "after {LIMIT:?}: {}", otherwise());
+        std::thread::sleep(Duration::from_millis(100));
     }
 }
 

@@ -6,7 +6,8 @@
 #   tests/slurm/cluster.sh FOLDER
 #
 # Slurm's clients reach it with SLURM_CONF=FOLDER/slurm.conf in this process's network namespace.
-# Needs root, and Debian's iproute2, munge, slurm-client, slurmctld and slurmd.
+# The nodes take root's ssh connections from each other.
+# Needs root, and Debian's iproute2, munge, openssh-server, slurm-client, slurmctld and slurmd.
 set -euo pipefail
 folder=$1
 if [ "${2:-}" != inside ]; then
@@ -57,6 +58,24 @@ munged --force --foreground --key-file="$folder/munge.key" --socket="$folder/mun
     --seed-file="$folder/munge.seed" &
 until [ -S "$folder/munge.socket" ]; do sleep 0.05; done
 
+ssh-keygen -q -t ed25519 -N '' -C '' -f "$folder/key"
+cat >"$folder/sshd_config" <<EOF
+HostKey $folder/key
+AuthorizedKeysFile $folder/key.pub
+PermitRootLogin yes
+PidFile none
+StrictModes no
+UsePAM no
+EOF
+cat >"$folder/ssh_config" <<EOF
+Host *
+    IdentityFile $folder/key
+    StrictHostKeyChecking no
+    UserKnownHostsFile /dev/null
+EOF
+mount --bind "$folder/ssh_config" /etc/ssh/ssh_config
+mkdir -p /run/sshd
+
 # A host name of its own, as slurmd asks for its own; processes of its own, as hosts have.
 # shellcheck disable=SC2016 # expanded by the inner shell
 start='hostname "$1"; shift; exec "$@"'
@@ -68,8 +87,8 @@ for number in 1 2; do
     unshare --net --uts --mount --pid --fork --kill-child --mount-proc \
         bash -c 'until [ -e /sys/class/net/lo ] && ip link show eth0 >/dev/null 2>&1; do
             sleep 0.05; done; ip link set lo up; ip address add "$1" dev eth0
-            ip link set eth0 up; shift; '"$start" \
-        - "10.79.0.$number/24" "$node" slurmd -D -N "$node" >"$folder/logs/$node" 2>&1 &
+            ip link set eth0 up; /usr/sbin/sshd -f "$2"; shift 2; '"$start" \
+        - "10.79.0.$number/24" "$folder/sshd_config" "$node" slurmd -D -N "$node" >"$folder/logs/$node" 2>&1 &
     outer=$!
     until [ "$(readlink "/proc/$outer/ns/net")" != "$(readlink /proc/self/ns/net)" ]; do
         sleep 0.05

@@ -1,7 +1,7 @@
 //! `yardstick launch` in batch scripts of a real Slurm of two nodes, and Slurm's own ways to end
 //! them.
 //!
-//! They need root, and Debian's iproute2, munge, slurm-client, slurmctld and slurmd.
+//! They need root, and Debian's iproute2, munge, openssh-server, slurm-client, slurmctld and slurmd.
 #![cfg(feature = "mpi")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -39,6 +39,25 @@ fn a_batch_script_trains_on_all_nodes_and_goes_on_after_a_stop() {
     assert_eq!(stopped.record()["fingerprint"], record["fingerprint"]);
 }
 
+/// By ssh both to agents and to ranks: Slurm has no step but the script.
+#[test]
+#[ignore = "starts a Slurm: needs root, munge, slurmctld and slurmd"]
+fn hosts_of_a_host_file_are_reached_by_ssh() {
+    let cluster = Cluster::start();
+    let folder = Folder::new();
+    let hostfile = folder.sibling("hosts");
+    std::fs::write(&hostfile, NODES.map(|node| format!("{node} slots=1\n")).concat()).unwrap();
+    let (out, hosts) = (folder.text(), support::text(&hostfile));
+    let job = cluster.submit(&[&["--hostfile", &hosts], &train(&out, "40")[..]].concat());
+    job.wait_for_checkpoint(&folder.path());
+    let steps = cluster.run(&["squeue", "--steps", "--noheader", "--format=%i"]).stdout;
+    assert!(steps.lines().all(|step| step.ends_with(".batch")), "{steps}");
+    job.expect(0);
+    let record = folder.record();
+    let hosts = [0, 1].map(|rank| record["ranks"][rank]["host"].clone());
+    assert_eq!(hosts, NODES.map(|node| json!(node)));
+}
+
 #[test]
 #[ignore = "starts a Slurm: needs root, munge, slurmctld and slurmd"]
 fn a_rank_that_fails_ends_the_job_with_its_code() {
@@ -55,6 +74,7 @@ fn killed_steps_and_a_cut_node_are_named() {
     let cluster = Cluster::start();
     let losses: [fn(&Cluster, &str); 2] = [Cluster::kill_steps, Cluster::cut];
     for lose in losses {
+        cluster.wait_for_idle_nodes();
         let folder = Folder::new();
         let out = folder.text();
         let long = [&train(&out, "100000")[..], &["--set", "schedule.steps=100000"]].concat();
