@@ -42,7 +42,8 @@ fn template(job: &Job, name: &'static str, arguments: Vec<String>) -> Template {
 }
 
 /// Pod Security *restricted* admits Argo's containers beside ours only if they give up what they
-/// may not use. Its controller has a setting for that, which would be of all workflows of a cluster.
+/// may not use. Its controller has a setting for that, which would be of all the cluster's
+/// workflows.
 fn security_of_argo() -> String {
     let security = json!({"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}});
     let container = |name| json!([{"name": name, "securityContext": security}]);
