@@ -88,7 +88,8 @@ for number in 1 2; do
         bash -c 'until [ -e /sys/class/net/lo ] && ip link show eth0 >/dev/null 2>&1; do
             sleep 0.05; done; ip link set lo up; ip address add "$1" dev eth0
             ip link set eth0 up; /usr/sbin/sshd -f "$2"; shift 2; '"$start" \
-        - "10.79.0.$number/24" "$folder/sshd_config" "$node" slurmd -D -N "$node" >"$folder/logs/$node" 2>&1 &
+        - "10.79.0.$number/24" "$folder/sshd_config" "$node" slurmd -D -N "$node" \
+        >"$folder/logs/$node" 2>&1 &
     outer=$!
     until [ "$(readlink "/proc/$outer/ns/net")" != "$(readlink /proc/self/ns/net)" ]; do
         sleep 0.05

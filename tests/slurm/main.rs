@@ -1,7 +1,8 @@
 //! `yardstick launch` in batch scripts of a real Slurm of two nodes, and Slurm's own ways to end
 //! them.
 //!
-//! They need root, and Debian's iproute2, munge, openssh-server, slurm-client, slurmctld and slurmd.
+//! They need root, and Debian's iproute2, munge, openssh-server, slurm-client, slurmctld and
+//! slurmd.
 #![cfg(feature = "mpi")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
