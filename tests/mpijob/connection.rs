@@ -35,7 +35,7 @@ fn a_launcher_that_is_to_go_while_ranks_start_stops_in_order() {
     let mut job = Job::new(2);
     job.start_workers(&WORKER);
     job.start_launcher(&launch(&[], &[]));
-    job.wait_for_agents();
+    job.wait_for_mpirun();
     job.launcher().terminate();
     job.expect_exit(75, Duration::from_secs(40));
     job.expect_no_rank();

@@ -175,12 +175,12 @@ impl Job {
         wait_until(COMMIT, has_committed, || format!("no checkpoint: {}", self.output()));
     }
 
-    /// Waits until the launcher has an agent on every worker.
+    /// Waits until the launcher has started `mpirun`, whose ranks are still to come.
     #[track_caller]
-    pub(crate) fn wait_for_agents(&self) {
-        let workers = || self.workers.iter().flatten();
-        let has_agents = || workers().all(|pod| !pod.running("yardstick", "agent").is_empty());
-        wait_until(COMMIT, has_agents, || format!("no agents: {}", self.output()));
+    pub(crate) fn wait_for_mpirun(&self) {
+        let launcher = self.launcher.as_ref().unwrap();
+        let has_started = || !launcher.running("mpirun", "--hostfile").is_empty();
+        wait_until(COMMIT, has_started, || format!("no mpirun: {}", self.output()));
     }
 
     /// The folders of checkpoints of the run that all pods see.
