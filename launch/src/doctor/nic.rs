@@ -11,7 +11,8 @@ use crate::machine::files::text;
 const INTERFACES: [&str; 2] = ["OMPI_MCA_btl_tcp_if_include", "FI_TCP_IFACE"];
 
 /// The port for RDMA that is nearest to a GPU by PCIe, as in `mlx5_0:1`, which is how NCCL writes
-/// it. `None` where two are equally near, or none shares a root complex with the GPU.
+/// it, or the only one that is active. `None` where two are equally near, or of several none shares
+/// a root complex with the GPU.
 pub fn nearest_port(context: &Context, pci_bus_id: &str) -> Option<String> {
     let mut ports = Port::used(context);
     ports.retain(|port| port.is_active);
@@ -21,8 +22,8 @@ pub fn nearest_port(context: &Context, pci_bus_id: &str) -> Option<String> {
     let sys = context.host_root.join("sys");
     let gpu = pci_path(&sys, &sys.join("bus/pci/devices").join(pci_bus_id))?;
     let near = ports.iter().filter_map(|port| {
-        let adapter = port.name.split('/').next()?;
-        let path = pci_path(&sys, &sys.join("class/infiniband").join(adapter).join("device"))?;
+        let adapter = sys.join("class/infiniband").join(port.adapter());
+        let path = pci_path(&sys, &adapter.join("device"))?;
         let shared = gpu.iter().zip(&path).take_while(|(gpu, nic)| gpu == nic).count();
         (shared > 0).then_some((shared, port))
     });
