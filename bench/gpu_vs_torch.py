@@ -38,8 +38,8 @@ WARM_UP, STEPS = 5, 20
 SEARCH_WARM_UP, SEARCH_STEPS = 3, 5
 # yardstick's exit code where the machine is not fit, and what it says where that is for memory.
 NOT_FIT = 3
-NO_MEMORY = ("memory does not suffice", "ranks do not fit", "bytes of free memory on the device",
-             "CUDA_ERROR_OUT_OF_MEMORY")
+NO_MEMORY = ("memory does not suffice", "has no room for",
+             "bytes of free memory on the device", "CUDA_ERROR_OUT_OF_MEMORY")
 
 
 @dataclasses.dataclass

@@ -10,6 +10,7 @@ begin() {
     rounds=${ROUNDS:-$1}
     folder=$(mktemp -d)
     trap 'rm -rf "$folder"' EXIT
+    export TMPDIR=$folder # other launchers of the user, which remove what they share, have another
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
     cargo build --release --quiet
     yardstick=$PWD/target/release/yardstick

@@ -4,9 +4,12 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-yardstick=target/release/yardstick
+yardstick=$PWD/target/release/yardstick
+page=$PWD/target/demo-report.html
 folder=$(mktemp -d "${TMPDIR:-/tmp}/yardstick-demo.XXXXXX")
 trap 'rm -rf "$folder"' EXIT
+cd "$folder"
+export TMPDIR=$folder # other launchers of the user, which remove what they share, have another
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export OMPI_MCA_rmaps_base_oversubscribe=1
 
@@ -23,35 +26,34 @@ train() {
 fingerprint() { "$yardstick" report --json "$1" | grep -A3 '"fingerprint"'; }
 
 say "1/4  An uninterrupted run of workload smoke on two ranks"
-train "$folder/uninterrupted"
+train uninterrupted
 
 say "2/4  The same run, but rank 1 gets a SIGKILL half-way, and its node's disk is lost"
-train "$folder/killed" &
+train killed &
 launcher=$!
-steps=$folder/killed/steps/r000001.jsonl
+steps=killed/steps/r000001.jsonl
 until [ "$(cat "$steps" 2>/dev/null | wc -l)" -ge 110 ]; do
     kill -0 "$launcher" 2>/dev/null || { echo "the run ended before it was killed" >&2; exit 1; }
     sleep 0.02
 done
-victim=$("$yardstick" report --json "$folder/killed" |
+victim=$("$yardstick" report --json killed |
     sed -n 's/.*"pid": \([0-9]*\).*/\1/p' | tail -n 1)
 kill -KILL "$victim"
 code=0
 wait "$launcher" || code=$?
-rm -rf "$folder/killed-node1"
+rm -rf killed-node1
 echo "mpirun ended with exit code $code after kill -KILL $victim"
 
 say "3/4  The same command resumes: what the lost disk had comes from the run's folder"
-train "$folder/killed"
+train killed
 
 say "4/4  Are the losses and weights of both runs the same, bit for bit?"
-fingerprint "$folder/uninterrupted"
-fingerprint "$folder/killed"
-if [ "$(fingerprint "$folder/uninterrupted")" != "$(fingerprint "$folder/killed")" ]; then
+fingerprint uninterrupted
+fingerprint killed
+if [ "$(fingerprint uninterrupted)" != "$(fingerprint killed)" ]; then
     echo "They differ." >&2
     exit 1
 fi
 echo "Bit-identical."
-page=target/demo-report.html
-"$yardstick" report "$folder/killed" --html "$page"
-say "The same with charts: file://$PWD/$page"
+"$yardstick" report killed --html "$page"
+say "The same with charts: file://$page"

@@ -11,6 +11,7 @@ cd "$(dirname "$0")/.."
 yardstick=$(realpath "${1:-target/release/yardstick}")
 folder=$(mktemp -d "${TMPDIR:-/tmp}/yardstick-fingerprints.XXXXXX")
 trap 'rm -rf "$folder"' EXIT
+export TMPDIR=$folder # other launchers of the user, which remove what they share, have another
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none
 

@@ -9,8 +9,8 @@ LIMIT=300
 # Exit code of `timeout` where it stopped the program.
 TIMED_OUT=124
 # What yardstick says, with exit code 3, where memory does not suffice.
-NO_MEMORY=("memory does not suffice" "ranks do not fit" "bytes of free memory on the device"
-    CUDA_ERROR_OUT_OF_MEMORY)
+NO_MEMORY=("memory does not suffice" "has no room for"
+    "bytes of free memory on the device" CUDA_ERROR_OUT_OF_MEMORY)
 
 figure() {
     printf '%s\n' "$*" | tee "$work/$current.figure"

@@ -236,7 +236,8 @@ nccl_two_ranks() {
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
     export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none
     [ -e "$work/runs/nccl-none/record.json" ] || nccl_train nccl-none
-    launcher=(mpirun -np 2)
+    # Other launchers of the user, which remove what they share, have another folder.
+    launcher=(env "TMPDIR=$work" mpirun -np 2)
     nccl_train nccl-two --set collectives.backend=nccl
     local worst
     worst=$(difference nccl-two nccl-none) || fail "the runs have not the same steps"

@@ -12,6 +12,7 @@ yardstick=$1
 others_max=$2
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
+export TMPDIR=$folder # other launchers of the user, which remove what they share, have another
 TIMEFORMAT='%R %U %S'
 
 # Seconds that processors were busy since the machine started.

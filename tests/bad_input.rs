@@ -29,11 +29,19 @@ const COMMAND_LINES: &[Case] = &[
     usage(&["train", "--workload", "gpt5"], &["gpt5", "presets are", "smoke"]),
     usage(&["train", "--set", "model.layers"], &["model.layers", "section.key=value"]),
     usage(&["train", "--set", "layers=2"], &["layers=2", "section.key"]),
-    usage(&["train", "--set", "model.layer=2"], &["unknown field `layer`"]),
-    usage(&["train", "--set", "modle.layers=2"], &["unknown field `modle`"]),
+    usage(&["train", "--set", "model.layer=2"], &["unknown key `layer`"]),
+    usage(&["train", "--set", "modle.layers=2"], &["unknown key `modle`"]),
     usage(&["train", "--set", "model.layers=0"], &["model.layers", "0", "at least 1"]),
     usage(&["train", "--set", "model.layers=-1"], &["model.layers", "-1"]),
-    usage(&["train", "--set", "model.layers=two"], &["layers", "two"]),
+    usage(
+        &["train", "--set", "model.layers=two"],
+        &["expected a whole number from 0 on, found the text \"two\" in `model.layers`"],
+    ),
+    usage(&["train", "--set", "data.files=5"], &["expected a list, found `5` in `data.files`"]),
+    usage(
+        &["train", "--set", "checkpoint.nvme=5"],
+        &["expected a table, found `5` in `checkpoint.nvme`"],
+    ),
     usage(&["train", "--set", "model.heads=3"], &["model.heads", "3", "divisor", "128"]),
     usage(&["train", "--set", "model.vocabulary=1"], &["model.vocabulary", "at least 2"]),
     usage(&["train", "--set", "model.layers=1000000000"], &["model.layers", "65536"]),
@@ -90,6 +98,8 @@ const COMMAND_LINES: &[Case] = &[
         &["train", "--set", "data.evaluation_files=[\"held-out.bin\"]"],
         &["data.evaluation_files", "held-out.bin", "no file with data.source synthetic"],
     ),
+    usage(&["train", "--set", "data.token_bytes=3"], &["data.token_bytes = 3", "1, 2, 4 or 8"]),
+    usage(&["train", "--prometheus", "x"], &["expected an address such as 0.0.0.0:9402"]),
     usage(&["train", "--set", "data.evaluation_sequences=0"], &["data.evaluation_sequences"]),
     usage(&["train", "--set", "precision.compute=f16"], &["f16", "f32"]),
     usage(&["train", "--set", "optimizer.beta1=1.0"], &["optimizer.beta1", "1", "[0, 1)"]),
@@ -106,6 +116,11 @@ const COMMAND_LINES: &[Case] = &[
     usage(&["train", "--set", "checkpoint.deadline=0s"], &["checkpoint.deadline", "above 0"]),
     usage(&["train", "--set", "checkpoint.keep=0"], &["checkpoint.keep"]),
     usage(&["train", "--set", "collectives.bucket_bytes=0"], &["collectives.bucket_bytes"]),
+    usage(
+        &["train", "--set", "collectives.bucket_bytes=64Mbit"],
+        &["collectives.bucket_bytes", "64Mbit", "expected a size such as 64MiB"],
+    ),
+    usage(&["train", "--set", "run.data_cache_bytes=-1"], &["expected a size such as", "`-1`"]),
     usage(&["train", "--set", "collectives.deadline=0s"], &["collectives.deadline", "above 0"]),
     usage(
         &["train", "--set", "collectives.deadline=120"],
@@ -113,7 +128,7 @@ const COMMAND_LINES: &[Case] = &[
     ),
     usage(&["train", "--set", "collectives.deadline=soon"], &["deadline", "soon", "90s, 5m"]),
     usage(&["train", "--set", "collectives.deadline=9000h"], &["deadline", "9000h", "year"]),
-    usage(&["train", "--set", "collectives.deadline_s=120"], &["unknown field `deadline_s`"]),
+    usage(&["train", "--set", "collectives.deadline_s=120"], &["unknown key `deadline_s`"]),
     usage(&["train", "--set", "telemetry.matmul_probe=-1s"], &["matmul_probe", "-1s", "90s, 5m"]),
     usage(&["train", "--deadline", "1e300s"], &["--deadline", "1e300s", "90s, 5m"]),
     usage(&["train", "--deadline", "0s"], &["collectives.deadline", "0s", "above 0"]),
@@ -148,7 +163,9 @@ const COMMAND_LINES: &[Case] = &[
     ),
     usage(&["train", "--steps", "0"], &["--steps", "at least 1"]),
     usage(&["train", "--steps", "201"], &["--steps 201", "schedule.steps = 200"]),
-    usage(&["train", "--steps", "many"], &["many"]),
+    usage(&["train", "--steps", "many"], &["'many' for '--steps <N>': expected a whole number"]),
+    usage(&["comm", "--factor", "1"], &["'--factor <N>': expected a whole number from 2 on"]),
+    usage(&["comm", "--min-bytes", "64Q"], &["expected a size such as 64MiB"]),
     usage(&["train", "--checkpoint-every", "soon"], &["soon", "50steps"]),
     usage(&["train", "--eval-every", "0"], &["--eval-every"]),
     usage(&["train", "--deadline", "5steps"], &["5steps", "90s, 5m"]),
@@ -174,7 +191,7 @@ const COMMAND_LINES: &[Case] = &[
     usage(&["train", "--init-from", "no-such-folder"], &["--init-from", "no-such-folder"]),
     usage(&["ckpt", "ls", "no-such-folder"], &["no-such-folder"]),
     usage(&["data", "inspect", "no-such-file.bin"], &["no-such-file.bin"]),
-    usage(&["data", "tokenize", "a.JSONL", "--out", "a.bin"], &["a.JSONL", "--jsonl text"]),
+    usage(&["data", "tokenize", "no-such.txt", "--out", "a.bin"], &["no-such.txt"]),
     Case { arguments: &["train", "--device", "cuda"], code: 3, message: &["cuda"] },
     Case {
         arguments: &["train", "--workload", "gpt3-175b"],
@@ -223,7 +240,10 @@ fn a_bad_data_file_is_named_with_the_offset() {
     let long = vec![1_u16; 4096];
     let mut foreign = long.clone();
     foreign[1000] = 300; // smoke's vocabulary has 256 ids
-    let cases: [(&str, Vec<u8>, &[&str]); 8] = [
+    let ids = || (0..4096_u32).map(|at| at * 31 % 256);
+    let four: Vec<u8> = ids().flat_map(u32::to_le_bytes).collect();
+    let eight: Vec<u8> = ids().flat_map(|id| u64::from(id).to_le_bytes()).collect();
+    let cases: [(&str, Vec<u8>, &[&str]); 10] = [
         ("magic.bin", llmc(77, 1, 4096, &long), &["magic.bin: byte 0", "20240520", "found 77"]),
         ("large-magic.bin", llmc(70_000, 1, 4096, &long), &["magic.bin: byte 0", "found 70000"]),
         ("short.bin", llmc(magic, 1, 4096, &long[..4000]), &["short.bin", "4096"]),
@@ -232,6 +252,8 @@ fn a_bad_data_file_is_named_with_the_offset() {
         ("large.bin", llmc(magic, 1, 4096, &foreign), &["large.bin", "300", "3024"]),
         ("odd.bin", vec![0; 8193], &["odd.bin", "8193"]),
         ("empty.bin", Vec::new(), &["empty.bin"]),
+        ("four.bin", four, &["four.bin", "ids of 4 bytes", "data.token_bytes=4"]),
+        ("eight.bin", eight, &["eight.bin", "ids of 8 bytes", "data.token_bytes=8"]),
     ];
     for (name, bytes, message) in cases {
         let path = write(&folder.path().join(name), &bytes);
@@ -242,6 +264,69 @@ fn a_bad_data_file_is_named_with_the_offset() {
         run(&[&train[..], &data].concat()).expect(2).expect_stderr(message);
         assert!(!out.exists(), "{name}: refused before the folder is created");
     }
+}
+
+/// What would become tokens of braces or of compressed bytes, whatever its name.
+#[test]
+fn an_input_that_is_no_text_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let lines = b"{\"url\":\"u\",\"text\":\"one\"}\n{\"url\":\"v\",\"text\":\"two\"}\n";
+    let cases: [(&str, &[u8], &[&str]); 7] = [
+        ("lines.jsonl", lines, &["lines.jsonl: expected plain text, found JSON", "--jsonl text"]),
+        ("lines.txt", lines, &["lines.txt", "found JSON", "--jsonl text"]),
+        ("array.json", b"[\n{\"content\":\"one\"}]", &["JSON array", "jq", "--jsonl content"]),
+        ("a.jsonl.gz", b"\x1f\x8b\x08\0aaaa", &["gzip", "zcat"]),
+        ("a.zst", b"\x28\xb5\x2f\xfdaaaa", &["zstd", "zstdcat"]),
+        ("a.parquet", b"PAR1aaaa", &["Parquet", "JSON lines"]),
+        ("utf16.txt", b"\xff\xfea\0b\0", &["a byte 0 at byte 3", "UTF-16"]),
+    ];
+    let out = folder.path().join("out.bin").to_string_lossy().into_owned();
+    let tokenize = ["data", "tokenize", "--vocabulary", "bytes", "--out", &out];
+    for (name, bytes, message) in cases {
+        let path = write(&folder.path().join(name), bytes);
+        run(&[&tokenize[..], &[&path]].concat()).expect(2).expect_stderr(message);
+        if name.ends_with(".gz") {
+            let lines = [&tokenize[..], &["--jsonl", "text", &path]].concat();
+            run(&lines).expect(2).expect_stderr(message);
+        }
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "{name} alone is there");
+        run(&[&tokenize[..], &["--as-text", &path]].concat()).expect(0);
+        std::fs::remove_file(&out).unwrap();
+        std::fs::remove_file(path).unwrap();
+    }
+}
+
+/// The same ids in files without a header give the same losses in every width that is said.
+#[test]
+fn a_headerless_file_is_read_in_the_width_that_is_said() {
+    let ids = (0..16_384_u64).map(|at| (at * at * 31 + at) % 256);
+    let losses = [1, 2, 4, 8].map(|width| {
+        let folder = Folder::new();
+        let bytes: Vec<u8> =
+            ids.clone().flat_map(|id| id.to_le_bytes()[..width].to_vec()).collect();
+        let path = write(&folder.sibling("tokens.bin"), &bytes);
+        let token_bytes = format!("{width}");
+        let inspect = ["data", "inspect", &path, "--token-bytes", &token_bytes];
+        run(&inspect).expect(0).expect_stdout(&["16384", "[0, 32, 126, "]);
+        let files = format!("data.files=[\"{path}\"]");
+        let token_bytes = format!("data.token_bytes={width}");
+        let settings = ["data.source=files", &files, &token_bytes].map(|set| ["--set", set]);
+        folder.train(&[&["--steps", "2"], settings.as_flattened()].concat()).expect(0);
+        folder.losses()
+    });
+    assert_eq!(losses[0].len(), 2);
+    assert!(losses.iter().all(|other| *other == losses[0]), "{losses:?}");
+}
+
+/// Ids of one byte are those of the vocabulary of bytes: any file has them.
+#[test]
+fn text_is_tokens_where_a_token_is_said_to_be_a_byte() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = write(&folder.path().join("book.txt"), "In the beginning. ".repeat(20).as_bytes());
+    let inspect = ["data", "inspect", &path];
+    run(&inspect).expect(2).expect_stderr(&["found text", "yardstick data tokenize"]);
+    let bytes = run(&[&inspect[..], &["--token-bytes", "1"]].concat()).expect(0);
+    bytes.expect_stdout(&["uint8 tokens", "360", "\"In the beginning\""]);
 }
 
 #[test]
@@ -331,10 +416,11 @@ fn a_run_without_a_committed_checkpoint_restarts_at_step_1() {
     let saves = ["--checkpoint-every", "2steps", "--set", "checkpoint.background=false"];
     let train = [&["train", "--out", &out][..], &saves].concat();
     for failpoint in ["before-shard", "mid-shard", "index-before-vote", "mid-manifest"] {
-        let fault = format!("kill@step=2,failpoint={failpoint}");
+        let fault = format!("kill@step=2,failpoint={failpoint},attempt=every");
         assert_eq!(run(&[&train[..], &["--inject", &fault]].concat()).code, -1, "{fault}");
     }
-    let finished = run_without_saves(&[&train[..], &["--inject", "kill@step=5"]].concat());
+    let finished =
+        run_without_saves(&[&train[..], &["--inject", "kill@step=5,attempt=5"]].concat());
     let finished = finished.expect(-1);
     assert_eq!(finished.stderr.matches("not saved, training continues").count(), 2, "{finished:?}");
     run(&[&train[..], &["--steps", "3"]].concat()).expect(0);

@@ -41,6 +41,24 @@ fn every_operation_is_measured_and_verified() {
     }
 }
 
+/// Scripts around nccl-tests search for its last lines.
+#[test]
+fn the_last_lines_are_those_of_nccl_tests() {
+    let flags = ["--max-bytes", "4K", "--operation", "all-reduce"];
+    let stdout = comm(2, &flags).expect(0).stdout;
+    let of = |start: &str| stdout.lines().find_map(|line| line.strip_prefix(start)).unwrap();
+    assert_eq!(of("# Out of bounds values : "), "0 OK", "{stdout}");
+    let mean: f64 = of("# Avg bus bandwidth    : ").parse().unwrap();
+    let is_row = |line: &&str| line.trim_start().starts_with("all_reduce");
+    let cells = stdout.lines().filter(is_row).flat_map(|row| {
+        let cells: Vec<&str> = row.split_whitespace().collect();
+        [6, 10].map(|column| cells[column].parse::<f64>().unwrap())
+    });
+    let busbw: Vec<f64> = cells.collect();
+    let expected = busbw.iter().sum::<f64>() / busbw.len() as f64;
+    assert!((mean - expected).abs() <= 0.005, "{mean} {expected}: {stdout}");
+}
+
 #[test]
 fn every_pair_and_every_cut_is_measured() {
     let report = json(3, &["--pairs", "--bisection", "--message-bytes", "64K"]);

@@ -14,7 +14,7 @@ use s3::S3Server;
 use serde_json::Value;
 use support::{Finished, Folder, finish, run, text, yardstick};
 #[cfg(feature = "mpi")]
-use support::{launch, mpirun, set_launcher_environment};
+use support::{launch, launcher, mpirun};
 
 static VALIDATOR: LazyLock<Validator> = LazyLock::new(|| {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/doctor.schema.json");
@@ -174,9 +174,12 @@ fn an_adapter_that_is_not_in_the_container_fails_where_it_is_required() {
 fn a_small_dev_shm_fails() {
     let script = "mount -t tmpfs -o size=6m none /dev/shm && exec \"$@\"";
     let mut command = Command::new("unshare");
-    command.args(["--map-root-user", "--mount", "sh", "-c", script, "sh", "mpirun", "-np", "2"]);
-    command.arg(env!("CARGO_BIN_EXE_yardstick")).args(["doctor", "--json"]);
-    set_launcher_environment(&mut command);
+    command.args(["--map-root-user", "--mount", "sh", "-c", script, "sh"]);
+    command
+        .args([&launcher::program(), "-np", "2"])
+        .arg(env!("CARGO_BIN_EXE_yardstick"))
+        .args(["doctor", "--json"]);
+    launcher::set_environment(&mut command);
     let report = report(&finish(command).expect(3));
     assert_eq!(worst(&report, "shm"), ("fail", "6 MiB"));
     let shm = &check(&report, "shm")["results"][0];
@@ -257,7 +260,7 @@ fn ranks_of_a_node_find_the_same_once() {
 fn a_launch_of_it_exits_as_it_does() {
     let mut command = yardstick(&["launch", "--ranks-per-node", "2", "--"]);
     command.args(["doctor", "--json", "--require", "gdr"]);
-    set_launcher_environment(&mut command);
+    launcher::set_environment(&mut command);
     let report = report(&finish(command).expect(3));
     assert_eq!(report["hosts"].as_array().unwrap().len(), 2);
 }

@@ -24,6 +24,17 @@ const LLAMA: &[&str] = &[
     "batch.global_sequences=4",
 ];
 
+const TIED_LLAMA: &[&str] = &[
+    "--workload",
+    "llama-smoke",
+    "--set",
+    "model.tied=true",
+    "--set",
+    "batch.sequence_tokens=16",
+    "--set",
+    "batch.global_sequences=4",
+];
+
 #[track_caller]
 fn train(out: &Path, family: &[&str], extra: &[&str]) -> Finished {
     run(&[&["train", "--out", &text(out)], family, extra].concat())
@@ -169,6 +180,101 @@ fn a_folder_of_another_model_is_refused_with_the_difference() {
     assert_refused(&["--set", "model.layers=1"], "not a safetensors file");
     std::fs::remove_file(&config).unwrap();
     assert_refused(&[], "config.json");
+}
+
+/// A safetensors file of our own, whose header may be wrong.
+fn write_tensors(path: &Path, header: &Value, data: &[u8]) {
+    let header = header.to_string().into_bytes();
+    let length = (header.len() as u64).to_le_bytes();
+    std::fs::write(path, [&length, &header[..], data].concat()).unwrap();
+}
+
+/// The header and the data of a safetensors file.
+fn read_tensors(path: &Path) -> (Value, Vec<u8>) {
+    let bytes = std::fs::read(path).unwrap();
+    let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let data = bytes[8 + length..].to_vec();
+    (serde_json::from_slice(&bytes[8..8 + length]).unwrap(), data)
+}
+
+/// The config says that the head is the token table; a file may have both, or either of them.
+#[test]
+fn a_tied_head_is_the_token_table_or_refused() {
+    for (family, table, own_head) in [
+        (GPT, "transformer.wte.weight", "no workload of this family"),
+        (TIED_LLAMA, "model.embed_tokens.weight", "model.tied=false"),
+    ] {
+        let folder = Folder::new();
+        let exported = train_and_export(&folder, family);
+        let weights = exported.join("model.safetensors");
+        let (header, data) = read_tensors(&weights);
+        let import = |name: &str| {
+            let init_from = ["--steps", "1", "--init-from", &text(&exported)];
+            train(&folder.sibling(name), family, &init_from)
+        };
+        let [start, end] = [0, 1].map(|at| header[table]["data_offsets"][at].as_u64().unwrap());
+        let mut both = header.clone();
+        let copy_start = data.len() as u64;
+        let offsets = json!([copy_start, copy_start + end - start]);
+        let shape = &header[table]["shape"];
+        both["lm_head.weight"] = json!({ "dtype": "F32", "shape": shape, "data_offsets": offsets });
+        let mut copied = [&data[..], &data[start as usize..end as usize]].concat();
+        write_tensors(&weights, &both, &copied);
+        import("both").expect(0);
+        *copied.last_mut().unwrap() ^= 1;
+        write_tensors(&weights, &both, &copied);
+        let message = ["lm_head.weight: expected the elements of", table, own_head];
+        import("never").expect(2).expect_stderr(&message);
+        let table_bytes = &data[start as usize..end as usize];
+        let rounded = table_bytes.chunks_exact(4).flat_map(|element| {
+            let bits = u32::from_le_bytes(element.try_into().unwrap());
+            let to_nearest_even = 0x7fff + (bits >> 16 & 1);
+            (((bits + to_nearest_even) >> 16) as u16).to_le_bytes()
+        });
+        let mut narrow = both.clone();
+        narrow["lm_head.weight"]["dtype"] = json!("BF16");
+        let narrow_end = copy_start + (end - start) / 2;
+        narrow["lm_head.weight"]["data_offsets"] = json!([copy_start, narrow_end]);
+        let bytes: Vec<u8> = data.iter().copied().chain(rounded).collect();
+        write_tensors(&weights, &narrow, &bytes);
+        import("narrow").expect(0);
+        let mut only_head = header.clone();
+        only_head["lm_head.weight"] = only_head.as_object_mut().unwrap().remove(table).unwrap();
+        write_tensors(&weights, &only_head, &data);
+        import("only-head").expect(0);
+        for name in ["both", "only-head"] {
+            let expected = &folder.record()["fingerprint"]["weights"];
+            assert_eq!(initial_digest(&folder.sibling(name)), *expected, "{name} of {family:?}");
+        }
+    }
+}
+
+#[test]
+fn tensors_that_are_not_all_of_the_data_once_are_refused_by_name() {
+    let folder = Folder::new();
+    let exported = train_and_export(&folder, GPT);
+    let weights = exported.join("model.safetensors");
+    let (header, data) = read_tensors(&weights);
+    let [one, other] = ["transformer.h.0.ln_1.bias", "transformer.h.0.ln_1.weight"];
+    let refuse = |header: &Value, data: &[u8], message: &[&str]| {
+        write_tensors(&weights, header, data);
+        let init_from = ["--init-from", &text(&exported)];
+        train(&folder.sibling("never"), GPT, &init_from).expect(2).expect_stderr(message);
+    };
+    let mut overlap = header.clone();
+    overlap[one]["data_offsets"] = header[other]["data_offsets"].clone();
+    refuse(&overlap, &data, &[one, other, "overlap"]);
+    refuse(&header, &[&data[..], &[1; 64]].concat(), &["belong to no tensor"]);
+    refuse(&header, &data[..data.len() - 4], &["cut off"]);
+    let mut without = header.clone();
+    without.as_object_mut().unwrap().remove(one);
+    refuse(&without, &data, &["belong to no tensor"]);
+    let mut small = header.clone();
+    small[one]["dtype"] = json!("BF16");
+    refuse(&small, &data, &[one, "expected 256 bytes by its type BF16 and shape [128]"]);
+    let mut no_type = header;
+    no_type["lm_head.weight"] = json!({ "dtype": "", "shape": [], "data_offsets": [0, 0] });
+    refuse(&no_type, &data, &["lm_head.weight: not a safetensors entry"]);
 }
 
 #[test]

@@ -15,7 +15,8 @@ use checkpoint::Failpoint;
 use models::rng::{Purpose, Stream};
 use serde_json::Value;
 use support::{
-    Finished, Folder, RunResult, Running, VARIANTS, Variant, finish, mpirun, on_both_ranks,
+    Finished, Folder, RunResult, Running, VARIANTS, Variant, finish, library_of, mpirun,
+    on_both_ranks,
 };
 
 const STEPS: u64 = 24;
@@ -57,7 +58,8 @@ fn after_four_steps() -> Folder {
 /// Trains until a fault kills a rank.
 #[track_caller]
 fn train_until_killed(ranks: usize, folder: &Folder, flags: &[&str], fault: &str) {
-    let killed = train(ranks, folder, &[flags, &["--inject", fault]].concat());
+    let fault = format!("{fault},attempt=every");
+    let killed = train(ranks, folder, &[flags, &["--inject", &fault]].concat());
     assert_ne!(killed.code, 0, "{fault}: no rank was killed\n{}", killed.stderr);
 }
 
@@ -206,33 +208,94 @@ fn progress(folder: &Folder) -> [u64; 3] {
     ["step", "next_sequence", "tokens"].map(|key| state[key].as_u64().unwrap())
 }
 
-#[test]
-fn a_sigterm_saves_and_exits_with_75() {
-    let folder = Folder::new();
-    let out = folder.text();
-    let long = ["train", "--threads", "1", "--set", "schedule.steps=100000", "--out", &out];
-    let mut running = Running::start(mpirun(2, &long));
-    terminate_after(3, &folder);
-    assert_eq!(running.wait(), Some(75));
-    let record = folder.record();
-    assert_eq!(record["status"], "stopped");
-    assert_eq!(record["exit_code"], 75);
-    assert_eq!(record["checkpoints"]["triggers"], serde_json::json!({ "stop": 1 }));
-    let verified = support::run(&["ckpt", "verify", &out]).expect(0);
-    assert!(verified.stdout.contains("ok"), "{}", verified.stdout);
+/// A run in which rank 0 sleeps for three seconds at the beginning of step 5, asked to stop then.
+struct AskedInStep5 {
+    folder: Folder,
+    running: Running,
+    stderr: PathBuf,
+    /// The process id of the rank that is asked.
+    pid: String,
 }
 
-/// Sends SIGTERM to every rank after `steps` steps.
-fn terminate_after(steps: usize, folder: &Folder) {
-    let start = Instant::now();
-    let lines = folder.path().join("steps/r000000.jsonl");
-    while std::fs::read_to_string(&lines).unwrap_or_default().lines().count() < steps {
-        assert!(start.elapsed() < Duration::from_secs(60), "no {steps} steps after a minute");
-        std::thread::sleep(Duration::from_millis(20));
+impl AskedInStep5 {
+    /// Sends a signal to one rank, and waits until that has reported it.
+    fn new(ranks: usize, rank: usize, signal: &str, flags: &[&str]) -> Self {
+        let folder = Folder::new();
+        let stderr = folder.sibling("stderr");
+        let mut command = mpirun(
+            ranks,
+            &[
+                &["train", "--threads", "1", "--out", &folder.text()],
+                &["--set", "schedule.steps=100000", "--inject", "slow@step=5,rank=0"][..],
+                flags,
+            ]
+            .concat(),
+        );
+        command.stderr(std::fs::File::create(&stderr).unwrap());
+        let mut running = Running::spawn(command);
+        let steps = folder.path().join("steps/r000000.jsonl");
+        let lines = |path: &Path| std::fs::read_to_string(path).unwrap_or_default();
+        running.poll_while(|| lines(&steps).lines().count() < 4);
+        let pid = folder.record()["ranks"][rank]["pid"].to_string();
+        let mut asked = Self { folder, running, stderr, pid };
+        asked.send(signal);
+        let reported = asked.stderr.clone();
+        asked.running.poll_while(|| !lines(&reported).contains("stop requested"));
+        assert_eq!(lines(&steps).lines().count(), 4, "reported before the step has ended");
+        asked
     }
-    for rank in folder.record()["ranks"].as_array().unwrap() {
-        Command::new("kill").args(["-TERM", &rank["pid"].to_string()]).status().unwrap();
+
+    fn send(&self, signal: &str) {
+        assert!(Command::new("kill").args([signal, &self.pid]).status().unwrap().success());
     }
+
+    fn stderr(&self) -> String {
+        std::fs::read_to_string(&self.stderr).unwrap()
+    }
+}
+
+/// One rank of two sleeps, and the other waits for its gradients and gets the signal.
+#[test]
+fn a_sigterm_in_a_step_makes_it_the_last_one_and_is_reported_at_once() {
+    for (ranks, rank, origin) in [(1, 0, ""), (2, 1, "rank 1: ")] {
+        let saves = [&["--checkpoint-every", "3steps"], &IN_FOREGROUND[..]].concat();
+        let mut asked = AskedInStep5::new(ranks, rank, "-TERM", &saves);
+        asked.send("-TERM"); // as launchers pass one request on in several ways
+        assert_eq!(asked.running.wait(), Some(75));
+        let stderr = asked.stderr();
+        let reported = format!("{origin}stop requested (SIGTERM): finishes step 5 and saves it; ");
+        let line = stderr.lines().find(|line| line.starts_with(&reported));
+        let line = line.unwrap_or_else(|| panic!("{stderr}"));
+        assert!(line.contains("; expected in about "), "{line}");
+        assert!(line.ends_with("steps 4 to 5 are lost, the newest checkpoint is step 3"), "{line}");
+        assert!(stderr.contains("SIGTERM: stops already; "), "{stderr}");
+        let folder = &asked.folder;
+        let record = folder.record();
+        assert_eq!((&record["status"], &record["exit_code"]), (&"stopped".into(), &75.into()));
+        assert_eq!(record["checkpoints"]["triggers"]["stop"], 1, "{record}");
+        assert_eq!(record["checkpoints"]["last_step"], 5);
+        assert_eq!(folder.steps(0).len(), 5, "no step after that of the signal");
+        let verified = support::run(&["ckpt", "verify", &folder.text()]).expect(0);
+        assert!(verified.stdout.contains("ok"), "{}", verified.stdout);
+    }
+}
+
+#[test]
+fn the_second_interrupt_ends_at_once_and_says_what_is_lost() {
+    let mut asked = AskedInStep5::new(1, 0, "-INT", &["--log-format", "json"]);
+    asked.send("-INT");
+    assert_eq!(asked.running.wait(), Some(130));
+    assert_eq!(asked.folder.steps(0).len(), 4);
+    let stderr = asked.stderr();
+    let events = stderr.lines().filter(|line| line.contains("\"event\":\"stop\""));
+    let events: Vec<Value> = events.map(|line| serde_json::from_str(line).unwrap()).collect();
+    let [first, second] = &events[..] else { panic!("{stderr}") };
+    assert_eq!((&first["last_step"], &first["ends_at_once"]), (&5.into(), &false.into()));
+    assert!(first["expected_seconds"].is_number(), "{first}");
+    assert_eq!((&first["signal"], &first["step"]), (&"SIGINT".into(), &5.into()));
+    assert_eq!((&second["last_step"], &second["ends_at_once"]), (&Value::Null, &true.into()));
+    let text = second["text"].as_str().unwrap();
+    assert!(text.contains("ends at once; steps 1 to 5 are lost, no checkpoint is"), "{text}");
 }
 
 /// The removal of the first checkpoint, after the second save, hangs, and the request is made
@@ -298,7 +361,7 @@ fn a_rank_that_cannot_write_its_error_file_keeps_its_exit_code() {
     let folder = after_four_steps();
     let out = folder.text();
     std::fs::create_dir(folder.path().join("attempts/002.r000001.failed")).unwrap();
-    let fault = ["--inject", "nan@step=5,rank=1"];
+    let fault = ["--inject", "nan@step=5,rank=1,attempt=2"];
     let failed = on_both_ranks(&arguments(&out, &fault), &[]);
     assert_eq!(failed.codes, "4\n4\n", "{}", failed.finished.stderr);
     failed.finished.expect_stderr(&["002.r000001.failed"]);
@@ -317,17 +380,6 @@ fn every_rank_refuses_a_run_whose_checkpoints_are_gone() {
     let causes = finished.stderr.matches("\"caused_by_rank\":0,");
     assert_eq!(causes.count(), 2, "{}", finished.stderr);
     assert!(!checkpoints.exists(), "the folder is not created");
-}
-
-/// A library to preload, compiled from C.
-fn library_of(text: &str, folder: &Path) -> PathBuf {
-    let source = folder.join("preloaded.c");
-    let library = folder.join("preloaded.so");
-    std::fs::write(&source, text).unwrap();
-    let mut compiler = Command::new("cc");
-    compiler.args(["-shared", "-fPIC", "-o"]).args([&library, &source]);
-    assert!(compiler.status().unwrap().success());
-    library
 }
 
 /// A library whose `MPI_Finalize` runs `body` and fails, and whose exit handler hangs.

@@ -119,7 +119,7 @@ fn nights_of_a_job_are_judged_by_the_newest_and_show_the_way_to_the_first_step()
     let html = text(&site.folder.sibling("page.html"));
     site.collect(&text(&first), &["--html", &html]).expect(0);
     let page = std::fs::read_to_string(&html).unwrap();
-    assert!(page.contains("<th>ssh ready</th><td>2.0</td>"), "{page}");
+    assert!(page.contains("<th>ssh ready</th><td class=\"number\">2.0</td>"), "{page}");
 
     tear(&first);
     let torn = site.collect(&results, &[]).expect(0);

@@ -5,8 +5,10 @@
 
 mod support;
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use support::{Finished, Folder, finish, supervise, text};
@@ -25,7 +27,7 @@ fn launched(command: Command) -> Finished {
 fn a_complete_run_does_not_cover_what_fails_later() {
     let folder = Folder::new();
     let done = launched(train(&folder, &[], &["--steps", "5"]));
-    done.expect(0).expect_stderr(&["launch: complete on 2 ranks of 1 hosts; exit code 0"]);
+    done.expect(0).expect_stderr(&["launch: complete on 2 ranks of 1 host; exit code 0"]);
     let record = folder.record();
     assert_eq!(record["status"], "complete");
     let start = &record["attempts"][0]["start"]["launch"];
@@ -39,7 +41,20 @@ fn a_complete_run_does_not_cover_what_fails_later() {
     assert_ne!(refused.code, 0, "{refused:?}");
     let narrower = ["--ranks-per-node", "1"];
     let one = launched(train(&folder, &narrower, &["--steps", "5"]));
-    one.expect(3).expect_stderr(&["expected 1 ranks on 1 hosts, but the record is of 2 ranks"]);
+    one.expect(3).expect_stderr(&["expected 1 rank on 1 host, but the record is of 2 ranks"]);
+}
+
+/// As a drill shows it: the attempt that resumes the run is not killed again.
+#[test]
+fn a_restart_recovers_from_an_injected_kill() {
+    let folder = Folder::new();
+    let saves = ["--steps", "12", "--checkpoint-every", "4steps"];
+    let drill = [&saves[..], &["--inject", "kill@step=7,rank=1"]].concat();
+    let finished = launched(train(&folder, &["--restarts", "1"], &drill)).expect(0);
+    finished.expect_stderr(&["starting again, 0 restarts left", "no effect, it is of attempt 1"]);
+    let record = folder.record();
+    assert_eq!(record["attempts"][1]["resumed_after_step"], 4, "{}", record["attempts"]);
+    assert_eq!(record["goodput"]["lost_steps"], 2);
 }
 
 #[test]
@@ -68,6 +83,32 @@ fn a_stop_at_any_time_is_no_failure() {
         assert_eq!(output.status.code(), Some(75), "{stderr}");
         assert!(stderr.contains("exit code 75"), "{stderr}");
     }
+}
+
+/// Step 3 sleeps for an hour.
+#[test]
+fn a_second_signal_kills_ranks_and_says_what_is_lost() {
+    let folder = Folder::new();
+    let saves = ["--checkpoint-every", "2steps", "--set", "checkpoint.background=false"];
+    let hang = [&saves[..], &["--inject", "hang@step=3,rank=0"]].concat();
+    let mut command = train(&folder, &["--grace", "1h"], &hang);
+    let launcher = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let saved = folder.path().join("checkpoints/LATEST");
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !saved.exists() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    for _ in 0..2 {
+        kill_process(Pid::from_child(&launcher), Signal::TERM).unwrap();
+        std::thread::sleep(Duration::from_secs(1));
+    }
+    let output = launcher.wait_with_output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(130), "{stderr}");
+    assert!(stderr.contains("stop requested (SIGTERM): finishes step 3"), "{stderr}");
+    let lost = "killed on a second request to stop: the steps after 2, the newest checkpoint, are";
+    assert!(stderr.contains(lost), "{stderr}");
+    assert_eq!(folder.record()["exit_code"], 130, "{stderr}");
 }
 
 #[test]
@@ -99,8 +140,8 @@ fn what_cannot_be_launched_is_refused() {
     assert!(said.contains("no-such-host.invalid (its name has"), "{said}");
     let mut allocated = supervise(&[], &train);
     allocated.env("SLURM_JOB_NODELIST", "node[1-2]").env("SLURM_TASKS_PER_NODE", "2(x2)");
-    allocated.env("PATH", "/no/scontrol").env_remove("LD_LIBRARY_PATH");
-    launched(allocated).expect(3).expect_stderr(&["`scontrol show hostnames node[1-2]`"]);
+    let finished = launched(allocated).expect(3);
+    finished.expect_stderr(&["the nodes node[1-2] of this allocation: srun", "--hostfile"]);
     assert!(!folder.path().exists(), "nothing was run");
 }
 
@@ -114,7 +155,77 @@ fn a_host_file_counts_more_than_a_slurm_allocation() {
     let mut command = train(&folder, &["--hostfile", &text(&hostfile)], &["--steps", "5"]);
     command.envs([("SLURM_JOBID", "1"), ("SLURM_JOB_ID", "1"), ("SLURM_TASKS_PER_NODE", "1")]);
     command.envs([("SLURM_NODELIST", "node1"), ("SLURM_JOB_NODELIST", "node1")]);
-    launched(command).expect(0).expect_stderr(&["complete on 2 ranks of 1 hosts"]);
+    launched(command).expect(0).expect_stderr(&["complete on 2 ranks of 1 host"]);
+}
+
+/// As in a container, which has the variables of Slurm and not its programs.
+#[test]
+fn an_allocation_of_one_node_needs_no_program_of_slurm() {
+    let folder = Folder::new();
+    let mut command = train(&folder, &[], &["--steps", "5"]);
+    command.envs([("SLURM_JOB_ID", "1"), ("SLURM_TASKS_PER_NODE", "2")]);
+    command.env("SLURM_JOB_NODELIST", "node1");
+    let elsewhere = launched(command); // `salloc` gives a shell on the host that it runs on
+    elsewhere.expect(3).expect_stderr(&["nodes node1 of this allocation", "--hostfile"]);
+    let mut command = train(&folder, &[], &["--steps", "5"]);
+    command.envs([("SLURM_JOB_ID", "1"), ("SLURM_TASKS_PER_NODE", "2"), ("SLURM_PROCID", "0")]);
+    command.env("SLURM_JOB_NODELIST", "node1");
+    launched(command).expect(0).expect_stderr(&["complete on 2 ranks of 1 host"]);
+}
+
+/// Stands for ssh: runs the command here, after what a login's scripts print.
+const SSH: &str = r#"#!/bin/sh
+while :; do
+    case "$1" in -o | -l) shift 2 ;; --) shift; break ;; -*) shift ;; *) break ;; esac
+done
+echo "$1" >>"$SEEN"
+shift
+printf "$BANNER"
+exec /bin/sh -c "$*"
+"#;
+
+/// In any encoding, and with or without the end of a line.
+#[test]
+fn what_a_login_prints_is_not_of_the_agent() {
+    for banner in [r"Bienvenue \340 tous\n", "welcome> "] {
+        let folder = Folder::new();
+        let [hosts, ssh, seen] = ["hosts", "ssh", "seen"].map(|name| folder.sibling(name));
+        std::fs::write(&ssh, SSH).unwrap();
+        std::fs::set_permissions(&ssh, Permissions::from_mode(0o755)).unwrap();
+        std::fs::write(&hosts, "me@192.0.2.1 slots = 2\n").unwrap();
+        let flags = ["--hostfile", &text(&hosts), "--wait", "8s"];
+        let mut command = train(&folder, &flags, &["--steps", "5"]);
+        let path = std::env::var("PATH").unwrap();
+        command.env("PATH", format!("{}:{path}", text(ssh.parent().unwrap())));
+        command.env("BANNER", banner).env("SEEN", &seen);
+        launched(command).expect(0).expect_stderr(&["complete on 2 ranks of 1 host"]);
+        let seen = std::fs::read_to_string(seen).unwrap();
+        assert!(seen.starts_with("me@192.0.2.1\n"), "{seen}");
+    }
+}
+
+/// All launchers of a user share a folder of Open MPI among temporary files, unless each has one of
+/// its own: the last to end removes it, even while another one starts. Here it cannot be made.
+#[test]
+fn launches_at_the_same_time_share_no_session_folder() {
+    let temporary = tempfile::tempdir().unwrap();
+    for library in ["ompi", "prte"] {
+        let user = rustix::process::geteuid().as_raw();
+        let shared = format!("{library}.{}.{user}", launch::host_name());
+        std::fs::write(temporary.path().join(shared), "").unwrap();
+    }
+    let comm = ["comm", "--max-bytes", "4K", "--operation", "all-reduce"];
+    let start = |_| {
+        let mut command = supervise(&[], &comm);
+        command.env("TMPDIR", temporary.path());
+        std::thread::spawn(|| launched(command))
+    };
+    let all: Vec<_> = (0..4).map(start).collect();
+    for finished in all {
+        finished.join().unwrap().expect(0);
+    }
+    let left = std::fs::read_dir(temporary.path()).unwrap().count();
+    assert_eq!(left, 2, "only what was there before");
 }
 
 #[test]

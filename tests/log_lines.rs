@@ -1,4 +1,5 @@
-//! With `--log-format json` every line on stderr says from which rank, host and step it is.
+//! With `--log-format json` every line on stderr says when it was written, what it is about, and
+//! from which rank, host and step it is.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod support;
@@ -8,7 +9,7 @@ use std::net::TcpListener;
 use serde_json::Value;
 use support::{Folder, finish, yardstick};
 
-/// All lines, each of which must be an object with these three.
+/// All lines, each of which must be an object with these.
 #[track_caller]
 fn lines(stderr: &str) -> Vec<Value> {
     let line = |text: &str| {
@@ -16,13 +17,16 @@ fn lines(stderr: &str) -> Vec<Value> {
         for name in ["rank", "host", "step"] {
             assert!(line.get(name).is_some(), "no {name}: {text}");
         }
+        let time = line["timestamp"].as_str().unwrap_or_default();
+        assert!(chrono::DateTime::parse_from_rfc3339(time).is_ok(), "{text}");
+        assert!(name(&line).is_some_and(|name| !name.is_empty()), "{text}");
         assert!(line["host"].as_str().is_some_and(|host| !host.is_empty()), "{text}");
         line
     };
     stderr.lines().map(line).collect()
 }
 
-/// What an event is called; the log of libraries has a level instead.
+/// What an event is called.
 fn name(line: &Value) -> Option<&str> {
     line["event"].as_str()
 }
@@ -92,4 +96,62 @@ fn an_error_before_the_run_has_a_host_and_neither_rank_nor_step() {
     let [error] = &lines[..] else { panic!("{lines:?}") };
     assert_eq!((name(error), &error["rank"]), (Some("error"), &Value::Null));
     assert_eq!(error["step"], Value::Null);
+}
+
+/// Arguments that are none, and what commands log that are no training.
+#[test]
+fn lines_of_other_commands_are_objects_too() {
+    let wrong = finish(yardstick(&["train", "--log-format", "json", "--no-such-flag"])).expect(2);
+    let [error] = &lines(&wrong.stderr)[..] else { panic!("{}", wrong.stderr) };
+    assert!(error["text"].as_str().unwrap().contains("--no-such-flag"), "{error}");
+    let doctor = ["doctor", "--log-format=json", "--workload", "none"];
+    let [error] = &lines(&finish(yardstick(&doctor)).expect(2).stderr)[..] else { panic!() };
+    assert_eq!((name(error), &error["exit_code"]), (Some("error"), &Value::from(2)));
+    let folder = Folder::new();
+    let report = folder.sibling("file/report");
+    std::fs::write(folder.sibling("file"), "").unwrap();
+    let doctor = ["doctor", "--log-format", "json", "--report", &support::text(&report)];
+    let said = lines(&finish(yardstick(&doctor)).stderr);
+    assert!(said.iter().any(|line| name(line) == Some("doctor")), "{said:?}");
+}
+
+/// The format of ranks is that of their launcher.
+#[cfg(feature = "mpi")]
+#[test]
+fn a_launcher_logs_as_its_ranks_do() {
+    let folder = Folder::new();
+    let train = ["train", "--steps", "1", "--log-format", "json", "--out", &folder.text()];
+    let said = finish(support::supervise(&[], &train)).expect(0).stderr;
+    let said = lines(&said);
+    let launch: Vec<_> = said.iter().filter(|line| name(line) == Some("launch")).collect();
+    assert!(launch.len() > 1 && said.iter().any(|line| name(line) == Some("step")), "{said:?}");
+}
+
+/// It ends a run where nobody expects it.
+#[test]
+fn a_target_loss_is_logged_with_what_sets_it_and_as_the_cause_of_the_end() {
+    let run = |variable: &str, flags: &[&str]| {
+        let folder = Folder::new();
+        let mut command = yardstick(&["train", "--steps", "2", "--out", &folder.text()]);
+        command.args(flags).env("TARGET_LOSS", variable);
+        finish(command)
+    };
+    for (flags, origin) in
+        [(&[][..], "TARGET_LOSS of the environment"), (&["--target-loss", "10"], "--target-loss")]
+    {
+        let reached = run("10\n", flags).expect(0);
+        let target = "the loss of a step is at most 10";
+        let start = format!("{origin}: the run stops when {target}\n");
+        reached.expect_stderr(&[&start, &format!("complete, as {target} ({origin}); see")]);
+    }
+    run("ten", &[])
+        .expect(2)
+        .expect_stderr(&["\"ten\": expected a number, here or as TARGET_LOSS"]);
+    for empty in ["", " \n"] {
+        let unset = run(empty, &[]).expect(0);
+        assert!(!unset.stderr.contains("TARGET_LOSS"), "{}", unset.stderr);
+    }
+    run("", &["--target-loss", ""]).expect(2).expect_stderr(&["\"\": expected a number"]);
+    let far = run("0.1", &[]).expect(0);
+    assert!(!far.stderr.contains("complete, as"), "{}", far.stderr);
 }

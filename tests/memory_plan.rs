@@ -235,6 +235,53 @@ fn a_plan_states_whether_it_is_an_estimate() {
     }
 }
 
+/// On the device that is asked for, and not on this machine.
+#[test]
+fn a_plan_is_judged_by_the_memory_of_its_device() {
+    let large = ["plan", "--workload", "llama3-8b", "--device", "cuda", "--ranks", "8"];
+    let judged = |extra: &[&str]| {
+        let text = run(&[&large[..], extra].concat());
+        let json = run(&[&large[..], extra, &["--json"]].concat());
+        assert_eq!(text.code, json.code, "{}", text.stdout);
+        let json: Value = serde_json::from_str(&json.stdout).unwrap();
+        (text.code, text.stdout, json["fits"].clone())
+    };
+    let (code, text, fits) = judged(&["--device-memory", "80GiB"]);
+    assert_eq!((code, fits), (3, false.into()), "{text}");
+    // Both are planned: neither of them suffices alone.
+    let hint = "it fits with run.shard_optimizer = true and run.recompute = true (";
+    assert!(text.contains(hint), "{text}");
+    let remedy = ["run.shard_optimizer=true", "run.recompute=true"];
+    let remedy = ["--set", remedy[0], "--set", remedy[1], "--device-memory", "80GiB"];
+    for settings in [&remedy[2..], &[&remedy[..2], &remedy[4..]].concat(), &remedy] {
+        let (code, text, fits) = judged(settings);
+        let expected = settings.len() == remedy.len();
+        assert_eq!((code == 0, fits), (expected, expected.into()), "{settings:?}: {text}");
+    }
+    let (code, text, fits) = judged(&["--device-memory", "192GiB"]);
+    assert_eq!((code, fits), (0, true.into()), "{text}");
+    assert!(text.ends_with("It fits.\n"), "{text}");
+    if !Path::new("/dev/nvidiactl").exists() {
+        let (code, text, fits) = judged(&[]);
+        assert_eq!((code, fits), (0, Value::Null), "{text}");
+        assert!(text.contains("device memory unknown") && !text.contains("It fits"), "{text}");
+    }
+}
+
+/// Of llama3-70b every rank holds all weights and gradients: no number of ranks makes that small.
+#[test]
+fn a_plan_for_this_machine_names_no_remedy_that_does_not_help() {
+    let large = ["plan", "--workload", "llama3-70b"];
+    let text = run(&large).expect(3).stdout;
+    assert!(text.contains("hint: it does not fit even with "), "{text}");
+    assert!(text.contains("use a smaller model, or machines with more memory"), "{text}");
+    run(&[&large[..], &["--expect-id", "0"]].concat()).expect(2);
+    run(&["plan", "--device-memory", "80GiB"]).expect(2).expect_stderr(&["--device cuda"]);
+    run(&["plan", "--device-memory", "80"]).expect(2);
+    let unit = ["plan", "--device", "cuda", "--device-memory", "80 pounds"];
+    run(&unit).expect(2).expect_stderr(&["a size such as 64MiB"]);
+}
+
 #[test]
 fn recomputation_saves_memory() {
     for case in (0..8).map(Case::new) {

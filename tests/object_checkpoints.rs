@@ -9,9 +9,9 @@ mod support;
 
 use std::fs;
 
-use s3::S3Server;
+use s3::{ClosedPort, S3Server};
 use serde_json::json;
-use support::{Finished, Folder, RunResult, finish, mpirun};
+use support::{Finished, Folder, RunResult, finish, mpirun, yardstick};
 
 /// Trains on two ranks with these tiers, saved every four steps.
 fn train(server: &S3Server, folder: &Folder, steps: &str, tiers: &[String]) -> Finished {
@@ -79,6 +79,29 @@ fn a_server_that_ignores_conditions_is_not_used() {
     let folder = Folder::new();
     let refused = train(&server, &folder, "4", &[no_shared(), object(&server)]).expect(6);
     refused.expect_stderr(&["no tier of checkpoints can be used: object", "If-None-Match"]);
+}
+
+/// Not in silence until it is given up.
+#[test]
+fn a_run_says_which_store_it_waits_for_and_why() {
+    let closed = ClosedPort::open();
+    let folder = Folder::new();
+    let mut command = yardstick(&["train", "--steps", "1", "--out", &folder.text()]);
+    command.env("AWS_ENDPOINT_URL", closed.url());
+    command.envs([("AWS_ACCESS_KEY_ID", "test"), ("AWS_SECRET_ACCESS_KEY", "test")]);
+    for setting in ["object.path=s3://bucket/runs", "deadline=12s"] {
+        command.args(["--set", &format!("checkpoint.{setting}")]);
+    }
+    command.args(["--set", NO_PROBE]);
+    let said = finish(command).expect(0).stderr;
+    let waits = "note: s3://bucket/runs/";
+    let line =
+        said.lines().find(|line| line.starts_with(waits)).unwrap_or_else(|| panic!("{said}"));
+    assert!(line.contains(": no answer for "), "{line}");
+    assert!(line.contains(" s; the last try: Connection refused"), "{line}");
+    assert_eq!(said.matches(waits).count(), 1, "{said}");
+    let order = [line, "tier object is not used: "].map(|text| said.find(text).unwrap());
+    assert!(order[0] < order[1], "{said}");
 }
 
 #[test]

@@ -79,11 +79,11 @@ fn a_profile_on_two_ranks_is_printed_once() {
     assert_eq!(stdout.matches("all ops ").count(), 1, "{stdout}");
 }
 
-/// The stop is requested in step 2, so that step 3 is the last, and its save is before the profile.
+/// The stop is requested in step 3, which is the last, and its save is before the profile.
 #[test]
 fn the_profile_of_the_last_step_before_a_stop_is_printed() {
     let folder = Folder::new();
-    let stop = ["--profile-step", "3", "--inject", "stop@step=2,rank=0"];
+    let stop = ["--profile-step", "3", "--inject", "stop@step=3,rank=0"];
     let stopped = train(&folder, &stop).expect(75);
     assert_eq!(folder.losses().len(), 3);
     assert!(stopped.stdout.starts_with("step 3 on rank 0: "), "{}", stopped.stdout);
@@ -98,7 +98,7 @@ fn the_profile_of_the_last_step_before_a_stop_is_printed() {
 fn a_profiled_step_that_is_not_reached_is_one_warning() {
     let profile = ["--profile-step", "4", "--log-format", "json"];
     let ends = [
-        (&["--inject", "stop@step=2,rank=0"][..], 75, 3),
+        (&["--inject", "stop@step=2,rank=0"][..], 75, 2),
         (&["--target-loss", "100"], 0, 1), // any loss is below it
     ];
     for (end, code, last) in ends {

@@ -114,7 +114,7 @@ fn an_export_does_not_depend_on_sharding() {
 fn the_plan_divides_sharded_buffers() {
     let bytes = |extra: &[&str]| {
         let all = [&["plan", "--workload", "gpt2-124m", "--ranks", "4", "--json"], extra].concat();
-        let plan: serde_json::Value = serde_json::from_str(&run(&all).expect(0).stdout).unwrap();
+        let plan: serde_json::Value = serde_json::from_str(&run(&all).stdout).unwrap();
         ["weight_bytes", "optimizer_bytes", "total_bytes"].map(|key| plan[key].as_u64().unwrap())
     };
     let bf16 = ["--set", "precision.compute=bf16"];
@@ -177,7 +177,7 @@ fn compare(transport: &str, ranks: usize) {
             let mut trainer =
                 Trainer::new(&config, &source, &Device::Host, &mpi, Injector::default()).unwrap();
             let step = |_| {
-                let stepped = trainer.step(Requests::default()).unwrap();
+                let stepped = trainer.step(Requests::default).unwrap();
                 [stepped.loss.to_bits(), stepped.gradient_norm.to_bits()]
             };
             (0..4).map(step).collect()

@@ -29,12 +29,12 @@ fn train(denied: Option<Denied>, variant: Variant) -> Folder {
     folder
 }
 
-/// The anomalies of a run, except those about slow processors and unknown figures.
+/// The anomalies of a run that are about shared memory; a busy machine has others.
 fn anomalies(run: &Folder) -> Vec<String> {
     let record = run.record();
     let texts = record["anomalies"].as_array().unwrap().iter();
     let texts = texts.map(|anomaly| anomaly["text"].as_str().unwrap().to_owned());
-    texts.filter(|text| !text.starts_with("matmul ") && !text.starts_with("null ")).collect()
+    texts.filter(|text| text.contains("shared memory")).collect()
 }
 
 #[test]
@@ -51,7 +51,7 @@ fn the_fallback_changes_no_bit_and_is_an_anomaly() {
         ] {
             let run = train(Some(denied), variant);
             assert_eq!(run.result(), shared.result(), "{variant:?}, {denied:?}");
-            let [anomaly] = &anomalies(&run)[..] else { panic!("{}", run.record()) };
+            let [anomaly] = &anomalies(&run)[..] else { panic!("one anomaly: {}", run.record()) };
             let is_explained =
                 anomaly.contains(cause) && anomaly.contains(&seccomp::denied_message());
             assert!(is_explained, "{variant:?}, {denied:?}: {anomaly}");

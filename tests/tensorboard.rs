@@ -6,7 +6,7 @@ mod support;
 use std::collections::BTreeMap;
 use std::process::Command;
 
-use support::{Folder, finish, text};
+use support::{Folder, finish, library_of, text, yardstick};
 
 /// Prints the scalars of a folder of events as JSON: of each tag a list of [step, value].
 const READ: &str = "
@@ -25,6 +25,34 @@ fn scalars(folder: &Folder) -> BTreeMap<String, Vec<(u64, f64)>> {
     let finished = finish(command);
     assert_eq!(finished.code, 0, "{finished:?}");
     serde_json::from_str(finished.stdout.lines().last().unwrap()).unwrap()
+}
+
+/// As on another host, or where the clock was corrected: the process's is a minute behind.
+#[test]
+fn a_clock_that_went_back_hides_neither_steps_nor_goodput() {
+    const BEHIND: &str = "
+        #define _GNU_SOURCE
+        #include <sys/syscall.h>
+        #include <time.h>
+        #include <unistd.h>
+        int clock_gettime(clockid_t id, struct timespec *time) {
+            int result = syscall(SYS_clock_gettime, id, time);
+            if (id == CLOCK_REALTIME) time->tv_sec -= 60;
+            return result;
+        }";
+    let (folder, library) = (Folder::new(), tempfile::tempdir().unwrap());
+    let flags = ["--set", "telemetry.tensorboard=true", "--steps"];
+    folder.train(&[&flags[..], &["4"]].concat()).expect(0);
+    let mut later = yardstick(&[&["train", "--out", &folder.text()], &flags[..], &["8"]].concat());
+    later.env("LD_PRELOAD", library_of(BEHIND, library.path()));
+    let sentence = "the clock went back: by it attempt 2 began";
+    finish(later).expect(0).expect_stderr(&[sentence]);
+    let steps: Vec<_> = scalars(&folder)["train/loss"].iter().map(|it| it.0).collect();
+    assert_eq!(steps, (1..=8).collect::<Vec<u64>>());
+    let record = folder.record();
+    let share = record["goodput"]["share"].as_f64().unwrap();
+    assert!(share > 0.0 && share <= 1.0, "{}", record["goodput"]);
+    assert!(record["anomalies"].to_string().contains(sentence), "{}", record["anomalies"]);
 }
 
 #[test]

@@ -141,7 +141,7 @@ fn a_target_that_is_reached_in_the_step_of_a_stop_completes_the_run() {
         folder.train(&["--steps", "2"]).expect(0);
         let keep = ["--set", "checkpoint.keep=1", "--set", at_end];
         let target = [&keep[..], &["--eval-every", "2", "--target-loss", "100"]].concat();
-        let stop = ["--checkpoint-every", "2steps", "--inject", "stop@step=3"];
+        let stop = ["--checkpoint-every", "2steps", "--inject", "stop@step=4,attempt=2"];
         folder.train(&[&target[..], &stop].concat()).expect(0);
         assert_eq!(folder.record()["status"], "complete");
         assert_eq!(folder.record()["target_loss"]["step"], 4);
@@ -209,7 +209,7 @@ fn with_json_every_line_on_stderr_is_an_object_and_stdout_is_empty() {
     let finished = folder.train(&flags).expect(0);
     assert_eq!(finished.stdout, "");
     let lines = json_lines(&finished);
-    let steps = lines.iter().filter(|line| line["event"].is_null());
+    let steps = lines.iter().filter(|line| line["event"] == "step");
     let steps: Vec<_> = steps.map(|line| line["step"].as_u64().unwrap()).collect();
     assert_eq!(steps, [1, 2, 3]);
     let saved = lines.iter().filter(|line| line["event"] == "checkpoint");
@@ -280,10 +280,12 @@ fn a_complete_run_fails_if_its_record_cannot_be_written() {
 fn a_fault_in_a_completed_step_is_a_note() {
     let folder = Folder::new();
     folder.train(&["--steps", "2"]).expect(0);
-    let faults = ["--inject", "nan@step=2", "--inject", "slow@step=3"];
+    let faults = ["nan@step=2,attempt=2", "slow@step=3,attempt=2", "kill@step=3"];
+    let faults: Vec<_> = faults.iter().flat_map(|fault| ["--inject", fault]).collect();
     let resumed = folder.train(&[&["--steps", "3"], &faults[..]].concat()).expect(0);
-    let note = "--inject on rank 0: no effect, step 2 was completed before";
-    let stderr = resumed.expect_stderr(&[note]).stderr;
+    let note = |why: &str| format!("--inject on rank 0: no effect, {why}");
+    let notes = ["step 2 was completed before", "it is of attempt 1"].map(note);
+    let stderr = resumed.expect_stderr(&[&notes[0], &notes[1]]).stderr;
     assert!(!stderr.contains("step 3 was completed"), "{stderr}");
 }
 
@@ -291,7 +293,8 @@ fn a_fault_in_a_completed_step_is_a_note() {
 #[test]
 fn slow_retention_delays_no_step_but_the_end() {
     let folder = Folder::new();
-    let [fourth, last] = [4, 8].map(|step| format!("slow@step={step},failpoint=mid-retention"));
+    let fault = |step| format!("slow@step={step},failpoint=mid-retention,attempt=2");
+    let [fourth, last] = [4, 8].map(fault);
     let saves = ["--steps", "8", "--checkpoint-every", "4steps", "--set", "checkpoint.keep=1"];
     folder.train(&["--steps", "2"]).expect(0);
     folder.train(&[&saves[..], &["--inject", &fourth, "--inject", &last]].concat()).expect(0);

@@ -131,8 +131,8 @@ pub enum Error {
     #[error("the writer was so slow that the state had to change before all of it was copied")]
     SnapshotAborted,
     /// A thread could not be started: free memory, or raise the limit of threads.
-    #[error("cannot start a thread: {0}")]
-    Thread(std::io::Error),
+    #[error("{0}")]
+    Thread(#[from] device::threads::Error),
     /// Other ranks failed where this one did not.
     #[error("{path}: failed on other ranks: {}", join(failures), path = path.display())]
     OtherRanksFailed {

@@ -4,19 +4,27 @@
 #[path = "../../tests/support/s3.rs"]
 mod s3;
 
-use std::io::ErrorKind;
-use std::net::TcpListener;
-use std::time::Duration;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 use checkpoint::durable::IoError;
-use checkpoint::remote::{ExclusivePut, Listing, Multipart, Remote, RemoteOptions};
-use s3::S3Server;
+use checkpoint::remote::{ExclusivePut, Listing, Multipart, Remote, RemoteOptions, on_silence};
+use s3::{ClosedPort, S3Server};
 
 const PART_BYTES: usize = 5 << 20;
 
 fn options(server: &S3Server) -> RemoteOptions {
-    let settings = server.environment().map(|(name, value)| (name.to_owned(), value));
-    RemoteOptions { settings: settings.to_vec(), ..Default::default() }
+    RemoteOptions { settings: direct(server.environment()), ..Default::default() }
+}
+
+/// Settings with which no request goes to a proxy of the environment.
+fn direct<const N: usize>(settings: [(&str, String); N]) -> Vec<(String, String)> {
+    let no_proxy = [("AWS_PROXY_URL", "http://127.0.0.1:9"), ("AWS_PROXY_EXCLUDES", "127.0.0.1")];
+    let no_proxy = no_proxy.map(|(name, value)| (name, value.to_owned()));
+    let all = settings.into_iter().chain(no_proxy);
+    all.map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 fn open(server: &S3Server, prefix: &str) -> Remote {
@@ -171,15 +179,15 @@ fn impatient(port: u16) -> RemoteOptions {
     ];
     RemoteOptions {
         patience: Duration::from_millis(600),
-        settings: settings.map(|(name, value)| (name.to_owned(), value)).to_vec(),
+        settings: direct(settings),
         ..Default::default()
     }
 }
 
 #[test]
 fn a_server_that_is_not_there_is_named_with_the_cause() {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let remote = Remote::open_with("s3://bucket/run", impatient(port)).unwrap();
+    let closed = ClosedPort::open();
+    let remote = Remote::open_with("s3://bucket/run", impatient(closed.port())).unwrap();
     let error = expect_kind(remote.read("x"), ErrorKind::NotConnected).to_string();
     assert!(error.contains("s3://bucket/run/x: cannot read: Connection refused"), "{error}");
     expect_kind(remote.put_exclusive("x", "x"), ErrorKind::NotConnected);
@@ -196,3 +204,183 @@ fn a_server_that_does_not_answer_leaves_a_put_in_doubt() {
     let ExclusivePut::InDoubt(error) = put else { panic!("{put:?}") };
     assert_eq!(error.source.kind(), ErrorKind::TimedOut, "{error}");
 }
+
+/// Reports about the store of the test below.
+static REPORTS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+const FAILING: &str = "s3://failing/run";
+
+/// A read, for which a large body may be allowed, is no exception, and neither is a second silence.
+#[test]
+fn a_store_that_only_fails_is_reported_with_the_cause() {
+    on_silence(|report| {
+        if report.starts_with(FAILING) {
+            REPORTS.lock().unwrap().push(report.to_owned());
+        }
+    });
+    let store = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = store.local_addr().unwrap().port();
+    let options = RemoteOptions { patience: Duration::from_secs(30), ..impatient(port) };
+    let remote = Remote::open_with(FAILING, options).unwrap();
+    for (before, failure) in ["503 Service Unavailable", "429 Too Many Requests"].iter().enumerate()
+    {
+        let recover_when_reported = || {
+            let mut is_reported = false;
+            while !is_reported {
+                let (mut connection, _) = accept_request(&store);
+                is_reported = REPORTS.lock().unwrap().len() > before;
+                let status = if is_reported { "404 Not Found" } else { failure };
+                let head = format!("HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: 0");
+                connection.write_all(format!("{head}\r\n\r\n").as_bytes()).unwrap();
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(recover_when_reported);
+            expect_kind(remote.read("x"), ErrorKind::NotFound);
+        });
+        let reports = REPORTS.lock().unwrap().clone();
+        assert_eq!(reports.len(), before + 1, "{reports:?}");
+        let cause = format!("; the last try: answered {failure}");
+        assert!(reports[before].starts_with(&format!("{FAILING}: no answer for ")), "{reports:?}");
+        assert!(reports[before].ends_with(&cause), "{reports:?}");
+    }
+}
+
+/// The next connection and the head of its request, which must arrive within a time.
+fn accept_request(listener: &TcpListener) -> (TcpStream, String) {
+    const DEADLINE: Duration = Duration::from_secs(60);
+    listener.set_nonblocking(true).unwrap();
+    let started = Instant::now();
+    let mut connection = loop {
+        match listener.accept() {
+            Ok((connection, _)) => break connection,
+            Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock, "{error}"),
+        }
+        assert!(started.elapsed() < DEADLINE, "nobody connects");
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    connection.set_nonblocking(false).unwrap();
+    connection.set_read_timeout(Some(DEADLINE)).unwrap();
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        connection.read_exact(&mut byte).unwrap();
+        head.extend(byte);
+    }
+    (connection, String::from_utf8(head).unwrap())
+}
+
+/// Whatever the environment has: the client library panics where a value is no part of a request.
+#[test]
+fn no_value_of_a_setting_is_a_panic() {
+    let port = ClosedPort::open();
+    let closed = port.url();
+    let s3 = [
+        ("AWS_ENDPOINT_URL", &*closed),
+        ("AWS_ACCESS_KEY_ID", "a"),
+        ("AWS_SECRET_ACCESS_KEY", "b"),
+    ];
+    let google = [("GOOGLE_BASE_URL", &*closed), ("GOOGLE_SKIP_SIGNATURE", "true")];
+    let azure = [
+        ("AZURE_STORAGE_ENDPOINT", &*closed),
+        ("AZURE_STORAGE_ACCOUNT_NAME", "name"),
+        ("AZURE_STORAGE_TOKEN", "token"),
+    ];
+    let stores = [
+        ("s3://bucket/run", &S3_VARIABLES[..], &s3[..]),
+        ("gs://bucket/run", &GOOGLE_VARIABLES, &google),
+        ("az://bucket/run", &AZURE_VARIABLES, &azure),
+    ];
+    let values = ["a\nb", "http://[", "\u{e9}", "//", "{}"];
+    for (url, variables, base) in stores {
+        for (name, value) in variables.iter().flat_map(|name| values.map(|value| (*name, value))) {
+            let settings = base.iter().copied().chain([(name, value)]);
+            let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned()));
+            let settings = settings.collect();
+            let patience = Duration::from_millis(3);
+            let options = RemoteOptions { patience, settings, ..Default::default() };
+            match Remote::open_with(url, options) {
+                Ok(remote) => drop(remote.read("x").unwrap_err()),
+                Err(error) => assert!(error.to_string().contains(name), "{name}={value}: {error}"),
+            }
+        }
+    }
+}
+
+/// Whoever writes the token of a pod may write another one at any time.
+#[test]
+fn a_token_file_that_is_no_header_later_is_an_error_with_its_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("token");
+    std::fs::write(&file, "good").unwrap();
+    let agent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = agent.local_addr().unwrap();
+    let settings = [
+        ("AWS_ENDPOINT_URL", "http://127.0.0.1:9".to_owned()),
+        ("AWS_CONTAINER_CREDENTIALS_FULL_URI", format!("http://{address}/v1/credentials")),
+        ("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", file.to_str().unwrap().to_owned()),
+    ];
+    let options = RemoteOptions {
+        patience: Duration::from_secs(3),
+        settings: direct(settings),
+        ..Default::default()
+    };
+    let remote = Remote::open_with("s3://bucket/run", options).unwrap();
+
+    let refused = std::thread::spawn({
+        let remote = remote.clone();
+        move || remote.read("x").unwrap_err()
+    });
+    let (mut connection, request) = accept_request(&agent);
+    let request = request.to_ascii_lowercase();
+    assert!(request.contains("authorization: good\r\n"), "{request}");
+    connection.write_all(b"HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\n\r\n").unwrap();
+    refused.join().unwrap();
+
+    std::fs::write(&file, "hidden\n").unwrap();
+    let error = remote.read("x").unwrap_err().to_string();
+    let name = format!("{} (AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE): ", file.display());
+    assert!(error.contains(&name) && error.contains("without a line break"), "{error}");
+    assert!(!error.contains("hidden"), "{error}");
+}
+
+const S3_VARIABLES: [&str; 18] = [
+    "AWS_ACCESS_KEY_ID",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_DEFAULT_REGION",
+    "AWS_ENDPOINT_URL",
+    "AWS_ENDPOINT_URL_S3",
+    "AWS_HTTP2_MAX_FRAME_SIZE",
+    "AWS_METADATA_ENDPOINT",
+    "AWS_PROXY_URL",
+    "AWS_REGION",
+    "AWS_REQUEST_PAYER",
+    "AWS_S3_EXPRESS",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SERVER_SIDE_ENCRYPTION",
+    "AWS_SESSION_TOKEN",
+    "AWS_SKIP_SIGNATURE",
+    "AWS_TIMEOUT",
+    "AWS_VIRTUAL_HOSTED_STYLE_REQUEST",
+];
+
+const GOOGLE_VARIABLES: [&str; 5] = [
+    "GOOGLE_APPLICATION_CREDENTIALS",
+    "GOOGLE_BASE_URL",
+    "GOOGLE_PROXY_URL",
+    "GOOGLE_SERVICE_ACCOUNT_KEY",
+    "GOOGLE_SKIP_SIGNATURE",
+];
+
+const AZURE_VARIABLES: [&str; 9] = [
+    "AZURE_STORAGE_ACCOUNT_KEY",
+    "AZURE_STORAGE_ACCOUNT_NAME",
+    "AZURE_STORAGE_AUTHORITY_HOST",
+    "AZURE_STORAGE_ENDPOINT",
+    "AZURE_STORAGE_SAS_TOKEN",
+    "AZURE_STORAGE_TOKEN",
+    "AZURE_STORAGE_USE_EMULATOR",
+    "AZURE_CLIENT_SECRET",
+    "IDENTITY_ENDPOINT",
+];

@@ -5,8 +5,10 @@
 //! pages: rows of a matrix lie pages apart, and every address has to be translated.
 #![allow(unsafe_code)] // allocation
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
+
+use crate::limits;
 
 /// Bytes of a cache line; buffers start at one.
 pub const LINE_BYTES: usize = 64;
@@ -29,6 +31,9 @@ unsafe impl Sync for HostMemory {}
 
 impl HostMemory {
     /// So many bytes of zeros from a cache line on.
+    ///
+    /// # Panics
+    /// When there is no such block, with the limit behind that.
     pub(crate) fn zeroed(bytes: usize) -> Self {
         let layout = Layout::from_size_align(bytes, LINE_BYTES).expect("a size below isize::MAX");
         let start = match bytes {
@@ -39,7 +44,8 @@ impl HostMemory {
             // SAFETY: the size is not zero.
             _ => NonNull::new(unsafe { alloc_zeroed(layout) }),
         };
-        Self { start: start.unwrap_or_else(|| handle_alloc_error(layout)), layout }
+        let start = start.unwrap_or_else(|| panic!("{}", limits::out_of_memory(bytes)));
+        Self { start, layout }
     }
 
     /// The first byte; aligned to a cache line.

@@ -28,6 +28,8 @@ pub mod cuda;
 mod device;
 mod element;
 mod host;
+pub mod limits;
+pub mod threads;
 mod view;
 
 pub use allocator::{Allocator, Item};

@@ -3,8 +3,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use device::limits;
+
 use crate::bootstrap::expected::Expected;
 use crate::bootstrap::launcher::{Launcher, LauncherKind};
+use crate::count;
 
 /// Errors of this crate; each says what was expected, what was found, and what to do.
 #[derive(Debug, thiserror::Error)]
@@ -76,8 +79,12 @@ pub enum Error {
     },
     /// The ranks are not those that the supervisor of the launch asked for.
     #[error(
-        "expected {} ranks on {} hosts, found {} ranks on {}: mpirun did not follow its host file, \
-         or hosts have the same name", expected.ranks, expected.nodes, found.ranks, found.nodes
+        "expected {} on {}, found {} on {}: mpirun did not follow its host file, or hosts have the \
+         same name",
+        count(expected.ranks, "rank"),
+        count(expected.nodes, "host"),
+        count(found.ranks, "rank"),
+        found.nodes
     )]
     UnexpectedWorld {
         /// What was asked for.
@@ -122,7 +129,9 @@ pub enum Error {
     },
     /// Not as many hosts as needed have answered in time.
     #[error(
-        "expected {expected} hosts, found {ready} after {} s; missing: {absent}", wait.as_secs()
+        "expected {}, found {ready} after {} s; missing: {absent}",
+        count(*expected, "host"),
+        wait.as_secs()
     )]
     HostsMissing {
         /// How many are needed.
@@ -172,8 +181,11 @@ pub enum Error {
         /// What it said.
         text: String,
     },
+    /// A thread could not be started.
+    #[error("{0}")]
+    Thread(#[from] device::threads::Error),
     /// The operating system refused.
-    #[error("cannot {action}: the operating system refused")]
+    #[error("cannot {action}: the operating system refused: {}", limits::explained(source))]
     System {
         /// What was tried, as in `bind a thread to cores [0, 1]`.
         action: String,

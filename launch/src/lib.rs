@@ -10,6 +10,7 @@
 
 pub mod agent;
 pub mod bootstrap;
+mod count;
 pub mod doctor;
 pub mod environment;
 mod error;
@@ -22,6 +23,7 @@ pub mod slurm;
 pub mod supervisor;
 pub mod worker;
 
+pub use count::count;
 pub use error::Error;
 pub use machine::{
     CgroupLimits, Machine, NodeIdentity, available_memory_bytes, boot_id, files, host_name,

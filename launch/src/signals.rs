@@ -1,13 +1,15 @@
 //! SIGTERM, SIGINT and SIGUSR1 as flags that the step loop polls, and SIGUSR2.
 //!
-//! A handler only sets a flag: ranks vote on flags between steps, so that all of them stop, or
-//! save, at the same step.
+//! A handler only sets a flag: ranks vote on flags in each step, so that all of them stop, or
+//! save, at the same step. A thread reports a request to stop at once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGXFSZ};
 use signal_hook::iterator::{Handle, Signals};
+
+use device::threads;
 
 use crate::error::Error;
 
@@ -18,31 +20,52 @@ pub struct SignalFlags {
     checkpoint: Arc<AtomicBool>,
 }
 
+/// A signal that asks the process to stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StopSignal {
+    /// Its name, as in `SIGTERM`.
+    pub name: &'static str,
+    /// What follows from it.
+    pub effect: StopEffect,
+}
+
+/// What follows from a signal that asks to stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StopEffect {
+    /// The first one: the stop flag is set.
+    Stops,
+    /// Nothing more. Launchers pass one request on in several ways: after SIGTERM, another one or
+    /// the first Ctrl-C must not interrupt the last save.
+    None,
+    /// The second SIGINT: the process ends with [`INTERRUPTED`].
+    Ends,
+}
+
+/// Exit code after a second SIGINT.
+pub const INTERRUPTED: i32 = 130;
+
 impl SignalFlags {
     /// Handles SIGTERM and the first SIGINT as a request to stop and SIGUSR1 as a request for a
-    /// checkpoint, from now on and for the whole process. A second SIGINT ends it.
+    /// checkpoint, from now on and for the whole process. The second SIGINT ends it. `report` is
+    /// called with each request to stop, on a thread of its own, after its flag is set and before
+    /// the process ends; one that blocks is cut short by the next SIGINT.
     ///
     /// # Errors
     /// [`Error::System`] when a handler cannot be installed.
-    pub fn install() -> Result<Self, Error> {
+    pub fn install(report: impl FnMut(StopSignal) + Send + 'static) -> Result<Self, Error> {
+        let refused = |source| Error::System { action: "handle signals".to_owned(), source };
         let flags = Self::default();
-        // Ends the process at the second Ctrl-C: registered first, it reads the flag before the
-        // first one sets it. The flag is not that of SIGTERM: a Ctrl-C after a SIGTERM is the
-        // first, and must not interrupt the last save.
-        let interrupted = Arc::new(AtomicBool::new(false));
-        signal_hook::flag::register_conditional_shutdown(SIGINT, 130, Arc::clone(&interrupted))
-            .map_err(|source| Error::System { action: "handle SIGINT".to_owned(), source })?;
-        let signals = [
-            (SIGTERM, &flags.stop),
-            (SIGINT, &flags.stop),
-            (SIGINT, &interrupted),
-            (SIGUSR1, &flags.checkpoint),
-        ];
-        for (signal, flag) in signals {
-            signal_hook::flag::register(signal, Arc::clone(flag)).map_err(|source| {
-                Error::System { action: format!("handle signal {signal}"), source }
-            })?;
+        let is_ending = Arc::new(AtomicBool::new(false));
+        let ending = Arc::clone(&is_ending);
+        signal_hook::flag::register_conditional_shutdown(SIGINT, INTERRUPTED, ending)
+            .map_err(refused)?;
+        for (signal, flag) in
+            [(SIGTERM, &flags.stop), (SIGINT, &flags.stop), (SIGUSR1, &flags.checkpoint)]
+        {
+            signal_hook::flag::register(signal, Arc::clone(flag)).map_err(refused)?;
         }
+        let signals = Signals::new([SIGTERM, SIGINT]).map_err(refused)?;
+        threads::spawn("signals", move || report_stops(signals, &is_ending, report))?;
         Ok(flags)
     }
 
@@ -54,6 +77,30 @@ impl SignalFlags {
     /// Whether SIGUSR1 has arrived since the last call.
     pub fn take_checkpoint_request(&self) -> bool {
         self.checkpoint.swap(false, Ordering::Relaxed)
+    }
+}
+
+/// Reports requests to stop until the second SIGINT, which ends the process.
+fn report_stops(mut signals: Signals, is_ending: &AtomicBool, mut report: impl FnMut(StopSignal)) {
+    let mut is_requested = false;
+    let mut is_interrupted = false;
+    for signal in signals.forever() {
+        let is_interrupt = signal == SIGINT;
+        let name = if is_interrupt { "SIGINT" } else { "SIGTERM" };
+        let effect = match (is_interrupt && is_interrupted, is_requested) {
+            (true, _) => StopEffect::Ends,
+            (false, true) => StopEffect::None,
+            (false, false) => StopEffect::Stops,
+        };
+        is_requested = true;
+        is_interrupted |= is_interrupt;
+        // Whoever waits for a report that blocks can end it.
+        is_ending.store(is_interrupt, Ordering::Relaxed);
+        report(StopSignal { name, effect });
+        if effect == StopEffect::Ends {
+            exit_immediately(INTERRUPTED);
+        }
+        is_ending.store(false, Ordering::Relaxed);
     }
 }
 
@@ -91,6 +138,17 @@ impl Drop for PeerLossHandle {
     fn drop(&mut self) {
         self.0.close();
     }
+}
+
+/// Lets a write beyond the limit of the size of files (SIGXFSZ) fail with an error, instead of
+/// ending the process.
+///
+/// # Errors
+/// [`Error::System`] when the handler cannot be installed.
+pub fn survive_file_size_limit() -> Result<(), Error> {
+    let action = || "handle SIGXFSZ".to_owned();
+    let registered = signal_hook::flag::register(SIGXFSZ, Arc::default());
+    registered.map(drop).map_err(|source| Error::System { action: action(), source })
 }
 
 /// Sends SIGTERM to this process, as a scheduler does that preempts it; handled on return.
@@ -131,7 +189,7 @@ mod tests {
 
     #[test]
     fn real_signals_set_their_flag_and_no_other() {
-        let flags = SignalFlags::install().unwrap();
+        let flags = SignalFlags::install(|_| ()).unwrap();
         assert!(!flags.stop_requested() && !flags.take_checkpoint_request());
         kill_process(getpid(), Signal::USR1).unwrap();
         assert!(eventually(|| flags.checkpoint.load(Ordering::Relaxed)), "no SIGUSR1");

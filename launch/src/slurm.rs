@@ -1,50 +1,103 @@
 //! The hosts of a Slurm allocation, as `sbatch(1)`, section "OUTPUT ENVIRONMENT VARIABLES", says
 //! them.
 
+use std::io::ErrorKind;
 use std::process::Command;
 
+use crate::count;
 use crate::error::Error;
 use crate::hostfile::Host;
+use crate::supervisor::Reach;
 
 const NODES: &str = "SLURM_JOB_NODELIST";
 const TASKS: &str = "SLURM_TASKS_PER_NODE";
 
-/// The nodes of the allocation that this process is in, with its tasks as slots; `None` outside of
-/// one.
+/// The nodes of an allocation, with its tasks as slots.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Allocation {
+    /// The nodes.
+    pub hosts: Vec<Host>,
+    /// By what they are reached.
+    pub reach: Reach,
+}
+
+/// The allocation that this process is in; `None` outside of one.
+///
+/// A container may have the variables of Slurm and not its programs. If the allocation has one
+/// node, that may be this host.
 ///
 /// # Errors
-/// [`Error::Request`] when `scontrol` does not run, [`Error::Variable`] for tasks that do not fit
-/// the nodes.
-pub fn allocated_hosts() -> Result<Option<Vec<Host>>, Error> {
+/// [`Error::Request`] when Slurm's programs do not run, [`Error::Variable`] for tasks that do not
+/// fit the nodes.
+pub fn allocation() -> Result<Option<Allocation>, Error> {
     let Some(nodes) = std::env::var(NODES).ok().filter(|nodes| !nodes.is_empty()) else {
         return Ok(None);
     };
-    let names = names(&nodes).map_err(|text| Error::Request {
-        text: format!("expected `scontrol show hostnames {nodes}` to list nodes: {text}"),
-    })?;
+    let (names, reach) = match names(&nodes) {
+        Ok(names) => (names, Reach::Srun),
+        Err(Unlisted::NoProgram(_)) if is_this_host(&nodes) => {
+            (vec!["localhost".to_owned()], Reach::Ssh)
+        }
+        Err(Unlisted::NoProgram(text) | Unlisted::Failed(text)) => {
+            let text = format!(
+                "expected Slurm to list the nodes {nodes} of this allocation: {text}\n  \
+                 hint: where Slurm's programs are not, as in a container, name hosts that ssh \
+                 reaches with --hostfile"
+            );
+            return Err(Error::Request { text });
+        }
+    };
     let found = std::env::var(TASKS).unwrap_or_default();
     let tasks = tasks(&found).filter(|tasks| tasks.len() == names.len());
     let tasks = tasks.ok_or_else(|| Error::Variable {
         variable: TASKS,
         expected: format!(
-            "tasks of {} nodes, as in 2(x3),1: in a batch script, or with --hostfile",
-            names.len()
+            "tasks of {}, as in 2(x3),1: in a batch script, or with --hostfile",
+            count(names.len(), "node")
         ),
         found,
     })?;
-    let hosts = names.into_iter().zip(tasks);
-    Ok(Some(hosts.map(|(name, slots)| Host { name, slots: Some(slots) }).collect()))
+    let hosts = names.iter().zip(tasks).map(|(name, slots)| Host::new(name, Some(slots)));
+    Ok(Some(Allocation { hosts: hosts.collect(), reach }))
 }
 
-/// Slurm itself knows all forms that a list may have.
-fn names(nodes: &str) -> Result<Vec<String>, String> {
-    let output = Command::new("scontrol").args(["show", "hostnames", nodes]).output();
-    let output = output.map_err(|error| error.to_string())?;
-    if !output.status.success() {
-        return Err(String::from_utf8_lossy(&output.stderr).trim().to_owned());
-    }
-    let names = String::from_utf8_lossy(&output.stdout);
+/// True for an allocation of one node on which this process runs. A shell that `salloc` starts may
+/// run on another host.
+fn is_this_host(nodes: &str) -> bool {
+    let first = |name: &str| name.split('.').next().unwrap_or_default().to_ascii_lowercase();
+    let is_started_by_slurm = || BY_SLURM.iter().any(|name| std::env::var_os(name).is_some());
+    let is_one = !nodes.contains(['[', ',']);
+    is_one && (first(nodes) == first(&crate::host_name()) || is_started_by_slurm())
+}
+
+/// Variables of processes that Slurm has started on nodes.
+const BY_SLURM: [&str; 2] = ["SLURMD_NODENAME", "SLURM_PROCID"];
+
+/// Why Slurm does not list the nodes.
+enum Unlisted {
+    /// Its programs are not there, as in a container.
+    NoProgram(String),
+    Failed(String),
+}
+
+/// Slurm itself knows all forms that a list may have. What reaches the nodes has to be there, too.
+fn names(nodes: &str) -> Result<Vec<String>, Unlisted> {
+    output_of("srun", &["--version"])?;
+    let names = output_of("scontrol", &["show", "hostnames", nodes])?;
     Ok(names.split_whitespace().map(str::to_owned).collect())
+}
+
+fn output_of(program: &str, arguments: &[&str]) -> Result<String, Unlisted> {
+    let output = Command::new(program).args(arguments).output();
+    let output = output.map_err(|error| match error.kind() {
+        ErrorKind::NotFound => Unlisted::NoProgram(format!("{program}: {error}")),
+        _ => Unlisted::Failed(format!("{program}: {error}")),
+    })?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(Unlisted::Failed(format!("{program}: {}", said.trim())))
 }
 
 /// Of each node, of `2(x3),1`.

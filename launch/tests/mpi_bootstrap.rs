@@ -3,6 +3,9 @@
 #![cfg(feature = "mpi")]
 #![allow(clippy::print_stdout, reason = "how a rank reports to the test")]
 
+#[path = "../../tests/support/launcher.rs"]
+mod launcher;
+
 use std::process::{Command, Output};
 use std::time::Duration;
 
@@ -27,27 +30,11 @@ fn is_rank() -> bool {
     is_rank
 }
 
-/// The launcher of the MPI library in this binary: `scripts/test-mpi.sh` names another one.
-fn mpirun() -> String {
-    std::env::var("YARDSTICK_MPIRUN").unwrap_or_else(|_| "mpirun".to_owned())
-}
-
-/// Runs one test of this binary as `program arguments`, with some variables set. Each library's
-/// launcher reads its own for root in a container and more ranks than cores.
-fn start_self(test: &str, program: &[&str], variables: &[(&str, &str)]) -> Output {
+/// Runs one test of this binary, as what a command starts.
+fn start_self(test: &str, mut command: Command) -> Output {
     let executable = std::env::current_exe().expect("this binary");
-    let executable = executable.to_str().expect("a plain path");
-    let line = [program, &[executable, test, "--exact", "--nocapture"]].concat();
-    Command::new(line[0])
-        .args(&line[1..])
-        .env(STARTED_BY_TEST, "1")
-        .envs(variables.iter().copied())
-        .envs([("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")])
-        .envs([("PRTE_ALLOW_RUN_AS_ROOT", "1"), ("PRTE_ALLOW_RUN_AS_ROOT_CONFIRM", "1")])
-        .envs([("OMPI_MCA_rmaps_base_oversubscribe", "1")])
-        .envs([("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe")])
-        .output()
-        .unwrap_or_else(|error| panic!("cannot start {}: {error}", line[0]))
+    command.arg(executable).args([test, "--exact", "--nocapture"]).env(STARTED_BY_TEST, "1");
+    command.output().unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"))
 }
 
 #[test]
@@ -62,7 +49,9 @@ fn ranks_arrive_and_know_their_placement() {
         println!("arrived {} of {}", placement.rank, placement.world);
         return;
     }
-    let output = start_self("ranks_arrive_and_know_their_placement", &[&mpirun(), "-np", "3"], &[]);
+    let mut mpirun = launcher::command();
+    mpirun.args(["-np", "3"]);
+    let output = start_self("ranks_arrive_and_know_their_placement", mpirun);
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{output:?}");
     for rank in 0..3 {
@@ -78,8 +67,10 @@ fn variables_of_another_launcher_are_detected() {
         println!("detected: {error}");
         return;
     }
-    let variables = [("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "2")];
-    let output = start_self("variables_of_another_launcher_are_detected", &["env"], &variables);
+    let mut alone = Command::new("env");
+    launcher::set_environment(&mut alone); // what MPI starts in a process of its own
+    alone.envs([("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "2")]);
+    let output = start_self("variables_of_another_launcher_are_detected", alone);
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && text.contains("detected: "), "{output:?}");
 }

@@ -16,7 +16,7 @@ const SIGNALS: &str = "YARDSTICK_TEST_SIGNALS";
 #[test]
 fn child() {
     let Ok(signals) = std::env::var(SIGNALS) else { return };
-    let flags = SignalFlags::install().unwrap();
+    let flags = SignalFlags::install(|signal| println!("{signal:?}")).unwrap();
     for name in signals.split(' ') {
         let signal = if name == "INT" { Signal::INT } else { Signal::TERM };
         kill_process(getpid(), signal).unwrap();

@@ -14,15 +14,20 @@ fn an_error_in_a_workload_file_names_file_and_line() {
     let end = smoke.lines().count();
     let cases = [
         ("syntax.toml", with("[model"), end + 1, "not valid TOML: unclosed table"),
-        ("section.toml", with("[extra]\nkey = 1"), end + 1, "unknown field `extra`"),
-        ("key.toml", change("keep = 2", "kept = 2"), line("keep = 2"), "unknown field `kept`"),
+        ("section.toml", with("[extra]\nkey = 1"), end + 1, "unknown key `extra`"),
+        ("key.toml", change("keep = 2", "kept = 2"), line("keep = 2"), "unknown key `kept`"),
         (
             "model.toml",
             change("layers = 2", "layer = 2"),
             line("layers = 2"),
-            "unknown field `layer`",
+            "unknown key `layer`",
         ),
-        ("type.toml", change("steps = 200", "steps = true"), line("steps = 200"), "expected u64"),
+        (
+            "type.toml",
+            change("steps = 200", "steps = true"),
+            line("steps = 200"),
+            "expected a whole number from 0 on, found `true` in `schedule.steps`",
+        ),
         ("value.toml", change("layers = 2", "layers = 0"), line("layers = 2"), "model.layers = 0"),
         (
             "batch.toml",
@@ -30,7 +35,7 @@ fn an_error_in_a_workload_file_names_file_and_line() {
             line("global_sequences = 16"),
             "batch.global_sequences = 6",
         ),
-        ("empty.toml", String::new(), 0, "missing field `model`"),
+        ("empty.toml", String::new(), 0, "missing key `model`"),
     ];
     for (name, text, line, message) in cases {
         let path = write(&folder.path().join(name), text.as_bytes());
@@ -84,7 +89,7 @@ fn errors_in_both_the_workload_file_and_a_flag_are_distinguished() {
     let steps = "schedule.steps=200";
     let layers = location(&neither, "layers");
     contains(&error(&neither, &[steps]), &format!("{layers}, with --set: model.layers = 0"));
-    contains(&error(&no_steps, &[steps, "model.layer=2"]), "bad.toml with --set: unknown field");
+    contains(&error(&no_steps, &[steps, "model.layer=2"]), "bad.toml with --set: unknown key");
     let no_files = smoke.replacen("\"synthetic\"", "\"files\"", 1);
     contains(&error(&no_files, &["checkpoint.keep=3"]), "bad.toml: data.files");
     let of_both = error(&smoke.replacen("keep = 2", "keep = 0", 1), &["model.width=65"]);

@@ -71,7 +71,7 @@ impl Fault {
     fn injection(&self, after: u64, random: &mut Random) -> Vec<String> {
         let Self::KillInside { rank, failpoint } = self else { return Vec::new() };
         let step = after + 2 * (1 + random.below(6) as u64); // saves follow even steps
-        let fault = format!("kill@step={step},rank={rank},failpoint={failpoint}");
+        let fault = format!("kill@step={step},rank={rank},failpoint={failpoint},attempt=every");
         let is_possible = step <= STEPS as u64;
         let waits = ["--set", "checkpoint.background=false"].map(str::to_owned);
         if is_possible {

@@ -174,6 +174,23 @@ fn wrong(job: &Object, policies: &[Object]) -> Vec<String> {
     broken(job, policies, wanted.into_iter().chain(unwanted))
 }
 
+/// What must get through where a namespace has no policies but that of the job.
+fn wrong_alone(job: &Object, policies: &[Object]) -> Vec<String> {
+    let dns = Pod::other("kube-system");
+    let mut found = Vec::new();
+    for role in ["Launcher", "Worker"] {
+        let (pod, worker) = (Pod::of(job, role), Pod::of(job, "Worker"));
+        let by_tcp = Connection::tcp("pod to DNS by UDP", &pod, &dns, 53);
+        let wanted = [
+            Connection { protocol: "UDP", ..by_tcp },
+            Connection::tcp("pod to DNS", &pod, &dns, 53),
+            Connection::tcp("pod to worker", &pod, &worker, 40000),
+        ];
+        found.extend(broken(job, policies, wanted.into_iter()));
+    }
+    found
+}
+
 /// The same for a step of a workflow: names, the API server for Argo's executor and what creates
 /// jobs, on either of its usual ports, and an object store with baselines.
 fn wrong_of_steps(workflow: &Object, policies: &[Object]) -> Vec<String> {
@@ -219,19 +236,34 @@ fn policies_in(file: &str, namespace: &str) -> Vec<Object> {
     policies
 }
 
-#[test]
-fn pods_of_a_job_reach_each_other_and_no_others() {
+/// Each MPIJob of the examples, also those that workflows create, and the policies beside it.
+fn jobs() -> Vec<(Object, Vec<Object>)> {
     let mut found = Vec::new();
     for file in files(&top().join("k8s/jobs"), "yaml") {
         let objects = parse(&file, &std::fs::read_to_string(&file).unwrap());
         let created = objects.iter().flat_map(Object::created);
-        let jobs: Vec<_> = objects.iter().cloned().chain(created).collect();
-        for job in jobs.iter().filter(|object| object.kind() == "MPIJob") {
-            let mut policies = policies_in("base/network-policies.yaml", job.namespace());
-            policies.extend(jobs.iter().filter(|object| object.kind() == "NetworkPolicy").cloned());
-            found.extend(wrong(job, &policies));
-        }
+        let (policies, others): (Vec<_>, Vec<_>) =
+            objects.iter().cloned().partition(|object| object.kind() == "NetworkPolicy");
+        let jobs = others.into_iter().chain(created).filter(|object| object.kind() == "MPIJob");
+        found.extend(jobs.map(|job| (job, policies.clone())));
     }
+    found
+}
+
+#[test]
+fn pods_of_a_job_reach_each_other_and_no_others() {
+    let mut found = Vec::new();
+    for (job, own) in jobs() {
+        let mut policies = policies_in("base/network-policies.yaml", job.namespace());
+        policies.extend(own);
+        found.extend(wrong(&job, &policies));
+    }
+    assert_eq!(found, Vec::<String>::new());
+}
+
+#[test]
+fn pods_of_a_job_resolve_names_in_a_namespace_without_the_base() {
+    let found: Vec<_> = jobs().iter().flat_map(|(job, own)| wrong_alone(job, own)).collect();
     assert_eq!(found, Vec::<String>::new());
 }
 

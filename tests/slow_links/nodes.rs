@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use crate::support::set_launcher_environment;
+use crate::support::launcher;
 
 /// Nodes on a network where each may send so fast to each other.
 #[derive(Debug)]
@@ -73,14 +73,15 @@ impl Nodes {
         command
             .args(["netns", "exec", &self.namespace(0), "unshare", "--uts"])
             .args(["sh", "-c", "hostname node-0; exec \"$@\"", "sh"])
-            .args(["mpirun", "-np", &self.count.to_string(), "--host", &hosts.join(",")])
+            .args([&launcher::program(), "-np", &self.count.to_string()])
+            .args(["--host", &hosts.join(",")])
             .args(["--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", "link0"])
             .args(["--mca", "oob_tcp_if_include", "link0", "--mca", "plm_rsh_agent"])
             .arg(self.agent())
             .args(["--mca", "hwloc_base_binding_policy", "none"])
             .arg(env!("CARGO_BIN_EXE_yardstick"))
             .args(arguments);
-        set_launcher_environment(&mut command);
+        launcher::set_environment(&mut command);
         command
     }
 

@@ -83,7 +83,7 @@ impl Cluster {
         let files = [format!("--output={}", text(&output)), text(&script)];
         let mut command = self.command(&["sbatch"]);
         command.args(options).args(files);
-        support::set_launcher_environment(&mut command);
+        support::launcher::set_environment(&mut command);
         let id = finish(command).expect(0).stdout.trim().to_owned();
         Job { cluster: self, id, output }
     }

@@ -3,12 +3,15 @@
 use std::ffi::OsStr;
 use std::io::Read;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Longest time that a command of a test may take.
-const TIMEOUT: Duration = Duration::from_secs(180);
+use super::launcher;
+
+/// Longest time that a command of a test may take: far above what any takes, also where a busy
+/// machine stalls its storage for minutes.
+const TIMEOUT: Duration = Duration::from_secs(400);
 
 /// Exit code and output of a finished command.
 #[derive(Debug)]
@@ -83,40 +86,22 @@ pub fn delay_streams(command: &mut Command, delay_us: &str) {
     }
 }
 
-thread_local! {
-    /// For the files of the launchers that a test starts. All launchers of a user share a folder in
-    /// the temporary folder: the last to end removes it, even while another one starts.
-    static LAUNCHER_FILES: tempfile::TempDir = tempfile::tempdir().unwrap();
-}
-
 /// Any program on `ranks` ranks of this machine.
 pub fn launch(ranks: usize, program: impl AsRef<OsStr>) -> Command {
-    let launcher = std::env::var("YARDSTICK_MPIRUN").unwrap_or_else(|_| "mpirun".into());
-    let mut command = Command::new(launcher);
+    let mut command = launcher::command();
     command.args(["-np", &ranks.to_string()]).arg(program);
-    set_launcher_environment(&mut command);
     command
 }
 
 /// `yardstick launch` of two ranks, unless `flags` say otherwise, with the `mpirun` of the tests.
 pub fn supervise(flags: &[&str], launched: &[&str]) -> Command {
-    let mpirun = std::env::var("YARDSTICK_MPIRUN").unwrap_or_else(|_| "mpirun".to_owned());
-    let mut command = yardstick(&["launch", "--mpirun", &mpirun]);
+    let mut command = yardstick(&["launch", "--mpirun", &launcher::program()]);
     if !flags.contains(&"--ranks-per-node") {
         command.args(["--ranks-per-node", "2"]);
     }
     command.args(flags).arg("--").args(launched);
-    set_launcher_environment(&mut command);
+    launcher::set_environment(&mut command);
     command
-}
-
-/// What a launcher needs to start more ranks than cores, as root, with files of its own.
-pub fn set_launcher_environment(command: &mut Command) {
-    command
-        .env("TMPDIR", LAUNCHER_FILES.with(|folder| folder.path().to_path_buf()))
-        .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
-        .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
-        .env("OMPI_MCA_rmaps_base_oversubscribe", "1");
 }
 
 /// A running command. Dropping it kills the command and its children, so that a test that fails
@@ -162,14 +147,21 @@ impl Running {
     /// Waits for its exit code, and calls `poll` with its process id every few milliseconds.
     #[track_caller]
     pub fn poll_until_exit(&mut self, mut poll: impl FnMut(u32)) -> Option<i32> {
-        loop {
+        let exit = self.poll_until_timeout(&mut poll);
+        exit.unwrap_or_else(|| panic!("still running after {TIMEOUT:?}"))
+    }
+
+    /// Exit code; `None` after [`TIMEOUT`].
+    #[track_caller]
+    fn poll_until_timeout(&mut self, poll: &mut dyn FnMut(u32)) -> Option<Option<i32>> {
+        while self.start.elapsed() < TIMEOUT {
             poll(self.child.id());
             if let Some(status) = self.child.try_wait().unwrap() {
-                return status.code();
+                return Some(status.code());
             }
-            assert!(self.start.elapsed() < TIMEOUT, "still running after {TIMEOUT:?}");
             std::thread::sleep(Duration::from_millis(5));
         }
+        None
     }
 }
 
@@ -182,7 +174,7 @@ impl Drop for Running {
     }
 }
 
-/// Runs a command to its end; fails the test after [`TIMEOUT`].
+/// Runs a command to its end; fails the test after [`TIMEOUT`], with what it has written so far.
 #[track_caller]
 pub fn finish(mut command: Command) -> Finished {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -196,9 +188,11 @@ pub fn finish(mut command: Command) -> Finished {
     };
     let stdout = collect(running.child.stdout.take().map(|pipe| Box::new(pipe) as _));
     let stderr = collect(running.child.stderr.take().map(|pipe| Box::new(pipe) as _));
-    let code = running.wait().unwrap_or(-1);
+    let exit = running.poll_until_timeout(&mut |_| {});
     drop(running); // kills children that still hold the pipes
-    Finished { code, stdout: stdout.join().unwrap(), stderr: stderr.join().unwrap() }
+    let [stdout, stderr] = [stdout, stderr].map(|pipe| pipe.join().unwrap());
+    let Some(code) = exit else { panic!("still running after {TIMEOUT:?}:\n{stdout}\n{stderr}") };
+    Finished { code: code.unwrap_or(-1), stdout, stderr }
 }
 
 /// Runs `yardstick` without a launcher.
@@ -230,6 +224,17 @@ pub fn on_both_ranks(arguments: &[&str], variables: &[(&str, &OsStr)]) -> BothRa
     command.envs(variables.iter().copied());
     let finished = finish(command);
     BothRanks { finished, codes: std::fs::read_to_string(codes).unwrap_or_default() }
+}
+
+/// A library to preload (`LD_PRELOAD`), compiled from C.
+pub fn library_of(text: &str, folder: &Path) -> PathBuf {
+    let source = folder.join("preloaded.c");
+    let library = folder.join("preloaded.so");
+    std::fs::write(&source, text).unwrap();
+    let mut compiler = Command::new("cc");
+    compiler.args(["-shared", "-fPIC", "-o"]).args([&library, &source]);
+    assert!(compiler.status().unwrap().success());
+    library
 }
 
 /// Resident memory of some processes.

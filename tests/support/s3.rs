@@ -18,7 +18,7 @@ use s3s::auth::SimpleAuth;
 use s3s::service::{S3Service, S3ServiceBuilder};
 use s3s_fs::FileSystem;
 use tempfile::TempDir;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::runtime::Runtime;
 
 pub const BUCKET: &str = "bucket";
@@ -112,6 +112,26 @@ impl S3Server {
     /// Method and path of every request so far, as in `GET /bucket/key`.
     pub fn requests(&self) -> Vec<String> {
         self.requests.lock().unwrap().clone()
+    }
+}
+
+/// A port that refuses connections, and that no other server gets, until this is dropped.
+#[derive(Debug)]
+pub struct ClosedPort(TcpSocket);
+
+impl ClosedPort {
+    pub fn open() -> Self {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind(([127, 0, 0, 1], 0).into()).unwrap(); // and never listens
+        Self(socket)
+    }
+
+    pub fn port(&self) -> u16 {
+        self.0.local_addr().unwrap().port()
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port())
     }
 }
 

@@ -37,7 +37,7 @@ impl Training<'_> {
             let mut trainer =
                 Trainer::new(&config, &source, device, *collective, injector).unwrap();
             let mut step = || {
-                trainer.time_step(|trainer| trainer.step(Requests::default())).unwrap();
+                trainer.time_step(|trainer| trainer.step(Requests::default)).unwrap();
             };
             (0..3).for_each(|_| step());
             own_calls(|| (3..12).for_each(|_| step()))

@@ -4,6 +4,7 @@
 use std::fmt;
 
 use checkpoint::durable::IoError;
+use device::threads;
 use serde::{Deserialize, Serialize};
 
 use crate::data::DataError;
@@ -20,7 +21,7 @@ pub enum ExitCode {
     Internal = 1,
     /// Bad usage, configuration or data file.
     Usage = 2,
-    /// A device, a library or memory is missing.
+    /// A device, a library, memory or a thread is missing, or the system refuses to write.
     Environment = 3,
     /// A loss or gradient is not finite.
     Numerical = 4,
@@ -30,10 +31,15 @@ pub enum ExitCode {
     Checkpoint = 6,
     /// `compare` found that something got worse.
     Regression = 10,
-    /// `compare --strict` found that it is too noisy to say.
+    /// `compare` found that it is too noisy to say that nothing got worse.
     TooNoisy = 11,
+    /// `compare` and `verify` found that there is nothing to compare: a record is missing, damaged,
+    /// incomplete, or of something else.
+    NotComparable = 12,
     /// Stopped on request after a committed checkpoint; the same command resumes.
     Stopped = 75,
+    /// Ended by a second request to stop: what was not saved is lost.
+    Interrupted = 130,
 }
 
 impl TryFrom<u8> for ExitCode {
@@ -50,7 +56,9 @@ impl TryFrom<u8> for ExitCode {
             Self::Checkpoint,
             Self::Regression,
             Self::TooNoisy,
+            Self::NotComparable,
             Self::Stopped,
+            Self::Interrupted,
         ];
         all.into_iter().find(|known| *known as u8 == code).ok_or(code)
     }
@@ -73,13 +81,51 @@ pub struct Failure {
     pub reported_by: Option<usize>,
 }
 
+/// True where the system refuses something to this process, in any cause of an error.
+pub(crate) fn is_refused_by_system(error: &anyhow::Error) -> bool {
+    error.chain().any(is_refused)
+}
+
+/// Whether the system refuses something: permissions, space, limits.
+fn is_refused(cause: &(dyn std::error::Error + 'static)) -> bool {
+    use std::io::ErrorKind::{
+        FileTooLarge, OutOfMemory, PermissionDenied, QuotaExceeded, ReadOnlyFilesystem, StorageFull,
+    };
+    let kinds = [
+        FileTooLarge,
+        OutOfMemory,
+        PermissionDenied,
+        QuotaExceeded,
+        ReadOnlyFilesystem,
+        StorageFull,
+    ];
+    let error = cause.downcast_ref::<std::io::Error>();
+    error.is_some_and(|error| kinds.contains(&error.kind())) || is_limited(cause)
+}
+
+/// Whether a limit of this process is behind an error.
+fn is_limited(cause: &(dyn std::error::Error + 'static)) -> bool {
+    let error = cause.downcast_ref::<std::io::Error>();
+    error.is_some_and(|error| device::limits::behind(error).is_some())
+}
+
 /// Result of a function whose error ends the process.
 pub type Outcome<T> = Result<T, Failure>;
 
 impl Failure {
     /// An error with this exit code.
+    ///
+    /// A thread that cannot be started is a matter of the environment wherever it happens, and so
+    /// is a limit of this process, and what the system refuses to the rest of this program.
     pub fn new(code: ExitCode, error: impl Into<anyhow::Error>) -> Self {
-        Self { code, error: error.into(), step: None, rank: None, phase: None, reported_by: None }
+        let error = error.into();
+        let code = match code {
+            _ if error.chain().any(threads::Error::is_behind) => ExitCode::Environment,
+            ExitCode::Usage if error.chain().any(is_limited) => ExitCode::Environment,
+            ExitCode::Internal if is_refused_by_system(&error) => ExitCode::Environment,
+            code => code,
+        };
+        Self { code, error, step: None, rank: None, phase: None, reported_by: None }
     }
 
     /// A usage error with this message.
@@ -138,7 +184,7 @@ impl fmt::Display for Failure {
         for cause in self.error.chain().map(ToString::to_string) {
             if text.is_empty() {
                 text = cause;
-            } else if !text.ends_with(&cause) {
+            } else if !text.contains(&cause) {
                 text = format!("{text}: {cause}");
             }
         }
@@ -202,6 +248,12 @@ impl From<IoError> for Failure {
     /// A file or folder of a run could not be written.
     fn from(error: IoError) -> Self {
         Self::new(ExitCode::Internal, error)
+    }
+}
+
+impl From<threads::Error> for Failure {
+    fn from(error: threads::Error) -> Self {
+        Self::new(ExitCode::Environment, error)
     }
 }
 

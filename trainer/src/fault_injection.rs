@@ -1,7 +1,9 @@
 //! Fault injection for tests and drills: `--inject kill@step=30,rank=1,failpoint=mid-shard`.
 //!
-//! A fault happens once, at a step; a slow part is slow from that step on.
+//! A fault happens once, at a step of the run's first attempt, or of another one that is named, or
+//! of every one. A slow part is slow from that step on, in every attempt.
 
+use std::fmt;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -42,26 +44,42 @@ enum Part {
     Checkpoint,
 }
 
+/// The attempts of a run that a fault is for: one that resumes the run does not repeat it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Attempts {
+    Only(u32),
+    Every,
+}
+
 /// One fault and when it is injected, at most once per process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Injection {
     fault: Fault,
     pub(crate) step: u64,
     pub(crate) rank: usize,
+    attempts: Attempts,
     /// By how much a part is slower, as a share.
     percent: u32,
     /// Inside the save of the step, or inside the promotion of that checkpoint or, if it is
     /// overtaken, of a later one; without one, at the beginning of the step.
     failpoint: Option<Failpoint>,
+    /// As on the command line.
+    text: String,
+}
+
+impl fmt::Display for Injection {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.text)
+    }
 }
 
 impl FromStr for Injection {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let expected = "kill|nan|corrupt|hang|freeze|slow|stop@step=S,rank=R[,failpoint=F], \
-                        or slow-compute|slow-data|slow-communication|slow-checkpoint\
-                        @rank=R,percent=P[,step=S]";
+        let expected = "kill|nan|corrupt|hang|freeze|slow|stop@step=S,rank=R[,failpoint=F]\
+                        [,attempt=N|every], or slow-compute|slow-data|slow-communication|\
+                        slow-checkpoint@rank=R,percent=P[,step=S][,attempt=N|every]";
         let error = |what: String| format!("{text:?}: {what}; expected {expected}");
         let (fault, rest) = text.split_once('@').ok_or_else(|| error("no @".into()))?;
         let fault = match fault {
@@ -82,12 +100,20 @@ impl FromStr for Injection {
         let mut rank = 0;
         let mut percent = None;
         let mut failpoint = None;
+        let is_slow_part = matches!(fault, Fault::SlowPart(_));
+        let mut attempts = if is_slow_part { Attempts::Every } else { Attempts::Only(1) };
         for field in rest.split(',') {
             let (key, value) = field.split_once('=').unwrap_or((field, ""));
             let number = || value.parse::<u64>().map_err(|_| error(format!("bad {key}={value}")));
             match key {
                 "step" => step = Some(number()?),
                 "rank" => rank = number()? as usize,
+                "attempt" if value == "every" => attempts = Attempts::Every,
+                "attempt" => {
+                    let attempt = u32::try_from(number()?).ok().filter(|attempt| *attempt > 0);
+                    let bad = || error(format!("bad attempt={value}"));
+                    attempts = Attempts::Only(attempt.ok_or_else(bad)?);
+                }
                 "percent" => percent = Some(number()? as u32),
                 "failpoint" => {
                     let bad = |_| error(format!("bad failpoint={value}"));
@@ -96,12 +122,25 @@ impl FromStr for Injection {
                 _ => return Err(error(format!("unknown field {key:?}"))),
             }
         }
-        let is_slow_part = matches!(fault, Fault::SlowPart(_));
         let step = step.or(is_slow_part.then_some(1)).ok_or_else(|| error("no step".into()))?;
         if is_slow_part != percent.is_some() || (is_slow_part && failpoint.is_some()) {
             return Err(error("percent is of slow parts, and a failpoint is not".into()));
         }
-        Ok(Self { fault, step, rank, percent: percent.unwrap_or(0), failpoint })
+        let percent = percent.unwrap_or(0);
+        let text = text.to_owned();
+        Ok(Self { fault, step, rank, attempts, percent, failpoint, text })
+    }
+}
+
+/// Those that are injected in an attempt, as on the command line.
+pub(crate) fn of_attempt(injections: &[Injection], attempt: u32) -> Vec<String> {
+    let of_attempt = injections.iter().filter(|injection| injection.is_of(attempt));
+    of_attempt.map(Injection::to_string).collect()
+}
+
+impl Injection {
+    fn is_of(&self, attempt: u32) -> bool {
+        self.attempts == Attempts::Every || self.attempts == Attempts::Only(attempt)
     }
 }
 
@@ -120,13 +159,21 @@ pub(crate) fn check(injections: &[Injection], world: usize, last_step: u64) -> O
     Ok(())
 }
 
-/// Faults that are not injected, because the run resumes after their step.
+/// A sentence for each fault that is not injected: it is of another attempt, or the run resumes
+/// after its step.
 pub(crate) fn skipped(
     injections: &[Injection],
+    attempt: u32,
     completed_steps: u64,
-) -> impl Iterator<Item = &Injection> + use<'_> {
-    injections.iter().filter(move |injection| {
-        injection.step <= completed_steps && !matches!(injection.fault, Fault::SlowPart(_))
+) -> impl Iterator<Item = String> {
+    injections.iter().filter_map(move |injection| {
+        let Injection { rank, step, attempts, fault, .. } = injection;
+        let why = match attempts {
+            Attempts::Only(only) if *only != attempt => format!("it is of attempt {only}"),
+            _ if *step > completed_steps || matches!(fault, Fault::SlowPart(_)) => return None,
+            _ => format!("step {step} was completed before"),
+        };
+        Some(format!("--inject on rank {rank}: no effect, {why}"))
     })
 }
 
@@ -154,10 +201,10 @@ struct Times {
 }
 
 impl Injector {
-    /// An injector of those faults that are for this rank.
-    pub fn new(injections: &[Injection], rank: usize) -> Self {
-        let own = injections.iter().filter(|injection| injection.rank == rank).cloned().collect();
-        Self { injections: own, ..Self::default() }
+    /// An injector of those faults that are for this rank and attempt.
+    pub fn new(injections: &[Injection], rank: usize, attempt: u32) -> Self {
+        let is_own = |it: &&Injection| it.rank == rank && it.is_of(attempt);
+        Self { injections: injections.iter().filter(is_own).cloned().collect(), ..Self::default() }
     }
 
     /// Without the faults up to a step: after a resume they are not injected again.
@@ -296,7 +343,8 @@ mod tests {
 
     #[test]
     fn an_invalid_fault_is_refused() {
-        let bad = ["", "kill", "melt@step=1", "kill@rank=1", "kill@step=x", "kill@step=1,at=2"];
+        let bad =
+            ["", "kill", "melt@step=1", "kill@rank=1", "kill@step=x", "kill@step=1,attempt=a"];
         let bad_parts = [
             "slow-compute@rank=1",
             "slow-data@percent=x",

@@ -22,6 +22,7 @@ mod health;
 mod hugging_face;
 mod k8s;
 mod number_format;
+pub mod out_of_memory;
 mod plan;
 mod ranks;
 pub mod record;

@@ -2,6 +2,11 @@
 
 use std::process::ExitCode;
 
+use trainer::out_of_memory::ExitingAllocator;
+
+#[global_allocator]
+static ALLOCATOR: ExitingAllocator = ExitingAllocator;
+
 fn main() -> ExitCode {
     trainer::cli::end_on_panic();
     ExitCode::from(trainer::cli::main() as u8)

@@ -1,5 +1,7 @@
 //! Numbers for text output: short and aligned.
 
+pub(crate) use launch::count;
+
 /// A rate in at most six characters: `98765`, `1235k`, `12.3M`.
 pub(crate) fn rate(per_second: f64) -> String {
     match per_second {
@@ -62,9 +64,15 @@ pub(crate) fn scaled(value: f64, unit: &str) -> String {
     format!("{scaled:.decimals$} {}{unit}", prefixes[index])
 }
 
-/// A number with a noun in singular or plural.
-pub(crate) fn count(number: usize, one: &str) -> String {
-    format!("{number} {one}{}", if number == 1 { "" } else { "s" })
+/// A number of bytes in MiB or, from one on, in GiB: `1,234.50 GiB`.
+pub(crate) fn binary(bytes: u64) -> String {
+    let mebibytes = bytes as f64 / f64::from(1 << 20);
+    if mebibytes < 1024.0 {
+        return format!("{mebibytes:.1} MiB");
+    }
+    let hundredths = (mebibytes / 1024.0 * 100.0).round();
+    let whole = (hundredths / 100.0).floor();
+    format!("{}.{:02.0} GiB", thousands(whole), hundredths - 100.0 * whole)
 }
 
 #[cfg(test)]
@@ -87,6 +95,12 @@ mod tests {
     fn quantities_have_a_prefix() {
         let texts = [12.0, 999.6, 1.234e9, 5.6e10, 481e9].map(|value| scaled(value, "B/s"));
         assert_eq!(texts, ["12 B/s", "1.00 kB/s", "1.23 GB/s", "56.0 GB/s", "481 GB/s"]);
+    }
+
+    #[test]
+    fn bytes_are_in_units_that_people_read() {
+        let texts = [0, 7 << 19, 1 << 30, (3 << 29) + (1 << 22), 5_000 << 30].map(binary);
+        assert_eq!(texts, ["0.0 MiB", "3.5 MiB", "1.00 GiB", "1.50 GiB", "5,000.00 GiB"]);
     }
 
     #[test]

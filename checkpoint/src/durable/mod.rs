@@ -15,6 +15,8 @@ use std::io::{self, Read};
 use std::os::fd::IntoRawFd;
 use std::path::{Path, PathBuf};
 
+use device::limits;
+
 pub use atomic_file::AtomicFile;
 #[cfg(test)]
 pub(crate) use direct_file::BUFFER_BYTES;
@@ -26,7 +28,7 @@ pub use publish::{Published, publish};
 
 /// The file system refused an operation.
 #[derive(Debug, thiserror::Error)]
-#[error("{}: cannot {operation}: {source}", path.display())]
+#[error("{}: cannot {operation}: {}", path.display(), limits::explained(source))]
 pub struct IoError {
     /// File or folder.
     pub path: PathBuf,

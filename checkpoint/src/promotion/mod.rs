@@ -35,7 +35,9 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use crate::error::{Error, Result};
+use device::threads;
+
+use crate::error::Result;
 use crate::failpoints::Failpoints;
 use crate::retention::Held;
 use crate::store::Store;
@@ -153,7 +155,7 @@ impl Promoter {
     /// Starts the threads. Each rank calls it with the same routes.
     ///
     /// # Errors
-    /// [`Error::Thread`].
+    /// [`Error::Thread`](crate::Error::Thread).
     ///
     /// # Panics
     /// When the rank is not below the world.
@@ -178,8 +180,7 @@ impl Promoter {
                 bandwidth: Arc::clone(&bandwidth),
                 failpoints: Arc::clone(&failpoints),
             };
-            let builder = thread::Builder::new().name("promoter".to_owned());
-            let thread = builder.spawn(move || worker.run()).map_err(Error::Thread)?;
+            let thread = threads::spawn("promoter", move || worker.run())?;
             promoter.routes.push(Running { from, shared, thread });
         }
         Ok(promoter)
@@ -190,7 +191,7 @@ impl Promoter {
     /// with the checkpoint that was restored; each checkpoint once in an attempt.
     ///
     /// # Errors
-    /// [`Error::NoCheckpoint`] when it is not the name of a checkpoint.
+    /// [`NoCheckpoint`](crate::Error::NoCheckpoint) when it is not the name of a checkpoint.
     ///
     /// # Panics
     /// When there is no such route.

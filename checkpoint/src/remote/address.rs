@@ -3,14 +3,13 @@
 //! S3: `AWS_ENDPOINT_URL` (or `AWS_ENDPOINT_URL_S3`), `AWS_REGION`, `AWS_ACCESS_KEY_ID`,
 //! `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`; without keys the files of `AWS_PROFILE`; without
 //! those a role: web identity, container or instance (not with `AWS_EC2_METADATA_DISABLED=true`).
-//! The other variables of `object_store` hold as
-//! well, like `AWS_VIRTUAL_HOSTED_STYLE_REQUEST` and `AWS_UNSIGNED_PAYLOAD`. Google Cloud Storage:
-//! `GOOGLE_APPLICATION_CREDENTIALS`, or the machine's. Azure: `AZURE_STORAGE_ACCOUNT_NAME` with
-//! `AZURE_STORAGE_ACCOUNT_KEY` or what else identifies there.
+//! The other variables of `object_store` hold as well, like `AWS_VIRTUAL_HOSTED_STYLE_REQUEST` and
+//! `AWS_UNSIGNED_PAYLOAD`. Google Cloud Storage: `GOOGLE_APPLICATION_CREDENTIALS`, or those of the
+//! machine. Azure: `AZURE_STORAGE_ACCOUNT_NAME` with `AZURE_STORAGE_ACCOUNT_KEY` or what else
+//! identifies there.
 
 use std::io::{self, ErrorKind};
-use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::azure::MicrosoftAzureBuilder;
@@ -19,7 +18,10 @@ use object_store::path::Path as Location;
 
 use super::failure::to_io;
 use super::options::RemoteOptions;
-use super::transport::{ScaledTimeouts, client_options};
+use super::provider::Provider;
+use super::settings::{self, Key, Kind, Setting, Variables};
+use super::silence::Silence;
+use super::transport::{Connector, client_options};
 use super::{Client, aws_profile};
 
 const SCHEMES: [&str; 3] = ["s3", "gs", "az"];
@@ -30,6 +32,7 @@ pub(super) struct Address {
     pub(super) client: Arc<dyn Client>,
     /// What to tell a user whom the store refuses.
     pub(super) hint: Option<&'static str>,
+    pub(super) silence: Arc<Mutex<Silence>>,
 }
 
 /// For S3, where nothing says who the user is but perhaps the machine.
@@ -42,87 +45,102 @@ pub fn is_remote(text: &str) -> bool {
 }
 
 pub(super) fn connect(url: &str, options: &RemoteOptions) -> io::Result<Address> {
-    let invalid = |reason: String| io::Error::new(ErrorKind::InvalidInput, reason);
+    let unusable = |reason: String| io::Error::new(ErrorKind::InvalidInput, reason);
     let (scheme, rest) = url.split_once("://").unwrap_or_default();
     let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
     if !SCHEMES.contains(&scheme) || bucket.is_empty() {
         let expected = "expected s3://bucket/prefix, gs://bucket/prefix or az://container/prefix";
-        return Err(invalid(expected.to_owned()));
+        return Err(unusable(expected.to_owned()));
     }
-    let prefix = Location::parse(prefix).map_err(|error| invalid(error.to_string()))?;
+    if !settings::is_name(&bucket.replace([':', '$'], "")) {
+        return Err(unusable(format!("expected the name of a bucket, found {bucket:?}")));
+    }
+    let prefix = Location::parse(prefix).map_err(|error| unusable(error.to_string()))?;
+    let variables = Variables::new(&options.settings);
+    let mut hint = None;
+    let silence = Arc::default();
     let client = match scheme {
-        "s3" => return s3(bucket, prefix, options),
-        "gs" => google(bucket, options),
-        _ => azure(bucket, options),
-    };
-    Ok(Address { prefix, client: client.map_err(to_io)?, hint: None })
-}
-
-type Connected = object_store::Result<Arc<dyn Client>>;
-
-fn s3(bucket: &str, prefix: Location, options: &RemoteOptions) -> io::Result<Address> {
-    let mut builder = AmazonS3Builder::from_env();
-    for (key, value) in parsed(options) {
-        builder = builder.with_config(key, value);
-    }
-    for (key, value) in aws_profile::settings() {
-        if builder.get_config_value(&key).is_none() {
-            builder = builder.with_config(key, value);
+        "s3" => {
+            let mut settings = variables.settings(AmazonS3Builder::VARIABLES)?;
+            aws_profile::complete(&mut settings, variables)?;
+            hint = no_credentials(&settings, variables)?;
+            client::<AmazonS3Builder>(bucket, &settings, options, &silence)
         }
-    }
-    let is_set = |key, value| builder.get_config_value(&key).is_some_and(|found| found == value);
-    let is_identified = builder.get_config_value(&AmazonS3ConfigKey::AccessKeyId).is_some()
-        || is_set(AmazonS3ConfigKey::SkipSignature, "true")
-        || aws_profile::has_other_credentials();
-    let has_metadata = std::env::var("AWS_EC2_METADATA_DISABLED").as_deref() != Ok("true");
-    if !is_identified && !has_metadata {
-        return Err(io::Error::new(ErrorKind::PermissionDenied, NO_CREDENTIALS));
-    }
-    let is_http = |key| builder.get_config_value(&key).is_some_and(|url| url.starts_with("http:"));
-    let allow_http = is_http(AmazonS3ConfigKey::Endpoint) || is_http(AmazonS3ConfigKey::S3Endpoint);
-    let client = builder
-        .with_bucket_name(bucket)
-        .with_client_options(client_options(allow_http))
-        .with_http_connector(ScaledTimeouts(options.clone()))
-        .with_retry(options.retries())
-        .build()
-        .map_err(to_io)?;
-    let hint = (!is_identified).then_some(NO_CREDENTIALS);
-    Ok(Address { prefix, client: Arc::new(client), hint })
+        "gs" => {
+            let settings = variables.settings(GoogleCloudStorageBuilder::VARIABLES)?;
+            client::<GoogleCloudStorageBuilder>(bucket, &settings, options, &silence)
+        }
+        _ => {
+            let settings = variables.settings(MicrosoftAzureBuilder::VARIABLES)?;
+            client::<MicrosoftAzureBuilder>(bucket, &settings, options, &silence)
+        }
+    };
+    Ok(Address { prefix, client: client?, hint, silence })
 }
 
-fn google(bucket: &str, options: &RemoteOptions) -> Connected {
-    let mut builder = GoogleCloudStorageBuilder::from_env();
-    for (key, value) in parsed(options) {
-        builder = builder.with_config(key, value);
+/// What to tell a user of whom nothing is known but perhaps by the machine.
+///
+/// # Errors
+/// When the machine is not to be asked.
+fn no_credentials(
+    settings: &Vec<Setting<AmazonS3ConfigKey>>,
+    variables: Variables<'_>,
+) -> io::Result<Option<&'static str>> {
+    use AmazonS3ConfigKey::{
+        AccessKeyId, ContainerCredentialsFullUri, ContainerCredentialsRelativeUri,
+        WebIdentityTokenFile,
+    };
+    let identities = [
+        AccessKeyId,
+        ContainerCredentialsFullUri,
+        ContainerCredentialsRelativeUri,
+        WebIdentityTokenFile,
+    ];
+    if aws_profile::is_anonymous(settings) || aws_profile::has(settings, &identities) {
+        return Ok(None);
     }
-    let client = builder
-        .with_bucket_name(bucket)
-        .with_client_options(client_options(false))
-        .with_http_connector(ScaledTimeouts(options.clone()))
-        .with_retry(options.retries())
-        .build()?;
-    Ok(Arc::new(client))
+    match variables.get("AWS_EC2_METADATA_DISABLED")? {
+        Some(value) if value.eq_ignore_ascii_case("true") => {
+            Err(io::Error::new(ErrorKind::PermissionDenied, NO_CREDENTIALS))
+        }
+        _ => Ok(Some(NO_CREDENTIALS)),
+    }
 }
 
-fn azure(container: &str, options: &RemoteOptions) -> Connected {
-    let mut builder = MicrosoftAzureBuilder::from_env();
-    for (key, value) in parsed(options) {
-        builder = builder.with_config(key, value);
-    }
-    let client = builder
-        .with_container_name(container)
-        .with_client_options(client_options(false))
-        .with_http_connector(ScaledTimeouts(options.clone()))
-        .with_retry(options.retries())
-        .build()?;
-    Ok(Arc::new(client))
-}
-
-/// The given settings that are of this kind of store.
-fn parsed<K: FromStr>(options: &RemoteOptions) -> impl Iterator<Item = (K, &String)> {
-    let settings = options.settings.iter();
-    settings.filter_map(|(name, value)| Some((name.to_ascii_lowercase().parse().ok()?, value)))
+/// The client of a bucket. An error names the setting that causes it by itself.
+fn client<P: Provider>(
+    bucket: &str,
+    settings: &[Setting<P::Key>],
+    options: &RemoteOptions,
+    silence: &Arc<Mutex<Silence>>,
+) -> io::Result<Arc<dyn Client>> {
+    let has_proxy = settings.iter().any(|setting| setting.key.kind() == Some(Kind::Proxy));
+    let connect = |settings: &[Setting<P::Key>]| {
+        let is_http = settings.iter().any(|setting| setting.value.starts_with("http:"));
+        let connector = Connector {
+            options: options.clone(),
+            token: P::Key::token_file(settings),
+            has_proxy,
+            silence: Arc::clone(silence),
+        };
+        let mut builder = P::new(bucket, client_options(is_http), connector);
+        for Setting { key, value, .. } in settings {
+            // The connector reads that file: object_store panics where it is no valid header.
+            let is_header = key.kind() == Some(Kind::HeaderFile);
+            builder = builder.set(*key, if is_header { "/dev/null" } else { value });
+        }
+        builder.connect().map_err(to_io)
+    };
+    connect(settings).map_err(|error| {
+        let text = error.to_string();
+        let is_cause = |settings| connect(settings).is_err_and(|other| other.to_string() == text);
+        let mut each = settings.iter().filter(|_| !is_cause(&[]));
+        let culprit = each.find(|setting| is_cause(std::slice::from_ref(setting)));
+        match culprit {
+            Some(setting) => setting.blame(&error),
+            None => error,
+        }
+    })
 }
 
 #[cfg(test)]

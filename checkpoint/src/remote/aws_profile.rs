@@ -1,85 +1,264 @@
 //! The files in which AWS's own tools keep credentials and settings; object_store does not read
-//! them.
+//! them. What they have and this cannot use is refused: without it, requests would go to AWS.
+//!
+//! <https://docs.aws.amazon.com/sdkref/latest/guide/file-format.html>
 
-use std::path::PathBuf;
-use std::{env, fs};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::{env, fs, io};
 
-use object_store::aws::AmazonS3ConfigKey::{self, AccessKeyId, Endpoint, Region, SecretAccessKey};
+use object_store::aws::AmazonS3ConfigKey::{
+    self, AccessKeyId, DefaultRegion, Endpoint, Region, S3Endpoint, SecretAccessKey, SkipSignature,
+    Token, WebIdentityTokenFile,
+};
 
-/// Settings of the profile `AWS_PROFILE`, or of `default`, for those that the environment lacks.
-/// Files that are not there or not readable say nothing.
-pub(super) fn settings() -> Vec<(AmazonS3ConfigKey, String)> {
-    let profile = env::var("AWS_PROFILE").unwrap_or_else(|_| "default".to_owned());
-    let credentials = read("AWS_SHARED_CREDENTIALS_FILE", "credentials");
-    let config = read("AWS_CONFIG_FILE", "config");
-    let mut settings = Vec::new();
-    if !has_other_credentials() {
-        settings.extend(section(&credentials, &profile).filter_map(credential));
-        settings.extend(section(&config, &profile).filter_map(credential));
+use super::ini::{self, Section};
+use super::settings::{Setting, Variables, invalid, may_be_shown};
+
+type Settings = Vec<Setting<AmazonS3ConfigKey>>;
+
+/// Sources of credentials that come before a key pair in the files, or after one in `credentials`.
+const BEFORE_KEYS: [&str; 5] =
+    ["role_arn", "web_identity_token_file", "sso_session", "sso_account_id", "sso_role_name"];
+const AFTER_KEYS: [&str; 2] = ["login_session", "credential_process"];
+
+/// Adds to the settings of the environment what the profile `AWS_PROFILE`, or `default`, has for
+/// those that are not there.
+///
+/// # Errors
+/// When a file cannot be read, or the profile is not in one, or has what this cannot use.
+pub(super) fn complete(settings: &mut Settings, variables: Variables<'_>) -> io::Result<()> {
+    let needs_credentials =
+        !has(settings, &[AccessKeyId, WebIdentityTokenFile]) && !is_anonymous(settings);
+    let needs_endpoint = !has(settings, &[Endpoint, S3Endpoint]);
+    let needs_region = !has(settings, &[Region, DefaultRegion]);
+    let profile = if needs_credentials || needs_endpoint || needs_region {
+        Profile::read(variables)?
+    } else {
+        Profile::default()
+    };
+    if needs_credentials && let Some(keys) = profile.credentials()? {
+        // A pair is taken as a whole from one place: half of it from here would be of another user.
+        settings.retain(|set| !matches!(set.key, SecretAccessKey | Token));
+        settings.extend(keys);
     }
-    settings.extend(section(&config, &profile).filter_map(place));
-    settings
-}
-
-/// A key pair is taken as a whole from one place: half of it from here would be of another user.
-pub(super) fn has_other_credentials() -> bool {
-    let variables = [
-        "AWS_ACCESS_KEY_ID",
-        "AWS_WEB_IDENTITY_TOKEN_FILE",
-        "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
-        "AWS_CONTAINER_CREDENTIALS_FULL_URI",
-    ];
-    variables.iter().any(|variable| env::var_os(variable).is_some())
-}
-
-fn credential((name, value): (&str, &str)) -> Option<(AmazonS3ConfigKey, String)> {
-    let key = match name {
-        "aws_access_key_id" => AccessKeyId,
-        "aws_secret_access_key" => SecretAccessKey,
-        "aws_session_token" => AmazonS3ConfigKey::Token,
-        _ => return None,
+    if needs_endpoint {
+        settings.extend(profile.endpoint()?);
+    }
+    if needs_region {
+        settings.extend(profile.setting(Region, "region")?);
+    }
+    let ignores_endpoints = match variables.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS")? {
+        Some(value) => value.eq_ignore_ascii_case("true"),
+        None => profile.is_true("ignore_configured_endpoint_urls"),
     };
-    Some((key, value.to_owned()))
+    if ignores_endpoints {
+        settings.retain(|set| !matches!(set.key, Endpoint | S3Endpoint));
+    }
+    Ok(())
 }
 
-fn place((name, value): (&str, &str)) -> Option<(AmazonS3ConfigKey, String)> {
-    let key = match name {
-        "region" => Region,
-        "endpoint_url" => Endpoint,
-        _ => return None,
-    };
-    Some((key, value.to_owned()))
+pub(super) fn has(settings: &Settings, keys: &[AmazonS3ConfigKey]) -> bool {
+    settings.iter().any(|setting| keys.contains(&setting.key))
 }
 
-fn read(variable: &str, name: &str) -> String {
-    let in_home = || env::home_dir().map(|home| home.join(".aws").join(name));
-    let path = env::var_os(variable).map(PathBuf::from).or_else(in_home);
-    path.and_then(|path| fs::read_to_string(path).ok()).unwrap_or_default()
+/// Whether requests are not signed. What is no boolean is refused when the client is made.
+///
+/// <https://docs.rs/object_store/0.14.2/src/object_store/config.rs.html>
+pub(super) fn is_anonymous(settings: &Settings) -> bool {
+    let last = settings.iter().rfind(|setting| setting.key == SkipSignature);
+    let names = ["1", "true", "on", "yes", "y"];
+    last.is_some_and(|set| names.contains(&&*set.value.to_ascii_lowercase()))
 }
 
-/// The settings of a profile: `[name]`, or `[profile name]` in the configuration file.
-fn section<'a>(file: &'a str, profile: &str) -> impl Iterator<Item = (&'a str, &'a str)> {
-    let names = [format!("[{profile}]"), format!("[profile {profile}]")];
-    let is_title = |line: &&str| line.starts_with('[');
-    let mut lines = file.lines().map(str::trim);
-    lines.by_ref().find(|line| names.iter().any(|name| name == line));
-    lines.take_while(move |line| !is_title(line)).filter_map(|line| {
-        let (name, value) = line.split_once('=')?;
-        Some((name.trim(), value.trim()))
-    })
+/// A file, of which nothing is there if it is not.
+#[derive(Debug, Default)]
+struct File {
+    path: PathBuf,
+    sections: BTreeMap<String, Section>,
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+impl File {
+    fn read(variables: Variables<'_>, variable: &str, name: &str) -> io::Result<Self> {
+        let named = variables.get(variable)?;
+        let Some(path) = path(named.as_deref(), name) else { return Ok(Self::default()) };
+        if !path.is_file() {
+            if named.is_some_and(|path| path.contains('$')) {
+                return Err(invalid(variable, "expected a path without variables, found a $"));
+            }
+            return Ok(Self { path, ..Self::default() });
+        }
+        let at = path.display();
+        let text = fs::read_to_string(&path);
+        let text = text.map_err(|error| io::Error::new(error.kind(), format!("{at}: {error}")))?;
+        let sections = ini::parse(&text).map_err(|what| invalid(&at.to_string(), &what))?;
+        Ok(Self { path, sections })
+    }
 
-    #[test]
-    fn a_profile_ends_where_the_next_one_starts() {
-        let file = "[default]\nregion = here\n\n[profile lab]\n# ours\nregion=there\n\
-                    endpoint_url = http://a:1/?b=c\n[profile other]\nregion = elsewhere\n";
-        let lab: Vec<_> = section(file, "lab").collect();
-        assert_eq!(lab, [("region", "there"), ("endpoint_url", "http://a:1/?b=c")]);
-        assert_eq!(section(file, "default").collect::<Vec<_>>(), [("region", "here")]);
-        assert_eq!(section(file, "nobody").count(), 0);
+    /// The section with this title, or with a title of these words.
+    fn section(&self, title: Option<&str>, kind: &str, name: &str) -> Option<&Section> {
+        let is_meant = |found: &str| {
+            Some(found) == title || ini::words(found).is_some_and(|words| words == [kind, name])
+        };
+        self.sections.iter().find_map(|(found, section)| is_meant(found).then_some(section))
+    }
+}
+
+/// As the tools look for it: `~` is the user's home.
+fn path(named: Option<&str>, name: &str) -> Option<PathBuf> {
+    let home = env::home_dir();
+    match named {
+        Some(named) => match (named.strip_prefix("~/"), home) {
+            (Some(rest), Some(home)) => Some(home.join(rest)),
+            _ => Some(named.into()),
+        },
+        None => Some(home?.join(".aws").join(name)),
+    }
+}
+
+/// The sections of a profile. Settings in `credentials` come first.
+#[derive(Debug, Default)]
+struct Profile {
+    name: String,
+    config: File,
+    credentials: File,
+}
+
+impl Profile {
+    fn read(variables: Variables<'_>) -> io::Result<Self> {
+        let named = named(variables)?;
+        let config = File::read(variables, "AWS_CONFIG_FILE", "config")?;
+        let credentials = File::read(variables, "AWS_SHARED_CREDENTIALS_FILE", "credentials")?;
+        let (variable, name) = named.unzip();
+        let name = name.unwrap_or_else(|| "default".to_owned());
+        let profile = Self { name, config, credentials };
+        match variable {
+            Some(variable) if profile.sections().next().is_none() => {
+                let Self { name, config, credentials } = &profile;
+                let [config, credentials] = [config, credentials].map(|file| file.path.display());
+                let name = if may_be_shown(name) { &format!("{name:?}") } else { "another name" };
+                let what = format!("expected a profile of {config} or {credentials}, found {name}");
+                Err(invalid(variable, &what))
+            }
+            _ => Ok(profile),
+        }
+    }
+
+    fn sections(&self) -> impl Iterator<Item = (&Section, &Path)> {
+        [&self.credentials, &self.config].into_iter().filter_map(|file| {
+            let section = file.section(Some(&self.name), "profile", &self.name)?;
+            Some((section, &*file.path))
+        })
+    }
+
+    fn find(&self, name: &str) -> Option<(&str, &Path)> {
+        self.sections().find_map(|(section, path)| Some((&*section.get(name)?.text, path)))
+    }
+
+    fn is_true(&self, name: &str) -> bool {
+        self.find(name).is_some_and(|(value, _)| value.eq_ignore_ascii_case("true"))
+    }
+
+    fn setting(
+        &self,
+        key: AmazonS3ConfigKey,
+        name: &str,
+    ) -> io::Result<Option<Setting<AmazonS3ConfigKey>>> {
+        let Some((value, path)) = self.find(name) else { return Ok(None) };
+        Setting::new(key, value, self.origin(name, path))
+    }
+
+    fn origin(&self, name: &str, path: &Path) -> String {
+        format!("{name} of the profile {:?} in {}", self.name, path.display())
+    }
+
+    /// The endpoint of S3 in `services`, or the profile's.
+    fn endpoint(&self) -> io::Result<Option<Setting<AmazonS3ConfigKey>>> {
+        if let Some((services, path)) = self.find("services") {
+            let file = self.config.path.display();
+            let section = self.config.section(None, "services", services).ok_or_else(|| {
+                let name = if may_be_shown(services) { services } else { "NAME" };
+                let what = format!("expected a section [services {name}] in {file}");
+                invalid(&self.origin("services", path), &what)
+            })?;
+            let origin = format!("s3 of [services {services}] in {file}");
+            if let Some(endpoint) = s3_endpoint(section, &origin)? {
+                return Ok(Some(endpoint));
+            }
+        }
+        if let Some(endpoint) = self.setting(Endpoint, "endpoint_url")? {
+            return Ok(Some(endpoint));
+        }
+        // Not the tools', but that of a plugin for them.
+        for (section, path) in self.sections() {
+            if let Some(endpoint) = s3_endpoint(section, &self.origin("s3", path))? {
+                return Ok(Some(endpoint));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The key pair. The tools prefer that of `credentials`.
+    fn credentials(&self) -> io::Result<Option<Settings>> {
+        self.refuse(&BEFORE_KEYS)?;
+        let mut with_keys =
+            self.sections().filter(|(section, _)| section.contains_key("aws_access_key_id"));
+        let found = with_keys.next();
+        if found.is_none_or(|(_, path)| path != self.credentials.path) {
+            self.refuse(&AFTER_KEYS)?;
+        }
+        let Some((section, path)) = found else { return Ok(None) };
+        let names = [
+            (AccessKeyId, "aws_access_key_id"),
+            (SecretAccessKey, "aws_secret_access_key"),
+            (Token, "aws_security_token"),
+            (Token, "aws_session_token"),
+        ];
+        let settings = names.into_iter().filter_map(|(key, name)| {
+            let value = section.get(name)?;
+            Setting::new(key, &value.text, self.origin(name, path)).transpose()
+        });
+        settings.collect::<io::Result<_>>().map(Some)
+    }
+
+    fn refuse(&self, names: &[&str]) -> io::Result<()> {
+        let Some((name, (_, path))) = names.iter().find_map(|name| Some((name, self.find(name)?)))
+        else {
+            return Ok(());
+        };
+        let what = "not supported; expected aws_access_key_id and aws_secret_access_key, or in the \
+                    environment what `aws configure export-credentials --format env` prints";
+        Err(invalid(&self.origin(name, path), what))
+    }
+}
+
+/// The profile that a variable names, and that variable. The SDKs and version 2 of AWS's command
+/// line look at `AWS_PROFILE` first, boto3 at the other one (`configprovider.py` of
+/// <https://github.com/boto/botocore>): where both name one, it must be the same.
+fn named(variables: Variables<'_>) -> io::Result<Option<(&'static str, String)>> {
+    const NAMES: [&str; 2] = ["AWS_PROFILE", "AWS_DEFAULT_PROFILE"];
+    match NAMES.map(|name| variables.get(name)) {
+        [Err(error), _] | [_, Err(error)] => Err(error),
+        [Ok(Some(first)), Ok(Some(second))] if first != second => {
+            let what = "they name different profiles, of which some tools take the first and \
+                        others the second; unset one";
+            Err(invalid(&NAMES.join(" and "), what))
+        }
+        [Ok(first), Ok(second)] => {
+            let first = first.map(|name| (NAMES[0], name));
+            Ok(first.or(second.map(|name| (NAMES[1], name))))
+        }
+    }
+}
+
+/// The endpoint in the nested value `s3` of a section.
+fn s3_endpoint(section: &Section, origin: &str) -> io::Result<Option<Setting<AmazonS3ConfigKey>>> {
+    let Some(s3) = section.get("s3") else { return Ok(None) };
+    let nested = s3.nested().map_err(|number| {
+        invalid(origin, &format!("line {number}: expected NAME = VALUE, found another form"))
+    })?;
+    match nested.get("endpoint_url") {
+        Some(url) => Setting::new(Endpoint, url, format!("endpoint_url for {origin}")),
+        None => Ok(None),
     }
 }

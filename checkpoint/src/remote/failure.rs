@@ -12,6 +12,11 @@ use object_store::client::{HttpError, HttpErrorKind};
 #[error("no complete answer within {} s", .0.as_secs_f64())]
 pub(super) struct Stalled(pub(super) Duration);
 
+/// A request that was not sent, because of a setting.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub(super) struct NotSent(pub(super) io::Error);
+
 pub(super) fn to_io(error: Error) -> io::Error {
     let kind = kind(&error);
     io::Error::new(kind, describe(&error))
@@ -37,7 +42,7 @@ pub(super) fn is_refused(error: &Error) -> bool {
         | Error::Unauthenticated { .. }
         | Error::NotImplemented { .. }
         | Error::NotSupported { .. } => true,
-        error => transport_kind(error) == Some(HttpErrorKind::Connect),
+        error => is_not_sent(error) || transport_kind(error) == Some(HttpErrorKind::Connect),
     }
 }
 
@@ -50,6 +55,7 @@ fn kind(error: &Error) -> ErrorKind {
         }
         Error::InvalidPath { .. } => ErrorKind::InvalidInput,
         Error::NotSupported { .. } | Error::NotImplemented { .. } => ErrorKind::Unsupported,
+        error if is_not_sent(error) => ErrorKind::InvalidInput,
         error => match transport_kind(error) {
             Some(HttpErrorKind::Timeout) => ErrorKind::TimedOut,
             Some(HttpErrorKind::Connect) => ErrorKind::NotConnected,
@@ -58,13 +64,17 @@ fn kind(error: &Error) -> ErrorKind {
     }
 }
 
+fn is_not_sent(error: &Error) -> bool {
+    causes(error).any(|cause| cause.is::<NotSent>())
+}
+
 fn transport_kind(error: &Error) -> Option<HttpErrorKind> {
     causes(error).find_map(|cause| cause.downcast_ref::<HttpError>()).map(HttpError::kind)
 }
 
 /// The last cause says what happened; those before repeat it in longer and longer sentences.
 fn describe(error: &Error) -> String {
-    let last = causes(error).last().map(ToString::to_string).unwrap_or_default();
+    let last = last_cause(error);
     match (element(&last, "Code"), element(&last, "Message")) {
         (Some(code), Some(message)) => format!("{code}: {message}"),
         (Some(code), None) => code.to_owned(),
@@ -73,9 +83,15 @@ fn describe(error: &Error) -> String {
     }
 }
 
-fn causes(error: &Error) -> impl Iterator<Item = &(dyn StdError + 'static)> {
-    let first: &(dyn StdError + 'static) = error;
-    std::iter::successors(Some(first), |&cause| cause.source())
+/// Innermost cause of an error.
+pub(super) fn last_cause(error: &(dyn StdError + 'static)) -> String {
+    causes(error).last().map(ToString::to_string).unwrap_or_default()
+}
+
+fn causes<'a>(
+    error: &'a (dyn StdError + 'static),
+) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
+    std::iter::successors(Some(error), |&cause| cause.source())
 }
 
 /// The text of an element of a store's answer, which is XML.

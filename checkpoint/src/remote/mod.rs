@@ -14,13 +14,17 @@ mod address;
 mod aws_profile;
 mod exclusive;
 mod failure;
+mod ini;
 mod multipart;
 mod options;
+mod provider;
+mod settings;
+mod silence;
 mod transport;
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 use std::{fmt, io};
 
@@ -37,6 +41,9 @@ pub use exclusive::ExclusivePut;
 use failure::{Stalled, is_absent, to_io};
 pub use multipart::Multipart;
 pub use options::RemoteOptions;
+pub use settings::check_proxy;
+use silence::Silence;
+pub use silence::on_silence;
 use transport::runtime;
 
 /// What all clients of `object_store` can do.
@@ -53,6 +60,7 @@ pub struct Remote {
     options: RemoteOptions,
     /// What to tell a user whom the store refuses.
     hint: Option<&'static str>,
+    silence: Arc<Mutex<Silence>>,
 }
 
 /// What an object store says about an object.
@@ -92,9 +100,9 @@ impl Remote {
     pub fn open_with(url: &str, options: RemoteOptions) -> Result<Self, IoError> {
         let url = url.trim_end_matches('/');
         let opened = address::connect(url, &options);
-        let address::Address { prefix, client, hint } =
+        let address::Address { prefix, client, hint, silence } =
             opened.map_err(IoError::at(Path::new(url), "use the object store"))?;
-        Ok(Self { url: url.to_owned(), prefix, client, options, hint })
+        Ok(Self { url: url.to_owned(), prefix, client, options, hint, silence })
     }
 
     /// The URL of a key, for messages; the empty key is the prefix itself.
@@ -282,7 +290,9 @@ impl Remote {
         call: impl AsyncFnOnce() -> object_store::Result<T>,
     ) -> io::Result<object_store::Result<T>> {
         let deadline = self.options.deadline(body_bytes);
-        let finished = runtime()?.block_on(async { timeout(deadline, call()).await });
+        let finished = runtime()?.block_on(async {
+            silence::watch(&self.silence, &self.url, timeout(deadline, call())).await
+        });
         finished.map_err(|_| io::Error::new(io::ErrorKind::TimedOut, Stalled(deadline)))
     }
 

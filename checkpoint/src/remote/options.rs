@@ -56,7 +56,8 @@ impl RemoteOptions {
         }
     }
 
-    fn transfer(&self, bytes: u64) -> Duration {
+    /// Longest time that this many bytes may take.
+    pub(super) fn transfer(&self, bytes: u64) -> Duration {
         Duration::from_secs_f64(bytes as f64 / self.slowest_bytes_per_second.max(1) as f64)
     }
 }

@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
+use device::threads;
+
 use crate::error::{Error, Result};
 use crate::format::digest::Crc64;
 use crate::format::index::ShardEntry;
@@ -67,11 +69,8 @@ impl<'a> ShardReader<'a> {
             Ok(())
         };
         thread::scope(|scope| {
-            let others: Vec<_> = (1..READERS)
-                .map(|_| {
-                    thread::Builder::new().name("restore".to_owned()).spawn_scoped(scope, read)
-                })
-                .collect();
+            let others: Vec<_> =
+                (1..READERS).map(|_| threads::spawn_scoped(scope, "restore", read)).collect();
             let own = read();
             // A thread that cannot be started leaves its chunks to the others.
             let joined = others.into_iter().flatten().map(|other| other.join());

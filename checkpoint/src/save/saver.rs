@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use device::threads;
+
 use super::protocol::{Participant, Publication, Written};
 use super::rank_writer;
 use super::request::{Save, SaveReport};
@@ -148,7 +150,8 @@ impl Saver {
             let job = Arc::clone(&job);
             let snapshot = snapshot.clone();
             let before = self.afterwards.take();
-            spawn("writer", move || job.write(state, veto, &snapshot, staging, before))
+            let write = move || job.write(state, veto, &snapshot, staging, before);
+            Ok(threads::spawn("writer", write)?)
         });
         if writer.is_err() {
             snapshot.end();
@@ -229,7 +232,7 @@ impl Saver {
     /// Runs something in the background. The next save waits for it before it writes.
     pub fn then(&mut self, work: Afterwards) {
         let before = self.afterwards.take();
-        let thread = spawn("afterwards", move || {
+        let thread = threads::spawn("afterwards", move || {
             before.map(JoinHandle::join);
             work();
         });
@@ -291,7 +294,7 @@ impl Saver {
         let publishes = Arc::clone(&job);
         let publish = move || publishes.participant().publish(&votes);
         let commits = job.participant().commits();
-        let publisher = commits.then(|| spawn("publisher", publish));
+        let publisher = commits.then(|| threads::spawn("publisher", publish).map_err(Error::from));
         let phase = Phase::Publishing { publisher, written };
         let deadline = Instant::now() + self.timeout;
         self.in_flight = Some(InFlight { job, snapshot, started, deadline, phase });
@@ -348,9 +351,8 @@ impl Job {
         let (copier, mut staged) = staging.ring();
         let written = thread::scope(|scope| {
             let copy = move || snapshot.copy(state, order, copier);
-            let copying = thread::Builder::new().name("snapshot".to_owned());
-            let copying = copying.spawn_scoped(scope, copy);
-            copying.inspect_err(|_| snapshot.end()).map_err(Error::Thread)?;
+            let copying = threads::spawn_scoped(scope, "snapshot", copy);
+            copying.inspect_err(|_| snapshot.end())?;
             before.map(JoinHandle::join);
             let boxes: Vec<_> = order.iter().map(|&index| &boxes[index]).collect();
             veto().map_err(Error::Vetoed)?;
@@ -367,11 +369,4 @@ impl fmt::Debug for Job {
         let Self { files, request, .. } = self;
         f.debug_struct("Job").field("files", files).field("request", request).finish()
     }
-}
-
-fn spawn<T: Send + 'static>(
-    name: &str,
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<JoinHandle<T>> {
-    thread::Builder::new().name(name.to_owned()).spawn(work).map_err(Error::Thread)
 }

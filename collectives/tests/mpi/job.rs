@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use yardstick_collectives::Mpi;
 
+use crate::launcher;
 use crate::roles::{Role, Sharing};
 
 /// No job takes longer than this, whatever goes wrong.
@@ -31,7 +32,7 @@ impl Job {
     pub(crate) fn run_on(world: usize, role: Role, sharing: Sharing) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("log");
-        let mut command = launcher(role);
+        let mut command = mpirun(role);
         command.args(["-np", &world.to_string()]);
         if role == Role::Survive && !is_open_mpi() {
             // MPICH's mpirun kills all ranks when a process that it started itself is killed (and
@@ -64,20 +65,13 @@ impl fmt::Display for Job {
     }
 }
 
-/// mpirun for more ranks than cores, also as root (in a container). Each library reads its own.
-fn launcher(role: Role) -> Command {
-    let program = std::env::var("YARDSTICK_MPIRUN").unwrap_or_else(|_| "mpirun".to_owned());
-    let mut command = Command::new(program);
+/// mpirun for a role.
+fn mpirun(role: Role) -> Command {
+    let mut command = launcher::command();
     let arguments = std::env::var("YARDSTICK_MPIRUN_ARGS").unwrap_or_default();
     command.args(arguments.split_whitespace());
-    for prefix in ["OMPI", "PRTE"] {
-        command.env(format!("{prefix}_ALLOW_RUN_AS_ROOT"), "1");
-        command.env(format!("{prefix}_ALLOW_RUN_AS_ROOT_CONFIRM"), "1");
-    }
-    command.env("OMPI_MCA_rmaps_base_oversubscribe", "1");
     command.env("OMPI_MCA_hwloc_base_binding_policy", "none");
     command.env("OMPI_MCA_mpi_yield_when_idle", "1");
-    command.env("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe");
     if role == Role::Survive {
         command.arg(if is_open_mpi() { "--enable-recovery" } else { "-disable-auto-cleanup" });
     }

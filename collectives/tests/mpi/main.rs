@@ -10,6 +10,8 @@ mod allocations;
 #[path = "../../../tests/support/counting.rs"]
 mod counting;
 mod job;
+#[path = "../../../tests/support/launcher.rs"]
+mod launcher;
 mod roles;
 #[path = "../../../tests/support/seccomp.rs"]
 mod seccomp;

@@ -10,6 +10,7 @@ use std::io::{BufRead, Write};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
+use device::threads;
 use rustix::process::Signal;
 use signal_hook::consts::SIGTERM;
 use signal_hook::iterator::Signals;
@@ -43,17 +44,19 @@ const ORPHANED: Duration = Duration::from_secs(30);
 /// that of the subcommand.
 ///
 /// # Errors
-/// [`Error::System`] when SIGTERM cannot be handled.
+/// [`Error::System`] when SIGTERM cannot be handled, [`Error::Thread`].
 pub fn run(
     name: &str,
     launch: &str,
     version: &str,
     input: impl BufRead + Send + 'static,
-    output: impl Write,
+    mut output: impl Write,
 ) -> Result<(), Error> {
     let (sender, events) = mpsc::channel();
     watch_termination(sender.clone())?;
-    std::thread::spawn(move || read_commands(input, &sender));
+    // What a login's scripts have printed may end within a line.
+    let _ = output.write_all(b"\n");
+    threads::spawn("commands", move || read_commands(input, &sender))?;
     let ranks = LocalRanks { launch: Some(launch.to_owned()) };
     let mut agent = Agent { ranks, output, task: Task::Nothing, is_heard: true };
     agent.say(&FromAgent::Hello(Hello::of_this_host(version)));
@@ -78,11 +81,11 @@ enum Event {
 fn watch_termination(events: Sender<Event>) -> Result<(), Error> {
     let refused = |source| Error::System { action: "handle SIGTERM".to_owned(), source };
     let mut signals = Signals::new([SIGTERM]).map_err(refused)?;
-    std::thread::spawn(move || {
+    threads::spawn("signals", move || {
         for _ in &mut signals {
             let _ = events.send(Event::Terminating);
         }
-    });
+    })?;
     Ok(())
 }
 

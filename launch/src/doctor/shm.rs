@@ -3,6 +3,7 @@
 use super::check::{About, Check, Context, Group, Scope};
 use super::finding::Finding;
 use super::limits::mebibytes;
+use crate::count;
 
 /// Room in `/dev/shm` for the ranks of a node.
 pub(super) struct Shm;
@@ -68,7 +69,7 @@ fn judge(Room { size_bytes, free_bytes }: Room, context: &Context) -> Finding {
         Finding::pass(format!("{found}; one rank needs none"))
     } else if room_bytes < needed {
         let needed = needed.next_multiple_of(1 << 20);
-        Finding::fail(found, format!("at least {} for {ranks} ranks", mebibytes(needed)))
+        Finding::fail(found, format!("at least {} for {}", mebibytes(needed), count(ranks, "rank")))
     } else if context.on_cuda && room_bytes < BYTES_FOR_NCCL {
         Finding::warn(found, format!("{} for NCCL", mebibytes(BYTES_FOR_NCCL)))
     } else {

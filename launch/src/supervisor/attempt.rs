@@ -60,6 +60,8 @@ pub(super) struct Attempt<'a, 'fleet> {
     question: Option<Question>,
     drained: bool,
     never_started: bool,
+    /// Whether ranks are killed because the supervisor was asked to stop a second time.
+    is_interrupted: bool,
     /// Hosts on which ranks still run.
     occupied: Vec<usize>,
 }
@@ -118,6 +120,7 @@ impl<'a, 'fleet> Attempt<'a, 'fleet> {
             question: None,
             drained: false,
             never_started: false,
+            is_interrupted: false,
             occupied: hosts.to_vec(),
         }
     }
@@ -183,18 +186,23 @@ impl<'a, 'fleet> Attempt<'a, 'fleet> {
             rank_ended: self.rank_ended.map(|(ended, _)| ended),
             drained: self.drained,
             never_started: self.never_started,
+            is_interrupted: self.is_interrupted,
             is_by_supervisor: self.phase >= Phase::Terminating,
         }
     }
 
     fn stop_requested(&mut self) {
         if self.fleet.stop_requested {
-            (self.tell)("asked to stop again: ranks are killed");
+            (self.tell)("asked to stop again: ranks are killed, steps that are not saved are lost");
+            self.is_interrupted |= self.phase < Phase::Terminating;
             return self.enter(Phase::Terminating);
         }
         self.fleet.stop_requested = true;
         let seconds = self.request.grace.as_secs();
-        (self.tell)(&format!("asked to stop: ranks have {seconds} s to save and end"));
+        (self.tell)(&format!(
+            "asked to stop: ranks have {seconds} s to finish their step, save and end; a second \
+             signal kills them, and steps that are not saved are lost"
+        ));
         self.enter(Phase::Stopping);
     }
 

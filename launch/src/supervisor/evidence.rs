@@ -3,6 +3,10 @@
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::Duration;
 
+use device::threads;
+
+use crate::error::Error;
+
 /// The record of a launched run.
 pub trait Evidence {
     /// Where it is, as in `/results/monday`.
@@ -35,13 +39,14 @@ type Question = Box<dyn FnOnce(&mut dyn Evidence) + Send>;
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
 impl Reader {
-    pub(super) fn new(mut evidence: impl Evidence + Send + 'static) -> Self {
+    pub(super) fn new(mut evidence: impl Evidence + Send + 'static) -> Result<Self, Error> {
         let place = evidence.place();
         let (questions, asked) = mpsc::channel::<Question>();
         // Not joined: where storage hangs it ends with the process. (Not where Linux waits for an
         // answer although the process is killed, as of a FUSE daemon that has taken the call in.)
-        std::thread::spawn(move || asked.into_iter().for_each(|question| question(&mut evidence)));
-        Self { questions, place }
+        let answer = move || asked.into_iter().for_each(|question| question(&mut evidence));
+        threads::spawn("evidence", answer)?;
+        Ok(Self { questions, place })
     }
 
     /// Where the evidence is.
@@ -94,6 +99,8 @@ pub struct Judgement {
     pub ranks: usize,
     /// Different hosts of these.
     pub hosts: usize,
+    /// Step of the newest checkpoint that the last attempt has committed or resumed from.
+    pub committed_step: Option<u64>,
     /// Why it did not complete, if that is known.
     pub reason: Option<String>,
 }
@@ -141,7 +148,7 @@ impl Judgement {
 
     /// Without a record.
     pub fn without_record(state: RunState) -> Self {
-        Self { state, attempts: 0, ranks: 0, hosts: 0, reason: None }
+        Self { state, attempts: 0, ranks: 0, hosts: 0, committed_step: None, reason: None }
     }
 }
 

@@ -454,7 +454,7 @@ impl<'a> Fleet<'a> {
     /// Where ranks are to run.
     pub(super) fn start(&self, hosts: &[usize]) -> Start {
         Start {
-            hosts: hosts.iter().map(|&host| self.name(host).to_owned()).collect(),
+            hosts: hosts.iter().map(|&host| self.request.hosts[host].clone()).collect(),
             times: self.times,
         }
     }

@@ -9,6 +9,7 @@ mod attempt;
 mod evidence;
 mod fleet;
 mod mpirun;
+mod own_folder;
 mod reach;
 mod request;
 mod session;
@@ -17,9 +18,11 @@ mod verdict;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::{Duration, Instant};
 
+use device::threads;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use crate::count;
 use crate::error::Error;
 use attempt::Attempt;
 use evidence::Reader;
@@ -68,21 +71,24 @@ pub fn run(
 ) -> Result<Ending, Error> {
     let mpirun = MpiRun::find(&request.mpirun)?;
     tell(&format!("{mpirun}; {request}"));
+    for folder in own_folder::remove_abandoned(&std::env::temp_dir()) {
+        tell(&format!("removed {}, which a killed launcher has left", folder.display()));
+    }
     let (sender, events) = mpsc::channel();
     watch_signals(sender.clone())?;
     let fleet = Fleet::new(request, sender.clone(), tell);
-    let evidence = Reader::new(evidence);
+    let evidence = Reader::new(evidence)?;
     Supervisor { request, mpirun, fleet, evidence, sender, events, tell }.run()
 }
 
 fn watch_signals(events: Sender<Event>) -> Result<(), Error> {
     let refused = |source| Error::System { action: "handle signals".to_owned(), source };
     let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(refused)?;
-    std::thread::spawn(move || {
+    threads::spawn("signals", move || {
         for _ in &mut signals {
             let _ = events.send(Event::StopRequested);
         }
-    });
+    })?;
     Ok(())
 }
 
@@ -130,7 +136,8 @@ impl Supervisor<'_> {
                 Next::Restart(ending) => {
                     restarts_left -= 1;
                     let text = &ending.text;
-                    (self.tell)(&format!("{text}; starting again, {restarts_left} restarts left"));
+                    let left = count(restarts_left as usize, "restart");
+                    (self.tell)(&format!("{text}; starting again, {left} left"));
                     last = Some(ending);
                     self.fleet.begin_again();
                     self.wait_for_release();
@@ -219,7 +226,7 @@ impl Supervisor<'_> {
         }
         let is_unknown = after.state == RunState::Unreadable;
         let has_begun = is_unknown || after.has_begun_since(before);
-        if let Some(first) = ended.rank_ended.filter(|_| has_begun) {
+        if let Some(first) = ended.rank_ended.filter(|_| has_begun && !ended.is_interrupted) {
             let name = self.fleet.description(first.host);
             let status = ended.status_text();
             let text = format!("{} on {name} ended first: {status}", first.name());

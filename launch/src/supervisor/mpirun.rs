@@ -9,16 +9,19 @@ use std::fmt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::{self, Sender};
 use std::time::{Duration, Instant};
 
+use device::{limits, threads};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use super::Event;
+use super::own_folder::OwnFolder;
 use super::reach::Reach;
 use super::request::Request;
 use crate::bootstrap::expected::Expected;
 use crate::error::Error;
+use crate::hostfile::Host;
 use crate::local_ranks::LAUNCH_ID;
 
 /// Family of launchers whose arguments are the same.
@@ -45,6 +48,20 @@ impl Family {
             (Self::Hydra | Self::IntelMpi, Reach::Ssh) => &["-bootstrap", "ssh"],
         }
     }
+
+    /// A host as its `mpirun` reads it. Files of Hydra have no ports: ssh's own configuration does.
+    fn hostfile_line(self, host: &Host, slots: usize) -> String {
+        match (self, &host.user) {
+            (Self::OpenMpi4 | Self::OpenMpi5, _) => {
+                let port = host.port.map_or_else(String::new, |port| format!(" port={port}"));
+                format!("{} slots={slots}{port}\n", host.address())
+            }
+            (Self::Hydra | Self::IntelMpi, None) => format!("{}:{slots}\n", host.name),
+            (Self::Hydra | Self::IntelMpi, Some(user)) => {
+                format!("{}:{slots} user={user}\n", host.name)
+            }
+        }
+    }
 }
 
 /// An `mpirun`.
@@ -59,8 +76,8 @@ pub(super) struct MpiRun {
 /// Where ranks are to run, for one attempt.
 #[derive(Debug)]
 pub(super) struct Start {
-    /// Names of the hosts, in order.
-    pub(super) hosts: Vec<String>,
+    /// The hosts, in order.
+    pub(super) hosts: Vec<Host>,
     /// For the record.
     pub(super) times: LaunchTimes,
 }
@@ -92,29 +109,37 @@ impl MpiRun {
         events: &Sender<Event>,
     ) -> Result<Running, Error> {
         let refused = |source| Error::System { action: "write a host file".to_owned(), source };
-        let folder = tempfile::tempdir().map_err(refused)?;
+        let folder = OwnFolder::create().map_err(refused)?;
         let hostfile = folder.path().join("hostfile");
         std::fs::write(&hostfile, self.hostfile(request, start)).map_err(refused)?;
         let mut command = self.command(request, &hostfile);
+        if self.keeps_session_files(request.reach) {
+            command.env("TMPDIR", folder.path());
+        }
         Self::announce(&mut command, request, start);
+        let (started, child) = mpsc::channel();
+        let events = events.clone();
+        threads::spawn("mpirun", move || child.into_iter().for_each(|child| wait(child, &events)))?;
         // A Ctrl-C is for the supervisor, which lets ranks save.
         let spawned = command.stdin(Stdio::null()).process_group(0).spawn();
         let child = spawned.map_err(|error| Error::Mpirun {
             program: self.program.clone(),
-            text: error.to_string(),
+            text: limits::explained(&error),
         })?;
         let pid = Pid::from_child(&child);
-        let events = events.clone();
-        std::thread::spawn(move || wait(child, &events));
+        let _ = started.send(child); // to the thread above, which waits for it
         Ok(Running { pid, _folder: folder })
     }
 
+    /// Whether a session folder of its own is to be given to it. Those of Open MPI are in one
+    /// folder per user among temporary files, which the last `mpirun` to end removes, even while
+    /// another one starts. Under Slurm its daemons would take the folder on other nodes, too.
+    fn keeps_session_files(&self, reach: Reach) -> bool {
+        matches!(self.family, Family::OpenMpi4 | Family::OpenMpi5) && reach == Reach::Ssh
+    }
+
     fn hostfile(&self, request: &Request, start: &Start) -> String {
-        let slots = request.ranks_per_node;
-        let line = |host: &String| match self.family {
-            Family::OpenMpi4 | Family::OpenMpi5 => format!("{host} slots={slots}\n"),
-            Family::Hydra | Family::IntelMpi => format!("{host}:{slots}\n"),
-        };
+        let line = |host: &Host| self.family.hostfile_line(host, request.ranks_per_node);
         start.hosts.iter().map(line).collect()
     }
 
@@ -122,6 +147,9 @@ impl MpiRun {
         let mut command = Command::new(&self.program);
         command.args(self.arguments(request, hostfile, &variables(request)));
         command.args(&request.mpirun_arguments);
+        if std::env::home_dir().is_none() {
+            command.env("HOME", "/"); // Open MPI 4 crashes without one; containers have this one
+        }
         command.arg(&request.program).args(&request.arguments);
         command
     }
@@ -264,8 +292,8 @@ const TERM_TIMEOUT: Duration = Duration::from_secs(3);
 #[derive(Debug)]
 pub(super) struct Running {
     pid: Pid,
-    /// With its host file.
-    _folder: tempfile::TempDir,
+    /// With its host file, and the files of its session.
+    _folder: OwnFolder,
 }
 
 impl Running {
@@ -290,6 +318,15 @@ mod tests {
         let times = LaunchTimes { began_unix_ms: 17, hosts_ready_unix_ms: 42 };
         assert_eq!(LaunchTimes::parse(&times.to_string()), Some(times));
         assert_eq!(LaunchTimes::parse("17"), None);
+    }
+
+    #[test]
+    fn hosts_are_written_as_each_family_reads_them() {
+        let user = Some("me".to_owned());
+        let host = Host { user, port: Some(2222), ..Host::new("a", Some(8)) };
+        assert_eq!(Family::OpenMpi4.hostfile_line(&host, 4), "me@a slots=4 port=2222\n");
+        assert_eq!(Family::Hydra.hostfile_line(&host, 4), "a:4 user=me\n");
+        assert_eq!(Family::OpenMpi5.hostfile_line(&Host::new("a", None), 4), "a slots=4\n");
     }
 
     #[test]

@@ -1,10 +1,12 @@
 //! How a host is reached: as a child where it is this one, and else over ssh or by Slurm.
 
-use std::net::ToSocketAddrs;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::path::Path;
 use std::process::Command;
 
 use crate::host_name;
+use crate::hostfile::{Host, are_same_name};
 
 /// By what a host is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,49 +51,98 @@ const SRUN: [&str; 7] = [
 const SSH_PORT: u16 = 22;
 
 impl Reach {
-    /// Runs a program on the host.
-    pub(super) fn command(self, host: &str, program: &Path, arguments: &[&str]) -> Command {
-        if is_this_host(host) {
+    /// Runs a program on the host. Waits for an answer of DNS.
+    ///
+    /// # Errors
+    /// A sentence on a host without an address, where that is needed.
+    pub(super) fn command(
+        self,
+        host: &Host,
+        program: &Path,
+        arguments: &[String],
+    ) -> Result<Command, String> {
+        let name = &host.name;
+        if is_own_name(name) || (self == Self::Ssh && is_own_address(name)?) {
             let mut command = Command::new(program);
             command.args(arguments);
-            return command;
+            return Ok(command);
         }
         let mut command;
         match self {
             Self::Ssh => {
                 command = Command::new("ssh");
-                command.args(SSH).arg("--").arg(host).arg("exec");
+                command.args(SSH);
+                if let Some(port) = host.port {
+                    command.args(["-p", &port.to_string()]);
+                }
+                command.arg("--").arg(host.address()).arg("exec");
                 command.arg(quoted(&program.to_string_lossy()));
                 command.args(arguments.iter().map(|word| quoted(word)));
             }
             Self::Srun => {
                 command = Command::new("srun");
-                command.args(SRUN).arg(format!("--nodelist={host}")).arg(program).args(arguments);
+                command.args(SRUN).arg(format!("--nodelist={name}")).arg(program).args(arguments);
             }
         }
-        command
-    }
-
-    /// Looks whether the host has an address, where that is needed.
-    ///
-    /// # Errors
-    /// A sentence.
-    pub(super) fn find(self, host: &str) -> Result<(), String> {
-        if self == Self::Srun || is_this_host(host) {
-            return Ok(());
-        }
-        let found = (host, SSH_PORT).to_socket_addrs();
-        found.map(drop).map_err(|error| format!("its name has no address yet ({error})"))
+        Ok(command)
     }
 }
 
-/// Host files have full names, hosts may have the first part of them.
-fn is_this_host(name: &str) -> bool {
-    let own = host_name();
-    name == "localhost" || name == own || name.split('.').next() == Some(&own)
+fn is_own_name(name: &str) -> bool {
+    ["localhost", &host_name()].iter().any(|own| are_same_name(name, own))
+}
+
+/// Whether an address of the name is one of this host, by which `mpirun` decides as well. Host
+/// files have full names where hosts may have the first part of them only, which other domains also
+/// have.
+///
+/// # Errors
+/// A sentence on a name without an address.
+fn is_own_address(name: &str) -> Result<bool, String> {
+    let found = (name, SSH_PORT).to_socket_addrs();
+    let mut found = found.map_err(|error| format!("its name has no address yet ({error})"))?;
+    Ok(found.any(|address| own_address_towards(address).is_ok_and(|own| own == address.ip())))
+}
+
+/// From which address something would be sent there: from itself, if it is of this host. Nothing is
+/// sent.
+fn own_address_towards(address: SocketAddr) -> io::Result<IpAddr> {
+    let any: IpAddr = match address {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let socket = UdpSocket::bind((any, 0))?;
+    socket.connect(address)?;
+    Ok(socket.local_addr()?.ip())
 }
 
 /// A word for the shell of the other host.
 fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', "'\\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_host_is_known_by_its_name_and_its_addresses() {
+        let is_own = |name: &str| is_own_name(name) || is_own_address(name) == Ok(true);
+        let own = host_name();
+        for name in ["localhost", "LOCALHOST.", &own, &own.to_uppercase(), "127.0.0.1"] {
+            assert!(is_own(name), "{name}");
+        }
+        let of_another_domain = format!("{own}.another-domain.invalid");
+        for name in ["192.0.2.1", "127.0.0.2", &of_another_domain] {
+            assert!(!is_own(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn ssh_connects_to_the_port_of_a_host() {
+        let host = Host { port: Some(2222), ..Host::new("192.0.2.1", None) };
+        let command = Reach::Ssh.command(&host, Path::new("yardstick"), &[]).unwrap();
+        let arguments: Vec<_> = command.get_args().collect();
+        assert!(arguments.windows(3).any(|words| words == ["-p", "2222", "--"]), "{arguments:?}");
+    }
 }

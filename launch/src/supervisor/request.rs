@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::reach::Reach;
+use crate::count;
 use crate::error::Error;
 use crate::hostfile::Host;
 
@@ -76,16 +77,18 @@ impl Request {
     pub fn check(&self) -> Result<(), Error> {
         let Self { nodes, ranks_per_node, .. } = self;
         if self.hosts.len() < *nodes {
+            let expected = count(*nodes, "host");
             let found = self.hosts.len();
-            let text = format!("expected {nodes} hosts, found {found}: {}", names(&self.hosts));
+            let text = format!("expected {expected}, found {found}: {}", names(&self.hosts));
             return Err(Error::Request { text });
         }
         let is_small = |host: &&Host| host.slots.is_some_and(|slots| slots < *ranks_per_node);
-        if let Some(Host { name, slots }) = self.hosts.iter().find(is_small) {
-            let slots = slots.unwrap_or_default();
+        if let Some(Host { name, slots, .. }) = self.hosts.iter().find(is_small) {
+            let slots = count(slots.unwrap_or_default(), "slot");
+            let expected = count(*ranks_per_node, "rank");
             let text = format!(
-                "expected {ranks_per_node} ranks per node, but host {name} has {slots} slots: \
-                 correct --ranks-per-node, or slotsPerWorker of the job, or --ntasks-per-node of \
+                "expected {expected} per node, but host {name} has {slots}: correct \
+                 --ranks-per-node, or slotsPerWorker of the job, or --ntasks-per-node of \
                  the allocation"
             );
             return Err(Error::Request { text });
@@ -113,6 +116,7 @@ impl fmt::Display for Request {
     /// As in `2 nodes of 8 ranks among 3 hosts`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { nodes, ranks_per_node, hosts, .. } = self;
-        write!(f, "{nodes} nodes of {ranks_per_node} ranks among {} hosts", hosts.len())
+        let [nodes, ranks] = [count(*nodes, "node"), count(*ranks_per_node, "rank")];
+        write!(f, "{nodes} of {ranks} among {}", count(hosts.len(), "host"))
     }
 }

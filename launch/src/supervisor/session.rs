@@ -4,8 +4,9 @@ use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::{self, Sender};
 
+use device::{limits, threads};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process_group};
 
@@ -40,32 +41,43 @@ pub(super) enum SessionChange {
 
 /// Connects on a thread of its own, and tells what happens.
 pub(super) fn connect(request: &Request, host: usize, generation: u32, events: Sender<Event>) {
-    let name = request.hosts[host].name.clone();
     let reach = request.reach;
-    let command = reach.command(&name, &request.program, &[&request.agent, &request.id]);
-    std::thread::spawn(move || {
-        let tell = |what| {
-            let _ = events.send(Event::Session(SessionEvent { host, generation, what }));
-        };
-        let text = match reach.find(&name) {
-            Ok(()) => converse(command, &tell),
+    let place = request.hosts[host].clone();
+    let program = request.program.clone();
+    let arguments = [request.agent.clone(), request.id.clone()];
+    let tell = move |what| {
+        let _ = events.send(Event::Session(SessionEvent { host, generation, what }));
+    };
+    let refused = tell.clone();
+    let talk = move || {
+        let text = match reach.command(&place, &program, &arguments) {
+            Ok(command) => converse(command, &tell),
             Err(text) => text,
         };
         tell(SessionChange::Ended { text });
-    });
+    };
+    if let Err(error) = threads::spawn("session", talk) {
+        refused(SessionChange::Ended { text: error.to_string() });
+    }
 }
 
 /// Talks to the agent until the end of it, and returns why it ended.
 fn converse(mut command: Command, tell: &dyn Fn(SessionChange)) -> String {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let (give, given) = mpsc::channel();
+    let errors = move || given.recv().map(last_line).unwrap_or_default();
+    let errors = match threads::spawn("session-errors", errors) {
+        Ok(thread) => thread,
+        Err(error) => return error.to_string(),
+    };
     let mut child = match command.process_group(0).spawn() {
         Ok(child) => child,
         Err(error) => {
+            let error = limits::explained(&error);
             return format!("{} does not start: {error}", command.get_program().display());
         }
     };
-    let errors = child.stderr.take().expect("piped");
-    let errors = std::thread::spawn(move || last_line(errors));
+    let _ = give.send(child.stderr.take().expect("piped")); // to the thread above
     let input = child.stdin.take().expect("piped");
     let pid = Pid::from_child(&child);
     tell(SessionChange::Started { input, pid });
@@ -81,14 +93,14 @@ fn converse(mut command: Command, tell: &dyn Fn(SessionChange)) -> String {
 /// Tells what the agent says, until it ends or is silent for too long.
 fn listen(output: impl Read + AsFd, tell: &dyn Fn(SessionChange)) -> std::io::Result<()> {
     let mut output = BufReader::new(Impatient { input: output, patience: FIRST_SILENCE });
-    let mut text = String::new();
-    while output.read_line(&mut text)? > 0 {
-        // Other lines are those of a login's scripts.
-        if let Ok(message) = serde_json::from_str(&text) {
+    let mut line = Vec::new();
+    while output.read_until(b'\n', &mut line)? > 0 {
+        // Other lines are those of a login's scripts, in any encoding.
+        if let Ok(message) = serde_json::from_slice(&line) {
             output.get_mut().patience = SILENCE;
             tell(SessionChange::Said(message));
         }
-        text.clear();
+        line.clear();
     }
     Ok(())
 }
@@ -166,7 +178,7 @@ mod tests {
     fn only_silence_ends_a_connection() {
         let (output, mut agent) = pipe().unwrap();
         let talk = std::thread::spawn(move || {
-            agent.write_all(b"Last login: today\n").unwrap();
+            agent.write_all(b"Derni\xe8re connexion : hier\n").unwrap();
             for _ in 0..4 {
                 agent.write_all(line(&FromAgent::Alive).as_bytes()).unwrap();
                 std::thread::sleep(Duration::from_secs(2));

@@ -7,6 +7,8 @@ use std::time::Duration;
 use super::Ending;
 use super::evidence::{Judgement, Loss, RunState};
 use super::request::Request;
+use crate::count;
+use crate::signals;
 
 /// Exit codes of a process that the supervisor decides about.
 const DONE: u8 = 0;
@@ -14,6 +16,7 @@ const INTERNAL: u8 = 1;
 const ENVIRONMENT: u8 = 3;
 pub(super) const PEER_LOST: u8 = 5;
 const STOPPED: u8 = 75;
+const INTERRUPTED: u8 = signals::INTERRUPTED as u8;
 
 /// Exit codes of a rank that failed by itself, which `mpirun` passes on.
 const OF_RANKS: [u8; 4] = [2, 3, 4, 6];
@@ -47,6 +50,8 @@ pub(super) struct Ended {
     pub(super) drained: bool,
     /// Whether it had not started all ranks when there was no time left for that.
     pub(super) never_started: bool,
+    /// Whether ranks were killed because the supervisor was asked to stop a second time.
+    pub(super) is_interrupted: bool,
     /// Whether the supervisor has ended it.
     pub(super) is_by_supervisor: bool,
 }
@@ -77,6 +82,7 @@ impl Ended {
     /// What `mpirun` said by its end.
     pub(super) fn status_text(&self) -> String {
         match (self.status.code(), self.status.signal()) {
+            _ if self.is_interrupted => "ranks were killed on a second request to stop".to_owned(),
             _ if self.is_by_supervisor => "mpirun did not end by itself".to_owned(),
             (Some(137), _) => {
                 "mpirun ended with 137: a rank was killed by SIGKILL (out of memory?)".to_owned()
@@ -136,16 +142,27 @@ pub(super) fn of(
     let reason = || after.reason.clone().unwrap_or_else(|| ended.status_text());
     match after.state {
         RunState::Unreadable => unreadable(ended, loss, &reason()),
+        _ if !after.has_begun_since(before) && ended.is_interrupted => interrupted(ended, after),
         _ if !after.has_begun_since(before) => not_begun(request, ended, loss, after),
         RunState::Complete => Next::End(completed(request, after)),
         RunState::Stopped => {
             let end = ending(STOPPED, "stopped after a committed checkpoint");
             if ended.drained && !ended.stop_requested { Next::Restart(end) } else { Next::End(end) }
         }
+        _ if ended.is_interrupted => interrupted(ended, after),
         RunState::Failed(PEER_LOST) => lost(ended, reason()),
         RunState::Failed(code) => Next::End(ending(code, reason())),
         _ => unrecorded(ended, loss),
     }
+}
+
+/// Ranks were killed on a second request to stop.
+fn interrupted(ended: &Ended, found: &Judgement) -> Next {
+    let saved = match found.committed_step {
+        Some(step) => format!("the steps after {step}, the newest checkpoint, are lost"),
+        None => "all steps are lost, as no checkpoint is committed".to_owned(),
+    };
+    Next::End(ending(INTERRUPTED, format!("{}: {saved}", ended.status_text())))
 }
 
 /// Ranks have recorded nothing new. What the run was before counts only where they say the same.
@@ -182,12 +199,14 @@ fn unreadable(ended: &Ended, loss: Option<&Loss>, silence: &str) -> Next {
 fn completed(request: &Request, found: &Judgement) -> Ending {
     let Judgement { ranks, hosts, .. } = found;
     if *ranks == request.ranks() && *hosts == request.nodes {
-        return ending(DONE, format!("complete on {ranks} ranks of {hosts} hosts"));
+        let [ranks, hosts] = [count(*ranks, "rank"), count(*hosts, "host")];
+        return ending(DONE, format!("complete on {ranks} of {hosts}"));
     }
     let text = format!(
-        "expected {} ranks on {} hosts, but the record is of {ranks} ranks on {hosts}",
-        request.ranks(),
-        request.nodes
+        "expected {} on {}, but the record is of {} on {hosts}",
+        count(request.ranks(), "rank"),
+        count(request.nodes, "host"),
+        count(*ranks, "rank")
     );
     ending(ENVIRONMENT, text)
 }
@@ -222,7 +241,7 @@ mod tests {
     use crate::hostfile::Host;
 
     fn request() -> Request {
-        let host = |name: &str| Host { name: name.to_owned(), slots: Some(2) };
+        let host = |name: &str| Host::new(name, Some(2));
         Request {
             reach: crate::supervisor::Reach::Ssh,
             hosts: ["a", "b", "c"].map(host).into(),
@@ -251,12 +270,13 @@ mod tests {
             stop_requested: false,
             drained: false,
             never_started: false,
+            is_interrupted: false,
             is_by_supervisor: false,
         }
     }
 
     fn record(state: RunState, attempts: usize) -> Judgement {
-        Judgement { state, attempts, ranks: 4, hosts: 2, reason: None }
+        Judgement { state, attempts, ranks: 4, hosts: 2, committed_step: None, reason: None }
     }
 
     fn code(ended: &Ended, loss: Option<&str>, after: &Judgement) -> (u8, bool) {

@@ -13,6 +13,7 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, set_child_subreape
 use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use crate::count;
 use crate::error::Error;
 use crate::local_ranks::{LocalRanks, has_launcher_daemon, processes_with};
 
@@ -101,7 +102,8 @@ impl Worker<'_> {
         match ranks.signal(Signal::TERM) {
             0 => return (self.tell)("SIGTERM: no rank runs here"),
             running => {
-                (self.tell)(&format!("SIGTERM: passed on to {running} ranks, waiting for them"))
+                let ranks = count(running, "rank");
+                (self.tell)(&format!("SIGTERM: passed on to {ranks}, waiting for their end"))
             }
         }
         if wait_until(deadline, || ranks.running().is_empty()) {

@@ -49,6 +49,10 @@ pub struct DataConfig {
     /// Token files for evaluation; without them the last sequences of `files` are held out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub evaluation_files: Vec<String>,
+    /// Bytes of a token in the files that have no header; 2 where nothing is said. Not hashed: the
+    /// digest of the files has the type of their tokens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token_bytes: Option<usize>,
     /// Sequences of one evaluation.
     #[serde(default = "default_evaluation_sequences")]
     pub evaluation_sequences: usize,
@@ -189,6 +193,7 @@ impl Workload {
         let mut hashed = self.clone();
         hashed.data.files.clear();
         hashed.data.evaluation_files.clear();
+        hashed.data.token_bytes = None;
         let mut json = serde_json::json!(hashed); // objects are sorted maps: canonical
         if let Some(digest) = data_digest {
             json["data"]["digest"] = digest.into();
@@ -221,6 +226,9 @@ impl DataConfig {
                 let found = format!("{files:?}");
                 return Err(Error::invalid(key, found, "no file with data.source synthetic"));
             }
+        }
+        if let Some(bytes) = self.token_bytes.filter(|bytes| ![1, 2, 4, 8].contains(bytes)) {
+            return Err(Error::invalid("data.token_bytes", bytes, "1, 2, 4 or 8"));
         }
         if self.evaluation_sequences == 0 {
             return Err(Error::invalid("data.evaluation_sequences", 0, "at least 1"));

@@ -34,6 +34,13 @@ impl Key {
     }
 }
 
+impl Key {
+    /// Whether the other one is of the same workload on another machine.
+    pub(super) fn is_other_machine_of(&self, other: &Self) -> bool {
+        self.workload == other.workload && self.machine != other.machine
+    }
+}
+
 impl fmt::Display for Key {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{}/{}", self.workload, self.machine)
@@ -53,11 +60,11 @@ pub(super) fn safe(character: char) -> char {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::tests::finished;
+    use crate::record::tests::comparable;
 
     #[test]
     fn a_key_is_a_folder() {
-        let mut record = finished();
+        let mut record = comparable();
         record.environment.machine.cpu_model = Some("AMD EPYC 9B14 / 2".to_owned());
         let key = Key::of(&record).to_string();
         assert_eq!(key, "smoke-0123456789ab/2x1-threads-AMD-EPYC-9B14---2");

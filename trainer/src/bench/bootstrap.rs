@@ -67,14 +67,14 @@ fn resample(steps: &[f64], block: usize, random: &mut Random, into: &mut Vec<f64
 fn block_length(steps: &[f64]) -> usize {
     let correlation = autocorrelation(steps).clamp(0.0, 0.95);
     let ratio = 6.0_f64.sqrt() * correlation / (1.0 - correlation * correlation);
-    let length = ratio.powf(2.0 / 3.0) * (steps.len() as f64).cbrt();
+    let length = libm::pow(ratio, 2.0 / 3.0) * libm::cbrt(steps.len() as f64);
     (length.ceil() as usize).clamp(1, steps.len())
 }
 
 /// Of neighbours.
 fn autocorrelation(steps: &[f64]) -> f64 {
     let mean = steps.iter().sum::<f64>() / steps.len() as f64;
-    let variance: f64 = steps.iter().map(|step| (step - mean).powi(2)).sum();
+    let variance: f64 = steps.iter().map(|step| (step - mean) * (step - mean)).sum();
     let covariance: f64 = steps.windows(2).map(|two| (two[0] - mean) * (two[1] - mean)).sum();
     if variance > 0.0 { covariance / variance } else { 0.0 }
 }
@@ -105,8 +105,8 @@ impl Random {
     /// Standard normal.
     #[cfg(test)]
     pub(crate) fn normal(&mut self) -> f64 {
-        let radius = (-2.0 * (1.0 - self.uniform()).ln()).sqrt();
-        radius * (std::f64::consts::TAU * self.uniform()).cos()
+        let radius = (-2.0 * libm::log(1.0 - self.uniform())).sqrt();
+        radius * libm::cos(std::f64::consts::TAU * self.uniform())
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod bootstrap;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::Path;
 
@@ -13,7 +14,7 @@ pub(crate) use bootstrap::Interval;
 pub(crate) use bootstrap::Random;
 
 use crate::number_format;
-use crate::record::{self, Record, StepSeries};
+use crate::record::{self, Record, StepSeries, injected_warning};
 use crate::timing::statistics::percentile;
 
 /// The figures of all repeats. [`Display`](std::fmt::Display) is a page of 80 columns.
@@ -63,6 +64,7 @@ impl Bench {
         let mut losses = Vec::new();
         let mut step_ms = Vec::new();
         let mut tokens_per_step = 0.0;
+        let mut injected = BTreeSet::new();
         let mut last = None;
         for folder in folders.iter().map(AsRef::as_ref) {
             let record = Record::read(folder)?;
@@ -70,6 +72,7 @@ impl Bench {
             repeats.push(Repeat::of(folder, &record)?);
             losses.push(losses_of(folder)?);
             step_ms.push(series.measured().step_times_ms().collect::<Vec<f64>>());
+            injected.extend(record.injected().map(str::to_owned));
             tokens_per_step = series.tokens as f64 / series.recorded.max(1) as f64;
             last = Some(record);
         }
@@ -85,7 +88,10 @@ impl Bench {
             step_ms_median: Interval::of(&step_ms, |steps| quantile(steps, 50.0)),
             step_ms_p95: Interval::of(&step_ms, |steps| quantile(steps, 95.0)),
             is_steady: repeats.iter().all(|repeat| repeat.is_done(wanted_steps)),
-            warnings: warnings(&repeats, &losses, wanted_steps),
+            warnings: warnings(&repeats, &losses, wanted_steps)
+                .into_iter()
+                .chain(injected_warning(injected.iter().map(String::as_str)))
+                .collect(),
             wanted_steps,
             repeats,
         })

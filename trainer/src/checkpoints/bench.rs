@@ -6,12 +6,13 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Barrier};
+use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
 
 use checkpoint::Error;
 use checkpoint::durable::IoError;
 use checkpoint::tier::{Filesystem, Tier};
+use device::threads;
 use serde::Serialize;
 
 use super::bench_folder::{LOCK, locked, new_name, remove_abandoned};
@@ -91,13 +92,13 @@ struct Scratch {
 
 impl Scratch {
     /// The lock ends before the folder is removed: NFS keeps files that are open.
-    fn measure_locked(&self, address: &str, load: Load) -> Result<TierRates, IoError> {
+    fn measure_locked(&self, address: &str, load: Load) -> Result<TierRates, Error> {
         let lock = || locked(&self.tier.path(&self.folder));
         let _lock = self.is_local.then(lock).transpose()?;
         self.measure(address, load)
     }
 
-    fn measure(&self, address: &str, Load { bytes, threads }: Load) -> Result<TierRates, IoError> {
+    fn measure(&self, address: &str, Load { bytes, threads }: Load) -> Result<TierRates, Error> {
         let per_thread = bytes / threads as u64;
         let bytes = per_thread * threads as u64;
         let content = incompressible(2 * PIECE_BYTES);
@@ -114,7 +115,7 @@ impl Scratch {
                 names.try_for_each(|name| act(&self.key(thread, &name)))
             };
             let seconds = slowest(threads, files)?;
-            Ok::<_, IoError>((threads * SMALL_FILES) as f64 / seconds)
+            Ok::<_, Error>((threads * SMALL_FILES) as f64 / seconds)
         };
         let creates = small(&|key| self.tier.replace(key, &content[..SMALL_BYTES]))?;
         let stats = small(&|key| self.tier.exists(key).map(|_| ()))?;
@@ -203,20 +204,23 @@ impl Scratch {
 fn slowest(
     threads: usize,
     act: impl Fn(usize) -> Result<(), IoError> + Sync,
-) -> Result<f64, IoError> {
-    let start_line = Barrier::new(threads);
+) -> Result<f64, Error> {
+    let start_line = RwLock::new(());
     let timed = |thread| {
-        start_line.wait();
+        drop(start_line.read());
         let start = Instant::now();
         act(thread)?;
         Ok(start.elapsed().as_secs_f64())
     };
     std::thread::scope(|scope| {
         let timed = &timed;
-        let running: Vec<_> =
-            (0..threads).map(|thread| scope.spawn(move || timed(thread))).collect();
+        let closed = start_line.write();
+        let running = (0..threads)
+            .map(|thread| threads::spawn_scoped(scope, "bench", move || timed(thread)))
+            .collect::<Result<Vec<_>, _>>();
+        drop(closed);
         let mut slowest = 1e-9; // a rate is finite
-        for thread in running {
+        for thread in running? {
             let seconds: Result<f64, IoError> = thread.join().expect("a thread does not panic");
             slowest = seconds?.max(slowest);
         }

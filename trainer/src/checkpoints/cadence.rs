@@ -78,8 +78,7 @@ impl Cadence {
     pub(crate) fn observe(&mut self, attempts: &[Attempt]) {
         let Failures::Observed(rate) = &mut self.failures else { return };
         for attempt in attempts {
-            let ended = attempt.ended_unix_ms.unwrap_or(attempt.started_unix_ms);
-            let ran = Duration::from_millis(ended.saturating_sub(attempt.started_unix_ms));
+            let ran = Duration::from_millis(attempt.ran_ms());
             *rate = rate.observe(ran, u32::from(attempt.status == Status::Failed));
         }
     }

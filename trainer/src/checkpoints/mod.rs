@@ -35,6 +35,9 @@ pub(crate) use trigger::{SaveTrigger, Trigger};
 /// When a rank writes slowly: times of writing are much noisier than those of steps.
 const SLOW_WRITERS: Limits = Limits { window_steps: 8, windows: 1, least_slower: 0.2 };
 
+/// How often the wait for copies looks for a request to stop.
+const STOP_POLL: Duration = Duration::from_millis(100);
+
 /// Saves and resumes one attempt.
 #[derive(Debug)]
 pub(crate) struct Checkpointer {
@@ -211,6 +214,11 @@ impl Checkpointer {
         let saved =
             Checkpoints::of(&self.saves, &self.nearest().name, &routes.unwrap_or_default())?;
         Some(Checkpoints { cadence: self.cadence.calculated(), ..saved })
+    }
+
+    /// What the last save took until its commit.
+    pub(crate) fn last_save(&self) -> Option<Duration> {
+        self.saves.committed.last().map(|saved| Duration::from_nanos(saved.save_ns))
     }
 
     /// Asks for a save after the current step.
@@ -508,11 +516,29 @@ impl Checkpointer {
         Ok(())
     }
 
-    /// Waits until the farther tiers have what they are to have, for so long at most. What does not
-    /// get there in time is a warning.
-    pub(crate) fn finish_promotion(&mut self, timeout: Duration) {
+    /// How long a stop on request waits for copies to farther tiers, where there are any.
+    pub(crate) fn stop_grace(&self) -> Option<Duration> {
+        self.promotion.is_some().then_some(self.config.stop_grace)
+    }
+
+    /// Waits until the farther tiers have what they are to have: for `checkpoint.deadline` at most,
+    /// and for `stop_grace` once a stop is requested, because a scheduler that stops the run kills
+    /// it soon. What does not get there in time is a warning.
+    pub(crate) fn finish_promotion(&mut self, stop_requested: impl Fn() -> bool) {
         let Some(promotion) = &self.promotion else { return };
-        let is_finished = promotion.promoter.finish(Instant::now() + timeout);
+        let mut deadline = Instant::now() + self.config.deadline;
+        let mut is_stopping = false;
+        let is_finished = loop {
+            let now = Instant::now();
+            if !is_stopping && stop_requested() {
+                is_stopping = true;
+                deadline = deadline.min(now + self.config.stop_grace);
+            }
+            let is_finished = promotion.promoter.finish(deadline.min(now + STOP_POLL));
+            if is_finished || now >= deadline {
+                break is_finished;
+            }
+        };
         for RouteStatus { tier, in_progress, is_failing, last_error, .. } in
             promotion.promoter.status()
         {

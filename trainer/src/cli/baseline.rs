@@ -47,7 +47,8 @@ struct Show {
     #[arg(long, value_name = "TEXT", default_value = "")]
     only: String,
     /// Keep copies of the records that are the baseline now in another store, to compare with
-    /// later: `yardstick compare DIR NEW`.
+    /// later: `yardstick compare DIR NEW`. Beside them it has the oldest record of each machine,
+    /// which shows whether that has changed.
     #[arg(long, value_name = "DIR")]
     save: Option<String>,
     /// Keep copies of so many of each workload, world size and machine type at most, the newest.
@@ -89,7 +90,7 @@ fn usage(error: impl std::fmt::Display) -> Failure {
 }
 
 fn open(store: &str) -> Outcome<Baselines> {
-    Baselines::open(store.as_ref()).ok_or_else(|| {
+    Baselines::open(store.as_ref()).map_err(usage)?.ok_or_else(|| {
         usage(format!("{store}: no baselines\n  hint: `yardstick baseline add {store} RUN`"))
     })
 }
@@ -102,10 +103,8 @@ impl Add {
             records.extend(Record::read_all(run).map_err(usage)?);
         }
         for (path, record) in &records {
-            if !record.is_measured() {
-                let status = record.status.name();
-                let path = path.display();
-                return Err(usage(format!("{path}: expected a complete run, found {status}")));
+            if let Some(unusable) = record.unusable() {
+                return Err(usage(format!("{}: {unusable}", path.display())));
             }
         }
         for (_, record) in &records {
@@ -117,9 +116,15 @@ impl Add {
 
 impl Show {
     fn run(self) -> Outcome<ExitCode> {
-        let found = self.found()?;
+        // A store that cannot be listed is an error in a first night, too.
+        let store = if self.allow_none {
+            Baselines::at(&self.store).map_err(usage)?
+        } else {
+            open(&self.store)?
+        };
+        let found = self.found(&store).map_err(usage)?;
         if let Some(save) = &self.save {
-            self.copy(&found, save).map_err(usage)?;
+            self.copy(&store, &found, save).map_err(usage)?;
         }
         let summary = |(key, kept): &(Key, Vec<Kept>)| Summary::of(key.to_string(), kept);
         let summaries: Vec<_> = found.iter().filter_map(summary).collect();
@@ -134,25 +139,24 @@ impl Show {
     }
 
     /// What is kept, by its name.
-    fn found(&self) -> Outcome<Vec<(Key, Vec<Kept>)>> {
-        // A store that cannot be listed is an error in a first night, too.
-        let store = if self.allow_none {
-            Baselines::at(&self.store).map_err(usage)?
-        } else {
-            open(&self.store)?
-        };
-        let keys = store.keys().map_err(usage)?.into_iter();
+    fn found(&self, store: &Baselines) -> Result<Vec<(Key, Vec<Kept>)>, baseline::Error> {
+        let keys = store.keys()?.into_iter();
         let chosen = keys.filter(|key| key.to_string().contains(&self.only));
-        chosen.map(|key| Ok((key.clone(), store.records(&key).map_err(usage)?))).collect()
+        chosen.map(|key| Ok((key.clone(), store.records(&key)?))).collect()
     }
 
     /// Also nothing, which is what the first run is compared with.
-    fn copy(&self, found: &[(Key, Vec<Kept>)], place: &str) -> Result<(), baseline::Error> {
+    fn copy(
+        &self,
+        from: &Baselines,
+        found: &[(Key, Vec<Kept>)],
+        place: &str,
+    ) -> Result<(), baseline::Error> {
         anyhow::ensure!(place != self.store, "--save {place}: expected another store than that");
         let store = Baselines::at(place)?;
         store.create()?;
         let newest = self.newest.unwrap_or(usize::MAX);
-        found.iter().try_for_each(|(key, kept)| store.copy(key, kept, newest))
+        found.iter().try_for_each(|(key, kept)| store.copy(from, key, kept, newest))
     }
 }
 
@@ -168,7 +172,7 @@ impl Promote {
         for key in chosen {
             let count = store.promote(key, self.newest as usize).map_err(usage)?;
             print(match count {
-                0 => format!("{key}: no complete run, the baseline stays"),
+                0 => format!("{key}: no run that can be compared, the baseline stays"),
                 count => {
                     let records = number_format::count(count, "complete run");
                     format!("{key}: the baseline is the newest {records}")

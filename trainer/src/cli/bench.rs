@@ -1,5 +1,6 @@
 //! `yardstick bench`.
 
+use std::hash::{BuildHasher, RandomState};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -8,13 +9,14 @@ use super::train::Train;
 use super::{print, print_json};
 use crate::bench::Bench;
 use crate::failure::{ExitCode, Failure, Outcome};
-use crate::run::{self, Exit, RunOptions};
+use crate::run::{self, Exit, RunOptions, dated};
 
 /// Run a workload several times in one job, and print its speed with intervals.
 ///
 /// Under `mpirun` too. Every repeat trains from step 1 in a folder of its own in --out, until it
 /// has measured enough steps after its warm-up, and leaves a record there: `yardstick compare` and
-/// `baseline add` take the folder of all. The flags are those of `train`.
+/// `baseline add` take the folder of all. A bench that was interrupted resumes in its folder; one
+/// that is complete is refused. The flags are those of `train`.
 #[derive(Debug, Args)]
 pub(super) struct BenchCommand {
     /// How often the workload is run.
@@ -43,23 +45,22 @@ const STEPS_TO_TELL: u64 = 42;
 impl BenchCommand {
     /// The folders of the runs, where one for them is named.
     pub(super) fn folders(&self) -> Option<Vec<PathBuf>> {
-        let root = self.train.out()?;
-        Some((1..=self.repeats).map(|repeat| folder(root, repeat)).collect())
+        Some(folders_in(self.train.out()?, self.repeats).collect())
     }
 
     pub(super) fn run(self) -> Outcome<Exit> {
         let options = self.train.options()?;
-        let root = options
-            .out
-            .clone()
-            .ok_or_else(|| Failure::usage("bench: expected --out DIR, for the runs' folders"))?;
+        let root = options.out.clone().unwrap_or_else(|| new_root(&options.config.name));
         let wanted = u64::from(self.measure_steps);
-        let repeats: Vec<RunOptions> = (1..=self.repeats)
-            .map(|repeat| until_measured(&options, wanted, folder(&root, repeat)))
+        let mut repeats: Vec<RunOptions> = folders_in(&root, self.repeats)
+            .map(|folder| until_measured(&options, wanted, folder))
             .collect();
+        if let Some(last) = repeats.last_mut() {
+            last.refuse_complete = true; // the others may be complete where a bench resumes
+        }
         let exit = run::run(&repeats)?;
         if exit.rank == 0 && exit.code == ExitCode::Done {
-            let folders = self.folders().expect("it was named");
+            let folders: Vec<PathBuf> = folders_in(&root, self.repeats).collect();
             let bench = Bench::read(&folders, wanted)
                 .map_err(|error| Failure::new(ExitCode::Internal, error))?;
             if self.json {
@@ -70,6 +71,13 @@ impl BenchCommand {
         }
         Ok(exit)
     }
+}
+
+/// Folder of this bench, as `runs/bench-smoke-2026-11-25T02-00-07Z-3f9a21c7`: each of its repeats
+/// is made only when it begins, so the name alone keeps those of two from being mixed.
+fn new_root(workload: &str) -> PathBuf {
+    let random = RandomState::new().hash_one(std::process::id()) as u32;
+    Path::new("runs").join(format!("{}-{random:08x}", dated(&format!("bench-{workload}"))))
 }
 
 /// One repeat: until so many steady steps are measured, unless the options say how many there are.
@@ -84,6 +92,6 @@ fn until_measured(options: &RunOptions, wanted: u64, out: PathBuf) -> RunOptions
     }
 }
 
-fn folder(root: &Path, repeat: u16) -> PathBuf {
-    root.join(format!("repeat-{repeat:02}"))
+fn folders_in(root: &Path, repeats: u16) -> impl Iterator<Item = PathBuf> {
+    (1..=repeats).map(move |repeat| root.join(format!("repeat-{repeat:02}")))
 }

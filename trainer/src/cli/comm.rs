@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::{print, print_json};
+use super::{LogArguments, print, print_json};
 use crate::comm::{self, CommOperation, CommOptions};
-use crate::config::{Config, duration};
+use crate::config::{Config, duration, size};
 use crate::failure::{Failure, Outcome};
 use crate::run::Exit;
 
@@ -52,20 +52,14 @@ pub(super) struct Comm {
     /// Print JSON.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    pub(super) log: LogArguments,
 }
 
-/// A number of bytes, with a suffix of 1024, or 1024 squared or cubed.
+/// The size of a buffer, which has at least one element.
 fn bytes(text: &str) -> Result<u64, String> {
-    let (digits, factor) = match text.char_indices().last() {
-        Some((at, 'K' | 'k')) => (&text[..at], 1 << 10),
-        Some((at, 'M' | 'm')) => (&text[..at], 1 << 20),
-        Some((at, 'G' | 'g')) => (&text[..at], 1 << 30),
-        _ => (text, 1),
-    };
-    let number = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(factor));
-    number
-        .filter(|bytes| *bytes >= 4)
-        .ok_or_else(|| format!("{text:?}: expected at least 4 bytes, as in 4096, 64K, 16M or 4G"))
+    let bytes = size::parse(text)?;
+    if bytes < 4 { Err(format!("{text:?}: expected at least 4 bytes")) } else { Ok(bytes) }
 }
 
 impl Comm {

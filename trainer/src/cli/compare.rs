@@ -1,20 +1,26 @@
 //! `yardstick compare`.
 
-use std::convert::Infallible;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use clap::Args;
+use clap::{Args, Parser};
 
-use super::{note, print, print_json};
-use crate::compare::{Comparison, Settings, Side, Turns, Verdict, take_turns};
+use super::{Arguments, Command, note, print, print_json};
+use crate::baseline::Key;
+use crate::compare::{
+    Base, Bundle, Comparison, Gate, Settings, Side, Turns, require_empty, require_side, share,
+    take_turns,
+};
 use crate::failure::{ExitCode, Failure, Outcome};
 
 /// Say whether runs got worse, by how much, and which phase and rank it is.
 ///
 /// A side is the folder of a run, a record.json, a folder of several runs, or a baseline (see
-/// `yardstick baseline`); of several, separate them by commas. Exit code 10 says that something got
-/// worse.
+/// `yardstick baseline`); of several, separate them by commas. Gated metrics decide; all others are
+/// printed.
+///
+/// Exit codes: 0 better, same or not worse; 10 worse; 11 too noisy to say that it is not worse; 12
+/// not comparable.
 #[derive(Debug, Args)]
 pub(super) struct Compare {
     /// What to compare with.
@@ -40,9 +46,10 @@ pub(super) struct Compare {
     /// A smaller change does not matter, as in 3%.
     #[arg(long, value_name = "PERCENT", default_value = "3%", value_parser = share)]
     threshold: f64,
-    /// The same for one metric, as in checkpoint_rate=10%; may be repeated.
-    #[arg(long, value_name = "METRIC=PERCENT", value_parser = named_share)]
-    metric_threshold: Vec<(String, f64)>,
+    /// A metric that decides, with a threshold of its own if one is named, as in
+    /// checkpoint_rate=10%; may be repeated [default: tokens_per_second].
+    #[arg(long = "gate", value_name = "METRIC[=PERCENT]")]
+    gates: Vec<Gate>,
     /// Compare rates per rank: the sides may have different world sizes.
     #[arg(long)]
     per_rank: bool,
@@ -50,16 +57,45 @@ pub(super) struct Compare {
     /// sessions to see it.
     #[arg(long, value_name = "PERCENT", value_parser = share)]
     deviation: Option<f64>,
-    /// Exit with 11 if it is too noisy to say.
+    /// Exit with 0 where it is too noisy to say that nothing got worse.
     #[arg(long)]
-    strict: bool,
+    allow_noisy: bool,
+    /// Compare runs into which faults were injected, as in a drill.
+    #[arg(long)]
+    allow_injected: bool,
     /// Exit with 0 where a store of baselines has no record to compare with, as after the first run
-    /// of a workload on a machine.
+    /// of a workload on new machines.
     #[arg(long, conflicts_with_all = ["run", "json"])]
     allow_no_baseline: bool,
+    /// Keep all that the verdict was made of in this folder, for `yardstick verify`.
+    #[arg(long, value_name = "DIR")]
+    bundle: Option<PathBuf>,
     /// Print JSON.
     #[arg(long)]
     json: bool,
+}
+
+/// Checks flags of a comparison that will be run elsewhere.
+///
+/// # Errors
+/// Exit code 2 for what is no flag of it.
+pub(super) fn check_flags(flags: &[String]) -> Outcome<()> {
+    let command = ["yardstick", "compare"].map(str::to_owned);
+    let sides = ["BASE", "NEW"].map(str::to_owned);
+    let words = command.into_iter().chain(flags.iter().cloned()).chain(sides);
+    let refused =
+        |text: &str| Failure::usage(format!("workflow.reporting.compare = {flags:?}: {text}"));
+    match Arguments::try_parse_from(words) {
+        Ok(Arguments { command: Command::Compare(compare) }) if compare.is_of_base_and_new() => {
+            Ok(())
+        }
+        Ok(_) => Err(refused("expected flags alone: the workflow names both sides")),
+        Err(error) => {
+            let first = error.to_string();
+            let first = first.lines().next().unwrap_or_default();
+            Err(refused(first.trim_start_matches("error: ")))
+        }
+    }
 }
 
 /// One or more paths, separated by commas.
@@ -67,25 +103,15 @@ pub(super) struct Compare {
 struct Places(Vec<PathBuf>);
 
 impl FromStr for Places {
-    type Err = Infallible;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, Infallible> {
-        Ok(Self(text.split(',').map(PathBuf::from).collect()))
+    fn from_str(text: &str) -> Result<Self, String> {
+        let places: Vec<_> = text.split(',').map(PathBuf::from).collect();
+        if places.iter().any(|place| place.as_os_str().is_empty()) {
+            return Err("expected a path, found an empty text: is a variable not set?".to_owned());
+        }
+        Ok(Self(places))
     }
-}
-
-/// A share, as in `3%` or `0.03`.
-fn share(text: &str) -> Result<f64, String> {
-    let (number, unit) = text.strip_suffix('%').map_or((text, 1.0), |number| (number, 0.01));
-    let share = number.trim().parse::<f64>().ok().map(|number| number * unit);
-    let share = share.filter(|share| share.is_finite() && (0.0..1.0).contains(share));
-    share.ok_or_else(|| format!("{text:?}: expected a share, as in 3%"))
-}
-
-fn named_share(text: &str) -> Result<(String, f64), String> {
-    let expected = || format!("{text:?}: expected METRIC=PERCENT, as in checkpoint_rate=10%");
-    let (name, threshold) = text.split_once('=').ok_or_else(expected)?;
-    Ok((name.to_owned(), share(threshold)?))
 }
 
 fn places(given: Option<&Places>) -> &[PathBuf] {
@@ -94,55 +120,94 @@ fn places(given: Option<&Places>) -> &[PathBuf] {
 
 impl Compare {
     pub(super) fn run(self) -> Outcome<ExitCode> {
+        if let Some(folder) = &self.bundle {
+            require_empty("--bundle", folder)?;
+        }
+        let internal = |error| Failure::new(ExitCode::Internal, anyhow::Error::from(error));
+        let temporary; // until the bundle has what is in it
         let [base, new] = match &self.run {
-            Some(command) => self.in_turn(command)?,
+            Some(command) => {
+                temporary = tempfile::tempdir().map_err(internal)?;
+                self.in_turn(command, temporary.path())?
+            }
             None => {
                 let new = Side::read(places(self.new.as_ref()))?;
-                let base = Side::read_base(places(self.base.as_ref()), &new)?;
-                if base.is_empty() {
-                    return self.without_baseline(&new);
+                match Base::read(places(self.base.as_ref()), &new)? {
+                    Base::Found(base) => [base, new],
+                    Base::None { key, changed } => {
+                        require_side(&new, &self.settings())?;
+                        return self.without_baseline(&key, changed);
+                    }
                 }
-                [base, new]
             }
         };
-        let settings = Settings {
-            threshold: self.threshold,
-            thresholds: self.metric_threshold,
-            per_rank: self.per_rank,
-            deviation: self.deviation,
-        };
+        let settings = self.settings();
         let comparison = Comparison::of(&base, &new, &settings)?;
+        if let Some(folder) = &self.bundle {
+            Bundle::at(folder).write([&base, &new], &settings, &comparison)?;
+        }
         if self.json {
             print_json(&comparison)?
         } else {
             print(&comparison)?
         };
-        Ok(match comparison.verdict {
-            Verdict::Worse => ExitCode::Regression,
-            Verdict::TooNoisy if self.strict => ExitCode::TooNoisy,
-            _ => ExitCode::Done,
+        ExitCode::try_from(comparison.exit_code).map_err(|code| {
+            Failure::new(ExitCode::Internal, anyhow::anyhow!("unknown exit code {code}"))
         })
     }
 
-    /// The first run has nothing to be compared with: an error, unless it was expected.
-    fn without_baseline(&self, new: &Side) -> Outcome<ExitCode> {
+    /// Whether its sides are the two words after the flags.
+    fn is_of_base_and_new(&self) -> bool {
+        let is = |place: Option<&Places>, name: &str| {
+            place.is_some_and(|place| place.0 == [PathBuf::from(name)])
+        };
+        is(self.base.as_ref(), "BASE") && is(self.new.as_ref(), "NEW")
+    }
+
+    fn settings(&self) -> Settings {
+        let is_default = self.gates.is_empty();
+        Settings {
+            threshold: self.threshold,
+            gates: if is_default { vec![Gate::primary()] } else { self.gates.clone() },
+            per_rank: self.per_rank,
+            deviation: self.deviation,
+            allow_injected: self.allow_injected,
+            allow_noisy: self.allow_noisy,
+        }
+    }
+
+    /// The first run on new machines has nothing to be compared with: an error, unless it was
+    /// expected. Machines that have changed are not new.
+    fn without_baseline(&self, key: &Key, changed: Option<String>) -> Outcome<ExitCode> {
         let Places(stores) = self.base.as_ref().expect("required without --run");
         let stores: Vec<_> = stores.iter().map(|path| path.display().to_string()).collect();
         let stores = stores.join(",");
-        let key = new.key().map_or(String::new(), |key| key.to_string());
-        if self.allow_no_baseline {
-            return print(format!("{stores}: no baseline: there are no other records of {key}"));
+        let refused = |text| {
+            let error = anyhow::anyhow!("not comparable: {stores}: {text}");
+            Err(Failure::new(ExitCode::NotComparable, error))
+        };
+        match changed {
+            Some(changed) => refused(format!(
+                "the machine of {key} has changed: {changed}\n  hint: if that is meant, `yardstick \
+                 baseline add {stores} RUN` and `yardstick baseline promote {stores} --only {key} \
+                 --newest 1` begin a new baseline"
+            )),
+            None if self.allow_no_baseline => {
+                if let Some(bundle) = &self.bundle {
+                    note(format!("{}: not written: nothing was compared", bundle.display()));
+                }
+                print(format!("{stores}: no baseline: it has no other comparable record of {key}"))
+            }
+            None => refused(format!(
+                "expected other records of {key} that can be compared, found none\n  hint: \
+                 --allow-no-baseline for the first run"
+            )),
         }
-        Err(Failure::usage(format!(
-            "{stores}: expected records of {key}, found none\n  hint: --allow-no-baseline for the \
-             first run"
-        )))
     }
 
-    fn in_turn(&self, base: &str) -> Outcome<[Side; 2]> {
-        let internal = |error| Failure::new(ExitCode::Internal, anyhow::Error::from(error));
-        let temporary = tempfile::tempdir().map_err(internal)?;
-        let folder = self.keep.as_deref().unwrap_or(temporary.path());
+    fn in_turn(&self, base: &str, temporary: &Path) -> Outcome<[Side; 2]> {
+        let folder = self.keep.as_deref().unwrap_or(temporary);
+        require_empty("--keep", folder)?;
         let turns = Turns { base, new: &self.with.join(" "), rounds: self.rounds.into(), folder };
         take_turns(&turns, |round, side| note(format!("round {round}: {side}")))
     }

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use comfy_table::{CellAlignment, Table, presets::NOTHING};
 use models::workload::DataConfig;
@@ -11,7 +12,7 @@ use crate::config::Config;
 use crate::data::bench::{FileRates, bench};
 use crate::data::{self, Format, InputFormat, TokenizePlan, Vocabulary};
 use crate::failure::{ExitCode, Failure, Outcome};
-use crate::number_format;
+use crate::number_format::{self, count};
 
 /// Make token files from text, describe one, or measure how fast they are read.
 #[derive(Debug, Args)]
@@ -42,6 +43,9 @@ struct Tokenize {
     /// The inputs are JSON lines; this field of each line holds a document's text.
     #[arg(long, value_name = "FIELD")]
     jsonl: Option<String>,
+    /// Take the inputs as text even if they look like JSON or a binary file.
+    #[arg(long, conflicts_with = "jsonl")]
+    as_text: bool,
     /// Format of the token file.
     #[arg(long, value_enum, default_value = "llmc")]
     format: Format,
@@ -56,6 +60,10 @@ struct Inspect {
     /// The token file: a path, or a URL such as s3://bucket/text.bin.
     #[arg(value_name = "FILE")]
     file: PathBuf,
+    /// Bytes of a token in a file without header: 1, 2, 4 or 8 [default: 2].
+    #[arg(long, value_name = "N", value_parser = PossibleValuesParser::new(["1", "2", "4", "8"])
+        .try_map(|text| text.parse::<usize>()))]
+    token_bytes: Option<usize>,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -91,11 +99,11 @@ impl Data {
 
 impl Tokenize {
     fn run(self) -> Outcome<ExitCode> {
-        self.check()?;
         let plan = TokenizePlan {
             inputs: self.inputs,
             input_format: match self.jsonl {
                 Some(field) => InputFormat::Jsonl { field },
+                None if self.as_text => InputFormat::AnyBytes,
                 None => InputFormat::Text,
             },
             vocabulary: self.vocabulary,
@@ -107,34 +115,18 @@ impl Tokenize {
             return print_json(&report);
         }
         print(format!(
-            "{}: {} tokens of {} documents, {} bytes of text",
+            "{}: {} of {}, {} of text",
             report.out.display(),
-            report.tokens,
-            report.documents,
-            report.text_bytes
+            count(report.tokens as usize, "token"),
+            count(report.documents as usize, "document"),
+            count(report.text_bytes as usize, "byte")
         ))
-    }
-
-    /// Refuses JSON lines without --jsonl: they would be tokenized as plain text, braces included.
-    fn check(&self) -> Outcome<()> {
-        let is_json = |path: &&PathBuf| {
-            let is = |name| path.extension().is_some_and(|found| found.eq_ignore_ascii_case(name));
-            is("jsonl") || is("ndjson")
-        };
-        match self.inputs.iter().find(is_json).filter(|_| self.jsonl.is_none()) {
-            None => Ok(()),
-            Some(path) => Err(Failure::usage(format!(
-                "{}: JSON lines by its name: expected --jsonl FIELD with the field of the text, \
-                 as in --jsonl text\n  hint: give it another name to have all of it as text",
-                path.display()
-            ))),
-        }
     }
 }
 
 impl Inspect {
     fn run(self) -> Outcome<ExitCode> {
-        let inspection = data::inspect(&self.file)?;
+        let inspection = data::inspect(&self.file, self.token_bytes)?;
         if self.json { print_json(&inspection) } else { print(inspection) }
     }
 }

@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use super::{print, print_json};
 use crate::failure::{ExitCode, Outcome};
+use crate::number_format::count;
 
 /// List the processor, the CUDA devices, and the libraries that would be used.
 ///
@@ -128,14 +129,14 @@ impl Cpu {
 
     fn row(&self) -> [String; 6] {
         let MatmulKernels { f32, bf16 } = self.matmul_kernels;
-        let cores = self.cores.map_or("unknown".to_owned(), |cores| cores.to_string());
+        let cores = self.cores.map_or("unknown cores".to_owned(), |cores| count(cores, "core"));
         [
             "cpu".to_owned(),
             self.model.clone().unwrap_or_else(|| "unknown".to_owned()),
             self.memory_bytes.map_or("unknown".to_owned(), gibibytes),
             String::new(),
             String::new(),
-            format!("{cores} cores, matmul by {f32} (f32), {bf16} (bf16)"),
+            format!("{cores}, matmul by {f32} (f32), {bf16} (bf16)"),
         ]
     }
 }

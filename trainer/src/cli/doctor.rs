@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::{json, log, print};
+use super::{LogArguments, json, print, say};
 use crate::config::{Config, duration};
 use crate::doctor::{self, DoctorOptions, Required};
 use crate::failure::{Failure, Outcome};
@@ -51,6 +51,8 @@ pub(super) struct Doctor {
     /// Write what is printed to a file, too: a pod's log is gone with its pod.
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) log: LogArguments,
 }
 
 impl Doctor {
@@ -88,8 +90,9 @@ fn write(file: PathBuf, text: String) {
         std::fs::create_dir_all(folder).and_then(|()| std::fs::write(&file, text))
     };
     match within(REPORT_WITHIN, write) {
-        Some(Ok(())) => {}
-        Some(Err(error)) => log("doctor", &format!("--report {shown}: {error}")),
-        None => log("doctor", &format!("--report {shown}: is storage hung?")),
+        Ok(Some(Ok(()))) => {}
+        Ok(Some(Err(error))) => say("doctor", &format!("--report {shown}: {error}")),
+        Err(error) => say("doctor", &format!("--report {shown}: {error}")),
+        Ok(None) => say("doctor", &format!("--report {shown}: is storage hung?")),
     }
 }

@@ -4,10 +4,11 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 
+use super::compare::check_flags;
 use super::train::config_of;
 use super::{note, print, print_json};
 use crate::failure::{ExitCode, Failure, Outcome};
-use crate::k8s::{self, Collection, Format, Found, Job};
+use crate::k8s::{self, Collection, Expected, Format, Found, Job};
 use crate::record::PodList;
 use crate::report::{ReportData, html};
 
@@ -98,22 +99,27 @@ impl Render {
     fn jobs(&self) -> Outcome<Vec<Job>> {
         let folder = self.benchmark.parent().unwrap_or(Path::new("."));
         let benchmarks = k8s::read(&self.benchmark)?.into_iter();
-        let job = |benchmark| Job::new(benchmark, folder, self.format, config_of);
+        let job = |benchmark| {
+            let job = Job::new(benchmark, folder, self.format, config_of)?;
+            check_flags(job.compare_flags()?)?;
+            Ok(job)
+        };
         benchmarks.map(job).collect()
     }
 }
 
 impl Collect {
     fn run(self) -> Outcome<ExitCode> {
-        let expected: Vec<String> = match &self.benchmark {
-            Some(file) => k8s::read(file)?.iter().map(|job| job.name().to_owned()).collect(),
+        let expected: Vec<Expected> = match &self.benchmark {
+            Some(file) => k8s::read(file)?.iter().map(Expected::of).collect(),
             None => Vec::new(),
         };
         let found = self.found(&expected)?;
         let collection = Collection::of(&found, &expected);
         if let Some(file) = &self.html {
             let runs = found.runs.into_iter();
-            let reports: Vec<_> = runs.map(|run| ReportData::new(run.record)).collect();
+            let reports: Vec<_> =
+                runs.map(|run| ReportData::new(run.record).with_folder(&run.name)).collect();
             write(file, &html(&reports))?;
         }
         if self.json { print_json(&collection) } else { print(&collection) }?;
@@ -126,7 +132,7 @@ impl Collect {
     }
 
     /// The records of these jobs, or without a benchmark of all.
-    fn found(&self, expected: &[String]) -> Outcome<Found> {
+    fn found(&self, expected: &[Expected]) -> Outcome<Found> {
         let mut found = Found::default();
         for place in &self.places {
             found

@@ -6,14 +6,15 @@ use std::time::Duration;
 
 use clap::{Args, Parser};
 use launch::hostfile::{Host, default_hostfile, read_hostfile};
-use launch::slurm::allocated_hosts;
+use launch::slurm::{Allocation, allocation};
 use launch::supervisor::{self, Ending, Reach, Request};
 
 use super::log_file::LogFile;
-use super::{Arguments, Command, agent, log};
+use super::{Arguments, Command, LogArguments, agent, say};
 use crate::config::duration;
 use crate::failure::{ExitCode, Failure, Outcome};
 use crate::record::RunEvidence;
+use crate::telemetry::LogFormat;
 
 /// Run a command on several hosts with `mpirun`, and say whether it worked.
 ///
@@ -30,8 +31,8 @@ pub(super) struct Launch {
     /// Ranks on each host [default: the slots of the first one in the host file, or 1].
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
     ranks_per_node: Option<u32>,
-    /// Hosts, one a line, as in `HOST slots=K` [default: that of the launcher's environment,
-    /// /etc/mpi/hostfile, the Slurm allocation, or this host alone].
+    /// Hosts, one a line, as mpirun takes them: `HOST slots=K` or `HOST:K` [default: that of
+    /// the launcher's environment, /etc/mpi/hostfile, the Slurm allocation, or this host alone].
     #[arg(long, value_name = "FILE")]
     hostfile: Option<PathBuf>,
     /// Accept several hosts, such as pods, on one node.
@@ -61,17 +62,28 @@ pub(super) struct Launch {
     /// A further argument of mpirun; may be repeated.
     #[arg(long, value_name = "ARGUMENT", allow_hyphen_values = true)]
     mpirun_arg: Vec<OsString>,
+    #[command(flatten)]
+    format: LogArguments,
     /// What to run: a subcommand that ranks take part in, as in `-- train --out DIR`.
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
 impl Launch {
+    /// Format of what is logged on stderr: JSON also where that is what ranks log.
+    pub(super) fn log_format(&self) -> LogFormat {
+        let launched = parsed(&self.command).map(|launched| launched.command.log_format());
+        if launched.is_ok_and(|format| format == LogFormat::Json) {
+            return LogFormat::Json;
+        }
+        self.format.format
+    }
+
     pub(super) fn run(self) -> Outcome<ExitCode> {
         let file = self.log.clone().map(LogFile::new);
         let also_to_file = |text: &str| file.iter().for_each(|file| file.say(text));
         let tell = |text: &str| {
-            log("launch", text);
+            say("launch", text);
             also_to_file(text);
         };
         self.supervise(&tell).inspect_err(|failure| {
@@ -89,7 +101,7 @@ impl Launch {
     }
 
     fn request(self) -> Outcome<Request> {
-        let Hosts { list: hosts, reach } = self.hosts()?;
+        let Allocation { hosts, reach } = self.hosts()?;
         let listed = hosts[0].slots.unwrap_or(1);
         let program = std::env::current_exe()?;
         let request = Request {
@@ -114,35 +126,31 @@ impl Launch {
         Ok(request)
     }
 
-    fn hosts(&self) -> Outcome<Hosts> {
+    fn hosts(&self) -> Outcome<Allocation> {
         if let Some(path) = self.hostfile.clone().or_else(default_hostfile) {
-            let list =
+            let hosts =
                 read_hostfile(&path).map_err(|error| Failure::new(ExitCode::Usage, error))?;
-            return Ok(Hosts { list, reach: Reach::Ssh });
+            return Ok(Allocation { hosts, reach: Reach::Ssh });
         }
-        if let Some(list) = allocated_hosts().map_err(environment)? {
-            return Ok(Hosts { list, reach: Reach::Srun });
-        }
-        let list = vec![Host { name: "localhost".to_owned(), slots: None }];
-        Ok(Hosts { list, reach: Reach::Ssh })
+        let alone = || Allocation { hosts: vec![Host::new("localhost", None)], reach: Reach::Ssh };
+        Ok(allocation().map_err(environment)?.unwrap_or_else(alone))
     }
-}
-
-/// Hosts to run on, and by what they are reached.
-struct Hosts {
-    list: Vec<Host>,
-    reach: Reach,
 }
 
 fn environment(error: launch::Error) -> Failure {
     Failure::new(ExitCode::Environment, error)
 }
 
+/// The command, as a rank reads it.
+fn parsed(command: &[OsString]) -> Result<Arguments, clap::Error> {
+    let words = std::iter::once(OsString::from("yardstick")).chain(command.iter().cloned());
+    Arguments::try_parse_from(words)
+}
+
 /// Checks the command as every rank would, and finds the folders in which it leaves records.
 fn folders(command: &[OsString], restarts: u32) -> Outcome<Vec<PathBuf>> {
-    let words = std::iter::once(OsString::from("yardstick")).chain(command.iter().cloned());
-    let parsed = Arguments::try_parse_from(words)
-        .map_err(|error| Failure::usage(format!("what is launched: {error}")))?;
+    let parsed =
+        parsed(command).map_err(|error| Failure::usage(format!("what is launched: {error}")))?;
     let is_fresh = match &parsed.command {
         Command::Train(train) => train.is_fresh(),
         Command::Bench(bench) => bench.train.is_fresh(),

@@ -1,5 +1,6 @@
 //! A file that gets what an operator should know, beside stderr: a pod's log is gone with its pod.
 
+use std::fmt::Display;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -7,8 +8,9 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::Duration;
 
 use chrono::{SecondsFormat, Utc};
+use device::threads;
 
-use super::log;
+use super::say;
 
 /// How long the end of a process waits for what is not written yet.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -28,12 +30,18 @@ impl LogFile {
     pub(super) fn new(path: PathBuf) -> Self {
         let (lines, told) = mpsc::channel();
         let (end, written) = mpsc::channel();
-        std::thread::spawn(move || {
-            append(&path, &told).unwrap_or_else(|error| {
-                log("launch", &format!("--log {}: {error}", path.display()))
-            });
-            drop(end);
-        });
+        let shown = path.display().to_string();
+        let complain = move |error: &dyn Display| say("launch", &format!("--log {shown}: {error}"));
+        let write = {
+            let complain = complain.clone();
+            move || {
+                append(&path, &told).unwrap_or_else(|error| complain(&error));
+                drop(end);
+            }
+        };
+        if let Err(error) = threads::spawn("log-file", write) {
+            complain(&error);
+        }
         Self { lines: Some(lines), written }
     }
 

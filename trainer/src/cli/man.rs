@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, CommandFactory};
 
-use super::{Arguments, print};
+use super::{Arguments, examples, print};
 use crate::failure::{ExitCode, Failure, Outcome};
 
 /// Print the man page, or write a man page for each subcommand.
@@ -32,7 +32,7 @@ impl Man {
 
 /// With the plain version: a page holds for every build of it.
 fn command() -> clap::Command {
-    Arguments::command().version(env!("CARGO_PKG_VERSION"))
+    examples::added(Arguments::command()).version(env!("CARGO_PKG_VERSION"))
 }
 
 fn page() -> Outcome<String> {

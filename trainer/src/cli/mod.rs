@@ -10,6 +10,7 @@ mod completions;
 mod data;
 mod devices;
 mod doctor;
+mod examples;
 mod export;
 mod fingerprint;
 mod k8s;
@@ -19,17 +20,20 @@ mod man;
 mod plan;
 mod report;
 mod train;
+mod verify;
 mod worker;
 mod workloads;
 
 use std::io::Write;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use device::{limits, threads};
 
+use crate::config::wording::in_user_words;
 use crate::failure::{ExitCode, Failure, Outcome};
 use crate::run::Exit;
-use crate::telemetry::LogFormat;
-use crate::telemetry::console::report_failure;
+use crate::telemetry::console::{report_failure, report_silence, say};
+use crate::telemetry::{LogFormat, log_lines};
 
 /// A fixed, self-instrumented GPT and Llama training workload for AI clusters.
 ///
@@ -55,13 +59,17 @@ Exit codes of a process:
    0  done
    1  internal error
    2  bad usage, configuration or data file
-   3  environment not fit: a device, a library or memory is missing; `doctor`: a check failed
+   3  environment not fit: a device, a library, memory or a thread is missing, or the system refuses
+      to write; `doctor`: a check failed
    4  a loss or gradient is not finite, or not the golden loss; `comm`: a wrong element
    5  a peer was lost, or an operation exceeded its deadline
    6  no usable checkpoint where one is required, or a required save failed
   10  `compare` found that something got worse
-  11  `compare --strict`: too noisy to say
-  75  stopped on request after a committed checkpoint; the same command continues the run";
+  11  `compare`: too noisy to say that nothing got worse (0 with --allow-noisy)
+  12  `compare`, `verify`: not comparable: a record is missing, damaged, incomplete or of
+      something else
+  75  stopped on request after a committed checkpoint; the same command continues the run
+ 130  a second Ctrl-C; `launch`: any second signal to stop. Steps that are not saved are lost";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -76,6 +84,7 @@ enum Command {
     Doctor(doctor::Doctor),
     Report(report::Report),
     Compare(Box<compare::Compare>),
+    Verify(verify::Verify),
     Baseline(baseline::Baseline),
     Bench(Box<bench::BenchCommand>),
     Comm(comm::Comm),
@@ -88,35 +97,74 @@ enum Command {
     Man(man::Man),
 }
 
+/// How a command logs that runs beside others or for long.
+#[derive(Debug, clap::Args)]
+struct LogArguments {
+    /// Format of what is logged on stderr.
+    #[arg(long = "log-format", value_enum, value_name = "FORMAT", default_value = "text")]
+    format: LogFormat,
+}
+
+impl Command {
+    /// Format of what is logged on stderr.
+    fn log_format(&self) -> LogFormat {
+        match self {
+            Self::Train(train) => train.log.format,
+            Self::Bench(bench) => bench.train.log.format,
+            Self::Launch(launch) => launch.log_format(),
+            Self::Worker(worker) => worker.log.format,
+            Self::Doctor(doctor) => doctor.log.format,
+            Self::Comm(comm) => comm.log.format,
+            _ => LogFormat::Text,
+        }
+    }
+
+    /// Whether it computes on all cores without being a rank.
+    fn computes_alone(&self) -> bool {
+        matches!(
+            self,
+            Self::Plan(_) | Self::Data(_) | Self::Export(_) | Self::Workloads(_) | Self::K8s(_)
+        )
+    }
+}
+
 /// Runs the command line of this process and returns its exit code. Errors go to stderr.
 pub fn main() -> ExitCode {
     crate::run::start_clock::begin_process();
-    let arguments = match Arguments::try_parse() {
+    limits::raise_open_files();
+    // Otherwise that signal ends the process.
+    let _ = ::launch::signals::survive_file_size_limit();
+    let mut command = examples::added(Arguments::command());
+    let matches = command.try_get_matches_from_mut(std::env::args_os());
+    let parsed = matches.and_then(|matches| {
+        Arguments::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+    });
+    let arguments = match parsed {
         Ok(arguments) => arguments,
-        Err(error) => {
-            let _ = error.print();
-            return if error.use_stderr() { ExitCode::Usage } else { ExitCode::Done };
-        }
+        Err(error) => return reject(&error),
     };
+    log_lines::set_format(arguments.command.log_format());
+    checkpoint::remote::on_silence(report_silence);
+    if arguments.command.computes_alone()
+        && let Err(error) = rayon::ThreadPoolBuilder::new().build_global()
+    {
+        let error = threads::Error::new("computing", std::io::Error::other(error));
+        return report(&error.into());
+    }
     let outcome = match arguments.command {
-        Command::Train(train) => {
-            let format = train.log_format;
-            return end_training(format, train.run());
-        }
-        Command::Bench(bench) => {
-            let format = bench.train.log_format;
-            return end_training(format, bench.run());
-        }
+        Command::Train(train) => return end_training(train.run()),
+        Command::Bench(bench) => return end_training(bench.run()),
         Command::Launch(launch) => launch.run(),
         Command::Worker(worker) => worker.run(),
         Command::Agent(agent) => agent.run(),
-        Command::Doctor(doctor) => return end_training(LogFormat::Text, doctor.run()),
-        Command::Comm(comm) => return end_training(LogFormat::Text, comm.run()),
+        Command::Doctor(doctor) => return end_training(doctor.run()),
+        Command::Comm(comm) => return end_training(comm.run()),
         Command::Workloads(workloads) => workloads.run(),
         Command::Plan(plan) => plan.run(),
         Command::Devices(devices) => devices.run(),
         Command::Report(report) => report.run(),
         Command::Compare(compare) => compare.run(),
+        Command::Verify(verify) => verify.run(),
         Command::Baseline(baseline) => baseline.run(),
         Command::Fingerprint(fingerprint) => fingerprint.run(),
         Command::Data(data) => data.run(),
@@ -126,33 +174,73 @@ pub fn main() -> ExitCode {
         Command::Completions(completions) => completions.run(),
         Command::Man(man) => man.run(),
     };
-    outcome.unwrap_or_else(|failure| report(LogFormat::Text, &failure))
+    outcome.unwrap_or_else(|failure| report(&failure))
 }
 
-fn report(format: LogFormat, failure: &Failure) -> ExitCode {
-    report_failure(format, failure);
+/// Says what is wrong with the arguments, or shows what they ask for: `--help`, `--version`.
+fn reject(error: &clap::Error) -> ExitCode {
+    if !error.use_stderr() {
+        let _ = error.print();
+        return ExitCode::Done;
+    }
+    // What cannot be parsed has no format.
+    let words: Vec<_> = std::env::args().collect();
+    let is_json = words.windows(2).any(|pair| pair == ["--log-format", "json"])
+        || words.iter().any(|word| word == "--log-format=json");
+    if is_json {
+        log_lines::set_format(LogFormat::Json);
+        let text = reworded(error).unwrap_or_else(|| error.render().to_string());
+        return report(&Failure::usage(text.trim_end()));
+    }
+    match reworded(error) {
+        Some(text) => drop(write!(std::io::stderr(), "{text}")),
+        None => drop(error.print()),
+    }
+    ExitCode::Usage
+}
+
+/// The text of an error of clap, where a parser of Rust had said it in words of its own.
+fn reworded(error: &clap::Error) -> Option<String> {
+    let problem = std::error::Error::source(error)?.to_string();
+    let words = in_user_words(&problem);
+    (words != problem).then(|| error.render().to_string().replace(&problem, &words))
+}
+
+fn report(failure: &Failure) -> ExitCode {
+    report_failure(failure);
     failure.code
 }
 
 /// Ends the process without exit handlers if training or MPI_Finalize failed: the communication
 /// thread may be stuck in the MPI library, whose exit handlers would then wait for it or fail.
-fn end_training(format: LogFormat, outcome: Outcome<Exit>) -> ExitCode {
+fn end_training(outcome: Outcome<Exit>) -> ExitCode {
     let code = match outcome {
         Ok(Exit { code, is_orderly: true, .. }) => return code,
         Ok(Exit { code, .. }) => code,
-        Err(failure) => report(format, &failure),
+        Err(failure) => report(&failure),
     };
     let _ = std::io::stdout().flush();
     ::launch::signals::exit_immediately(code as i32)
 }
 
 /// Makes a panic on any thread end the process, with exit code 1: the other ranks would wait for a
-/// rank that lost one of its threads.
+/// rank that lost one of its threads. Where a limit of the system is behind it, as in libraries
+/// that cannot start a thread, it is an error of the environment.
 pub fn end_on_panic() {
     let default_hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        default_hook(panic);
-        ::launch::signals::exit_immediately(ExitCode::Internal as i32);
+        let explained = limits::behind_panic(panic.payload_as_str().unwrap_or_default());
+        let code = match (explained, log_lines::format()) {
+            (Some(text), _) => report(&Failure::new(ExitCode::Environment, anyhow::anyhow!(text))),
+            (None, LogFormat::Json) => {
+                report(&Failure::new(ExitCode::Internal, anyhow::anyhow!("{panic}")))
+            }
+            (None, LogFormat::Text) => {
+                default_hook(panic);
+                ExitCode::Internal
+            }
+        };
+        ::launch::signals::exit_immediately(code as i32);
     }));
 }
 
@@ -168,13 +256,7 @@ fn print(text: impl std::fmt::Display) -> Outcome<ExitCode> {
 
 /// Writes a line to stderr, about what the user may not expect.
 fn note(text: impl std::fmt::Display) {
-    // Nothing is left to tell where stderr is gone.
-    let _ = writeln!(std::io::stderr(), "note: {text}");
-}
-
-/// Writes a line to stderr, about what a process does that serves ranks.
-fn log(process: &str, text: &str) {
-    let _ = writeln!(std::io::stderr(), "{process}: {text}");
+    say("note", &text.to_string());
 }
 
 /// Writes a value to stdout as JSON.

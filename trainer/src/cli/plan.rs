@@ -2,13 +2,18 @@
 
 use clap::Args;
 use comfy_table::{CellAlignment, Table, presets::NOTHING};
+use device::cuda;
 
 use super::{print, print_json};
-use crate::config::Config;
+use crate::config::{Config, size};
 use crate::failure::{ExitCode, Failure, Outcome};
+use crate::number_format::{binary, count, thousands};
 use crate::plan::{JobShape, RankPlan, compute_threads};
 
 /// Print the memory plan of a workload, without allocating anything.
+///
+/// Exits with 3 where it does not fit: on processors the memory of this machine, divided among its
+/// ranks; on GPUs that of --device-memory.
 #[derive(Debug, Args)]
 pub(super) struct Plan {
     /// A preset (see `yardstick workloads`) or a TOML file.
@@ -17,6 +22,13 @@ pub(super) struct Plan {
     /// Set one value of the configuration, as in `--set batch.micro_sequences=2`; may be repeated.
     #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
     overrides: Vec<String>,
+    /// Device to compute on [default: cpu].
+    #[arg(long, value_parser = ["cpu", "cuda"])]
+    device: Option<String>,
+    /// Memory of the device of each rank, as in 80GiB [default: that of the GPUs of this machine,
+    /// where it has some, divided among its ranks].
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    device_memory: Option<u64>,
     /// Number of ranks of the run.
     #[arg(long, value_name = "N", default_value = "1", value_parser = positive)]
     ranks: usize,
@@ -24,7 +36,8 @@ pub(super) struct Plan {
     #[arg(long, value_name = "N", value_parser = positive)]
     local_ranks: Option<usize>,
     /// Fail unless the workload has this id, as for another version of this program, whose preset
-    /// of the same name may be another one.
+    /// of the same name may be another one. Whether it fits here is printed, but no failure: jobs
+    /// check the id elsewhere than they train.
     #[arg(long, value_name = "ID")]
     expect_id: Option<String>,
     /// Print JSON.
@@ -42,24 +55,54 @@ fn positive(text: &str) -> Result<usize, String> {
 
 impl Plan {
     pub(super) fn run(self) -> Outcome<ExitCode> {
-        let config = Config::load(&self.workload, &self.overrides)?;
+        let device = self.device.iter().map(|device| format!("run.device={device}"));
+        let overrides: Vec<_> = self.overrides.iter().cloned().chain(device).collect();
+        let config = Config::load(&self.workload, &overrides)?;
         self.check_id(&config)?;
         config.workload.batch.accumulation(self.ranks)?;
         let local = self.local_ranks()?;
         let threads = compute_threads(&config, local);
         let shape = JobShape { world: self.ranks, local, threads, shares_memory: true };
-        let plan = RankPlan::new(&config, shape, None)?;
+        let plan = self.on_device(RankPlan::new(&config, shape, None)?, local)?;
         if self.json {
-            return print_json(&plan);
+            print_json(&plan)?;
+        } else {
+            print(self.text(&config, &plan, local))?;
         }
-        print(format!(
-            "{}: {} ranks, {local} on this machine, {} sequences of {} tokens a micro-batch\n\n{}",
+        let fails = plan.fits == Some(false) && self.expect_id.is_none();
+        Ok(if fails { ExitCode::Environment } else { ExitCode::Done })
+    }
+
+    /// With the memory of the devices. What GPUs of other machines have beside them, as those of
+    /// `--device-memory` are, is not known.
+    fn on_device(&self, plan: RankPlan, local: usize) -> Outcome<RankPlan> {
+        if plan.device.is_none() {
+            return match self.device_memory {
+                Some(_) => Err(Failure::usage("--device-memory: expected --device cuda")),
+                None => Ok(plan),
+            };
+        }
+        let here = cuda::devices().ok();
+        let of_gpus_here = here.as_ref().and_then(|gpus| {
+            let least = gpus.iter().map(|gpu| gpu.memory_bytes).min()?;
+            Some(least / local.div_ceil(gpus.len()) as u64)
+        });
+        let is_of_here = here.is_some() && self.device_memory.is_none();
+        let plan = if is_of_here { plan } else { plan.on_machine(None) };
+        let memory = self.device_memory.or(of_gpus_here);
+        Ok(memory.map_or(plan.clone(), |bytes| plan.with_device_memory(bytes)))
+    }
+
+    fn text(&self, config: &Config, plan: &RankPlan, local: usize) -> String {
+        format!(
+            "{}: {}, {} on this machine, {} of {} tokens a micro-batch\n\n{}",
             config.name,
-            self.ranks,
-            config.workload.batch.micro_sequences,
-            config.workload.batch.sequence_tokens,
-            table(&plan, local)
-        ))
+            count(self.ranks, "rank"),
+            thousands(local as f64),
+            count(config.workload.batch.micro_sequences, "sequence"),
+            thousands(config.workload.batch.sequence_tokens as f64),
+            table(plan, local)
+        )
     }
 
     /// The id depends on the content of data files, which a plan does not read.
@@ -110,31 +153,42 @@ fn estimated(tolerance: f64) -> String {
 }
 
 fn table(plan: &RankPlan, local: usize) -> String {
-    let mebibytes = |bytes: u64| format!("{:.1}", bytes as f64 / f64::from(1 << 20));
+    let known = |bytes: Option<u64>| bytes.map_or("unknown".to_owned(), binary);
     let mut table = Table::new();
-    table.load_style(NOTHING).set_header(["one rank", "MiB"]);
+    table.load_style(NOTHING).set_header(["one rank", "memory"]);
     for item in &plan.plan.items {
-        table.add_row([item.purpose.to_owned(), mebibytes(item.bytes)]);
+        table.add_row([item.purpose.to_owned(), binary(item.bytes)]);
     }
-    table.add_row(["total of one rank".to_owned(), mebibytes(plan.total_bytes)]);
+    table.add_row(["total of one rank".to_owned(), binary(plan.total_bytes)]);
     let together = plan.total_bytes.saturating_mul(local as u64);
-    table.add_row([format!("total of {local} ranks here"), mebibytes(together)]);
-    let available = plan.available_bytes.map_or("unknown".to_owned(), mebibytes);
-    table.add_row(["available here".to_owned(), available]);
-    table.add_row(["one checkpoint, all ranks".to_owned(), mebibytes(plan.checkpoint_bytes)]);
+    table.add_row([format!("total of {} here", count(local, "rank")), binary(together)]);
+    table.add_row(["available here".to_owned(), known(plan.available_bytes)]);
+    table.add_row(["one checkpoint, all ranks".to_owned(), binary(plan.checkpoint_bytes)]);
     if let Some(device) = &plan.device {
-        table.add_row(["", ""]).add_row(["one rank on its device", "MiB"]);
+        table.add_row(["", ""]).add_row(["one rank on its device", "memory"]);
         for item in &device.plan.items {
-            table.add_row([item.purpose.to_owned(), mebibytes(item.bytes)]);
+            table.add_row([item.purpose.to_owned(), binary(item.bytes)]);
         }
-        table.add_row(["total on the device".to_owned(), mebibytes(device.total_bytes)]);
+        table.add_row(["total on the device".to_owned(), binary(device.total_bytes)]);
+        table.add_row(["available there".to_owned(), known(device.available_bytes)]);
     }
     if let Some(column) = table.column_mut(1) {
         column.set_cell_alignment(CellAlignment::Right);
     }
-    let verdict =
-        plan.require(local).map_or_else(|problem| problem.to_string(), |()| "It fits.".into());
     let shared = if local > 1 { SHARED } else { "" };
     let estimated = plan.activation_tolerance.map_or_else(String::new, estimated);
-    format!("{table}\n\n{estimated}{shared}{verdict}")
+    format!("{table}\n\n{estimated}{shared}{}", verdict(plan))
+}
+
+fn verdict(plan: &RankPlan) -> String {
+    if let Err(problem) = plan.require() {
+        return problem.to_string();
+    }
+    let unknown = if plan.device.is_some() {
+        "Whether it fits is not known: device memory unknown.\n  hint: --device-memory SIZE, as in \
+         80GiB"
+    } else {
+        "Whether it fits is not known: memory of this machine unknown."
+    };
+    if plan.fits.is_some() { "It fits." } else { unknown }.to_owned()
 }

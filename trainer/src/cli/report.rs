@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::{print, print_json};
 use crate::failure::{ExitCode, Failure, Outcome};
-use crate::report::{ReportData, html, overview, reports};
+use crate::report::{html, overview, reports};
 
 /// Summarize a run: speed, time per phase, loss, checkpoints; or several runs in one table.
 #[derive(Debug, Args)]
@@ -38,10 +38,7 @@ impl Report {
             })?;
         }
         match &found[..] {
-            _ if self.markdown => {
-                let pages: Vec<_> = found.iter().map(ReportData::to_markdown).collect();
-                print(pages.join("\n"))
-            }
+            [one] if self.markdown => print(one.to_markdown().trim_end()),
             [one] if self.json => print_json(one),
             [one] => print(one),
             several if self.json => print_json(&several),

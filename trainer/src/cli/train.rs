@@ -6,9 +6,11 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use clap::builder::{OsStr, Resettable};
 use clap::{Args, Parser};
 use tracing_subscriber::EnvFilter;
 
+use super::LogArguments;
 use crate::config::{Config, Interval, duration};
 use crate::failure::{Failure, Outcome};
 use crate::fault_injection::Injection;
@@ -61,7 +63,7 @@ pub(super) struct Train {
     eval_every: Option<u64>,
     /// Stop when the loss is at most this: the held-out loss with --eval-every, else the training
     /// loss.
-    #[arg(long, value_name = "NATS", env = "TARGET_LOSS", value_parser = finite)]
+    #[arg(long, value_name = "NATS", env = unless_empty("TARGET_LOSS"), value_parser = finite)]
     target_loss: Option<f64>,
     /// Timeout of every operation between ranks, as in 90s or 5m; the run ends with exit code 5
     /// after it [default: 2m]. Where ranks wait for storage, checkpoint.deadline counts if it is
@@ -81,11 +83,10 @@ pub(super) struct Train {
     records: Option<String>,
     /// Record how long the pods of the job took to start: a file, as rank 0 sees it, with what
     /// `kubectl get pods -o json` prints, kept up to date by who may ask the cluster.
-    #[arg(long, value_name = "FILE", env = "YARDSTICK_PODS")]
+    #[arg(long, value_name = "FILE", env = unless_empty("YARDSTICK_PODS"))]
     pods: Option<String>,
-    /// Format of what is logged on stderr.
-    #[arg(long, value_enum, value_name = "FORMAT", default_value = "text")]
-    pub(super) log_format: LogFormat,
+    #[command(flatten)]
+    pub(super) log: LogArguments,
     /// Print a profile of step N on stdout: the calls, time, FLOP/s and bytes/s of each op, also as
     /// shares of the rates measured on this machine.
     #[arg(long, value_name = "N")]
@@ -96,7 +97,8 @@ pub(super) struct Train {
     trace_steps: Option<RangeInclusive<u64>>,
     /// Inject a fault, for a drill or a test:
     /// kill|nan|corrupt|hang|freeze|slow|stop@step=S,rank=R[,failpoint=P], or from a step on
-    /// slow-compute|slow-data|slow-communication|slow-checkpoint@rank=R,percent=P[,step=S].
+    /// slow-compute|slow-data|slow-communication|slow-checkpoint@rank=R,percent=P[,step=S]. With
+    /// attempt=N or attempt=every for other attempts of the run than the first.
     #[arg(long, value_name = "FAULT")]
     inject: Vec<Injection>,
 }
@@ -110,9 +112,28 @@ fn steps(text: &str) -> Result<RangeInclusive<u64>, String> {
         .ok_or_else(|| format!("{text:?}: expected the first and the last step, as in 10..12"))
 }
 
+/// A variable that stands for a flag. An empty one is not set, as job files have them.
+fn unless_empty(name: &'static str) -> Resettable<OsStr> {
+    let value = std::env::var_os(name);
+    let is_empty = value.is_some_and(|it| it.to_str().is_some_and(|it| it.trim().is_empty()));
+    if is_empty { Resettable::Reset } else { Resettable::Value(name.into()) }
+}
+
+/// Where a target loss is from: the flag comes first.
+fn target_origin() -> &'static str {
+    let is_flag = |word: std::ffi::OsString| {
+        word.to_str().is_some_and(|word| word.split('=').next() == Some("--target-loss"))
+    };
+    if std::env::args_os().any(is_flag) {
+        "--target-loss"
+    } else {
+        "TARGET_LOSS of the environment"
+    }
+}
+
 fn finite(text: &str) -> Result<f64, String> {
-    let number = text.parse().ok().filter(|number: &f64| number.is_finite());
-    number.ok_or_else(|| format!("{text:?}: expected a number"))
+    let number = text.trim().parse().ok().filter(|number: &f64| number.is_finite());
+    number.ok_or_else(|| format!("{text:?}: expected a number, here or as TARGET_LOSS"))
 }
 
 /// Warnings by default; `RUST_LOG` selects more or less. A closed stderr does not end the run.
@@ -150,7 +171,7 @@ impl Train {
 
     /// Sets up the log, and reads the configuration.
     pub(super) fn options(&self) -> Outcome<RunOptions> {
-        log_to_stderr(self.log_format);
+        log_to_stderr(self.log.format);
         let config = self.config()?;
         Ok(RunOptions {
             config,
@@ -160,10 +181,12 @@ impl Train {
             steady_steps: None,
             eval_every: self.eval_every,
             target_loss: self.target_loss,
-            log_format: self.log_format,
+            target_origin: target_origin(),
+            log_format: self.log.format,
             profile_step: self.profile_step,
             trace_steps: self.trace_steps.clone(),
             injections: self.inject.clone(),
+            refuse_complete: false,
         })
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use launch::worker::{SshdOptions, WorkerOptions};
 
-use super::{agent, log};
+use super::{LogArguments, agent, say};
 use crate::config::duration;
 use crate::failure::{ExitCode, Failure, Outcome};
 
@@ -31,6 +31,8 @@ pub(super) struct Worker {
     /// The ssh server.
     #[arg(long, value_name = "FILE", default_value = "/usr/sbin/sshd")]
     sshd: PathBuf,
+    #[command(flatten)]
+    pub(super) log: LogArguments,
 }
 
 impl Worker {
@@ -41,7 +43,7 @@ impl Worker {
         })?;
         let sshd = SshdOptions { program: self.sshd, port: self.port, keys };
         let options = WorkerOptions { sshd, grace: self.grace, agent: agent::NAME.to_owned() };
-        launch::worker::run(&options, &|text| log("worker", text))
+        launch::worker::run(&options, &|text| say("worker", text))
             .map_err(|error| Failure::new(ExitCode::Environment, error))?;
         Ok(ExitCode::Done)
     }

@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::{print, print_json};
 use crate::config::Config;
 use crate::failure::{ExitCode, Outcome};
+use crate::number_format::{binary, scaled, thousands};
 use crate::plan::{JobShape, RankPlan, compute_threads};
 
 /// List the preset workloads and their sizes, or show one as TOML.
@@ -59,27 +60,31 @@ fn table(rows: &[Row]) -> String {
     table.load_style(NOTHING).set_header([
         "workload",
         "parameters",
-        "MFLOP/token\ncausal",
+        "a token\ncausal",
         "\nfull",
-        "weights\nGiB/rank",
-        "optimizer\nGiB/rank",
-        "activations\nGiB/rank",
-        "checkpoint\nGiB",
+        "weights\na rank",
+        "optimizer\na rank",
+        "activations\na rank",
+        "checkpoint\nall ranks",
         "here",
     ]);
     for row in rows {
         let plan = &row.plan;
-        let gibibytes = |bytes: u64| format!("{:.2}", bytes as f64 / f64::from(1 << 30));
+        let here = match plan.fits {
+            Some(true) => "runs",
+            Some(false) => "plan-only",
+            None => "unknown",
+        };
         table.add_row([
             row.name.to_owned(),
-            plan.parameters.to_string(),
-            format!("{:.1}", plan.flops_per_token_causal / 1e6),
-            format!("{:.1}", plan.flops_per_token_full / 1e6),
-            gibibytes(plan.weight_bytes),
-            gibibytes(plan.optimizer_bytes),
-            gibibytes(plan.activation_bytes),
-            gibibytes(plan.checkpoint_bytes),
-            if plan.fits { "runs" } else { "plan-only" }.to_owned(),
+            thousands(plan.parameters as f64),
+            scaled(plan.flops_per_token_causal, "FLOP"),
+            scaled(plan.flops_per_token_full, "FLOP"),
+            binary(plan.weight_bytes),
+            binary(plan.optimizer_bytes),
+            binary(plan.activation_bytes),
+            binary(plan.checkpoint_bytes),
+            here.to_owned(),
         ]);
     }
     for column in table.column_iter_mut().skip(1) {

@@ -22,6 +22,7 @@ pub(crate) use report::CommReport;
 
 use crate::config::Config;
 use crate::failure::{ExitCode, Failure, Outcome};
+use crate::number_format::count;
 use crate::ranks::Ranks;
 use crate::run::{Exit, in_world};
 #[cfg(test)]
@@ -71,7 +72,8 @@ pub(crate) fn run(
         match report.wrong_elements() {
             0 => Ok(()),
             wrong => {
-                let text = format!("{wrong} elements are wrong: data was changed on its way");
+                let wrong = count(wrong as usize, "wrong element");
+                let text = format!("{wrong}: data was changed on its way");
                 Err(Failure::new(ExitCode::Numerical, anyhow::anyhow!(text)))
             }
         }

@@ -10,6 +10,7 @@ use serde::Serialize;
 use super::links::{Cut, Link, Pairs};
 use super::slow::{SlowLinks, SlowPairs};
 use super::sweep::Row;
+use crate::number_format::count;
 use crate::ranks::Ranks;
 
 /// Everything that was measured.
@@ -76,6 +77,17 @@ impl CommReport {
         table
     }
 
+    /// The last lines of nccl-tests (`src/common.cu`), which scripts search for, over all rows.
+    fn closing_lines(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let wrong = self.wrong_elements();
+        let verdict = if wrong == 0 { "OK" } else { "FAILED" };
+        writeln!(formatter, "# Out of bounds values : {wrong} {verdict}")?;
+        let all = self.rows.iter().flat_map(|row| [row.out_of_place, row.in_place]);
+        let sum: f64 = all.map(|it| it.busbw_bytes_per_second).sum();
+        let mean = sum / (2 * self.rows.len()) as f64 / 1e9;
+        writeln!(formatter, "# Avg bus bandwidth    : {mean:.6}")
+    }
+
     fn name(&self, rank: usize) -> String {
         format!("rank {rank} ({})", self.hosts[rank])
     }
@@ -122,10 +134,12 @@ impl fmt::Display for CommReport {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { world, device, backend, library, .. } = self;
         let library = library.as_deref().unwrap_or("no library");
-        writeln!(formatter, "{world} ranks on {device}, {backend}: {library}")?;
+        let ranks = count(*world, "rank");
+        writeln!(formatter, "{ranks} on {device}, {backend}: {library}")?;
         if !self.rows.is_empty() {
             lines(formatter, &self.sweep())?;
             writeln!(formatter, "\nalgbw and busbw in GB/s, as nccl-tests define them.")?;
+            self.closing_lines(formatter)?;
         }
         if let Some(pairs) = &self.pairs {
             lines(formatter, &Self::matrix(&pairs.links))?;

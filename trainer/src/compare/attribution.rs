@@ -97,8 +97,9 @@ fn ranks(base: &Side, new: &Side, design: &Design<'_>, threshold: f64) -> Vec<Ra
     let error_rate = WRONG_RANK_RATE / ranks as f64;
     let mut slower: Vec<_> = (0..ranks)
         .filter(|rank| {
-            let relative =
-                |record: &Record| Some((own_ms(record, *rank)? / median_of_ranks(record)?).ln());
+            let relative = |record: &Record| {
+                Some(libm::log(own_ms(record, *rank)? / median_of_ranks(record)?))
+            };
             let estimate = design.estimate(relative, error_rate).map(Estimate::exponential);
             estimate.is_some_and(|it| it.low > 0.0 && it.effect >= threshold)
         })

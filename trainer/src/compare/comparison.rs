@@ -1,30 +1,38 @@
-//! Compares two sides: estimates and verdicts of all metrics.
+//! Compares two sides: estimates and verdicts of all metrics, and the verdict of the gated ones.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::attribution::Attribution;
-use super::design::{Design, Method};
+use super::comparable::{not_comparable, require_comparable};
+use super::design::Design;
 use super::differences::{Difference, differences};
 use super::estimate::Estimate;
-use super::metric::{Noise, PRIMARY, metrics};
-use super::side::{Side, Source};
+use super::evidence::Evidence;
+use super::gate::Gate;
+use super::metric::{Metric, PRIMARY, metrics};
+use super::side::Side;
 use super::verdict::Verdict;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{ExitCode, Outcome};
 
 /// How to compare.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Settings {
     /// A smaller relative change does not matter.
     pub(crate) threshold: f64,
-    /// The same for single metrics, by name.
-    pub(crate) thresholds: Vec<(String, f64)>,
+    /// The metrics that decide.
+    pub(crate) gates: Vec<Gate>,
     /// Compare rates per rank, so that worlds of different sizes can be compared.
     pub(crate) per_rank: bool,
     /// Relative standard deviation between sessions of this machine, as the user knows it.
     pub(crate) deviation: Option<f64>,
+    /// Compare runs into which faults were injected, too.
+    pub(crate) allow_injected: bool,
+    /// Let pass what is too noisy to say.
+    pub(crate) allow_noisy: bool,
 }
 
-/// How often identical runs may be called different, over all metrics together.
+/// How often identical runs may be called different, over all gated metrics together. Of those that
+/// are not gated, each alone.
 const ERROR_RATE: f64 = 0.05;
 
 /// The result of a comparison. [`Display`](std::fmt::Display) is a page of 80 columns.
@@ -34,12 +42,21 @@ pub(crate) struct Comparison {
     pub(crate) workload: String,
     /// Its id.
     pub(crate) workload_id: String,
-    /// Of all metrics: worse if one is, else that of tokens per second.
+    /// The verdict of the gated metric that decides.
     pub(crate) verdict: Verdict,
-    /// Where the variance is from.
-    pub(crate) method: Method,
-    /// Every metric that both sides have.
+    /// Exit code of `compare`.
+    pub(crate) exit_code: u8,
+    /// The name of that metric.
+    pub(crate) decided_by: String,
+    /// The verdict in one line: what decides, on what evidence.
+    pub(crate) headline: String,
+    /// What the verdict rests on.
+    #[serde(flatten)]
+    pub(crate) evidence: Evidence,
+    /// Every metric that all records have.
     pub(crate) metrics: Vec<MetricComparison>,
+    /// Metrics that some records have and others lack.
+    pub(crate) missing: Vec<Missing>,
     /// What makes up the difference of step times.
     pub(crate) attribution: Option<Attribution>,
     /// What else differs between the sides.
@@ -51,6 +68,8 @@ pub(crate) struct Comparison {
 pub(crate) struct MetricComparison {
     pub(crate) name: String,
     pub(crate) unit: &'static str,
+    /// Whether it decides.
+    pub(crate) is_gated: bool,
     /// Mean over the runs.
     pub(crate) base: f64,
     /// The same of the other side.
@@ -62,71 +81,112 @@ pub(crate) struct MetricComparison {
     pub(crate) verdict: Verdict,
 }
 
+/// A metric that is not compared.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Missing {
+    pub(crate) name: String,
+    /// The records that lack it.
+    pub(crate) records: Vec<String>,
+}
+
+/// How one metric is compared.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Terms {
+    pub(super) is_gated: bool,
+    pub(super) threshold: f64,
+    /// How often its interval may miss the truth.
+    pub(super) error_rate: f64,
+}
+
+impl Settings {
+    /// The primary metric has half of the error rate if it is gated, other gated ones share the
+    /// rest.
+    fn terms(&self, metric: &Metric) -> Terms {
+        let gate = self.gates.iter().find(|gate| gate.metric == metric.name);
+        let others = self.gates.iter().filter(|gate| gate.metric != PRIMARY).count();
+        let error_rate = match gate {
+            None => ERROR_RATE,
+            Some(gate) if gate.metric == PRIMARY => ERROR_RATE / 2.0,
+            Some(_) => ERROR_RATE / 2.0 / others as f64,
+        };
+        let threshold = gate.and_then(|gate| gate.threshold).unwrap_or(self.threshold);
+        Terms { is_gated: gate.is_some(), threshold, error_rate }
+    }
+
+    fn exit_code(&self, verdict: Verdict) -> ExitCode {
+        match verdict {
+            Verdict::Worse => ExitCode::Regression,
+            Verdict::TooNoisy if !self.allow_noisy => ExitCode::TooNoisy,
+            Verdict::TooNoisy | Verdict::NotWorse | Verdict::Same | Verdict::Better => {
+                ExitCode::Done
+            }
+        }
+    }
+}
+
 impl Comparison {
     /// Compares two sides.
     ///
     /// # Errors
-    /// Exit code 2 when they are not comparable, or a threshold is of no metric.
+    /// Exit code 12 when they are not comparable, and 2 when a gate is no metric.
     pub(crate) fn of(base: &Side, new: &Side, settings: &Settings) -> Outcome<Self> {
-        require_comparable(base, new, settings.per_rank)?;
-        let records = base.records().chain(new.records());
-        let metrics = metrics(records);
-        for (name, _) in &settings.thresholds {
-            if !metrics.iter().any(|metric| metric.name == *name) {
-                let known: Vec<_> = metrics.iter().map(|metric| metric.name.as_str()).collect();
-                let known = known.join(", ");
-                let text = format!("--metric-threshold {name}: expected one of {known}");
-                return Err(Failure::usage(text));
+        require_comparable(base, new, settings)?;
+        let design = Design::new(base, new, settings.deviation);
+        let evidence = Evidence::of(&design, base, new);
+        let mut compared = Vec::new();
+        let mut missing = Vec::new();
+        for metric in metrics(base.records().chain(new.records())) {
+            let terms = settings.terms(&metric);
+            match lacking(&metric, base, new) {
+                // A gate that is zero on both sides has not changed.
+                Lacking::All if !terms.is_gated => {}
+                Lacking::None | Lacking::All => {
+                    compared.extend(design.compare(&metric, terms, settings.per_rank));
+                }
+                Lacking::Some(records) => missing.push(Missing { name: metric.name, records }),
             }
         }
-        let design = Design::new(base, new, settings.deviation);
-        let noisy = metrics.iter().filter(|metric| metric.noise != Noise::Exact).count();
-        let others = ERROR_RATE / 2.0 / noisy.saturating_sub(1).max(1) as f64;
-        let compared: Vec<_> = metrics
-            .iter()
-            .filter_map(|metric| {
-                let rate = if metric.name == PRIMARY { ERROR_RATE / 2.0 } else { others };
-                design.compare(metric, rate, settings)
-            })
-            .collect();
-        let any_worse = compared.iter().any(|metric| metric.verdict == Verdict::Worse);
-        let primary = compared.first().map_or(Verdict::TooNoisy, |metric| metric.verdict);
+        for metric in &mut compared {
+            metric.verdict = evidence.admitted(metric.verdict);
+        }
+        let gated = compared.iter().filter(|metric| metric.is_gated);
+        let decisive = gated.min_by_key(|metric| metric.verdict.weight());
+        let decisive = decisive.cloned().ok_or_else(|| {
+            not_comparable("expected a gated metric that both sides have, found none".to_owned())
+        })?;
         let record = &base.sources[0].record;
-        Ok(Self {
+        let mut comparison = Self {
             workload: record.workload.name.clone(),
             workload_id: record.workload.id.clone(),
-            verdict: if any_worse { Verdict::Worse } else { primary },
-            method: design.method(),
+            verdict: decisive.verdict,
+            exit_code: settings.exit_code(decisive.verdict) as u8,
+            decided_by: decisive.name.clone(),
+            headline: String::new(),
+            evidence,
             metrics: compared,
+            missing,
             attribution: Attribution::of(base, new, &design, settings.threshold),
             differences: differences(base, new),
-        })
+        };
+        comparison.headline = comparison.sentence(&decisive);
+        Ok(comparison)
     }
 }
 
-fn require_comparable(base: &Side, new: &Side, per_rank: bool) -> Outcome<()> {
-    let Some(Source { path: first_path, record: first }) = base.sources.first() else {
-        return Err(Failure::usage("BASE: expected a record, found none"));
-    };
-    if new.sources.is_empty() {
-        return Err(Failure::usage("NEW: expected a record, found none"));
+/// Which records lack a metric.
+enum Lacking {
+    None,
+    Some(Vec<String>),
+    /// All, or it is zero in all: nothing of the kind happened.
+    All,
+}
+
+fn lacking(metric: &Metric, base: &Side, new: &Side) -> Lacking {
+    let all = || base.sources.iter().chain(&new.sources);
+    if !all().any(|source| metric.value(&source.record).is_some_and(|value| value != 0.0)) {
+        return Lacking::All;
     }
-    for Source { path, record } in base.sources.iter().chain(&new.sources) {
-        let (path, first_path) = (path.display(), first_path.display());
-        if record.workload.id != first.workload.id {
-            return Err(Failure::usage(format!(
-                "{path}: computed {} ({}), and {first_path} {} ({}): only runs of the same \
-                 workload can be compared",
-                record.workload.name, record.workload.id, first.workload.name, first.workload.id
-            )));
-        }
-        if record.ranks.len() != first.ranks.len() && !per_rank {
-            return Err(Failure::usage(format!(
-                "{path}: {} ranks, and {first_path} {}\n  hint: --per-rank compares rates per rank",
-                record.ranks.len(),
-                first.ranks.len()
-            )));
-        }
-    }
-    Ok(())
+    let without = all().filter(|source| metric.usable(&source.record).is_none());
+    let records: Vec<_> = without.map(|source| source.path.display().to_string()).collect();
+    if records.is_empty() { Lacking::None } else { Lacking::Some(records) }
 }

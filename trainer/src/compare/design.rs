@@ -2,10 +2,11 @@
 
 use serde::Serialize;
 
-use super::comparison::{MetricComparison, Settings};
+use super::allan;
+use super::comparison::{MetricComparison, Terms};
 use super::estimate::{Deviation, Estimate, Samples, mean, sum_of_squares};
 use super::metric::{Metric, Noise, PRIMARY, Scale, mean_step_ms};
-use super::side::{Side, Source, ended_unix_ms, started_unix_ms};
+use super::side::{SESSION_GAP_MS, Side, Source, ended_unix_ms, started_unix_ms};
 use super::verdict::Verdict;
 use crate::record::Record;
 
@@ -16,8 +17,8 @@ const SESSIONS_MIN: usize = 3;
 const PAIRS_MIN: usize = 3;
 
 /// The largest deviation between runs on file: ten runs of workload `smoke` one after the other on
-/// an idle virtual machine had 27,035 to 34,722 tokens/s, a coefficient of variation of 8 %. What a
-/// machine nothing is known of does is not taken to be better.
+/// an idle virtual machine had 27,035 to 34,722 tokens/s, a coefficient of variation of 8 %. An
+/// unknown machine is not assumed to be better.
 const ON_FILE: Deviation = Deviation { relative: 0.08, freedom: 9.0 };
 
 /// Where the variance of an estimate is from.
@@ -51,8 +52,7 @@ impl<'sides> Design<'sides> {
         if base_sessions.len() >= SESSIONS_MIN && known.is_none() {
             return Self::Sessions { base: base_sessions, new: new_sessions };
         }
-        let known = known.map(|relative| Deviation { relative, freedom: ON_FILE.freedom });
-        let deviation = known.unwrap_or(ON_FILE);
+        let deviation = assumed_deviation(known, base.records().chain(new.records()));
         Self::Assumed { base: &base.sources, new: &new.sources, deviation }
     }
 
@@ -75,58 +75,47 @@ impl<'sides> Design<'sides> {
         }
     }
 
-    /// One metric; `None` if a side does not have it.
+    /// One metric that all records have; `None` where there are too few.
     pub(super) fn compare(
         &self,
         metric: &Metric,
-        error_rate: f64,
-        settings: &Settings,
+        terms: Terms,
+        per_rank: bool,
     ) -> Option<MetricComparison> {
+        let is_per_rank = per_rank && metric.name == PRIMARY;
         let value = |record: &Record| {
-            let ranks =
-                if settings.per_rank && metric.name == PRIMARY { record.ranks.len() } else { 1 };
-            metric.value(record).map(|value| value / ranks as f64)
+            let ranks = if is_per_rank { record.ranks.len() } else { 1 };
+            metric.usable(record).map(|value| value / ranks as f64)
         };
         let [base, new] = self.sides().map(|records| {
             let values: Vec<f64> = records.into_iter().filter_map(value).collect();
-            (!values.is_empty()).then(|| mean(&values))
+            mean(&values)
         });
-        let (base, new) = (base?, new?);
         // On a scale where a sum of effects means something.
         let scaled = |record: &Record| match metric.scale {
-            Scale::Itself => value(record).filter(|value| *value > 0.0).map(f64::ln),
-            Scale::StepTime => value(record),
+            Scale::Itself => value(record).map(libm::log),
+            Scale::StepTime => Some(value(record)? / self.mean_base_step_ms()),
         };
-        let unit = match metric.scale {
-            Scale::Itself => 1.0,
-            Scale::StepTime => {
-                let times: Vec<_> =
-                    self.sides()[0].iter().copied().filter_map(mean_step_ms).collect();
-                mean(&times)
-            }
-        };
-        let scaled = |record: &Record| scaled(record).map(|value| value / unit);
-        let estimate = match metric.noise {
-            Noise::Exact if base == new => Estimate::exact(0.0),
-            Noise::Exact => Estimate::exact(new / base - 1.0),
-            Noise::OfSteps | Noise::OfTransfers => {
-                let estimate = self.estimate(scaled, error_rate)?;
-                let is_known = metric.noise == Noise::OfSteps || self.method() != Method::Assumed;
-                let estimate = if is_known { estimate } else { estimate.unknown() };
-                if metric.scale == Scale::Itself { estimate.exponential() } else { estimate }
-            }
-        };
-        let own = settings.thresholds.iter().find(|(name, _)| *name == metric.name);
-        let threshold = own.map_or(settings.threshold, |(_, threshold)| *threshold);
+        let estimate = self.estimate(scaled, terms.error_rate)?;
+        let is_known = metric.noise == Noise::OfSteps || self.method() != Method::Assumed;
+        let estimate =
+            if metric.scale == Scale::Itself { estimate.exponential() } else { estimate };
+        let estimate = if is_known { estimate } else { estimate.unknown() };
         Some(MetricComparison {
             name: metric.name.clone(),
             unit: metric.unit,
+            is_gated: terms.is_gated,
             base,
             new,
             estimate,
-            threshold,
-            verdict: Verdict::of(&estimate, metric.better, threshold),
+            threshold: terms.threshold,
+            verdict: Verdict::of(&estimate, metric.better, terms.threshold),
         })
+    }
+
+    fn mean_base_step_ms(&self) -> f64 {
+        let times: Vec<_> = self.sides()[0].iter().copied().filter_map(mean_step_ms).collect();
+        mean(&times)
     }
 
     /// Of any value of records on a scale where a sum of effects means something.
@@ -145,8 +134,10 @@ impl<'sides> Design<'sides> {
                 Estimate::paired(&differences?, error_rate)
             }
             Self::Sessions { base, new } => {
+                // Means of as many runs each: those of more runs vary less.
+                let runs = base.iter().chain(new).map(|runs| runs.len()).min().unwrap_or(0);
                 let means = |sessions: &[&[Source]]| -> Vec<f64> {
-                    let values = sessions.iter().map(|runs| values(runs));
+                    let values = sessions.iter().map(|session| values(&session[..runs]));
                     values.filter(|values| !values.is_empty()).map(|v| mean(&v)).collect()
                 };
                 let (base, new) = (means(base), means(new));
@@ -157,12 +148,23 @@ impl<'sides> Design<'sides> {
                 if base.is_empty() || new.is_empty() {
                     return None;
                 }
-                let seen = run_deviation(&base, &new).max(deviation.relative);
-                let deviation = Deviation { relative: seen, ..*deviation };
+                let relative = deviation.relative.max(run_deviation(&base, &new));
+                let deviation = Deviation { relative, ..*deviation };
                 Some(Estimate::assumed(mean(&new) - mean(&base), deviation, error_rate))
             }
         }
     }
+}
+
+/// That on file, or the one that the user knows, or the largest of how much the pace of these runs
+/// wandered within one of them.
+fn assumed_deviation<'a>(
+    known: Option<f64>,
+    records: impl Iterator<Item = &'a Record>,
+) -> Deviation {
+    let relative = known.unwrap_or(ON_FILE.relative);
+    let wandered = records.filter_map(allan::deviation).fold(0.0, f64::max);
+    Deviation { relative: relative.max(wandered), freedom: ON_FILE.freedom }
 }
 
 /// The standard deviation within both sides; 0 if neither has several runs.
@@ -171,15 +173,22 @@ fn run_deviation(base: &[f64], new: &[f64]) -> f64 {
     ((sum_of_squares(base) + sum_of_squares(new)) / freedom as f64).sqrt()
 }
 
-/// Each run of the base with one of the other side, if the sides took turns; `None` if they did
-/// not.
+/// Each run of the base with one of the other side, if the sides took turns with as many steps;
+/// `None` if they did not.
 fn pairs<'sides>(base: &'sides Side, new: &'sides Side) -> Option<Vec<[&'sides Record; 2]>> {
     let is_enough = base.sources.len() == new.sources.len() && base.sources.len() >= PAIRS_MIN;
     let pairs: Vec<_> = base.records().zip(new.records()).map(|(b, n)| [b, n]).collect();
     let start = |pair: &[&Record; 2]| pair.map(started_unix_ms);
     let end = |pair: &[&Record; 2]| pair.map(ended_unix_ms);
-    let is_sequence = |pair: &[&Record; 2]| start(pair).iter().max() >= end(pair).iter().min();
+    let is_adjacent = |pair: &[&Record; 2]| {
+        let second_start = start(pair).into_iter().max().unwrap_or(0);
+        let first_end = end(pair).into_iter().min().unwrap_or(u64::MAX);
+        second_start >= first_end && second_start - first_end < SESSION_GAP_MS
+    };
+    let completed = |record: &Record| record.steps.as_ref().map(|steps| steps.completed);
+    let is_of_as_many_steps = |pair: &[&Record; 2]| completed(pair[0]) == completed(pair[1]);
     let in_turn =
         pairs.windows(2).all(|two| end(&two[0]).iter().max() <= start(&two[1]).iter().min());
-    (is_enough && in_turn && pairs.iter().all(is_sequence)).then_some(pairs)
+    let are_alike = pairs.iter().all(|pair| is_adjacent(pair) && is_of_as_many_steps(pair));
+    (is_enough && in_turn && are_alike).then_some(pairs)
 }

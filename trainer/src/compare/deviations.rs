@@ -21,7 +21,10 @@ pub(crate) struct Deviations {
 /// Of runs, each with the path of its record; `None` without measured runs.
 pub(crate) fn deviations(records: impl Iterator<Item = (PathBuf, Record)>) -> Option<Deviations> {
     let sources = records.map(|(path, record)| Source { path, record }).collect();
-    let side = Side::new(sources).ok().filter(|side| !side.sources.is_empty())?;
+    let side = Side::new(sources);
+    if side.sources.is_empty() {
+        return None;
+    }
     let rate = |source: &Source| source.record.tokens_per_second.map(|rate| rate.step.total);
     let sessions: Vec<Vec<f64>> =
         side.sessions().iter().map(|runs| runs.iter().filter_map(rate).collect()).collect();

@@ -62,6 +62,13 @@ fn properties(side: &Side) -> Properties {
             let name = format!("tiers.{}.filesystem", tier.name);
             flatten(&name, &json!(tier.filesystem), &mut properties);
         }
+        let planned = record.ranks.iter().map(|rank| rank.planned_bytes).max();
+        flatten("planned_bytes of a rank", &json!(planned), &mut properties);
+        flatten(
+            "injected",
+            &json!(record.injected().collect::<Vec<_>>().join(" ")),
+            &mut properties,
+        );
         for rank in &record.ranks {
             let name = format!("ranks.{}", rank.rank);
             flatten(&format!("{name}.host"), &json!(rank.host), &mut properties);

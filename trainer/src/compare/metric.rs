@@ -33,10 +33,9 @@ pub(super) enum Scale {
     StepTime,
 }
 
-/// Whether the same machine gives the same value each time.
+/// How the values of the same machine vary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Noise {
-    Exact,
     /// As steps are, for which there is a deviation on file.
     OfSteps,
     /// As storage and networks are, for which there is none.
@@ -54,15 +53,14 @@ enum Figure {
     CheckpointStall,
     CopyRate(String),
     RestoreTime,
-    Memory,
     Energy,
 }
 
-/// The metric that decides first: it has half of the error rate, all others share the rest.
-pub(super) const PRIMARY: &str = "tokens_per_second";
+/// The metric that is gated unless others are.
+pub(crate) const PRIMARY: &str = "tokens_per_second";
 
-/// Every metric of these records, the primary one first.
-pub(super) fn metrics<'a>(records: impl Iterator<Item = &'a Record> + Clone) -> Vec<Metric> {
+/// Every metric that these records could have, the primary one first.
+pub(super) fn metrics<'a>(records: impl Iterator<Item = &'a Record>) -> Vec<Metric> {
     let new = |name: &str, unit, better, figure| Metric {
         name: name.to_owned(),
         unit,
@@ -87,26 +85,37 @@ pub(super) fn metrics<'a>(records: impl Iterator<Item = &'a Record> + Clone) -> 
         of_transfers(new("checkpoint_stall", "ms", Better::Lower, Figure::CheckpointStall)),
     ]);
     let mut tiers: Vec<&str> = records
-        .clone()
         .filter_map(|record| record.checkpoints.as_ref())
         .flat_map(|checkpoints| checkpoints.promoted.iter().map(|tier| tier.tier.as_str()))
         .collect();
     tiers.sort_unstable();
     tiers.dedup();
     metrics.extend(tiers.into_iter().map(|tier| {
-        let name = format!("copy_rate_{tier}");
+        let name = format!("{COPY_RATE}{tier}");
         of_transfers(new(&name, "B/s", Better::Higher, Figure::CopyRate(tier.to_owned())))
     }));
     metrics.push(of_transfers(new("restore_seconds", "s", Better::Lower, Figure::RestoreTime)));
     metrics.push(new("gpu_joules_per_token", "J", Better::Lower, Figure::Energy));
-    let memory = new("memory", "B", Better::Lower, Figure::Memory);
-    metrics.push(Metric { noise: Noise::Exact, ..memory });
-    let is_there = |value: Option<f64>| value.is_some_and(|value| value != 0.0);
-    metrics.retain(|metric| records.clone().any(|record| is_there(metric.value(record))));
     metrics
 }
 
+/// Whether this is the name of a metric; those of copies have the name of a tier.
+pub(super) fn is_known(name: &str) -> bool {
+    name.starts_with(COPY_RATE) || metrics(std::iter::empty()).iter().any(|it| it.name == name)
+}
+
+const COPY_RATE: &str = "copy_rate_";
+
 impl Metric {
+    /// Its value in a record, if it is one that can be compared.
+    pub(super) fn usable(&self, record: &Record) -> Option<f64> {
+        let is_usable = |value: &f64| match self.scale {
+            Scale::Itself => value.is_finite() && *value > 0.0,
+            Scale::StepTime => value.is_finite() && *value >= 0.0,
+        };
+        self.value(record).filter(is_usable)
+    }
+
     /// Its value in a record; `None` where the record does not have it.
     pub(super) fn value(&self, record: &Record) -> Option<f64> {
         match &self.figure {
@@ -133,9 +142,6 @@ impl Metric {
             }
             Figure::RestoreTime => Some(record.attempts.last()?.recovery.as_ref()?.seconds),
             Figure::Energy => record.energy?.gpu_joules_per_token,
-            Figure::Memory => {
-                record.ranks.iter().map(|rank| rank.planned_bytes as f64).reduce(f64::max)
-            }
         }
     }
 }

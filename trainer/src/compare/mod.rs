@@ -4,24 +4,36 @@
 //! what the machine was like at that time. So what counts is a run in a pair of runs in turn, or a
 //! session of runs; with too few of them the variance on file is assumed.
 
+mod allan;
 mod attribution;
+mod bundle;
+mod comparable;
 mod comparison;
+#[cfg(test)]
+mod damaged;
 mod design;
 mod deviations;
 mod differences;
 mod estimate;
+mod evidence;
+mod gate;
 mod metric;
 #[cfg(test)]
 pub(crate) mod recorded;
 mod render;
 mod side;
+mod student;
 #[cfg(test)]
 mod tests;
 mod turns;
 mod verdict;
 
+pub(crate) use bundle::{Bundle, Verified, require_empty};
+pub(crate) use comparable::require_side;
 pub(crate) use comparison::{Comparison, Settings};
 pub(crate) use deviations::deviations;
-pub(crate) use side::Side;
+pub(crate) use gate::{Gate, share};
+pub(crate) use side::{Base, Side};
 pub(crate) use turns::{Turns, take_turns};
-pub(crate) use verdict::Verdict;
+#[cfg(test)]
+use verdict::Verdict;

@@ -5,8 +5,8 @@ use std::fmt::Write;
 
 use rayon::prelude::*;
 
-use super::tests::{AS_USUAL, Machine, NOISY, QUIET, RANKS, Slow, compare, record_of, run};
-use super::{Comparison, Verdict};
+use super::tests::{AS_USUAL, Machine, NOISY, QUIET, RANKS, Slow, record_of, run, settings, side};
+use super::{Comparison, Gate, Settings, Verdict};
 use crate::bench::Random;
 use crate::detection::{SEEDS, Trace, percent};
 use crate::record::Record;
@@ -45,8 +45,10 @@ impl Source<'_> {
         let mut runs = |slow, first: u64| -> Vec<Record> {
             (0..10_u64).map(|pair| self.run(slow, 2 * pair + first, random)).collect()
         };
-        let base = runs(AS_USUAL, 0);
-        compare(base, runs(slow, 1))
+        let base = side(runs(AS_USUAL, 0));
+        let gates = vec![Gate::primary(), "slowest_rank".parse().unwrap()];
+        let settings = Settings { gates, ..settings() };
+        Comparison::of(&base, &side(runs(slow, 1)), &settings).unwrap()
     }
 
     fn count(&self, slow: Slow) -> Counts {

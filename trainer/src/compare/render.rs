@@ -4,11 +4,13 @@ use std::fmt;
 
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, TableStyle, presets};
 
-use super::comparison::{Comparison, MetricComparison};
+use super::comparison::{Comparison, MetricComparison, Missing};
 use super::design::Method;
 use super::estimate::Estimate;
+use super::metric::PRIMARY;
 use super::verdict::Verdict;
 use crate::number_format;
+use crate::record::Clocks;
 
 const COLUMNS: u16 = 80;
 
@@ -17,10 +19,16 @@ const SHOWN_MAX: usize = 8;
 
 impl fmt::Display for Comparison {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { workload, workload_id, .. } = self;
-        writeln!(formatter, "{workload} ({workload_id}): {}\n", self.summary())?;
+        let Self { workload, workload_id, headline, .. } = self;
+        for line in wrapped(&format!("{workload} ({workload_id}): {headline}")) {
+            writeln!(formatter, "{line}")?;
+        }
+        writeln!(formatter)?;
         for line in self.metrics_table().lines() {
             writeln!(formatter, "{}", line.trim_end())?;
+        }
+        for missing in &self.missing {
+            writeln!(formatter, "{}: not compared: {}", missing.name, missing.text())?;
         }
         for line in self.attribution_lines() {
             writeln!(formatter, "{line}")?;
@@ -31,11 +39,23 @@ impl fmt::Display for Comparison {
 }
 
 impl Comparison {
-    fn summary(&self) -> String {
-        let primary = self.metrics.first();
-        let change = primary.map(|metric| format!(", tokens/s {}", change(&metric.estimate)));
-        let change = change.unwrap_or_default();
-        format!("{}{change}", self.verdict.name())
+    /// The verdict in one line, as in "better: tokens/s (step clock) +164.0 % [+95.0, +258.0]
+    /// (10 pairs)", with what got worse and is not gated.
+    pub(super) fn sentence(&self, decisive: &MetricComparison) -> String {
+        let verdict = self.verdict.name();
+        let figure = figure(decisive);
+        let evidence = &self.evidence;
+        let mut text = format!("{verdict}: {figure} ({evidence})");
+        let is_worse = |metric: &&MetricComparison| metric.verdict == Verdict::Worse;
+        let mut others = self.metrics.iter().filter(|metric| !metric.is_gated).filter(is_worse);
+        let shown: Vec<String> = others.by_ref().take(WORSE_SHOWN_MAX).map(short_figure).collect();
+        if !shown.is_empty() {
+            text += &format!("; not gated: {}", shown.join(", "));
+        }
+        match others.count() {
+            0 => text,
+            more => text + &format!(" and {more} more"),
+        }
     }
 
     fn metrics_table(&self) -> Table {
@@ -99,17 +119,38 @@ impl Comparison {
         Ok(())
     }
 
-    fn method_text(&self) -> &'static str {
-        match self.method {
+    fn method_text(&self) -> String {
+        let mut text = match self.evidence.method {
             Method::Pairs => "Intervals are of runs in pairs, one of each side in turn.",
             Method::Sessions => "Intervals are of sessions at least an hour apart.",
             Method::Assumed => {
                 "Intervals are of a deviation between sessions that is assumed, not seen here.\n\
-                 hint: `yardstick compare --run` takes turns, and a baseline of 3 sessions knows"
+                 hint: `yardstick compare --run` takes turns; a baseline of 3 sessions measures it"
             }
+        }
+        .to_owned();
+        for record in self.evidence.not_steady.iter().take(SHOWN_MAX) {
+            text += &format!("\n{record}: step times had not settled");
+        }
+        text
+    }
+}
+
+impl Missing {
+    fn text(&self) -> String {
+        match &self.records[..] {
+            [one] => format!("{one} has none"),
+            [first, others @ ..] => {
+                let others = number_format::count(others.len(), "other");
+                format!("{first} and {others} have none")
+            }
+            [] => String::new(),
         }
     }
 }
+
+/// Of metrics that got worse and are not gated, as many are in the headline.
+const WORSE_SHOWN_MAX: usize = 3;
 
 /// A part below this share of the difference is not shown.
 const PART_SHOWN_MIN: f64 = 0.05;
@@ -133,13 +174,51 @@ fn value(value: f64, unit: &str) -> String {
     }
 }
 
+/// As in "tokens/s (step clock) +5.1 % [+4.0, +6.2]".
+fn figure(metric: &MetricComparison) -> String {
+    format!("{} {}", label(metric), change(&metric.estimate))
+}
+
+fn short_figure(metric: &MetricComparison) -> String {
+    format!("{} {:+.1} %", label(metric), 100.0 * metric.estimate.effect)
+}
+
+fn label(metric: &MetricComparison) -> &str {
+    if metric.name == PRIMARY { Clocks::STEP_RATE } else { &metric.name }
+}
+
 /// As in "+5.1 % [+4.0, +6.2]".
 fn change(estimate: &Estimate) -> String {
     let Estimate { effect, low, high } = estimate;
+    if low.is_infinite() {
+        return format!("{:+.1} % [unknown]", 100.0 * effect);
+    }
     format!("{:+.1} % [{:+.1}, {:+.1}]", 100.0 * effect, 100.0 * low, 100.0 * high)
 }
 
+/// That something got worse stands there in capitals if it decides, else that it does not.
 fn verdict(metric: &MetricComparison) -> String {
     let name = metric.verdict.name();
-    if metric.verdict == Verdict::Worse { name.to_uppercase() } else { name.to_owned() }
+    match metric.verdict {
+        Verdict::Worse if metric.is_gated => name.to_uppercase(),
+        Verdict::Worse => "not gated".to_owned(),
+        _ => name.to_owned(),
+    }
+}
+
+/// In lines of at most 80 columns.
+fn wrapped(text: &str) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let line = lines.last_mut().expect("there is always one");
+        if line.is_empty() {
+            line.push_str(word);
+        } else if line.chars().count() + 1 + word.chars().count() <= usize::from(COLUMNS) {
+            line.push(' ');
+            line.push_str(word);
+        } else {
+            lines.push(format!("  {word}"));
+        }
+    }
+    lines
 }

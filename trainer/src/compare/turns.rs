@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use super::comparable::not_comparable;
 use super::side::Side;
 use crate::failure::{ExitCode, Failure, Outcome};
 
@@ -21,7 +22,7 @@ pub(crate) struct Turns<'run> {
 /// `started` before each run.
 ///
 /// # Errors
-/// Exit code 2 when a command does not end with 0 or leaves no record of a complete run.
+/// Exit code 12 when a command does not end with 0 or leaves no record.
 pub(crate) fn take_turns(
     turns: &Turns<'_>,
     mut started: impl FnMut(usize, &str),
@@ -54,5 +55,5 @@ fn run(command: &str, folder: &Path) -> Outcome<()> {
     let stderr = String::from_utf8_lossy(&output.stderr);
     let last: Vec<_> = stderr.lines().rev().take(5).collect();
     let last: Vec<_> = last.into_iter().rev().collect();
-    Err(Failure::usage(format!("{text}: {}\n{}", output.status, last.join("\n"))))
+    Err(not_comparable(format!("{text}: {}\n{}", output.status, last.join("\n"))))
 }

@@ -1,4 +1,4 @@
-//! Worse, better, the same, or too noisy to say.
+//! Verdicts: worse, better, the same, not worse, or too noisy to say.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,32 +15,47 @@ pub(crate) enum Verdict {
     Better,
     /// Any change is smaller than the threshold.
     Same,
-    /// The interval is too wide to say.
+    /// It did not get worse by the threshold; whether it got better is not certain.
+    NotWorse,
+    /// The interval is too wide to exclude that it got worse.
     TooNoisy,
 }
 
+/// In the order in which they decide where there are several.
+const BY_WEIGHT: [Verdict; 5] =
+    [Verdict::Worse, Verdict::TooNoisy, Verdict::NotWorse, Verdict::Better, Verdict::Same];
+
 impl Verdict {
     /// Worse or better if the interval excludes no change and the effect reaches the threshold; the
-    /// same if the interval is within the threshold.
+    /// same if the interval is within the threshold; not worse if it excludes the threshold on the
+    /// worse side.
     pub(super) fn of(estimate: &Estimate, better: Better, threshold: f64) -> Self {
-        let Estimate { effect, low, high } = *estimate;
-        let higher = match better {
-            Better::Higher => Self::Better,
-            Better::Lower => Self::Worse,
+        // As if more were better.
+        let Estimate { effect, low, high } = match better {
+            Better::Higher => *estimate,
+            Better::Lower => estimate.negated(),
         };
-        if low > 0.0 && effect >= threshold {
-            higher
-        } else if high < 0.0 && effect <= -threshold {
-            higher.opposite()
+        if high < 0.0 && effect <= -threshold {
+            Self::Worse
+        } else if low > 0.0 && effect >= threshold {
+            Self::Better
         } else if low > -threshold && high < threshold {
             Self::Same
+        } else if low > -threshold {
+            Self::NotWorse
         } else {
             Self::TooNoisy
         }
     }
 
-    fn opposite(self) -> Self {
-        if self == Self::Better { Self::Worse } else { Self::Better }
+    /// How much it decides: the least decides first.
+    pub(super) fn weight(self) -> usize {
+        BY_WEIGHT.iter().position(|it| *it == self).unwrap_or(BY_WEIGHT.len())
+    }
+
+    /// Whether a gate may let it pass.
+    pub(super) fn passes(self) -> bool {
+        !matches!(self, Self::Worse | Self::TooNoisy)
     }
 
     /// The words in tables.
@@ -49,6 +64,7 @@ impl Verdict {
             Self::Worse => "worse",
             Self::Better => "better",
             Self::Same => "same",
+            Self::NotWorse => "not worse",
             Self::TooNoisy => "too noisy",
         }
     }
@@ -68,7 +84,11 @@ mod tests {
         assert_eq!(verdict(0.02, 0.01, 0.031), Verdict::TooNoisy);
         assert_eq!(verdict(0.0, -0.029, 0.029), Verdict::Same);
         assert_eq!(verdict(-0.05, -0.09, -0.01), Verdict::Better);
+        assert_eq!(verdict(-0.05, -0.2, 0.029), Verdict::NotWorse);
+        assert_eq!(verdict(-0.05, -0.2, 0.031), Verdict::TooNoisy);
         let higher = Estimate { effect: -0.05, low: -0.06, high: -0.04 };
         assert_eq!(Verdict::of(&higher, Better::Higher, 0.03), Verdict::Worse);
+        let unknown = Estimate { effect: f64::NAN, low: f64::NAN, high: f64::NAN };
+        assert_eq!(Verdict::of(&unknown, Better::Higher, 0.03), Verdict::TooNoisy);
     }
 }

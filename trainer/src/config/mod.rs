@@ -7,6 +7,8 @@ pub(crate) mod duration;
 mod interval;
 mod origin;
 mod overrides;
+pub(crate) mod size;
+pub(crate) mod wording;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -112,6 +114,7 @@ pub struct RunConfig {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub data_cache: Option<PathBuf>,
     /// Largest size of all files in it.
+    #[serde(with = "size")]
     pub data_cache_bytes: u64,
     /// How long a request to an object store is tried again, in addition to the time for its bytes.
     #[serde(with = "duration")]
@@ -143,6 +146,7 @@ pub struct CollectivesConfig {
     /// Which backend.
     pub backend: Backend,
     /// Smallest size of a gradient bucket in bytes (the last one may be smaller).
+    #[serde(with = "size")]
     pub bucket_bytes: usize,
     /// Overlap communication with computation: reductions with backward, and the all-gather of a
     /// sharded optimizer's weights with the next forward.
@@ -182,7 +186,7 @@ pub struct CheckpointConfig {
     pub background: bool,
     /// Memory per rank that the state is copied to before it is written. All of the state that a
     /// rank saves by default, so that no step waits for storage.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(with = "size::optional", skip_serializing_if = "Option::is_none")]
     pub staging_bytes: Option<u64>,
     /// A folder of each node's own, where checkpoints are saved first.
     pub nvme: TierConfig,
@@ -191,7 +195,7 @@ pub struct CheckpointConfig {
     /// An object store.
     pub object: TierConfig,
     /// Most bytes per second that a rank copies to farther tiers; unlimited by default.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(with = "size::optional", skip_serializing_if = "Option::is_none")]
     pub copy_bytes_per_second_max: Option<u64>,
     /// How long a stop on request waits for copies to farther tiers; the next attempt goes on with
     /// what is left.
@@ -520,7 +524,8 @@ impl Settings {
         }
         let otlp = &self.telemetry.otlp;
         if !otlp.is_empty() && !is_http(otlp) {
-            return Err(invalid("telemetry.otlp", otlp, "a URL, as in http://HOST:4318"));
+            let found = otlp.escape_debug();
+            return Err(invalid("telemetry.otlp", found, "a URL, as in http://HOST:4318"));
         }
         if self.telemetry.log_every_steps == 0 {
             return Err(invalid("telemetry.log_every_steps", 0, "at least 1"));
@@ -536,10 +541,16 @@ impl Settings {
 /// Counters of energy start again after some minutes.
 const HARDWARE_INTERVAL_MAX: Duration = Duration::from_secs(60);
 
-/// Whether a text is the URL of a web server.
+/// Whether a text is the URL of a web server, to which paths can be added.
 fn is_http(text: &str) -> bool {
-    let url = reqwest::Url::parse(text).ok();
-    url.is_some_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host())
+    let is_base = |url: reqwest::Url| {
+        matches!(url.scheme(), "http" | "https")
+            && url.has_host()
+            && url.query().is_none()
+            && url.fragment().is_none()
+    };
+    let is_written_as_sent = text.bytes().all(|byte| byte.is_ascii_graphic());
+    is_written_as_sent && reqwest::Url::parse(text).is_ok_and(is_base)
 }
 
 fn invalid(key: &str, found: impl ToString, expected: &str) -> Failure {

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use toml::Spanned;
 use toml::de::{DeTable, Deserializer, Error};
 
+use super::wording::in_user_words;
 use crate::failure::{Failure, Outcome};
 
 /// A preset or a file, and the overrides of the command line.
@@ -64,7 +65,10 @@ impl<'a> Origin<'a> {
             None => "--set".to_owned(),
             Some(_) => format!("{} with --set", self.named),
         };
-        Failure::usage(format!("{location}: {}", error.to_string().trim_end().replace('\n', " ")))
+        let shown = error.to_string();
+        let key = shown.strip_prefix(error.message()).unwrap_or_default().trim_end();
+        let message = in_user_words(error.message());
+        Failure::usage(format!("{location}: {message}{}", key.replace('\n', " ")))
     }
 
     /// The error of the text without overrides, and its range if that is not the whole text.

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use device::threads;
+
 use super::prefetch::{BatchPlan, Buffers, MicroBatch, Prefetcher};
 use super::sequences::Sequences;
 
@@ -43,16 +45,19 @@ impl Batches {
     }
 
     /// The next micro-batch, in order; waits until it has been read.
+    ///
+    /// # Errors
+    /// At the first one, when there is no thread that reads.
     #[expect(clippy::should_implement_trait, reason = "an iterator's items cannot borrow from it")]
-    pub fn next(&mut self) -> MicroBatch<'_> {
+    pub fn next(&mut self) -> Result<MicroBatch<'_>, threads::Error> {
         if let Reader::Idle { cursor, buffers } = &mut self.reader {
             let buffers = std::mem::take(buffers);
             let sequences = Arc::clone(&self.sequences);
-            let prefetcher = Prefetcher::start(sequences, self.plan, *cursor, buffers);
+            let prefetcher = Prefetcher::start(sequences, self.plan, *cursor, buffers)?;
             self.reader = Reader::Running(prefetcher);
         }
         let Reader::Running(prefetcher) = &mut self.reader else { unreachable!("started above") };
-        prefetcher.next()
+        Ok(prefetcher.next())
     }
 
     /// Which sequences this rank takes.

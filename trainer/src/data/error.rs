@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use checkpoint::durable::IoError;
 
+use crate::number_format::count;
+
 /// What went wrong with token data, by what the caller can do about it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -60,7 +62,8 @@ pub enum DataError {
     /// A token id is not in the model's vocabulary.
     #[error(
         "{}: byte {offset}: expected token ids below the vocabulary {vocabulary}, found {token}; \
-         set model.vocabulary to that of the tokenizer that wrote the file",
+         set model.vocabulary to that of the tokenizer that wrote the file, or data.token_bytes if \
+         its tokens are of another size",
         path.display()
     )]
     TokenTooLarge {
@@ -75,9 +78,10 @@ pub enum DataError {
     },
     /// The files hold too few tokens for the workload.
     #[error(
-        "{}: expected at least {needed} tokens ({reason}), found {found}; \
+        "{}: expected at least {} ({reason}), found {found}; \
          add files, or lower batch.sequence_tokens or data.evaluation_sequences",
-        paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
+        paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", "),
+        count(*needed as usize, "token")
     )]
     TooFewTokens {
         /// The files, which together are one stream.
@@ -100,6 +104,16 @@ pub enum DataError {
         expected: String,
         /// What the file holds.
         found: String,
+    },
+    /// The tokenizer's input is something else than text.
+    #[error("{}: expected plain text, found {found}\n  hint: {hint}", path.display())]
+    NotText {
+        /// The input.
+        path: PathBuf,
+        /// What it looks like.
+        found: String,
+        /// What to do instead.
+        hint: String,
     },
     /// The output cannot be written in this format or under this name.
     #[error("{}: cannot write {format}: {reason}", path.display())]

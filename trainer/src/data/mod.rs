@@ -11,6 +11,7 @@ mod batches;
 pub mod bench;
 mod cache;
 mod error;
+mod file_kind;
 mod locations;
 mod permutation;
 pub mod prefetch;
@@ -20,6 +21,7 @@ mod source;
 pub mod synthetic;
 #[cfg(test)]
 mod tests;
+mod text_head;
 mod token_files;
 pub mod tokenize;
 mod windows;

@@ -10,7 +10,7 @@ use std::{
     thread::JoinHandle,
 };
 
-use device::{Allocator, DeviceBuffer};
+use device::{Allocator, DeviceBuffer, threads};
 
 use super::sequences::Sequences;
 
@@ -147,13 +147,16 @@ impl Prefetcher {
     /// Starts the thread at the first micro-batch of a step that begins with sequence `cursor`.
     ///
     /// # Panics
-    /// When the batch does not divide among ranks, or the thread cannot be started.
+    /// When the batch does not divide among ranks.
+    ///
+    /// # Errors
+    /// When the thread cannot be started.
     pub fn start(
         sequences: Arc<dyn Sequences>,
         plan: BatchPlan,
         cursor: u64,
         buffers: Vec<Buffers>,
-    ) -> Self {
+    ) -> Result<Self, threads::Error> {
         plan.check();
         let state = State {
             filled: VecDeque::with_capacity(PREFETCH_DEPTH),
@@ -162,11 +165,8 @@ impl Prefetcher {
         };
         let exchange = Arc::new(Exchange { state: Mutex::new(state), changed: Condvar::new() });
         let guard = CloseOnDrop(Arc::clone(&exchange));
-        let thread = std::thread::Builder::new()
-            .name("data".to_owned())
-            .spawn(move || work(&*sequences, plan, cursor, &guard.0))
-            .unwrap_or_else(|error| panic!("cannot start the data thread: {error}"));
-        Self { current: None, exchange, thread: Some(thread) }
+        let thread = threads::spawn("data", move || work(&*sequences, plan, cursor, &guard.0))?;
+        Ok(Self { current: None, exchange, thread: Some(thread) })
     }
 
     /// The next micro-batch, in order; waits until it has been read.

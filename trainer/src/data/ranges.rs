@@ -5,8 +5,10 @@ use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::scope;
 
-/// Cuts `0..size` into ranges of `step`, which `threads` threads take one after the other. `worker`
-/// is called once on each thread and makes what works on its ranges.
+use device::threads;
+
+/// Cuts `0..size` into ranges of `step`, which `threads` threads take one after the other, this one
+/// among them. `worker` is called once on each thread and makes what works on its ranges.
 ///
 /// # Errors
 /// The first error of the first thread that has one; ranges that were not begun then are left out.
@@ -35,10 +37,12 @@ where
         }
     };
     scope(|scope| {
-        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(run)).collect();
-        threads
-            .into_iter()
-            .try_for_each(|thread| thread.join().unwrap_or_else(|p| resume_unwind(p)))
+        let others: Vec<_> =
+            (1..threads).map(|_| threads::spawn_scoped(scope, "ranges", run)).collect();
+        let own = run();
+        // A thread that cannot be started leaves its ranges to the others.
+        let joined = others.into_iter().flatten().map(|other| other.join());
+        joined.fold(own, |result, other| result.and(other.unwrap_or_else(|p| resume_unwind(p))))
     })
 }
 

@@ -10,6 +10,7 @@ use super::sequences::Sequences;
 use super::synthetic::Synthetic;
 use super::token_files::TokenStream;
 use super::windows::Windows;
+use crate::number_format;
 
 /// The `[data]` section, opened and checked. Opening reads every token file once, for its digest
 /// and largest token; creating sequences is then cheap.
@@ -97,7 +98,8 @@ impl Source {
         };
         let stream = files.evaluation.as_ref().unwrap_or(&files.training);
         let needed = count + u64::from(files.evaluation.is_none()); // one is left for training
-        let reason = format!("{needed} sequences of {sequence_tokens} tokens, and a target");
+        let sequences = number_format::count(needed as usize, "sequence");
+        let reason = format!("{sequences} of {sequence_tokens} tokens, and a target");
         stream.check_windows(needed, sequence_tokens, reason)?;
         let first = match files.evaluation {
             Some(_) => 0,
@@ -122,7 +124,9 @@ impl Files {
         let names = [config.files.as_slice(), &config.evaluation_files].concat();
         let local = locations.provide(&names)?;
         let (files, evaluation_files) = local.files.split_at(config.files.len());
-        let open = |files: &[LocalFile]| TokenStream::open(files, vocabulary).map(Arc::new);
+        let open = |files: &[LocalFile]| {
+            TokenStream::open(files, config.token_bytes, vocabulary).map(Arc::new)
+        };
         let training = open(files)?;
         let evaluation = match evaluation_files {
             [] => None,

@@ -19,28 +19,6 @@ pub(crate) fn percent(share: f64) -> String {
     if share == 0.0 { "nothing".to_owned() } else { format!("{:.0} %", 100.0 * share) }
 }
 
-/// By how many of the jobs a count may differ: functions such as `ln` have other last bits on other
-/// processors, and a job that is near a limit is then decided differently.
-const TOLERANCE: i64 = 3;
-
-/// Whether two pages differ in nothing but counts, and in these hardly.
-fn is_nearly(page: &str, other: &str) -> bool {
-    let is_alike = |(left, right): (&str, &str)| match (left.parse::<i64>(), right.parse::<i64>()) {
-        (Ok(left), Ok(right)) => (left - right).abs() <= TOLERANCE,
-        _ => left == right,
-    };
-    let words = |text: &str| text.split_whitespace().count();
-    words(page) == words(other)
-        && page.split_whitespace().zip(other.split_whitespace()).all(is_alike)
-}
-
-#[test]
-fn pages_may_differ_in_counts_a_little() {
-    assert!(is_nearly("| a | 10 | b", "| a | 12 | b"));
-    assert!(!is_nearly("| a | 10 |", "| a | 14 |") && !is_nearly("| a |", "| b |"));
-    assert!(!is_nearly("a 1 b", "a 1"));
-}
-
 /// Rewrite with `YARDSTICK_UPDATE_GOLDEN=1 cargo test --profile testing --workspace detection::`.
 #[test]
 fn the_documented_tables_are_what_is_found() {
@@ -54,5 +32,5 @@ fn the_documented_tables_are_what_is_found() {
         fs::write(&path, &text).unwrap();
     }
     let page = fs::read_to_string(path).unwrap();
-    assert!(is_nearly(&page, &text), "what is found has changed:\n{page}\n{text}");
+    assert_eq!(page, text, "what is found has changed");
 }

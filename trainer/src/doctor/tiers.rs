@@ -91,8 +91,10 @@ impl Check for TierCheck<'_> {
         let needed_bytes = self.needed_bytes(tier, context);
         let looked_at = tier.clone();
         let load = self.load(tier);
-        within(ANSWERS_WITHIN, move || look(&looked_at, load, needed_bytes))
-            .unwrap_or_else(|| silent(tier))
+        match within(ANSWERS_WITHIN, move || look(&looked_at, load, needed_bytes)) {
+            Ok(finding) => finding.unwrap_or_else(|| silent(tier)),
+            Err(error) => Finding::fail(error.to_string(), "raise the limit"),
+        }
     }
 }
 

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use make::{check, make};
 
+use crate::config::wording::in_user_words;
 use crate::failure::{ExitCode, Failure, Outcome};
 
 /// Of built-in workloads.
@@ -116,13 +117,20 @@ impl Golden {
 }
 
 fn parse(text: &str) -> Result<Goldens, String> {
-    let goldens: Goldens = toml::from_str(text).map_err(|error| error.to_string())?;
+    let goldens: Goldens = toml::from_str(text).map_err(|error| misfit(text, &error))?;
     for Golden { workload, steps, losses, .. } in &goldens.golden {
         if steps.len() != losses.len() || !steps.is_sorted() {
             return Err(format!("{workload}: expected ascending steps, and a loss for each"));
         }
     }
     Ok(goldens)
+}
+
+/// An unknown or missing key, or a value of the wrong type, with its line.
+fn misfit(text: &str, error: &toml::de::Error) -> String {
+    let line = |start: usize| text[..start].matches('\n').count() + 1;
+    let line = error.span().map_or(String::new(), |span| format!("line {}: ", line(span.start)));
+    format!("{line}{}", in_user_words(error.message()))
 }
 
 /// How far the loss of a part of a batch is from that of the whole only if it is wrong.

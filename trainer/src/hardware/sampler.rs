@@ -63,7 +63,7 @@ impl Sampler {
             sources.refresh();
             sources.tell(&sampled);
         };
-        drop(std::thread::Builder::new().name("hardware".to_owned()).spawn(read));
+        drop(device::threads::spawn("hardware", read));
         let _ = has_read.recv_timeout(FIRST_READINGS);
         Self { end: Some(end), ended }
     }

@@ -122,7 +122,8 @@ impl Export<'_> {
             let start = bytes;
             bytes += (size_of::<f32>() * tensor.elements().len()) as u64;
             let HfTensor { name, shape, .. } = tensor;
-            let entry = Entry { dtype: "F32".to_owned(), shape, data_offsets: [start, bytes] };
+            let entry =
+                Entry { dtype: safetensors::Dtype::F32, shape, data_offsets: [start, bytes] };
             entries.insert(name, entry);
         }
         Contents { entries, bytes }

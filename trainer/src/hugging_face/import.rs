@@ -12,8 +12,9 @@ use super::config_json;
 use super::errors::import_error;
 use super::file_names::{CONFIG, INDEX, WEIGHTS};
 use super::safetensors_header::{self, Entry};
-use super::tensor_mapping::{HfTensor, hf_tensors, prefix};
+use super::tensor_mapping::{HEAD, HfTensor, hf_tensors, prefix, token_table};
 use super::tensor_reader::{BUFFER_BYTES, ElementType, TensorData, TensorReader};
+use crate::config::wording::in_user_words;
 use crate::failure::{Failure, Outcome};
 
 /// A folder that holds every tensor of a model in its shape.
@@ -85,6 +86,7 @@ impl Import {
         for tensor in layout.tensors().iter().flat_map(|tensor| hf_tensors(config, tensor)) {
             let found = self.find(config, &tensor)?;
             found.check(&tensor)?;
+            self.check_tied(config, &tensor, &found)?;
             known.insert(found.name);
         }
         let is_unknown =
@@ -99,17 +101,47 @@ impl Import {
         }
     }
 
-    /// Finds a tensor by its name, with or without the prefix.
+    /// Finds a tensor by its name, with or without the prefix. A token table that is also the head
+    /// may have been saved under the name of the head alone.
     fn find(&self, config: &ModelConfig, tensor: &HfTensor) -> Outcome<FoundTensor<'_>> {
         let bare = tensor.name.strip_prefix(prefix(config)).unwrap_or(&tensor.name);
-        let found = self.tensors.get_key_value(&tensor.name).or(self.tensors.get_key_value(bare));
-        found
-            .map(|(name, StoredTensor { file, entry })| FoundTensor {
-                name,
-                file: &self.files[*file],
-                entry,
-            })
+        self.named(&tensor.name)
+            .or_else(|| self.named(bare))
+            .or_else(|| self.named(HEAD).filter(|_| is_tied_table(config, tensor)))
             .ok_or_else(|| import_error(&self.folder, format!("no tensor {}", tensor.name)))
+    }
+
+    fn named(&self, name: &str) -> Option<FoundTensor<'_>> {
+        let (name, StoredTensor { file, entry }) = self.tensors.get_key_value(name)?;
+        Some(FoundTensor { name, file: &self.files[*file], entry })
+    }
+
+    /// Checks that a head that was saved beside the token table, which it is in this model, has the
+    /// same elements.
+    fn check_tied(
+        &self,
+        config: &ModelConfig,
+        tensor: &HfTensor,
+        table: &FoundTensor<'_>,
+    ) -> Outcome<()> {
+        let head = self.named(HEAD).filter(|head| head.name != table.name);
+        let Some(head) = head.filter(|_| is_tied_table(config, tensor)) else { return Ok(()) };
+        head.check(tensor)?;
+        if is_same(table, &head, tensor)? {
+            return Ok(());
+        }
+        let own_head = match config.family {
+            Family::Gpt => "no workload of this family has a head of its own",
+            Family::Llama(_) => {
+                "if the model has a head of its own, set tie_word_embeddings to false in \
+                 config.json, and model.tied=false"
+            }
+        };
+        Err(head.error(format!(
+            "{HEAD}: expected the elements of {}, as the two are tied (tie_word_embeddings), found \
+             others\n  hint: {own_head}; if it is not used, remove {HEAD} from the file",
+            table.name
+        )))
     }
 
     /// Fills the weights; the padding between tensors is not changed.
@@ -138,13 +170,7 @@ impl Import {
             let weights = &mut weights[tensor.range.clone()];
             for tensor in hf_tensors(config, tensor) {
                 let found = self.find(config, &tensor)?;
-                let data = TensorData {
-                    file: &found.file.file,
-                    start: found.file.data_start + found.entry.data_offsets[0],
-                    element_type: found.element_type()?,
-                };
-                let read = reader.read(&data, &tensor, &mut weights[tensor.elements()]);
-                read.map_err(|error| found.error(error))?;
+                found.read(&mut reader, &tensor, 0, &mut weights[tensor.elements()])?;
             }
         }
         Ok(())
@@ -156,7 +182,7 @@ impl FoundTensor<'_> {
         import_error(&self.file.path, error)
     }
 
-    /// Checks shape, type and size.
+    /// Checks shape and type.
     fn check(&self, expected: &HfTensor) -> Outcome<()> {
         let Self { name, entry, .. } = self;
         if entry.shape != expected.shape {
@@ -165,36 +191,75 @@ impl FoundTensor<'_> {
                 expected.shape, entry.shape
             )));
         }
-        let [start, end] = entry.data_offsets;
-        let expected_bytes = self.element_type()?.size_bytes() * expected.elements().len();
-        if end - start != expected_bytes as u64 {
-            let found = end - start;
-            let error = format!("{name}: expected {expected_bytes} bytes by shape, found {found}");
-            return Err(self.error(error));
-        }
-        Ok(())
+        self.element_type().map(drop)
     }
 
     fn element_type(&self) -> Outcome<ElementType> {
         let Self { name, entry, .. } = self;
-        ElementType::by_name(&entry.dtype).ok_or_else(|| {
-            self.error(format!("{name}: expected type F32, BF16 or F16, found {}", entry.dtype))
+        ElementType::of(entry.dtype).ok_or_else(|| {
+            self.error(format!("{name}: expected type F32, BF16 or F16, found {:?}", entry.dtype))
         })
     }
+
+    /// Reads elements of our tensor, which begin at `first` of it unless it is transposed.
+    fn read(
+        &self,
+        reader: &mut TensorReader,
+        tensor: &HfTensor,
+        first: usize,
+        ours: &mut [f32],
+    ) -> Outcome<()> {
+        let element_type = self.element_type()?;
+        let skipped = (first * element_type.size_bytes()) as u64;
+        let start = self.file.data_start + self.entry.data_offsets[0] + skipped;
+        let data = TensorData { file: &self.file.file, start, element_type };
+        reader.read(&data, tensor, ours).map_err(|error| self.error(error))
+    }
+}
+
+/// Whether a tensor is the token table of a model whose head it is as well.
+fn is_tied_table(config: &ModelConfig, tensor: &HfTensor) -> bool {
+    config.is_tied() && tensor.name == token_table(config)
+}
+
+/// Whether two tensors that are not transposed have the same elements, rounded to both types.
+fn is_same(one: &FoundTensor<'_>, other: &FoundTensor<'_>, tensor: &HfTensor) -> Outcome<bool> {
+    const PART: usize = BUFFER_BYTES / size_of::<f32>();
+    let mut reader = TensorReader::new(BUFFER_BYTES);
+    let types = [one.element_type()?, other.element_type()?];
+    let round = |element: f32| types.iter().fold(element, |element, kind| kind.round(element));
+    let is_equal = |(one, other): (&f32, &f32)| {
+        let [one, other] = [round(*one), round(*other)];
+        one == other || one.is_nan() && other.is_nan()
+    };
+    let mut elements_of_one = vec![0.0; PART];
+    let mut elements_of_other = vec![0.0; PART];
+    let elements = tensor.elements().len();
+    for first in (0..elements).step_by(PART) {
+        let count = PART.min(elements - first);
+        one.read(&mut reader, tensor, first, &mut elements_of_one[..count])?;
+        other.read(&mut reader, tensor, first, &mut elements_of_other[..count])?;
+        let mut pairs = elements_of_one[..count].iter().zip(&elements_of_other[..count]);
+        if !pairs.all(is_equal) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// What transformers saves in addition to weights: masks, RoPE's angles, a copy of a tied head.
 fn is_unused(config: &ModelConfig, name: &str) -> bool {
     match config.family {
         Family::Gpt if name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") => true,
-        _ if name == "lm_head.weight" => config.is_tied(),
+        _ if name == HEAD => config.is_tied(),
         _ => name.ends_with("rotary_emb.inv_freq"),
     }
 }
 
 fn read_json(path: &Path) -> Outcome<Value> {
     let text = std::fs::read(path).map_err(|error| import_error(path, error))?;
-    serde_json::from_slice(&text).map_err(|error| import_error(path, error))
+    serde_json::from_slice(&text)
+        .map_err(|error| import_error(path, in_user_words(&error.to_string())))
 }
 
 /// The single file of weights, or the files that the index lists.
@@ -206,7 +271,8 @@ fn weights_paths(folder: &Path) -> Outcome<Vec<PathBuf>> {
     }
     let map = read_json(&index)?.get_mut("weight_map").map(Value::take).unwrap_or_default();
     let map: BTreeMap<String, String> = serde_json::from_value(map)
-        .map_err(|error| import_error(&index, format!("weight_map: {error}")))?;
+        .map_err(|error| format!("weight_map: {}", in_user_words(&error.to_string())))
+        .map_err(|error| import_error(&index, error))?;
     let files: BTreeSet<String> = map.into_values().collect();
     if let Some(file) = files.iter().find(|file| Path::new(file).components().count() != 1) {
         return Err(import_error(&index, format!("{file}: expected a file of this folder")));

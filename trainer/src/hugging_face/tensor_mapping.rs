@@ -36,6 +36,17 @@ pub(super) fn prefix(config: &ModelConfig) -> &'static str {
     }
 }
 
+/// Name of the head, which has no prefix.
+pub(super) const HEAD: &str = "lm_head.weight";
+
+/// Name of the token table, which is the head of a tied model too.
+pub(super) fn token_table(config: &ModelConfig) -> &'static str {
+    match config.family {
+        Family::Gpt => "transformer.wte.weight",
+        Family::Llama(_) => "model.embed_tokens.weight",
+    }
+}
+
 /// The tensors of transformers that make up one of ours, in the order of our rows.
 pub(super) fn hf_tensors(config: &ModelConfig, tensor: &Tensor) -> Vec<HfTensor> {
     let name = tensor.name.as_str();
@@ -52,7 +63,7 @@ fn llama(config: &ModelConfig, tensor: &Tensor) -> Vec<HfTensor> {
     let whole = |name: String| vec![hf_tensor(tensor, name, 0..tensor.shape[0], false)];
     let Some(rest) = tensor.name.strip_prefix("h.") else {
         return whole(match tensor.name.as_str() {
-            "wte.weight" => "model.embed_tokens.weight".to_owned(),
+            "wte.weight" => token_table(config).to_owned(),
             "ln_f.weight" => "model.norm.weight".to_owned(),
             head => head.to_owned(),
         });

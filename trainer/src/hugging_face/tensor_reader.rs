@@ -8,6 +8,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 
 use half::{bf16, f16};
+use safetensors::Dtype;
 
 use super::tensor_mapping::HfTensor;
 
@@ -23,13 +24,22 @@ pub(super) enum ElementType {
 }
 
 impl ElementType {
-    /// The type with this name in a header.
-    pub(super) fn by_name(dtype: &str) -> Option<Self> {
+    /// The type of this name in a header.
+    pub(super) fn of(dtype: Dtype) -> Option<Self> {
         match dtype {
-            "F32" => Some(Self::F32),
-            "BF16" => Some(Self::Bf16),
-            "F16" => Some(Self::F16),
+            Dtype::F32 => Some(Self::F32),
+            Dtype::BF16 => Some(Self::Bf16),
+            Dtype::F16 => Some(Self::F16),
             _ => None,
+        }
+    }
+
+    /// The nearest number of this type.
+    pub(super) fn round(self, element: f32) -> f32 {
+        match self {
+            Self::F32 => element,
+            Self::Bf16 => bf16::from_f32(element).to_f32(),
+            Self::F16 => f16::from_f32(element).to_f32(),
         }
     }
 

@@ -7,6 +7,7 @@ use std::path::Path;
 use half::{bf16, f16};
 use models::config::{Family, Llama, RopeScaling};
 use models::{Layout, ModelConfig};
+use safetensors::Dtype;
 use serde_json::{Value, json};
 
 use super::config_json;
@@ -109,7 +110,7 @@ fn gpt_weights_are_transposed() {
 }
 
 /// A GPT folder whose every element is its index modulo 251, in one element type.
-fn folder_of(dtype: &str, element: impl Fn(usize) -> Vec<u8>) -> tempfile::TempDir {
+fn folder_of(dtype: Dtype, element: impl Fn(usize) -> Vec<u8>) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let config = gpt();
     let layout = Layout::new(&config);
@@ -119,7 +120,7 @@ fn folder_of(dtype: &str, element: impl Fn(usize) -> Vec<u8>) -> tempfile::TempD
         let start = data.len() as u64;
         data.extend((0..theirs.elements().len()).flat_map(|index| element(index % 251)));
         let data_offsets = [start, data.len() as u64];
-        let entry = Entry { dtype: dtype.to_owned(), shape: theirs.shape, data_offsets };
+        let entry = Entry { dtype, shape: theirs.shape, data_offsets };
         entries.insert(theirs.name, entry);
     }
     let header = safetensors_header::write(&BTreeMap::new(), &entries).unwrap();
@@ -137,9 +138,9 @@ fn import(folder: &Path) -> (Layout, Vec<f32>) {
 
 #[test]
 fn every_element_type_is_read() {
-    let single = folder_of("F32", |index| (index as f32).to_le_bytes().to_vec());
-    let brain = folder_of("BF16", |index| bf16::from_f32(index as f32).to_le_bytes().to_vec());
-    let half = folder_of("F16", |index| f16::from_f32(index as f32).to_le_bytes().to_vec());
+    let single = folder_of(Dtype::F32, |index| (index as f32).to_le_bytes().to_vec());
+    let brain = folder_of(Dtype::BF16, |index| bf16::from_f32(index as f32).to_le_bytes().to_vec());
+    let half = folder_of(Dtype::F16, |index| f16::from_f32(index as f32).to_le_bytes().to_vec());
     let (layout, weights) = import(single.path());
     assert_eq!(import(brain.path()).1, weights, "integers below 256 are exact in bf16");
     assert_eq!(import(half.path()).1, weights);
@@ -148,7 +149,7 @@ fn every_element_type_is_read() {
     let column = 7;
     let found = weights[tensor.range.start + row * 24 + column];
     assert_eq!(found, ((column * 72 + row) % 251) as f32, "(out, in) from (in, out)");
-    let foreign = folder_of("I32", |index| (index as i32).to_le_bytes().to_vec());
+    let foreign = folder_of(Dtype::I32, |index| (index as i32).to_le_bytes().to_vec());
     let error = Import::open(foreign.path(), &gpt()).unwrap_err().to_string();
     assert!(error.contains("I32"), "{error}");
 }
@@ -180,9 +181,9 @@ fn a_file_is_read_through_a_buffer_of_any_size() {
     let config = gpt();
     let expected = expected(&layout);
     for folder in [
-        folder_of("F32", |index| (index as f32).to_le_bytes().to_vec()),
-        folder_of("BF16", |index| bf16::from_f32(index as f32).to_le_bytes().to_vec()),
-        folder_of("F16", |index| f16::from_f32(index as f32).to_le_bytes().to_vec()),
+        folder_of(Dtype::F32, |index| (index as f32).to_le_bytes().to_vec()),
+        folder_of(Dtype::BF16, |index| bf16::from_f32(index as f32).to_le_bytes().to_vec()),
+        folder_of(Dtype::F16, |index| f16::from_f32(index as f32).to_le_bytes().to_vec()),
     ] {
         let import = Import::open(folder.path(), &config).unwrap();
         // One element; less than a row; rows and some of the next; whole rows; all of a tensor.
@@ -196,7 +197,7 @@ fn a_file_is_read_through_a_buffer_of_any_size() {
 
 #[test]
 fn a_file_that_is_truncated_after_the_check_is_named() {
-    let folder = folder_of("F32", |index| (index as f32).to_le_bytes().to_vec());
+    let folder = folder_of(Dtype::F32, |index| (index as f32).to_le_bytes().to_vec());
     let import = Import::open(folder.path(), &gpt()).unwrap();
     let path = folder.path().join(WEIGHTS);
     let file = fs::OpenOptions::new().write(true).open(&path).unwrap();

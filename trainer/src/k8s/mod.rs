@@ -9,6 +9,7 @@ mod collect;
 mod format;
 pub(crate) mod frozen;
 mod launcher;
+mod memory;
 mod metadata;
 mod mpijob;
 mod names;
@@ -27,6 +28,6 @@ mod worker;
 mod workload_file;
 
 pub(crate) use benchmark::read;
-pub(crate) use collect::{Collection, Found};
+pub(crate) use collect::{Collection, Expected, Found};
 pub(crate) use format::Format;
 pub(crate) use rendered::Job;

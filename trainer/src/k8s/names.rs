@@ -1,9 +1,12 @@
-//! The names and quantities that Kubernetes accepts.
+//! The names and quantities that Kubernetes accepts, and what a message says that is expected.
 
 /// Longest DNS label, and longest value of a Kubernetes label.
 pub(super) const LABEL_MAX: usize = 63;
 /// Longest DNS subdomain.
 const SUBDOMAIN_MAX: usize = 253;
+
+/// What [`is_label`] accepts.
+pub(super) const LABEL: &str = "lower-case letters, digits and inner dashes, at most 63 characters";
 
 /// Whether a text is lower-case letters, digits and inner dashes, at most 63 characters: RFC 1123.
 pub(super) fn is_label(text: &str) -> bool {
@@ -15,15 +18,25 @@ pub(super) fn is_label(text: &str) -> bool {
         && text.ends_with(is_end)
 }
 
+/// What [`is_service`] accepts, but for its length.
+pub(super) const SERVICE: &str = "lower-case letters, digits and inner dashes, a letter first";
+
 /// Whether a text is a label that starts with a letter: RFC 1035.
 pub(super) fn is_service(text: &str) -> bool {
     is_label(text) && text.starts_with(|c: char| c.is_ascii_lowercase())
 }
 
+/// What [`is_subdomain`] accepts.
+pub(super) const SUBDOMAIN: &str =
+    "the name of an object: lower-case letters, digits, inner dashes and inner dots";
+
 /// Whether a text is labels with dots between them.
 pub(super) fn is_subdomain(text: &str) -> bool {
     text.len() <= SUBDOMAIN_MAX && text.split('.').all(is_label)
 }
+
+/// What [`is_qualified`] accepts.
+pub(super) const QUALIFIED: &str = "a name such as domain/name, with the domain in lower case";
 
 /// Whether a text is the key of a label or the name of a resource: `name` or `domain/name`.
 pub(super) fn is_qualified(text: &str) -> bool {
@@ -38,6 +51,10 @@ pub(super) fn is_qualified(text: &str) -> bool {
 pub(super) fn is_resource(text: &str) -> bool {
     text.contains('/') && is_qualified(text)
 }
+
+/// What [`is_label_value`] accepts.
+pub(super) const LABEL_VALUE: &str =
+    "the value of a label: letters, digits, and -, _ or . between them, at most 63 characters";
 
 /// Whether a text is the value of a label.
 pub(super) fn is_label_value(text: &str) -> bool {
@@ -56,22 +73,58 @@ pub(super) fn is_file_of_config_map(text: &str) -> bool {
     (1..=SUBDOMAIN_MAX).contains(&text.len()) && text.chars().all(is_inner) && text != ".."
 }
 
+/// What [`is_variable`] accepts.
+pub(super) const VARIABLE: &str = "letters, digits and _, no digit first";
+
 /// Whether a text is the name of an environment variable.
 pub(super) fn is_variable(text: &str) -> bool {
     let is_inner = |c: char| c.is_ascii_alphanumeric() || c == '_';
     text.chars().all(is_inner) && text.starts_with(|c: char| is_inner(c) && !c.is_ascii_digit())
 }
 
-/// Suffixes of quantities, as of cores or bytes.
-const SUFFIXES: [&str; 14] =
-    ["Ki", "Mi", "Gi", "Ti", "Pi", "Ei", "m", "k", "M", "G", "T", "P", "E", ""];
+/// Suffixes of quantities, as of cores or bytes, and what they multiply by.
+const SUFFIXES: [(&str, f64); 16] = [
+    ("Ki", 1024.0),
+    ("Mi", 1048576.0),
+    ("Gi", 1073741824.0),
+    ("Ti", 1099511627776.0),
+    ("Pi", 1125899906842624.0),
+    ("Ei", 1152921504606846976.0),
+    ("n", 1e-9),
+    ("u", 1e-6),
+    ("m", 1e-3),
+    ("k", 1e3),
+    ("M", 1e6),
+    ("G", 1e9),
+    ("T", 1e12),
+    ("P", 1e15),
+    ("E", 1e18),
+    ("", 1.0),
+];
 
-/// Whether a text is a quantity above 0, such as `500m`, `1.5` or `64Gi`.
+/// The value of a quantity, such as `500m`, `.5`, `129e6` or `64Gi`; `None` for what is none.
+///
+/// <https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/>
+pub(super) fn quantity(text: &str) -> Option<f64> {
+    let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
+    let is_number = |c: char| c.is_ascii_digit() || c == '.';
+    let end = unsigned.find(|c| !is_number(c)).unwrap_or(unsigned.len());
+    let (digits, suffix) = unsigned.split_at(end);
+    let number: f64 = digits.parse().ok()?;
+    let number = if text.starts_with('-') { -number } else { number };
+    let is_suffix = |(known, _): &&(&str, f64)| *known == suffix;
+    match SUFFIXES.iter().find(is_suffix) {
+        Some((_, factor)) => Some(number * factor),
+        None => {
+            let exponent: i32 = suffix.strip_prefix(['e', 'E'])?.parse().ok()?;
+            Some(number * 10_f64.powi(exponent))
+        }
+    }
+}
+
+/// Whether a text is a quantity above 0.
 pub(super) fn is_quantity(text: &str) -> bool {
-    let number = SUFFIXES.iter().find_map(|suffix| text.strip_suffix(suffix)).unwrap_or(text);
-    number.starts_with(|c: char| c.is_ascii_digit())
-        && number.chars().all(|c| c.is_ascii_digit() || c == '.')
-        && number.parse().is_ok_and(|number: f64| number > 0.0)
+    quantity(text).is_some_and(|value| value > 0.0)
 }
 
 #[cfg(test)]
@@ -101,11 +154,34 @@ mod tests {
     }
 
     #[test]
-    fn quantities_have_a_number_and_at_most_one_unit() {
-        for text in ["1", "500m", "1.5", "64Gi", "2T", "0.5"] {
+    fn quantities_are_those_of_kubernetes() {
+        let valid = [
+            ("1", 1.0),
+            ("500m", 0.5),
+            ("1.5", 1.5),
+            ("64Gi", 68719476736.0),
+            ("2T", 2e12),
+            (".5", 0.5),
+            ("5.", 5.0),
+            ("+1", 1.0),
+            ("129e6", 129e6),
+            ("12E+2", 1200.0),
+            ("5e-1", 0.5),
+            ("2E", 2e18),
+            ("3Ei", 3458764513820540928.0),
+            ("250000u", 0.25),
+            ("500000000n", 0.5),
+        ];
+        for (text, value) in valid {
+            let found = quantity(text).unwrap_or_else(|| panic!("{text} is one"));
+            assert!((found - value).abs() <= value * 1e-12, "{text}: {found}");
             assert!(is_quantity(text), "{text}");
         }
-        for text in ["", "0", "Gi", "-1", "+1", "200q", "64GiB", "64 Gi", "1e3", "1.2.3", ".5"] {
+        let others = [
+            "", "0", "0e3", "Gi", "-1", "200q", "64GiB", "64 Gi", "1.2.3", ".", "e3", "1e",
+            "1e1.5", "++1", "1e+-2", "1ki", "1K", "1mi", "inf", "NaN", " 1",
+        ];
+        for text in others {
             assert!(!is_quantity(text), "{text}");
         }
     }

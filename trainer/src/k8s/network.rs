@@ -1,10 +1,11 @@
-//! The job's network policy: its pods talk to each other. All else that they may do is the
-//! namespace's (`k8s/base`), which denies what no policy allows.
+//! The job's network policy: its pods talk to each other, and resolve names. All else that they may
+//! do is the namespace's (`k8s/base`), which denies what no policy allows.
 
 use k8s_openapi::api::networking::v1::{
     NetworkPolicy, NetworkPolicyEgressRule, NetworkPolicyIngressRule, NetworkPolicyPeer,
     NetworkPolicyPort, NetworkPolicySpec,
 };
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::metadata;
 use super::rendered::Job;
@@ -31,7 +32,19 @@ pub(super) fn policy(job: &Job) -> NetworkPolicy {
         pod_selector: Some(pods.clone()),
         policy_types: Some(vec!["Ingress".to_owned(), "Egress".to_owned()]),
         ingress: Some(vec![NetworkPolicyIngressRule { from: peers(), ports: ports() }]),
-        egress: Some(vec![NetworkPolicyEgressRule { to: peers(), ports: ports() }]),
+        egress: Some(vec![NetworkPolicyEgressRule { to: peers(), ports: ports() }, dns()]),
     };
     NetworkPolicy { metadata: metadata::of_object(job, job.name()), spec: Some(spec) }
+}
+
+/// To port 53 of anything, as the policy `dns` of `k8s/base` allows it: a cache on the node is in
+/// no namespace. A policy for egress denies all else, so without this no name is resolved where the
+/// namespace has not that policy.
+fn dns() -> NetworkPolicyEgressRule {
+    let port = |protocol: &str| NetworkPolicyPort {
+        protocol: Some(protocol.to_owned()),
+        port: Some(IntOrString::Int(53)),
+        ..NetworkPolicyPort::default()
+    };
+    NetworkPolicyEgressRule { ports: Some(vec![port("UDP"), port("TCP")]), to: None }
 }

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::benchmark::Benchmark;
 use super::format::Format;
 use super::workload_file::WorkloadFile;
-use super::{argo, frozen, metadata, mpijob, names, network, paths, train, trainjob};
+use super::{argo, frozen, memory, metadata, mpijob, names, network, paths, train, trainjob};
 use crate::config::Config;
 use crate::failure::{ExitCode, Failure, Outcome};
 
@@ -41,6 +41,22 @@ impl Job {
     ) -> Outcome<Self> {
         let name = benchmark.name().to_owned();
         Self::checked(benchmark, folder, format, load).map_err(|failure| failure.context(name))
+    }
+
+    /// Flags of the `compare` that judges its runs.
+    ///
+    /// # Errors
+    /// Exit code 2 for flags of a job whose runs are not compared with anything.
+    pub(crate) fn compare_flags(&self) -> Outcome<&[String]> {
+        let reporting = &self.benchmark.workflow.reporting;
+        if reporting.records.is_none() && !reporting.compare.is_empty() {
+            return Err(Failure::usage(format!(
+                "workflow.reporting.compare = {:?}: expected workflow.reporting.records, which a \
+                 run is compared with",
+                reporting.compare
+            )));
+        }
+        Ok(&reporting.compare)
     }
 
     fn checked(
@@ -77,6 +93,7 @@ impl Job {
                  hint: gpus_per_node sets the device",
             ));
         }
+        memory::check(&self.benchmark, &self.config)?;
         let data = &self.config.workload.data;
         let files = data.files.iter().chain(&data.evaluation_files);
         let folder = self.config.settings.run.init_from.as_ref();
@@ -96,8 +113,8 @@ impl Job {
             return Ok(());
         }
         let expected = format!(
-            "letters, digits and dashes, a letter first, so short that {longest} has at most {} \
-             characters",
+            "{}, so short that {longest} has at most {} characters",
+            names::SERVICE,
             names::LABEL_MAX
         );
         Err(models::Error::invalid("workload.name", self.name(), expected).into())

@@ -10,6 +10,7 @@ use super::frozen::Frozen;
 use super::rendered::Job;
 use crate::config::Config;
 use crate::failure::Outcome;
+use crate::plan::{JobShape, RankPlan};
 
 /// A benchmark file with nothing that need not be there.
 const PLAIN: &str = r#"
@@ -95,6 +96,9 @@ fn unknown_keys_are_named_with_their_line() {
         assert!(failure.contains("a.toml, line ") && failure.contains("unknown"), "{failure}");
         assert!(key.is_some(), "{line}: {failure}");
     }
+    let failure = parse(&PLAIN.replace("nodes = 2", "nodes = true"), "a.toml").unwrap_err();
+    let expected = "a.toml, line 8: expected a whole number from 0 to 4294967295, found `true`";
+    assert_eq!(failure.to_string(), expected);
 }
 
 #[test]
@@ -107,7 +111,16 @@ fn impossible_values_are_named() {
         ("ranks_per_node = 1", "ranks_per_node = 1\ngpus_per_node = 1", "workload.ranks_per_node"),
         ("nodes = 2", "nodes = 2\ntime_limit = \"1500ms\"", "workload.time_limit"),
         ("cpu = \"yardstick:1\", ", "", "workflow.images.cpu"),
-        ("[workflow]", "[workflow]\nnamespace = \"a.b\"", "workflow.namespace"),
+        (
+            "[workflow]",
+            "[workflow]\nnamespace = \"H100\"",
+            "workflow.namespace = H100: expected lower",
+        ),
+        (
+            "[workflow]",
+            "[workflow]\nservice_account = \"H100\"",
+            "account = H100: expected the name",
+        ),
         (
             "[platform]",
             "[workflow.doctor]\nrequire = [\"grd\"]\n[platform]",
@@ -152,6 +165,64 @@ fn a_job_that_train_would_refuse_is_refused() {
     assert!(failure.contains("neither a preset nor"), "{failure}");
     let failure = job(&PLAIN.replace("nodes = 2", "nodes = 3")).unwrap_err().to_string();
     assert!(failure.contains("3 ranks"), "16 sequences on 3 nodes: {failure}");
+}
+
+/// llama3-8b on 16 ranks, as far as the file says what memory they have.
+#[test]
+fn a_job_that_cannot_fit_its_memory_is_refused() {
+    let large = PLAIN
+        .replace("ranks_per_node = 1", "gpus_per_node = 8")
+        .replace("workload = \"smoke\"", "workload = \"llama3-8b\"");
+    let on = |platform: &str| {
+        let text = large.replace("[platform]\n", &format!("[platform]\n{platform}\n"));
+        job(&text).err().map(|failure| failure.to_string())
+    };
+    let of_product = "node_labels = { \"nvidia.com/gpu.product\" = \"NVIDIA-H100-80GB-HBM3\" }";
+    let of_gke = "node_labels = { \"cloud.google.com/gke-accelerator\" = \"nvidia-h100-80gb\" }";
+    let place = "workload.workload does not fit: the memory of a worker's GPU does not suffice: ";
+    for platform in ["gpu_memory = \"80Gi\"", of_product, of_gke] {
+        let failure = on(platform).unwrap();
+        let key = platform.split(' ').next().unwrap();
+        assert!(failure.contains(&format!("job: platform.{key}: {place}")), "{failure}");
+        for part in ["80.00 GiB are available", "it fits with"] {
+            assert!(failure.contains(part), "{platform}: {failure}");
+        }
+    }
+    for platform in ["", "gpu_memory = \"192Gi\"", "memory = \"1Ti\""] {
+        assert_eq!(on(platform), None, "{platform}");
+    }
+    let failure = on("memory = \"16Gi\"\ngpu_memory = \"192Gi\"").unwrap();
+    let place = "platform.memory: workload.workload does not fit: a worker has no room for 8 ranks";
+    assert!(failure.contains(place), "{failure}");
+}
+
+/// candle's activations are an estimate, which may be too high.
+#[test]
+fn a_job_that_may_fit_by_the_tolerance_of_its_plan_is_not_refused() {
+    let config = Config::load("smoke", &["run.engine=candle".to_owned()]).unwrap();
+    let shape = JobShape { world: 2, local: 1, threads: 1, shares_memory: true };
+    let plan = RankPlan::new(&config, shape, None).unwrap();
+    let tolerance = plan.tolerance_bytes();
+    assert!(tolerance > 0);
+    let is_refused = |bytes: u64| {
+        let memory = format!("memory = \"{bytes}\"");
+        let engine = "set = [\"run.engine=candle\"]";
+        job(&with(&[("[platform]", &memory), ("[workload]", engine)])).is_err()
+    };
+    assert!(!is_refused(plan.total_bytes - tolerance));
+    assert!(is_refused(plan.total_bytes - tolerance - 1));
+}
+
+/// Some quantities are numbers of YAML: as such, the operator's schema refuses them.
+#[test]
+fn a_quantity_stays_text() {
+    let quantities = [("cpu", ".5"), ("memory", "129e9"), ("ephemeral_storage", "5.")];
+    let lines = quantities.map(|(key, value)| format!("{key} = \"{value}\""));
+    let found = mpi_job(&with(&[("[platform]", &lines.join("\n"))]));
+    let limits = &pod_of(&found, "Worker")["containers"][0]["resources"]["limits"];
+    for (key, value) in quantities {
+        assert_eq!(limits[key.replace('_', "-")], value);
+    }
 }
 
 #[test]
@@ -281,7 +352,8 @@ fn a_name_that_the_controller_cannot_make_names_of_is_refused() {
         assert!(jobs_as(format, &named(&"x".repeat(length))).is_ok());
         for name in [&"x".repeat(length + 1), "1job", "Job", "a.b", "a-"] {
             let failure = jobs_as(format, &named(name)).unwrap_err().to_string();
-            assert!(failure.contains("workload.name"), "{name}: {failure}");
+            let expected = format!("workload.name = {name}: expected lower-case letters, digits ");
+            assert!(failure.contains(&expected), "{failure}");
         }
     }
 }
@@ -397,6 +469,7 @@ tolerations = [{ key = "a", value = "b", effect = "NoSchedule" }]
 priority_class = "a"
 runtime_class = "a"
 kueue_queue = "a"
+gpu_memory = "80Gi"
 gang = true
 environment = { A = "b" }
 annotations = { a = "b" }
@@ -493,6 +566,8 @@ const RECORDS: (&str, &str) =
 fn a_workflow_checks_nodes_trains_collects_and_judges() {
     let text = with(&[("[workload]", "time_limit = \"1h\"")]).replace(RECORDS.0, RECORDS.1);
     let text = text.replace("[platform]", "[workflow.doctor]\nrequire = [\"shm\"]\n[platform]");
+    let compare = "s3://a/b\"\ncompare = [\"--gate\", \"step_ms\"]\n";
+    let text = text.replace("s3://a/b\"\n", compare);
     let spec = workflow(&text);
     let expected = [
         "configure: ",
@@ -520,7 +595,7 @@ fn a_workflow_checks_nodes_trains_collects_and_judges() {
         ),
         ("train", format!("-- train --workload smoke --out {out}")),
         ("collect", format!("{collect} --html {out}/report.html {out}")),
-        ("verdict", format!("compare --allow-no-baseline {out}.baseline {out}")),
+        ("verdict", format!("compare --gate step_ms {out}.baseline {out}")),
     ] {
         let found = line(&spec, name);
         assert!(found.contains(&expected), "{name}: {found}");

@@ -1,197 +1,238 @@
-//! Suggests settings that reduce memory where a run does not fit: only those that it does not use
-//! yet.
+//! Remedies for a run that does not fit: changes of its settings, each planned, so that what is
+//! named helps.
 
-use models::memory::{MemoryPlan, SHARDED};
-
+use super::{JobShape, RankPlan};
 use crate::config::{Config, Engine};
+use crate::number_format::{binary, count, thousands};
 
-/// Ways in which a run could use less memory.
+/// What a plan is made of, so that another one can be made.
+#[derive(Debug, Clone)]
+pub(super) struct Origin {
+    pub(super) config: Config,
+    pub(super) shape: JobShape,
+    pub(super) profile_step: Option<u64>,
+}
+
+/// The memory that does not suffice.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Advice {
-    /// `run.recompute` is off, and there is more than one block whose activations it would drop.
-    recompute: bool,
-    /// `run.shard_optimizer` is off.
-    shard: bool,
-    /// There are several ranks, which could divide the optimizer state.
-    several_ranks: bool,
-    /// There are several ranks on this machine.
-    fewer_ranks: bool,
+pub(super) struct Limit {
+    /// That of the device, which each rank has by itself; else that of the machine, which its
+    /// ranks share.
+    pub(super) is_of_device: bool,
+    /// What all ranks of the machine, or the rank on its device, can use.
+    pub(super) bytes: u64,
 }
 
-impl Advice {
-    /// For a run of `world` ranks, of which `local` are on this machine.
-    pub(crate) fn new(config: &Config, world: usize, local: usize) -> Self {
-        let run = &config.settings.run;
-        Self {
-            recompute: run.engine == Engine::Fused
-                && !run.recompute
-                && config.workload.model.layers > 1,
-            shard: !run.shard_optimizer,
-            several_ranks: world > 1,
-            fewer_ranks: local > 1,
-        }
-    }
+/// Most machines that are suggested beside those of the run.
+const MORE_MACHINES_MAX: usize = 1 << 10;
 
-    /// An error message with a hint, if a rank needs more memory than is available to it.
-    pub(crate) fn error(&self, plan: &MemoryPlan, available_bytes: u64) -> Option<String> {
-        let total = plan.total_bytes();
-        if total <= available_bytes {
-            return None;
-        }
-        let working = plan.working_bytes();
-        // If these alone do not fit, a smaller micro-batch does not help.
-        let flat = total - working;
-        let help = if flat < available_bytes {
-            let choices = join(&self.ways_to_reduce_working_memory());
-            format!("{} are activations and workspace; {choices}", gib(working))
-        } else {
-            let unsharded = flat - plan.bytes_of(&SHARDED);
-            let choices = join(&self.ways_to_reduce_flat_buffers(unsharded < available_bytes));
-            format!("{} are weights, gradients and optimizer state; {choices}", gib(flat))
+/// A plan with some settings changed.
+#[derive(Debug, Clone)]
+struct Candidate {
+    origin: Origin,
+    /// As in `run.recompute = true`.
+    changes: Vec<String>,
+    needed: u64,
+    fits: bool,
+}
+
+/// One change of settings; `None` where it does not apply.
+type Change = fn(&Candidate, Limit) -> Option<Candidate>;
+
+/// In the order in which they are applied: all of them together is the least that a rank can need.
+/// How many more ranks suffice depends on all others.
+const CHANGES: [Change; 5] = [shard, recompute, smaller_micro_batch, fewer_local_ranks, more_ranks];
+
+/// Those of [`CHANGES`], a bit each, that make another workload of it.
+const OF_WORKLOAD: u32 = 0b00100;
+
+/// Those that take more machines.
+const OF_MACHINES: u32 = 0b11000;
+
+/// Names what would make a run fit, planned together: settings where these suffice; else a smaller
+/// micro-batch, and more machines, which keep the workload; else both.
+pub(super) fn hint(origin: &Origin, limit: Limit) -> String {
+    let start = Candidate { origin: origin.clone(), changes: Vec::new(), needed: 0, fits: false };
+    let without = |unwanted: u32| start.fewest_that_fit(limit, unwanted);
+    let mut sufficient = without(OF_WORKLOAD | OF_MACHINES);
+    if sufficient.is_empty() {
+        sufficient = [without(OF_MACHINES), without(OF_WORKLOAD)].concat();
+    }
+    if sufficient.is_empty() {
+        sufficient = without(0);
+    }
+    if !sufficient.is_empty() {
+        return format!("it fits with {}", sufficient.join("; or with "));
+    }
+    let least = CHANGES.iter().fold(start, |all, change| change(&all, limit).unwrap_or(all));
+    let tried = if least.changes.is_empty() {
+        "no other setting needs less".to_owned()
+    } else {
+        format!("it does not fit even with {}", least.text())
+    };
+    let place = if limit.is_of_device { "devices" } else { "machines" };
+    format!("{tried}: use a smaller model, or {place} with more memory")
+}
+
+impl Candidate {
+    /// With one more change, where the plan of it can be made.
+    fn with(&self, change: String, limit: Limit, edit: impl FnOnce(&mut Origin)) -> Option<Self> {
+        let mut origin = self.origin.clone();
+        edit(&mut origin);
+        origin.config.workload.batch.accumulation(origin.shape.world).ok()?;
+        let plan = RankPlan::new(&origin.config, origin.shape, origin.profile_step).ok()?;
+        let needed = match &plan.device {
+            Some(device) if limit.is_of_device => device.total_bytes,
+            _ => plan.total_bytes,
         };
-        let needed = gib(total);
-        let available = gib(available_bytes);
-        Some(format!("one rank needs {needed}, {available} are available\n  hint: {help}"))
+        let sharing = if limit.is_of_device { 1 } else { origin.shape.local as u64 };
+        let fits = needed <= limit.bytes / sharing;
+        let changes = self.changes.iter().cloned().chain([change]).collect();
+        Some(Self { origin, changes, needed, fits })
     }
 
-    fn ways_to_reduce_working_memory(&self) -> Vec<&'static str> {
-        applicable([
-            (self.recompute, "set run.recompute = true"),
-            (self.shard && self.several_ranks, SHARD),
-            (true, "lower batch.micro_sequences or batch.sequence_tokens"),
-            (self.fewer_ranks, FEWER_RANKS),
-        ])
-    }
-
-    /// `can_shard_enough`: with enough ranks, what is not sharded fits.
-    fn ways_to_reduce_flat_buffers(&self, can_shard_enough: bool) -> Vec<&'static str> {
-        let smaller_shards = match (self.shard, self.several_ranks) {
-            (true, true) => SHARD,
-            (true, false) => "set run.shard_optimizer = true with more machines",
-            (false, _) => "use more machines, so that each rank holds less optimizer state",
+    /// The sets of as few changes as possible that make it fit, none of them unwanted.
+    fn fewest_that_fit(&self, limit: Limit, unwanted: u32) -> Vec<String> {
+        let sets = (1_u32..1 << CHANGES.len()).filter(|set| set & unwanted == 0);
+        let of_count = |count: u32| {
+            let sets = sets.clone().filter(|set| set.count_ones() == count);
+            let changed = sets.filter_map(|set| self.with_set(set, limit));
+            changed.filter(|it| it.fits).map(|it| it.text()).collect::<Vec<_>>()
         };
-        applicable([
-            (can_shard_enough, smaller_shards),
-            (self.fewer_ranks, FEWER_RANKS),
-            (true, "use a smaller model or a machine with more memory"),
-        ])
+        let found = (1..=CHANGES.len() as u32).map(of_count).find(|found| !found.is_empty());
+        found.unwrap_or_default()
+    }
+
+    /// With each change whose bit is set; `None` unless all of them apply and are needed.
+    fn with_set(&self, set: u32, limit: Limit) -> Option<Self> {
+        let chosen = CHANGES.iter().enumerate().filter(|(bit, _)| set >> bit & 1 == 1);
+        chosen
+            .map(|(_, change)| change)
+            .try_fold(self.clone(), |all, change| if all.fits { None } else { change(&all, limit) })
+    }
+
+    fn text(&self) -> String {
+        format!("{} ({} a rank)", self.changes.join(" and "), binary(self.needed))
     }
 }
 
-const SHARD: &str = "set run.shard_optimizer = true";
-
-/// The memory of a machine is divided among its ranks.
-const FEWER_RANKS: &str = "start fewer ranks per machine";
-
-fn applicable<const N: usize>(choices: [(bool, &'static str); N]) -> Vec<&'static str> {
-    choices.into_iter().filter(|&(applies, _)| applies).map(|(_, text)| text).collect()
+fn shard(before: &Candidate, limit: Limit) -> Option<Candidate> {
+    let is_possible =
+        !before.origin.config.settings.run.shard_optimizer && before.origin.shape.world > 1;
+    let change = || {
+        before.with("run.shard_optimizer = true".to_owned(), limit, |origin| {
+            origin.config.settings.run.shard_optimizer = true;
+        })
+    };
+    is_possible.then(change)?
 }
 
-/// "a, b, or c".
-fn join(choices: &[&str]) -> String {
-    match choices {
-        [all @ .., last] if !all.is_empty() => format!("{}, or {last}", all.join(", ")),
-        _ => choices.concat(),
+fn recompute(before: &Candidate, limit: Limit) -> Option<Candidate> {
+    let config = &before.origin.config;
+    let run = &config.settings.run;
+    let is_possible =
+        run.engine == Engine::Fused && !run.recompute && config.workload.model.layers > 1;
+    let change = || {
+        before.with("run.recompute = true".to_owned(), limit, |origin| {
+            origin.config.settings.run.recompute = true;
+        })
+    };
+    is_possible.then(change)?
+}
+
+/// The largest that fits, or else one sequence.
+fn smaller_micro_batch(before: &Candidate, limit: Limit) -> Option<Candidate> {
+    let now = before.origin.config.workload.batch.micro_sequences;
+    let smaller = (1..now).rev().filter(|fewer| now.is_multiple_of(*fewer));
+    let candidates = smaller.filter_map(|fewer| {
+        let change = format!("batch.micro_sequences = {fewer} (another workload)");
+        before.with(change, limit, |origin| {
+            origin.config.workload.batch.micro_sequences = fewer;
+        })
+    });
+    first_that_fits(candidates)
+}
+
+/// The most that fit: the memory of a machine is divided among its ranks.
+fn fewer_local_ranks(before: &Candidate, limit: Limit) -> Option<Candidate> {
+    if limit.is_of_device {
+        return None;
     }
+    let local = before.origin.shape.local;
+    let fewer = (1..local).rev().filter(|fewer| local.is_multiple_of(*fewer));
+    let candidates = fewer.filter_map(|fewer| {
+        before.with(format!("{} on each machine", count(fewer, "rank")), limit, |origin| {
+            origin.shape.local = fewer;
+        })
+    });
+    first_that_fits(candidates)
 }
 
-fn gib(bytes: u64) -> String {
-    format!("{:.2} GiB", bytes as f64 / f64::from(1 << 30))
+/// The fewest that fit, on more machines, each with a smaller part of the optimizer's state, so
+/// that it must be sharded before; that of one rank cannot be.
+fn more_ranks(before: &Candidate, limit: Limit) -> Option<Candidate> {
+    let JobShape { world, local, .. } = before.origin.shape;
+    let is_sharded = before.origin.config.settings.run.shard_optimizer;
+    if !is_sharded && world > 1 {
+        return None;
+    }
+    let shards = if is_sharded { "" } else { " and run.shard_optimizer = true" };
+    let with = |ranks: usize| {
+        let change = format!("{} ranks in all{shards}", thousands(ranks as f64));
+        before.with(change, limit, |origin| {
+            origin.config.settings.run.shard_optimizer = true;
+            origin.shape.world = ranks;
+        })
+    };
+    let fits = |ranks: &usize| with(*ranks).is_some_and(|it| it.fits);
+    let batch = &before.origin.config.workload.batch;
+    let worlds = (1..=MORE_MACHINES_MAX).map(|machines| world + machines * local);
+    let worlds: Vec<_> = worlds.filter(|ranks| batch.accumulation(*ranks).is_ok()).collect();
+    let most = *worlds.last()?;
+    // Doubled until they suffice, and bisected: to plan all of them takes seconds.
+    let doubled = (0..).map(|power| 1 << power).take_while(|count| *count < worlds.len());
+    let sufficient = doubled.chain([worlds.len()]).find(|count| fits(&worlds[count - 1]));
+    let Some(count) = sufficient else { return with(most) };
+    with(worlds[worlds[..count].partition_point(|ranks| !fits(ranks))])
+}
+
+/// Or else the last one.
+fn first_that_fits(candidates: impl Iterator<Item = Candidate>) -> Option<Candidate> {
+    let mut last = None;
+    for candidate in candidates {
+        if candidate.fits {
+            return Some(candidate);
+        }
+        last = Some(candidate);
+    }
+    last
 }
 
 #[cfg(test)]
 mod tests {
-    use device::Allocator;
-    use models::memory;
-
     use super::*;
 
     const GIB: u64 = 1 << 30;
 
-    /// 4 GiB of flat buffers and 2 of another item.
-    fn plan(item: &'static str) -> MemoryPlan {
-        let allocator = Allocator::counting();
-        let moments = [memory::FIRST_MOMENT, memory::SECOND_MOMENT];
-        for purpose in [memory::WEIGHTS, memory::GRADIENTS].into_iter().chain(moments) {
-            allocator.for_purpose(purpose).record(GIB);
-        }
-        allocator.for_purpose(item).record(2 * GIB);
-        MemoryPlan::from(&allocator)
-    }
-
-    fn advice(settings: &[&str], world: usize, local: usize) -> Advice {
-        let settings: Vec<_> = settings.iter().map(|&setting| setting.to_owned()).collect();
-        Advice::new(&Config::load("smoke", &settings).unwrap(), world, local)
-    }
-
-    fn hint(advice: Advice, item: &'static str, available: u64) -> String {
-        let message = advice.error(&plan(item), available).unwrap();
-        let (error, hint) = message.split_once("\n  hint: ").unwrap();
-        let found = gib(available);
-        assert_eq!(error, format!("one rank needs 6.00 GiB, {found} are available"));
-        hint.to_owned()
+    /// The hint for a workload on so many ranks of 8 a node, of which each has a device.
+    fn hinted(workload: &str, settings: &[&str], world: usize, gib: u64) -> String {
+        let settings = ["run.device=cuda", "precision.compute=bf16"].iter().chain(settings);
+        let settings: Vec<_> = settings.map(|&setting| setting.to_owned()).collect();
+        let config = Config::load(workload, &settings).unwrap();
+        let shape = JobShape { world, local: world.min(8), threads: 1, shares_memory: true };
+        let limit = Limit { is_of_device: true, bytes: gib * GIB };
+        hint(&Origin { config, shape, profile_step: None }, limit)
     }
 
     #[test]
-    fn a_plan_that_fits_is_no_error() {
-        let all = advice(&[], 2, 2);
-        assert_eq!(all.error(&plan("activations"), 6 * GIB), None);
-        assert!(all.error(&plan("activations"), 6 * GIB - 1).is_some());
-    }
-
-    #[test]
-    fn hints_for_activations_reduce_activations() {
-        assert_eq!(
-            hint(advice(&[], 2, 2), "activations", 5 * GIB),
-            "2.00 GiB are activations and workspace; set run.recompute = true, \
-             set run.shard_optimizer = true, \
-             lower batch.micro_sequences or batch.sequence_tokens, \
-             or start fewer ranks per machine"
-        );
-        let least = "2.00 GiB are activations and workspace; \
-                     lower batch.micro_sequences or batch.sequence_tokens";
-        for setting in ["run.recompute=true", "run.engine=candle", "model.layers=1"] {
-            let settings = [setting, "run.shard_optimizer=true"];
-            let found = hint(advice(&settings, 2, 1), "activations", 5 * GIB);
-            assert_eq!(found, least, "{setting}");
-        }
-    }
-
-    /// A run, the memory available to a rank, and the hint without its last choice.
-    struct Case<'a> {
-        settings: &'a [&'a str],
-        world: usize,
-        local: usize,
-        gib: u64,
-        hint: String,
-    }
-
-    #[test]
-    fn hints_for_flat_buffers_shard_or_distribute_them() {
-        let sharded = ["run.shard_optimizer=true"];
-        let more = "use more machines, so that each rank holds less optimizer state, ";
-        let fewer = "start fewer ranks per machine, ";
-        let shard = "set run.shard_optimizer = true, ";
-        let alone = "set run.shard_optimizer = true with more machines, ";
-        let cases = [
-            Case { settings: &[], world: 1, local: 1, gib: 3, hint: alone.to_owned() },
-            Case { settings: &[], world: 8, local: 1, gib: 3, hint: shard.to_owned() },
-            Case { settings: &[], world: 8, local: 8, gib: 3, hint: format!("{shard}{fewer}") },
-            Case { settings: &sharded, world: 8, local: 1, gib: 3, hint: more.to_owned() },
-            Case { settings: &sharded, world: 8, local: 8, gib: 3, hint: format!("{more}{fewer}") },
-            // Weights and gradients alone do not fit.
-            Case { settings: &sharded, world: 8, local: 8, gib: 2, hint: fewer.to_owned() },
-            Case { settings: &sharded, world: 8, local: 1, gib: 2, hint: String::new() },
-            Case { settings: &[], world: 8, local: 1, gib: 2, hint: String::new() },
-        ];
-        for Case { settings, world, local, gib, hint: expected } in cases {
-            let expected = format!(
-                "4.00 GiB are weights, gradients and optimizer state; {expected}{}use a smaller \
-                 model or a machine with more memory",
-                if expected.is_empty() { "" } else { "or " }
-            );
-            let found = hint(advice(settings, world, local), "activations", gib * GIB);
-            assert_eq!(found, expected);
-        }
+    fn hints_name_what_is_planned_to_fit() {
+        let found = hinted("llama3-8b", &[], 8, 80);
+        let settings = "it fits with run.shard_optimizer = true and run.recompute = true";
+        assert_eq!(found, format!("{settings} (60.27 GiB a rank)"), "no more machines are needed");
+        let found = hinted("llama3-8b", &[], 8, 50);
+        let more = format!("{settings} and 128 ranks in all (49.76 GiB a rank)");
+        assert_eq!(found, more, "as few as suffice with both settings");
+        let found = hinted("llama3-70b", &["run.shard_optimizer=true"], 8, 80);
+        assert!(found.starts_with("it does not fit even with run.recompute = true"), "{found}");
     }
 }

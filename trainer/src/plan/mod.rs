@@ -16,11 +16,12 @@ use crate::checkpoints::tiers;
 use crate::config::{Config, Engine};
 use crate::failure::{ExitCode, Failure, Outcome};
 use crate::hugging_face::BUFFER_BYTES;
+use crate::number_format::{binary, count};
 use crate::ranks::Ranks;
 use crate::step::{Allocators, allocate, placed_layout};
 use crate::timing::probe::{MatmulProbe, triad_bytes};
 use crate::timing::profile;
-use advice::Advice;
+use advice::{Limit, Origin};
 
 /// Sizes of one workload on one rank.
 #[derive(Debug, Clone, Serialize)]
@@ -47,14 +48,15 @@ pub(crate) struct RankPlan {
     pub(crate) total_bytes: u64,
     /// Memory available on this machine now, if known.
     pub(crate) available_bytes: Option<u64>,
-    /// Whether the ranks of one machine fit into that.
-    pub(crate) fits: bool,
+    /// Whether the ranks of one machine fit into that, and into their devices; `None` where that is
+    /// not known.
+    pub(crate) fits: Option<bool>,
     /// Every item in the host's memory.
     pub(crate) plan: MemoryPlan,
     /// Memory of the device, where that is not the host.
     pub(crate) device: Option<DevicePlan>,
     #[serde(skip)]
-    advice: Advice,
+    origin: Origin,
 }
 
 /// What one rank holds in the memory of its CUDA device.
@@ -62,7 +64,7 @@ pub(crate) struct RankPlan {
 pub(crate) struct DevicePlan {
     /// All items together.
     pub(crate) total_bytes: u64,
-    /// Free for this rank, where it has a device.
+    /// What this rank can use of it, if known.
     pub(crate) available_bytes: Option<u64>,
     /// Every item.
     pub(crate) plan: MemoryPlan,
@@ -88,7 +90,7 @@ impl RankPlan {
         shape: JobShape,
         profile_step: Option<u64>,
     ) -> Outcome<Self> {
-        let JobShape { world, local, threads, .. } = shape;
+        let JobShape { world, threads, .. } = shape;
         let (layout, buckets) = placed_layout(config, world);
         check_bucket_count(config, buckets.buckets.len())?;
         let allocators = Allocators::counting(config);
@@ -112,10 +114,8 @@ impl RankPlan {
         let plan = MemoryPlan::from(&allocator);
         let model = &config.workload.model;
         let flops = models::flops::flops_per_token(model, config.workload.batch.sequence_tokens);
-        let total_bytes = plan.total_bytes();
-        let available_bytes = launch::available_memory_bytes();
         let is_estimate = config.settings.run.engine == Engine::Candle;
-        Ok(Self {
+        let planned = Self {
             parameters: layout.parameters() as u64,
             flops_per_token_causal: flops.causal,
             flops_per_token_full: flops.full,
@@ -124,44 +124,96 @@ impl RankPlan {
             activation_bytes,
             activation_tolerance: is_estimate.then_some(models::candle::ACTIVATION_TOLERANCE),
             checkpoint_bytes: CHECKPOINT_BYTES * layout.parameters() as u64,
-            total_bytes,
-            available_bytes,
-            fits: available_bytes.is_none_or(|bytes| total_bytes <= bytes / local as u64),
+            total_bytes: plan.total_bytes(),
+            available_bytes: None,
+            fits: None,
             plan,
             device: config.is_on_cuda().then_some(DevicePlan {
                 total_bytes: trained.total_bytes(),
                 available_bytes: None,
                 plan: trained,
             }),
-            advice: Advice::new(config, world, local),
-        })
+            origin: Origin { config: config.clone(), shape, profile_step },
+        };
+        Ok(planned.on_machine(launch::available_memory_bytes()))
     }
 
-    /// The same on a device of which so much is free for this rank.
+    /// On a machine of which so much memory is available to its ranks, if that is known.
+    pub(crate) fn on_machine(mut self, available_bytes: Option<u64>) -> Self {
+        self.available_bytes = available_bytes;
+        self.judged()
+    }
+
+    /// On a device of which so much is available to this rank.
     pub(crate) fn with_device_memory(mut self, available_bytes: u64) -> Self {
         if let Some(device) = &mut self.device {
             device.available_bytes = Some(available_bytes);
-            self.fits &= device.total_bytes <= available_bytes;
         }
+        self.judged()
+    }
+
+    /// With the verdict on what is known. What does not fit one of them, does not fit.
+    fn judged(mut self) -> Self {
+        let local = self.origin.shape.local as u64;
+        let on_host = self.available_bytes.map(|bytes| self.total_bytes <= bytes / local);
+        let of_device = |device: &DevicePlan| Some(device.total_bytes <= device.available_bytes?);
+        self.fits = match (on_host, self.device.as_ref().map(of_device)) {
+            (Some(false), _) | (_, Some(Some(false))) => Some(false),
+            (_, Some(on_device)) => on_device,
+            (on_host, None) => on_host,
+        };
         self
     }
 
     /// Fails if the ranks of this machine do not fit, before anything is allocated.
-    pub(crate) fn require(&self, local: usize) -> Outcome<()> {
-        if let Some(DevicePlan { available_bytes: Some(available), plan, .. }) = &self.device
-            && let Some(message) = self.advice.error(plan, *available)
-        {
-            let error = anyhow::anyhow!("the device's memory does not suffice: {message}");
-            return Err(Failure::new(ExitCode::Environment, error));
+    pub(crate) fn require(&self) -> Outcome<()> {
+        self.require_on_device("the device's memory does not suffice")?;
+        self.require_on_machine("this machine")
+    }
+
+    /// Fails with this problem if a rank does not fit its device, as far as that is known.
+    pub(crate) fn require_on_device(&self, problem: &str) -> Outcome<()> {
+        let Some(DevicePlan { available_bytes: Some(bytes), plan, .. }) = &self.device else {
+            return Ok(());
+        };
+        self.require_in(plan, Limit { is_of_device: true, bytes: *bytes }, || problem.to_owned())
+    }
+
+    /// Fails if the ranks of a machine, so called, do not fit it, as far as its memory is known.
+    pub(crate) fn require_on_machine(&self, machine: &str) -> Outcome<()> {
+        let Some(bytes) = self.available_bytes else { return Ok(()) };
+        let limit = Limit { is_of_device: false, bytes };
+        let ranks = count(self.origin.shape.local, "rank");
+        self.require_in(&self.plan, limit, || format!("{machine} has no room for {ranks}"))
+    }
+
+    /// How many bytes too many the plan may have: its activations may be an estimate.
+    pub(crate) fn tolerance_bytes(&self) -> u64 {
+        let tolerance = self.activation_tolerance.unwrap_or(0.0);
+        (tolerance * self.activation_bytes as f64) as u64
+    }
+
+    fn require_in(
+        &self,
+        plan: &MemoryPlan,
+        limit: Limit,
+        problem: impl FnOnce() -> String,
+    ) -> Outcome<()> {
+        let sharing = if limit.is_of_device { 1 } else { self.origin.shape.local as u64 };
+        let (total, available) = (plan.total_bytes(), limit.bytes / sharing);
+        if total <= available {
+            return Ok(());
         }
-        let Some(available) = self.available_bytes else { return Ok(()) };
-        match self.advice.error(&self.plan, available / local as u64) {
-            None => Ok(()),
-            Some(message) => {
-                let error = anyhow::anyhow!("this machine's {local} ranks do not fit: {message}");
-                Err(Failure::new(ExitCode::Environment, error))
-            }
-        }
+        let working = plan.working_bytes();
+        let [needed, flat, working, available] =
+            [total, total - working, working, available].map(binary);
+        let error = anyhow::anyhow!(
+            "{}: one rank needs {needed} ({flat} of weights, gradients and optimizer state, \
+             {working} of activations and workspace), {available} are available\n  hint: {}",
+            problem(),
+            advice::hint(&self.origin, limit)
+        );
+        Err(Failure::new(ExitCode::Environment, error))
     }
 }
 

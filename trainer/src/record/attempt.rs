@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -12,7 +13,7 @@ use super::json;
 use super::pods::PodTimes;
 use super::recovery::Recovery;
 use super::sections::{Reason, Status};
-use super::steps::{StepLine, read_steps, steps_path};
+use super::steps::{read_steps, steps_path};
 use super::unix_time::unix_ms;
 use checkpoint::durable::{IoError, create_folders};
 
@@ -29,6 +30,10 @@ pub struct Attempt {
     pub reason: Option<Reason>,
     /// Number of ranks.
     pub world: usize,
+    /// Faults that were injected, as on the command line of `train`: its figures are not those of
+    /// the machine.
+    #[serde(default)]
+    pub injected: Vec<String>,
     /// Number of steps in the checkpoint it resumed from; 0 if it started at step 1, `null` if it
     /// ended before that was decided.
     pub resumed_after_step: Option<u64>,
@@ -51,7 +56,8 @@ pub struct Attempt {
     pub repeated_seconds: f64,
     /// Unix time in milliseconds.
     pub started_unix_ms: u64,
-    /// Unix time in milliseconds; that of its last step if it was killed, `null` if unknown.
+    /// Unix time in milliseconds, by the clock that it started with even where that was set
+    /// meanwhile; that of its last step if it was killed, `null` if unknown.
     pub ended_unix_ms: Option<u64>,
 }
 
@@ -109,6 +115,8 @@ pub struct AttemptEnd {
     pub reason: Option<Reason>,
     /// Last completed step.
     pub last_step: u64,
+    /// How long it ran, by a monotonic clock; `None` where another process records its end.
+    pub ran: Option<Duration>,
 }
 
 impl Attempt {
@@ -119,7 +127,12 @@ impl Attempt {
     ///
     /// # Errors
     /// [`Error`] when the folder's attempts or steps cannot be read or written.
-    pub fn begin(dir: &Path, number: u32, world: usize) -> Result<Vec<Self>, Error> {
+    pub fn begin(
+        dir: &Path,
+        number: u32,
+        world: usize,
+        injected: Vec<String>,
+    ) -> Result<Vec<Self>, Error> {
         let mut attempts = Self::read_all(dir)?;
         attempts.retain(|attempt| attempt.number < number);
         for attempt in attempts.iter_mut().filter(|attempt| attempt.status == Status::Running) {
@@ -131,6 +144,7 @@ impl Attempt {
             exit_code: None,
             reason: None,
             world,
+            injected,
             resumed_after_step: None,
             recovery: None,
             committed_step: None,
@@ -184,17 +198,26 @@ impl Attempt {
         self.write(dir).inspect_err(|_| self.committed_step = None)
     }
 
-    /// Records how this attempt ended, with the current time.
+    /// Records how this attempt ended.
     ///
     /// # Errors
-    /// [`Error::Io`].
+    /// [`Error::Io`]; [`Error`] when its steps have to show the end, and cannot be read.
     pub fn end(&mut self, dir: &Path, end: AttemptEnd) -> Result<(), Error> {
         self.status = end.status;
         self.exit_code = Some(end.exit_code);
         self.reason = end.reason;
         self.last_step = end.last_step;
-        self.ended_unix_ms = Some(unix_ms());
+        match end.ran {
+            Some(ran) => self.ended_unix_ms = Some(self.started_unix_ms + ran.as_millis() as u64),
+            None if self.ended_unix_ms.is_some() => {}
+            None => self.ended_unix_ms = self.end_by_steps(dir)?.map(|end| end.unix_ms),
+        }
         self.write(dir)
+    }
+
+    /// How long it ran, as far as its end is known.
+    pub(crate) fn ran_ms(&self) -> u64 {
+        self.ended_unix_ms.map_or(0, |ended| ended.saturating_sub(self.started_unix_ms))
     }
 
     /// The attempts in a run's folder, by number; none without a folder `attempts`.
@@ -221,9 +244,9 @@ impl Attempt {
 
     /// Records that this attempt was killed, with what its steps and error files show.
     fn record_kill(&mut self, dir: &Path) -> Result<(), Error> {
-        if let Some(last) = last_line(dir, self.number)? {
-            self.last_step = last.sample.step;
-            self.ended_unix_ms = Some(last.unix_ms);
+        if let Some(end) = self.end_by_steps(dir)? {
+            self.last_step = end.step;
+            self.ended_unix_ms = Some(end.unix_ms);
         }
         self.status = Status::Failed;
         self.reason = Some(ErrorFile::of_attempt(dir, self.number).map_or_else(
@@ -234,6 +257,21 @@ impl Attempt {
             |file| file.reason,
         ));
         self.write(dir)
+    }
+
+    /// The end of this attempt as the steps of rank 0 show it; `None` without any.
+    ///
+    /// # Errors
+    /// [`Error`] when they cannot be read.
+    pub(super) fn end_by_steps(&self, dir: &Path) -> Result<Option<EndBySteps>, Error> {
+        let lines = read_steps(&steps_path(dir, 0))?.map_while(Result::ok);
+        let mut wall_ns = 0;
+        let own = lines.filter(|line| line.sample.attempt == self.number);
+        let last = own.inspect(|line| wall_ns += line.sample.phases.wall_ns()).last();
+        // A clock that was set back does not shorten it.
+        let at_least = self.started_unix_ms + wall_ns / 1_000_000;
+        Ok(last
+            .map(|last| EndBySteps { step: last.sample.step, unix_ms: last.unix_ms.max(at_least) }))
     }
 
     fn path(dir: &Path, number: u32) -> PathBuf {
@@ -247,11 +285,9 @@ impl Attempt {
     }
 }
 
-/// The last step of an attempt that is in the steps of rank 0.
-///
-/// # Errors
-/// [`Error`] when they cannot be read.
-pub(super) fn last_line(dir: &Path, attempt: u32) -> Result<Option<StepLine>, Error> {
-    let lines = read_steps(&steps_path(dir, 0))?.map_while(Result::ok);
-    Ok(lines.filter(|line| line.sample.attempt == attempt).last())
+/// The last step of an attempt that did not record its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct EndBySteps {
+    pub(super) step: u64,
+    pub(super) unix_ms: u64,
 }

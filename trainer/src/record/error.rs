@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use checkpoint::durable::IoError;
 
+use crate::config::wording::in_user_words;
+
 /// A failure to write or to read a run's record or steps.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -21,7 +23,11 @@ pub enum Error {
         path: PathBuf,
     },
     /// The content is not what this program writes; the file was damaged or edited.
-    #[error("{}, line {line}: expected {expected}: {source}", path.display())]
+    #[error(
+        "{}, line {line}: expected {expected}: {}",
+        path.display(),
+        in_user_words(&error.to_string())
+    )]
     Malformed {
         /// The file.
         path: PathBuf,
@@ -30,7 +36,17 @@ pub enum Error {
         /// What the file should hold.
         expected: &'static str,
         /// The parser's error.
-        source: serde_json::Error,
+        error: serde_json::Error,
+    },
+    /// The digest in the file is not that of its content; the file was damaged or edited.
+    #[error(
+        "{}: was changed after it was written: its digest does not match\n  hint: take it from a \
+         copy",
+        path.display()
+    )]
+    Changed {
+        /// The file.
+        path: PathBuf,
     },
     /// Steps of the run are missing; the file was truncated, replaced or removed.
     #[error(

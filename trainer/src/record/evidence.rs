@@ -57,6 +57,7 @@ impl Evidence for RunEvidence {
             attempts,
             ranks: record.ranks.len(),
             hosts: hosts.len(),
+            committed_step: committed_step(folder),
             reason: record.reason.as_ref().map(text),
         }
     }
@@ -83,6 +84,12 @@ fn state(record: &Record) -> RunState {
         Status::Stopped => RunState::Stopped,
         Status::Failed | Status::Void => RunState::Failed(record.exit_code.unwrap_or(PEER_LOST)),
     }
+}
+
+/// As the files of its attempts say, which are written at each commit.
+fn committed_step(folder: &Path) -> Option<u64> {
+    let attempts = Attempt::read_all(folder).unwrap_or_default();
+    attempts.iter().filter_map(|attempt| attempt.committed_step).max()
 }
 
 fn text(reason: &Reason) -> String {
@@ -117,7 +124,8 @@ fn explain(folder: &Path, explanation: &Explanation) -> Result<(), Error> {
     let reason = added(known, earlier);
     let last_step = last_step(folder, &record)?;
     let exit_code = if is_peer_loss { PEER_LOST } else { *code };
-    let end = AttemptEnd { status: Status::Failed, exit_code, reason: Some(reason), last_step };
+    let status = Status::Failed;
+    let end = AttemptEnd { status, exit_code, reason: Some(reason), last_step, ran: None };
     record.end(folder, end)?;
     record.write(folder)
 }
@@ -147,8 +155,7 @@ fn added(known: Reason, said: Reason) -> Reason {
 /// The last step of the last attempt, as its steps show where its record was not written.
 fn last_step(folder: &Path, record: &Record) -> Result<u64, Error> {
     let Some(attempt) = record.attempts.last() else { return Ok(0) };
-    let of_attempt = super::attempt::last_line(folder, attempt.number)?;
-    Ok(of_attempt.map_or(attempt.last_step, |line| line.sample.step))
+    Ok(attempt.end_by_steps(folder)?.map_or(attempt.last_step, |end| end.step))
 }
 
 #[cfg(test)]

@@ -23,10 +23,10 @@ pub(super) fn parse<T: for<'de> Deserialize<'de>>(
     bytes: &[u8],
     expected: &'static str,
 ) -> Result<T, Error> {
-    serde_json::from_slice(bytes).map_err(|source| Error::Malformed {
+    serde_json::from_slice(bytes).map_err(|error| Error::Malformed {
         path: path.to_owned(),
-        line: source.line(),
+        line: error.line(),
         expected,
-        source,
+        error,
     })
 }

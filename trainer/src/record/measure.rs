@@ -1,6 +1,7 @@
 //! Calculates the figures of a record from the steps of the run.
 
 use super::Record;
+use super::goodput::clock_anomalies;
 use super::sections::{
     Anomaly, Checkpoints, Clocks, Collectives, Fingerprint, FlopsPerToken, Goodput, MfuMeasured,
     PhaseSummary, PromotedTo, Rate, Saves, StepsSummary,
@@ -8,6 +9,7 @@ use super::sections::{
 use super::steps::{MeasuredSteps, StepBlock, StepSeries, Typical};
 use checkpoint::promotion::RouteStatus;
 
+use crate::number_format::count;
 use crate::timing::phase::{ByPhase, Phase, PhaseTimes};
 use crate::timing::statistics::{Distribution, Histogram};
 
@@ -63,9 +65,10 @@ impl Record {
             });
         }
         self.goodput = Goodput::of(self, series);
+        self.anomalies.extend(clock_anomalies(&self.attempts));
         if series.delayed_steps > 0 {
-            let delayed = series.delayed_steps;
-            let text = format!("{delayed} steps were delayed by slow writes to the run's folder");
+            let delayed = count(series.delayed_steps as usize, "step");
+            let text = format!("slow writes to the run's folder delayed {delayed}");
             self.anomalies.push(Anomaly { step: None, rank: None, text });
         }
         self.fingerprint = Some(Fingerprint::of(series, weights));

@@ -20,11 +20,13 @@ pub(crate) mod peaks;
 mod pods;
 mod rank_anomalies;
 mod recovery;
+pub(crate) mod seal;
 mod sections;
 mod stall_file;
 pub(crate) mod steps;
 mod transport_anomalies;
 pub(crate) mod unix_time;
+mod unusable;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -57,12 +59,13 @@ pub use sections::{
     WorkloadRecord,
 };
 pub use steps::{
-    MeasuredSteps, OwnTimes, Reached, StepBlock, StepLine, StepReader, StepSample, StepSeries,
-    TargetLoss, read_steps, steps_path, truncate_after,
+    MeasuredSteps, OwnTimes, Reached, SteadyWatch, StepBlock, StepLine, StepReader, StepSample,
+    StepSeries, TargetLoss, read_steps, steps_path, truncate_after,
 };
 
 pub(crate) use stall_file::StallFile;
 pub(crate) use transport_anomalies::{transport_anomalies, transport_gaps, without_gdr};
+pub(crate) use unusable::{MEASURED_STEPS_MIN, Unusable};
 
 use crate::hardware::{Cost, Energy};
 use crate::timing::phase::ByPhase;
@@ -70,6 +73,9 @@ use checkpoint::durable::IoError;
 
 /// Version of the record's schema. A reader refuses others.
 pub const SCHEMA: u32 = 4;
+
+/// The file in a run's folder that says which run it is.
+pub(crate) const IDENTITY: &str = "identity.json";
 
 /// The path of a record, and what it is or why it cannot be read.
 pub(crate) type AtPath<E> = (PathBuf, Result<Record, E>);
@@ -143,6 +149,10 @@ pub struct Record {
     pub fingerprint: Option<Fingerprint>,
     /// Unusual events, and values that could not be determined.
     pub anomalies: Vec<Anomaly>,
+    /// BLAKE3 digest of all other fields, by which a change of the file is found; `null` in records
+    /// of versions without it.
+    #[serde(default)]
+    pub digest: Option<String>,
 }
 
 impl Record {
@@ -183,6 +193,7 @@ impl Record {
             goodput: None,
             fingerprint: None,
             anomalies: Vec::new(),
+            digest: None,
         }
     }
 
@@ -206,9 +217,46 @@ impl Record {
         schemars::schema_for!(Self).to_value()
     }
 
-    /// Whether it is of a complete run with figures, which others can be compared with.
+    /// Whether others can be compared with it.
     pub(crate) fn is_measured(&self) -> bool {
-        self.status == Status::Complete && self.steps.is_some() && self.tokens_per_second.is_some()
+        self.unusable().is_none()
+    }
+
+    /// Why its figures cannot be compared with others; `None` if they can be. Faults are named only
+    /// where there is no other reason.
+    pub(crate) fn unusable(&self) -> Option<Unusable> {
+        if self.status != Status::Complete {
+            return Some(Unusable::Incomplete(self.status));
+        }
+        if let Some(step) = self.target_loss.and_then(|target| target.step) {
+            return Some(Unusable::EndedAtTarget(step));
+        }
+        if self.ranks.is_empty() {
+            return Some(Unusable::NoRanks);
+        }
+        let measured = self.steps.as_ref().map_or(0, |steps| steps.measured);
+        if measured < MEASURED_STEPS_MIN || self.tokens_per_second.is_none() {
+            return Some(Unusable::FewSteps(measured));
+        }
+        let injected: Vec<String> = self.injected().map(str::to_owned).collect();
+        (!injected.is_empty()).then_some(Unusable::Injected(injected))
+    }
+
+    /// Faults that were injected in any of its attempts, as on the command line.
+    pub(crate) fn injected(&self) -> impl Iterator<Item = &str> {
+        self.attempts.iter().flat_map(|attempt| &attempt.injected).map(String::as_str)
+    }
+
+    /// Start of the first attempt; 0 without any.
+    pub(crate) fn started_unix_ms(&self) -> u64 {
+        self.attempts.first().map_or(0, |attempt| attempt.started_unix_ms)
+    }
+
+    /// Tokens per second of all ranks by the step clock; `None` of a run that is not complete, or
+    /// into which faults were injected: its figures are no result.
+    pub(crate) fn result_rate(&self) -> Option<f64> {
+        let is_result = self.status == Status::Complete && self.injected().next().is_none();
+        self.tokens_per_second.filter(|_| is_result).map(|rates| rates.step.total)
     }
 
     /// Path of the record in a run's folder.
@@ -221,14 +269,21 @@ impl Record {
     /// # Errors
     /// [`Error::Io`].
     pub fn write(&self, dir: &Path) -> Result<(), Error> {
-        json::write(&Self::path(dir), self)
+        json::write(&Self::path(dir), &self.sealed())
+    }
+
+    /// The same record with its digest, as it is written.
+    pub(crate) fn sealed(&self) -> Self {
+        let record = self.clone();
+        Self { digest: Some(seal::digest(self)), ..record }
     }
 
     /// Reads the record in `dir`.
     ///
     /// # Errors
     /// [`Error::NoRecord`], [`Error::Schema`] when it is of another version,
-    /// [`Error::Malformed`] when it is damaged, [`Error::Io`].
+    /// [`Error::Malformed`] when it is damaged, [`Error::Changed`] when it was edited,
+    /// [`Error::Io`].
     pub fn read(dir: &Path) -> Result<Self, Error> {
         Self::read_file(&Self::path(dir))
     }
@@ -243,7 +298,7 @@ impl Record {
         each.map(|(path, record)| Ok((path, record?))).collect()
     }
 
-    /// The same where one that cannot be read is not the end.
+    /// The same where one that cannot be read, or a run without one, is not the end.
     ///
     /// # Errors
     /// [`Error::NoRecord`] where there is none; [`Error::Io`] for a folder that cannot be listed.
@@ -254,12 +309,14 @@ impl Record {
             let record = Self::read_file(&path);
             return Ok(vec![(path, record)]);
         }
+        if is_run(place) {
+            return Err(Error::NoRecord { path: of_run });
+        }
         let entries = fs::read_dir(place).map_err(|_| Error::NoRecord { path: of_run.clone() })?;
         let paths: Result<Vec<_>, _> = entries.map(|entry| entry.map(|it| it.path())).collect();
         let mut paths = paths.map_err(IoError::at(place, "list"))?;
         paths.sort();
         let is_json = |path: &PathBuf| path.extension().is_some_and(|found| found == "json");
-        let is_run = |path: &PathBuf| Self::path(path).is_file();
         let records =
             paths.into_iter().filter(|path| is_run(path) || is_json(path) && path.is_file());
         let mut found = Vec::new();
@@ -283,15 +340,32 @@ impl Record {
     /// The record in a file with this content.
     ///
     /// # Errors
-    /// [`Error::Schema`] when it is of another version, [`Error::Malformed`] when it is damaged.
+    /// [`Error::Schema`] when it is of another version, [`Error::Malformed`] when it is damaged,
+    /// [`Error::Changed`] when it was edited.
     pub fn parse(path: &Path, bytes: &[u8]) -> Result<Self, Error> {
         let versioned: Versioned = json::parse(path, bytes, "a record with its schema")?;
         if versioned.schema != u64::from(SCHEMA) {
             let path = path.to_owned();
             return Err(Error::Schema { path, found: versioned.schema, supported: SCHEMA });
         }
-        json::parse(path, bytes, "a record of schema 4")
+        let record = json::parse(path, bytes, "a record of schema 4")?;
+        seal::check(path, bytes)?;
+        Ok(record)
     }
+}
+
+/// Warning about faults that were injected into runs; `None` without any.
+pub(crate) fn injected_warning<'a>(faults: impl Iterator<Item = &'a str>) -> Option<String> {
+    let faults: Vec<_> = faults.collect();
+    (!faults.is_empty()).then(|| {
+        let faults = faults.join(" ");
+        format!("faults were injected, so the figures are not those of the machine: {faults}")
+    })
+}
+
+/// Whether a folder is that of a run, also of one that ended before its record or has lost it.
+pub(crate) fn is_run(folder: &Path) -> bool {
+    [Record::path(folder), folder.join(IDENTITY)].iter().any(|file| file.is_file())
 }
 
 /// The part of a record that all versions have in common.

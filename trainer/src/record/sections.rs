@@ -239,6 +239,13 @@ pub struct Clocks {
     pub wall: Rate,
 }
 
+impl Clocks {
+    /// The name of [`step`](Self::step) in all that people read.
+    pub(crate) const STEP_RATE: &str = "tokens/s (step clock)";
+    /// The name of [`wall`](Self::wall).
+    pub(crate) const WALL_RATE: &str = "tokens/s (wall clock)";
+}
+
 /// Tokens per second.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Rate {
@@ -401,7 +408,7 @@ pub struct Checkpoints {
 /// The buckets are those of Google's ml-goodput-measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Goodput {
-    /// From the start of the first attempt to the end of the last.
+    /// All attempts, each from the start of its process, and the time between them.
     pub elapsed_seconds: f64,
     /// Time in steps that were kept, without what follows.
     pub training_seconds: f64,
@@ -419,7 +426,8 @@ pub struct Goodput {
     pub restore_seconds: f64,
     /// Steps that a later attempt repeated.
     pub repeated_seconds: f64,
-    /// From the end of an attempt to the start of the next.
+    /// From the end of an attempt to the start of the next one's process; none where the clock went
+    /// back.
     pub down_seconds: f64,
     /// The rest: parts of attempts that were killed, and ends.
     pub other_seconds: f64,

@@ -33,7 +33,7 @@ pub(crate) fn finished() -> Record {
     let workload = WorkloadRecord {
         id: "0123456789ab".to_owned(),
         name: "smoke".to_owned(),
-        config: serde_json::json!({"model": {"layers": 4}}),
+        config: serde_json::json!(models::presets::load("smoke")),
     };
     let machine = launch::Machine {
         host: "node-a".to_owned(),
@@ -99,6 +99,7 @@ fn attempt(number: u32, status: Status, resumed_after_step: u64, last_step: u64)
         exit_code: (status == Status::Complete).then_some(0),
         reason: None,
         world: 2,
+        injected: Vec::new(),
         resumed_after_step: Some(resumed_after_step),
         recovery: (resumed_after_step > 0).then(|| Recovery {
             seconds: 0.25,
@@ -137,6 +138,13 @@ fn reference() -> Reference {
         peak_flops_per_second: None,
         entropy_floor: Some(2.5),
     }
+}
+
+/// A record of a complete run that others can be compared with.
+pub(crate) fn comparable() -> Record {
+    let mut record = finished();
+    record.steps.as_mut().unwrap().measured = MEASURED_STEPS_MIN;
+    record
 }
 
 /// Steps of 100 ms; step 10 also saves a checkpoint for 100 ms and step 12 evaluates for 200 ms.
@@ -197,6 +205,7 @@ fn the_record_has_exactly_the_documented_keys_in_order() {
         "goodput",
         "fingerprint",
         "anomalies",
+        "digest",
     ];
     assert_eq!(keys, documented);
 }
@@ -233,7 +242,7 @@ fn a_record_is_read_back_unchanged() {
         text: "rank 1 did not answer".to_owned(),
     });
     record.write(folder.path()).unwrap();
-    assert_eq!(Record::read(folder.path()).unwrap(), record);
+    assert_eq!(Record::read(folder.path()).unwrap(), record.sealed());
 }
 
 #[test]
@@ -258,7 +267,8 @@ fn figures_are_calculated_from_the_steps() {
     close(record.collectives.unwrap().hidden_share, 7.0 / 12.0);
     close(record.checkpoints.unwrap().bytes_per_second, 2e9);
     let goodput = record.goodput.unwrap();
-    assert_eq!((goodput.elapsed_seconds, goodput.lost_steps), (12.0, 2));
+    close(goodput.elapsed_seconds, 12.3); // from the start of the first process
+    assert_eq!(goodput.lost_steps, 2);
     close(goodput.training_seconds, 12.0 * 0.099);
     close(goodput.data_seconds, 12.0 * 0.001);
     close(goodput.checkpoint_seconds, 0.1);
@@ -266,8 +276,8 @@ fn figures_are_calculated_from_the_steps() {
     close(goodput.start_seconds, 2.0 * 0.3);
     close(goodput.restore_seconds, 2.0 * 0.05);
     close(goodput.repeated_seconds, 0.2);
-    close(goodput.down_seconds, 8.0);
-    close(goodput.other_seconds, 12.0 - 1.2 - 0.3 - 0.6 - 0.1 - 0.2 - 8.0);
+    close(goodput.down_seconds, 7.7);
+    close(goodput.other_seconds, 12.3 - 1.2 - 0.3 - 0.6 - 0.1 - 0.2 - 7.7);
 }
 
 #[test]
@@ -333,7 +343,7 @@ fn a_failed_write_keeps_the_old_record() {
     let new = Record { status: Status::Void, ..finished() };
     let error = new.write(folder.path()).unwrap_err().to_string();
     assert!(error.contains("record.json.tmp: cannot create"), "{error}");
-    assert_eq!(Record::read(folder.path()).unwrap(), old);
+    assert_eq!(Record::read(folder.path()).unwrap(), old.sealed());
 }
 
 #[test]
@@ -341,6 +351,9 @@ fn unreadable_records_are_described() {
     let folder = tempfile::tempdir().unwrap();
     let error = || Record::read(folder.path()).unwrap_err().to_string();
     assert!(error().contains("found no such file"), "{}", error());
+    fs::write(folder.path().join("identity.json"), "{\"run\":\"0123456789abcdef\"}").unwrap();
+    let early = Record::read_all(folder.path()).unwrap_err().to_string();
+    assert!(early.contains("record.json: expected the record of a run"), "{early}");
     finished().write(folder.path()).unwrap();
     let good = fs::read_to_string(Record::path(folder.path())).unwrap();
     let write = |text: &str| fs::write(Record::path(folder.path()), text).unwrap();
@@ -351,6 +364,8 @@ fn unreadable_records_are_described() {
     }
     write(&good[..good.len() / 2]);
     assert!(error().contains("record.json, line "), "{}", error());
+    write(&good.replacen("\"world\": 2", "\"world\": 3", 1));
+    assert!(error().contains("was changed after it was written"), "{}", error());
     write(&good.replacen("\"complete\"", "\"perfect\"", 1));
     assert!(error().contains("line 3") && error().contains("perfect"), "{}", error());
 }
@@ -359,9 +374,9 @@ fn unreadable_records_are_described() {
 fn the_next_attempt_records_that_the_last_was_killed() {
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path();
-    assert_eq!(Attempt::begin(dir, 1, 2).unwrap().len(), 1);
+    assert_eq!(Attempt::begin(dir, 1, 2, Vec::new()).unwrap().len(), 1);
     write_steps(dir, 1, 1..=8);
-    let mut attempts = Attempt::begin(dir, 2, 2).unwrap();
+    let mut attempts = Attempt::begin(dir, 2, 2, Vec::new()).unwrap();
     attempts[1].resumed(dir, 6, None).unwrap();
     assert_eq!(Attempt::read_all(dir).unwrap()[1].resumed_after_step, Some(6), "recorded at once");
     let killed = &attempts[0];
@@ -369,12 +384,57 @@ fn the_next_attempt_records_that_the_last_was_killed() {
     assert!(killed.ended_unix_ms.is_some_and(|ended| ended >= killed.started_unix_ms));
     assert!(killed.reason.as_ref().is_some_and(|reason| reason.text.contains("killed")));
     let mut record = Record { attempts, ..finished() };
-    let end = AttemptEnd { status: Status::Stopped, exit_code: 75, reason: None, last_step: 12 };
+    let ran = Some(std::time::Duration::from_millis(1500));
+    let status = Status::Stopped;
+    let end = AttemptEnd { status, exit_code: 75, reason: None, last_step: 12, ran };
     record.end(dir, end).unwrap();
     assert_eq!((record.status, record.exit_code), (Status::Stopped, Some(75)));
     assert_eq!(record.attempts[1].last_step, 12);
     assert_eq!(Attempt::read_all(dir).unwrap(), record.attempts);
     assert!(dir.join("attempts/002.json").is_file());
+}
+
+/// Rank 0 waits for the last rank before the attempt is recorded.
+#[test]
+fn a_late_rank_makes_no_goodput_disappear() {
+    let mut record = finished();
+    let punctual = record.goodput.unwrap();
+    for attempt in &mut record.attempts {
+        attempt.start.as_mut().unwrap().bootstrap_seconds += 6.0;
+    }
+    record.measure(&series(), &Reference::default(), None);
+    let late = record.goodput.unwrap();
+    let close = |found: f64, expected: f64| assert!((found - expected).abs() < 1e-9, "{late:?}");
+    close(late.start_seconds, punctual.start_seconds + 2.0 * 6.0);
+    close(late.elapsed_seconds, punctual.elapsed_seconds + 6.0);
+    close(late.down_seconds, punctual.down_seconds - 6.0);
+    assert!(late.other_seconds >= 0.0, "{late:?}");
+    close(late.other_seconds, punctual.other_seconds);
+    let known = late.elapsed_seconds - late.other_seconds;
+    let steps = late.training_seconds + late.data_seconds;
+    let between = late.checkpoint_seconds + late.evaluation_seconds;
+    let starts = late.start_seconds + late.restore_seconds;
+    close(known, steps + between + starts + late.repeated_seconds + late.down_seconds);
+}
+
+/// As where the second attempt runs on another host, or the clock was corrected.
+#[test]
+fn a_clock_that_went_back_hides_no_goodput() {
+    let mut record = finished();
+    let expected = record.goodput.unwrap();
+    let earlier = &mut record.attempts[0];
+    earlier.started_unix_ms += 60_000;
+    earlier.ended_unix_ms = earlier.ended_unix_ms.map(|ended| ended + 60_000);
+    record.measure(&series(), &Reference::default(), None);
+    let goodput = record.goodput.unwrap();
+    assert_eq!(goodput.down_seconds, 0.0, "it is not known");
+    let attempts = expected.elapsed_seconds - expected.down_seconds;
+    assert!((goodput.elapsed_seconds - attempts).abs() < 1e-9, "{goodput:?}");
+    let texts: Vec<_> = record.anomalies.iter().map(|anomaly| anomaly.text.as_str()).collect();
+    let [text] = texts.iter().filter(|text| text.contains("clock")).collect::<Vec<_>>()[..] else {
+        panic!("{texts:?}")
+    };
+    assert!(text.contains("attempt 2 began 52.0 s before attempt 1 ended"), "{text}");
 }
 
 /// What does not apply is not missing.

@@ -2,6 +2,8 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use chrono::DateTime;
+
 /// Unix time in milliseconds.
 pub(crate) fn unix_ms() -> u64 {
     unix_ms_at(SystemTime::now())
@@ -10,4 +12,11 @@ pub(crate) fn unix_ms() -> u64 {
 /// A time as Unix time in milliseconds.
 pub(crate) fn unix_ms_at(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
+}
+
+/// Unix time in milliseconds as UTC for people, as in "2026-11-24 08:30"; `null` where it is no
+/// time of a calendar.
+pub(crate) fn minute(unix_ms: u64) -> String {
+    let time = DateTime::from_timestamp_millis(unix_ms.cast_signed());
+    time.map_or_else(|| "null".to_owned(), |time| time.format("%F %H:%M").to_string())
 }

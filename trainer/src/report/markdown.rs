@@ -2,8 +2,10 @@
 
 use std::fmt::Write as _;
 
+use super::facts::{Fact, Utilization, facts, status, utilizations};
 use super::{ReportData, hardware};
 use crate::number_format;
+use crate::record::Clocks;
 use crate::timing::phase::Phase;
 
 /// Main figures, phases and warnings.
@@ -11,25 +13,32 @@ pub(super) fn page(report: &ReportData) -> String {
     let record = &report.record;
     let workload = &record.workload;
     let ranks = number_format::count(report.world, "rank");
-    let status = record.status.name();
-    let mut text = format!("### {} (`{}`): {status} on {ranks}\n\n", workload.name, workload.id);
+    let name = plain(&workload.name);
+    let mut text = format!("### {name} (`{}`): {} on {ranks}\n\n", workload.id, report.state);
     text += "| figure | value |\n| --- | ---: |\n";
     let mut row = |name: &str, value: Option<String>| {
         let value = value.unwrap_or_else(|| "null".to_owned());
-        let _ = writeln!(text, "| {name} | {value} |");
+        let _ = writeln!(text, "| {name} | {} |", cell(&value));
     };
+    row("status", Some(status(report)));
     let rate = record.tokens_per_second;
-    row("tokens/s", rate.map(|rate| number_format::thousands(rate.step.total)));
+    row(Clocks::STEP_RATE, rate.map(|rate| number_format::thousands(rate.step.total)));
+    row(Clocks::WALL_RATE, rate.map(|rate| number_format::thousands(rate.wall.total)));
     let steps = record.steps.as_ref();
     row("step ms, median", steps.map(|it| number_format::milliseconds(it.step_ms.median)));
     row("step ms, p95", steps.map(|it| number_format::milliseconds(it.step_ms.p95)));
-    row("mfu_measured, causal", record.mfu_measured.map(|mfu| number_format::percent(mfu.causal)));
+    for Utilization { name, of, causal, .. } in utilizations(record) {
+        row(&format!("{name}, causal, of the {of}"), Some(number_format::percent(causal)));
+    }
     row("loss", steps.and_then(|it| it.loss_last).map(|loss| format!("{loss:.4}")));
     row("goodput", record.goodput.map(|goodput| number_format::percent(goodput.share)));
     for (name, text) in [("GPUs", hardware::gpus(record)), ("cost", hardware::cost(record))] {
         if text.is_some() {
             row(name, text);
         }
+    }
+    for Fact { name, value } in facts(report) {
+        row(name, Some(value));
     }
     if let Some(phases) = record.phases {
         text += "\n| phase | share of wall time |\n| --- | ---: |\n";
@@ -45,7 +54,17 @@ pub(super) fn page(report: &ReportData) -> String {
         text += "\nWarnings:\n\n";
     }
     for warning in &report.warnings {
-        let _ = writeln!(text, "- {}", warning.replace('\n', " ").replace('<', "&lt;"));
+        let _ = writeln!(text, "- {}", plain(warning));
     }
     text
+}
+
+/// Text in one line, and without tags.
+fn plain(text: &str) -> String {
+    text.replace(['\n', '\r'], " ").replace('<', "&lt;")
+}
+
+/// Text that does not end a cell of a table.
+pub(super) fn cell(text: &str) -> String {
+    plain(text).replace('\\', "\\\\").replace('|', "\\|")
 }

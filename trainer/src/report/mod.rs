@@ -1,5 +1,6 @@
 //! `yardstick report DIR`: the result of a run, as text and as JSON.
 
+mod facts;
 mod hardware;
 mod html;
 mod markdown;
@@ -15,7 +16,11 @@ use serde::Serialize;
 pub(crate) use starts::{Start, table as starts};
 
 use crate::number_format;
-use crate::record::{Error, ErrorFile, Record, Reference, Status, StepSeries};
+use crate::record::{
+    AtPath, Error, ErrorFile, MEASURED_STEPS_MIN, Record, Reference, Status, StepSeries,
+    injected_warning,
+};
+use crate::run::Folder;
 
 /// The result of a run. [`Display`](std::fmt::Display) is a page of 80 columns; [`Serialize`] is
 /// the output of `--json`.
@@ -25,8 +30,13 @@ pub struct ReportData {
     pub record: Record,
     /// Number of ranks of the last attempt.
     pub world: usize,
+    /// State of the run: the record's status, or `dead` where it says that it is running and no
+    /// process holds its folder.
+    pub state: &'static str,
     /// Their hosts, each once, in the order of ranks.
     pub hosts: Vec<String>,
+    /// Its folder, or the file of a record without one; `null` where it has no place of its own.
+    pub folder: Option<String>,
     /// What limits the meaning of the figures.
     pub warnings: Vec<String>,
 }
@@ -37,11 +47,17 @@ pub struct ReportData {
 /// # Errors
 /// [`Error`] when there is no record, or when it or the steps are damaged or unreadable.
 pub fn reports(place: &Path) -> Result<Vec<ReportData>, Error> {
-    if Record::path(place).is_file() {
-        return Ok(vec![report(place)?]);
+    let mut each = Record::read_each(place)?;
+    // Of several runs, those that ended before their record have nothing to report.
+    let is_there = |record: &Result<Record, Error>| !matches!(record, Err(Error::NoRecord { .. }));
+    if each.iter().any(|(_, record)| is_there(record)) {
+        each.retain(|(_, record)| is_there(record));
     }
-    let records = Record::read_all(place)?;
-    Ok(records.into_iter().map(|(_, record)| ReportData::new(record)).collect())
+    let report = |(path, record): AtPath<Error>| match path.parent() {
+        Some(dir) if path == Record::path(dir) => report_of(dir, record?),
+        _ => Ok(ReportData::new(record?).with_folder(&path.display().to_string())),
+    };
+    each.into_iter().map(report).collect()
 }
 
 /// Reports as one page of HTML that needs nothing else.
@@ -49,20 +65,26 @@ pub fn html(reports: &[ReportData]) -> String {
     html::page(reports)
 }
 
-/// Several runs in one table, a row each.
+/// Several runs in one table, a row each: text that is Markdown too.
 pub fn overview(reports: &[ReportData]) -> String {
-    overview::table(reports.iter().map(|report| &report.record)).to_string()
+    overview::table(reports).to_string()
 }
 
-fn report(dir: &Path) -> Result<ReportData, Error> {
-    let mut record = Record::read(dir)?;
+/// Of a run whose folder this is.
+fn report_of(dir: &Path, mut record: Record) -> Result<ReportData, Error> {
     let world = record.ranks.len().max(1);
     if record.steps.is_none() {
         let series = StepSeries::read(dir, world, None)?;
         record.measure(&series, &Reference::default(), None);
         record.note_missing();
     }
-    let mut report = ReportData::new(record);
+    let is_dead = Folder::new(dir).is_dead(&record);
+    let mut report = ReportData::new(record).with_folder(&dir.display().to_string());
+    if is_dead {
+        report.state = DEAD;
+        report.warnings.retain(|warning| warning != RUNNING_OR_KILLED);
+        report.warnings.insert(0, KILLED.to_owned());
+    }
     let reason = report.record.reason.as_ref().map(|reason| reason.text.clone());
     let unfinished = [Status::Running, Status::Failed].contains(&report.record.status);
     let last = report.record.attempts.last().filter(|_| unfinished);
@@ -77,8 +99,12 @@ fn report(dir: &Path) -> Result<ReportData, Error> {
     Ok(report)
 }
 
-/// With fewer measured steps than this, percentiles are not reliable.
-const MEASURED_STEPS_MIN: u64 = 20;
+/// The state of a run without a process that has recorded no end.
+const DEAD: &str = "dead";
+
+const RUNNING_OR_KILLED: &str = "the run is still running, or was killed";
+const KILLED: &str = "the run was killed: no process holds its folder; unless a launcher does, \
+                      the same command resumes it";
 
 /// A larger share of time outside of all phases means that something is not measured.
 const OTHER_SHARE_MAX: f64 = 0.05;
@@ -93,7 +119,14 @@ impl ReportData {
             }
         }
         let warnings = warnings(&record);
-        Self { world: record.ranks.len().max(1), record, hosts, warnings }
+        let (world, state) = (record.ranks.len().max(1), record.status.name());
+        Self { world, state, record, hosts, folder: None, warnings }
+    }
+
+    /// With the folder or the name that the run has.
+    #[must_use]
+    pub fn with_folder(self, folder: &str) -> Self {
+        Self { folder: Some(folder.to_owned()), ..self }
     }
 
     /// The report as Markdown, for a pull request.
@@ -110,12 +143,16 @@ impl ReportData {
 fn warnings(record: &Record) -> Vec<String> {
     let mut warnings = Vec::new();
     if record.status == Status::Running {
-        warnings.push("the run is still running, or was killed".to_owned());
+        warnings.push(RUNNING_OR_KILLED.to_owned());
     }
     if record.status == Status::Void {
         warnings.push("the run is void: do not use its figures".to_owned());
     }
+    warnings.extend(injected_warning(record.injected()));
     if let Some(steps) = &record.steps {
+        if !steps.is_steady {
+            warnings.push("step times had not settled: no gate passes such a run alone".to_owned());
+        }
         if steps.recorded < steps.completed {
             let lost = steps.completed - steps.recorded;
             let lost = number_format::count(lost as usize, "step");

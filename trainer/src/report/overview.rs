@@ -1,35 +1,59 @@
 //! Several runs in one table, a row each.
 
-use chrono::DateTime;
-use comfy_table::{Table, presets};
+use comfy_table::{CellAlignment, Table, presets};
 
+use super::markdown::cell;
+use super::{ReportData, facts};
 use crate::number_format;
-use crate::record::Record;
+use crate::record::Clocks;
 
 /// Names of the columns.
-pub(super) const HEADINGS: [&str; 7] =
-    ["run", "version", "ranks", "status", "tokens/s", "step ms", "mfu_measured"];
+pub(super) const HEADINGS: [&str; 10] = [
+    "run",
+    "workload",
+    "model",
+    "ranks",
+    "started (UTC)",
+    "status",
+    Clocks::STEP_RATE,
+    "step ms",
+    "MFU, causal",
+    "commit",
+];
+
+/// Those with numbers.
+pub(super) fn is_number(column: usize) -> bool {
+    [3, 6, 7].contains(&column)
+}
 
 /// The main figures of a run.
 #[derive(Debug, Clone)]
 pub(super) struct Row([String; HEADINGS.len()]);
 
 impl Row {
-    pub(super) fn of(record: &Record) -> Self {
+    pub(super) fn of(report: &ReportData) -> Self {
+        let ReportData { record, state, folder, world, .. } = report;
         let null = || "null".to_owned();
-        let commit = record.environment.commit.as_deref().unwrap_or("unknown");
-        let rate = record.tokens_per_second.map(|rate| rate.step.total);
-        let step = record.steps.as_ref().map(|steps| steps.step_ms.median);
-        let mfu = record.mfu_measured.map(|mfu| mfu.causal);
-        let started = record.attempts.first().map_or(0, |attempt| attempt.started_unix_ms);
+        let is_injected = record.injected().next().is_some();
+        let is_unsteady = record.steps.as_ref().is_some_and(|steps| !steps.is_steady);
+        let doubts = [(is_unsteady, ", not steady"), (is_injected, ", faults injected")];
+        let doubts = doubts.into_iter().filter_map(|(is, text)| is.then_some(text));
+        let status = doubts.fold((*state).to_owned(), |status, doubt| status + doubt);
+        let rate = record.result_rate();
+        let step = rate.and(record.steps.as_ref()).map(|steps| steps.step_ms.median);
+        let mfu = rate.and_then(|_| facts::utilizations(record).into_iter().next());
+        let mfu = mfu.map(|it| format!("{} of the {}", number_format::percent(it.causal), it.of));
         Self([
-            utc(started),
-            commit.to_owned(),
-            record.ranks.len().to_string(),
-            record.status.name().to_owned(),
+            folder.clone().unwrap_or_else(null),
+            format!("{} ({})", record.workload.name, record.workload.id),
+            facts::short_model(record).unwrap_or_else(null),
+            world.to_string(),
+            facts::started(record).unwrap_or_else(null),
+            status,
             rate.map_or_else(null, number_format::thousands),
             step.map_or_else(null, number_format::milliseconds),
-            mfu.map_or_else(null, number_format::percent),
+            mfu.unwrap_or_else(null),
+            record.environment.commit.clone().unwrap_or_else(null),
         ])
     }
 
@@ -38,19 +62,17 @@ impl Row {
     }
 }
 
-/// Of runs, in the given order.
-pub(super) fn table<'a>(records: impl Iterator<Item = &'a Record>) -> Table {
+/// Table of runs in the given order, which is Markdown too.
+pub(super) fn table(reports: &[ReportData]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::ASCII_MARKDOWN).force_no_tty();
     table.set_header(HEADINGS);
-    for record in records {
-        table.add_row(Row::of(record).cells());
+    for report in reports {
+        table.add_row(Row::of(report).cells().map(|text| cell(&text)));
+    }
+    for index in (0..HEADINGS.len()).filter(|index| is_number(*index)) {
+        let column = table.column_mut(index).expect("it has as many columns as headings");
+        column.set_cell_alignment(CellAlignment::Right);
     }
     table
-}
-
-/// As in "2026-11-24 08:30".
-fn utc(unix_ms: u64) -> String {
-    let time = DateTime::from_timestamp_millis(unix_ms as i64).unwrap_or_default();
-    time.format("%Y-%m-%d %H:%M").to_string()
 }

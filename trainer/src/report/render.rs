@@ -4,6 +4,7 @@ use std::fmt;
 
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 
+use super::facts::{Fact, Utilization, facts, status, utilizations};
 use super::transports::transports;
 use super::{ReportData, Start, hardware, starts};
 use crate::number_format;
@@ -50,7 +51,7 @@ fn right(text: impl ToString) -> Cell {
 }
 
 impl ReportData {
-    /// Status, loss, efficiency and checkpoints, one line each.
+    /// Status, what ran where, loss, efficiency and checkpoints, one line each.
     fn header(&self) -> Table {
         let record = &self.record;
         let mut table = table(presets::NOTHING);
@@ -58,10 +59,9 @@ impl ReportData {
             "workload".to_owned(),
             format!("{} ({})", record.workload.name, record.workload.id),
         ]);
-        table.add_row(["status".to_owned(), self.status()]);
-        table.add_row(["ranks".to_owned(), self.ranks()]);
-        if let Some(cpu) = &record.environment.machine.cpu_model {
-            table.add_row(["machine".to_owned(), cpu.clone()]);
+        table.add_row(["status".to_owned(), status(self)]);
+        for Fact { name, value } in facts(self) {
+            table.add_row([name.to_owned(), value]);
         }
         table.add_row(["attempts".to_owned(), self.attempts()]);
         if let Some(steps) = &record.steps {
@@ -71,7 +71,9 @@ impl ReportData {
         if let Some(target) = &record.target_loss {
             table.add_row(["target loss".to_owned(), target_loss(target)]);
         }
-        table.add_row(["mfu_measured".to_owned(), mfu(record)]);
+        for [name, value] in mfu(record) {
+            table.add_row([name, value]);
+        }
         if let Some(recovery) = record.attempts.last().and_then(|last| last.recovery.as_ref()) {
             table.add_row(["restored".to_owned(), recovery.to_string()]);
         }
@@ -105,40 +107,6 @@ impl ReportData {
         table
     }
 
-    fn status(&self) -> String {
-        let record = &self.record;
-        let mut text = record.status.name().to_owned();
-        if let Some(code) = record.exit_code {
-            text += &format!(", exit code {code}");
-        }
-        if let Some(reason) = &record.reason {
-            let rank = reason.rank.map(|rank| format!(", rank {rank}"));
-            let host = reason.host.as_ref().map(|host| format!(" on {host}"));
-            let step = reason.step.map(|step| format!(", step {step}"));
-            let phase = reason.phase.map(|phase| format!(", in {}", phase.name()));
-            for part in [rank, host, step, phase].into_iter().flatten() {
-                text += &part;
-            }
-            text += &format!("\n{}", reason.text);
-        }
-        text
-    }
-
-    fn ranks(&self) -> String {
-        let ranks = number_format::count(self.world, "rank");
-        match self.hosts.as_slice() {
-            [] => ranks,
-            hosts if hosts.len() <= 4 => format!("{ranks} on {}", hosts.join(", ")),
-            hosts => {
-                format!(
-                    "{ranks} on {} ({}, ...)",
-                    number_format::count(hosts.len(), "host"),
-                    hosts[0]
-                )
-            }
-        }
-    }
-
     fn attempts(&self) -> String {
         let attempts = &self.record.attempts;
         let mut text = attempts.len().to_string();
@@ -156,8 +124,9 @@ impl ReportData {
 }
 
 fn step_counts(steps: &StepsSummary) -> String {
+    let settled = if steps.is_steady { "steady" } else { "not steady" };
     format!(
-        "{}, {} tokens; {} measured, without warm-up",
+        "{}, {} tokens; {} measured without warm-up, {settled}",
         number_format::thousands(steps.completed as f64),
         number_format::thousands(steps.tokens as f64),
         number_format::thousands(steps.measured as f64)
@@ -186,14 +155,23 @@ fn target_loss(target: &TargetRecord) -> String {
     format!("{:.4} {kind}, {reached}", target.nats)
 }
 
-fn mfu(record: &Record) -> String {
-    let Some(measured) = record.mfu_measured else { return "null".to_owned() };
-    format!(
-        "{} causal, {} full, of {} per rank",
-        number_format::percent(measured.causal),
-        number_format::percent(measured.full),
-        number_format::scaled(measured.matmul_flops_per_second, "FLOP/s")
-    )
+/// Every known utilization; `null` without any.
+fn mfu(record: &Record) -> Vec<[String; 2]> {
+    let known = utilizations(record);
+    if known.is_empty() {
+        return vec![["mfu_measured".to_owned(), "null".to_owned()]];
+    }
+    let rate = record.mfu_measured.map(|it| it.matmul_flops_per_second);
+    let line = |it: &Utilization| {
+        let [causal, full] = [it.causal, it.full].map(number_format::percent);
+        let rate = rate.filter(|_| it.name == "mfu_measured");
+        let of = rate.map_or_else(
+            || format!("the {}", it.of),
+            |rate| format!("{} per rank", number_format::scaled(rate, "FLOP/s")),
+        );
+        [it.name.to_owned(), format!("{causal} causal, {full} full, of {of}")]
+    };
+    known.iter().map(line).collect()
 }
 
 fn checkpoints(record: &Record) -> Option<String> {
@@ -218,7 +196,7 @@ fn promoted(tier: &PromotedTo) -> String {
     let newest = tier.last_step.map_or("none".to_owned(), |step| format!("step {step}"));
     let failures = match tier.failures {
         0 => String::new(),
-        failures => format!("; {}", number_format::count(failures as usize, "failed try")),
+        failures => format!("; {}", number_format::count(failures as usize, "failure")),
     };
     let dropped = and(tier.dropped, "overtaken");
     format!("{}{dropped} copied to {}{rate}, newest {newest}{failures}", tier.count, tier.tier)

@@ -1,8 +1,10 @@
 //! The report of a fixed record, against golden files, and of runs in every state.
 
+use std::time::Duration;
+
 use super::*;
 use crate::record::steps::file::tests::write_steps;
-use crate::record::{Anomaly, Reason, TargetRecord, tests};
+use crate::record::{Anomaly, Reason, TargetRecord, steps_path, tests};
 
 /// Rewrite with `YARDSTICK_UPDATE_GOLDEN=1 cargo test --profile testing --workspace report`.
 fn assert_golden(name: &str, text: &str) {
@@ -52,6 +54,12 @@ fn no_line_is_longer_than_a_terminal() {
     assert!(longest <= 80, "{longest} columns:\n{text}");
 }
 
+fn report(dir: &Path) -> Result<ReportData, Error> {
+    let mut found = reports(dir)?;
+    assert_eq!(found.len(), 1);
+    Ok(found.remove(0))
+}
+
 #[test]
 fn a_killed_run_is_reported_from_its_steps() {
     let folder = tempfile::tempdir().unwrap();
@@ -70,6 +78,17 @@ fn a_killed_run_is_reported_from_its_steps() {
     assert_eq!(found.record.steps.as_ref().unwrap().completed, 30);
     assert_eq!(found.record.tokens_per_second.unwrap().step.per_rank.round(), 20_480.0);
     assert!(found.warnings[0].contains("still running, or was killed"), "{:?}", found.warnings);
+    let lock = std::fs::File::create(folder.path().join("lock")).unwrap();
+    lock.lock().unwrap();
+    assert_eq!(report(folder.path()).unwrap().state, "running");
+    lock.unlock().unwrap();
+    let steps = std::fs::File::open(steps_path(folder.path(), 0)).unwrap();
+    let state = |age| {
+        steps.set_modified(std::time::SystemTime::now() - Duration::from_secs(age)).unwrap();
+        report(folder.path()).unwrap().state
+    };
+    assert_eq!(state(10), "running", "of another host, whose lock may not be seen here");
+    assert_eq!(state(1000), "dead");
     let missing = found.warnings.iter().filter(|warning| warning.contains("mfu_measured"));
     assert_eq!(missing.count(), 1, "{:?}", found.warnings);
 }

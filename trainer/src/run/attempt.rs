@@ -7,17 +7,17 @@ use launch::signals::SignalFlags;
 
 use super::recorder::Recorder;
 use super::start_clock::StartClock;
-use super::stop::{SteadyWatch, StopConditions, StopReason};
+use super::stop::{StopConditions, StopReason};
+use super::stop_request::StopPoint;
 use super::transports::TransportProbe;
 use crate::checkpoints::{Checkpointer, Ended, TierSet, Trigger};
-use crate::config::CheckpointConfig;
 use crate::failure::Outcome;
 use crate::golden::GoldenWatch;
 use crate::hardware::AlertWatch;
 use crate::health::{LossWatch, Observed};
 use crate::ranks::Ranks;
 use crate::record::unix_time::unix_ms;
-use crate::record::{Anomaly, StepSample};
+use crate::record::{Anomaly, SteadyWatch, StepSample};
 use crate::step::{Evaluation, Requests, StepOutcome, Trainer};
 use crate::stragglers::{Detector, Sniffed, Straggler};
 use crate::telemetry::Events;
@@ -79,6 +79,7 @@ pub(super) struct RunningAttempt<'run, 'world> {
     pub(super) recorder: &'run mut Recorder,
     pub(super) events: &'run Events,
     pub(super) signals: &'run SignalFlags,
+    pub(super) stop_point: &'run StopPoint,
     pub(super) evaluation: Option<PeriodicEvaluation>,
     pub(super) probes: Probes<'run>,
     pub(super) stop_conditions: StopConditions,
@@ -113,10 +114,45 @@ struct Stepped {
     evaluation_loss: Option<f64>,
 }
 
+/// What this rank votes in a step.
+#[derive(Debug, Clone, Copy)]
+struct Ballot<'run> {
+    checkpointer: &'run Checkpointer,
+    signals: &'run SignalFlags,
+    stop_point: &'run StopPoint,
+    is_measured: bool,
+}
+
+impl Ballot<'_> {
+    /// Requests for the end of a step, in which another vote on a stop may follow.
+    fn requests(self, step: u64, rank: usize, follows: bool) -> Requests {
+        let due = self.checkpointer.due(step, rank);
+        // Always taken: a save that is due anyway satisfies the request.
+        let trigger = self.checkpointer.trigger();
+        if self.signals.take_checkpoint_request() {
+            trigger.request(Trigger::Signal);
+        }
+        let requested = trigger.take();
+        Requests {
+            save: if requested.is_some() { TierSet::ALL } else { due },
+            trigger: requested.or((!due.is_empty()).then_some(Trigger::Cadence)),
+            stop: self.stop(follows),
+            is_measured: self.is_measured,
+            save_is_ready: self.checkpointer.is_ready(),
+        }
+    }
+
+    /// Whether a stop is requested.
+    fn stop(self, follows: bool) -> bool {
+        self.stop_point.vote(|| self.signals.stop_requested(), follows)
+    }
+}
+
 impl RunningAttempt<'_, '_> {
     /// Trains until there is a reason to stop, and saves a checkpoint if the end requires one.
     pub(super) fn run(&mut self) -> Outcome<StopReason> {
         let reason = self.steps();
+        self.stop_point.end_steps(self.trainer.completed_steps());
         self.report_untimed();
         let reason = reason?;
         if reason == StopReason::Requested {
@@ -141,10 +177,9 @@ impl RunningAttempt<'_, '_> {
             StopReason::TargetLoss | StopReason::LastStep | StopReason::Measured => Ok(()),
         };
         if saved.is_ok() {
-            let CheckpointConfig { stop_grace, deadline, .. } = *self.checkpointer.settings();
-            // A scheduler that stops the run kills it soon.
-            let is_stop = reason == StopReason::Requested;
-            self.checkpointer.finish_promotion(if is_stop { stop_grace } else { deadline });
+            let signals = self.signals;
+            self.checkpointer
+                .finish_promotion(|| reason == StopReason::Requested || signals.stop_requested());
         }
         if saved.is_ok() && reason != StopReason::Requested {
             self.checkpointer.finish_retention();
@@ -162,6 +197,7 @@ impl RunningAttempt<'_, '_> {
         while self.trainer.completed_steps() < self.stop_conditions.last_step {
             let step = self.trainer.completed_steps() + 1;
             self.events.begin_step(step);
+            self.stop_point.begin_step(step);
             let end = self.step(step).map_err(|failure| failure.at_step(step))?;
             if let Some(reason) = end {
                 return Ok(reason);
@@ -249,30 +285,38 @@ impl RunningAttempt<'_, '_> {
         }
     }
 
-    /// Why training ends with a step, if it does. A run that has reached its target is complete,
-    /// whatever else would end it: the next step may be above the target again.
+    /// Why training ends with a step, if it does. A run that has reached its target or its last
+    /// step is complete, whatever else would end it: nothing is left to be resumed.
     fn end_after(&self, step: u64, stepped: &Stepped) -> Option<StopReason> {
         let Stepped { outcome, evaluation_loss } = stepped;
         let StopConditions { last_step, target_loss, .. } = self.stop_conditions;
         if target_loss.is_some_and(|target| target.is_reached(outcome.loss, *evaluation_loss)) {
             return Some(StopReason::TargetLoss);
         }
-        if outcome.requests.stop {
-            return Some(StopReason::Requested);
-        }
         if step == last_step {
             return Some(StopReason::LastStep);
         }
-        outcome.requests.is_measured.then_some(StopReason::Measured)
+        if outcome.requests.is_measured {
+            return Some(StopReason::Measured);
+        }
+        outcome.requests.stop.then_some(StopReason::Requested)
     }
 
     /// One step with its evaluation, timed as a whole.
     fn timed_step(&mut self, step: u64) -> Outcome<Stepped> {
-        let requests = self.requests(step);
         let is_due = |periodic: &&mut PeriodicEvaluation| step.is_multiple_of(periodic.every_steps);
         let evaluation = self.evaluation.as_mut().filter(is_due);
+        let ballot = Ballot {
+            checkpointer: self.checkpointer,
+            signals: self.signals,
+            stop_point: self.stop_point,
+            is_measured: self.steady.as_ref().is_some_and(SteadyWatch::is_done),
+        };
+        let follows = evaluation.is_some();
         let profile = self.probes.profile.as_mut().filter(|profile| profile.is_of(step));
         let timed = self.trainer.time_step(|trainer| {
+            let rank = trainer.ranks().rank();
+            let requests = || ballot.requests(step, rank, follows);
             let mut outcome = match profile {
                 Some(profile) => trainer.profiled_step(requests, &mut profile.measured)?,
                 None => trainer.step(requests)?,
@@ -280,9 +324,10 @@ impl RunningAttempt<'_, '_> {
             let Some(periodic) = evaluation else {
                 return Ok(Stepped { outcome, evaluation_loss: None });
             };
-            let loss = trainer.evaluate(&mut periodic.evaluation)?;
+            let evaluated = trainer.evaluate(&mut periodic.evaluation, || ballot.stop(false))?;
+            outcome.requests.stop |= evaluated.stop;
             outcome.communication = outcome.communication.and(trainer.take_communication());
-            Ok(Stepped { outcome, evaluation_loss: Some(loss) })
+            Ok(Stepped { outcome, evaluation_loss: Some(evaluated.loss) })
         })?;
         let Stepped { outcome, evaluation_loss } = timed.result;
         let communication = outcome.communication;
@@ -328,6 +373,9 @@ impl RunningAttempt<'_, '_> {
     fn report(&mut self, untimed: Option<UntimedStep>, StepTime { phases, wall_ns }: StepTime) {
         let Some(UntimedStep { sample, ended_unix_ms }) = untimed else { return };
         let sample = StepSample { phases, wall_ns, ..sample };
+        let of_phase = |phase| Duration::from_nanos(phases.get(phase));
+        let evaluation = sample.evaluation_loss.map(|_| of_phase(Phase::Eval));
+        self.stop_point.timed_step(Duration::from_nanos(phases.step_ns()), evaluation);
         if let Some(steady) = &mut self.steady {
             steady.observe(&sample);
         }
@@ -377,23 +425,6 @@ impl RunningAttempt<'_, '_> {
             profile.print(&Rates::measure(matmul, *local_world));
         } else {
             profile.warn_missing(last);
-        }
-    }
-
-    fn requests(&self, step: u64) -> Requests {
-        let due = self.checkpointer.due(step, self.trainer.ranks().rank());
-        // Always taken: a save that is due anyway satisfies the request.
-        let trigger = self.checkpointer.trigger();
-        if self.signals.take_checkpoint_request() {
-            trigger.request(Trigger::Signal);
-        }
-        let requested = trigger.take();
-        Requests {
-            save: if requested.is_some() { TierSet::ALL } else { due },
-            trigger: requested.or((!due.is_empty()).then_some(Trigger::Cadence)),
-            stop: self.signals.stop_requested(),
-            is_measured: self.steady.as_ref().is_some_and(SteadyWatch::is_done),
-            save_is_ready: self.checkpointer.is_ready(),
         }
     }
 
@@ -467,6 +498,7 @@ impl RunningAttempt<'_, '_> {
     }
 
     fn record_commit(&mut self, step: u64) {
+        self.stop_point.committed(step, self.checkpointer.last_save());
         if let Err(error) = self.recorder.committed(step) {
             let text = "the checkpoint could not be recorded in the attempt's file, so if all \
                         checkpoints are lost, the run restarts at step 1 without an error";

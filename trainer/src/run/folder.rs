@@ -1,22 +1,23 @@
 //! A run's folder: its layout, and whether this run may use it.
 
 use std::ffi::OsStr;
-use std::fmt::Display;
 use std::fs::{File, TryLockError};
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-use checkpoint::durable::{self, Published, create_folders, sync_parent};
+use checkpoint::durable::{self, IoError, Published, create_folders, sync_parent};
 use checkpoint::tier::LocalTier;
+use chrono::Utc;
 use serde::{Deserialize, Serialize};
 
 use super::options::RunOptions;
 use super::stop::target_loss;
 use crate::checkpoints::tiers::{self, Variables};
-use crate::failure::{ExitCode, Failure, Outcome};
+use crate::config::wording::in_user_words;
+use crate::failure::{self, ExitCode, Failure, Outcome};
 use crate::k8s::frozen;
-use crate::record::unix_time::unix_ms;
-use crate::record::{Attempt, Record, Status, TargetLoss, read_steps, steps_path};
+use crate::record::{Attempt, IDENTITY, Record, Status, TargetLoss, read_steps, steps_path};
 
 /// `DIR/{config.toml, record.json, attempts/, steps/, checkpoints/}`, and in a job for Kubernetes
 /// the benchmark file that it was rendered from.
@@ -26,6 +27,13 @@ pub(crate) struct Folder {
     /// Held by rank 0 until its process ends, so that no second run writes to the folder.
     lock: Option<File>,
 }
+
+/// How long a lock that another process holds is waited for.
+const LOCK_PATIENCE: Duration = Duration::from_millis(500);
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
+
+/// After so long without a step, a run of another host is not alive.
+const QUIET: Duration = Duration::from_secs(600);
 
 /// `identity.json`: which run the folder belongs to. It is written once, before any other file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,9 +45,12 @@ pub(super) struct RunIdentity {
 }
 
 impl RunIdentity {
-    fn random(workload: &str) -> std::io::Result<Self> {
+    fn random(workload: &str) -> Result<Self, IoError> {
+        let source = Path::new("/dev/urandom");
         let mut bytes = [0; 8];
-        File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+        File::open(source)
+            .and_then(|mut random| random.read_exact(&mut bytes))
+            .map_err(IoError::at(source, "read"))?;
         let run = format!("{:016x}", u64::from_le_bytes(bytes));
         Ok(Self { run, workload: workload.to_owned() })
     }
@@ -68,6 +79,30 @@ pub(super) enum Prepared {
     Complete,
 }
 
+/// A name with the current time in UTC, as in `smoke-2026-11-25T02-00-07Z`.
+pub(crate) fn dated(name: &str) -> String {
+    format!("{name}-{}", Utc::now().format("%Y-%m-%dT%H-%M-%SZ"))
+}
+
+/// Whether the process with the number that rank 0 had is one of ours that has not ended. Another
+/// one may have got the number, and one that ended stays until its parent asks how.
+fn has_process(record: &Record) -> bool {
+    let Some(rank) = record.ranks.first() else { return false };
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", rank.pid)).unwrap_or_default();
+    // Number, name in parentheses, state.
+    let Some((name, rest)) = stat.rsplit_once(") ") else { return false };
+    name.contains("(yardstick") && !rest.starts_with(['Z', 'X'])
+}
+
+/// A folder that cannot be used: another one has to be named, unless it is the system that refuses
+/// it to this process.
+fn refused(error: impl Into<anyhow::Error>) -> Failure {
+    let error = error.into();
+    let is_by_system = failure::is_refused_by_system(&error);
+    let code = if is_by_system { ExitCode::Environment } else { ExitCode::Usage };
+    Failure::new(code, error)
+}
+
 impl Folder {
     /// The folder at a path, which may not exist yet.
     pub(crate) fn new(root: impl Into<PathBuf>) -> Self {
@@ -78,17 +113,20 @@ impl Folder {
     pub(super) fn create_new(workload: &str) -> Outcome<Self> {
         let parent = Path::new("runs");
         create_folders(parent)?;
-        loop {
-            let root = parent.join(format!("{workload}-{}", unix_ms()));
+        let name = dated(workload);
+        let further = (2..).map(|number| format!("{name}-{number}"));
+        for name in std::iter::once(name.clone()).chain(further) {
+            let root = parent.join(name);
             match std::fs::create_dir(&root) {
-                Ok(()) => {
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                created => {
+                    created.map_err(IoError::at(&root, "create"))?;
                     sync_parent(&root)?;
                     return Ok(Self::new(root));
                 }
-                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-                Err(error) => return Err(error.into()),
             }
         }
+        unreachable!("there is always one more name")
     }
 
     /// Path of the folder.
@@ -109,7 +147,7 @@ impl Folder {
     }
 
     fn identity_path(&self) -> PathBuf {
-        self.root.join("identity.json")
+        self.root.join(IDENTITY)
     }
 
     /// Whether the folder holds anything, except what a process leaves that was killed before it
@@ -128,46 +166,49 @@ impl Folder {
     /// is a short window in which a kill prevents that).
     ///
     /// # Errors
-    /// Exit code 2 when the folder holds another workload, or with `fresh` anything at all; 6 when
-    /// its checkpoints are gone.
+    /// Exit code 2 when the folder holds another workload, or with `fresh` anything at all; 3 when
+    /// the system refuses it; 6 when its checkpoints are gone.
     pub(super) fn prepare(
         &mut self,
         options: &RunOptions,
         workload_id: &str,
         last_step: u64,
     ) -> Outcome<Prepared> {
-        let shown = self.root.display().to_string();
-        let unusable = |error: &dyn Display| Failure::usage(format!("--out {shown}: {error}"));
         if self.root.to_str().is_none() {
-            return Err(unusable(&"expected a path in UTF-8, which can be sent to all ranks"));
+            let what = "expected a path in UTF-8, which can be sent to all ranks";
+            return Err(self.unusable(anyhow::anyhow!(what)));
         }
         let existing_identity = |folder: &Self| -> Outcome<Option<RunIdentity>> {
             if !folder.is_occupied() {
                 return Ok(None);
             }
             if options.fresh {
-                return Err(unusable(
-                    &"--fresh expects an empty folder, and this one is not\n  \
-                      hint: name a new folder, or omit --fresh to resume",
-                ));
+                return Err(folder.unusable(anyhow::anyhow!(
+                    "--fresh expects an empty folder, and this one is not\n  \
+                      hint: name a new folder, or omit --fresh to resume"
+                )));
             }
             folder.check_identity(workload_id).map(Some)
         };
         if existing_identity(self)?.is_some() && self.is_complete(options, last_step) {
+            if options.refuse_complete {
+                let what = "measured completely before\n  hint: name a new folder";
+                return Err(self.unusable(anyhow::anyhow!(what)));
+            }
             return Ok(Prepared::Complete);
         }
-        create_folders(&self.root).map_err(|error| unusable(&error))?;
+        create_folders(&self.root).map_err(|error| self.unusable(error))?;
         self.lock()?;
         // Checked again: another process may have written an identity before this one had the lock.
         let identity = loop {
             if let Some(found) = existing_identity(self)? {
                 break found;
             }
-            if let Some(own) = self.claim(workload_id).map_err(|error| unusable(&error))? {
+            if let Some(own) = self.claim(workload_id).map_err(|error| self.unusable(error))? {
                 break own;
             }
         };
-        let attempts = Attempt::read_all(&self.root).map_err(|error| unusable(&error))?;
+        let attempts = Attempt::read_all(&self.root).map_err(|error| self.unusable(error))?;
         let committed = |attempt: &Attempt| {
             let step = attempt.committed_step?;
             Some(Committed { attempt: attempt.number, step })
@@ -190,13 +231,19 @@ impl Folder {
         }
         let text = options.config.to_toml();
         let path = self.root.join("config.toml");
-        durable::replace(&path, text.as_bytes()).map_err(|error| unusable(&error))?;
+        durable::replace(&path, text.as_bytes()).map_err(|error| self.unusable(error))?;
         if let Some(benchmark) = frozen::of_environment()? {
             let path = self.root.join("benchmark.toml");
-            durable::replace(&path, benchmark.text.as_bytes()).map_err(|error| unusable(&error))?;
+            durable::replace(&path, benchmark.text.as_bytes())
+                .map_err(|error| self.unusable(error))?;
         }
         let number = attempts.last().map_or(1, |attempt| attempt.number + 1);
         Ok(Prepared::Attempt { number, run: identity.run, committed })
+    }
+
+    fn unusable(&self, error: impl Into<anyhow::Error>) -> Failure {
+        let place = format!("--out {}", self.root.display());
+        refused(error).context(place)
     }
 
     /// The error of a run that would restart at step 1 although an earlier attempt had a committed
@@ -224,7 +271,7 @@ impl Folder {
 
     /// Locks the folder for this process, if the file system has locks.
     fn lock(&mut self) -> Outcome<()> {
-        if self.try_lock()? {
+        if self.lock_soon()? {
             return Ok(());
         }
         Err(Failure::usage(format!(
@@ -235,16 +282,50 @@ impl Folder {
     }
 
     /// Locks the folder for as long as this value lives, if the file system has locks; whether no
+    /// other process holds the lock for longer than one does that asks whether the run is dead.
+    pub(crate) fn lock_soon(&mut self) -> Outcome<bool> {
+        let given_up = Instant::now() + LOCK_PATIENCE;
+        while !self.try_lock()? {
+            if Instant::now() > given_up {
+                return Ok(false);
+            }
+            std::thread::sleep(LOCK_PAUSE);
+        }
+        Ok(true)
+    }
+
+    /// Locks the folder for as long as this value lives, if the file system has locks; whether no
     /// other process has it locked.
     pub(crate) fn try_lock(&mut self) -> Outcome<bool> {
         let path = self.root.join("lock");
-        let file = File::create(&path)
-            .map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
+        let file =
+            File::create(&path).map_err(|error| refused(IoError::at(&path, "create")(error)))?;
         if let Err(TryLockError::WouldBlock) = file.try_lock() {
             return Ok(false);
         }
         self.lock = Some(file);
         Ok(true)
+    }
+
+    /// Whether a run that has recorded no end has no process any more: nobody holds the lock. On
+    /// rank 0's host its process has to be gone, too: the folder may be a copy. On another one,
+    /// whose locks may not be seen here, nothing may have been written for a while. A folder
+    /// without a lock does not say.
+    pub(crate) fn is_dead(&self, record: &Record) -> bool {
+        if record.status != Status::Running {
+            return false;
+        }
+        let path = self.root.join("lock");
+        let is_free = File::open(&path).is_ok_and(|file| file.try_lock_shared().is_ok());
+        let is_here = record.environment.machine.host == launch::host_name();
+        is_free && if is_here { !has_process(record) } else { self.is_quiet() }
+    }
+
+    fn is_quiet(&self) -> bool {
+        let written = std::fs::metadata(steps_path(&self.root, 0))
+            .or_else(|_| std::fs::metadata(Record::path(&self.root)))
+            .and_then(|file| file.modified());
+        written.is_ok_and(|time| time.elapsed().is_ok_and(|age| age > QUIET))
     }
 
     /// Whether the recorded run has reached this step, its loss in any step, or enough steady ones.
@@ -269,21 +350,20 @@ impl Folder {
 
     fn check_identity(&self, workload_id: &str) -> Outcome<RunIdentity> {
         let shown = self.root.display();
-        let bytes = std::fs::read(self.identity_path()).map_err(|error| {
-            Failure::usage(match error.kind() {
-                ErrorKind::NotFound => format!(
-                    "--out {shown}: not empty, and not the folder of a run\n  \
-                     hint: name a new folder"
-                ),
-                _ => format!("--out {shown}: cannot read identity.json: {error}"),
-            })
+        let path = self.identity_path();
+        let bytes = std::fs::read(&path).map_err(|error| match error.kind() {
+            ErrorKind::NotFound => Failure::usage(format!(
+                "--out {shown}: not empty, and not the folder of a run\n  hint: name a new folder"
+            )),
+            _ => self.unusable(IoError::at(&path, "read")(error)),
         })?;
         let found: RunIdentity = serde_json::from_slice(&bytes).map_err(|error| {
             Failure::usage(format!(
                 "--out {shown}: expected the run's id in identity.json, found {} bytes that are \
-                 not valid ({error})\n  hint: if a run was killed while it wrote the file, nothing \
+                 not valid ({})\n  hint: if a run was killed while it wrote the file, nothing \
                  is lost: name a new folder, or remove the file",
-                bytes.len()
+                bytes.len(),
+                in_user_words(&error.to_string())
             ))
         })?;
         if found.workload != workload_id {

@@ -12,6 +12,7 @@ mod rendezvous;
 mod session;
 pub(crate) mod start_clock;
 mod stop;
+mod stop_request;
 mod transports;
 mod watchdog;
 
@@ -22,13 +23,14 @@ use device::Device;
 use launch::bootstrap::World;
 use launch::signals::SignalFlags;
 
-pub(crate) use folder::Folder;
+pub(crate) use folder::{Folder, dated};
 pub(crate) use nccl_log::NcclLog;
 pub(crate) use options::RunOptions;
 use rank_backend::RankBackend;
 pub(crate) use rendezvous::identity_with_libraries;
 use session::{Session, open_device};
 use start_clock::StartClock;
+use stop_request::StopPoint;
 pub(crate) use transports::{Connected, Evidence, connect};
 
 use crate::config::Config;
@@ -116,8 +118,10 @@ fn left(world: &World, failure: Failure) -> Failure {
 
 /// Joins the other ranks, trains with them, and leaves them.
 fn run_ranks(runs: &[RunOptions], nccl_log: &NcclLog) -> Outcome<Exit> {
-    let signals =
-        SignalFlags::install().map_err(|error| Failure::new(ExitCode::Internal, error))?;
+    let stop_point = StopPoint::new();
+    let reported = stop_point.clone();
+    let signals = SignalFlags::install(move |signal| reported.report(signal))
+        .map_err(|error| Failure::new(ExitCode::Internal, error))?;
     let peer_loss = peer_loss::handle()?;
     let mut start = StartClock::new();
     let world = process::open_world(&runs[0].config)?;
@@ -128,8 +132,13 @@ fn run_ranks(runs: &[RunOptions], nccl_log: &NcclLog) -> Outcome<Exit> {
         for (number, options) in runs.iter().enumerate() {
             // Not dropped after a failure: to free what a device or a network still uses may hang,
             // and the process ends now.
-            let session = ManuallyDrop::new(Session::new(options, &world, &signals, nccl_log)?);
-            let code = session.train(start, number + 1 < runs.len())?;
+            let session =
+                ManuallyDrop::new(Session::new(options, &world, &signals, &stop_point, nccl_log)?);
+            let follows = number + 1 < runs.len();
+            let mut code = session.train(start, follows)?;
+            if follows && session.is_asked_to_stop()? {
+                code = ExitCode::Stopped;
+            }
             start = StartClock::again();
             let is_closed = ManuallyDrop::into_inner(session).close();
             trained = (code, trained.1 && is_closed);

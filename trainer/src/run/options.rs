@@ -25,6 +25,8 @@ pub(crate) struct RunOptions {
     pub(crate) eval_every: Option<u64>,
     /// Loss to stop at.
     pub(crate) target_loss: Option<f64>,
+    /// By what it is set, for messages.
+    pub(crate) target_origin: &'static str,
     /// The format of what is written to stderr.
     pub(crate) log_format: LogFormat,
     /// Measure each op of this step.
@@ -33,6 +35,8 @@ pub(crate) struct RunOptions {
     pub(crate) trace_steps: Option<RangeInclusive<u64>>,
     /// Faults to inject.
     pub(crate) injections: Vec<Injection>,
+    /// Refuse a folder whose run is complete: nothing would be measured.
+    pub(crate) refuse_complete: bool,
 }
 
 impl RunOptions {

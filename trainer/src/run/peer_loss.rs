@@ -2,6 +2,7 @@
 //! for that node's ranks, so that the run ends and is recorded long before its deadline.
 
 use collectives::Collective;
+use device::threads;
 use launch::signals::PeerLossSignal;
 
 use crate::failure::{ExitCode, Failure, Outcome};
@@ -12,18 +13,22 @@ pub(super) fn handle() -> Outcome<PeerLossSignal> {
 }
 
 /// Runs `body`, in which operations between ranks fail as soon as the signal arrives.
+///
+/// # Errors
+/// Those of `body`; when no thread can wait for the signal.
 pub(super) fn watched<T>(
     signal: PeerLossSignal,
     collective: &dyn Collective,
-    body: impl FnOnce() -> T,
-) -> T {
+    body: impl FnOnce() -> Outcome<T>,
+) -> Outcome<T> {
     std::thread::scope(|scope| {
         let handle = signal.handle();
-        scope.spawn(|| {
+        let watch = || {
             if signal.wait() {
                 collective.abandon("the launcher has lost a peer (SIGUSR2)");
             }
-        });
+        };
+        threads::spawn_scoped(scope, "peer-loss", watch)?;
         let outcome = body();
         drop(handle);
         outcome

@@ -1,8 +1,9 @@
 //! Joining and leaving the other ranks, and starting compute threads.
 
+use std::io;
 use std::time::Duration;
 
-use device::cuda;
+use device::{cuda, threads};
 use launch::bootstrap::{self, World};
 use launch::{NumaNode, Placement, ThreadPlan};
 
@@ -93,7 +94,10 @@ pub(super) fn thread_pool(plan: &ThreadPlan) -> Outcome<rayon::ThreadPool> {
             }
         })
         .build()
-        .map_err(|error| Failure::new(ExitCode::Internal, error))
+        .map_err(|error| {
+            let purpose = format!("computing, one of {}", plan.threads);
+            threads::Error::new(purpose, io::Error::other(error)).into()
+        })
 }
 
 #[cfg(test)]

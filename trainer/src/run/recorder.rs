@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use collectives::transports::transports;
 use device::cuda::{Libraries, Required, Versions};
@@ -45,6 +45,7 @@ pub(super) struct Recorder {
     dir: PathBuf,
     rank: usize,
     attempt: u32,
+    began: Instant,
     /// `None` on other ranks.
     record: Option<Record>,
     hosts: Vec<String>,
@@ -61,11 +62,13 @@ pub(super) struct Recorder {
     stragglers: Vec<Straggler>,
 }
 
-/// What the ranks of a job have told each other at its start.
+/// A job at its start.
 #[derive(Debug)]
 pub(super) struct JobReport {
     pub(super) ranks: Vec<RankRecord>,
     pub(super) nodes: Vec<NodeReport>,
+    /// Faults that are injected into it.
+    pub(super) injected: Vec<String>,
 }
 
 /// Measurements of an attempt, which may be incomplete.
@@ -116,6 +119,7 @@ impl Recorder {
             dir: folder.root().to_owned(),
             rank: ranks.rank(),
             attempt,
+            began: Instant::now(),
             record: None,
             hosts: job.ranks.iter().map(|rank| rank.host.clone()).collect(),
             reference: Reference {
@@ -144,11 +148,11 @@ impl Recorder {
         job: JobReport,
     ) -> Outcome<()> {
         let workload = &config.workload;
-        let JobReport { ranks: rank_records, nodes } = job;
+        let JobReport { ranks: rank_records, nodes, injected } = job;
         let nodes = node_groups(nodes);
         let mut anomalies = rank_anomalies(&rank_records, workload.precision.compute);
         anomalies.extend(node_anomalies(&nodes));
-        let mut attempts = record::Attempt::begin(&self.dir, self.attempt, ranks.world())?;
+        let mut attempts = Attempt::begin(&self.dir, self.attempt, ranks.world(), injected)?;
         let job = frozen::of_environment()?.and_then(|benchmark| benchmark.job);
         if let Err(error) = add_pods(&self.pods, job.as_ref(), &mut attempts) {
             let text = format!("telemetry.pods: the start of pods is not known: {error}");
@@ -346,7 +350,8 @@ impl Recorder {
         let last_step = ending.trainer.map_or(0, Trainer::completed_steps);
         let is_superseded = failure.is_some() && self.is_superseded();
         let Some(record) = &mut self.record else { return Ok(()) };
-        let end = AttemptEnd { status, exit_code: code as u8, reason, last_step };
+        let ran = Some(self.began.elapsed());
+        let end = AttemptEnd { status, exit_code: code as u8, reason, last_step, ran };
         record.end(&self.dir, end)?;
         if failure.is_some_and(is_fenced) || is_superseded {
             return Ok(()); // a newer attempt writes the record
@@ -507,6 +512,7 @@ fn add_pods(file: &str, job: Option<&JobRecord>, attempts: &mut [Attempt]) -> Re
 fn read_pods(file: &str) -> Result<PodList, String> {
     let path = PathBuf::from(file);
     within(PODS_PATIENCE, move || require_recent(&path).and_then(|()| PodList::read(&path)))
+        .map_err(|error| error.to_string())?
         .unwrap_or_else(|| Err(format!("{file} has not answered: is storage hung?")))
 }
 

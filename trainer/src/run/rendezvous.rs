@@ -308,10 +308,12 @@ mod tests {
             steady_steps: None,
             eval_every: None,
             target_loss: None,
+            target_origin: "",
             log_format: LogFormat::Text,
             profile_step: None,
             trace_steps: None,
             injections: Vec::new(),
+            refuse_complete: false,
         }
     }
 

@@ -26,7 +26,8 @@ use super::rendezvous::{
     storage_barrier,
 };
 use super::start_clock::StartClock;
-use super::stop::{SteadyWatch, StopConditions, StopReason, target_loss};
+use super::stop::{StopConditions, StopReason, target_loss};
+use super::stop_request::StopPoint;
 use super::transports::TransportProbe;
 use super::watchdog::Watchdog;
 use crate::baseline::Baselines;
@@ -36,13 +37,15 @@ use crate::checkpoints::{Checkpointer, tiers};
 use crate::config::{self, Config};
 use crate::data::Source;
 use crate::failure::{ExitCode, Failure, Outcome};
-use crate::fault_injection::{self, Injection, Injector};
+use crate::fault_injection::{self, Injector};
 use crate::golden::{Golden, GoldenKey, GoldenWatch};
 use crate::hardware::{AlertWatch, Sampled, Sampler};
 use crate::hugging_face::Import;
 use crate::plan::{JobShape, RankPlan};
 use crate::ranks::Ranks;
-use crate::record::{self, Anomaly, Record, Status, StepSeries, TargetLoss, TargetRecord};
+use crate::record::{
+    self, Anomaly, Record, Status, SteadyWatch, StepSeries, TargetLoss, TargetRecord,
+};
 use crate::step::{Evaluation, Trainer, batch_plan, weights_digest};
 use crate::stragglers::{Detector, Limits};
 use crate::telemetry::{
@@ -70,6 +73,7 @@ pub(super) struct Session<'run> {
     options: &'run RunOptions,
     world: &'run World,
     signals: &'run SignalFlags,
+    stop_point: &'run StopPoint,
     nccl_log: &'run NcclLog,
     /// What this rank computes on.
     device: Device,
@@ -93,6 +97,7 @@ impl<'run> Session<'run> {
         options: &'run RunOptions,
         world: &'run World,
         signals: &'run SignalFlags,
+        stop_point: &'run StopPoint,
         nccl_log: &'run NcclLog,
     ) -> Outcome<Self> {
         let config = &options.config;
@@ -109,7 +114,7 @@ impl<'run> Session<'run> {
             shares_memory: world.collective.shares_memory(),
         };
         let mut plan = RankPlan::new(config, shape, options.profile_step)?;
-        plan.require(placement.local_world)?;
+        plan.require()?;
         let source =
             Source::open(&workload.data, workload.model.vocabulary, &config.data_locations())?;
         source.training(workload.batch.sequence_tokens)?;
@@ -125,7 +130,7 @@ impl<'run> Session<'run> {
         if let Device::Cuda(device) = &device {
             let sharing = ranks_sharing(options, world, device)?;
             plan = plan.with_device_memory(device.free_bytes()? / sharing as u64);
-            plan.require(placement.local_world)?;
+            plan.require()?;
         }
         // The folder is created only after all other checks.
         let PreparedFolder { folder, prepared } =
@@ -134,6 +139,7 @@ impl<'run> Session<'run> {
             options,
             world,
             signals,
+            stop_point,
             nccl_log,
             device,
             backend,
@@ -151,6 +157,7 @@ impl<'run> Session<'run> {
     /// process, its memory is freed.
     pub(super) fn train(&self, mut start: StartClock, follows: bool) -> Outcome<ExitCode> {
         let telemetry = Telemetry::start(self.telemetry_options(&start))?;
+        self.stop_point.start(telemetry.events());
         let Prepared::Attempt { number, run, .. } = &self.prepared else {
             self.note_complete(telemetry.events());
             return Ok(ExitCode::Done);
@@ -169,6 +176,7 @@ impl<'run> Session<'run> {
         let job = JobReport {
             ranks: gather_ranks(self.options, self.world, &self.device, self.planned_bytes, None)?,
             nodes: gather_nodes(self.options, self.world, &self.device)?,
+            injected: fault_injection::of_attempt(&self.options.injections, *number),
         };
         let mut recorder = Recorder::begin(
             &self.folder,
@@ -224,6 +232,11 @@ impl<'run> Session<'run> {
         }
     }
 
+    /// Whether any rank was asked to stop; all ranks find the same.
+    pub(super) fn is_asked_to_stop(&self) -> Outcome<bool> {
+        Ok(self.ranks().gather(&self.signals.stop_requested())?.contains(&true))
+    }
+
     /// Closes what training needed beside the world's backend, after a run that did not fail.
     /// Returns whether that succeeded; if not, it logs a warning.
     pub(super) fn close(self) -> bool {
@@ -259,16 +272,24 @@ impl<'run> Session<'run> {
         recorder.resumed(completed_steps, checkpointer.recovery().cloned(), entropy_floor)?;
         self.import(events, trainer, resumed, recorder)?;
         events.start(self.introduction(resumed));
+        if let Some(target) = target_loss(self.options) {
+            let origin = self.options.target_origin;
+            events.note(format!("{origin}: the run stops when {target}"));
+        }
         if let Some(sources) = checkpointer.restored_from() {
             events.note(format!("restored {sources}"));
         }
-        self.note_skipped_injections(events, completed_steps);
+        let injections = &self.options.injections;
+        let skipped = fault_injection::skipped(injections, self.number(), completed_steps);
+        skipped.for_each(|text| events.note(text));
         let golden = self.golden(trainer.batches().tokens_per_step())?;
         let before = self.begin_steps(telemetry, completed_steps, golden.clone())?;
         recorder.repeats(before.removed_ns);
         if resumed.is_some() {
             checkpointer.start_retention(trainer);
         }
+        let grace = checkpointer.stop_grace();
+        self.stop_point.begin(resumed, self.options.eval_every, grace);
         let target_loss = target_loss(self.options);
         let is_target_reached = self.has_reached(events, target_loss)?;
         let mut attempt = RunningAttempt {
@@ -278,6 +299,7 @@ impl<'run> Session<'run> {
             recorder,
             events,
             signals: self.signals,
+            stop_point: self.stop_point,
             probes: Probes {
                 matmul: MatmulProbe::new(&config.workload, config.matmul_probe_time()),
                 profile: self.profile(events, completed_steps),
@@ -392,9 +414,18 @@ impl<'run> Session<'run> {
         Ok(None)
     }
 
+    /// The number of the attempt, from 1.
+    fn number(&self) -> u32 {
+        match &self.prepared {
+            Prepared::Attempt { number, .. } => *number,
+            Prepared::Complete => 0, // there is none
+        }
+    }
+
     fn trainer(&self) -> Outcome<Trainer<'_>> {
         let collective = self.backend.collective();
-        let injector = Injector::new(&self.options.injections, collective.rank());
+        let injections = &self.options.injections;
+        let injector = Injector::new(injections, collective.rank(), self.number());
         let config = &self.options.config;
         Trainer::new(config, &self.source, &self.device, collective, injector)
     }
@@ -506,7 +537,8 @@ impl<'run> Session<'run> {
         }
         let reached = broadcast_from_rank_0(self.options, self.world, &reached)?;
         if let Some(step) = reached {
-            let text = format!("--target-loss {}: reached at step {step} before", target.nats);
+            let origin = self.options.target_origin;
+            let text = format!("{origin} {}: reached at step {step} before", target.nats);
             events.note(text);
         }
         Ok(reached.is_some())
@@ -634,13 +666,6 @@ impl Session<'_> {
         )
     }
 
-    fn note_skipped_injections(&self, events: &Events, completed_steps: u64) {
-        for injection in fault_injection::skipped(&self.options.injections, completed_steps) {
-            let Injection { step, rank, .. } = injection;
-            events.note_completed_step(&format!("--inject on rank {rank}"), *step);
-        }
-    }
-
     fn note_complete(&self, events: &Events) {
         if self.world.placement.rank != 0 {
             return;
@@ -660,6 +685,18 @@ impl Session<'_> {
             reason: None,
             committed_step,
         });
+    }
+
+    /// Why a run is complete before its last step.
+    fn why_complete(&self, reason: StopReason) -> String {
+        let target = target_loss(self.options);
+        match (reason, target) {
+            (StopReason::TargetLoss, Some(target)) => {
+                format!(", as {target} ({})", self.options.target_origin)
+            }
+            (StopReason::Measured, _) => ", as enough steady steps are measured".to_owned(),
+            _ => String::new(),
+        }
     }
 
     /// Reports the end of the run on rank 0. If the record cannot be written, a complete run fails;
@@ -692,7 +729,10 @@ impl Session<'_> {
             (Ok(StopReason::Requested), _) => {
                 format!("{shown}: stopped; {saved}; the same command resumes")
             }
-            (Ok(_), Ok(())) => format!("{shown}: complete; see `yardstick report {shown}`"),
+            (Ok(reason), Ok(())) => {
+                let why = self.why_complete(*reason);
+                format!("{shown}: complete{why}; see `yardstick report {shown}`")
+            }
             (Ok(_), Err(failure)) => {
                 end.status = Status::Failed;
                 end.exit_code = Some(failure.code as u8);

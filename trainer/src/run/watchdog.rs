@@ -68,7 +68,7 @@ impl Watchdog {
                 watched.look(&mut seen);
             }
         };
-        let thread = std::thread::Builder::new().name("watchdog".to_owned()).spawn(look);
+        let thread = device::threads::spawn("watchdog", look);
         Self { end: Some(end), thread: thread.ok() }
     }
 }

@@ -18,8 +18,18 @@ pub(crate) struct Evaluation {
     micro_sequences: usize,
     inputs: Vec<u32>,
     targets: Vec<u32>,
-    /// Never freed, as the network may still write to it after a peer was lost.
-    sums: ManuallyDrop<Vec<f64>>,
+    /// Of each rank its sum of losses, and whether it requests a stop. Never freed, as the network
+    /// may still write to it after a peer was lost.
+    sums: ManuallyDrop<Vec<[f64; 2]>>,
+}
+
+/// Result of an evaluation, the same on every rank.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Evaluated {
+    /// Mean cross-entropy over all held-out tokens, in nats.
+    pub(crate) loss: f64,
+    /// A rank requests a stop.
+    pub(crate) stop: bool,
 }
 
 impl Evaluation {
@@ -41,7 +51,7 @@ impl Evaluation {
             micro_sequences: plan.micro_sequences,
             inputs: vec![0; tokens],
             targets: vec![0; tokens],
-            sums: ManuallyDrop::new(vec![0.0; plan.world]),
+            sums: ManuallyDrop::new(vec![[0.0; 2]; plan.world]),
         })
     }
 
@@ -56,11 +66,16 @@ impl Evaluation {
 }
 
 impl Trainer<'_> {
-    /// Mean cross-entropy over all held-out tokens, in nats; ranks take micro-batches in turn.
+    /// Evaluates all held-out tokens; ranks take micro-batches in turn. An evaluation may be long,
+    /// so its end is a vote as well: a stop that is requested meanwhile needs no further step.
     ///
     /// # Errors
     /// Exit code 5 when a peer is lost or late.
-    pub(crate) fn evaluate(&mut self, evaluation: &mut Evaluation) -> Outcome<f64> {
+    pub(crate) fn evaluate(
+        &mut self,
+        evaluation: &mut Evaluation,
+        stop: impl FnOnce() -> bool,
+    ) -> Outcome<Evaluated> {
         let Self { ranks, model, state, clock, .. } = self;
         state.synchronize(clock)?;
         clock.enter(Phase::Eval);
@@ -71,9 +86,12 @@ impl Trainer<'_> {
             sum += model.evaluate(&mut state.engine_weights(), batch)?;
         }
         let sums = &mut evaluation.sums;
-        sums[ranks.rank()] = sum;
-        ranks.collective.all_gather(sums, ranks.deadline())?;
+        sums[ranks.rank()] = [sum, f64::from(u8::from(stop()))];
+        ranks.collective.all_gather(sums.as_flattened_mut(), ranks.deadline())?;
         let tokens = evaluation.micro_batches * evaluation.inputs.len();
-        Ok(sums.iter().sum::<f64>() / tokens as f64)
+        Ok(Evaluated {
+            loss: sums.iter().map(|[sum, _]| sum).sum::<f64>() / tokens as f64,
+            stop: sums.iter().any(|[_, stop]| *stop > 0.0),
+        })
     }
 }

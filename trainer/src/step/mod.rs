@@ -115,12 +115,14 @@ pub struct TimedStep<T> {
 }
 
 impl Trainer<'_> {
-    /// Trains on one global batch and advances the state.
+    /// Trains on one global batch and advances the state. `requests` are read just before the
+    /// ranks exchange their votes, so that this step heeds what arrives while gradients are
+    /// computed.
     ///
     /// # Errors
     /// Exit code 4 before the update when a loss or gradient is not finite, naming step, rank and
     /// tensor; 5 when a peer is lost or late.
-    pub fn step(&mut self, requests: Requests) -> Outcome<StepOutcome> {
+    pub fn step(&mut self, requests: impl FnOnce() -> Requests) -> Outcome<StepOutcome> {
         let step = self.state.progress.step;
         self.accumulate_gradients()?;
         self.clock.enter(Phase::Optimizer);
@@ -160,7 +162,7 @@ impl Trainer<'_> {
                 weights.settle()?;
                 clock.enter(Phase::Data);
                 injector.fetches();
-                let tokens = batches.next();
+                let tokens = batches.next()?;
                 let batch = Batch { inputs: tokens.inputs(), targets: tokens.targets() };
                 sink.begin_micro_batch(micro_batch + 1 == accumulation);
                 // The first micro-batch overwrites the gradients of the last step.
@@ -176,7 +178,7 @@ impl Trainer<'_> {
     }
 
     /// This rank's vote: the one point of a step where the host waits for its device.
-    fn vote(&mut self, requests: Requests) -> Outcome<Vote> {
+    fn vote(&mut self, requests: impl FnOnce() -> Requests) -> Outcome<Vote> {
         let Self { ops, state, gradients, scalars, meter, .. } = self;
         let shard = &state.shard;
         meter.time(
@@ -209,7 +211,7 @@ impl Trainer<'_> {
             squares,
             reduced_non_finite,
             update: scalars.sums_of_update(),
-            requests,
+            requests: requests(),
             own_time: self.own_time,
             alert: self.alert.get(),
         })
@@ -277,7 +279,7 @@ impl Trainer<'_> {
     /// Those of [`step`](Self::step).
     pub(crate) fn profiled_step(
         &mut self,
-        requests: Requests,
+        requests: impl FnOnce() -> Requests,
         profile: &mut StepProfile,
     ) -> Outcome<StepOutcome> {
         self.meter.start();

@@ -160,11 +160,11 @@ impl Detector {
     fn fill_relative(&mut self, rank: usize) {
         let steps = self.times.chunks(self.world).zip(&self.medians);
         self.scratch.clear();
-        self.scratch.extend(steps.map(|(step, median)| (step[rank].total() / median).ln()));
+        self.scratch.extend(steps.map(|(step, median)| libm::log(step[rank].total() / median)));
     }
 
     fn judge_rank(&mut self, rank: usize) -> Option<Straggler> {
-        let slower = self.relative[rank].exp() - 1.0;
+        let slower = libm::expm1(self.relative[rank]);
         let z_score = self.z_score(rank);
         let is_slow = slower >= self.limits.least_slower
             && z_score >= Z_LEAST

@@ -4,15 +4,15 @@ use std::io::Write;
 
 use serde_json::{Value, json};
 
-use super::event::Event;
+use super::event::{Event, StopRequest};
 use super::log_lines;
 use super::options::{LogFormat, TelemetryOptions};
 use super::sink::Sink;
 use super::step_printer::StepPrinter;
 use crate::failure::Failure;
 
-/// Prints everything on rank 0, and warnings on the others. Failures to print are ignored: a closed
-/// pipe must not end a run.
+/// Prints everything on rank 0, and warnings and requests to stop on the others. Failures to print
+/// are ignored: a closed pipe must not end a run.
 pub(super) struct Console {
     options: TelemetryOptions,
     out: Box<dyn Write + Send>,
@@ -39,6 +39,9 @@ impl Console {
             }
             // Its steps show what a save cost, and the report what the start did.
             (LogFormat::Text, Event::Checkpoint(_) | Event::FirstStep(_)) => return,
+            (LogFormat::Text, Event::Stop(_)) if self.options.world > 1 => {
+                format!("rank {}: {}", self.options.rank, event.text())
+            }
             _ => event.text(),
         };
         let mut details = event.details();
@@ -79,9 +82,8 @@ impl Sink for Console {
                 }
             }
             (Event::Step(_), None) | (Event::Hardware(_) | Event::HardwareMissing(_), _) => {}
-            (event, _) if self.options.rank == 0 || matches!(event, Event::Warning(_)) => {
-                self.message(event);
-            }
+            (event @ (Event::Warning(_) | Event::Stop(_)), _) => self.message(event),
+            (event, _) if self.options.rank == 0 => self.message(event),
             _ => {}
         }
     }
@@ -93,7 +95,8 @@ impl Sink for Console {
 
 /// Reports the failure of this process; every failed rank does. In JSON, `rank` is the reporting
 /// rank, `null` before the rendezvous; `caused_by_rank` and `step` are `null` if unknown.
-pub(crate) fn report_failure(format: LogFormat, failure: &Failure) {
+pub(crate) fn report_failure(failure: &Failure) {
+    let format = log_lines::format();
     let text = match format {
         LogFormat::Text => format!("error: {}", with_step(failure)),
         LogFormat::Json => failure.to_string(),
@@ -106,6 +109,34 @@ pub(crate) fn report_failure(format: LogFormat, failure: &Failure) {
     });
     let line = line(format, "error", &text, details, log_lines::step());
     let _ = std::io::stderr().write_all(line.as_bytes());
+}
+
+/// Reports a request to stop before or after the run has its telemetry.
+pub(crate) fn report_stop(request: &StopRequest) {
+    let format = log_lines::format();
+    let line = line(format, "stop", &request.text, json!(request), log_lines::step());
+    let _ = std::io::stderr().write_all(line.as_bytes());
+}
+
+/// Writes a line to stderr about what a process does that is not training; `event` says which, or
+/// of what kind it is. Where stderr is gone, nobody is there to read it.
+pub(crate) fn say(event: &str, text: &str) {
+    let format = log_lines::format();
+    let text = match format {
+        LogFormat::Text => format!("{event}: {text}"),
+        LogFormat::Json => text.to_owned(),
+    };
+    let line = line(format, event, &text, json!({}), None);
+    let _ = std::io::stderr().write_all(line.as_bytes());
+}
+
+/// Reports a store that does not answer, on whatever rank waits for it.
+pub(crate) fn report_silence(text: &str) {
+    let text = match (log_lines::format(), log_lines::rank()) {
+        (LogFormat::Text, Some(rank @ 1..)) => format!("rank {rank}: {text}"),
+        _ => text.to_owned(),
+    };
+    say("note", &text);
 }
 
 /// The error behind the step in which it happened, unless it names that itself.

@@ -1,5 +1,6 @@
 //! What is told about a run while it runs.
 
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::hardware::{Missing, Readings};
@@ -28,8 +29,28 @@ pub(crate) enum Event {
     Hardware(Readings),
     /// Some hardware cannot be read.
     HardwareMissing(Missing),
+    /// A signal asks the run to stop.
+    Stop(StopRequest),
     /// The run ended.
     End(RunEnd),
+}
+
+/// A request to stop that has arrived at this rank, and what follows from it.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct StopRequest {
+    #[serde(skip)]
+    pub(crate) text: String,
+    /// As in `SIGTERM`.
+    pub(crate) signal: &'static str,
+    /// The step after which the run ends; `None` where that is not known, or it ends at once.
+    pub(crate) last_step: Option<u64>,
+    /// In how many seconds it ends, without copies to farther tiers; `None` before a step is timed,
+    /// and where it ends at once.
+    pub(crate) expected_seconds: Option<f64>,
+    /// Newest committed checkpoint.
+    pub(crate) committed_step: Option<u64>,
+    /// The process ends now, without a save.
+    pub(crate) ends_at_once: bool,
 }
 
 /// That a rank is slow.
@@ -63,6 +84,7 @@ impl Event {
             Self::Verdict(_) => "verdict",
             Self::Checkpoint(_) => "checkpoint",
             Self::Hardware(_) | Self::HardwareMissing(_) => "hardware",
+            Self::Stop(_) => "stop",
             Self::End(_) => "end",
         }
     }
@@ -80,6 +102,7 @@ impl Event {
             Self::Checkpoint(saved) => format!("checkpoint of step {} is committed", saved.step),
             Self::Hardware(readings) => format!("{:?} was read", readings.source),
             Self::HardwareMissing(missing) => format!("{missing:?}"),
+            Self::Stop(request) => request.text.clone(),
             Self::End(end) => end.text.clone(),
         }
     }
@@ -94,6 +117,7 @@ impl Event {
             Self::Verdict(verdict) => json!({"straggler": verdict.straggler}),
             Self::Checkpoint(saved) => json!(saved),
             Self::Hardware(readings) => json!(readings),
+            Self::Stop(request) => json!(request),
             Self::End(RunEnd { status, exit_code, reason, committed_step, .. }) => json!({
                 "status": status,
                 "exit_code": exit_code,

@@ -1,28 +1,53 @@
-//! The lines of `tracing` with `--log-format json`, and where each line on stderr comes from: rank,
-//! host and step of this process.
+//! The lines of `tracing` with `--log-format json`, and what each line on stderr has: when it was
+//! written, and the rank, host and step of this process.
 //!
-//! What libraries log has no run, so these are known to the whole process.
+//! What libraries log has no run, so these are known to the whole process, and so is the format.
 
 use std::fmt;
+use std::io::{self, Write};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use chrono::{Datelike, SecondsFormat, Timelike, Utc};
 use serde_json::{Map, Value, json};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
 use tracing_subscriber::fmt::format::Writer;
-use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
+use super::options::LogFormat;
+use crate::failure::ExitCode;
+
+static FORMAT: OnceLock<LogFormat> = OnceLock::new();
 static RANK: OnceLock<usize> = OnceLock::new();
 
 /// The step that is being made; 0 for none.
 static STEP: AtomicU64 = AtomicU64::new(0);
 
+/// What this process writes to stderr has this format.
+pub(crate) fn set_format(format: LogFormat) {
+    FORMAT.get_or_init(|| format);
+}
+
+/// The format of what this process writes to stderr.
+pub(crate) fn format() -> LogFormat {
+    FORMAT.get().copied().unwrap_or_default()
+}
+
+/// Now, as each line has it.
+pub(super) fn timestamp() -> String {
+    Utc::now().to_rfc3339_opts(SecondsFormat::Micros, true)
+}
+
 /// The ranks have found each other.
 pub(crate) fn set_rank(rank: usize) {
     RANK.get_or_init(|| rank);
+}
+
+/// The rank of this process, once the ranks have found each other.
+pub(super) fn rank() -> Option<usize> {
+    RANK.get().copied()
 }
 
 /// From now on it is this step that is being made, or none.
@@ -35,15 +60,53 @@ pub(super) fn step() -> Option<u64> {
     Some(STEP.load(Ordering::Relaxed)).filter(|&step| step > 0)
 }
 
-/// Adds to a line what it lacks of `rank`, `host` and `step`; `null` where there is none.
+/// Adds to a line the `timestamp`, and what it lacks of `rank`, `host` and `step`; `null` where
+/// there is none.
 pub(super) fn add_origin(line: &mut Value, step: Option<u64>) {
     let origin = json!({ "rank": RANK.get(), "host": launch::host_name(), "step": step });
     let Value::Object(origin) = origin else { unreachable!("an object") };
+    line["timestamp"] = timestamp().into();
     let line = line.as_object_mut().expect("a line is an object");
     for (name, value) in origin {
         let known = line.entry(name).or_insert(Value::Null);
         if known.is_null() {
             *known = value;
+        }
+    }
+}
+
+/// Writes the line of an error of this process without an allocation. Neither the text nor the name
+/// of the host has a character that JSON escapes.
+///
+/// # Errors
+/// When `out` has no room.
+pub(crate) fn write_error(
+    out: &mut impl Write,
+    code: ExitCode,
+    text: &impl fmt::Display,
+) -> io::Result<()> {
+    let now = Utc::now();
+    let [year, month, day] = [now.year() as u32, now.month(), now.day()];
+    let [hour, minute, second] = [now.hour(), now.minute(), now.second()];
+    let micros = now.timestamp_subsec_micros();
+    write!(out, r#"{{"event":"error","exit_code":{},"text":"{text}""#, code as u8)?;
+    write!(out, r#","timestamp":"{year:04}-{month:02}-{day:02}"#)?;
+    write!(out, r#"T{hour:02}:{minute:02}:{second:02}.{micros:06}Z""#)?;
+    write!(out, r#","rank":{}"#, Number(rank()))?;
+    write!(out, r#","step":{}"#, Number(step()))?;
+    let host = rustix::system::uname();
+    let host = host.nodename().to_str().unwrap_or_default();
+    writeln!(out, r#","caused_by_rank":null,"host":"{host}"}}"#)
+}
+
+/// A number, or `null`.
+struct Number<T>(Option<T>);
+
+impl<T: fmt::Display> fmt::Display for Number<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Some(number) => number.fmt(f),
+            None => f.write_str("null"),
         }
     }
 }
@@ -63,12 +126,10 @@ where
         mut writer: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
-        let mut timestamp = String::new();
-        SystemTime.format_time(&mut Writer::new(&mut timestamp))?;
         let mut fields = Fields::default();
         event.record(&mut fields);
         let mut line = json!({
-            "timestamp": timestamp,
+            "event": "log",
             "level": event.metadata().level().as_str(),
             "target": event.metadata().target(),
             "fields": fields.0,

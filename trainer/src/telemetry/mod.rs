@@ -31,11 +31,12 @@ mod tensorboard;
 use std::io::{IsTerminal, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender, TrySendError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-pub(crate) use event::{Event, RunEnd, Verdict};
+use device::threads;
+pub(crate) use event::{Event, RunEnd, StopRequest, Verdict};
 pub use options::{LogFormat, TelemetryOptions};
 use otlp::Otlp;
 pub use otlp::OtlpOptions;
@@ -158,10 +159,8 @@ impl Telemetry {
             None => {}
         }
         let (queue, receiver) = mpsc::sync_channel(QUEUE_EVENTS);
-        let thread = std::thread::Builder::new()
-            .name("telemetry".to_owned())
-            .spawn(move || Sinks::new(sinks).serve(&receiver))
-            .map_err(IoError::at(&options.dir, "start the telemetry thread for"))?;
+        let thread = threads::spawn("telemetry", move || Sinks::new(sinks).serve(&receiver));
+        let thread = thread.map_err(IoError::at(&options.dir, "log"))?;
         let events = Events { rank: options.rank, queue, delayed_steps: Arc::default() };
         if let Some(text) = note {
             events.note(text);
@@ -266,9 +265,22 @@ impl Events {
     /// process warns of may be its last word.
     pub(crate) fn warn(&self, anomaly: Anomaly) {
         self.tell(Event::Warning(anomaly));
+        self.await_delivery();
+    }
+
+    /// A signal asks the run to stop. Waits a moment as well, because the process may end after it;
+    /// `false` where telemetry has ended.
+    pub(crate) fn stop_requested(&self, request: &StopRequest) -> bool {
+        self.tell(Event::Stop(request.clone()));
+        self.await_delivery()
+    }
+
+    /// `false` where the telemetry thread has ended.
+    fn await_delivery(&self) -> bool {
         let (answer, answered) = mpsc::sync_channel(1);
         self.send(Message::Told(answer));
-        let _ = answered.recv_timeout(TOLD_WITHIN); // slow storage may keep the thread
+        let delivered = answered.recv_timeout(TOLD_WITHIN);
+        delivered != Err(RecvTimeoutError::Disconnected) // slow storage may keep the thread
     }
 
     /// The same without waiting, for the training thread.

@@ -3,9 +3,11 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use device::threads;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
+use super::log_lines;
 use super::options::{LogFormat, TelemetryOptions};
 use crate::number_format;
 use crate::record::{StepLine, StepSample};
@@ -28,7 +30,9 @@ pub(super) struct StepPrinter {
 
 /// A step as it is printed in JSON.
 #[derive(Serialize)]
-struct Hosted<'a> {
+struct Printed<'a> {
+    event: &'a str,
+    timestamp: String,
     #[serde(flatten)]
     line: &'a StepLine,
     host: &'a str,
@@ -83,7 +87,8 @@ impl StepPrinter {
 
     /// As in the file of steps, and from which host.
     fn json(&mut self, line: &StepLine) {
-        let line = Hosted { line, host: &self.host };
+        let timestamp = log_lines::timestamp();
+        let line = Printed { event: "step", timestamp, line, host: &self.host };
         self.text = serde_json::to_string(&line).expect("plain data in memory");
         self.text.push('\n');
     }
@@ -149,7 +154,9 @@ fn bar(total_steps: u64, completed_steps: u64) -> ProgressBar {
     bar.set_style(style.progress_chars("=> "));
     bar.set_position(completed_steps);
     bar.reset_eta(); // steps of earlier attempts took no time in this one
-    bar.enable_steady_tick(Duration::from_secs(1));
+    if threads::require(1, "progress bar").is_ok() {
+        bar.enable_steady_tick(Duration::from_secs(1)); // on a thread, or with a panic
+    }
     bar
 }
 

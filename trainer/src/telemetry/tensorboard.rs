@@ -36,9 +36,9 @@ impl TensorBoard {
     pub(super) fn create(dir: &Path, attempt: u32) -> io::Result<Self> {
         let folder = dir.join("tensorboard");
         fs::create_dir_all(&folder)?;
-        // Readers take files in the order of their names, and those with this word in them.
-        let seconds = unix_seconds(SystemTime::now()) as u64;
-        let path = folder.join(format!("events.out.tfevents.{seconds:010}.attempt-{attempt:03}"));
+        // Readers take files with this word in their names, and in the order of these: attempts
+        // have one, the clocks of the hosts that they run on do not.
+        let path = folder.join(format!("events.out.tfevents.attempt-{attempt:06}"));
         let mut out = BufWriter::new(File::create(&path)?);
         out.write_all(&record(&Message::event(SystemTime::now()).string(3, "brain.Event:2").0))?;
         Ok(Self { path, out: Some(out), flushed: Instant::now() })

@@ -133,11 +133,15 @@ mod cuda_tests {
         PhaseClock::on(&Device::Cuda(Cuda::open(0).unwrap()))
     }
 
+    /// How long a phase lasts: much longer than a device is behind its host on a busy machine.
+    const PHASE: Duration = Duration::from_millis(50);
+    const LEAST_NS: u64 = 10_000_000;
+
     /// A step of one phase.
     fn step(clock: &mut PhaseClock, phase: Phase) -> Option<StepTime> {
         clock.start_step();
         clock.enter(phase);
-        std::thread::sleep(Duration::from_millis(2));
+        std::thread::sleep(PHASE);
         clock.finish_step()
     }
 
@@ -146,14 +150,14 @@ mod cuda_tests {
         let mut clock = clock();
         assert_eq!(step(&mut clock, Phase::Forward), None, "no step before");
         let first = step(&mut clock, Phase::Backward).unwrap();
-        assert!(first.phases.forward >= 1_000_000, "{first:?}");
+        assert!(first.phases.forward >= LEAST_NS, "{first:?}");
         assert_eq!((first.phases.backward, first.phases.wall_ns()), (0, first.wall_ns));
         let second = clock.last_step().unwrap();
-        assert!(second.phases.backward >= 1_000_000, "{second:?}");
+        assert!(second.phases.backward >= LEAST_NS, "{second:?}");
         assert_eq!(second.phases.forward, 0);
         assert_eq!(clock.last_step(), None, "it was returned");
         assert_eq!(step(&mut clock, Phase::Data), None, "so was the step before");
-        assert!(clock.last_step().unwrap().phases.data >= 1_000_000);
+        assert!(clock.last_step().unwrap().phases.data >= LEAST_NS);
     }
 
     #[test]
@@ -161,13 +165,13 @@ mod cuda_tests {
         let mut clock = clock();
         step(&mut clock, Phase::Forward);
         clock.enter(Phase::Checkpoint);
-        std::thread::sleep(Duration::from_millis(5));
+        std::thread::sleep(PHASE);
         clock.pause();
-        std::thread::sleep(Duration::from_millis(300));
+        std::thread::sleep(Duration::from_secs(1));
         let first = step(&mut clock, Phase::Backward).unwrap();
         assert!(first.phases.forward > 0 && first.phases.checkpoint == 0, "{first:?}");
         let second = clock.last_step().unwrap();
-        assert!(second.phases.checkpoint >= 4_000_000, "{second:?}");
-        assert!(second.wall_ns < 300_000_000, "{second:?}");
+        assert!(second.phases.checkpoint >= LEAST_NS, "{second:?}");
+        assert!(second.wall_ns < 1_000_000_000, "{second:?}");
     }
 }

@@ -70,10 +70,9 @@ impl Mpi {
         let thread = {
             let handle = handle.clone();
             let options = options.clone();
-            std::thread::Builder::new()
-                .name("communication".to_owned())
-                .spawn(move || thread::run(&handle, &options, &sender))
-                .map_err(|error| start(format!("no thread for communication: {error}")))?
+            let run = move || thread::run(&handle, &options, &sender);
+            device::threads::spawn("communication", run)
+                .map_err(|error| start(error.to_string()))?
         };
         let waited = options.open_timeout;
         let opened = opened.recv_timeout(waited).map_err(|error| match error {

@@ -185,7 +185,7 @@ impl Communicator {
             self.abort_and_wait();
             let _ = sender.send(());
         };
-        let thread = std::thread::Builder::new().name("nccl-abort".to_owned()).spawn(abort);
+        let thread = device::threads::spawn("nccl-abort", abort);
         if thread.is_ok() {
             let _ = ended.recv_timeout(ABORT_GRACE);
         }

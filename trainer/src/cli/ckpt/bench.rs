@@ -9,6 +9,7 @@ use super::super::{print, print_json};
 use super::tiers::Configured;
 use super::unusable;
 use crate::checkpoints::bench::{Load, TierRates, bench};
+use crate::config::size;
 use crate::failure::{ExitCode, Failure, Outcome};
 
 /// Measure how fast tiers are written, read and listed; needs no training.
@@ -30,8 +31,8 @@ pub(super) struct Bench {
     /// Folder or URL (such as s3://bucket/prefix) to measure; may be repeated.
     #[arg(long = "path", value_name = "ADDRESS")]
     paths: Vec<String>,
-    /// Bytes of all threads together, as in 512MiB or 4GiB.
-    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = parse_size)]
+    /// Size of all threads' files together, as in 512MiB or 4GiB.
+    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = size::parse)]
     bytes: u64,
     /// Number of threads.
     #[arg(long, value_name = "N", default_value_t = 4)]
@@ -103,33 +104,4 @@ fn table(rates: &[TierRates]) -> String {
         column.set_cell_alignment(CellAlignment::Right);
     }
     table.trim_fmt()
-}
-
-/// Reads a whole number of bytes with a binary unit.
-fn parse_size(text: &str) -> Result<u64, String> {
-    let expected = || format!("{text:?}: expected a size such as 512MiB or 4GiB");
-    let units = [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("TiB", 1 << 40)];
-    let units = units.into_iter().chain([("B", 1_u64), ("", 1)]);
-    let (digits, unit) = units
-        .filter_map(|(suffix, unit)| Some((text.strip_suffix(suffix)?, unit)))
-        .next()
-        .ok_or_else(expected)?;
-    let number: u64 = digits.trim_end().parse().map_err(|_| expected())?;
-    number.checked_mul(unit).ok_or_else(expected)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_have_binary_units() {
-        let sizes =
-            ["1GiB", "512 MiB", "3KiB", "2TiB", "7B", "8"].map(|text| parse_size(text).ok());
-        let expected = [1 << 30, 512 << 20, 3 << 10, 2 << 40, 7, 8];
-        assert_eq!(sizes, expected.map(Some));
-        for wrong in ["", "GiB", "1GB", "-1", "1.5GiB", "99999999999GiB"] {
-            assert!(parse_size(wrong).is_err(), "{wrong}");
-        }
-    }
 }

@@ -9,6 +9,7 @@ use super::super::{note, print, print_json};
 use super::tiers::{RunTiers, Selection};
 use super::unusable;
 use crate::failure::{ExitCode, Failure, Outcome};
+use crate::number_format::count;
 use crate::run::Folder;
 
 /// Remove what retention would remove, on all tiers.
@@ -47,7 +48,7 @@ impl Gc {
     pub(super) fn run(self) -> Outcome<ExitCode> {
         let tiers = self.selection.open()?;
         let mut folder = Folder::new(&tiers.folder);
-        if !self.dry_run && !folder.try_lock()? {
+        if !self.dry_run && !folder.lock_soon()? {
             let shown = tiers.folder.display();
             let hint = "hint: it removes what is old itself; --dry-run only lists it";
             return Err(Failure::usage(format!("{shown}: the run is training\n  {hint}")));
@@ -62,7 +63,7 @@ impl Gc {
         if failures == 0 {
             return Ok(ExitCode::Done);
         }
-        Err(unusable(anyhow::anyhow!("{failures} checkpoints could not be removed")))
+        Err(unusable(anyhow::anyhow!("{} could not be removed", count(failures, "checkpoint"))))
     }
 
     /// Returns the number of those that could not be removed.

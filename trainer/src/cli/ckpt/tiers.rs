@@ -13,6 +13,7 @@ use crate::checkpoints::open::place;
 use crate::checkpoints::tiers::{Planned, Variables, planned};
 use crate::config::Config;
 use crate::failure::{Failure, Outcome};
+use crate::record::Record;
 use crate::run::Folder;
 
 /// Which run, and which of its tiers.
@@ -98,6 +99,11 @@ impl RunTiers {
                 }
                 Err(error) => note(format!("tier {name}: {error}")),
             }
+        }
+        let run = Folder::new(folder);
+        if Record::read(folder).is_ok_and(|record| run.is_dead(&record)) {
+            let shown = folder.display();
+            note(format!("{shown}: the run is dead: it recorded no end, and no process holds it"));
         }
         let tiers = Self { folder: folder.to_owned(), identity, planned, seen };
         tiers.require_any()?;

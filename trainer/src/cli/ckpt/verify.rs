@@ -39,8 +39,10 @@ fn verify(SeenTier { planned, store }: &SeenTier, name: &str) -> Outcome<usize> 
     let report = store.verify(name).map_err(unusable)?;
     if report.problems.is_empty() {
         print(format!(
-            "{name} on {tier}: ok, {} files, {} chunks, {} bytes",
-            report.files, report.chunks, report.bytes
+            "{name} on {tier}: ok, {}, {}, {} bytes",
+            count(report.files, "file"),
+            count(report.chunks, "chunk"),
+            report.bytes
         ))?;
     }
     for problem in &report.problems {

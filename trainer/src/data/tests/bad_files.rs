@@ -47,7 +47,8 @@ fn wrong_magic_numbers() {
     let text_hint = "text; convert it with `yardstick data tokenize`";
     for (bytes, found) in [
         (text.as_bytes().to_vec(), text_hint),
-        (b"\x1f\x8b\x08\0aaaaaaaa".to_vec(), "a gzip file; unpack it first"),
+        ("\u{8d77}\u{521d}\u{ff0c}\u{795e}".repeat(8).into_bytes(), text_hint),
+        (b"\x1f\x8b\x08\0aaaaaaaa".to_vec(), "a gzip file; unpack it first, as with `zcat`"),
         (b"MMIDIDX\0\0\x01".to_vec(), "a Megatron index; name the .bin file of the same name"),
         (
             20_240_520_u32.to_be_bytes().to_vec(),
@@ -89,7 +90,8 @@ fn a_raw_file_of_odd_size() {
 
 #[test]
 fn token_ids_beyond_the_vocabulary() {
-    let hint = "set model.vocabulary to that of the tokenizer that wrote the file";
+    let hint = "set model.vocabulary to that of the tokenizer that wrote the file, or \
+                data.token_bytes if its tokens are of another size";
     let mut ids: Vec<u16> = (0..100).collect();
     ids[70] = 1000;
     ids[80] = 2000;
@@ -139,7 +141,7 @@ fn bad_megatron_indexes() {
     let mut bytes = good();
     bytes[9] = 2;
     check(bytes, "a.idx: byte 9: expected version 1, found 2");
-    let codes = "token type code 1 (uint8), 4 (int32) or 8 (uint16)";
+    let codes = "token type code 1 (uint8), 4 (int32), 5 (int64) or 8 (uint16)";
     let message = format!("a.idx: byte 17: expected {codes}, found 7 (float32)");
     check(index(7, &[100], &[0], &[0, 1]), &message);
     let message = "a.idx: truncated at byte 81: expected 82 bytes (2 sequences and 3 document \

@@ -3,7 +3,6 @@
 use models::rng::{Purpose, Stream};
 
 use super::*;
-use crate::data::token_files::TokenFile;
 
 /// Opens a token file with an optional index and reads all of its tokens; false if it is refused.
 fn exercise(folder: &TempDir, bin: &[u8], idx: Option<&[u8]>) -> bool {
@@ -13,7 +12,7 @@ fn exercise(folder: &TempDir, bin: &[u8], idx: Option<&[u8]>) -> bool {
         None => drop(std::fs::remove_file(index_path)),
     }
     let path = write(folder, "f.bin", bin);
-    let Ok(file) = TokenFile::open(&path) else { return false };
+    let Ok(file) = open_tokens(&path) else { return false };
     let scan = file.scan();
     let mut tokens = vec![0; file.layout.tokens as usize];
     file.read(0, &mut tokens);

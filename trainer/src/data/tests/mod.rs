@@ -14,6 +14,8 @@ use std::sync::Arc;
 use models::workload::{DataConfig, DataSource};
 use tempfile::TempDir;
 
+use super::locations::LocalFile;
+use super::token_files::TokenFile;
 use super::{DataError, Locations, Sequences, Source};
 
 /// A temporary folder for the files of one test.
@@ -62,7 +64,13 @@ fn config(files: &[&str], evaluation_files: &[&str], evaluation_sequences: usize
         files: owned(files),
         evaluation_files: owned(evaluation_files),
         evaluation_sequences,
+        token_bytes: None,
     }
+}
+
+/// Opens a token file of a folder as training does.
+fn open_tokens(path: &Path) -> Result<TokenFile, DataError> {
+    TokenFile::open(&LocalFile { path: path.to_owned(), name: path.to_owned() }, None)
 }
 
 /// Inputs and targets of one sequence of T tokens.

@@ -31,7 +31,7 @@ fn real_text_is_tokenized_and_read() {
         };
         let report = tokenize(&plan).unwrap();
         assert_eq!((report.documents, report.text_bytes), (1, text.len() as u64));
-        let inspection = inspect(&out).unwrap();
+        let inspection = inspect(&out, None).unwrap();
         assert_eq!(inspection.tokens, report.tokens);
         assert!(
             inspection.first_text.as_ref().unwrap().starts_with("Ge1:1 In the"),

@@ -20,8 +20,8 @@ fn plan(input: &Path, vocabulary: Vocabulary, out: PathBuf, format: Format) -> T
 
 /// Tokens of a file, read as training does.
 fn read_back(path: &Path) -> Vec<u32> {
-    let count = inspect(path).unwrap().tokens as usize;
-    let file = crate::data::token_files::TokenFile::open(path).unwrap();
+    let count = inspect(path, None).unwrap().tokens as usize;
+    let file = open_tokens(path).unwrap();
     let mut tokens = vec![0; count];
     file.read(0, &mut tokens);
     tokens
@@ -73,6 +73,29 @@ fn documents_of_bytes_end_with_nul() {
     assert_eq!(read_back(&out), [97, 10, 255, 0]);
 }
 
+/// Where a document ends would depend on what is in it.
+#[test]
+fn a_byte_0_is_refused_where_it_ends_documents_wherever_it_is() {
+    let folder = folder();
+    let late = [&vec![b'x'; 3 << 20][..], b"\0more"].concat();
+    for (name, text, message) in [
+        ("late.txt", &late[..], "byte 3145728: expected text without a byte 0"),
+        (
+            "escaped.jsonl",
+            b"{\"text\": \"a\"}\n{\"text\": \"a\\u0000b\"}",
+            "line 2: expected text wi",
+        ),
+    ] {
+        let input = write(&folder, name, text);
+        let out = folder.path().join("out.bin");
+        let error = tokenize(&plan(&input, Vocabulary::Bytes, out.clone(), Format::LlmC));
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains(message), "{error}");
+        let of_gpt2 = tokenize(&plan(&input, Vocabulary::Gpt2, out, Format::LlmC));
+        assert!(of_gpt2.is_ok(), "documents end with another token");
+    }
+}
+
 #[test]
 fn every_token_type_is_read() {
     let folder = folder();
@@ -88,12 +111,12 @@ fn every_token_type_is_read() {
         ("llama.bin", llmc(20_240_801, 7, 4, &four), TokenType::Uint32, None),
     ] {
         let path = write(&folder, name, &bytes);
-        let inspection = inspect(&path).unwrap();
+        let inspection = inspect(&path, None).unwrap();
         assert_eq!((inspection.token_type, inspection.documents), (token_type, documents));
         assert_eq!((inspection.largest_token, inspection.first_tokens), (Some(255), ids.to_vec()));
         assert_eq!(read_back(&path), ids);
     }
-    assert_eq!(inspect(&folder.path().join("u8.idx")).unwrap().documents, Some(2));
+    assert_eq!(inspect(&folder.path().join("u8.idx"), None).unwrap().documents, Some(2));
 }
 
 #[test]
@@ -109,7 +132,7 @@ fn modes_in_a_megatron_index_are_skipped() {
 fn an_inspection_is_printed_as_a_table() {
     let folder = folder();
     let path = write(&folder, "a.bin", &raw([15_496, 995]));
-    let inspection = inspect(&path).unwrap();
+    let inspection = inspect(&path, None).unwrap();
     let digest = blake3::hash(&std::fs::read(&path).unwrap()).to_hex().to_string();
     assert_eq!(inspection.digest, digest);
     assert_eq!(inspection.first_text.as_deref(), Some("Hello world"));
@@ -127,12 +150,13 @@ fn a_failed_tokenize_keeps_the_old_file() {
         ("a.txt", &b"good \xff bad"[..], "byte 5: expected UTF-8 text, found byte 0xff"),
         ("b.jsonl", b"{\"text\": \"x\"}\n{", "line 2: expected a JSON object, found EOF"),
         ("c.jsonl", b"{\"txt\": \"x\"}", "line 1: expected a field \"text\", found only txt"),
+        ("list.jsonl", b"[\"a\"]", "line 1: expected a JSON object, found a list"),
         (
             "d.jsonl",
             b"{\"text\": 3}",
             "line 1: expected text in the field \"text\", found a number",
         ),
-        ("e.txt", b"", "expected at least 1 tokens (the inputs hold no text), found 0"),
+        ("e.txt", b"", "expected at least 1 token (the inputs hold no text), found 0"),
     ] {
         let input = write(&folder, name, text);
         let plan = plan(&input, Vocabulary::Gpt2, out.clone(), Format::Raw);

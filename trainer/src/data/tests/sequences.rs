@@ -23,7 +23,7 @@ fn source(evaluation_sequences: usize) -> (TempDir, Source) {
 
 fn start(sequences: Arc<dyn Sequences>, plan: BatchPlan, cursor: u64) -> Prefetcher {
     let buffers = Buffers::allocate(&plan, &Allocator::host());
-    Prefetcher::start(sequences, plan, cursor, buffers)
+    Prefetcher::start(sequences, plan, cursor, buffers).unwrap()
 }
 
 #[test]

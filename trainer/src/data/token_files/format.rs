@@ -15,7 +15,7 @@ pub enum Format {
     #[value(name = "llmc")]
     #[serde(rename = "llmc")]
     LlmC,
-    /// nanoGPT: uint16 tokens and nothing else.
+    /// nanoGPT: tokens and nothing else, uint16 where nothing else is said.
     Raw,
     /// Megatron-LM: tokens in `.bin`, lengths of documents in `.idx`.
     Megatron,
@@ -33,6 +33,8 @@ pub enum TokenType {
     Int32,
     /// 4 bytes, unsigned.
     Uint32,
+    /// 8 bytes, signed; a negative id is an error.
+    Int64,
 }
 
 impl TokenType {
@@ -42,6 +44,19 @@ impl TokenType {
             Self::Uint8 => 1,
             Self::Uint16 => 2,
             Self::Int32 | Self::Uint32 => 4,
+            Self::Int64 => 8,
+        }
+    }
+
+    /// The token of these bytes.
+    pub(super) fn id(self, bytes: &[u8]) -> i64 {
+        let unsigned = |id: Option<u32>| id.map_or(0, i64::from);
+        match self {
+            Self::Uint8 => unsigned(bytes.first().map(|byte| u32::from(*byte))),
+            Self::Uint16 => unsigned(field(bytes, 0).map(|two| u16::from_le_bytes(two).into())),
+            Self::Uint32 => unsigned(field(bytes, 0).map(u32::from_le_bytes)),
+            Self::Int32 => field(bytes, 0).map_or(0, |four| i32::from_le_bytes(four).into()),
+            Self::Int64 => field(bytes, 0).map_or(0, i64::from_le_bytes),
         }
     }
 }

@@ -45,17 +45,16 @@ pub struct Inspection {
     pub first_text: Option<String>,
 }
 
-/// Reads a whole token file, at a path or a URL of an object store, and describes it.
+/// Reads a whole token file, at a path or a URL of an object store, and describes it. One without
+/// a header has tokens of `token_bytes` each.
 ///
 /// # Errors
 /// The error of a run that uses the file.
-pub fn inspect(path: &Path) -> Result<Inspection, DataError> {
+pub fn inspect(path: &Path, token_bytes: Option<usize>) -> Result<Inspection, DataError> {
     let url = path.to_str().filter(|name| is_remote(name)).map(str::to_owned);
     let downloaded = Locations::default().provide(url.as_slice())?;
-    let file = match downloaded.files.first() {
-        Some(LocalFile { path, name }) => TokenFile::open_as(path, name)?,
-        None => TokenFile::open(path)?,
-    };
+    let local = LocalFile { path: path.to_owned(), name: path.to_owned() };
+    let file = TokenFile::open(downloaded.files.first().unwrap_or(&local), token_bytes)?;
     let scan = file.scan();
     let layout = file.layout;
     let mut first_tokens = vec![0; layout.tokens.min(FIRST_TOKENS) as usize];

@@ -172,12 +172,14 @@ fn token_type(path: &Path, code: u8) -> Result<TokenType, DataError> {
     match code {
         1 => Ok(TokenType::Uint8),
         4 => Ok(TokenType::Int32),
+        5 => Ok(TokenType::Int64),
         UINT16 => Ok(TokenType::Uint16),
         _ => {
-            let names = ["int8", "int16", "int64", "float64", "float32"];
-            let at = [2, 3, 5, 6, 7].iter().position(|known| *known == code);
+            let names = ["int8", "int16", "float64", "float32"];
+            let at = [2, 3, 6, 7].iter().position(|known| *known == code);
             let name = at.map_or("unknown", |at| names[at]);
-            let expected = "token type code 1 (uint8), 4 (int32) or 8 (uint16)".to_owned();
+            let expected =
+                "token type code 1 (uint8), 4 (int32), 5 (int64) or 8 (uint16)".to_owned();
             Err(malformed(path, 17, expected, format!("{code} ({name})")))
         }
     }

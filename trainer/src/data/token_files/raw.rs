@@ -1,43 +1,87 @@
-//! Raw uint16 tokens, as nanoGPT's `data/openwebtext/prepare.py` writes them. The format has no
-//! magic number, so this refuses what looks like another kind of file.
+//! Raw tokens: uint16, as nanoGPT's `data/openwebtext/prepare.py` writes them, or as wide as the
+//! user says. The format has no magic number, so this refuses what looks like another kind of file,
+//! or has ids of another width by its pattern.
 
 use std::path::Path;
 
 use super::format::{Format, TokenLayout, TokenType, check_size, int, malformed};
 use super::llmc;
+use super::width_pattern::{self, Width};
 use crate::data::error::DataError;
+use crate::data::file_kind::FileKind;
+use crate::data::text_head::is_text;
 
-/// Interprets a file as raw uint16 tokens.
+/// Interprets a file as raw tokens of `token_bytes` each; uint16 where nothing is said.
 ///
 /// # Errors
-/// The file looks like another kind, or its size is odd.
-pub(super) fn parse(path: &Path, bytes: &[u8]) -> Result<TokenLayout, DataError> {
-    if let Some(other) = other_kind(bytes) {
+/// The file looks like another kind, nothing is said and its ids look wider, or its size is not a
+/// multiple of a token's.
+pub(super) fn parse(
+    path: &Path,
+    bytes: &[u8],
+    token_bytes: Option<usize>,
+) -> Result<TokenLayout, DataError> {
+    if let Some(OtherKind { name, hint }) = other_kind(bytes, token_bytes) {
         let expected = "a token file (llm.c, nanoGPT uint16, or Megatron .bin with .idx)";
         return Err(DataError::Malformed {
             path: path.to_owned(),
             offset: 0,
             expected: expected.to_owned(),
-            found: other.name.to_owned(),
-            hint: format!("; {}", other.hint),
+            found: name.to_owned(),
+            hint: format!("; {hint}"),
         });
     }
     if let Some(magic) = foreign_magic(bytes) {
         return Err(llmc::wrong_magic(path, magic));
     }
-    check_size(path, bytes.len() as u64, bytes.len().max(2) as u64, "at least one token")?;
-    if !bytes.len().is_multiple_of(2) {
-        let expected = "2 bytes for each token (uint16, as in nanoGPT's format)".to_owned();
+    if token_bytes.is_none()
+        && let Some(width) = width_pattern::find(bytes)
+    {
+        return Err(other_width(path, &width));
+    }
+    let token_type = match token_bytes {
+        Some(1) => TokenType::Uint8,
+        Some(4) => TokenType::Uint32,
+        Some(8) => TokenType::Int64,
+        _ => TokenType::Uint16,
+    };
+    let width = token_type.bytes();
+    check_size(path, bytes.len() as u64, bytes.len().max(width) as u64, "at least one token")?;
+    if !bytes.len().is_multiple_of(width) {
+        let reason = match token_bytes {
+            None => "uint16, as in nanoGPT's format",
+            Some(_) => "data.token_bytes",
+        };
+        let expected = format!("{width} bytes for each token ({reason})");
         let end = bytes.len() as u64;
         return Err(malformed(path, end, expected, format!("the end of {end} bytes")));
     }
     Ok(TokenLayout {
         format: Format::Raw,
-        token_type: TokenType::Uint16,
+        token_type,
         header_bytes: 0,
-        tokens: bytes.len() as u64 / 2,
+        tokens: (bytes.len() / width) as u64,
         documents: None,
     })
+}
+
+/// Advice for big-endian ids. Little-endian ids of 4 bytes look the same behind 2 bytes.
+const BIG_ENDIAN_HINT: &str = "; write them little-endian, without a header";
+
+/// An error for a file whose ids look wider than uint16.
+fn other_width(path: &Path, width: &Width) -> DataError {
+    let Width { bytes, is_big_endian } = width;
+    let (order, hint) = match is_big_endian {
+        true => (" big-endian", BIG_ENDIAN_HINT.to_owned()),
+        false => ("", format!("; set data.token_bytes={bytes} (--token-bytes {bytes})")),
+    };
+    DataError::Malformed {
+        path: path.to_owned(),
+        offset: 0,
+        expected: "uint16 tokens, as in nanoGPT's format".to_owned(),
+        found: format!("what looks like{order} ids of {bytes} bytes (upper halves are 0 or small)"),
+        hint: format!("{hint}, or data.token_bytes=2 if its tokens are uint16 nevertheless"),
+    }
 }
 
 /// The first number of a file that has llm.c's header but not its magic: three numbers, of which
@@ -52,50 +96,21 @@ fn foreign_magic(bytes: &[u8]) -> Option<u32> {
     is_header.then_some(magic)
 }
 
-/// A kind of file that users name by mistake.
+/// What a file is instead, and what to do about it.
 struct OtherKind {
     name: &'static str,
-    /// What to do instead.
     hint: &'static str,
 }
 
-/// First bytes of other kinds of files.
-const MAGICS: [(&[u8], OtherKind); 7] = [
-    (b"\x1f\x8b", OtherKind { name: "a gzip file", hint: "unpack it first" }),
-    (b"\x28\xb5\x2f\xfd", OtherKind { name: "a zstd file", hint: "unpack it first" }),
-    (b"PK\x03\x04", OtherKind { name: "a zip file", hint: "unpack it first" }),
-    (
-        b"\x93NUMPY",
-        OtherKind { name: "a NumPy array", hint: "write only its elements, with ndarray.tofile" },
-    ),
-    (
-        b"PAR1",
-        OtherKind {
-            name: "a Parquet file",
-            hint: "export its text as JSONL and use `yardstick data tokenize`",
-        },
-    ),
-    (b"GGUF", OtherKind { name: "a GGUF model", hint: "name a token file" }),
-    (
-        b"MMIDIDX",
-        OtherKind { name: "a Megatron index", hint: "name the .bin file of the same name" },
-    ),
-];
-
-fn other_kind(bytes: &[u8]) -> Option<&'static OtherKind> {
-    const BIG_ENDIAN: OtherKind = OtherKind {
-        name: "big-endian llm.c tokens",
-        hint: "write them on a little-endian machine",
-    };
-    const TEXT: OtherKind =
-        OtherKind { name: "text", hint: "convert it with `yardstick data tokenize`" };
-    if let Some((_, other)) = MAGICS.iter().find(|(magic, _)| bytes.starts_with(magic)) {
-        return Some(other);
+fn other_kind(bytes: &[u8], token_bytes: Option<usize>) -> Option<OtherKind> {
+    if let Some(kind) = FileKind::of(bytes) {
+        return Some(OtherKind { name: kind.name, hint: kind.hint_for_tokens });
     }
     if llmc::is_magic(int(bytes, 0).map(u32::swap_bytes)) {
-        return Some(&BIG_ENDIAN);
+        let hint = "write them on a little-endian machine";
+        return Some(OtherKind { name: "big-endian llm.c tokens", hint });
     }
-    let head = &bytes[..bytes.len().min(1024)];
-    let is_text = |byte: &u8| matches!(byte, b'\t' | b'\n' | b'\r' | b' '..=b'~');
-    (head.len() >= 64 && head.iter().all(is_text)).then_some(&TEXT)
+    let hint = "convert it with `yardstick data tokenize`";
+    let may_be_text = token_bytes == Some(1); // the ids of bytes are the text
+    (!may_be_text && is_text(bytes)).then_some(OtherKind { name: "text", hint })
 }

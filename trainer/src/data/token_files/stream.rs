@@ -14,11 +14,16 @@ pub(in crate::data) struct TokenStream {
 }
 
 impl TokenStream {
-    /// Opens, scans and checks the files, in this order.
-    pub(in crate::data) fn open(files: &[LocalFile], vocabulary: usize) -> Result<Self, DataError> {
+    /// Opens, scans and checks the files, in this order. Those without a header have tokens of
+    /// `token_bytes` each.
+    pub(in crate::data) fn open(
+        files: &[LocalFile],
+        token_bytes: Option<usize>,
+        vocabulary: usize,
+    ) -> Result<Self, DataError> {
         let mut stream = Self { files: Vec::new(), starts: vec![0], scans: Vec::new() };
-        for LocalFile { path, name } in files {
-            let file = TokenFile::open_as(path, name)?;
+        for file in files {
+            let file = TokenFile::open(file, token_bytes)?;
             let scan = file.scan();
             file.check_vocabulary(&scan, vocabulary)?;
             stream.starts.push(stream.tokens() + file.layout.tokens);

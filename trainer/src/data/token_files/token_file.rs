@@ -12,6 +12,7 @@ use super::megatron::Index;
 use super::mmap::MappedFile;
 use super::{llmc, raw};
 use crate::data::error::DataError;
+use crate::data::locations::LocalFile;
 
 /// Bytes hashed and then checked at a time, so that the second pass reads from cache.
 const SCAN_PIECE_BYTES: usize = 8 << 20;
@@ -38,15 +39,14 @@ impl TokenFile {
     /// Opens a token file and checks everything but the tokens themselves.
     ///
     /// llm.c files are recognised by their magic, Megatron files by the `.idx` file next to them
-    /// (`path` may also name the `.idx`); anything else is read as nanoGPT's uint16.
-    pub(in crate::data) fn open(path: &Path) -> Result<Self, DataError> {
-        Self::open_as(path, path)
-    }
-
-    /// [`TokenFile::open`] of a file that people know by another name.
-    pub(in crate::data) fn open_as(path: &Path, name: &Path) -> Result<Self, DataError> {
-        let path = tokens_of(path);
-        let name = tokens_of(name);
+    /// (the path may also be that of the `.idx`); anything else has tokens of `token_bytes` each,
+    /// or nanoGPT's uint16.
+    pub(in crate::data) fn open(
+        file: &LocalFile,
+        token_bytes: Option<usize>,
+    ) -> Result<Self, DataError> {
+        let path = tokens_of(&file.path);
+        let name = tokens_of(&file.name);
         let bytes = MappedFile::open(&path)?;
         let index_path = path.with_extension("idx");
         let layout = if llmc::is_magic(int(&bytes, 0)) {
@@ -56,7 +56,7 @@ impl TokenFile {
             let index_name = name.with_extension("idx");
             Index::parse(&index_name, &index)?.layout(&name, bytes.len() as u64)?
         } else {
-            raw::parse(&name, &bytes)?
+            raw::parse(&name, &bytes, token_bytes)?
         };
         Ok(Self { name, layout, bytes })
     }
@@ -86,6 +86,11 @@ impl TokenFile {
             TokenType::Int32 | TokenType::Uint32 => {
                 for (out, four) in out.iter_mut().zip(bytes.as_chunks().0) {
                     *out = u32::from_le_bytes(*four);
+                }
+            }
+            TokenType::Int64 => {
+                for (out, eight) in out.iter_mut().zip(bytes.as_chunks().0) {
+                    *out = narrowed(*eight);
                 }
             }
         }
@@ -121,12 +126,11 @@ impl TokenFile {
             too_large(token[0])
         });
         let token_type = self.layout.token_type;
-        let is_signed = token_type == TokenType::Int32;
-        let position = first.unwrap_or(0) as usize;
+        let start = first.unwrap_or(0) as usize * token_type.bytes();
         Err(DataError::TokenTooLarge {
             path: self.name.clone(),
-            offset: (self.layout.header_bytes + position * token_type.bytes()) as u64,
-            token: if is_signed { i64::from(token[0] as i32) } else { i64::from(token[0]) },
+            offset: (self.layout.header_bytes + start) as u64,
+            token: token_type.id(&self.payload()[start..]),
             vocabulary,
         })
     }
@@ -154,5 +158,15 @@ fn largest(bytes: &[u8], token_type: TokenType) -> Option<u32> {
             let (fours, _) = bytes.as_chunks();
             fours.iter().map(|four| u32::from_le_bytes(*four)).max()
         }
+        TokenType::Int64 => {
+            let (eights, _) = bytes.as_chunks();
+            eights.iter().map(|eight| narrowed(*eight)).max()
+        }
     }
+}
+
+/// A token of 8 bytes; the largest number for one that is negative or does not fit, which no
+/// vocabulary has.
+fn narrowed(bytes: [u8; 8]) -> u32 {
+    u32::try_from(u64::from_le_bytes(bytes)).unwrap_or(u32::MAX)
 }

@@ -8,7 +8,10 @@ use std::{
 
 use serde_json::{Map, Value};
 
+use super::not_text;
+use crate::config::wording::in_user_words;
 use crate::data::error::DataError;
+use crate::data::text_head::BYTE_ORDER_MARK;
 use checkpoint::durable::IoError;
 
 /// Text read at a time; a piece is at most this plus the rest of a line.
@@ -17,8 +20,10 @@ const READ_BYTES: usize = 1 << 20;
 /// How inputs are divided into documents.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum InputFormat {
-    /// Plain text: each file is one document.
+    /// Plain text: each file is one document. One that looks like something else is refused.
     Text,
+    /// The same, whatever it looks like.
+    AnyBytes,
     /// JSON lines: each line is an object with one document.
     Jsonl {
         /// The field that holds the text.
@@ -34,8 +39,26 @@ pub(super) struct Piece {
     pub(super) ends_document: bool,
     /// Index of the input file.
     pub(super) input: usize,
-    /// Byte offset of the piece in a text file, or number of a JSONL line from 1.
-    pub(super) position: u64,
+    pub(super) position: Position,
+}
+
+/// Where a piece is in its input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Position {
+    /// Offset of its first byte in a text file.
+    Byte(u64),
+    /// Number of the line of JSON lines, from 1.
+    Line(u64),
+}
+
+impl Position {
+    /// Location of a byte of the piece, for messages.
+    pub(super) fn location_of_byte(self, index: usize) -> String {
+        match self {
+            Self::Byte(start) => format!("byte {}", start + index as u64),
+            Self::Line(number) => format!("line {number}"),
+        }
+    }
 }
 
 /// Receives pieces in the order of the text.
@@ -51,23 +74,38 @@ pub(super) fn read(
     format: &InputFormat,
     take: &mut Take<'_>,
 ) -> Result<(), DataError> {
-    let file = File::open(path).map_err(IoError::at(path, "open the text"))?;
+    let mut file = File::open(path).map_err(IoError::at(path, "open the text"))?;
+    let mut head = Vec::new(); // read once: the input may be a pipe
+    let read = (&mut file).take(READ_BYTES as u64).read_to_end(&mut head);
+    read.map_err(IoError::at(path, "read the text"))?;
+    let found = match format {
+        InputFormat::Text => not_text::find(&head),
+        InputFormat::AnyBytes => None,
+        InputFormat::Jsonl { .. } => not_text::find_binary(&head),
+    };
+    if let Some(found) = found {
+        return Err(found.error(path));
+    }
+    if matches!(format, InputFormat::Jsonl { .. }) && head.starts_with(BYTE_ORDER_MARK) {
+        head.drain(..BYTE_ORDER_MARK.len());
+    }
+    let whole = head.chain(file);
     match format {
-        InputFormat::Text => read_text(file, path, input, take),
-        InputFormat::Jsonl { field } => read_jsonl(file, path, input, field, take),
+        InputFormat::Text | InputFormat::AnyBytes => read_text(whole, path, input, take),
+        InputFormat::Jsonl { field } => read_jsonl(whole, path, input, field, take),
     }
 }
 
 /// Reads a text file, which is one document.
 fn read_text(
-    mut file: File,
+    mut file: impl Read,
     path: &Path,
     input: usize,
     take: &mut Take<'_>,
 ) -> Result<(), DataError> {
     let mut pending = Vec::new();
     let mut searched = 0;
-    let mut position = 0_u64;
+    let mut start = 0_u64;
     loop {
         let read = (&mut file).take(READ_BYTES as u64).read_to_end(&mut pending);
         if read.map_err(IoError::at(path, "read the text"))? == 0 {
@@ -77,15 +115,15 @@ fn read_text(
             let rest = pending.split_off(cut);
             let text = std::mem::replace(&mut pending, rest);
             let bytes = text.len() as u64;
-            take(Piece { text, ends_document: false, input, position })?;
-            position += bytes;
+            take(Piece { text, ends_document: false, input, position: Position::Byte(start) })?;
+            start += bytes;
         }
         searched = pending.len().saturating_sub(4); // the last character may be incomplete
     }
     if pending.is_empty() {
         return Ok(()); // only an empty file: after a cut at least the newline is left
     }
-    take(Piece { text: pending, ends_document: true, input, position })
+    take(Piece { text: pending, ends_document: true, input, position: Position::Byte(start) })
 }
 
 /// The last position from `from` on where text can be cut without changing its GPT-2 tokens: before
@@ -105,7 +143,7 @@ fn last_boundary(text: &[u8], from: usize) -> Option<usize> {
 
 /// Reads JSON lines, each an object with one document.
 fn read_jsonl(
-    file: File,
+    file: impl Read,
     path: &Path,
     input: usize,
     field: &str,
@@ -129,7 +167,8 @@ fn read_jsonl(
             found: mismatch.found,
         })?;
         if !text.is_empty() {
-            take(Piece { text: text.into(), ends_document: true, input, position: number })?;
+            let position = Position::Line(number);
+            take(Piece { text: text.into(), ends_document: true, input, position })?;
         }
     }
     Ok(())
@@ -144,7 +183,9 @@ struct Mismatch {
 /// The document of one JSON line.
 fn text_of(line: &[u8], field: &str) -> Result<String, Mismatch> {
     let mut object: Map<String, Value> = serde_json::from_slice(line).map_err(|error| {
-        Mismatch { expected: "a JSON object".to_owned(), found: error.to_string() }
+        let words = in_user_words(&error.to_string());
+        let found = words.rsplit_once(", found ").map_or(&*words, |(_, found)| found).to_owned();
+        Mismatch { expected: "a JSON object".to_owned(), found }
     })?;
     match object.remove(field) {
         Some(Value::String(text)) => Ok(text),

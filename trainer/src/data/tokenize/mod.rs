@@ -1,6 +1,8 @@
 //! Token files from text, in one pass and bounded memory.
 
 mod documents;
+mod gpt2;
+mod not_text;
 
 use std::path::{Path, PathBuf};
 
@@ -17,7 +19,8 @@ use documents::Piece;
 const BATCH_BYTES: usize = 8 << 20;
 /// GPT-2's `<|endoftext|>`.
 const END_OF_TEXT: u16 = 50_256;
-/// End of a document in the byte vocabulary: NUL, which does not occur in text.
+/// End of a document in the byte vocabulary: a byte 0, which is refused in text, unless
+/// that is taken as it is.
 const END_OF_BYTES: u16 = 0;
 
 /// What turns text into token ids.
@@ -47,21 +50,25 @@ impl Vocabulary {
         }
     }
 
-    fn encode(self, path: &Path, piece: &Piece) -> Result<Vec<u16>, DataError> {
+    /// `takes_zeros` where a byte 0 may be in the text although documents of bytes end with one.
+    fn encode(self, path: &Path, piece: &Piece, takes_zeros: bool) -> Result<Vec<u16>, DataError> {
+        let unexpected = |index: usize, expected: &str| DataError::BadText {
+            path: path.to_owned(),
+            location: piece.position.location_of_byte(index),
+            expected: expected.to_owned(),
+            found: format!("byte 0x{:02x}", piece.text[index]),
+        };
         if self == Self::Bytes {
+            let zero = piece.text.iter().position(|byte| *byte == 0);
+            if let Some(index) = zero.filter(|_| !takes_zeros) {
+                let expected = "text without a byte 0, with which documents of bytes end";
+                return Err(unexpected(index, expected));
+            }
             return Ok(piece.text.iter().map(|byte| u16::from(*byte)).collect());
         }
-        let text = std::str::from_utf8(&piece.text).map_err(|error| {
-            let offset = piece.position + error.valid_up_to() as u64;
-            DataError::BadText {
-                path: path.to_owned(),
-                location: format!("byte {offset}"),
-                expected: "UTF-8 text".to_owned(),
-                found: format!("byte 0x{:02x}", piece.text[error.valid_up_to()]),
-            }
-        })?;
-        let ids = tiktoken_rs::r50k_base_singleton().encode_ordinary(text);
-        Ok(ids.into_iter().map(|id| id as u16).collect()) // V is below 65536
+        let text = std::str::from_utf8(&piece.text)
+            .map_err(|error| unexpected(error.valid_up_to(), "UTF-8 text"))?;
+        Ok(gpt2::encode(text).into_iter().map(|id| id as u16).collect()) // V is below 65536
     }
 }
 
@@ -154,7 +161,9 @@ impl Batch<'_> {
 
     fn encode(&mut self) -> Result<(), DataError> {
         let plan = self.plan;
-        let encode = |piece: &Piece| plan.vocabulary.encode(&plan.inputs[piece.input], piece);
+        let takes_zeros = plan.input_format == InputFormat::AnyBytes;
+        let encode =
+            |piece: &Piece| plan.vocabulary.encode(&plan.inputs[piece.input], piece, takes_zeros);
         let encoded: Result<Vec<_>, _> = self.pieces.par_iter().map(encode).collect();
         for (piece, mut tokens) in self.pieces.drain(..).zip(encoded?) {
             if piece.ends_document {

@@ -97,12 +97,17 @@ fn collect(job: &Job) -> Vec<String> {
     words(["k8s", "collect", "--benchmark", &benchmark, "--html", &page, &out])
 }
 
-/// Compares the run with the baseline, of which there is none in the first night, or without a
-/// store of baselines shows it.
+/// Compares the run with the baseline, or without a store of baselines shows it.
 fn judge(job: &Job) -> Vec<String> {
     let out = job.out();
-    match job.benchmark.workflow.reporting.records {
-        Some(_) => words(["compare", "--allow-no-baseline", &kept_baseline(job), &out]),
+    let reporting = &job.benchmark.workflow.reporting;
+    match reporting.records {
+        Some(_) => [
+            &words(["compare"])[..],
+            &reporting.compare[..],
+            &words([&kept_baseline(job), &out])[..],
+        ]
+        .concat(),
         None => words(["report", &out]),
     }
 }

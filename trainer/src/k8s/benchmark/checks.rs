@@ -42,19 +42,18 @@ fn quantity(key: &str, found: Option<&String>) -> Outcome<()> {
 
 /// The name of an object, where there is one.
 fn object(key: &str, found: Option<&String>) -> Outcome<()> {
-    let expected = "the name of an object: lower-case letters, digits, dashes, dots";
     let Some(found) = found else { return Ok(()) };
-    require(names::is_subdomain(found), key, found, expected)
+    require(names::is_subdomain(found), key, found, names::SUBDOMAIN)
 }
 
 /// The name of a resource of a device plugin.
 fn resource(key: &str, found: &str) -> Outcome<()> {
-    require(names::is_resource(found), key, found, "a name such as domain/name")
+    require(names::is_resource(found), key, found, names::QUALIFIED)
 }
 
 /// The key of a label or of a taint.
 fn qualified(key: &str, found: &str) -> Outcome<()> {
-    require(names::is_qualified(found), key, found, "a name such as domain/name")
+    require(names::is_qualified(found), key, found, names::QUALIFIED)
 }
 
 /// A path that Kubernetes accepts as that of a volume.
@@ -147,7 +146,7 @@ impl Workload {
 impl Workflow {
     fn check(&self) -> Outcome<()> {
         let is_label = names::is_label(&self.namespace);
-        require(is_label, "workflow.namespace", &self.namespace, "lower-case letters and dashes")?;
+        require(is_label, "workflow.namespace", &self.namespace, names::LABEL)?;
         object("workflow.service_account", self.service_account.as_ref())?;
         object("workflow.images.pull_secret", self.images.pull_secret.as_ref())?;
         let storage = &self.storage;
@@ -193,6 +192,7 @@ impl Platform {
     fn check(&self) -> Outcome<()> {
         quantity("platform.cpu", self.cpu.as_ref())?;
         quantity("platform.memory", self.memory.as_ref())?;
+        quantity("platform.gpu_memory", self.gpu_memory.as_ref())?;
         quantity("platform.ephemeral_storage", self.ephemeral_storage.as_ref())?;
         quantity("platform.hugepages_2mi", self.hugepages_2mi.as_ref())?;
         quantity("platform.shared_memory", Some(&self.shared_memory))?;
@@ -228,12 +228,12 @@ impl Platform {
             qualified("platform.rack.topology_key", &rack.topology_key)?;
         }
         if let Some(zone) = &self.zone {
-            require(names::is_label_value(zone), "platform.zone", zone, "the value of a label")?;
+            require(names::is_label_value(zone), "platform.zone", zone, names::LABEL_VALUE)?;
         }
         for (label, value) in &self.node_labels {
             qualified("platform.node_labels", label)?;
             let key = format!("platform.node_labels.{label}");
-            require(names::is_label_value(value), &key, value, "the value of a label")?;
+            require(names::is_label_value(value), &key, value, names::LABEL_VALUE)?;
         }
         for toleration in &self.tolerations {
             qualified("platform.tolerations.key", &toleration.key)?;
@@ -248,8 +248,8 @@ impl Platform {
     fn check_environment(&self) -> Outcome<()> {
         for name in self.environment.keys() {
             let is_valid = names::is_variable(name) && !RESERVED.contains(&name.as_str());
-            let expected = "a variable's name that the job does not set itself";
-            require(is_valid, "platform.environment", name, expected)?;
+            let expected = format!("a name that the job does not set itself: {}", names::VARIABLE);
+            require(is_valid, "platform.environment", name, &expected)?;
         }
         Ok(())
     }

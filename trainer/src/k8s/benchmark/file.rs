@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::{Benchmark, matrix};
+use crate::config::wording::in_user_words;
 use crate::failure::{Failure, Outcome};
 
 /// Reads a benchmark file, and checks it. There are several where it has a matrix.
@@ -29,5 +30,5 @@ pub(in crate::k8s) fn parse(text: &str, named: &str) -> Outcome<Vec<Benchmark>> 
 fn misfit(text: &str, named: &str, error: &toml::de::Error) -> Failure {
     let line = |offset: usize| text[..offset].matches('\n').count() + 1;
     let line = error.span().map_or(String::new(), |span| format!(", line {}", line(span.start)));
-    Failure::usage(format!("{named}{line}: {}", error.message()))
+    Failure::usage(format!("{named}{line}: {}", in_user_words(error.message())))
 }

@@ -18,6 +18,9 @@ pub(crate) struct Platform {
     pub(in crate::k8s) root: bool,
     /// Resource name of GPUs.
     pub(in crate::k8s) gpu_resource: String,
+    /// Memory of a GPU, as in `80Gi`, where no label of the nodes names the GPU.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(in crate::k8s) gpu_memory: Option<String>,
     /// Resource of RDMA adapters.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(in crate::k8s) rdma: Option<Rdma>,
@@ -79,6 +82,7 @@ impl Default for Platform {
             host_network: false,
             root: false,
             gpu_resource: "nvidia.com/gpu".to_owned(),
+            gpu_memory: None,
             rdma: None,
             cpu: None,
             memory: None,

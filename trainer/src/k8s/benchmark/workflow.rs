@@ -130,12 +130,15 @@ pub(crate) struct Reporting {
     /// Store of baselines that gets the record.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(in crate::k8s) records: Option<String>,
+    /// Flags of the `compare` that judges a workflow's run.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(in crate::k8s) compare: Vec<String>,
 }
 
 impl Default for Reporting {
     fn default() -> Self {
         let metrics_linger = Duration::from_secs(30);
-        Self { metrics_port: 9402, metrics_linger, otlp: None, records: None }
+        Self { metrics_port: 9402, metrics_linger, otlp: None, records: None, compare: Vec::new() }
     }
 }
 

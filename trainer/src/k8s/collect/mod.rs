@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
+use crate::k8s::benchmark::Benchmark;
 use crate::record::{RankRecord, Record, Status};
 use crate::report::Start;
 
@@ -25,6 +26,19 @@ pub(crate) struct Collection {
     pub(crate) missing: Vec<String>,
     /// Records that cannot be read.
     pub(crate) unreadable: Vec<Unreadable>,
+}
+
+/// A job that should have left a record.
+#[derive(Debug, Clone)]
+pub(crate) struct Expected {
+    pub(crate) name: String,
+    pub(crate) ranks: usize,
+}
+
+impl Expected {
+    pub(crate) fn of(benchmark: &Benchmark) -> Self {
+        Self { name: benchmark.name().to_owned(), ranks: benchmark.world() }
+    }
 }
 
 /// One run.
@@ -44,6 +58,8 @@ pub(crate) struct RunRow {
     pub(crate) nodes: usize,
     /// R.
     pub(crate) ranks: usize,
+    /// How many its job should have had, where that is known.
+    pub(crate) expected_ranks: Option<usize>,
     /// When its last attempt started.
     pub(crate) started_unix_ms: u64,
     /// Whether it is the newest of its job, which the job is judged by.
@@ -51,7 +67,12 @@ pub(crate) struct RunRow {
     pub(crate) status: Status,
     /// Why it is not complete.
     pub(crate) reason: Option<String>,
-    /// Of all ranks, by the wall clock.
+    /// Faults that were injected.
+    pub(crate) injected: Vec<String>,
+    /// Whether its step times had settled; `null` without measured steps.
+    pub(crate) is_steady: Option<bool>,
+    /// Of all ranks, by the clock of steps, as `compare` and `report` have it; `null` of a run that
+    /// is not complete, or into which faults were injected.
     pub(crate) tokens_per_second: Option<f64>,
     /// Tokens per second and node, as a share of that on the fewest nodes on which the same
     /// workload with the same settings was complete.
@@ -61,9 +82,13 @@ pub(crate) struct RunRow {
 }
 
 impl Collection {
-    /// Of these runs. `expected` are names of jobs that should have left one.
-    pub(crate) fn of(found: &Found, expected: &[String]) -> Self {
+    /// Of these runs. `expected` are jobs that should have left one.
+    pub(crate) fn of(found: &Found, expected: &[Expected]) -> Self {
         let mut runs: Vec<_> = found.runs.iter().map(RunRow::of).collect();
+        for run in &mut runs {
+            let job = expected.iter().find(|job| job.name == run.job);
+            run.expected_ranks = job.map(|job| job.ranks);
+        }
         let mut unreadable = found.unreadable.clone();
         scaling::fill_in(&mut runs);
         find_newest(&mut runs, &mut unreadable);
@@ -72,15 +97,16 @@ impl Collection {
             !runs.iter().any(|run| run.job == **name)
                 && !unreadable.iter().any(|it| it.job.as_ref() == Some(*name))
         };
-        let missing = expected.iter().filter(is_missing).cloned().collect();
+        let missing = expected.iter().map(|job| &job.name).filter(is_missing).cloned().collect();
         Self { runs, missing, unreadable }
     }
 
-    /// Whether every job has a record, and the newest of each is complete.
+    /// Whether every job has a record, and the newest of each is complete, with figures of the
+    /// machine.
     pub(crate) fn is_whole(&self) -> bool {
         let mut newest = self.runs.iter().filter(|run| run.is_newest);
         self.missing.is_empty()
-            && newest.all(|run| run.status == Status::Complete)
+            && newest.all(RunRow::is_result)
             && !self.unreadable.iter().any(|it| it.is_newest)
     }
 }
@@ -109,8 +135,7 @@ impl RunRow {
         // Several pods may be on one node.
         let node = |rank: &'_ RankRecord| rank.node.clone().unwrap_or_else(|| rank.host.clone());
         let nodes: BTreeSet<_> = record.ranks.iter().map(node).collect();
-        let is_complete = record.status == Status::Complete;
-        let rate = record.tokens_per_second.map(|rates| rates.wall.total);
+        let injected: Vec<_> = record.injected().map(str::to_owned).collect();
         Self {
             name: name.clone(),
             job: job.clone(),
@@ -119,14 +144,22 @@ impl RunRow {
             settings: settings(record),
             nodes: nodes.len(),
             ranks: record.ranks.len(),
+            expected_ranks: None,
             started_unix_ms: record.attempts.last().map_or(0, |last| last.started_unix_ms),
             is_newest: true,
             status: record.status,
             reason: record.reason.as_ref().map(|reason| reason.text.clone()),
-            tokens_per_second: rate.filter(|_| is_complete),
+            injected,
+            is_steady: record.steps.as_ref().map(|steps| steps.is_steady),
+            tokens_per_second: record.result_rate(),
             scaling_efficiency: None,
             starts: record.attempts.iter().map(Start::of).collect(),
         }
+    }
+
+    fn is_result(&self) -> bool {
+        let is_whole = self.expected_ranks.is_none_or(|ranks| ranks == self.ranks);
+        self.status == Status::Complete && self.injected.is_empty() && is_whole
     }
 
     /// What it is to be sorted by.
@@ -165,8 +198,12 @@ mod tests {
         let of_node =
             |node| RankRecord { rank: node, host: format!("node-{node}"), ..rank.clone() };
         record.ranks = (0..nodes).map(of_node).collect();
-        record.tokens_per_second.as_mut().unwrap().wall.total = tokens_per_second;
+        record.tokens_per_second.as_mut().unwrap().step.total = tokens_per_second;
         Collected { name: name.to_owned(), job: name.to_owned(), record }
+    }
+
+    fn job_of(name: &str, ranks: usize) -> Expected {
+        Expected { name: name.to_owned(), ranks }
     }
 
     fn found<const N: usize>(runs: [Collected; N]) -> Found {
@@ -192,9 +229,16 @@ mod tests {
         let (complete, failed) = (Status::Complete, Status::Failed);
         let nights =
             |statuses: [Status; 2]| found([of_night(2, statuses[1]), of_night(1, statuses[0])]);
-        let is_whole = |found: &Found| Collection::of(found, &["nightly".to_owned()]).is_whole();
+        let is_whole = |found: &Found| Collection::of(found, &[job_of("nightly", 2)]).is_whole();
         assert!(is_whole(&nights([failed, complete])), "an older night that failed");
         assert!(!is_whole(&nights([complete, failed])));
+        let mut drill = nights([complete, complete]);
+        let attempt = drill.runs[0].record.attempts.last_mut().unwrap();
+        attempt.injected = vec!["slow-compute@rank=1,percent=40".to_owned()];
+        assert!(!is_whole(&drill), "with a fault");
+        let mut smaller = nights([complete, complete]);
+        smaller.runs[0].record.ranks.pop();
+        assert!(!is_whole(&smaller), "on one rank");
         for (job, unix_ms, expected) in [
             (Some("nightly"), 1, true),
             (Some("nightly"), 3, false),
@@ -205,7 +249,7 @@ mod tests {
             let mut found = nights([complete, complete]);
             found.unreadable.push(torn(job, unix_ms));
             assert_eq!(is_whole(&found), expected, "{job:?} at {unix_ms}");
-            found.keep_jobs(&["nightly".to_owned()]);
+            found.keep_jobs(&[job_of("nightly", 2)]);
             let is_other = job == Some("other");
             assert_eq!(is_whole(&found), expected || is_other, "{job:?} at {unix_ms}");
             let text = Collection::of(&found, &[]).to_string();
@@ -216,7 +260,7 @@ mod tests {
     #[test]
     fn a_record_that_cannot_be_read_is_one() {
         let found = Found { runs: Vec::new(), unreadable: vec![torn(Some("nightly"), 1)] };
-        let collection = Collection::of(&found, &["nightly".to_owned()]);
+        let collection = Collection::of(&found, &[job_of("nightly", 2)]);
         assert!(collection.missing.is_empty() && !collection.is_whole());
     }
 
@@ -236,7 +280,7 @@ mod tests {
             sharded_one,
             failed,
         ];
-        let collection = Collection::of(&found(runs), &["n2".to_owned(), "n16".to_owned()]);
+        let collection = Collection::of(&found(runs), &[job_of("n2", 2), job_of("n16", 16)]);
         let efficiency = |name: &str| {
             let row = collection.runs.iter().find(|row| row.name == name).unwrap();
             row.scaling_efficiency.map(|share| (share * 1e3).round() / 1e3)
@@ -260,7 +304,7 @@ mod tests {
             ..crate::record::Reason::default()
         });
         let runs = [run("n1", 1, 1000.0), failed];
-        let text = Collection::of(&found(runs), &["n4".to_owned()]).to_string();
+        let text = Collection::of(&found(runs), &[job_of("n4", 4)]).to_string();
         assert!(text.contains("| n1 "), "{text}");
         assert!(text.contains("n2: failed: host node-1 was lost"), "{text}");
         assert!(text.contains("n4: no record"), "{text}");

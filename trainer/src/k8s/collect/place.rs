@@ -4,6 +4,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
+use checkpoint::durable::IoError;
+
+use super::Expected;
 use super::unreadable::Unreadable;
 use crate::baseline::{self, Baselines};
 use crate::k8s::frozen;
@@ -33,7 +36,7 @@ impl Found {
     /// When there is none, or they cannot be listed.
     pub(crate) fn add(&mut self, place: &str) -> Result<(), baseline::Error> {
         let path = Path::new(place);
-        let is_store = checkpoint::remote::is_remote(place) || Baselines::open(path).is_some();
+        let is_store = checkpoint::remote::is_remote(place) || Baselines::open(path)?.is_some();
         if is_store { self.add_store(&Baselines::at(place)?) } else { self.add_folder(path) }
     }
 
@@ -59,7 +62,7 @@ impl Found {
     }
 
     fn add_folder(&mut self, path: &Path) -> Result<(), baseline::Error> {
-        let deeper = runs_of_jobs(path);
+        let deeper = runs_of_jobs(path)?;
         let each = match Record::read_each(path) {
             Err(record::Error::NoRecord { .. }) if !deeper.is_empty() => Vec::new(),
             found => found?,
@@ -69,9 +72,7 @@ impl Found {
         }
         for run in deeper {
             let job = run.parent().map(stem);
-            for (path, record) in Record::read_each(&run)? {
-                self.add_file(&path, record, job.clone());
-            }
+            self.add_file(&Record::path(&run), Record::read(&run), job);
         }
         Ok(())
     }
@@ -119,9 +120,10 @@ impl Found {
 
     /// Leaves out what is of none of these jobs. A record in a store that cannot be
     /// read may be of any.
-    pub(crate) fn keep_jobs(&mut self, jobs: &[String]) {
-        self.runs.retain(|run| jobs.contains(&run.job));
-        self.unreadable.retain(|it| it.job.as_ref().is_none_or(|job| jobs.contains(job)));
+    pub(crate) fn keep_jobs(&mut self, jobs: &[Expected]) {
+        let is_of_one = |name: &String| jobs.iter().any(|job| job.name == *name);
+        self.runs.retain(|run| is_of_one(&run.job));
+        self.unreadable.retain(|it| it.job.as_ref().is_none_or(is_of_one));
     }
 }
 
@@ -137,21 +139,27 @@ fn started_unix_ms(record: &Path) -> u64 {
 }
 
 /// Folders of runs that are one deeper, as those of workflows are: in a folder of their job.
-fn runs_of_jobs(path: &Path) -> Vec<PathBuf> {
-    let is_run = |folder: &PathBuf| folder.join("record.json").is_file();
-    if is_run(&path.to_owned()) {
-        return Vec::new();
+fn runs_of_jobs(path: &Path) -> Result<Vec<PathBuf>, IoError> {
+    let mut runs = Vec::new();
+    if !path.is_dir() || record::is_run(path) {
+        return Ok(runs);
     }
-    let jobs = folders(path).into_iter().filter(|folder| !is_run(folder));
-    jobs.flat_map(|job| folders(&job)).filter(is_run).collect()
+    for job in folders(path)?.into_iter().filter(|folder| !record::is_run(folder)) {
+        runs.extend(folders(&job)?.into_iter().filter(|folder| record::is_run(folder)));
+    }
+    Ok(runs)
 }
 
-/// In the order of names; none where they cannot be listed.
-fn folders(path: &Path) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
-    let mut all: Vec<_> = entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect();
+/// In the order of names.
+fn folders(path: &Path) -> Result<Vec<PathBuf>, IoError> {
+    let mut all = Vec::new();
+    for entry in std::fs::read_dir(path).map_err(IoError::at(path, "list"))? {
+        let path = entry.map_err(IoError::at(path, "list"))?.path();
+        // Only root may list what is in the root of many file systems.
+        all.extend(Some(path).filter(|path| path.is_dir() && !path.ends_with("lost+found")));
+    }
     all.sort();
-    all
+    Ok(all)
 }
 
 /// The job that the frozen benchmark in the folder of a run names.

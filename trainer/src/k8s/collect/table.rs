@@ -2,23 +2,23 @@
 
 use std::fmt;
 
-use chrono::DateTime;
 use comfy_table::{CellAlignment, Table, presets};
 
 use super::{Collection, RunRow, Unreadable};
-use crate::number_format;
-use crate::record::Status;
+use crate::number_format::{self, count};
+use crate::record::unix_time::minute;
+use crate::record::{Clocks, Status};
 use crate::report;
 
 const HEADINGS: [&str; 9] = [
     "run",
-    "started (UTC)",
+    "last start (UTC)",
     "workload",
     "settings",
     "nodes",
     "ranks",
     "status",
-    "tokens/s",
+    Clocks::STEP_RATE,
     "scaling efficiency",
 ];
 
@@ -43,6 +43,14 @@ impl fmt::Display for Collection {
             let reason = reason.as_ref().map_or(String::new(), |reason| format!(": {reason}"));
             write!(f, "\n{name}: {}{older}{reason}", status.name())?;
         }
+        for RunRow { name, injected, ranks, expected_ranks, .. } in &self.runs {
+            if let Some(expected) = expected_ranks.filter(|expected| expected != ranks) {
+                write!(f, "\n{name}: expected {}, found {ranks}", count(expected, "rank"))?;
+            }
+            if !injected.is_empty() {
+                write!(f, "\n{name}: faults were injected: {}", injected.join(" "))?;
+            }
+        }
         for Unreadable { name, text, .. } in &self.unreadable {
             write!(f, "\n{name}: not readable: {text}")?;
         }
@@ -58,11 +66,6 @@ impl fmt::Display for Collection {
     }
 }
 
-fn minute(unix_ms: u64) -> String {
-    let time = DateTime::from_timestamp_millis(unix_ms.cast_signed());
-    time.map_or_else(|| "null".to_owned(), |time| time.format("%F %H:%M").to_string())
-}
-
 fn cells(run: &RunRow) -> [String; HEADINGS.len()] {
     let null = || "null".to_owned();
     [
@@ -72,8 +75,13 @@ fn cells(run: &RunRow) -> [String; HEADINGS.len()] {
         run.settings.join(" "),
         run.nodes.to_string(),
         run.ranks.to_string(),
-        run.status.name().to_owned(),
+        status(run),
         run.tokens_per_second.map_or_else(null, number_format::thousands),
         run.scaling_efficiency.map_or_else(null, number_format::percent),
     ]
+}
+
+fn status(run: &RunRow) -> String {
+    let doubt = if run.is_steady == Some(false) { ", not steady" } else { "" };
+    run.status.name().to_owned() + doubt
 }

@@ -12,6 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::attempt::Attempt;
+use crate::config::wording::in_user_words;
 use status::{Item, List, Time};
 
 /// The parts of the start of an attempt's pods, each the longest of all of them; `null` where one
@@ -48,7 +49,9 @@ impl PodList {
             format!("{file}: expected what `kubectl get pods -o json` prints: {error}")
         };
         let bytes = std::fs::read(file).map_err(|error| expected(&error))?;
-        let List { items } = serde_json::from_slice(&bytes).map_err(|error| expected(&error))?;
+        let parsed = serde_json::from_slice(&bytes);
+        let List { items } =
+            parsed.map_err(|error| expected(&in_user_words(&error.to_string())))?;
         Ok(Self { items })
     }
 

@@ -12,6 +12,13 @@ const JOB_NAMES: [&str; 2] = ["training.kubeflow.org/job-name", "jobset.sigs.k8s
 const ROLES: [&str; 2] =
     ["training.kubeflow.org/job-role", "jobset.sigs.k8s.io/replicatedjob-name"];
 
+/// The annotation with the name of a pod's main container, which those that inject others set.
+/// (kubernetes.io/docs/reference/labels-annotations-taints)
+const MAIN_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
+
+/// Names of our containers: in the pods of an `MPIJob`, and in those of a `TrainJob`.
+const CONTAINERS: [&str; 3] = ["launcher", "worker", "node"];
+
 /// Kinds of jobs that may wait in a queue before they have pods.
 const JOBS: [&str; 2] = ["MPIJob", "TrainJob"];
 
@@ -37,6 +44,8 @@ struct Metadata {
     name: String,
     #[serde(default)]
     labels: BTreeMap<String, String>,
+    #[serde(default)]
+    annotations: BTreeMap<String, String>,
     creation_timestamp: Time,
 }
 
@@ -58,6 +67,8 @@ struct Condition {
 
 #[derive(Debug, Deserialize)]
 struct Container {
+    #[serde(default)]
+    name: String,
     state: State,
 }
 
@@ -103,9 +114,19 @@ impl Item {
         condition.last_transition_time
     }
 
-    /// When the container of a pod began to run.
+    /// When our container of a pod began to run.
     pub(super) fn started(&self) -> Option<Time> {
-        let state = &self.status.container_statuses.first()?.state;
+        let state = &self.container()?.state;
         state.running.as_ref().or(state.terminated.as_ref())?.started_at
+    }
+
+    /// Ours, which a service mesh or a storage driver may have put others beside: the one that is
+    /// marked as such, or has a name of ours, or is alone.
+    fn container(&self) -> Option<&Container> {
+        let all = &self.status.container_statuses;
+        let main = self.metadata.annotations.get(MAIN_CONTAINER);
+        let marked = all.iter().find(|it| Some(&it.name) == main);
+        let named = || all.iter().find(|it| CONTAINERS.contains(&it.name.as_str()));
+        marked.or_else(named).or(all.first().filter(|_| all.len() == 1))
     }
 }

@@ -84,6 +84,30 @@ fn a_pod_that_was_replaced_is_of_the_later_attempt() {
     assert_eq!(second, Some(times([1.0, 3.0, 5.0, 3.0])), "only of the new worker");
 }
 
+/// An injected container is the first of those that the API server lists.
+#[test]
+fn containers_beside_ours_do_not_count() {
+    let expected = filled_in(&pods());
+    let beside = |name: &str, seconds| {
+        let since = at(seconds);
+        json!({ "name": name, "state": { "running": { "startedAt": since } } })
+    };
+    for (own, is_marked) in [("worker", false), ("node", false), ("train", true)] {
+        let mut items = pods();
+        for item in &mut items {
+            let containers = &mut item["status"]["containerStatuses"];
+            containers[0]["name"] = own.into();
+            let all = [beside("istio-proxy", 9), containers[0].take(), beside("logs", 1)];
+            *containers = all.into_iter().collect();
+            if is_marked {
+                let marked = json!({ "kubectl.kubernetes.io/default-container": own });
+                item["metadata"]["annotations"] = marked;
+            }
+        }
+        assert_eq!(filled_in(&items), expected, "{own}");
+    }
+}
+
 #[test]
 fn a_job_waits_in_a_queue_until_it_has_pods() {
     let mut items = pods();

@@ -126,11 +126,11 @@ impl StepReader {
                 Ok(Some(line))
             }
             Err(_) if file.fill_buf().map_err(failed)?.is_empty() => Ok(None),
-            Err(source) => Err(Error::Malformed {
+            Err(error) => Err(Error::Malformed {
                 path: self.path.clone(),
                 line: self.line,
                 expected: "one step as JSON",
-                source,
+                error,
             }),
         }
     }

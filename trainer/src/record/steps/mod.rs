@@ -5,6 +5,7 @@ pub(crate) mod file;
 pub(crate) mod sample;
 mod series;
 mod steady;
+mod steady_watch;
 mod target;
 
 pub use block::StepBlock;
@@ -12,4 +13,5 @@ pub(crate) use block::Typical;
 pub use file::{StepReader, read_steps, steps_path, truncate_after};
 pub use sample::{StepLine, StepSample};
 pub use series::{MeasuredSteps, OwnTimes, Reached, StepSeries};
+pub use steady_watch::SteadyWatch;
 pub use target::TargetLoss;

@@ -1,5 +1,7 @@
 //! The loss of `--target-loss`.
 
+use std::fmt;
+
 /// A loss to stop at.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TargetLoss {
@@ -7,6 +9,13 @@ pub struct TargetLoss {
     pub nats: f64,
     /// Whether it is a held-out loss, because the run evaluates, and not the loss of a step.
     pub is_held_out: bool,
+}
+
+impl fmt::Display for TargetLoss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let loss = if self.is_held_out { "the held-out loss" } else { "the loss of a step" };
+        write!(f, "{loss} is at most {}", self.nats)
+    }
 }
 
 impl TargetLoss {

@@ -1,5 +1,6 @@
 //! Draws charts as SVG, in colours that the page's style sheet gives: light, dark or printed.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::ops::Range;
 
@@ -12,15 +13,14 @@ use plotters::prelude::{
 };
 use plotters::style::{Color, IntoFont, ShapeStyle};
 
-/// Width and height of every chart, in the units of its own coordinates.
-const SIZE: (u32, u32) = (560, 280);
+use super::shape::Shape;
 
-/// A chart in the making: what it shows, and its axes.
+/// Title, caption and axes of a chart.
 #[derive(Debug, Clone)]
 pub(super) struct Chart<'a> {
-    pub(super) title: &'a str,
-    /// One sentence: what is to be seen, and how to read it.
-    pub(super) caption: &'a str,
+    pub(super) title: Cow<'a, str>,
+    /// One sentence on the content, and on how to read it.
+    pub(super) caption: Cow<'a, str>,
     pub(super) x: Axis<'a>,
     pub(super) y: Axis<'a>,
 }
@@ -31,7 +31,7 @@ pub(super) struct Axis<'a> {
     /// With its unit.
     pub(super) label: &'a str,
     pub(super) range: Range<f64>,
-    /// Of its numbers; an empty text hides one.
+    /// Format of its numbers; an empty text hides one.
     pub(super) format: fn(f64) -> String,
 }
 
@@ -40,13 +40,22 @@ pub(super) struct Axis<'a> {
 pub(super) enum Ink {
     Text,
     Grid,
+    /// Slower than others.
+    Warm,
+    /// Faster than others.
+    Cool,
     /// One of a few that differ from each other, also for the colour blind.
     Series(u8),
 }
 
-/// What shapes are drawn on.
+/// Area that shapes are drawn on.
 pub(super) struct Canvas<'canvas, 'text> {
     context: ChartContext<'canvas, SVGBackend<'text>, Cartesian2d<RangedCoordf64, RangedCoordf64>>,
+    x_range: Range<f64>,
+    y_range: Range<f64>,
+    font_size: f64,
+    /// Invisible rectangles, each with the text that a pointer on it shows.
+    hovers: &'canvas mut String,
 }
 
 /// Drawing into a text cannot fail.
@@ -58,14 +67,18 @@ impl Ink {
         match self {
             Self::Text => RGBColor(1, 2, 3),
             Self::Grid => RGBColor(1, 2, 4),
+            Self::Warm => RGBColor(1, 2, 5),
+            Self::Cool => RGBColor(1, 2, 6),
             Self::Series(number) => RGBColor(2, 3, number % SERIES),
         }
     }
 
-    fn variable(self) -> String {
+    pub(super) fn variable(self) -> String {
         match self {
             Self::Text => "var(--text)".to_owned(),
             Self::Grid => "var(--grid)".to_owned(),
+            Self::Warm => "var(--warm)".to_owned(),
+            Self::Cool => "var(--cool)".to_owned(),
             Self::Series(number) => format!("var(--series-{})", number % SERIES),
         }
     }
@@ -74,51 +87,36 @@ impl Ink {
 /// Number of different colours.
 const SERIES: u8 = 8;
 
-/// A whole figure: the chart, a legend of its series, and its caption.
-pub(super) fn figure(
-    chart: &Chart<'_>,
-    legend: &[(&str, Ink)],
-    draw: impl FnOnce(&mut Canvas<'_, '_>),
-) -> String {
+/// The chart in a shape, as SVG.
+pub(super) fn svg(chart: &Chart<'_>, shape: Shape, draw: &dyn Fn(&mut Canvas<'_, '_>)) -> String {
     let mut svg = String::new();
+    let mut hovers = String::new();
     {
-        let area = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
-        draw_on(&area, chart, draw);
+        let area = SVGBackend::with_string(&mut svg, shape.size()).into_drawing_area();
+        draw_on(&area, chart, shape, &mut hovers, draw);
         area.present().expect(DRAWN);
     }
-    let title = super::escape(chart.title);
-    let mut text = format!("<figure><h3>{title}</h3>\n");
-    if !legend.is_empty() {
-        text.push_str("<p class=\"legend\">");
-        for (name, ink) in legend {
-            let (name, colour) = (super::escape(name), ink.variable());
-            let _ = write!(text, "<span><i style=\"background:{colour}\"></i>{name}</span> ");
-        }
-        text.push_str("</p>\n");
-    }
-    text.push_str(&styled(&svg, &title));
-    let _ = writeln!(text, "<figcaption>{}</figcaption></figure>", super::escape(chart.caption));
-    text
+    styled(&svg, &hovers, shape, &super::escape(&chart.title))
 }
 
 fn draw_on(
     area: &DrawingArea<SVGBackend<'_>, Shift>,
     chart: &Chart<'_>,
-    draw: impl FnOnce(&mut Canvas<'_, '_>),
+    shape: Shape,
+    hovers: &mut String,
+    draw: &dyn Fn(&mut Canvas<'_, '_>),
 ) {
     let Chart { x, y, .. } = chart;
-    let context = ChartBuilder::on(area)
+    let (x_format, y_format) = (x.format, y.format);
+    let label = || text_style(shape.font_size());
+    let mut context = ChartBuilder::on(area)
         .margin(8)
         .margin_right(28)
         .x_label_area_size(44)
-        .y_label_area_size(84)
+        .y_label_area_size(shape.y_label_size())
         .build_cartesian_2d(x.range.clone(), y.range.clone())
         .expect(DRAWN);
-    let mut canvas = Canvas { context };
-    let label = || text_style(15.0);
-    let (x_format, y_format) = (x.format, y.format);
-    canvas
-        .context
+    context
         .configure_mesh()
         .disable_x_mesh()
         .bold_line_style(Ink::Grid.placeholder())
@@ -126,7 +124,7 @@ fn draw_on(
         .axis_style(Ink::Grid.placeholder())
         .x_desc(x.label)
         .y_desc(y.label)
-        .x_labels(6)
+        .x_labels(shape.x_labels())
         .y_labels(5)
         .x_label_formatter(&|value| x_format(*value))
         .y_label_formatter(&|value| y_format(*value))
@@ -134,7 +132,13 @@ fn draw_on(
         .axis_desc_style(label())
         .draw()
         .expect(DRAWN);
-    draw(&mut canvas);
+    draw(&mut Canvas {
+        context,
+        x_range: x.range.clone(),
+        y_range: y.range.clone(),
+        font_size: shape.font_size(),
+        hovers,
+    });
 }
 
 fn text_style(size: f64) -> TextStyle<'static> {
@@ -157,6 +161,12 @@ impl Canvas<'_, '_> {
         self.draw(Rectangle::new(corners, ink.placeholder().mix(opacity).filled()));
     }
 
+    /// Height of a pixel in units of the vertical axis.
+    pub(super) fn pixel_height(&self) -> f64 {
+        let (_, pixels) = self.context.plotting_area().dim_in_pixel();
+        (self.y_range.end - self.y_range.start) / f64::from(pixels.max(1))
+    }
+
     /// A dot at a point.
     pub(super) fn dot(&mut self, at: (f64, f64), ink: Ink) {
         self.draw(Circle::new(at, 4, ink.placeholder().filled()));
@@ -164,7 +174,41 @@ impl Canvas<'_, '_> {
 
     /// A text that begins at a point.
     pub(super) fn text(&mut self, at: (f64, f64), text: String) {
-        self.draw(Text::new(text, at, text_style(15.0)));
+        self.draw(Text::new(text, at, text_style(self.font_size)));
+    }
+
+    /// Shows a text while a pointer is between two corners.
+    pub(super) fn hover(&mut self, corners: [(f64, f64); 2], text: &str) {
+        let area = self.context.plotting_area();
+        let [from, to] = corners.map(|corner| area.map_coordinate(&corner));
+        let (left, top) = (from.0.min(to.0), from.1.min(to.1));
+        let width = (from.0 - to.0).abs().max(1);
+        let height = (from.1 - to.1).abs().max(1);
+        let _ = write!(
+            self.hovers,
+            "<rect x=\"{left}\" y=\"{top}\" width=\"{width}\" height=\"{height}\"><title>{}</title>\
+             </rect>",
+            super::escape(text)
+        );
+    }
+
+    /// Shows a text while a pointer is above or below an interval of the horizontal axis.
+    pub(super) fn hover_between(&mut self, interval: Range<f64>, text: &str) {
+        let Range { start: bottom, end: top } = self.y_range;
+        self.hover([(interval.start, bottom), (interval.end, top)], text);
+    }
+
+    /// Shows a text for each of several places on the horizontal axis, wherever a pointer is
+    /// nearest to that.
+    pub(super) fn hover_nearest(&mut self, texts: &[(f64, String)]) {
+        for (index, (at, text)) in texts.iter().enumerate() {
+            let between = |other: &(f64, String)| f64::midpoint(other.0, *at);
+            let previous = index.checked_sub(1).map(|index| between(&texts[index]));
+            let next = texts.get(index + 1).map(between);
+            let start = previous.unwrap_or(self.x_range.start);
+            let end = next.unwrap_or(self.x_range.end);
+            self.hover_between(start..end, text);
+        }
     }
 
     fn draw<E>(&mut self, element: E)
@@ -176,18 +220,26 @@ impl Canvas<'_, '_> {
     }
 }
 
-/// The drawn text with the style sheet's colours, and as large as the page lets it be.
-fn styled(svg: &str, title: &str) -> String {
+/// The drawn text with the style sheet's colours, and as large as the page lets it be. Phones have
+/// no pointer.
+fn styled(svg: &str, hovers: &str, shape: Shape, title: &str) -> String {
     let start = svg.find("<svg").unwrap_or(0);
-    let end = svg[start..].find('>').map_or(start, |end| start + end + 1);
-    let (width, height) = SIZE;
-    let head =
-        format!("<svg viewBox=\"0 0 {width} {height}\" role=\"img\" aria-label=\"{title}\">");
-    let mut text = head + &svg[end..];
-    let inks = (0..SERIES).map(Ink::Series).chain([Ink::Text, Ink::Grid]);
-    for ink in inks {
+    let begin = svg[start..].find('>').map_or(start, |end| start + end + 1);
+    let end = svg.rfind("</svg>").unwrap_or(svg.len());
+    let (width, height) = shape.size();
+    let class = shape.class();
+    let mut text = format!(
+        "<svg class=\"{class}\" viewBox=\"0 0 {width} {height}\" role=\"img\" \
+         aria-label=\"{title}\">{}",
+        &svg[begin..end]
+    );
+    let inks = [Ink::Text, Ink::Grid, Ink::Warm, Ink::Cool].into_iter();
+    for ink in inks.chain((0..SERIES).map(Ink::Series)) {
         let RGBColor(red, green, blue) = ink.placeholder();
         text = text.replace(&format!("#{red:02X}{green:02X}{blue:02X}"), &ink.variable());
     }
-    text
+    if !hovers.is_empty() && shape != Shape::Phone {
+        let _ = write!(text, "<g class=\"hover\">{hovers}</g>");
+    }
+    text + "</svg>\n"
 }

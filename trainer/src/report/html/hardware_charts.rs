@@ -1,12 +1,13 @@
 //! Charts of the hardware over time: a line for each GPU or host.
 
-use super::canvas::{Axis, Chart, Ink, figure};
+use super::canvas::{Axis, Chart, Ink};
 use super::charts::{from_zero, short};
+use super::figure::{Figure, arranged};
 use crate::hardware::{HardwareSummary, Series};
 use crate::number_format;
 use crate::record::Record;
 
-/// What a chart shows of each GPU or host.
+/// Quantity of each GPU or host that a chart shows.
 struct Shown {
     title: &'static str,
     caption: &'static str,
@@ -111,10 +112,10 @@ pub(super) fn all(record: &Record) -> String {
     let hosts: Vec<_> = hosts.collect();
     let of_gpus = GPUS.iter().filter_map(|shown| chart(shown, &gpus));
     let of_hosts = HOSTS.iter().filter_map(|shown| chart(shown, &hosts));
-    of_gpus.chain(of_hosts).collect()
+    arranged(of_gpus.chain(of_hosts))
 }
 
-fn chart(shown: &Shown, machines: &[Machine<'_>]) -> Option<String> {
+fn chart<'a>(shown: &'a Shown, machines: &'a [Machine<'_>]) -> Option<Figure<'a>> {
     let lines: Vec<_> = machines.iter().filter_map(|machine| line(shown, machine)).collect();
     let points = || lines.iter().flat_map(|line| &line.points);
     let end = points().map(|point| point.0).reduce(f64::max)?;
@@ -122,8 +123,8 @@ fn chart(shown: &Shown, machines: &[Machine<'_>]) -> Option<String> {
         return None;
     }
     let chart = Chart {
-        title: shown.title,
-        caption: shown.caption,
+        title: shown.title.into(),
+        caption: shown.caption.into(),
         x: Axis { label: "s since the first step", range: 0.0..end.max(0.1), format: short },
         y: Axis {
             label: shown.unit,
@@ -132,22 +133,57 @@ fn chart(shown: &Shown, machines: &[Machine<'_>]) -> Option<String> {
         },
     };
     let is_named = lines.len() <= NAMED_MAX;
-    let ink = |number: usize| Ink::Series(if is_named { number as u8 } else { 0 });
-    let legend: Vec<_> =
-        lines.iter().enumerate().map(|(number, line)| (line.name, ink(number))).collect();
-    let legend = if is_named && lines.len() > 1 { &legend[..] } else { &[] };
-    Some(figure(&chart, legend, |canvas| {
+    let ink = move |number: usize| Ink::Series(if is_named { number as u8 } else { 0 });
+    let names = lines.iter().enumerate().map(|(number, line)| (line.name, ink(number)));
+    let names: Vec<_> = names.filter(|_| is_named && lines.len() > 1).collect();
+    let texts = hovers(&lines, shown.format);
+    let figure = Figure::new(chart, move |canvas| {
         for (number, line) in lines.iter().enumerate() {
             canvas.line(&line.points, ink(number));
         }
-    }))
+        canvas.hover_nearest(&texts);
+    });
+    Some(if names.is_empty() { figure } else { figure.with_legend(names) })
+}
+
+/// Texts that a pointer shows at each moment of the first line: the values of all lines that are
+/// named, or the least and the largest.
+fn hovers(lines: &[Line<'_>], format: fn(f64) -> String) -> Vec<(f64, String)> {
+    let moments = lines.first().map(|line| &line.points[..]).unwrap_or_default();
+    let text = |second: f64| {
+        let known = lines.iter().filter_map(|line| Some((line.name, line.nearest(second)?)));
+        let known: Vec<_> = known.filter(|(_, value)| value.is_finite()).collect();
+        let mut text = format!("{second:.1} s");
+        if lines.len() <= NAMED_MAX {
+            let line = |(name, value): &(&str, f64)| format!("\n{name} {}", format(*value));
+            text.extend(known.iter().map(line));
+        } else {
+            let values = || known.iter().map(|(_, value)| *value);
+            let range = values().reduce(f64::min).zip(values().reduce(f64::max));
+            let range = range.map(|(least, most)| (format(least), format(most)));
+            text.extend(range.map(|(least, most)| format!("\n{least} to {most}")));
+        }
+        text
+    };
+    moments.iter().map(|(second, _)| (*second, text(*second))).collect()
 }
 
 /// The line of one GPU or host.
 struct Line<'machine> {
     name: &'machine str,
-    /// What was not read is not a number: a gap.
+    /// A value that was not read is not a number: a gap.
     points: Vec<(f64, f64)>,
+}
+
+impl Line<'_> {
+    /// Value at the reading nearest to a moment: machines are not read at the same time.
+    fn nearest(&self, second: f64) -> Option<f64> {
+        let after = self.points.partition_point(|point| point.0 < second);
+        let near = self.points.get(after.saturating_sub(1)..self.points.len().min(after + 1))?;
+        let distance = |point: &&(f64, f64)| (point.0 - second).abs();
+        let nearest = near.iter().min_by(|a, b| distance(a).total_cmp(&distance(b)));
+        nearest.map(|point| point.1)
+    }
 }
 
 fn line<'machine>(shown: &Shown, machine: &'machine Machine<'_>) -> Option<Line<'machine>> {

@@ -2,9 +2,13 @@
 
 mod canvas;
 mod charts;
+mod figure;
 mod hardware_charts;
+mod phase_chart;
 mod rank_chart;
 mod rank_table;
+mod result;
+mod shape;
 mod storage_charts;
 mod tables;
 mod time_charts;
@@ -12,27 +16,21 @@ mod trend;
 
 use super::ReportData;
 
-/// The page of one run, or of several: then a table and a trend before the newest of them.
+/// The page of one run, or of several: then a table and trends before the newest of them.
 pub(super) fn page(reports: &[ReportData]) -> String {
-    let newest = reports.iter().max_by_key(|report| started(report));
-    let Some(newest) = newest else { return String::new() };
-    let workload = &newest.record.workload;
-    let title = format!("{} ({})", workload.name, workload.id);
-    let mut body = String::new();
-    if reports.len() > 1 {
-        body += &section(&format!("{} runs", reports.len()), &trend::runs(reports));
-    }
-    body += &section("Result", &tables::result(newest));
-    body += &section("Steps", &charts::steps(&newest.record));
-    let ranks = rank_chart::heat_map(&newest.record) + &rank_table::table(&newest.record);
-    body += &section("Ranks", &ranks);
-    body += &section("Communication and storage", &storage_charts::all(&newest.record));
-    body += &section("Hardware", &hardware_charts::all(&newest.record));
-    body += &section("Time of the run", &time_charts::all(&newest.record));
-    body += &section("Way to the first step", &tables::starts(&newest.record));
-    body += &section("Warnings", &tables::warnings(newest));
-    body += &section("Environment", &tables::environment(&newest.record));
+    let mut in_order: Vec<&ReportData> = reports.iter().collect();
+    in_order.sort_by_key(|report| report.record.started_unix_ms());
+    let Some(newest) = in_order.last() else { return String::new() };
+    let headline = result::headline(newest);
+    let (title, body) = if in_order.len() > 1 {
+        let title = format!("{} runs, the newest: {headline}", in_order.len());
+        let runs = section("Runs", &trend::runs(&in_order));
+        (title, runs + &section(&format!("The newest run: {headline}"), &result::result(newest)))
+    } else {
+        (headline, section("Result", &result::result(newest)))
+    };
     let title = escape(&title);
+    let body = body + &details(newest);
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
@@ -42,17 +40,29 @@ pub(super) fn page(reports: &[ReportData]) -> String {
     )
 }
 
+/// All sections of one run after its result.
+fn details(report: &ReportData) -> String {
+    let record = &report.record;
+    [
+        section("Warnings", &tables::warnings(report)),
+        section("Phases", &phase_chart::all(record)),
+        section("Steps", &charts::steps(record)),
+        section("Ranks", &(rank_chart::heat_map(record) + &rank_table::table(record))),
+        section("Communication and storage", &storage_charts::all(record)),
+        section("Hardware", &hardware_charts::all(record)),
+        section("Time of the run", &time_charts::all(record)),
+        section("Way to the first step", &tables::starts(record)),
+        section("Environment and settings", &tables::environment(record)),
+    ]
+    .concat()
+}
+
 /// Nothing where there is no content.
 fn section(heading: &str, content: &str) -> String {
     if content.is_empty() {
         return String::new();
     }
     format!("<section><h2>{}</h2>\n{content}</section>\n", escape(heading))
-}
-
-/// When a run started, for their order.
-fn started(report: &ReportData) -> u64 {
-    report.record.attempts.first().map_or(0, |attempt| attempt.started_unix_ms)
 }
 
 /// A text as HTML, in elements and in quoted attributes.

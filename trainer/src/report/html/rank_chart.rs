@@ -1,20 +1,29 @@
 //! The heat map of ranks: which is slow, and since when.
 
-use super::canvas::{Axis, Chart, Ink, figure};
+use std::ops::Range;
+
+use super::canvas::{Axis, Canvas, Chart, Ink};
 use super::charts::whole;
-use crate::number_format;
+use super::figure::{Figure, arranged};
+use crate::number_format::{self, milliseconds};
 use crate::record::{OwnTimes, Record};
 
 /// This much slower than the median rank has the full colour.
 const FULL_COLOUR: f64 = 0.2;
 
+/// A smaller difference to the median rank has no colour.
+const NO_COLOUR: f64 = 0.01;
+
+/// With more ranks a pointer shows the slowest at a time, not each.
+const EACH_MAX: usize = 16;
+
 /// Own times of all ranks relative to the median of each block of steps; nothing without several
 /// ranks.
 pub(super) fn heat_map(record: &Record) -> String {
-    drawn(record).unwrap_or_default()
+    arranged(drawn(record))
 }
 
-fn drawn(record: &Record) -> Option<String> {
+fn drawn(record: &Record) -> Option<Figure<'_>> {
     let times: Option<Vec<&OwnTimes>> =
         record.ranks.iter().map(|rank| rank.times.as_ref()).collect();
     let times = times.filter(|times| times.len() > 1)?;
@@ -23,34 +32,80 @@ fn drawn(record: &Record) -> Option<String> {
     let first = *starts.first()? as f64;
     let ranks = times.len() as f64;
     let chart = Chart {
-        title: "Own time of ranks",
-        caption: "Blue is slower than the median rank at that time, orange faster; the full colour \
-                  is 20 %. Waiting for other ranks is not counted.",
+        title: "Own time of ranks".into(),
+        caption: "Time of each rank for its own part of a step, relative to the median rank at \
+                  that time. Waiting for other ranks is not counted."
+            .into(),
         x: Axis { label: "step", range: first..end, format: number_format::thousands },
         y: Axis { label: "rank", range: -0.5..ranks - 0.5, format: whole },
     };
-    let drawn = figure(&chart, &[], |canvas| {
+    let figure = Figure::new(chart, move |canvas| {
         for (block, start) in starts.iter().enumerate() {
             let right = starts.get(block + 1).map_or(end, |next| *next as f64);
-            let own: Vec<f64> =
-                times.iter().filter_map(|times| times.own_ms.get(block).copied()).collect();
-            let median = median(&own);
-            for (rank, own_ms) in own.iter().enumerate() {
-                let excess = own_ms / median - 1.0;
-                let ink = if excess >= 0.0 { Ink::Series(0) } else { Ink::Series(1) };
-                let opacity = (excess.abs() / FULL_COLOUR).clamp(0.04, 1.0);
-                let rank = rank as f64;
-                let corners = [(*start as f64, rank - 0.46), (right, rank + 0.46)];
-                canvas.bar(corners, ink, opacity);
+            let interval = *start as f64..right;
+            let Some(own) = OwnOfBlock::of(*start, &times, block) else { continue };
+            draw_block(canvas, &interval, &own);
+            if times.len() > EACH_MAX {
+                canvas.hover_between(interval, &own.slowest_text());
             }
         }
     });
-    Some(format!("<div class=\"wide half\">{drawn}</div>"))
+    let percent = 100.0 * FULL_COLOUR;
+    let scale = ["faster", "slower"].map(|which| format!("{percent:.0} % {which} or more"));
+    Some(figure.with_scale(&scale[0], &scale[1]).wide())
 }
 
-/// The lower one of an even number, so that of two ranks the slow one is seen.
-fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted[sorted.len().div_ceil(2) - 1]
+/// Own times of ranks in a block of steps.
+struct OwnOfBlock {
+    first_step: u64,
+    /// From the fastest to the slowest.
+    ranks: Vec<OwnOfRank>,
+}
+
+struct OwnOfRank {
+    rank: usize,
+    ms: f64,
+    /// Share by which it is slower than the median rank.
+    excess: f64,
+}
+
+impl OwnOfBlock {
+    /// `None` where no rank has a time of this block.
+    fn of(first_step: u64, times: &[&OwnTimes], block: usize) -> Option<Self> {
+        let known = times.iter().enumerate();
+        let known = known.filter_map(|(rank, times)| Some((rank, *times.own_ms.get(block)?)));
+        let mut known: Vec<_> = known.collect();
+        known.sort_by(|a, b| a.1.total_cmp(&b.1));
+        let median = known.get(known.len().div_ceil(2).checked_sub(1)?)?.1;
+        let own = |(rank, ms): (usize, f64)| OwnOfRank { rank, ms, excess: ms / median - 1.0 };
+        Some(Self { first_step, ranks: known.into_iter().map(own).collect() })
+    }
+
+    fn text(&self, own: &OwnOfRank) -> String {
+        let (rank, step) = (own.rank, self.first_step);
+        let (own_ms, percent) = (milliseconds(own.ms), 100.0 * own.excess);
+        format!("rank {rank} from step {step}: {own_ms} ms\n{percent:+.1} % to the median rank")
+    }
+
+    fn slowest_text(&self) -> String {
+        let slowest = self.ranks.last();
+        slowest.map_or(String::new(), |own| format!("the slowest is {}", self.text(own)))
+    }
+}
+
+/// A cell for each rank that is not like the median one, at least a pixel high. The slowest is
+/// drawn last, so that it is seen where cells overlap.
+fn draw_block(canvas: &mut Canvas<'_, '_>, steps: &Range<f64>, block: &OwnOfBlock) {
+    let half = (0.75 * canvas.pixel_height()).max(0.46);
+    for own in &block.ranks {
+        let row = own.rank as f64;
+        let corners = [(steps.start, row - half), (steps.end, row + half)];
+        if own.excess.abs() >= NO_COLOUR {
+            let ink = if own.excess > 0.0 { Ink::Warm } else { Ink::Cool };
+            canvas.bar(corners, ink, (own.excess.abs() / FULL_COLOUR).min(1.0));
+        }
+        if block.ranks.len() <= EACH_MAX {
+            canvas.hover(corners, &block.text(own));
+        }
+    }
 }

@@ -2,13 +2,13 @@
 
 use std::fmt::Write as _;
 
-use super::escape;
+use super::tables;
 use crate::number_format;
 use crate::record::{RankRecord, Record};
 use crate::timing::statistics::percentile;
 
-/// Of more ranks those are shown that take the longest, and all that were found slow.
-const ROWS_MAX: usize = 64;
+/// Largest number of rows: with more ranks, those found slow and those that take the longest.
+const ROWS_MAX: usize = 32;
 
 const HEADINGS: [&str; 9] =
     ["rank", "host", "NIC", "own ms", "found slow", "matmul", "power", "SM clock", "throttled"];
@@ -29,17 +29,18 @@ pub(super) fn table(record: &Record) -> String {
     }
     let has_gpus = record.ranks.iter().any(|rank| rank.gpu.is_some());
     let columns = if has_gpus { HEADINGS.len() } else { WITHOUT_GPU };
-    let mut text = "<div class=\"wide scroll\"><table><thead><tr>".to_owned();
-    HEADINGS[..columns].iter().for_each(|heading| text += &format!("<th>{heading}</th>"));
-    text += "</tr></thead><tbody>";
-    for rank in ranks {
-        text += "<tr>";
-        for cell in &row(rank)[..columns] {
-            let _ = write!(text, "<td>{}</td>", escape(cell));
-        }
-        text += "</tr>";
+    let mut text = "<div class=\"wide scroll\">".to_owned();
+    if ranks.len() < record.ranks.len() {
+        let (shown, all) = (ranks.len(), record.ranks.len());
+        let _ = write!(
+            text,
+            "<p class=\"dim\">{shown} of {all} ranks: those that were found slow, and those that \
+             take the longest for their own part of a step.</p>"
+        );
     }
-    text + "</tbody></table></div>"
+    let rows = ranks.into_iter().map(|rank| row(rank).into_iter().take(columns));
+    text += &tables::columns(&HEADINGS[..columns], rows, |_| false);
+    text + "</div>"
 }
 
 fn row(rank: &RankRecord) -> [String; HEADINGS.len()] {

@@ -18,7 +18,7 @@ fn told(config: &Config, collective: &dyn Collective) -> Vec<Option<[u64; 2]>> {
     let mut before = weights(&mut trainer);
     let step = |_| {
         let now = weights(&mut trainer);
-        let stepped = trainer.step(Requests::default()).unwrap();
+        let stepped = trainer.step(Requests::default).unwrap();
         let update = now.iter().zip(&before).map(|(now, before)| f64::from(now - before));
         let parameter_norm = norm(now.iter().copied().map(f64::from));
         let update_ratio = norm(update) / parameter_norm;
@@ -69,6 +69,6 @@ fn looking_changes_no_bit_and_happens_at_its_interval() {
     let config = config("smoke", &["telemetry.health_every_steps=2"]);
     let single = collectives::Single::new();
     let mut trainer = trainer(&config, &single);
-    let is_told = |_| trainer.step(Requests::default()).unwrap().health.is_some();
+    let is_told = |_| trainer.step(Requests::default).unwrap().health.is_some();
     assert_eq!((0..4).map(is_told).collect::<Vec<_>>(), [false, true, false, true]);
 }

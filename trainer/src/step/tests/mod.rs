@@ -58,7 +58,7 @@ struct Trained {
 
 /// Bits of the loss and gradient norm of the next step.
 fn step_bits(trainer: &mut Trainer<'_>) -> [u64; 2] {
-    let stepped = trainer.step(Requests::default()).unwrap();
+    let stepped = trainer.step(Requests::default).unwrap();
     [stepped.loss.to_bits(), stepped.gradient_norm.to_bits()]
 }
 
@@ -120,14 +120,14 @@ fn an_overflow_in_the_sum_is_found_by_the_rank_that_owns_it() {
         let owned = trainer.state.shard.pieces().nth(3).unwrap().clone();
         trainer.gradients.flat_mut().host()[owned.flat.start + 5] = f32::INFINITY;
         trainer.scalars.clear(&*trainer.ops).unwrap();
-        let vote = trainer.vote(Requests::default()).unwrap();
+        let vote = trainer.vote(Requests::default).unwrap();
         assert!(!vote.squares.is_finite());
         assert_eq!(vote.reduced_non_finite, Some(owned.tensor));
         // The other rank does not own the element.
         let (_, plan) = placed_layout(&config, 2);
         trainer.state.shard = Shard::new(&trainer.state.layout, &plan, 1 - rank.rank(), 2, true);
         trainer.scalars.clear(&*trainer.ops).unwrap();
-        let vote = trainer.vote(Requests::default()).unwrap();
+        let vote = trainer.vote(Requests::default).unwrap();
         assert!(vote.squares.is_finite());
         assert_eq!(vote.reduced_non_finite, None);
     });
@@ -180,7 +180,7 @@ fn gathers_count_in_the_step_that_waits_for_them() {
             trainer.resume_from(Progress::default()).unwrap();
             assert!(!trainer.state.weights.is_in_flight(&(0..trainer.state.shard.len)));
             let step = |_| {
-                let stepped = trainer.step(Requests::default()).unwrap();
+                let stepped = trainer.step(Requests::default).unwrap();
                 let is_in_flight =
                     trainer.state.weights.is_in_flight(&(0..trainer.state.shard.len));
                 (stepped.communication.bytes, is_in_flight)
@@ -222,7 +222,7 @@ fn a_step_all_reduces_each_bucket_or_reduce_scatters_and_all_gathers_it() {
             if rank.rank() == 0 {
                 sent.lock().unwrap().clear(); // initial weights are not part of a step
             }
-            trainer.step(Requests::default()).unwrap();
+            trainer.step(Requests::default).unwrap();
         };
         std::thread::scope(|scope| {
             group.iter().for_each(|rank| drop(scope.spawn(|| step(rank))));
@@ -242,7 +242,7 @@ fn a_profile_counts_the_bytes_of_norm_and_update() {
             let mut trainer = trainer(&config, rank);
             let read = trainer.state.shard.part_elements() as f64;
             trainer.meter.start();
-            trainer.step(Requests::default()).unwrap();
+            trainer.step(Requests::default).unwrap();
             let counts: Vec<_> = trainer.meter.counts().collect();
             let [(norm, read_once), (adamw, updated)] = counts[..] else { panic!("{counts:?}") };
             assert_eq!([norm.0, adamw.0], [Role::GradientNorm, Role::AdamW]);
@@ -329,7 +329,7 @@ fn losing_a_rank_between_update_and_forward_fails_the_step() {
     let config = config("smoke", &["run.shard_optimizer=true", "collectives.deadline=500ms"]);
     let [first, _] = with_a_slow_rank(&config, Hook::Fail, |rank, _| {
         let mut trainer = trainer(&config, rank);
-        let outcomes = [0, 1].map(|_| trainer.step(Requests::default()).err());
+        let outcomes = [0, 1].map(|_| trainer.step(Requests::default).err());
         (outcomes, trainer.clock.phase())
     });
     let ([None, Some(failure)], phase) = first else { panic!("{first:?}") };
@@ -348,13 +348,13 @@ fn evaluation_and_save_read_gathered_weights() {
             let config = config("smoke", &[&short[..], extra].concat());
             with_a_slow_rank(&config, Hook::WaitAtGate, |rank, gate| {
                 let mut trainer = trainer(&config, rank);
-                trainer.step(Requests::default()).unwrap();
+                trainer.step(Requests::default).unwrap();
                 gate.arm();
                 gate.open();
                 let held_out = config.workload.data.evaluation_sequences;
                 let plan = trainer.batches.plan();
                 let mut evaluation = Evaluation::new(&source(&config), held_out, plan).unwrap();
-                let loss = trainer.evaluate(&mut evaluation).unwrap().to_bits();
+                let loss = trainer.evaluate(&mut evaluation, || false).unwrap().loss.to_bits();
                 (loss, saved_elements(&trainer.state))
             })
         };
@@ -368,7 +368,7 @@ fn a_step_changes_the_state_only_after_it_was_copied() {
     for precision in ["precision.compute=f32", "precision.compute=bf16"] {
         let world = Single::new();
         let mut trainer = trainer(&config("smoke", &[precision]), &world);
-        trainer.step(Requests::default()).unwrap();
+        trainer.step(Requests::default).unwrap();
         let before = saved_elements(&trainer.state);
         let ranges = state_map::saved(&trainer.saved_layout()).ranges;
         let boxes = ranges.len();
@@ -380,7 +380,7 @@ fn a_step_changes_the_state_only_after_it_was_copied() {
             let parts = (0..boxes).flat_map(|index| frozen.part(index).to_vec());
             parts.collect::<Vec<_>>()
         });
-        trainer.step(Requests::default()).unwrap();
+        trainer.step(Requests::default).unwrap();
         assert!(saved_elements(&trainer.state) != before, "the step has changed it");
         let copied = copied.join().unwrap();
         assert!(copied == bytemuck::cast_slice::<f32, u8>(&before), "{precision}");

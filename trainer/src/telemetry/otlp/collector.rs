@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use checkpoint::remote::check_proxy;
 use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
 use opentelemetry_otlp::{
     ExporterBuildError, MetricExporter, SpanExporter, WithExportConfig, WithHttpConfig,
@@ -19,6 +20,10 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 /// Why nothing is sent.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::telemetry) enum Error {
+    #[error("{0}")]
+    Thread(#[from] device::threads::Error),
+    #[error("{0}")]
+    Proxy(#[from] std::io::Error),
     #[error("no HTTP client: {0}")]
     Client(#[from] reqwest::Error),
     #[error("{0}")]
@@ -41,6 +46,7 @@ impl Collector {
     pub(super) fn new(url: &str) -> Result<Self, Error> {
         // The build names no default cryptography; whoever comes second finds it installed.
         let _ = rustls::crypto::ring::default_provider().install_default();
+        check_proxy(url)?;
         let client = Client::builder().timeout(REQUEST_TIMEOUT).build()?;
         let url = url.trim_end_matches('/').to_owned();
         Ok(Self { url, client, has_warned: Arc::default() })
@@ -68,12 +74,15 @@ impl Collector {
             .build()
     }
 
-    /// Once for a run: what is sent later may arrive.
+    /// Once for a run: what is sent later may arrive. A password in the URL is not shown.
     pub(super) fn warn(&self, why: &str) {
         if !self.has_warned.swap(true, Ordering::Relaxed) {
+            let text = format!("{}: {why}", self.url);
+            let authority = self.url.split('/').nth(2).unwrap_or_default();
+            let user = authority.rfind('@').map_or("", |end| &authority[..=end]);
+            let text = if user.is_empty() { text } else { text.replace(user, "") };
             tracing::warn!(
-                "telemetry.otlp: {}: {why}; spans are lost until it takes them (told once)",
-                self.url
+                "telemetry.otlp: {text}; spans are lost until it takes them (reported once)"
             );
         }
     }

@@ -12,6 +12,7 @@ mod spans;
 use std::sync::mpsc;
 use std::time::{Duration, SystemTime};
 
+use device::threads;
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::MeterProvider;
 use opentelemetry_sdk::Resource;
@@ -32,6 +33,9 @@ const METRICS_INTERVAL: Duration = Duration::from_secs(5);
 
 /// How long the end of a run waits for a collector that does not answer.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Those of the SDK, which panics where it has none, and of the HTTP client.
+const THREADS: usize = 3;
 
 /// Where telemetry goes, and of what run it is.
 #[derive(Debug, Clone)]
@@ -65,6 +69,7 @@ impl Otlp {
     /// # Errors
     /// When the URL cannot be used, or a thread cannot be started.
     pub(super) fn start(rank: &TelemetryOptions, options: &OtlpOptions) -> Result<Self, Error> {
+        threads::require(THREADS, "otlp")?;
         let collector = Collector::new(&options.url)?;
         let resource = resource(rank, options);
         let reader = PeriodicReader::builder(collector.metric_exporter()?)
@@ -94,8 +99,7 @@ impl Otlp {
             let _ = meters.shutdown_with_timeout(END_TIMEOUT);
             let _ = sent.send(());
         };
-        let thread = std::thread::Builder::new().name("otlp-end".to_owned()).spawn(send);
-        thread.map_err(|error| format!("no thread to send the rest: {error}"))?;
+        threads::spawn("otlp-end", send).map_err(|error| error.to_string())?;
         let late = |_| format!("did not take the rest within {END_TIMEOUT:?} of the end");
         is_sent.recv_timeout(END_TIMEOUT).map_err(late)
     }

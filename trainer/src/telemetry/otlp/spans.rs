@@ -70,7 +70,11 @@ impl Spans {
             Event::Warning(anomaly) => self.attempt.warn(anomaly.text.clone(), now),
             Event::Verdict(verdict) => self.attempt.warn(verdict.anomaly.text.clone(), now),
             Event::End(end) => self.attempt.end(end),
-            Event::Start(_) | Event::Note(_) | Event::Hardware(_) | Event::HardwareMissing(_) => {}
+            Event::Start(_)
+            | Event::Note(_)
+            | Event::Stop(_)
+            | Event::Hardware(_)
+            | Event::HardwareMissing(_) => {}
         }
     }
 

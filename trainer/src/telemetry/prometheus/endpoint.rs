@@ -53,7 +53,8 @@ impl Endpoint {
     /// # Errors
     /// When the address cannot be used.
     pub(super) fn start(address: SocketAddr, served: Served) -> std::io::Result<Self> {
-        let listener = TcpListener::bind(address)?;
+        let listener = TcpListener::bind(address)
+            .map_err(|error| std::io::Error::new(error.kind(), format!("{address}: {error}")))?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -63,22 +64,21 @@ impl Endpoint {
             .build_recorder();
         let state = Arc::new(State::default());
         let told = Arc::clone(&state);
-        let thread =
-            std::thread::Builder::new().name("prometheus".to_owned()).spawn(move || {
-                let handle = recorder.handle();
-                let serving = async move {
-                    let reading = read_rings(recorder, &served, &told);
-                    tokio::select! {
-                        result = answer(listener, handle) => {
-                            if let Err(error) = result {
-                                tracing::warn!("the Prometheus endpoint ended: {error}");
-                            }
+        let thread = device::threads::spawn("prometheus", move || {
+            let handle = recorder.handle();
+            let serving = async move {
+                let reading = read_rings(recorder, &served, &told);
+                tokio::select! {
+                    result = answer(listener, handle) => {
+                        if let Err(error) = result {
+                            tracing::warn!("the Prometheus endpoint ended: {error}");
                         }
-                        () = reading => {}
                     }
-                };
-                runtime.block_on(serving);
-            })?;
+                    () = reading => {}
+                }
+            };
+            runtime.block_on(serving);
+        })?;
         Ok(Self { address, state, thread: Some(thread) })
     }
 

@@ -37,6 +37,7 @@ impl Told {
             Event::Start(_)
             | Event::FirstStep(_)
             | Event::Note(_)
+            | Event::Stop(_)
             | Event::HardwareMissing(_)
             | Event::End(_) => None,
         }

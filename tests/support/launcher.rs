@@ -1,0 +1,43 @@
+//! `mpirun` for the tests of all crates: which one, and what each needs to run here.
+
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses its own part")]
+#![allow(clippy::unwrap_used, reason = "a test's helper may panic")]
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use tempfile::TempDir;
+
+/// The launcher of the MPI library in this binary: `scripts/test-mpi.sh` names another one.
+pub fn program() -> String {
+    std::env::var("YARDSTICK_MPIRUN").unwrap_or_else(|_| "mpirun".to_owned())
+}
+
+/// `mpirun`, with what it needs.
+pub fn command() -> Command {
+    let mut command = Command::new(program());
+    set_environment(&mut command);
+    command
+}
+
+/// What a launcher needs to start more ranks than cores, as root, beside other launchers. Each
+/// library reads its own.
+pub fn set_environment(command: &mut Command) {
+    for prefix in ["OMPI", "PRTE"] {
+        command.env(format!("{prefix}_ALLOW_RUN_AS_ROOT"), "1");
+        command.env(format!("{prefix}_ALLOW_RUN_AS_ROOT_CONFIRM"), "1");
+    }
+    command.env("OMPI_MCA_rmaps_base_oversubscribe", "1");
+    command.env("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe");
+    command.env("TMPDIR", session_folder());
+}
+
+thread_local! {
+    static SESSIONS: TempDir = tempfile::tempdir().unwrap();
+}
+
+/// A folder for the files of one launcher, which is removed with the thread. Without, all launchers
+/// of a user share one: the last to end removes it, even while another one starts.
+fn session_folder() -> PathBuf {
+    SESSIONS.with(|all| tempfile::tempdir_in(all.path()).unwrap().keep())
+}

@@ -1,0 +1,284 @@
+//! Audit bundles: a folder with all that a verdict was made of, from which `yardstick verify` makes
+//! it again, byte for byte.
+//!
+//! `settings.json` says how the sides were compared and where their records were from, `base/` and
+//! `new/` have a folder for each record with the steps of its run where those were beside it,
+//! `verdict.json` is the comparison, and `manifest.json` has the size and BLAKE3 digest of each of
+//! these files. Sign the manifest to sign all of it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::comparable::not_comparable;
+use super::comparison::{Comparison, Settings};
+use super::side::{Side, Source};
+use crate::config::wording::in_user_words;
+use crate::failure::{ExitCode, Failure, Outcome};
+use crate::record::Record;
+
+const MANIFEST: &str = "manifest.json";
+const SETTINGS: &str = "settings.json";
+const VERDICT: &str = "verdict.json";
+
+/// A folder that is a bundle, or becomes one.
+#[derive(Debug)]
+pub(crate) struct Bundle<'path> {
+    folder: &'path Path,
+}
+
+/// A verdict that was made again.
+#[derive(Debug)]
+pub(crate) struct Verified {
+    /// The comparison.
+    pub(crate) comparison: Comparison,
+    /// Number of files whose digests were checked.
+    pub(crate) files: usize,
+}
+
+/// `manifest.json`.
+#[derive(Debug, Serialize, Deserialize)]
+struct Manifest {
+    /// Version of the program that made the verdict.
+    version: String,
+    /// By path in the bundle.
+    files: BTreeMap<String, FileEntry>,
+}
+
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct FileEntry {
+    bytes: u64,
+    blake3: String,
+}
+
+/// `settings.json`.
+#[derive(Debug, Serialize, Deserialize)]
+struct Inputs {
+    settings: Settings,
+    base: Vec<Input>,
+    new: Vec<Input>,
+}
+
+/// A record of a side.
+#[derive(Debug, Serialize, Deserialize)]
+struct Input {
+    /// Where it was.
+    from: PathBuf,
+    /// Its path in the bundle.
+    record: String,
+}
+
+impl<'path> Bundle<'path> {
+    pub(crate) fn at(folder: &'path Path) -> Self {
+        Self { folder }
+    }
+
+    /// Writes what a comparison was made of, and the comparison, into an empty folder.
+    ///
+    /// # Errors
+    /// Exit code 2 for a folder that cannot be written.
+    pub(crate) fn write(
+        &self,
+        sides: [&Side; 2],
+        settings: &Settings,
+        comparison: &Comparison,
+    ) -> Outcome<()> {
+        let [base, new] = sides;
+        let inputs = Inputs {
+            settings: settings.clone(),
+            base: self.write_side("base", base)?,
+            new: self.write_side("new", new)?,
+        };
+        self.write_json(SETTINGS, &inputs)?;
+        self.write_json(VERDICT, comparison)?;
+        let mut files = BTreeMap::new();
+        for name in self.names("")? {
+            let entry = FileEntry::of(&self.read(&name)?);
+            files.insert(name, entry);
+        }
+        let version = env!("YARDSTICK_VERSION").to_owned();
+        self.write_json(MANIFEST, &Manifest { version, files })
+    }
+
+    fn write_side(&self, name: &str, side: &Side) -> Outcome<Vec<Input>> {
+        let numbered = (1..).zip(&side.sources);
+        numbered.map(|(number, source)| self.write_source(name, number, source)).collect()
+    }
+
+    fn write_source(&self, side: &str, number: usize, source: &Source) -> Outcome<Input> {
+        let folder = format!("{side}/{number:03}");
+        let record = format!("{folder}/record.json");
+        self.write_bytes(&record, &original(source)?)?;
+        let is_of_run = source.path.ends_with("record.json");
+        let steps = source.path.with_file_name("steps");
+        for file in fs::read_dir(&steps).into_iter().flatten().flatten().filter(|_| is_of_run) {
+            let name = format!("{folder}/steps/{}", file.file_name().to_string_lossy());
+            let bytes = fs::read(file.path()).map_err(at(&file.path()))?;
+            self.write_bytes(&name, &bytes)?;
+        }
+        Ok(Input { from: source.path.clone(), record })
+    }
+
+    fn write_json(&self, name: &str, value: &impl Serialize) -> Outcome<()> {
+        self.write_bytes(name, &to_json(value)?)
+    }
+
+    fn write_bytes(&self, name: &str, bytes: &[u8]) -> Outcome<()> {
+        let path = self.folder.join(name);
+        let folder = path.parent().unwrap_or(self.folder);
+        fs::create_dir_all(folder).and_then(|()| fs::write(&path, bytes)).map_err(at(&path))
+    }
+
+    /// Checks every file of the bundle, and makes its verdict again.
+    ///
+    /// # Errors
+    /// Exit code 12 for a file that is missing, changed or too many, and for a verdict that is not
+    /// what these records give.
+    pub(crate) fn verify(&self) -> Outcome<Verified> {
+        let manifest: Manifest = self.parse(MANIFEST)?;
+        let files = self.check_files(&manifest)?;
+        let inputs: Inputs = self.parse(SETTINGS)?;
+        let [base, new] = [&inputs.base, &inputs.new].map(|side| self.read_side(side, &manifest));
+        let comparison = Comparison::of(&base?, &new?, &inputs.settings)?;
+        if to_json(&comparison)? == self.read(VERDICT)? {
+            return Ok(Verified { comparison, files });
+        }
+        let (made_by, own) = (manifest.version, env!("YARDSTICK_VERSION"));
+        Err(self.refused(if made_by == own {
+            format!("{VERDICT}: is not what its records give: {}", comparison.headline)
+        } else {
+            format!("{VERDICT}: was made by version {made_by}, and this is version {own}")
+        }))
+    }
+
+    fn check_files(&self, manifest: &Manifest) -> Outcome<usize> {
+        let mut names = self.names("")?;
+        names.retain(|name| name != MANIFEST);
+        if let Some(missing) = manifest.files.keys().find(|name| !names.contains(name)) {
+            return Err(self.refused(format!("{missing}: is missing")));
+        }
+        for name in &names {
+            let Some(expected) = manifest.files.get(name) else {
+                return Err(self.refused(format!("{name}: is not in the manifest")));
+            };
+            if FileEntry::of(&self.read(name)?) != *expected {
+                return Err(self.refused(format!("{name}: was changed")));
+            }
+        }
+        Ok(names.len())
+    }
+
+    fn read_side(&self, inputs: &[Input], manifest: &Manifest) -> Outcome<Side> {
+        let source = |input: &Input| {
+            if !manifest.files.contains_key(&input.record) {
+                return Err(self.refused(format!("{}: is not in the manifest", input.record)));
+            }
+            let bytes = self.read(&input.record)?;
+            let record = Record::parse(&self.folder.join(&input.record), &bytes);
+            let record = record.map_err(|error| self.refused(error.to_string()))?;
+            Ok(Source { path: input.from.clone(), record })
+        };
+        Ok(Side::new(inputs.iter().map(source).collect::<Outcome<_>>()?))
+    }
+
+    /// Paths of all files below a folder of the bundle, sorted.
+    fn names(&self, folder: &str) -> Outcome<Vec<String>> {
+        let path = self.folder.join(folder);
+        let mut names = Vec::new();
+        for entry in fs::read_dir(&path).map_err(|error| self.unreadable(folder, &error))? {
+            let entry = entry.map_err(|error| self.unreadable(folder, &error))?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let name = if folder.is_empty() { name } else { format!("{folder}/{name}") };
+            if entry.path().is_dir() { names.extend(self.names(&name)?) } else { names.push(name) }
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    fn parse<T: for<'de> Deserialize<'de>>(&self, name: &str) -> Outcome<T> {
+        let parsed = serde_json::from_slice(&self.read(name)?);
+        parsed.map_err(|error: serde_json::Error| {
+            self.refused(format!("{name}: {}", in_user_words(&error.to_string())))
+        })
+    }
+
+    fn read(&self, name: &str) -> Outcome<Vec<u8>> {
+        fs::read(self.folder.join(name)).map_err(|error| self.unreadable(name, &error))
+    }
+
+    fn unreadable(&self, name: &str, error: &std::io::Error) -> Failure {
+        self.refused(format!("{name}: {error}"))
+    }
+
+    fn refused(&self, text: String) -> Failure {
+        let error = anyhow::anyhow!("not verified: {}: {text}", self.folder.display());
+        Failure::new(ExitCode::NotComparable, error)
+    }
+}
+
+impl FileEntry {
+    fn of(bytes: &[u8]) -> Self {
+        let blake3 = blake3::hash(bytes).to_hex().to_string();
+        Self { bytes: bytes.len() as u64, blake3 }
+    }
+}
+
+/// Requires a folder that is empty or does not exist.
+///
+/// # Errors
+/// Exit code 2 for another one, which `flag` names.
+pub(crate) fn require_empty(flag: &str, folder: &Path) -> Outcome<()> {
+    if fs::read_dir(folder).is_ok_and(|mut found| found.next().is_some()) {
+        let shown = folder.display();
+        return Err(Failure::usage(format!("{flag} {shown}: expected an empty folder")));
+    }
+    Ok(())
+}
+
+/// The file that a record was read from; of an object store, the record as it was written.
+fn original(source: &Source) -> Outcome<Vec<u8>> {
+    let Ok(bytes) = fs::read(&source.path) else { return to_json(&source.record) };
+    match Record::parse(&source.path, &bytes) {
+        Ok(record) if record == source.record => Ok(bytes),
+        _ => {
+            let path = source.path.display();
+            Err(not_comparable(format!("{path}: has changed while it was compared")))
+        }
+    }
+}
+
+fn at(path: &Path) -> impl Fn(std::io::Error) -> Failure {
+    move |error| Failure::usage(format!("{}: {error}", path.display()))
+}
+
+fn to_json(value: &impl Serialize) -> Outcome<Vec<u8>> {
+    let mut bytes = serde_json::to_vec_pretty(value)
+        .map_err(|error| Failure::new(ExitCode::Internal, error))?;
+    bytes.push(b'\n');
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::damaged::record;
+    use super::super::tests::{settings, side};
+    use super::*;
+
+    /// A bundle that was made on another processor gives its verdict on this one. Rewrite with
+    /// `YARDSTICK_UPDATE_GOLDEN=1 cargo test --profile testing --workspace bundle::`.
+    #[test]
+    fn a_verdict_does_not_depend_on_the_processor() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/compare/golden");
+        if std::env::var_os("YARDSTICK_UPDATE_GOLDEN").is_some() {
+            let [base, new] = [0, 200].map(|minute| side(vec![record(minute).sealed()]));
+            let comparison = Comparison::of(&base, &new, &settings()).unwrap();
+            let _ = fs::remove_dir_all(&folder);
+            Bundle::at(&folder).write([&base, &new], &settings(), &comparison).unwrap();
+        }
+        let verified = Bundle::at(&folder).verify().unwrap();
+        assert_eq!(verified.files, 4);
+        assert_eq!(verified.comparison.exit_code, 11);
+    }
+}
