@@ -40,7 +40,9 @@ fn in_turn_until_clear(folder: &Folder, part: &str, added: &str) -> (i32, Value)
         in_turn(&text(&keep), rounds, added)
     };
     let is_clear = |(code, comparison): &(i32, Value)| {
-        *code != 11 && comparison["attribution"]["ranks"] != Value::Array(vec![])
+        let is_worse = metric(comparison, "slowest_rank")["verdict"] == "worse";
+        let is_named = comparison["attribution"]["ranks"] != Value::Array(vec![]);
+        *code != 11 && is_worse && is_named
     };
     let shorter = [5, 10].into_iter().map(compared).find(is_clear);
     shorter.unwrap_or_else(|| compared(20))

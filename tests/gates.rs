@@ -206,7 +206,7 @@ fn a_bundle_gives_its_verdict_again_to_the_byte() {
     let folder = Folder::new();
     let (one, two) = (train(&folder, "one", &[]), train(&folder, "two", &[]));
     let bundle = text(&folder.sibling("bundle"));
-    let gates = ["--gate", "tokens_per_second=5%", "--gate", "step_ms"];
+    let gates = ["--gate", "tokens_per_second=5%", "--gate", "step_ms=5%"];
     let flags = [&["compare", "--bundle", &bundle], &gates[..], &[&one, &two]].concat();
     let compared = run(&flags);
     assert!([0, 10, 11].contains(&compared.code), "{compared:?}");
@@ -273,7 +273,8 @@ fn forge(bundle: &Path) {
 fn a_run_without_a_process_is_dead() {
     let folder = Folder::new();
     let out = folder.text();
-    let flags = ["train", "--steps", "50", "--checkpoint-every", "2steps", "--out", &out];
+    let saves = ["--checkpoint-every", "2steps", "--set", "checkpoint.background=false"];
+    let flags = [&["train", "--steps", "50", "--out", &out][..], &saves].concat();
     let killed = finish(yardstick(&[&flags[..], &["--inject", "kill@step=9,rank=0"]].concat()));
     assert_ne!(killed.code, 0);
     assert_eq!(folder.record()["status"], "running");

@@ -39,7 +39,7 @@ fn http_get(port: u16, path: &str) -> Option<String> {
 }
 
 /// The longest wait for an answer: for the whole run on a slow machine.
-const WAIT: Duration = Duration::from_secs(80);
+const WAIT: Duration = Duration::from_secs(300);
 
 /// Asks again and again until the answer is as it should be.
 #[track_caller]
@@ -54,11 +54,11 @@ fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// A Prometheus that scrapes a port four times a second.
+/// A Prometheus that scrapes a port twice a second.
 fn prometheus(folder: &Path, scraped: u16, own: u16) -> Server {
     let file = folder.join("prometheus.yml");
     let configuration = format!(
-        "global:\n  scrape_interval: 250ms\n  scrape_timeout: 250ms\nscrape_configs:\n  \
+        "global:\n  scrape_interval: 500ms\n  scrape_timeout: 500ms\nscrape_configs:\n  \
          - job_name: yardstick\n    static_configs:\n      - targets: ['127.0.0.1:{scraped}']\n"
     );
     fs::write(&file, configuration).unwrap();
@@ -116,10 +116,11 @@ fn prometheus_answers_questions_about_both_ranks() {
     let median = "histogram_quantile(0.5, rate(yardstick_step_duration_seconds_bucket[3s]))";
     until("step time", || query(server, median).filter(|seconds| (0.001..5.0).contains(seconds)));
     let phases = "count(yardstick_phase_duration_seconds_count{rank=\"0\"})";
-    assert_eq!(query(server, phases), Some(8.0));
+    // A scrape that came too late leaves no value until the next one.
+    until("phases", || query(server, phases).filter(|count| *count == 8.0));
     until("a checkpoint", || query(server, "max(yardstick_checkpoint_step)"));
     let info = "yardstick_run_info{workload=\"smoke\",attempt=\"1\"}";
-    assert_eq!(query(server, info), Some(1.0));
+    until("info", || query(server, info).filter(|value| *value == 1.0));
     // In the linger, when all steps are done.
     let last = |text: &String| text.contains("yardstick_step{rank=\"1\"} 400");
     let text = until("the last step", || http_get(endpoint, "/metrics").filter(last));
@@ -134,7 +135,7 @@ fn the_endpoint_answers_while_a_collective_hangs() {
     let folder = Folder::new();
     let endpoint = free_port();
     let (out, address) = (folder.text(), format!("127.0.0.1:{endpoint}"));
-    let flags = ["train", "--out", &out, "--prometheus", &address, "--deadline", "5s"];
+    let flags = ["train", "--out", &out, "--prometheus", &address, "--deadline", "60s"];
     let hang = ["--inject", "hang@step=20,rank=1"];
     let training = Running::start(mpirun(2, &[&flags[..], &hang].concat()));
     let hangs = |text: &String| text.contains("yardstick_step{rank=\"1\"} 19");

@@ -118,7 +118,7 @@ fn the_metrics_have_the_last_values() {
     let out = folder.text();
     let flags = ["train", "--workload", "smoke", "--out", &out, "--steps", "80"];
     let spike = ["--inject", "corrupt@step=80,rank=0", "--prometheus", &address];
-    let linger = ["--set", "telemetry.prometheus_linger=\"5s\""];
+    let linger = ["--set", "telemetry.prometheus_linger=\"60s\""];
     let flags = [&flags[..], &OTHER_DATA, &BF16, &spike, &linger].concat();
     let mut running = Running::start(yardstick(&flags));
     let mut last = None;

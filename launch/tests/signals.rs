@@ -20,7 +20,7 @@ fn child() {
     for name in signals.split(' ') {
         let signal = if name == "INT" { Signal::INT } else { Signal::TERM };
         kill_process(getpid(), signal).unwrap();
-        let end = Instant::now() + Duration::from_secs(5);
+        let end = Instant::now() + Duration::from_secs(60);
         while !flags.stop_requested() && Instant::now() < end {
             std::thread::sleep(Duration::from_millis(1));
         }

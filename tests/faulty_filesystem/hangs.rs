@@ -12,7 +12,7 @@ use crate::runs::Run;
 use crate::support::{Folder, Running, finish, supervise};
 
 /// Several times as long as ranks wait.
-const HANG: Duration = Duration::from_secs(5);
+const HANG: Duration = Duration::from_secs(10);
 
 #[test]
 #[ignore = "needs /dev/fuse and root"]
@@ -23,7 +23,7 @@ fn a_hung_write_ends_within_its_deadline_and_names_rank_and_file() {
         |name| Fault::Named { operation: Operation::Write, name, effect: Effect::Hang(HANG) };
     for (name, rank) in [("r00001-000.safetensors", 1), ("MANIFEST", 0)] {
         mounted.set(Some(hang(name)));
-        let finished = run.train(&["--set", "checkpoint.deadline=1s"]);
+        let finished = run.train(&["--set", "checkpoint.deadline=3s"]);
         assert!(mounted.last_hit().is_some(), "{name}");
         mounted.set(None);
         std::thread::sleep(HANG); // until then the process that hangs holds the folder's lock

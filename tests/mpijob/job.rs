@@ -34,7 +34,7 @@ pub(crate) struct Job {
 const SURVIVAL: Duration = Duration::from_secs(40);
 
 /// How long it takes at most until a run has committed its first checkpoint.
-const COMMIT: Duration = Duration::from_secs(40);
+const COMMIT: Duration = Duration::from_secs(120);
 
 /// What the workers' sshd is told by the image of the operator, whose port and key the job has.
 pub(crate) const PLAIN_SSHD: [&str; 10] = [

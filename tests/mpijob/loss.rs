@@ -53,10 +53,10 @@ fn lose(worker: usize, within: Duration, take_away: impl FnOnce(&mut Job)) {
 }
 
 /// How long it takes at most until a launch has ended whose worker was killed.
-const KILL: Duration = Duration::from_secs(20);
+const KILL: Duration = Duration::from_secs(60);
 
 /// The same where the worker is cut off, which nobody is told.
-const CUT: Duration = Duration::from_secs(35);
+const CUT: Duration = Duration::from_secs(90);
 
 #[test]
 #[ignore = "emulates pods: needs root, overlayfs, ip of iproute2, and sshd"]

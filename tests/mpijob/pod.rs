@@ -52,7 +52,7 @@ pub(crate) struct Pod {
 }
 
 /// How long a process may take to start, to end after a SIGKILL, or to end with its pod.
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(30);
 
 /// Without capabilities and without a way to get any. It dies with the test.
 const RESTRICTED: [&str; 6] = [

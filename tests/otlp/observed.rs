@@ -33,7 +33,8 @@ fn observe() -> Observed {
     let between = program.map(|program| RealCollector::start(&program, &collector.url()));
     let url = between.as_ref().map_or_else(|| collector.url(), RealCollector::url);
     let began_ns = unix_ns();
-    let flags = ["--otlp", &url, "--checkpoint-every", "5steps", "--eval-every", "6"];
+    let saves = ["--checkpoint-every", "5steps", "--set", "checkpoint.background=false"];
+    let flags = [&["--otlp", &url, "--eval-every", "6"][..], &saves].concat();
     folder.train_on(2, &[&["--steps", &STEPS.to_string()], &flags[..]].concat()).expect(0);
     Observed { folder, got: collector.got(), began_ns, ended_ns: unix_ns() }
 }

