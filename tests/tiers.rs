@@ -7,10 +7,13 @@
 mod support;
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
 
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::process::{Signal, kill_process};
 use serde_json::json;
-use support::{Folder, RunResult, finish, mpirun};
+use support::{Folder, RunResult, Running, finish, mpirun, yardstick};
 
 /// Trains on two ranks with a tier of each node and a shared one, saved every four steps.
 fn train(folder: &Folder, steps: &str) -> support::Finished {
@@ -174,4 +177,146 @@ fn a_first_save_that_only_one_node_committed_does_not_stop_the_run() {
     let again = train_with(&folder, "12", &nowhere_else).expect(0);
     again.expect_stderr(&["starts again at step 1", &names[0]]);
     assert_eq!(folder.result(), uninterrupted());
+}
+
+/// A run of one rank with a tier of its node and a shared one, which trains until it is stopped.
+struct Training {
+    folder: Folder,
+    running: Running,
+    log: PathBuf,
+}
+
+impl Training {
+    fn start(steps: &str, flags: &[&str]) -> Self {
+        let folder = Folder::new();
+        let log = folder.sibling("log");
+        let out = folder.text();
+        let tiers = ["nvme", "shared"]
+            .map(|tier| format!("checkpoint.{tier}.path={}", folder.sibling(tier).display()));
+        let train = ["train", "--out", &out, "--threads", "1", "--steps", steps];
+        let often = ["--checkpoint-every", "3steps", "--set", &tiers[0], "--set", &tiers[1]];
+        let small = ["--set", "schedule.steps=1000000", "--set", "telemetry.matmul_probe=0s"];
+        fs::write(folder.sibling("aside"), "no folder").unwrap();
+        let mut command = yardstick(&[&train[..], &often, &small, flags].concat());
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        command.stderr(fs::File::create(&log).unwrap());
+        Self { running: Running::spawn(command), folder, log }
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap()
+    }
+
+    /// Waits for a part of the log.
+    #[track_caller]
+    fn await_text(&mut self, text: &str) {
+        let log = self.log.clone();
+        self.running.poll_while(|| !fs::read_to_string(&log).unwrap().contains(text));
+    }
+
+    /// Waits for a checkpoint that was committed on a tier after now.
+    #[track_caller]
+    fn await_commit(&mut self, tier: &str) {
+        let tier = self.folder.sibling(tier);
+        let newest = || newest_committed(&tier);
+        let before = newest();
+        self.running.poll_while(|| newest() <= before);
+    }
+
+    /// Exchanges a tier's folder for a file, below which nothing can be written; or back.
+    fn exchange(&self, tier: &str) {
+        let [tier, aside] = [tier, "aside"].map(|name| self.folder.sibling(name));
+        renameat_with(CWD, &tier, CWD, &aside, RenameFlags::EXCHANGE).unwrap();
+    }
+
+    /// Exit code after SIGTERM.
+    fn stop(&mut self) -> Option<i32> {
+        kill_process(self.running.pid(), Signal::TERM).unwrap();
+        self.running.wait()
+    }
+
+    /// Number of warnings with this text, in the log and in the record.
+    #[track_caller]
+    fn expect_warnings(&self, text: &str, count: usize) {
+        let log = self.log();
+        assert_eq!(log.matches(&format!("warning: {text}")).count(), count, "{text}:\n{log}");
+        let anomalies = self.folder.record()["anomalies"].to_string();
+        assert_eq!(anomalies.matches(text).count(), count, "{anomalies}");
+    }
+}
+
+/// Name of the newest checkpoint with a manifest.
+fn newest_committed(tier: &Path) -> Option<String> {
+    let run = fs::read_dir(tier).ok()?.next()?.ok()?.path();
+    let found = fs::read_dir(run).ok()?.filter_map(|entry| Some(entry.ok()?.path()));
+    let committed = found.filter(|path| path.join("MANIFEST.json").exists());
+    committed.filter_map(|path| Some(path.file_name()?.to_str()?.to_owned())).max()
+}
+
+#[test]
+fn copies_that_fail_are_reported_once_and_again_when_they_succeed() {
+    let mut training = Training::start("1000000", &[]);
+    training.await_commit("shared");
+    training.exchange("shared");
+    training.await_text("tier shared: copies fail");
+    training.await_commit("nvme");
+    training.exchange("shared");
+    training.await_text("tier shared: copies succeed again");
+    assert_eq!(training.stop(), Some(75), "{}", training.log());
+    training.expect_warnings("tier shared: copies fail, and are tried again: ", 1);
+    training.expect_warnings("tier shared: copies succeed again", 1);
+    assert!(training.log().contains("Not a directory"), "{}", training.log());
+}
+
+/// The end of a run waits for copies that fail: it says so, and a stop request shortens the wait.
+#[test]
+fn the_wait_for_copies_at_the_end_is_reported_and_ends_with_a_stop_request() {
+    let slow = ["--inject", "slow@step=7,rank=0", "--set", "checkpoint.stop_grace=1s"];
+    let mut training = Training::start("30", &slow);
+    training.await_commit("shared");
+    training.exchange("shared");
+    training.await_text("waits up to ");
+    training.await_text("to tier shared (failing: ");
+    assert_eq!(training.stop(), Some(0), "{}", training.log());
+    training.expect_warnings("tier shared has no newer checkpoint: ", 1);
+}
+
+#[test]
+fn the_next_tier_takes_over_from_one_that_fails_until_it_works_again() {
+    let mut training = Training::start("1000000", &[]);
+    training.await_commit("nvme");
+    training.exchange("nvme");
+    training.await_text("tier shared takes over from nvme");
+    training.await_commit("shared");
+    training.exchange("nvme");
+    training.await_text("tier nvme works again: step ");
+    training.await_commit("nvme");
+    training.exchange("nvme");
+    assert_eq!(training.stop(), Some(75), "{}", training.log());
+    let last_step = training.folder.record()["attempts"][0]["last_step"].as_u64().unwrap();
+    let newest = newest_committed(&training.folder.sibling("shared")).unwrap();
+    assert!(newest.starts_with(&format!("s{last_step:09}-")), "{newest} of step {last_step}");
+    let saved = training.folder.record()["checkpoints"]["saved"].to_string();
+    assert!(saved.contains(r#""tier":"shared""#) && saved.contains(r#""tier":"nvme""#), "{saved}");
+    training.expect_warnings("tier nvme works again: step ", 1);
+}
+
+/// The newest checkpoint was removed, or a listing hides it.
+#[test]
+fn a_restore_of_an_older_checkpoint_is_a_warning() {
+    let folder = Folder::new();
+    let saves = ["--checkpoint-every", "4steps", "--set", "checkpoint.background=false"];
+    let train = |steps| folder.train(&[&["--steps", steps][..], &saves].concat()).expect(0);
+    train("12");
+    assert_eq!(folder.record()["attempts"][0]["committed_step"], 12);
+    let newest = folder.path().join("checkpoints");
+    let names = fs::read_dir(&newest).unwrap().map(|entry| entry.unwrap().path());
+    let is_newest = |path: &PathBuf| path.to_string_lossy().contains("/s000000012-");
+    fs::remove_dir_all(names.into_iter().find(is_newest).unwrap()).unwrap();
+    let warning = "resumes from the checkpoint of step 8, although attempt 1 has committed one of \
+                   step 12";
+    train("16").expect_stderr(&[&format!("warning: {warning}")]);
+    assert!(folder.record()["anomalies"].to_string().contains(warning));
+    let again = train("20");
+    assert!(!again.stderr.contains("resumes from the checkpoint of"), "{}", again.stderr);
 }

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::process::Pid;
+
 use super::launcher;
 
 /// Longest time that a command of a test may take: far above what any takes, also where a busy
@@ -126,6 +128,10 @@ impl Running {
         let child = command.process_group(0).spawn();
         let child = child.unwrap_or_else(|error| panic!("{command:?}: {error}"));
         Self { child, start: Instant::now() }
+    }
+
+    pub fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
     }
 
     /// Waits for its exit code; fails the test after [`TIMEOUT`].

@@ -207,6 +207,14 @@ impl Promoter {
         self.routes.iter().map(|route| route.shared.status()).collect()
     }
 
+    /// Whether the last try on one of the routes, by its position, failed. Allocates nothing.
+    ///
+    /// # Panics
+    /// When there is no such route.
+    pub fn is_failing(&self, route: usize) -> bool {
+        self.routes[route].shared.is_failing()
+    }
+
     /// Waits until this process has nothing left to do, and returns whether that is so. On rank 0
     /// everything is then committed or given up.
     #[must_use]

@@ -89,6 +89,10 @@ impl Shared {
         self.lock().status.clone()
     }
 
+    pub(super) fn is_failing(&self) -> bool {
+        self.lock().status.is_failing
+    }
+
     pub(super) fn update(&self, change: impl FnOnce(&mut RouteStatus)) {
         change(&mut self.lock().status);
     }

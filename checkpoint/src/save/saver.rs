@@ -2,6 +2,7 @@
 //! gather when all ranks are ready for it.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -47,19 +48,27 @@ pub struct Saver {
     staging: Option<Staging>,
     in_flight: Option<InFlight>,
     /// The writer of an earlier save that has not ended in time. It has the staging memory.
-    late: Option<JoinHandle<WriterEnd>>,
+    late: Option<LateWriter>,
     /// What follows the last save.
     afterwards: Option<JoinHandle<()>>,
 }
 
 /// What the threads of all saves of a rank share.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Files {
     store: Arc<Store>,
-    boxes: Vec<TensorBox>,
+    boxes: Arc<[TensorBox]>,
     /// The order in which boxes are written.
-    order: Vec<usize>,
+    order: Arc<[usize]>,
     rank: usize,
+}
+
+/// A writer that storage keeps.
+#[derive(Debug)]
+struct LateWriter {
+    thread: JoinHandle<WriterEnd>,
+    /// Where it writes.
+    store: Arc<Store>,
 }
 
 /// A save, as its threads see it.
@@ -117,13 +126,24 @@ impl Saver {
         boxes.iter().for_each(|tensor| tensor.assert_valid(tensor.size_bytes()));
         let order = rank_writer::order(boxes.iter());
         Self {
-            files: Arc::new(Files { store, boxes, order, rank }),
+            files: Arc::new(Files { store, boxes: boxes.into(), order: order.into(), rank }),
             timeout,
             staging: Some(staging),
             in_flight: None,
             late: None,
             afterwards: None,
         }
+    }
+
+    /// Saves on another tier from now on. What follows the last save, on the tier before, is not
+    /// waited for: that tier may be hung.
+    ///
+    /// # Panics
+    /// When a save is in flight.
+    pub fn save_on(&mut self, store: Arc<Store>) {
+        assert!(self.in_flight.is_none(), "no save is in flight");
+        self.files = Arc::new(Files { store, ..(*self.files).clone() });
+        self.detach_afterwards();
     }
 
     /// Step of the save in flight.
@@ -161,6 +181,11 @@ impl Saver {
         let save = InFlight { job, snapshot: snapshot.clone(), started, deadline, phase };
         self.in_flight = Some(save);
         snapshot
+    }
+
+    /// The file or folder that a save of this rank reads or writes, if there is one.
+    pub fn at(&self) -> Option<PathBuf> {
+        self.files.store.at()
     }
 
     /// Whether this rank can [advance](Self::advance): its part of the phase has ended, or is late,
@@ -212,14 +237,19 @@ impl Saver {
         advanced.inspect_err(|error| self.discard(error, &job))
     }
 
-    /// Waits until the save in flight has ended, if there is one, and returns how it went.
-    /// Collective.
+    /// Waits until the save in flight has ended, if there is one, and returns how it went. While
+    /// this rank waits for its own threads, `on_wait` is called again and again. Collective.
     ///
     /// # Errors
     /// As [`Self::advance`].
-    pub fn finish(&mut self, peers: &dyn Peers) -> Result<Option<SaveReport>> {
+    pub fn finish(
+        &mut self,
+        peers: &dyn Peers,
+        on_wait: &mut dyn FnMut(&Self),
+    ) -> Result<Option<SaveReport>> {
         while self.in_flight.is_some() {
             while !self.is_ready() {
+                on_wait(self);
                 thread::sleep(POLL);
             }
             if let Some(report) = self.advance(peers)? {
@@ -251,11 +281,12 @@ impl Saver {
 
     /// The staging memory, unless an earlier writer still has it.
     fn staging(&mut self) -> Result<Staging> {
-        if self.late.as_ref().is_some_and(JoinHandle::is_finished) {
-            let late = self.late.take().and_then(|writer| writer.join().ok());
-            self.staging = late.map(|end| end.staging);
+        if let Some(late) = self.late.take_if(|late| late.thread.is_finished()) {
+            self.staging = late.thread.join().ok().map(|end| end.staging);
         }
-        self.staging.take().ok_or_else(|| self.late("an earlier save's writer"))
+        let store = self.late.as_ref().map_or(&self.files.store, |late| &late.store);
+        let error = self.late("an earlier save's writer", store);
+        self.staging.take().ok_or(error)
     }
 
     /// What this rank's writer has done. A late one is left alone.
@@ -268,8 +299,9 @@ impl Saver {
             Ok(writer) if writer.is_finished() => writer,
             Ok(writer) => {
                 snapshot.abort();
-                self.late = Some(writer);
-                return Err(self.late("this rank's writer"));
+                let store = Arc::clone(&self.files.store);
+                self.late = Some(LateWriter { thread: writer, store });
+                return Err(self.late("this rank's writer", &self.files.store));
             }
             Err(error) => return Err(error),
         };
@@ -312,11 +344,11 @@ impl Saver {
             return publisher.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         }
         self.then(Box::new(move || drop(publisher.join())));
-        Err(self.late("the manifest"))
+        Err(self.late("the manifest", &self.files.store))
     }
 
-    fn late(&self, what: &'static str) -> Error {
-        Error::Late { what, path: self.files.store.at(), timeout: self.timeout }
+    fn late(&self, what: &'static str, store: &Store) -> Error {
+        Error::Late { what, path: store.at(), timeout: self.timeout }
     }
 
     /// Frees the space of a save that failed on all ranks, in the background: what stays is removed

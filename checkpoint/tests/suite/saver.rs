@@ -52,7 +52,7 @@ fn start(
     saver.start(request(step, 1, state(step)), Box::new(model), veto, Box::new(failpoints))
 }
 
-const LONG: Duration = Duration::from_secs(20);
+const LONG: Duration = Duration::from_secs(60);
 
 #[test]
 fn ranks_save_in_the_background_one_after_the_other() {
@@ -60,13 +60,13 @@ fn ranks_save_in_the_background_one_after_the_other() {
     let store = Arc::new(open(folder.path()));
     on_ranks(3, |peers| {
         let mut saver = saver(&store, peers, LONG);
-        assert!(saver.finish(peers).unwrap().is_none(), "nothing was started");
+        assert!(saver.finish(peers, &mut |_| ()).unwrap().is_none(), "nothing was started");
         for step in [10, 20] {
             let snapshot = start(&mut saver, step, peers, no_veto(), NoFailpoints);
             assert_eq!(saver.step_in_flight(), Some(step));
             snapshot.wait(Instant::now() + LONG);
             assert!(snapshot.has_ended());
-            let report = saver.finish(peers).unwrap().unwrap();
+            let report = saver.finish(peers, &mut |_| ()).unwrap().unwrap();
             assert_eq!((report.step, report.warnings), (step, Vec::new()));
         }
     });
@@ -85,7 +85,7 @@ fn a_veto_of_one_rank_is_reported_on_all() {
             let veto = move || if is_refused { Err(reason.to_owned()) } else { Ok(()) };
             let mut saver = saver(&store, peers, LONG);
             start(&mut saver, 10, peers, Box::new(veto), NoFailpoints);
-            let error = saver.finish(peers).unwrap_err();
+            let error = saver.finish(peers, &mut |_| ()).unwrap_err();
             let Error::SaveFailed { failures, .. } = error else { panic!("{error}") };
             assert_eq!((failures.len(), failures[0].rank), (1, veto_rank));
             assert_eq!(failures[0].reason, reason);
@@ -126,17 +126,18 @@ fn hung_storage_fails_saves_on_all_ranks_until_it_answers() {
         let mut saver = saver(&store, peers, timeout);
         for step in [10, 20] {
             start(&mut saver, step, peers, no_veto(), storage.clone());
-            let error = saver.finish(peers).unwrap_err();
+            let error = saver.finish(peers, &mut |_| ()).unwrap_err();
             let Error::SaveFailed { failures, .. } = error else { panic!("{error}") };
-            assert_eq!((failures.len(), failures[0].rank), (1, 1));
-            assert!(failures[0].reason.contains("hung"), "{failures:?}");
+            // Where the machine's own storage stalls, rank 0 is late as well.
+            let of_rank_1 = failures.iter().find(|failure| failure.rank == 1);
+            assert!(of_rank_1.is_some_and(|it| it.reason.contains("hung")), "{failures:?}");
         }
         storage.set(false);
         let deadline = Instant::now() + LONG;
         let mut step = 30;
         loop {
             start(&mut saver, step, peers, no_veto(), storage.clone());
-            match saver.finish(peers) {
+            match saver.finish(peers, &mut |_| ()) {
                 Ok(report) => break assert_eq!(report.unwrap().step, step),
                 Err(error) => assert!(Instant::now() < deadline, "{error}"),
             }
@@ -164,7 +165,7 @@ fn a_snapshot_that_is_too_late_fails_its_save_and_no_other() {
         saver.start(request(10, 1, serde_json::json!(10)), state(), no_veto(), failpoints());
     snapshot.wait(Instant::now() + Duration::from_millis(100));
     storage.set(false);
-    let error = saver.finish(&SingleRank).unwrap_err();
+    let error = saver.finish(&SingleRank, &mut |_| ()).unwrap_err();
     assert!(error.to_string().contains("so slow"), "{error}");
     for step in [20, 30, 40] {
         let snapshot = saver.start(
@@ -173,7 +174,7 @@ fn a_snapshot_that_is_too_late_fails_its_save_and_no_other() {
             no_veto(),
             failpoints(),
         );
-        assert_eq!(saver.finish(&SingleRank).unwrap().unwrap().bytes, bytes as u64);
+        assert_eq!(saver.finish(&SingleRank, &mut |_| ()).unwrap().unwrap().bytes, bytes as u64);
         assert!(snapshot.has_ended());
     }
     let name = store.newest().unwrap().unwrap().name;

@@ -3,16 +3,20 @@
 pub(crate) mod bench;
 mod bench_folder;
 mod cadence;
+mod copies;
+mod failures;
 pub(crate) mod open;
 mod recovery;
+mod save_tier;
 pub(crate) mod state_map;
+mod takeover;
 pub(crate) mod tiers;
 mod trigger;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use checkpoint::promotion::{Promoted, Promoter, PromoterOptions, Route, RouteStatus, Share};
+use checkpoint::promotion::{Promoted, RouteStatus};
 use checkpoint::tier::Scope;
 use checkpoint::{Claim, Member, Save, SaveReport, Saver, SharedFailpoints, Tiers, Veto};
 use serde_json::json;
@@ -26,7 +30,11 @@ use crate::step::{SavedRange, Trainer};
 use crate::stragglers::{Detector, Limits, OwnTime, Straggler};
 use crate::telemetry::Events;
 use cadence::{Cadence, SaveCost};
+use copies::{Copies, CopyWatch};
+use failures::Failures;
 use open::{NotOpened, Opened};
+use save_tier::SaveTier;
+use takeover::NotSaved;
 use tiers::Planned;
 
 pub(crate) use tiers::TierSet;
@@ -35,19 +43,21 @@ pub(crate) use trigger::{SaveTrigger, Trigger};
 /// When a rank writes slowly: times of writing are much noisier than those of steps.
 const SLOW_WRITERS: Limits = Limits { window_steps: 8, windows: 1, least_slower: 0.2 };
 
-/// How often the wait for copies looks for a request to stop.
-const STOP_POLL: Duration = Duration::from_millis(100);
+/// A save that is waited for longer is reported.
+const REPORT_AFTER: Duration = Duration::from_secs(3);
 
 /// Saves and resumes one attempt.
 #[derive(Debug)]
 pub(crate) struct Checkpointer {
     tiers: Tiers,
     planned: Vec<Planned>,
-    /// Position of the tier that is saved on: the nearest that all ranks can use.
-    nearest: usize,
+    save_tier: SaveTier,
     cadence: Cadence,
     /// To each farther tier that all ranks can use.
-    promotion: Option<Promotion>,
+    copies: Option<Copies>,
+    copy_watch: CopyWatch,
+    /// Figures of copies from tiers that were saved on before.
+    earlier_routes: Vec<RouteStatus>,
     trigger: SaveTrigger,
     /// Why the save in flight was started.
     why: Trigger,
@@ -55,8 +65,14 @@ pub(crate) struct Checkpointer {
     due: TierSet,
     /// Where saves should have got to that were skipped or failed: the next one does.
     owed: TierSet,
+    /// Another tier has taken over from one that failed: what is owed is saved at once.
+    has_moved: bool,
+    failures: Failures,
+    /// The save in flight has been reported as the reason why others were skipped.
+    is_skip_reported: bool,
     config: CheckpointConfig,
     claim: Claim,
+    rank: usize,
     saver: Option<Saver>,
     /// Where the saved boxes are in the state.
     ranges: Arc<[SavedRange]>,
@@ -77,14 +93,6 @@ pub(crate) struct Checkpointer {
     events: Events,
 }
 
-/// Copies checkpoints to farther tiers.
-#[derive(Debug)]
-struct Promotion {
-    promoter: Promoter,
-    /// The tier of each route.
-    targets: Vec<usize>,
-}
-
 /// How a save went that has ended.
 #[derive(Debug)]
 pub(crate) enum Ended {
@@ -96,15 +104,6 @@ pub(crate) enum Ended {
     },
     /// It is not, although no rank was lost.
     NotSaved(NotSaved),
-}
-
-/// Why a checkpoint was not committed although no rank was lost.
-#[derive(Debug)]
-pub(crate) struct NotSaved {
-    step: u64,
-    /// The first rank that failed.
-    rank: Option<usize>,
-    reason: String,
 }
 
 impl Checkpointer {
@@ -119,20 +118,24 @@ impl Checkpointer {
         let Opened { members, planned, not_opened } = opened;
         let tiers = Tiers::new(members);
         let claim = tiers.claim_attempt(attempt.into(), &ranks.with_timeout(config.deadline))?;
-        let is_usable = |member: &Member| !tiers.unusable().iter().any(|u| u.tier == member.name);
-        let nearest = tiers.members().iter().position(is_usable).unwrap_or(0);
         let mut checkpointer = Self {
+            save_tier: SaveTier::new(takeover::tiers_to_save_on(&tiers, &planned)),
             cadence: Cadence::new(&planned, config.mean_time_between_failures, ranks.world()),
             tiers,
             planned,
-            nearest,
-            promotion: None,
+            copies: None,
+            copy_watch: CopyWatch::default(),
+            earlier_routes: Vec::new(),
             trigger: SaveTrigger::default(),
             why: Trigger::Cadence,
             due: TierSet::default(),
             owed: TierSet::default(),
+            has_moved: false,
+            failures: Failures::default(),
+            is_skip_reported: false,
             config,
             claim,
+            rank: ranks.rank(),
             saver: None,
             ranges: Arc::default(),
             started: 0,
@@ -210,9 +213,7 @@ impl Checkpointer {
 
     /// Figures of the saves and of their copies; `None` without a save.
     pub(crate) fn figures(&self) -> Option<Checkpoints> {
-        let routes = self.promotion.as_ref().map(|promotion| promotion.promoter.status());
-        let saved =
-            Checkpoints::of(&self.saves, &self.nearest().name, &routes.unwrap_or_default())?;
+        let saved = Checkpoints::of(&self.saves, &self.routes())?;
         Some(Checkpoints { cadence: self.cadence.calculated(), ..saved })
     }
 
@@ -233,7 +234,7 @@ impl Checkpointer {
         let restored = trainer
             .fill_state(|state| Ok(self.tiers.resume(&mut state_map::held(state), &ranks)?))?;
         let Some(restored) = restored else {
-            self.start_promotion(trainer)?;
+            self.start_copies(trainer)?;
             return Ok(None);
         };
         self.recovery = Some(recovery::of_all_ranks(start.elapsed(), &restored.sources, ranks)?);
@@ -249,9 +250,9 @@ impl Checkpointer {
             Failure::new(ExitCode::Checkpoint, error).context(format!("state of checkpoint {name}"))
         })?;
         trainer.resume_from(progress)?;
-        self.start_promotion(trainer)?;
+        self.start_copies(trainer)?;
         self.committed_step = Some(restored.step);
-        self.go_on_promoting(&restored.checkpoint, &ranks)?;
+        self.resume_copies(&restored.checkpoint, &ranks)?;
         self.parent = Some(restored.checkpoint);
         Ok(Some(restored.step))
     }
@@ -261,14 +262,15 @@ impl Checkpointer {
         let saved = state_map::saved(&trainer.saved_layout());
         self.ranges = saved.ranges.into();
         let staging = trainer.take_staging().expect("attached once");
-        let store = Arc::clone(&self.nearest().store);
+        let store = Arc::clone(&self.present().store);
         let rank = trainer.ranks().rank();
         self.saver = Some(Saver::new(store, rank, saved.boxes, staging, self.config.deadline));
     }
 
     /// The tiers that this rank wants a checkpoint of this step, counted from 1, to get to.
     pub(crate) fn due(&self, step: u64, rank: usize) -> TierSet {
-        self.cadence.due(step, rank)
+        let overdue = if self.has_moved { self.owed } else { TierSet::default() };
+        self.cadence.due(step, rank).union(overdue)
     }
 
     /// Whether a save is required after the last step.
@@ -279,13 +281,13 @@ impl Checkpointer {
     /// Starts removing old checkpoints in the background, on rank 0; the next save waits for it
     /// before it writes. Call it after a save, and when a run resumes, because an attempt that was
     /// stopped on request leaves old ones.
-    pub(crate) fn start_retention(&mut self, trainer: &Trainer<'_>) {
-        let Member { scope, store, .. } = self.nearest();
-        if trainer.ranks().rank() != 0 && *scope == Scope::Shared {
+    pub(crate) fn start_retention(&mut self) {
+        let Member { scope, store, .. } = self.present();
+        if self.rank != 0 && *scope == Scope::Shared {
             return;
         }
         let store = Arc::clone(store);
-        let (attempt, keep) = (self.claim.attempt, self.planned[self.nearest].keep);
+        let (attempt, keep) = (self.claim.attempt, self.planned[self.save_tier.position()].keep);
         let injector = self.injector.clone();
         let (events, step) = (self.events.clone(), self.committed_step);
         self.saver().then(Box::new(move || {
@@ -302,7 +304,7 @@ impl Checkpointer {
 
     /// Stops removing old checkpoints, without waiting for a removal in progress.
     pub(crate) fn stop_retention(&mut self) {
-        self.nearest().store.stop_retention();
+        self.present().store.stop_retention();
         self.saver().detach_afterwards();
     }
 
@@ -343,10 +345,10 @@ impl Checkpointer {
                 return Ok(false);
             }
             self.saves.skipped += 1;
-            let text = format!("skipped: the save of step {earlier} is still in progress");
-            if trainer.ranks().rank() == 0 {
-                self.warn(Some(step), text); // the same on all ranks
+            if self.rank == 0 && !self.is_skip_reported {
+                self.warn(Some(step), self.skipped(earlier)); // the same on all ranks
             }
+            self.is_skip_reported = true;
             return Ok(false);
         }
         let request = Save {
@@ -357,6 +359,7 @@ impl Checkpointer {
             parent: self.parent.clone(),
         };
         self.started += 1;
+        self.is_skip_reported = false;
         self.injector = trainer.injector().clone();
         let failpoints: SharedFailpoints = Box::new(self.injector.clone());
         let saver = self.saver.as_mut().expect("attached");
@@ -365,8 +368,9 @@ impl Checkpointer {
         trainer.take_checkpoint_wait(); // of an earlier save, which failed
         self.cadence.saved(due);
         self.due = due.union(std::mem::take(&mut self.owed));
+        self.has_moved = false;
         self.why = why;
-        if trainer.ranks().rank() == 0 {
+        if self.rank == 0 {
             tracing::info!("saves step {step}: {why:?}");
         }
         self.stall = stall_start.elapsed();
@@ -390,7 +394,14 @@ impl Checkpointer {
         let stall_start = Instant::now();
         // Another rank's writer may take as long as it may.
         let ranks = trainer.ranks().with_timeout(2 * self.config.deadline);
-        let finished = self.saver().finish(&ranks);
+        let events = self.events.clone();
+        let mut is_reported = false;
+        let finished = self.saver().finish(&ranks, &mut |saver| {
+            if !is_reported && stall_start.elapsed() >= REPORT_AFTER {
+                is_reported = true;
+                events.note(format!("waits for the save of step {step}{}", at(saver)));
+            }
+        });
         self.stall += stall_start.elapsed();
         self.ended(step, finished, trainer)
     }
@@ -405,10 +416,8 @@ impl Checkpointer {
             Ok(None) => return Ok(None),
             Ok(Some(report)) => report,
             Err(error @ checkpoint::Error::SaveFailed { .. }) => {
-                self.saves.failed += 1;
-                self.owed = self.owed.union(self.due);
-                let (rank, reason) = (error.rank(), error.to_string());
-                return Ok(Some(Ended::NotSaved(NotSaved { step, rank, reason })));
+                let not_saved = self.not_saved(step, &error, trainer)?;
+                return Ok(Some(Ended::NotSaved(not_saved)));
             }
             Err(error) => return Err(error.into()),
         };
@@ -416,19 +425,23 @@ impl Checkpointer {
         self.measure_cost(report.commit);
         self.committed_step = Some(step);
         *self.saves.triggers.entry(self.why).or_default() += 1;
-        self.promote(&report.checkpoint, self.due);
+        if let Some(copies) = &self.copies {
+            copies.submit(&report.checkpoint, self.due);
+        }
         self.parent = Some(report.checkpoint);
         let saved = CheckpointSaved {
+            tier: self.present().name.clone(),
             step,
             bytes: report.bytes_total,
             write_ns: nanoseconds(report.writes.iter().copied().max().unwrap_or_default()),
             save_ns: nanoseconds(report.commit),
             stall_ns: nanoseconds(self.stall),
         };
-        self.events.committed(saved);
+        self.events.committed(saved.clone());
         self.saves.committed.push(saved);
         report.warnings.into_iter().for_each(|text| self.warn(Some(step), text));
-        self.start_retention(trainer);
+        self.start_retention();
+        self.move_after_commit(step, trainer)?;
         let writes = report.writes.into_iter().map(nanoseconds).map(OwnTime::of_save);
         let stragglers = self.stragglers.take(step, writes);
         Ok(Some(Ended::Committed { step, stragglers }))
@@ -437,130 +450,46 @@ impl Checkpointer {
     /// What a save costs on each tier, as far as that is known.
     fn measure_cost(&mut self, durable: Duration) {
         let stall = self.stall;
-        self.cadence.measured(self.nearest, SaveCost { stall, durable });
-        let Some(Promotion { promoter, targets }) = &self.promotion else { return };
-        for (status, tier) in promoter.status().iter().zip(targets) {
+        self.cadence.measured(self.save_tier.position(), SaveCost { stall, durable });
+        let Some(copies) = &self.copies else { return };
+        for (tier, status) in copies.status_by_tier() {
             if let Some(Promoted { duration, .. }) = status.promoted.last() {
                 let durable = durable + *duration;
-                self.cadence.measured(*tier, SaveCost { stall, durable });
+                self.cadence.measured(tier, SaveCost { stall, durable });
             }
         }
     }
 
-    /// Warns that a save failed; whether training `continues`.
-    pub(crate) fn warn_not_saved(&self, failed: NotSaved, continues: bool) {
-        let NotSaved { step, rank, reason } = failed;
-        let then = if continues { "training continues" } else { "and training has ended" };
-        self.warn_of_rank(Some(step), rank, format!("not saved, {then}: {reason}"));
-    }
-
-    /// The error of a save that failed at the end of an attempt; `end` is why the attempt ends.
-    pub(crate) fn not_saved_at_end(&self, failed: NotSaved, end: &str) -> Failure {
-        let NotSaved { step, rank, reason } = failed;
-        let text = format!("{end}, but step {step} could not be saved: {reason}");
-        let failure = Failure::new(ExitCode::Checkpoint, anyhow::anyhow!(text)).at_step(step);
-        Failure { rank, ..failure }
-    }
-
-    /// Starts to copy a checkpoint from the nearest tier to those of these that are farther.
-    fn promote(&self, checkpoint: &str, due: TierSet) {
-        let Some(promotion) = &self.promotion else { return };
-        for (route, tier) in promotion.targets.iter().enumerate() {
-            if due.contains(*tier)
-                && let Err(error) = promotion.promoter.submit(checkpoint, route)
-            {
-                tracing::error!("{error}");
-            }
+    /// Warns that a commit is not in the attempt's file, the 1st, 2nd, 4th, 8th, ... time.
+    pub(crate) fn warn_not_recorded(&mut self, step: u64, error: &str) {
+        if self.failures.count("attempt's file", error).is_some() {
+            let text = "the commit could not be recorded in the attempt's file, so if this \
+                        checkpoint is lost, the next attempt resumes from an older one, or at \
+                        step 1, without a warning";
+            self.warn(Some(step), format!("{text}: {error}"));
         }
     }
 
-    /// Starts the threads that copy checkpoints to farther tiers.
-    pub(crate) fn start_promotion(&mut self, trainer: &Trainer<'_>) -> Outcome<()> {
-        let ranks = trainer.ranks();
-        let failpoints = trainer.injector().after(trainer.completed_steps());
-        let unusable = self.tiers.unusable();
-        let is_usable = |name: &str| !unusable.iter().any(|found| found.tier == name);
-        let mut routes = Vec::new();
-        let mut targets = Vec::new();
-        for (tier, member) in self.tiers.members().iter().enumerate().skip(self.nearest + 1) {
-            if is_usable(&member.name) {
-                targets.push(tier);
-                routes.push(Route {
-                    from: Arc::clone(&self.nearest().store),
-                    to: Arc::clone(&member.store),
-                    name: member.name.clone(),
-                    keep: self.planned[tier].keep,
-                });
-            }
-        }
-        if routes.is_empty() {
-            return Ok(());
-        }
-        let share = Share { rank: ranks.rank(), world: ranks.world(), attempt: self.claim.attempt };
-        let bytes_per_second_max = self.config.copy_bytes_per_second_max;
-        let options = PromoterOptions { bytes_per_second_max, ..PromoterOptions::default() };
-        let promoter = Promoter::start(routes, share, options, Arc::new(failpoints))?;
-        self.promotion = Some(Promotion { promoter, targets });
-        Ok(())
+    /// Sentence about a save that is not started because an earlier one is in flight.
+    fn skipped(&self, earlier: u64) -> String {
+        let saver = self.saver.as_ref().expect("attached before training");
+        let more = "; further saves that it delays are only counted";
+        format!("skipped: the save of step {earlier} is still in progress{}{more}", at(saver))
     }
 
-    /// Goes on with what an earlier attempt may have left half-way: the restored checkpoint, if the
-    /// nearest tier has it on all ranks. Where a node has lost its disk, the others would wait at
-    /// the end for a copy that never comes. Collective.
-    fn go_on_promoting(&self, checkpoint: &str, ranks: &Ranks<'_>) -> Outcome<()> {
-        let holds = self.nearest().store.holds(checkpoint).is_ok_and(|holds| holds);
-        let all = ranks.gather_bytes(&[u8::from(holds)])?;
-        if all.iter().all(|holds| holds == &[1]) {
-            self.promote(checkpoint, TierSet::ALL);
-        }
-        Ok(())
-    }
-
-    /// How long a stop on request waits for copies to farther tiers, where there are any.
-    pub(crate) fn stop_grace(&self) -> Option<Duration> {
-        self.promotion.is_some().then_some(self.config.stop_grace)
-    }
-
-    /// Waits until the farther tiers have what they are to have: for `checkpoint.deadline` at most,
-    /// and for `stop_grace` once a stop is requested, because a scheduler that stops the run kills
-    /// it soon. What does not get there in time is a warning.
-    pub(crate) fn finish_promotion(&mut self, stop_requested: impl Fn() -> bool) {
-        let Some(promotion) = &self.promotion else { return };
-        let mut deadline = Instant::now() + self.config.deadline;
-        let mut is_stopping = false;
-        let is_finished = loop {
-            let now = Instant::now();
-            if !is_stopping && stop_requested() {
-                is_stopping = true;
-                deadline = deadline.min(now + self.config.stop_grace);
-            }
-            let is_finished = promotion.promoter.finish(deadline.min(now + STOP_POLL));
-            if is_finished || now >= deadline {
-                break is_finished;
-            }
-        };
-        for RouteStatus { tier, in_progress, is_failing, last_error, .. } in
-            promotion.promoter.status()
-        {
-            let text = if is_failing {
-                let error = last_error.unwrap_or_default();
-                format!("tier {tier} has no newer checkpoint: {error}")
-            } else if !is_finished && let Some(name) = in_progress {
-                format!("tier {tier} has no newer checkpoint: the next attempt goes on with {name}")
-            } else {
-                continue;
-            };
-            self.warn(self.committed_step, text);
-        }
-    }
-
-    fn nearest(&self) -> &Member {
-        &self.tiers.members()[self.nearest]
+    /// The tier that is saved on.
+    fn present(&self) -> &Member {
+        &self.tiers.members()[self.save_tier.position()]
     }
 
     fn saver(&mut self) -> &mut Saver {
         self.saver.as_mut().expect("attached before training")
     }
+}
+
+/// The file or folder that a save is at, for a sentence.
+fn at(saver: &Saver) -> String {
+    saver.at().map_or(String::new(), |path| format!(", at {}", path.display()))
 }
 
 fn nanoseconds(duration: Duration) -> u64 {

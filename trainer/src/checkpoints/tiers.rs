@@ -82,6 +82,17 @@ impl TierSet {
         Self(self.0 | other.0)
     }
 
+    /// Those that are not in the other set.
+    #[must_use]
+    pub(super) fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
+    /// Positions of its tiers, the nearest first.
+    pub(super) fn positions(self) -> impl Iterator<Item = usize> {
+        (0..u8::BITS as usize).filter(move |&tier| self.contains(tier))
+    }
+
     pub(super) fn insert(&mut self, tier: usize) {
         self.0 |= 1 << tier;
     }

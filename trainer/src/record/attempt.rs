@@ -40,8 +40,9 @@ pub struct Attempt {
     /// How it got that checkpoint's state; `null` without one.
     #[serde(default)]
     pub recovery: Option<Recovery>,
-    /// Step of the first committed checkpoint: the one it resumed from, or the first that it saved;
-    /// `null` for none. Later attempts require a checkpoint unless this is `null`.
+    /// Step of the newest committed checkpoint: the one it resumed from, or the last that it saved;
+    /// `null` for none. Later attempts require a checkpoint unless this is `null`, and warn of an
+    /// older one.
     pub committed_step: Option<u64>,
     /// Last completed step, whether or not a checkpoint holds it.
     pub last_step: u64,
@@ -186,16 +187,13 @@ impl Attempt {
         self.write(dir)
     }
 
-    /// Records the first checkpoint of this attempt, once it is committed.
+    /// Records a checkpoint of this attempt, once it is committed.
     ///
     /// # Errors
-    /// [`Error::Io`]; the next committed checkpoint is then recorded.
+    /// [`Error::Io`]; the next write records it.
     pub fn committed(&mut self, dir: &Path, step: u64) -> Result<(), Error> {
-        if self.committed_step.is_some() {
-            return Ok(());
-        }
-        self.committed_step = Some(step);
-        self.write(dir).inspect_err(|_| self.committed_step = None)
+        self.committed_step = self.committed_step.max(Some(step));
+        self.write(dir)
     }
 
     /// Records how this attempt ended.

@@ -193,13 +193,15 @@ impl Collectives {
 }
 
 impl Checkpoints {
-    /// Size and time of the checkpoints saved on a tier, and of their copies on farther ones;
-    /// `None` without any.
-    pub fn of(saves: &Saves, tier: &str, routes: &[RouteStatus]) -> Option<Self> {
+    /// Size and time of an attempt's checkpoints, and of their copies on farther tiers; `None`
+    /// without any.
+    pub fn of(saves: &Saves, routes: &[RouteStatus]) -> Option<Self> {
         let Saves { committed: saved, failed, skipped, triggers } = saves;
         let last = saved.last()?;
-        let bytes: u64 = saved.iter().map(|save| save.bytes).sum();
-        let write_ns: u64 = saved.iter().map(|save| save.write_ns).sum();
+        let tier = saves.usual_tier()?;
+        let on_tier = || saved.iter().filter(|save| save.tier == tier);
+        let bytes: u64 = on_tier().map(|save| save.bytes).sum();
+        let write_ns: u64 = on_tier().map(|save| save.write_ns).sum();
         Some(Self {
             tier: tier.to_owned(),
             count: saved.len(),
@@ -209,12 +211,21 @@ impl Checkpoints {
             triggers: triggers.clone(),
             bytes: last.bytes,
             bytes_per_second: bytes as f64 / (write_ns.max(1) as f64 / 1e9),
-            save_ms: Distribution::of(saved.iter().map(|save| save.save_ns as f64 / 1e6))?,
-            stall_ms: Distribution::of(saved.iter().map(|save| save.stall_ns as f64 / 1e6))?,
+            save_ms: Distribution::of(on_tier().map(|save| save.save_ns as f64 / 1e6))?,
+            stall_ms: Distribution::of(on_tier().map(|save| save.stall_ns as f64 / 1e6))?,
             saved: saved[saved.len().saturating_sub(SAVED_MAX)..].to_vec(),
             cadence: Vec::new(),
             promoted: routes.iter().map(PromotedTo::of).collect(),
         })
+    }
+}
+
+impl Saves {
+    /// The tier that most checkpoints were saved on; the first of several.
+    fn usual_tier(&self) -> Option<&str> {
+        let count = |tier: &str| self.committed.iter().filter(|save| save.tier == tier).count();
+        let usual = self.committed.iter().rev().max_by_key(|save| count(&save.tier))?;
+        Some(&usual.tier)
     }
 }
 

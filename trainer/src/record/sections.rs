@@ -288,8 +288,11 @@ pub struct Collectives {
 }
 
 /// One committed checkpoint.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CheckpointSaved {
+    /// Name of the tier that it was saved on.
+    #[serde(default)]
+    pub tier: String,
     /// Number of steps that it holds.
     pub step: u64,
     /// Bytes over all ranks.
@@ -367,10 +370,10 @@ pub struct Saves {
 /// Checkpoints committed by the attempt that wrote the record.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Checkpoints {
-    /// The tier that ranks save on.
+    /// The tier that most of them were saved on: rate and times are of those.
     #[serde(default)]
     pub tier: String,
-    /// How many.
+    /// How many, on all tiers.
     pub count: usize,
     /// Number of steps that the last one holds.
     pub last_step: u64,
@@ -385,7 +388,7 @@ pub struct Checkpoints {
     /// How many were saved for each reason.
     #[serde(default)]
     pub triggers: BTreeMap<Trigger, usize>,
-    /// Bytes per second while the slowest rank wrote, over all of them.
+    /// Bytes per second while the slowest rank wrote, over those on `tier`.
     pub bytes_per_second: f64,
     /// From the trigger to the moment when training knew of the commit.
     pub save_ms: Distribution,

@@ -63,6 +63,7 @@ pub(crate) fn finished() -> Record {
     record.measure(&series, &reference(), Some(blake3::hash(b"weights")));
     record.collectives = Collectives::of(&series, "mpi", None, 1 << 20);
     let saved = [6, 12].map(|step| CheckpointSaved {
+        tier: "nvme".to_owned(),
         step,
         bytes: 500_000_000,
         write_ns: 250_000_000,
@@ -70,7 +71,7 @@ pub(crate) fn finished() -> Record {
         stall_ns: 20_000_000,
     });
     let saves = Saves { committed: saved.to_vec(), skipped: 1, ..Saves::default() };
-    record.checkpoints = Checkpoints::of(&saves, "nvme", &[route()]);
+    record.checkpoints = Checkpoints::of(&saves, &[route()]);
     record.note_missing();
     record
 }

@@ -139,6 +139,7 @@ impl Ballot<'_> {
             stop: self.stop(follows),
             is_measured: self.is_measured,
             save_is_ready: self.checkpointer.is_ready(),
+            failing_copies: self.checkpointer.failing_copies(),
         }
     }
 
@@ -177,9 +178,9 @@ impl RunningAttempt<'_, '_> {
             StopReason::TargetLoss | StopReason::LastStep | StopReason::Measured => Ok(()),
         };
         if saved.is_ok() {
+            let is_stopping = reason == StopReason::Requested;
             let signals = self.signals;
-            self.checkpointer
-                .finish_promotion(|| reason == StopReason::Requested || signals.stop_requested());
+            self.checkpointer.finish_copies(&|| is_stopping || signals.stop_requested());
         }
         if saved.is_ok() && reason != StopReason::Requested {
             self.checkpointer.finish_retention();
@@ -228,6 +229,8 @@ impl RunningAttempt<'_, '_> {
         let end = self.end_after(step, &stepped);
         self.trace(step, end.is_some())?;
         let requests = stepped.outcome.requests;
+        let ranks = self.trainer.ranks();
+        self.checkpointer.watch_copies(step, requests.failing_copies, &ranks)?;
         if requests.save_is_ready && self.checkpointer.is_saving() {
             self.advance_save()?;
         }
@@ -442,16 +445,23 @@ impl RunningAttempt<'_, '_> {
         if is_in_background { Ok(()) } else { self.finish_save(end.is_none()) }
     }
 
-    /// Saves at the end of the attempt, where a failed save is an error.
+    /// Saves at the end of the attempt, where a save that fails on all tiers is an error.
     fn save_at_end(&mut self, why: Trigger, end: &str) -> Outcome<()> {
         let step = self.trainer.completed_steps();
-        self.start_save(TierSet::ALL, why)?;
-        let ended = self.checkpointer.finish(self.trainer);
-        match ended.map_err(|failure| failure.at_step(step))? {
-            Some(Ended::NotSaved(failed)) => Err(self.checkpointer.not_saved_at_end(failed, end)),
-            ended @ (Some(Ended::Committed { .. }) | None) => {
-                self.end_save(ended, false);
-                Ok(())
+        loop {
+            self.start_save(TierSet::ALL, why)?;
+            let ended = self.checkpointer.finish(self.trainer);
+            match ended.map_err(|failure| failure.at_step(step))? {
+                Some(Ended::NotSaved(failed)) if failed.is_taken_over() => {
+                    self.checkpointer.warn_not_saved(failed, false);
+                }
+                Some(Ended::NotSaved(failed)) => {
+                    return Err(self.checkpointer.not_saved_at_end(failed, end));
+                }
+                ended @ (Some(Ended::Committed { .. }) | None) => {
+                    self.end_save(ended, false);
+                    return Ok(());
+                }
             }
         }
     }
@@ -500,9 +510,7 @@ impl RunningAttempt<'_, '_> {
     fn record_commit(&mut self, step: u64) {
         self.stop_point.committed(step, self.checkpointer.last_save());
         if let Err(error) = self.recorder.committed(step) {
-            let text = "the checkpoint could not be recorded in the attempt's file, so if all \
-                        checkpoints are lost, the run restarts at step 1 without an error";
-            self.checkpointer.warn(Some(step), format!("{text}: {error}"));
+            self.checkpointer.warn_not_recorded(step, &error.to_string());
         }
     }
 }

@@ -56,11 +56,25 @@ impl RunIdentity {
     }
 }
 
-/// A checkpoint that an attempt has recorded as committed: of this step or a later one.
+/// The newest checkpoint that an attempt has recorded as committed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Committed {
     attempt: u32,
     step: u64,
+}
+
+impl Committed {
+    /// Warning of a run that resumes from an older checkpoint.
+    pub(super) fn doubt(&self, resumed_after_step: u64) -> Option<String> {
+        let Self { attempt, step } = self;
+        (resumed_after_step < *step).then(|| {
+            format!(
+                "resumes from the checkpoint of step {resumed_after_step}, although attempt \
+                 {attempt} has committed one of step {step}: it was removed, or a tier does not \
+                 show it; the steps between are repeated"
+            )
+        })
+    }
 }
 
 /// Result of preparing a folder.
@@ -253,7 +267,7 @@ impl Folder {
         let Committed { attempt, step } = committed;
         let error = anyhow::anyhow!(
             "--out {}: expected a checkpoint in {places}, because attempt {attempt} had one of \
-             step {step} or later, found none\n  hint: mount or restore the checkpoints; to start \
+             step {step}, found none\n  hint: mount or restore the checkpoints; to start \
              at step 1, name a new folder (--out NEW --fresh)",
             self.root.display()
         );

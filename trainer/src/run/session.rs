@@ -262,10 +262,12 @@ impl<'run> Session<'run> {
         let resumed = self.resume(trainer, checkpointer)?;
         start.restored();
         let trainer = trainer.as_mut().expect("resumed");
-        if let (None, Prepared::Attempt { committed: Some(committed), .. }) =
-            (resumed, &self.prepared)
-        {
-            return Err(self.folder.checkpoint_is_missing(committed, &checkpointer.places()));
+        if let Prepared::Attempt { committed: Some(committed), .. } = &self.prepared {
+            let Some(step) = resumed else {
+                return Err(self.folder.checkpoint_is_missing(committed, &checkpointer.places()));
+            };
+            let doubt = committed.doubt(step).filter(|_| self.world.placement.rank == 0);
+            doubt.into_iter().for_each(|text| checkpointer.warn(Some(step), text));
         }
         let completed_steps = resumed.unwrap_or(0);
         let entropy_floor = trainer.batches().entropy_floor_nats();
@@ -286,7 +288,7 @@ impl<'run> Session<'run> {
         let before = self.begin_steps(telemetry, completed_steps, golden.clone())?;
         recorder.repeats(before.removed_ns);
         if resumed.is_some() {
-            checkpointer.start_retention(trainer);
+            checkpointer.start_retention();
         }
         let grace = checkpointer.stop_grace();
         self.stop_point.begin(resumed, self.options.eval_every, grace);
@@ -410,7 +412,7 @@ impl<'run> Session<'run> {
         *trainer = None; // what a failed restore leaves of the state is unspecified
         let again = trainer.insert(self.trainer()?);
         checkpointer.attach(again);
-        checkpointer.start_promotion(again)?;
+        checkpointer.start_copies(again)?;
         Ok(None)
     }
 

@@ -23,6 +23,8 @@ pub struct Requests {
     pub is_measured: bool,
     /// This rank can go on with the save in flight, if there is one. Of a step's outcome: all can.
     pub save_is_ready: bool,
+    /// Tiers to which copies of this rank fail. Of a step's outcome: of any rank.
+    pub failing_copies: TierSet,
 }
 
 /// One rank's message.
@@ -47,7 +49,7 @@ pub(crate) struct Vote {
 }
 
 /// Fields before those of the own time.
-const OWN_TIME: usize = 11;
+const OWN_TIME: usize = 12;
 
 /// Fields before those of the alert.
 const ALERT: usize = OWN_TIME + stragglers::FIELDS;
@@ -71,6 +73,7 @@ impl Vote {
             flag(self.requests.is_measured),
             self.update.weights,
             self.update.update,
+            f64::from(self.requests.failing_copies.0),
         ]);
         fields[OWN_TIME..ALERT].copy_from_slice(&self.own_time.encode());
         fields[ALERT..].copy_from_slice(&self.alert.encode());
@@ -90,6 +93,7 @@ impl Vote {
                 save_is_ready: fields[6] > 0.0,
                 trigger: Trigger::of_code(fields[7] as u8),
                 is_measured: fields[8] > 0.0,
+                failing_copies: TierSet(fields[11] as u8),
             },
             update: UpdateSquares { weights: fields[9], update: fields[10] },
             own_time: OwnTime::decode(&fields[OWN_TIME..ALERT]),
@@ -198,9 +202,13 @@ impl Votes {
 
     /// What any rank requests, and whether all are ready.
     pub(crate) fn requests(&self) -> Requests {
+        let union = |of: fn(&Requests) -> TierSet| {
+            self.all().fold(TierSet::default(), |set, vote| set.union(of(&vote.requests)))
+        };
         Requests {
             save_is_ready: self.all().all(|vote| vote.requests.save_is_ready),
-            save: self.all().fold(TierSet::default(), |set, vote| set.union(vote.requests.save)),
+            failing_copies: union(|requests| requests.failing_copies),
+            save: union(|requests| requests.save),
             trigger: self.all().filter_map(|vote| vote.requests.trigger).max(),
             stop: self.all().any(|vote| vote.requests.stop),
             is_measured: self.all().any(|vote| vote.requests.is_measured),
@@ -228,6 +236,7 @@ mod tests {
             stop: false,
             is_measured: false,
             save_is_ready: true,
+            failing_copies: TierSet(0),
         },
         update: UpdateSquares { weights: 4.0, update: 0.5 },
         own_time: OwnTime::ZERO,
@@ -260,7 +269,15 @@ mod tests {
         let save = TierSet(0b10);
         let trigger = Some(Trigger::Signal);
         let stop = true;
-        let requests = Requests { save, trigger, stop, is_measured: true, save_is_ready: false };
+        let failing_copies = TierSet(0b100);
+        let requests = Requests {
+            save,
+            trigger,
+            stop,
+            is_measured: true,
+            save_is_ready: false,
+            failing_copies,
+        };
         let found = votes(&[Vote { loss_sum: f64::NAN, requests, ..FINITE }]);
         assert_eq!(found.local_non_finite(), Some(NonFinite { rank: 0, tensor: None }));
         assert_eq!(found.requests(), requests);

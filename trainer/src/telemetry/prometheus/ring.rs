@@ -30,7 +30,7 @@ impl Told {
     pub(crate) fn of(event: &Event) -> Option<Self> {
         match event {
             Event::Step(line) => Some(Self::Step(*line)),
-            Event::Checkpoint(saved) => Some(Self::Checkpoint(*saved)),
+            Event::Checkpoint(saved) => Some(Self::Checkpoint(saved.clone())),
             Event::Warning(_) => Some(Self::Warning),
             Event::Verdict(verdict) => Some(Self::Verdict(verdict.straggler)),
             Event::Hardware(readings) => Some(Self::Hardware(readings.clone())),

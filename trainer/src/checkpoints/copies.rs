@@ -1,0 +1,403 @@
+//! Copies of checkpoints to farther tiers: their routes, reports of those that fail, and the wait
+//! for them at the end of an attempt.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use checkpoint::promotion::{Promoter, PromoterOptions, Route, RouteStatus, Share};
+use checkpoint::{Failpoints, Member};
+use serde::{Deserialize, Serialize};
+
+use super::tiers::TierSet;
+use super::{Checkpointer, takeover};
+use crate::failure::Outcome;
+use crate::ranks::Ranks;
+use crate::step::Trainer;
+
+/// How often the wait for copies checks for a request to stop.
+const STOP_POLL: Duration = Duration::from_millis(100);
+
+/// A wait that lasts longer is reported.
+const REPORT_AFTER: Duration = Duration::from_secs(3);
+
+/// Copies from the tier that ranks save on to each farther one that all ranks can use.
+#[derive(Debug)]
+pub(super) struct Copies {
+    promoter: Promoter,
+    /// Position of each route's target among the tiers of the run.
+    targets: Vec<usize>,
+}
+
+/// A tier that copies can be sent to.
+#[derive(Debug)]
+pub(super) struct Target<'run> {
+    /// Its position among the tiers of the run.
+    pub(super) position: usize,
+    pub(super) member: &'run Member,
+    /// How many checkpoints stay there.
+    pub(super) keep: usize,
+}
+
+/// How long copies are waited for, and what is reported meanwhile.
+pub(super) struct Wait<'run> {
+    /// Without a request to stop.
+    pub(super) patience: Duration,
+    /// From a request to stop on: the scheduler that sent it kills the run soon.
+    pub(super) stop_grace: Duration,
+    pub(super) stop_requested: &'run dyn Fn() -> bool,
+    /// Gets a sentence where the wait is long.
+    pub(super) report: &'run dyn Fn(String),
+}
+
+/// The error of a route on one rank.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Cause {
+    /// Position of the target.
+    tier: usize,
+    error: String,
+}
+
+/// A tier to which copies begin to fail.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Failing {
+    pub(super) tier: usize,
+    /// The first rank that knows the cause.
+    pub(super) rank: Option<usize>,
+    pub(super) error: String,
+}
+
+impl Copies {
+    /// Starts a thread for each target; `None` without any.
+    pub(super) fn start(
+        from: &Member,
+        targets: &[Target<'_>],
+        share: Share,
+        bytes_per_second_max: Option<u64>,
+        failpoints: impl Failpoints + Send + Sync + 'static,
+    ) -> Outcome<Option<Self>> {
+        if targets.is_empty() {
+            return Ok(None);
+        }
+        let route = |target: &Target<'_>| Route {
+            from: Arc::clone(&from.store),
+            to: Arc::clone(&target.member.store),
+            name: target.member.name.clone(),
+            keep: target.keep,
+        };
+        let options = PromoterOptions { bytes_per_second_max, ..PromoterOptions::default() };
+        let routes = targets.iter().map(route).collect();
+        let promoter = Promoter::start(routes, share, options, Arc::new(failpoints))?;
+        let targets = targets.iter().map(|target| target.position).collect();
+        Ok(Some(Self { promoter, targets }))
+    }
+
+    /// Starts to copy a checkpoint to those of these tiers that are farther.
+    pub(super) fn submit(&self, checkpoint: &str, due: TierSet) {
+        for (route, tier) in self.targets.iter().enumerate() {
+            if due.contains(*tier)
+                && let Err(error) = self.promoter.submit(checkpoint, route)
+            {
+                tracing::error!("{error}");
+            }
+        }
+    }
+
+    /// Tiers to which this rank's last try failed. Allocates nothing.
+    pub(super) fn failing(&self) -> TierSet {
+        let mut failing = TierSet::default();
+        for (route, tier) in self.targets.iter().enumerate() {
+            if self.promoter.is_failing(route) {
+                failing.insert(*tier);
+            }
+        }
+        failing
+    }
+
+    /// State of each route.
+    pub(super) fn status(&self) -> Vec<RouteStatus> {
+        self.promoter.status()
+    }
+
+    /// State of each route, with the position of its target.
+    pub(super) fn status_by_tier(&self) -> impl Iterator<Item = (usize, RouteStatus)> {
+        self.targets.iter().copied().zip(self.promoter.status())
+    }
+
+    /// This rank's errors on these tiers.
+    fn causes(&self, of: TierSet) -> Vec<Cause> {
+        let failing = self.failing();
+        let is_asked = |tier: usize| of.contains(tier) && failing.contains(tier);
+        let routes = self.status_by_tier().filter(|(tier, _)| is_asked(*tier));
+        let cause =
+            |(tier, status): (usize, RouteStatus)| Some(Cause { tier, error: status.last_error? });
+        routes.filter_map(cause).collect()
+    }
+
+    /// Waits until this rank has nothing left to copy; whether that is so when the time is over.
+    #[must_use]
+    pub(super) fn finish(&self, wait: &Wait<'_>) -> bool {
+        let started = Instant::now();
+        let mut deadline = started + wait.patience;
+        let mut is_stopping = false;
+        let mut reported = None;
+        loop {
+            let now = Instant::now();
+            if !is_stopping && (wait.stop_requested)() {
+                is_stopping = true;
+                deadline = deadline.min(now + wait.stop_grace);
+            }
+            let failing = Some(self.failing());
+            if now >= started + REPORT_AFTER && reported != failing {
+                reported = failing;
+                (wait.report)(self.in_progress(deadline.saturating_duration_since(now)));
+            }
+            let is_finished = self.promoter.finish(deadline.min(now + STOP_POLL));
+            if is_finished || now >= deadline {
+                return is_finished;
+            }
+        }
+    }
+
+    /// Sentence about what is waited for.
+    fn in_progress(&self, left: Duration) -> String {
+        let route = |RouteStatus { tier, in_progress, is_failing, last_error, .. }| {
+            let name: String = in_progress?;
+            let error = last_error.filter(|_| is_failing);
+            let error = error.map_or(String::new(), |error| format!(" (failing: {error})"));
+            Some(format!("{name} to tier {tier}{error}"))
+        };
+        let routes: Vec<_> = self.status().into_iter().filter_map(route).collect();
+        let (routes, seconds) = (routes.join(", "), left.as_secs());
+        format!("waits up to {seconds} s for copies: {routes}; a stop request shortens that")
+    }
+}
+
+/// Tiers to which copies fail on some rank, as all ranks know from the votes of their steps.
+#[derive(Debug, Default)]
+pub(super) struct CopyWatch {
+    failing: TierSet,
+}
+
+/// What has changed since the step before.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Changes {
+    /// Tiers to which copies begin to fail.
+    pub(super) failing: Vec<Failing>,
+    /// Tiers to which they succeed again.
+    pub(super) recovered: Vec<usize>,
+}
+
+impl CopyWatch {
+    /// Compares what the votes of a step say with those of the step before. Collective where copies
+    /// to another tier fail: then each rank sends its error.
+    pub(super) fn observe(
+        &mut self,
+        failing: TierSet,
+        copies: Option<&Copies>,
+        ranks: &Ranks<'_>,
+    ) -> Outcome<Changes> {
+        let before = std::mem::replace(&mut self.failing, failing);
+        let recovered = before.without(failing).positions().collect();
+        let new = failing.without(before);
+        if new.is_empty() {
+            return Ok(Changes { failing: Vec::new(), recovered });
+        }
+        let own = copies.map(|copies| copies.causes(new)).unwrap_or_default();
+        let causes = ranks.gather(&own)?;
+        let failing = new.positions().map(|tier| first_cause(&causes, tier)).collect();
+        Ok(Changes { failing, recovered })
+    }
+}
+
+/// The cause that the first of all ranks has for a tier.
+fn first_cause(causes: &[Vec<Cause>], tier: usize) -> Failing {
+    let of_ranks = causes.iter().enumerate().flat_map(|(rank, causes)| {
+        causes.iter().filter(|cause| cause.tier == tier).map(move |cause| (rank, &cause.error))
+    });
+    let first = of_ranks.into_iter().next();
+    let error = first.map_or("a try has failed", |(_, error)| error.as_str()).to_owned();
+    Failing { tier, rank: first.map(|(rank, _)| rank), error }
+}
+
+impl Checkpointer {
+    /// Starts the threads that copy checkpoints from the tier in use to farther ones, after those
+    /// that copied from another tier have stopped.
+    pub(crate) fn start_copies(&mut self, trainer: &Trainer<'_>) -> Outcome<()> {
+        let before = self.copies.take().map(|copies| copies.status()).unwrap_or_default();
+        self.earlier_routes = combined(&self.earlier_routes, before);
+        self.copy_watch = CopyWatch::default();
+        let ranks = trainer.ranks();
+        let present = self.save_tier.position();
+        let members = self.tiers.members();
+        let target = |position: usize| Target {
+            position,
+            member: &members[position],
+            keep: self.planned[position].keep,
+        };
+        let farther =
+            takeover::usable(&self.tiers).into_iter().filter(|&position| position > present);
+        let targets: Vec<_> = farther.map(target).collect();
+        let share = Share { rank: ranks.rank(), world: ranks.world(), attempt: self.claim.attempt };
+        let failpoints = trainer.injector().after(trainer.completed_steps());
+        let limit = self.config.copy_bytes_per_second_max;
+        let copies = Copies::start(self.present(), &targets, share, limit, failpoints)?;
+        self.copies = copies;
+        Ok(())
+    }
+
+    /// Resumes what an earlier attempt may have left half-way: copies of the restored checkpoint,
+    /// if the tier in use has it on all ranks. Where a node has lost its disk, the others would
+    /// wait at the end for a copy that never comes. Collective.
+    pub(super) fn resume_copies(&self, checkpoint: &str, ranks: &Ranks<'_>) -> Outcome<()> {
+        let holds = self.present().store.holds(checkpoint).is_ok_and(|holds| holds);
+        let all = ranks.gather_bytes(&[u8::from(holds)])?;
+        if let Some(copies) = &self.copies
+            && all.iter().all(|holds| holds == &[1])
+        {
+            copies.submit(checkpoint, TierSet::ALL);
+        }
+        Ok(())
+    }
+
+    /// Tiers to which this rank's copies fail.
+    pub(crate) fn failing_copies(&self) -> TierSet {
+        self.copies.as_ref().map(Copies::failing).unwrap_or_default()
+    }
+
+    /// Warns where copies to a tier begin to fail on any rank, or succeed again: `failing` is what
+    /// the ranks have said in the votes of a step. Collective.
+    pub(crate) fn watch_copies(
+        &mut self,
+        step: u64,
+        failing: TierSet,
+        ranks: &Ranks<'_>,
+    ) -> Outcome<()> {
+        let Changes { failing, recovered } =
+            self.copy_watch.observe(failing, self.copies.as_ref(), ranks)?;
+        if ranks.rank() != 0 {
+            return Ok(());
+        }
+        let name = |tier: usize| &self.tiers.members()[tier].name;
+        for Failing { tier, rank, error } in failing {
+            let text = format!("tier {}: copies fail, and are tried again: {error}", name(tier));
+            self.warn_of_rank(Some(step), rank, text);
+        }
+        for tier in recovered {
+            self.warn(Some(step), format!("tier {}: copies succeed again", name(tier)));
+        }
+        Ok(())
+    }
+
+    /// Figures of all copies of the attempt, for each tier that was a target.
+    pub(super) fn routes(&self) -> Vec<RouteStatus> {
+        let present = self.copies.as_ref().map(Copies::status).unwrap_or_default();
+        combined(&self.earlier_routes, present)
+    }
+
+    /// How long a stop on request waits for copies to farther tiers, where there are any.
+    pub(crate) fn stop_grace(&self) -> Option<Duration> {
+        self.copies.is_some().then_some(self.config.stop_grace)
+    }
+
+    /// Waits until the farther tiers have what they are to have: for `checkpoint.deadline` at most,
+    /// and for `stop_grace` once a stop is requested. What does not get there in time is a warning.
+    pub(crate) fn finish_copies(&mut self, stop_requested: &dyn Fn() -> bool) {
+        let Some(copies) = &self.copies else { return };
+        let is_finished = copies.finish(&Wait {
+            patience: self.config.deadline,
+            stop_grace: self.config.stop_grace,
+            stop_requested,
+            report: &|text| self.events.note(text),
+        });
+        for RouteStatus { tier, in_progress, is_failing, last_error, .. } in copies.status() {
+            let text = if is_failing {
+                let error = last_error.unwrap_or_default();
+                format!("tier {tier} has no newer checkpoint: {error}")
+            } else if !is_finished && let Some(name) = in_progress {
+                format!("tier {tier} has no newer checkpoint: the next attempt goes on with {name}")
+            } else {
+                continue;
+            };
+            self.warn(self.committed_step, text);
+        }
+    }
+}
+
+/// Figures of copies to the same tiers from one tier and then from another one.
+fn combined(earlier: &[RouteStatus], later: Vec<RouteStatus>) -> Vec<RouteStatus> {
+    let mut all = earlier.to_vec();
+    for route in later {
+        match all.iter_mut().find(|found| found.tier == route.tier) {
+            None => all.push(route),
+            Some(found) => {
+                found.durable_step = found.durable_step.max(route.durable_step);
+                found.in_progress = route.in_progress;
+                found.promoted.extend(route.promoted);
+                found.bytes += route.bytes;
+                found.seconds += route.seconds;
+                found.failures += route.failures;
+                found.dropped += route.dropped;
+                found.is_failing = route.is_failing;
+                found.last_error = route.last_error.or(found.last_error.take());
+            }
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use collectives::Single;
+
+    use super::*;
+
+    fn set(tiers: &[usize]) -> TierSet {
+        let mut set = TierSet::default();
+        tiers.iter().for_each(|&tier| set.insert(tier));
+        set
+    }
+
+    #[test]
+    fn a_tier_is_reported_when_it_begins_to_fail_and_when_it_recovers() {
+        let single = Single::new();
+        let ranks = Ranks::new(&single, Duration::from_secs(60));
+        let mut watch = CopyWatch::default();
+        let mut observe = |tiers: &[usize]| {
+            let changes = watch.observe(set(tiers), None, &ranks).unwrap();
+            let failing = changes.failing.iter().map(|failing| failing.tier).collect();
+            [failing, changes.recovered] as [Vec<usize>; 2]
+        };
+        let none: Vec<usize> = Vec::new();
+        assert_eq!(observe(&[]), [none.clone(), none.clone()]);
+        assert_eq!(observe(&[1]), [vec![1], none.clone()]);
+        assert_eq!(observe(&[1, 2]), [vec![2], none.clone()]);
+        assert_eq!(observe(&[2]), [none.clone(), vec![1]]);
+        assert_eq!(observe(&[]), [none, vec![2]]);
+    }
+
+    #[test]
+    fn figures_of_copies_from_two_tiers_are_added() {
+        let route = |tier: &str, failures, step| RouteStatus {
+            tier: tier.to_owned(),
+            failures,
+            durable_step: step,
+            ..RouteStatus::default()
+        };
+        let earlier = [route("shared", 1, Some(8)), route("object", 2, Some(4))];
+        let all = combined(&earlier, vec![route("object", 3, Some(12))]);
+        assert_eq!(all, [route("shared", 1, Some(8)), route("object", 5, Some(12))]);
+    }
+
+    #[test]
+    fn the_first_rank_that_knows_the_cause_is_named() {
+        let cause = |tier, error: &str| Cause { tier, error: error.to_owned() };
+        let causes = [vec![], vec![cause(2, "AccessDenied")], vec![cause(1, "ENOSPC")]];
+        let failing = |tier| {
+            let Failing { rank, error, .. } = first_cause(&causes, tier);
+            (rank, error)
+        };
+        assert_eq!(failing(1), (Some(2), "ENOSPC".to_owned()));
+        assert_eq!(failing(2), (Some(1), "AccessDenied".to_owned()));
+        assert_eq!(failing(3), (None, "a try has failed".to_owned()));
+    }
+}
