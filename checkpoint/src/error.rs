@@ -151,6 +151,19 @@ pub enum Error {
         /// Name of what the newer one has written.
         found: String,
     },
+    /// No number is left for another attempt: remove the file if no attempt has written it, or use
+    /// another folder.
+    #[error(
+        "{}: expected a number of an attempt below {max}, so that another one can follow, found \
+         the last one; remove it if no attempt of this run has written it, or use another folder",
+        path.display()
+    )]
+    AttemptsExhausted {
+        /// What the last attempt has written.
+        path: PathBuf,
+        /// The largest number.
+        max: u64,
+    },
     /// The ranks called the same operation with different arguments.
     #[error("{what} differs between ranks: rank 0 has {first}, rank {rank} has {other}")]
     Disagree {

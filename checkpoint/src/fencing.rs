@@ -5,11 +5,13 @@
 //! so a number has one owner; an attempt that finds a higher one than its own must stop.
 
 use std::io::ErrorKind;
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
 use crate::durable::{Published, random};
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::format::name::{ATTEMPT_MAX, number};
 use crate::store::Store;
 
 const PREFIX: &str = "ATTEMPT-";
@@ -38,7 +40,7 @@ impl Store {
         let text = format!("{:08x}{:08x}\n", random()?, random()?);
         let nonce = random()?;
         loop {
-            let attempt = at_least.max(self.unused_attempt()?);
+            let attempt = at_least.max(self.unused_number()?);
             let taken = Taken { claim: Claim { attempt, nonce }, text: text.clone() };
             if self.leave_claim(&taken)? {
                 return Ok(taken);
@@ -65,8 +67,17 @@ impl Store {
     }
 
     /// A number that no attempt has used: one more than the largest in the folder.
-    fn unused_attempt(&self) -> Result<u64> {
-        Ok(self.newest_number()? + 1)
+    ///
+    /// # Errors
+    /// [`Error::AttemptsExhausted`] when there is none.
+    pub(crate) fn unused_number(&self) -> Result<u64> {
+        match self.newest_attempt()? {
+            None => Ok(1),
+            Some(Trace { attempt, .. }) if attempt < ATTEMPT_MAX => Ok(attempt + 1),
+            Some(Trace { file, .. }) => {
+                Err(Error::AttemptsExhausted { path: self.tier().path(&file), max: ATTEMPT_MAX })
+            }
+        }
     }
 
     /// The largest number that any attempt has left here, 0 without one.
@@ -98,6 +109,22 @@ impl Store {
         }
     }
 
+    /// Files that are named like those of attempts and are of none: their numbers are too large,
+    /// or written in another way. They fence nobody.
+    ///
+    /// # Errors
+    /// [`Error::Io`](crate::Error::Io) when the tier cannot be listed.
+    pub fn foreign_claims(&self) -> Result<Vec<PathBuf>> {
+        let is_foreign = |name: &str| {
+            let digits = name.strip_prefix(PREFIX).unwrap_or_default();
+            let is_number = !digits.is_empty() && digits.bytes().all(|it| it.is_ascii_digit());
+            is_number && parse_claim(name).is_none()
+        };
+        let mut entries = self.tier().list("")?;
+        entries.retain(|entry| is_foreign(&entry.name));
+        Ok(entries.iter().map(|entry| self.tier().path(&entry.name)).collect())
+    }
+
     /// Numbers of all attempts that have a file.
     fn claims(&self) -> Result<Vec<u64>> {
         Ok(self.tier().list("")?.iter().filter_map(|entry| parse_claim(&entry.name)).collect())
@@ -115,8 +142,8 @@ fn file_name(attempt: u64) -> String {
     format!("{PREFIX}{attempt:04}")
 }
 
-/// The attempt of a claim's file. Accepts exactly what [`file_name`] prints.
+/// The attempt of a claim's file. Accepts exactly what [`file_name`] prints, up to [`ATTEMPT_MAX`].
 pub(crate) fn parse_claim(text: &str) -> Option<u64> {
-    let attempt = text.strip_prefix(PREFIX)?.parse().ok()?;
+    let attempt = number(text.strip_prefix(PREFIX)?, ATTEMPT_MAX)?;
     (file_name(attempt) == text).then_some(attempt)
 }

@@ -1,10 +1,15 @@
 //! `MANIFEST.json`: the commit record.
 
+use std::path::Path;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::contradiction::Fields;
 use super::digest::Digest;
+use super::index::Index;
 use super::name::CheckpointName;
+use crate::error::Result;
 
 /// Name of the manifest of a committed checkpoint.
 pub(crate) const MANIFEST: &str = "MANIFEST.json";
@@ -58,6 +63,42 @@ pub(crate) struct RankEntry {
 }
 
 impl Manifest {
+    /// Compares every field with the name of the checkpoint and the other fields, so that a reader
+    /// can rely on them. `path` is the file, for errors.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`](crate::Error::Damaged) that names the field.
+    pub(crate) fn check(&self, path: &Path, name: &CheckpointName) -> Result<()> {
+        let fields = Fields { path };
+        fields.must_be("checkpoint", &self.checkpoint, &name.to_string())?;
+        fields.must_be("step", self.step, name.step)?;
+        fields.must_be("attempt", self.attempt, name.attempt)?;
+        if let Some(parent) = &self.parent {
+            let is_name = parent.parse::<CheckpointName>().is_ok();
+            fields.must_hold("parent", is_name, parent, "the name of a checkpoint")?;
+        }
+        fields.must_hold("world", self.world > 0, self.world, "at least 1")?;
+        fields.must_be("entries of ranks", self.ranks.len(), self.world)?;
+        let per_folder = self.ranks_per_folder;
+        fields.must_hold("ranks_per_folder", per_folder > 0, per_folder, "at least 1")?;
+        let sum = |sum: Option<u64>, rank: &RankEntry| sum?.checked_add(rank.bytes);
+        let bytes = self.ranks.iter().fold(Some(0), sum);
+        let expected = "the sum of all ranks";
+        fields.must_hold("bytes", bytes == Some(self.bytes), self.bytes, expected)
+    }
+
+    /// Checks the index of a rank beyond what the index says of itself: its run and its size.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`](crate::Error::Damaged) that names the field.
+    pub(crate) fn check_index(&self, path: &Path, index: &Index) -> Result<()> {
+        let fields = Fields { path };
+        fields.must_be("run", &index.run, &self.run)?;
+        let expected = self.ranks[index.rank].bytes;
+        let found = index.data_bytes();
+        fields.must_be("bytes of tensor data", found.unwrap_or(u64::MAX), expected)
+    }
+
     /// The key of a file that a rank wrote.
     pub(crate) fn rank_key(&self, name: &CheckpointName, rank: usize, file: &str) -> String {
         format!("{}/{file}", rank_folder(name, rank, self.ranks_per_folder))
@@ -67,4 +108,97 @@ impl Manifest {
 /// The key of the sub-folder of a rank.
 pub(crate) fn rank_folder(name: &CheckpointName, rank: usize, ranks_per_folder: usize) -> String {
     name.key(&format!("d{:02}", rank / ranks_per_folder.max(1)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Error;
+
+    const NAME: &str = "s000000010-a0002-0000000c";
+
+    fn manifest() -> Manifest {
+        let rank = |bytes| RankEntry { index: Digest::default(), bytes };
+        Manifest {
+            format: crate::format::FORMAT,
+            run: "run-1".to_owned(),
+            workload: "workload-1".to_owned(),
+            checkpoint: NAME.to_owned(),
+            step: 10,
+            attempt: 2,
+            parent: Some("s000000005-a0001-0000000b".to_owned()),
+            software: "0.1.0".to_owned(),
+            world: 2,
+            ranks_per_folder: 64,
+            bytes: 48,
+            ranks: vec![rank(24), rank(24)],
+            state: Value::Null,
+        }
+    }
+
+    fn index() -> Index {
+        Index {
+            format: crate::format::FORMAT,
+            run: "run-1".to_owned(),
+            checkpoint: NAME.to_owned(),
+            rank: 1,
+            files: Vec::new(),
+        }
+    }
+
+    #[track_caller]
+    fn expect_damage(checked: Result<()>, field: &str) {
+        match checked.expect_err(field) {
+            Error::Damaged { expected, .. } => {
+                assert!(expected.starts_with(&format!("{field} = ")), "{field}: {expected}");
+            }
+            other => panic!("{other}"),
+        }
+    }
+
+    type Forgery = (&'static str, fn(&mut Manifest));
+
+    const FORGERIES: [Forgery; 14] = [
+        ("checkpoint", |it| it.checkpoint = "s000000010-a0002-0000000d".to_owned()),
+        ("step", |it| it.step = 11),
+        ("attempt", |it| it.attempt = 3),
+        ("parent", |it| it.parent = Some("../s000000005-a0001-0000000b".to_owned())),
+        ("parent", |it| it.parent = Some(String::new())),
+        ("world", |it| {
+            it.world = 0;
+            it.ranks.clear();
+            it.bytes = 0;
+        }),
+        ("entries of ranks", |it| it.world = usize::MAX),
+        ("entries of ranks", |it| it.world = 1),
+        ("entries of ranks", |it| drop(it.ranks.pop())),
+        ("ranks_per_folder", |it| it.ranks_per_folder = 0),
+        ("bytes", |it| it.bytes = 47),
+        ("bytes", |it| it.ranks[0].bytes = 23),
+        ("bytes", |it| it.ranks[0].bytes = u64::MAX),
+        ("bytes", |it| {
+            it.ranks[0].bytes = u64::MAX;
+            it.bytes = 23; // the sum without the carry
+        }),
+    ];
+
+    #[test]
+    fn every_forged_field_is_named() {
+        let name = NAME.parse().unwrap();
+        manifest().check(Path::new("x"), &name).unwrap();
+        for (field, forge) in FORGERIES {
+            let mut manifest = manifest();
+            forge(&mut manifest);
+            expect_damage(manifest.check(Path::new("x"), &name), field);
+        }
+    }
+
+    #[test]
+    fn an_index_is_of_the_run_and_of_the_size_that_the_manifest_names() {
+        let manifest = manifest();
+        let path = Path::new("x");
+        expect_damage(manifest.check_index(path, &index()), "bytes of tensor data");
+        let stranger = Index { run: "run-2".to_owned(), ..index() };
+        expect_damage(manifest.check_index(path, &stranger), "run");
+    }
 }

@@ -1,5 +1,6 @@
 //! The files of a checkpoint: how each is laid out, without any input or output.
 
+mod contradiction;
 pub(crate) mod digest;
 pub(crate) mod index;
 pub(crate) mod manifest;

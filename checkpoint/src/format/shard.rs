@@ -13,7 +13,7 @@ use crate::tensor::{Dtype, TensorBox};
 /// The data starts at a multiple of this, for O_DIRECT and GPUDirect Storage.
 pub(crate) const ALIGN_BYTES: usize = 4096;
 /// The safetensors format refuses longer headers.
-const HEADER_BYTES_MAX: usize = 100_000_000;
+pub(super) const HEADER_BYTES_MAX: usize = 100_000_000;
 
 /// One tensor in a header.
 #[derive(Serialize)]

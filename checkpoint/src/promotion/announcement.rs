@@ -11,7 +11,7 @@ use std::io::ErrorKind;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{RankFailure, Result};
-use crate::format::name::CheckpointName;
+use crate::format::name::{ATTEMPT_MAX, CheckpointName};
 use crate::store::Store;
 
 const ANNOUNCEMENT: &str = "PROMOTION.json";
@@ -36,10 +36,13 @@ pub(super) enum Stage {
 }
 
 impl Announcement {
-    /// The last one on this store.
+    /// The last one on this store; one that no attempt can have written counts as none.
     pub(super) fn read(to: &Store) -> Result<Option<Self>> {
         match to.tier().read(ANNOUNCEMENT) {
-            Ok(text) => Ok(serde_json::from_slice(&text).ok()),
+            Ok(text) => {
+                let read = serde_json::from_slice(&text).ok();
+                Ok(read.filter(Self::is_plausible))
+            }
             Err(error) if error.source.kind() == ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error.into()),
         }
@@ -50,6 +53,11 @@ impl Announcement {
         Ok(to.tier().replace(ANNOUNCEMENT, &text)?)
     }
 
+    /// Whether an attempt can have written it: another one must not stop promotions for ever.
+    fn is_plausible(&self) -> bool {
+        self.attempt <= ATTEMPT_MAX && self.name().is_some()
+    }
+
     pub(super) fn name(&self) -> Option<CheckpointName> {
         self.checkpoint.parse().ok()
     }
@@ -57,7 +65,7 @@ impl Announcement {
 
 /// Says that a rank cannot copy its files.
 pub(super) fn refuse(to: &Store, name: &CheckpointName, refusal: &RankFailure) -> Result<()> {
-    let file = format!("r{:05}.refused", refusal.rank);
+    let file = refusal_file(refusal.rank);
     Ok(to.tier().replace(&name.key(&file), refusal.reason.as_bytes())?)
 }
 
@@ -75,6 +83,10 @@ pub(super) fn clear_refusals(to: &Store, name: &CheckpointName) -> Result<()> {
     list_refusals(to, name)?.into_iter().try_for_each(clear)
 }
 
+fn refusal_file(rank: usize) -> String {
+    format!("r{rank:05}.refused")
+}
+
 struct Refusal {
     file: String,
     rank: usize,
@@ -83,7 +95,7 @@ struct Refusal {
 fn list_refusals(to: &Store, name: &CheckpointName) -> Result<Vec<Refusal>> {
     let parse = |file: String| {
         let rank = file.strip_prefix('r')?.strip_suffix(".refused")?.parse().ok()?;
-        Some(Refusal { file, rank })
+        (refusal_file(rank) == file).then_some(Refusal { file, rank })
     };
     let entries = to.tier().list(&name.to_string())?;
     Ok(entries.into_iter().filter_map(|entry| parse(entry.name)).collect())

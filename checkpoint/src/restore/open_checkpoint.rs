@@ -43,16 +43,6 @@ impl OpenCheckpoint<'_> {
         self.store.tier().path(&self.manifest.rank_key(self.name, shard.rank, file))
     }
 
-    /// Fails if no rank has saved some box of a tensor of which other boxes are saved.
-    pub(crate) fn check_coverage(&self) -> Result<()> {
-        for (name, sources) in boxes_by_tensor(&self.indexes, 0) {
-            let first = &sources[0].entry.tensor;
-            let whole = TensorBox::whole(name, first.dtype, &first.shape);
-            self.cover(&whole, &sources)?;
-        }
-        Ok(())
-    }
-
     /// What to read to fill the parts. Where several saved ranks have the same elements, `nearest`
     /// is the one whose files are preferred.
     pub(crate) fn plan(&self, parts: &[PartMut<'_>], nearest: usize) -> Result<ReadPlan> {

@@ -23,8 +23,8 @@ pub struct VerifyReport {
 }
 
 impl Store {
-    /// Reads all of a checkpoint and checks every digest, and that no tensor has a gap. On a tier
-    /// of node scope, all that is on this node.
+    /// Reads all of a checkpoint and checks every digest, and that each element has one
+    /// owner. On a tier of node scope, all that is on this node.
     ///
     /// Not collective. Damage is not an error of this function: see [`VerifyReport::problems`].
     ///
@@ -93,8 +93,7 @@ impl VerifyReport {
                 self.problems.extend(checked.err());
             }
         }
-        if checkpoint.indexes.len() == checkpoint.manifest.world {
-            self.problems.extend(checkpoint.check_coverage().err());
-        }
+        let conflict = checkpoint.check_ownership().err();
+        self.problems.extend(conflict.map(|conflict| conflict.error));
     }
 }

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use super::Store;
 use crate::error::{Error, Result};
-use crate::format::index::{Index, ShardEntry, index_file};
+use crate::format::index::{Index, index_file};
 use crate::format::manifest::{MANIFEST, Manifest};
 use crate::format::name::CheckpointName;
 use crate::format::sealed::unseal;
@@ -17,18 +17,12 @@ impl Store {
         self.parse_manifest(name, &bytes)
     }
 
-    /// A manifest's text, checked: digest, format, run, and that it is not of another folder.
+    /// A manifest's text, checked: digest, format, run, and every field that a reader relies on.
     pub(crate) fn parse_manifest(&self, name: &CheckpointName, bytes: &[u8]) -> Result<Manifest> {
         let path = self.tier().path(&name.key(MANIFEST));
         let (manifest, _): (Manifest, _) = unseal(&path, bytes)?;
         self.identity().check(&path, &manifest.run, &manifest.workload)?;
-        if manifest.checkpoint != name.to_string() {
-            return Err(Error::damaged(&path, 0, name, manifest.checkpoint));
-        }
-        if manifest.ranks.len() != manifest.world {
-            let expected = format!("entries of {} ranks", manifest.world);
-            return Err(Error::damaged(&path, 0, expected, manifest.ranks.len()));
-        }
+        manifest.check(&path, name)?;
         Ok(manifest)
     }
 
@@ -82,8 +76,8 @@ impl Store {
         self.read_text(&manifest.rank_key(name, rank, &index_file(rank)))
     }
 
-    /// An index's text, checked: that it is the one the manifest names, and that its sizes are
-    /// consistent.
+    /// An index's text, checked: that it is the one the manifest names, and every field that a
+    /// reader relies on.
     pub(crate) fn parse_index(
         &self,
         name: &CheckpointName,
@@ -97,9 +91,8 @@ impl Store {
         if digest != *expected {
             return Err(Error::damaged(&path, 0, format!("digest {expected}"), digest));
         }
-        if !index.files.iter().all(ShardEntry::is_consistent) {
-            return Err(Error::damaged(&path, 0, "consistent sizes", "others"));
-        }
+        index.check(&path, name, rank)?;
+        manifest.check_index(&path, &index)?;
         Ok(index)
     }
 

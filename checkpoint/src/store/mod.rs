@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::error::{Error, Result};
+use crate::format::index::CHUNK_BYTES_MAX;
 use crate::format::name::CheckpointName;
 use crate::tier::{Scope, Tier};
 
@@ -118,11 +119,12 @@ impl Store {
     /// The same store with other options.
     ///
     /// # Panics
-    /// When one of the sizes is 0.
+    /// When one of the sizes is 0, or chunks are larger than a reader accepts (1 GiB).
     #[must_use]
     pub fn with_options(mut self, options: Options) -> Self {
         let Options { chunk_bytes, file_bytes_max, ranks_per_folder, .. } = options;
         assert!(chunk_bytes > 0 && file_bytes_max > 0 && ranks_per_folder > 0, "{options:?}");
+        assert!(chunk_bytes <= CHUNK_BYTES_MAX, "{options:?}");
         self.options = options;
         self
     }

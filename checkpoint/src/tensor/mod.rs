@@ -100,9 +100,31 @@ impl TensorBox {
     }
 
     /// Whether the box lies inside of its tensor.
-    pub(crate) fn is_inside(&self) -> bool {
-        let ends = self.offset.iter().zip(&self.extent).map(|(offset, extent)| offset + extent);
-        ends.zip(&self.shape).all(|(end, &size)| end <= size)
+    fn is_inside(&self) -> bool {
+        let ends = self.offset.iter().zip(&self.extent).map(|(at, extent)| at.checked_add(*extent));
+        ends.zip(&self.shape).all(|(end, &size)| end.is_some_and(|end| end <= size))
+    }
+
+    /// Whether dimensions and sizes agree, and none of them exceeds what can be counted: of a box
+    /// that was read from a file.
+    pub(crate) fn is_well_formed(&self) -> bool {
+        let dimensions = self.shape.len();
+        let bytes = |sizes: &[usize]| {
+            let product = |product: usize, size: &usize| product.checked_mul(*size);
+            sizes.iter().try_fold(self.dtype.size_bytes(), product)
+        };
+        self.offset.len() == dimensions
+            && self.extent.len() == dimensions
+            && self.is_inside()
+            && bytes(&self.shape).is_some()
+            && bytes(&self.extent).is_some_and(|bytes| bytes > 0)
+    }
+}
+
+impl fmt::Display for TensorBox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { offset, extent, shape, .. } = self;
+        write!(f, "offset {offset:?} extent {extent:?} of {shape:?}")
     }
 }
 

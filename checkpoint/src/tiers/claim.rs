@@ -24,8 +24,8 @@ pub(super) struct Claimed {
 pub(super) fn claim(views: &[View<'_>], at_least: u64, peers: &dyn Peers) -> Result<Claimed> {
     let mut claiming = Claiming { views, peers, failed: Vec::new(), own: None };
     loop {
-        let newest = claiming.on_each_tier(|_, store| store.newest_number())?;
-        let at_least = at_least.max(newest.into_iter().max().unwrap_or(0) + 1);
+        let unused = claiming.on_each_tier(|_, store| store.unused_number())?;
+        let at_least = at_least.max(unused.into_iter().max().unwrap_or(1));
         let arbiter = claiming.arbiter();
         let decides = |tier| tier == arbiter && peers.rank() == 0;
         let taken = claiming.on_each_tier(|tier, store| {

@@ -21,7 +21,7 @@ use crate::format::index::index_file;
 use crate::format::manifest::Manifest;
 use crate::format::name::CheckpointName;
 use crate::peers::Peers;
-use crate::restore::{CopyRange, OpenCheckpoint, ReadPlan, ShardId, retry_while_absent};
+use crate::restore::{Conflict, CopyRange, OpenCheckpoint, ReadPlan, ShardId, retry_while_absent};
 use crate::store::Store;
 use crate::tensor::PartMut;
 
@@ -92,15 +92,15 @@ impl Trial<'_> {
         };
         let manifest = manifest.expect("no rank aborted, so it was parsed here too");
         let mut bytes = vec![TierBytes::default(); self.views.len()];
-        let opened = self.open(store, &manifest, &texts).and_then(|checkpoint| {
-            let plan = checkpoint.plan(parts, self.peers.rank())?;
-            Ok((checkpoint, plan))
-        });
-        let filled = opened.and_then(|(checkpoint, plan)| {
-            let (here, wanted) = self.divide(plan);
+        let filled = self.open(store, &manifest, &texts).and_then(|checkpoint| {
+            if let Err(conflict) = checkpoint.check_ownership() {
+                let failures = vec![self.conflict(conflict, own)?];
+                return Ok((None, Report { done: Vec::new(), failures }));
+            }
+            let (here, wanted) = self.divide(checkpoint.plan(parts, self.peers.rank())?);
             let failures = self.fill(&checkpoint, &here, parts, &mut bytes, own)?;
             let done = wanted.iter().map(|(shard, chunks)| want(*shard, chunks)).collect();
-            Ok(((checkpoint, wanted), Report { done, failures }))
+            Ok((Some((checkpoint, wanted)), Report { done, failures }))
         });
         let (state, report) = split(filled);
         let wanted: Vec<Vec<Wanted>> = match self.gather(report)? {
@@ -108,7 +108,7 @@ impl Trial<'_> {
             Err(failures) => return Ok(Err(failures)),
         };
         if wanted.iter().any(|wanted| !wanted.is_empty()) {
-            let (checkpoint, copies) = state.expect("no rank aborted");
+            let (checkpoint, copies) = state.flatten().expect("no rank failed");
             let exchange = Exchange { trial: self, checkpoint: &checkpoint, copies: &copies };
             let failures = exchange.run(&wanted, parts, &mut bytes, own)?;
             if let Err(failures) = self.gather(Ok(Report { done: (), failures }))? {
@@ -174,6 +174,12 @@ impl Trial<'_> {
             indexes.push(store.parse_index(self.name, manifest, saved, text)?);
         }
         Ok(OpenCheckpoint { store, name: self.name, manifest, indexes })
+    }
+
+    /// What other ranks get of an index that contradicts others. All ranks find the same.
+    fn conflict(&self, Conflict { rank, error }: Conflict, own: &mut Own) -> Result<Failure> {
+        let (_, source) = self.version.index_source(rank, self.peers.world());
+        self.failure(source, rank, error, own)
     }
 
     /// What this rank reads itself, and what others have to send.

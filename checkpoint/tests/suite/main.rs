@@ -5,6 +5,7 @@ mod agreement;
 mod covering;
 mod damage;
 mod fencing;
+mod forgery;
 mod full_disk;
 mod identity;
 mod kill;
