@@ -1,8 +1,9 @@
 //! What the command line says about itself: version, help, completion scripts and man pages.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod support;
 
-use support::run;
+use support::{Folder, record, run, text};
 
 const SUBCOMMANDS: [&str; 11] = [
     "train",
@@ -92,4 +93,42 @@ fn a_folder_for_man_pages_that_cannot_be_made_is_named() {
     let out = file.path().to_string_lossy().into_owned();
     let refused = run(&["man", "--out", &out]).expect(2);
     assert!(refused.stderr.contains(&out), "{}", refused.stderr);
+}
+
+/// Moves the cursor, changes the clipboard, or turns the direction of writing.
+const CONTROLS: &str = "\u{1b}[2J\u{1b}]52;c;eA==\u{7}\u{9b}31m\r\u{202e}evil";
+
+/// A run whose record has control characters in its strings, as whoever can write it may put there.
+fn forged_run(folder: &Folder, name: &str) -> String {
+    let out = folder.sibling(name);
+    let shown = text(&out);
+    run(&["train", "--steps", "50", "--set", "model.layers=1", "--out", &shown]).expect(0);
+    let mut record = record(&out);
+    record.as_object_mut().unwrap().remove("digest");
+    record["workload"]["name"] = CONTROLS.into();
+    record["environment"]["host"] = CONTROLS.into();
+    record["ranks"][0]["host"] = CONTROLS.into();
+    let anomaly = serde_json::json!({"step": 3, "rank": 0, "text": CONTROLS});
+    record["anomalies"].as_array_mut().unwrap().push(anomaly);
+    std::fs::write(out.join("record.json"), record.to_string()).unwrap();
+    shown
+}
+
+#[test]
+fn a_record_cannot_control_the_terminal() {
+    let folder = Folder::new();
+    let (one, other) = (forged_run(&folder, "one"), forged_run(&folder, "other"));
+    for arguments in [
+        &["report", &one][..],
+        &["report", "--markdown", &one],
+        &["report", &one, &other],
+        &["compare", &one, &other],
+        &["k8s", "collect", &one],
+    ] {
+        let finished = run(arguments);
+        let text = format!("{}{}", finished.stdout, finished.stderr);
+        let is_obeyed = |it: char| it.is_control() && it != '\n' || it == '\u{202e}';
+        assert!(!text.contains(is_obeyed), "{arguments:?}: {text:?}");
+        assert!(text.contains("\\u{1b}[2J"), "{arguments:?}: {text}");
+    }
 }

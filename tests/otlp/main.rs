@@ -8,6 +8,7 @@ mod failed;
 mod metrics;
 #[cfg(feature = "mpi")]
 mod observed;
+mod password;
 #[cfg(feature = "mpi")]
 mod real_collector;
 mod receiver;

@@ -18,6 +18,8 @@ pub(crate) struct Collector {
 }
 
 struct Request {
+    /// Its lines in lower case.
+    head: Vec<String>,
     path: String,
     body: Vec<u8>,
 }
@@ -53,10 +55,15 @@ impl Collector {
         format!("http://{}", self.address)
     }
 
+    /// The heads of all requests until now.
+    pub(crate) fn heads(&self) -> Vec<Vec<String>> {
+        self.requests.try_iter().map(|request| request.head).collect()
+    }
+
     /// Everything that was sent until now.
     pub(crate) fn got(&self) -> Got {
         let mut got = Got::default();
-        for Request { path, body } in self.requests.try_iter() {
+        for Request { path, body, .. } in self.requests.try_iter() {
             match path.as_str() {
                 "/v1/metrics" => {
                     let request = ExportMetricsServiceRequest::decode(&*body).unwrap();
@@ -104,5 +111,5 @@ fn read(reader: &mut impl BufRead) -> Option<Request> {
     let mut body = vec![0; header("content-length: ")?.parse().unwrap()];
     reader.read_exact(&mut body).ok()?;
     let path = head[0].split(' ').nth(1).unwrap().to_owned();
-    Some(Request { path, body })
+    Some(Request { head, path, body })
 }

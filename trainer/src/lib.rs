@@ -24,6 +24,7 @@ mod k8s;
 mod number_format;
 pub mod out_of_memory;
 mod plan;
+mod printable;
 mod ranks;
 pub mod record;
 pub mod report;

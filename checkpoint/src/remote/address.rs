@@ -19,6 +19,7 @@ use object_store::path::Path as Location;
 use super::failure::to_io;
 use super::options::RemoteOptions;
 use super::provider::Provider;
+use super::redaction::{is_redacted, redacted};
 use super::settings::{self, Key, Kind, Setting, Variables};
 use super::silence::Silence;
 use super::transport::{Connector, client_options};
@@ -52,6 +53,7 @@ pub(super) fn connect(url: &str, options: &RemoteOptions) -> io::Result<Address>
         let expected = "expected s3://bucket/prefix, gs://bucket/prefix or az://container/prefix";
         return Err(unusable(expected.to_owned()));
     }
+    require_no_secret(url)?;
     if !settings::is_name(&bucket.replace([':', '$'], "")) {
         return Err(unusable(format!("expected the name of a bucket, found {bucket:?}")));
     }
@@ -76,6 +78,22 @@ pub(super) fn connect(url: &str, options: &RemoteOptions) -> io::Result<Address>
         }
     };
     Ok(Address { prefix, client: client?, hint, silence })
+}
+
+/// Requires that nothing in a URL has to be hidden: it is stored and shown in many places.
+///
+/// # Errors
+/// When it has a user, a password or a query, of which the error shows nothing.
+pub fn require_no_secret(url: &str) -> io::Result<()> {
+    let shown = redacted(url);
+    if shown == url && !is_redacted(url) {
+        return Ok(());
+    }
+    let what = format!(
+        "expected a bucket and a prefix, found credentials or a query in {shown}; credentials come \
+         from environment variables, like AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+    );
+    Err(io::Error::new(ErrorKind::InvalidInput, what))
 }
 
 /// What to tell a user of whom nothing is known but perhaps by the machine.
@@ -155,6 +173,16 @@ mod tests {
         }
         for path in ["s3", "s3/bucket", "/s3://", "file:///a", "http://x", "as3://bucket"] {
             assert!(!is_remote(path), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_url_with_a_secret_is_refused_without_it() {
+        for url in ["s3://key:PASS@bucket/a", "s3://bucket/a?sig=PASS", "az://c/a#PASS"] {
+            let error = Remote::open(url).unwrap_err();
+            assert_eq!(error.source.kind(), ErrorKind::InvalidInput, "{url}");
+            let text = format!("{error:?} {error}");
+            assert!(!text.contains("PASS") && text.contains("AWS_ACCESS_KEY_ID"), "{text}");
         }
     }
 

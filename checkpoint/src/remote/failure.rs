@@ -7,6 +7,8 @@ use std::time::Duration;
 use object_store::Error;
 use object_store::client::{HttpError, HttpErrorKind};
 
+use super::redaction::redacted;
+
 /// A store that does not answer.
 #[derive(Debug, thiserror::Error)]
 #[error("no complete answer within {} s", .0.as_secs_f64())]
@@ -79,7 +81,7 @@ fn describe(error: &Error) -> String {
         (Some(code), Some(message)) => format!("{code}: {message}"),
         (Some(code), None) => code.to_owned(),
         _ if matches!(error, Error::NotFound { .. }) => "no such object or bucket".to_owned(),
-        _ => last.split_whitespace().collect::<Vec<_>>().join(" "),
+        _ => redacted(&last.split_whitespace().collect::<Vec<_>>().join(" ")),
     }
 }
 

@@ -18,6 +18,7 @@ mod ini;
 mod multipart;
 mod options;
 mod provider;
+mod redaction;
 mod settings;
 mod silence;
 mod transport;
@@ -36,11 +37,12 @@ use object_store::{Error, GetOptions, GetResult, ObjectStore, ObjectStoreExt};
 use tokio::time::timeout;
 
 use crate::durable::IoError;
-pub use address::is_remote;
+pub use address::{is_remote, require_no_secret};
 pub use exclusive::ExclusivePut;
 use failure::{Stalled, is_absent, to_io};
 pub use multipart::Multipart;
 pub use options::RemoteOptions;
+pub use redaction::{is_redacted, redacted};
 pub use settings::check_proxy;
 use silence::Silence;
 pub use silence::on_silence;
@@ -101,7 +103,7 @@ impl Remote {
         let url = url.trim_end_matches('/');
         let opened = address::connect(url, &options);
         let address::Address { prefix, client, hint, silence } =
-            opened.map_err(IoError::at(Path::new(url), "use the object store"))?;
+            opened.map_err(IoError::at(Path::new(&redacted(url)), "use the object store"))?;
         Ok(Self { url: url.to_owned(), prefix, client, options, hint, silence })
     }
 

@@ -6,6 +6,7 @@ mod cadence;
 mod copies;
 mod failures;
 pub(crate) mod open;
+mod progress;
 mod recovery;
 mod save_tier;
 pub(crate) mod state_map;
@@ -163,6 +164,12 @@ impl Checkpointer {
             let text = format!("tier {} is not used: {}", unusable.tier, unusable.reason);
             self.warn_of_rank(None, Some(unusable.rank), text);
         }
+        for Member { store, .. } in self.tiers.members() {
+            for path in store.foreign_claims().unwrap_or_default() {
+                let text = "no attempt of a run writes such a number; ignored, and can be removed";
+                self.warn(None, format!("{}: {text}", path.display()));
+            }
+        }
         let is_default = self.planned.len() == 1;
         let doubts: Vec<_> = self.planned.iter().filter_map(tiers::doubts).collect();
         for text in doubts.into_iter().filter(|_| !is_default) {
@@ -245,11 +252,7 @@ impl Checkpointer {
         for text in &restored.warnings {
             self.warn(None, text.clone());
         }
-        let progress = serde_json::from_value(restored.state).map_err(|error| {
-            let name = &restored.checkpoint;
-            Failure::new(ExitCode::Checkpoint, error).context(format!("state of checkpoint {name}"))
-        })?;
-        trainer.resume_from(progress)?;
+        trainer.resume_from(progress::of_restored(&restored)?)?;
         self.start_copies(trainer)?;
         self.committed_step = Some(restored.step);
         self.resume_copies(&restored.checkpoint, &ranks)?;

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::{LogArguments, json, print, say};
+use super::{LogArguments, json, say, write_line};
 use crate::config::{Config, duration};
 use crate::doctor::{self, DoctorOptions, Required};
 use crate::failure::{Failure, Outcome};
+use crate::printable::printable;
 use crate::time_limit::within;
 
 /// How long the file of the report may take.
@@ -71,8 +72,9 @@ impl Doctor {
             links: self.links,
         };
         doctor::run(&options, |report| {
-            let text = if self.json { json(report)? } else { report.to_string() };
-            print(&text)?;
+            let text =
+                if self.json { json(report)? } else { printable(&report.to_string()).into_owned() };
+            write_line(&text)?;
             if let Some(file) = self.report {
                 write(file, text);
             }

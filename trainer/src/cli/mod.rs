@@ -31,6 +31,7 @@ use device::{limits, threads};
 
 use crate::config::wording::in_user_words;
 use crate::failure::{ExitCode, Failure, Outcome};
+use crate::printable::printable;
 use crate::run::Exit;
 use crate::telemetry::console::{report_failure, report_silence, say};
 use crate::telemetry::{LogFormat, log_lines};
@@ -244,8 +245,13 @@ pub fn end_on_panic() {
     }));
 }
 
-/// Writes a line to stdout. A closed pipe is not an error.
+/// Writes text for people to stdout, without anything that a terminal obeys.
 fn print(text: impl std::fmt::Display) -> Outcome<ExitCode> {
+    write_line(&printable(&text.to_string()))
+}
+
+/// Writes a line to stdout. A closed pipe is not an error.
+fn write_line(text: &str) -> Outcome<ExitCode> {
     match writeln!(std::io::stdout(), "{text}") {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
             Err(Failure::new(ExitCode::Internal, error).context("stdout"))
@@ -261,7 +267,7 @@ fn note(text: impl std::fmt::Display) {
 
 /// Writes a value to stdout as JSON.
 fn print_json(value: &impl serde::Serialize) -> Outcome<ExitCode> {
-    print(json(value)?)
+    write_line(&json(value)?)
 }
 
 fn json(value: &impl serde::Serialize) -> Outcome<String> {

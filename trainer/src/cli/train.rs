@@ -173,6 +173,7 @@ impl Train {
     pub(super) fn options(&self) -> Outcome<RunOptions> {
         log_to_stderr(self.log.format);
         let config = self.config()?;
+        config.require_secrets()?;
         Ok(RunOptions {
             config,
             out: self.out.clone(),

@@ -7,6 +7,7 @@ pub(crate) mod duration;
 mod interval;
 mod origin;
 mod overrides;
+mod secret_url;
 pub(crate) mod size;
 pub(crate) mod wording;
 
@@ -14,7 +15,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use checkpoint::remote::{RemoteOptions, is_remote};
+use checkpoint::remote::{RemoteOptions, is_remote, redacted, require_no_secret};
 use launch::bootstrap::Backend;
 use models::Workload;
 use models::fused::AttentionBackend;
@@ -28,6 +29,7 @@ use crate::failure::{Failure, Outcome};
 
 pub use interval::Interval;
 use origin::Origin;
+pub use secret_url::SecretUrl;
 
 /// Sections that decide what is computed, and so the workload id.
 const WORKLOAD_SECTIONS: [&str; 6] =
@@ -298,10 +300,10 @@ pub struct TelemetryConfig {
     pub prometheus_linger: Duration,
     /// URL of an OpenTelemetry collector that every rank sends its metrics and spans to, by OTLP
     /// over HTTP, as in `http://HOST:4318`; empty for none.
-    pub otlp: String,
+    pub otlp: SecretUrl,
     /// Folder or URL of an object store where the record is put at the end, as `yardstick baseline`
     /// keeps them; empty for none.
-    pub records: String,
+    pub records: SecretUrl,
     /// File with the status of the job's pods, as `kubectl get pods -o json` prints it, for the
     /// record; empty for none.
     pub pods: String,
@@ -323,8 +325,8 @@ impl Default for TelemetryConfig {
             golden: None,
             prometheus: None,
             prometheus_linger: Duration::ZERO,
-            otlp: String::new(),
-            records: String::new(),
+            otlp: SecretUrl::default(),
+            records: SecretUrl::default(),
             pods: String::new(),
         }
     }
@@ -369,7 +371,34 @@ impl Config {
         Ok(Self { name: origin.name, base: origin.base, workload, settings })
     }
 
-    /// The whole configuration as TOML, which `--workload FILE` accepts back.
+    /// Requires every secret that the run needs: a stored configuration lacks them.
+    ///
+    /// # Errors
+    /// Exit code 2, naming the key and the flag.
+    pub(crate) fn require_secrets(&self) -> Outcome<()> {
+        let otlp = &self.settings.telemetry.otlp;
+        if otlp.is_redacted() {
+            let expected = "the URL with its password, which is not stored: give it by --otlp";
+            return Err(invalid("telemetry.otlp", otlp, expected));
+        }
+        Ok(())
+    }
+
+    /// Refuses a password in an address: for what is stored by others, as manifests are.
+    ///
+    /// # Errors
+    /// Exit code 2, naming the key and another way.
+    pub(crate) fn refuse_secrets(&self) -> Outcome<()> {
+        let otlp = &self.settings.telemetry.otlp;
+        if otlp.has_secret() {
+            let expected = "a URL without user and password, which everybody who reads the \
+                            manifest would see: pass OTEL_EXPORTER_OTLP_HEADERS from a Secret";
+            return Err(invalid("telemetry.otlp", otlp, expected));
+        }
+        Ok(())
+    }
+
+    /// The whole configuration as TOML, without passwords, which `--workload FILE` accepts back.
     ///
     /// # Panics
     /// Never: every field has a TOML form.
@@ -489,15 +518,15 @@ impl Settings {
             return Err(invalid("collectives.bucket_bytes", 0, "at least 1"));
         }
         let CheckpointConfig { nvme, shared, object, .. } = &self.checkpoint;
-        let paths = [
-            ("checkpoint.nvme.path", nvme),
-            ("checkpoint.shared.path", shared),
-            ("checkpoint.object.path", object),
-        ];
-        for (key, path) in paths.map(|(key, tier)| (key, tier.path.as_deref().unwrap_or("none"))) {
-            if !is_remote(path) && (path.contains("://") || path.is_empty()) {
-                return Err(invalid(key, path, "a folder, or s3://, gs:// or az:// BUCKET/PREFIX"));
-            }
+        let tier = |tier: &'_ TierConfig| tier.path.as_deref().unwrap_or("none").to_owned();
+        let records = self.telemetry.records.expose();
+        for (key, path) in [
+            ("checkpoint.nvme.path", tier(nvme)),
+            ("checkpoint.shared.path", tier(shared)),
+            ("checkpoint.object.path", tier(object)),
+            ("telemetry.records", if records.is_empty() { "none" } else { records }.to_owned()),
+        ] {
+            require_place(key, &path)?;
         }
         if !self.checkpoint.has_shared_tier()
             && nvme.path.is_none()
@@ -523,8 +552,8 @@ impl Settings {
             return Err(invalid("telemetry.price_per_node_hour", price, "a price above 0"));
         }
         let otlp = &self.telemetry.otlp;
-        if !otlp.is_empty() && !is_http(otlp) {
-            let found = otlp.escape_debug();
+        if !otlp.is_empty() && !is_http(otlp.expose()) {
+            let found = otlp.to_string().escape_debug().to_string();
             return Err(invalid("telemetry.otlp", found, "a URL, as in http://HOST:4318"));
         }
         if self.telemetry.log_every_steps == 0 {
@@ -536,6 +565,18 @@ impl Settings {
         }
         Ok(())
     }
+}
+
+/// Requires a folder or a prefix of an object store, whose credentials are not in the URL.
+fn require_place(key: &str, path: &str) -> Outcome<()> {
+    if path.is_empty() || path.contains("://") && !is_remote(path) {
+        let expected = "a folder, or s3://, gs:// or az:// BUCKET/PREFIX";
+        return Err(invalid(key, redacted(path), expected));
+    }
+    if is_remote(path) {
+        require_no_secret(path).map_err(|error| Failure::usage(format!("{key}: {error}")))?;
+    }
+    Ok(())
 }
 
 /// Counters of energy start again after some minutes.

@@ -1,12 +1,14 @@
 //! `--set section.key=value`; deeper where a value is a table, as in `model.rope_scaling.factor=8`.
 
+use checkpoint::remote::redacted;
 use toml::{Table, Value};
 
 use crate::failure::{Failure, Outcome};
 
 /// Sets one value in the table. A value that is not TOML is taken as a string.
 pub(super) fn apply(table: &mut Table, item: &str) -> Outcome<()> {
-    let usage = |what: &str| Failure::usage(format!("--set {item}: {what}"));
+    let shown = redacted(item);
+    let usage = |what: &str| Failure::usage(format!("--set {shown}: {what}"));
     let (path, text) = item.split_once('=').ok_or_else(|| usage("expected section.key=value"))?;
     let path: Vec<&str> = path.trim().split('.').collect();
     let is_path = path.len() > 1 && !path.contains(&"");

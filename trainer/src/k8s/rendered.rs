@@ -68,6 +68,7 @@ impl Job {
         let file = WorkloadFile::of(&benchmark, folder)?;
         let named = file.as_ref().map_or(&benchmark.workload.workload, |file| &file.path);
         let config = load(&train::arguments(&benchmark, named, &train::out(&benchmark, format)))?;
+        config.refuse_secrets()?;
         let benchmark = match &file {
             Some(file) => benchmark.with_workload(&file.name),
             None => benchmark,

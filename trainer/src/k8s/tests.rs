@@ -129,6 +129,11 @@ fn impossible_values_are_named() {
         ("[platform]", "[platform]\nmemory = \"4GB\"", "platform.memory"),
         ("[platform]", "[platform]\nrdma = { resource = \"rdma/ib\", count = 0 }", "rdma.count"),
         ("[platform]", "[platform]\nenvironment = { POD_NAME = \"x\" }", "platform.environment"),
+        (
+            "[platform]",
+            "[platform]\nenvironment = { HTTPS_PROXY = \"http://u:PASS@h\" }",
+            "platform.environment.HTTPS_PROXY",
+        ),
         ("[platform]", "[platform]\nhost_network = true", "platform.pod_security"),
         ("[platform]", "[platform]\nroot = true", "platform.pod_security"),
         ("[platform]", "[platform]\nhost_folders = { \"/a\" = \"/b\" }", "platform.pod_security"),
@@ -147,6 +152,7 @@ fn impossible_values_are_named() {
         let failure = job(&PLAIN.replace(from, to)).unwrap_err().to_string();
         assert!(failure.contains(key), "{to}: {failure}");
         assert!(failure.starts_with("benchmark.toml: "), "{to}: {failure}");
+        assert!(!failure.contains("PASS"), "{failure}");
     }
 }
 
@@ -157,9 +163,12 @@ fn a_job_that_train_would_refuse_is_refused() {
         ("set = [\"run.thread=1\"]", "thread"),
         ("set = [\"run.device=cuda\"]", "gpus_per_node"),
         ("set = [\"run.init_from=llama\"]", "absolute path"),
+        ("set = [\"telemetry.otlp=http://u:PASS@h\"]", "OTEL_EXPORTER_OTLP_HEADERS from a Secret"),
+        ("set = [\"telemetry.records=s3://u:PASS@b/c\"]", "telemetry.records"),
     ] {
         let failure = job(&with(&[("[workload]", line)])).unwrap_err().to_string();
         assert!(failure.contains(part), "{line}: {failure}");
+        assert!(!failure.contains("PASS"), "{failure}");
     }
     let failure = job(&PLAIN.replace("smoke", "smok")).unwrap_err().to_string();
     assert!(failure.contains("neither a preset nor"), "{failure}");

@@ -6,6 +6,7 @@ use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use anyhow::Context;
 use checkpoint::durable::{self, IoError, Published, create_folders, sync_parent};
 use checkpoint::tier::LocalTier;
 use chrono::Utc;
@@ -115,6 +116,14 @@ fn refused(error: impl Into<anyhow::Error>) -> Failure {
     let is_by_system = failure::is_refused_by_system(&error);
     let code = if is_by_system { ExitCode::Environment } else { ExitCode::Usage };
     Failure::new(code, error)
+}
+
+/// The number of the attempt after these, the last of which is the newest.
+fn next_number(attempts: &[Attempt]) -> anyhow::Result<u32> {
+    let Some(newest) = attempts.last().map(|attempt| attempt.number) else { return Ok(1) };
+    newest.checked_add(1).with_context(|| {
+        format!("attempts/: expected numbers of attempts below {newest}, found {newest}")
+    })
 }
 
 impl Folder {
@@ -251,7 +260,7 @@ impl Folder {
             durable::replace(&path, benchmark.text.as_bytes())
                 .map_err(|error| self.unusable(error))?;
         }
-        let number = attempts.last().map_or(1, |attempt| attempt.number + 1);
+        let number = next_number(&attempts).map_err(|error| self.unusable(error))?;
         Ok(Prepared::Attempt { number, run: identity.run, committed })
     }
 

@@ -226,7 +226,7 @@ impl<'run> Session<'run> {
     fn publish(&self, events: &Events, recorder: &Recorder) {
         let store = &self.options.config.settings.telemetry.records;
         let Some(record) = recorder.record().filter(|_| !store.is_empty()) else { return };
-        if let Err(error) = Baselines::at(store).and_then(|kept| kept.add(record)) {
+        if let Err(error) = Baselines::at(store.expose()).and_then(|kept| kept.add(record)) {
             let text = format!("telemetry.records = {store}: not published: {error:#}");
             events.warn(Anomaly { step: None, rank: None, text });
         }

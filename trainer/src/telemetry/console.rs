@@ -10,6 +10,7 @@ use super::options::{LogFormat, TelemetryOptions};
 use super::sink::Sink;
 use super::step_printer::StepPrinter;
 use crate::failure::Failure;
+use crate::printable::printable;
 
 /// Prints everything on rank 0, and warnings and requests to stop on the others. Failures to print
 /// are ignored: a closed pipe must not end a run.
@@ -165,7 +166,7 @@ fn line(
     step: Option<u64>,
 ) -> String {
     match format {
-        LogFormat::Text => format!("{text}\n"),
+        LogFormat::Text => format!("{}\n", printable(text)),
         LogFormat::Json => {
             details["event"] = event.into();
             details["text"] = text.into();

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use checkpoint::remote::is_remote;
+use checkpoint::remote::{is_remote, redacted};
 
 use super::{Benchmark, Nvme, Platform, PodSecurity, Workflow, Workload};
 use crate::config::duration;
@@ -155,7 +155,7 @@ impl Workflow {
         object("workflow.storage.object_secret", storage.object_secret.as_ref())?;
         if let Some(url) = &storage.object {
             let expected = "s3://, gs:// or az:// BUCKET/PREFIX";
-            require(is_remote(url), "workflow.storage.object", url, expected)?;
+            require(is_remote(url), "workflow.storage.object", redacted(url), expected)?;
         }
         storage.nvme.as_ref().map_or(Ok(()), Nvme::check)?;
         Required::of(&self.doctor.require)
@@ -246,10 +246,14 @@ impl Platform {
     }
 
     fn check_environment(&self) -> Outcome<()> {
-        for name in self.environment.keys() {
+        for (name, value) in &self.environment {
             let is_valid = names::is_variable(name) && !RESERVED.contains(&name.as_str());
             let expected = format!("a name that the job does not set itself: {}", names::VARIABLE);
             require(is_valid, "platform.environment", name, &expected)?;
+            let key = format!("platform.environment.{name}");
+            let expected = "a URL without user, password and query: take it from a Secret";
+            let shown = redacted(value);
+            require(shown == *value, &key, &shown, expected)?;
         }
         Ok(())
     }

@@ -12,6 +12,9 @@ use opentelemetry_otlp::{
     ExporterBuildError, MetricExporter, SpanExporter, WithExportConfig, WithHttpConfig,
 };
 use reqwest::blocking::Client;
+use reqwest::header::{AUTHORIZATION, HeaderValue};
+
+use crate::config::SecretUrl;
 
 /// Longest time of a request, and of all tries of one batch: shorter than a run waits at its end,
 /// so that a request which begins then still fails within it.
@@ -33,7 +36,10 @@ pub(in crate::telemetry) enum Error {
 /// A client of the collector, for the threads of the SDK.
 #[derive(Debug, Clone)]
 pub(super) struct Collector {
+    /// Without user and password.
     url: String,
+    /// What they become; marked as sensitive.
+    authorization: Option<HeaderValue>,
     client: Client,
     has_warned: Arc<AtomicBool>,
 }
@@ -43,13 +49,16 @@ impl Collector {
     ///
     /// # Errors
     /// When there can be no client.
-    pub(super) fn new(url: &str) -> Result<Self, Error> {
+    pub(super) fn new(url: &SecretUrl) -> Result<Self, Error> {
         // The build names no default cryptography; whoever comes second finds it installed.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        check_proxy(url)?;
+        check_proxy(url.expose())?;
         let client = Client::builder().timeout(REQUEST_TIMEOUT).build()?;
-        let url = url.trim_end_matches('/').to_owned();
-        Ok(Self { url, client, has_warned: Arc::default() })
+        // Moves user and password from the URL to a header.
+        let request = client.get(url.expose()).build()?;
+        let url = request.url().as_str().trim_end_matches('/').to_owned();
+        let authorization = request.headers().get(AUTHORIZATION).cloned();
+        Ok(Self { url, authorization, client, has_warned: Arc::default() })
     }
 
     /// # Errors
@@ -74,15 +83,12 @@ impl Collector {
             .build()
     }
 
-    /// Once for a run: what is sent later may arrive. A password in the URL is not shown.
+    /// Once for a run: what is sent later may arrive.
     pub(super) fn warn(&self, why: &str) {
         if !self.has_warned.swap(true, Ordering::Relaxed) {
-            let text = format!("{}: {why}", self.url);
-            let authority = self.url.split('/').nth(2).unwrap_or_default();
-            let user = authority.rfind('@').map_or("", |end| &authority[..=end]);
-            let text = if user.is_empty() { text } else { text.replace(user, "") };
+            let url = &self.url;
             tracing::warn!(
-                "telemetry.otlp: {text}; spans are lost until it takes them (reported once)"
+                "telemetry.otlp: {url}: {why}; spans are lost until it takes them (reported once)"
             );
         }
     }
@@ -108,12 +114,15 @@ fn with_causes(error: &dyn std::error::Error) -> String {
 impl HttpClient for Collector {
     fn send_bytes<'this, 'future>(
         &'this self,
-        request: Request<Bytes>,
+        mut request: Request<Bytes>,
     ) -> Pin<Box<dyn Future<Output = Result<Response<Bytes>, HttpError>> + Send + 'future>>
     where
         'this: 'future,
         Self: 'future,
     {
+        if let Some(authorization) = &self.authorization {
+            request.headers_mut().insert(AUTHORIZATION, authorization.clone());
+        }
         Box::pin(async move {
             let answer = self.client.send_bytes(request).await;
             self.check(&answer);

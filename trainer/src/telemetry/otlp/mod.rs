@@ -24,6 +24,7 @@ use super::options::TelemetryOptions;
 use super::prometheus::metrics;
 use super::prometheus::ring::Told;
 use super::sink::Sink;
+use crate::config::SecretUrl;
 use collector::{Collector, Error};
 use instruments::Instruments;
 use spans::Spans;
@@ -41,7 +42,7 @@ const THREADS: usize = 3;
 #[derive(Debug, Clone)]
 pub struct OtlpOptions {
     /// URL of the collector, as in `http://HOST:4318`.
-    pub url: String,
+    pub url: SecretUrl,
     /// Id of the run.
     pub run: String,
     /// Number of the attempt. With the id of the run it names the trace, the same on all ranks.
