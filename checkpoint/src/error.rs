@@ -223,7 +223,8 @@ impl Error {
         match self {
             Self::Damaged { .. } => true,
             Self::Io(IoError { source, .. }) => {
-                matches!(source.kind(), ErrorKind::NotFound | ErrorKind::UnexpectedEof)
+                use ErrorKind::{InvalidData, NotFound, UnexpectedEof};
+                matches!(source.kind(), InvalidData | NotFound | UnexpectedEof)
                     || source.raw_os_error() == Some(Errno::IO.raw_os_error())
             }
             _ => false,
@@ -280,6 +281,7 @@ mod tests {
             assert!(is_damage(errno.into()), "{errno:?}");
         }
         assert!(is_damage(ErrorKind::UnexpectedEof.into()));
+        assert!(is_damage(ErrorKind::InvalidData.into()), "too large, or not a regular file");
         for errno in [Errno::ACCESS, Errno::MFILE, Errno::STALE, Errno::TIMEDOUT, Errno::NOMEM] {
             assert!(!is_damage(errno.into()), "{errno:?}");
         }

@@ -138,7 +138,7 @@ fn lost_answers_change_nothing() {
     };
     assert_eq!(publish(b"ours"), Published::Ours);
     assert_eq!(publish(b"other"), Published::Taken);
-    assert_eq!(tier.read("MANIFEST.json").unwrap(), b"ours");
+    assert_eq!(tier.read("MANIFEST.json", 1 << 30).unwrap(), b"ours");
 
     let data = vec![3; 2 * PART_BYTES + 1];
     let mut upload = tier.create("shard").unwrap();
@@ -147,7 +147,7 @@ fn lost_answers_change_nothing() {
     proxy.lose_answer_to("POST /bucket/lossy/shard?uploadId=");
     upload.finish().unwrap();
     assert!(proxy.has_lost_it());
-    assert!(tier.read("shard").unwrap() == data);
+    assert!(tier.read("shard", 1 << 30).unwrap() == data);
 }
 
 #[test]

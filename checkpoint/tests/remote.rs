@@ -14,6 +14,8 @@ use checkpoint::remote::{ExclusivePut, Listing, Multipart, Remote, RemoteOptions
 use s3::{ClosedPort, S3Server};
 
 const PART_BYTES: usize = 5 << 20;
+/// More than any object has that is read whole.
+const BYTES_MAX: u64 = 1 << 30;
 
 fn options(server: &S3Server) -> RemoteOptions {
     RemoteOptions { settings: direct(server.environment()), ..Default::default() }
@@ -47,7 +49,7 @@ fn the_server_honours_if_none_match() {
     assert!(!remote.exists("probe").unwrap(), "the probe is removed");
     assert!(matches!(remote.put_exclusive("MANIFEST", "one").unwrap(), ExclusivePut::Created));
     assert!(matches!(remote.put_exclusive("MANIFEST", "two").unwrap(), ExclusivePut::Exists));
-    assert_eq!(remote.read("MANIFEST").unwrap(), "one");
+    assert_eq!(remote.read("MANIFEST", BYTES_MAX).unwrap(), "one");
 }
 
 #[test]
@@ -62,7 +64,7 @@ fn of_competing_writers_one_creates_the_object() {
     });
     assert_eq!(created.iter().filter(|created| **created).count(), 1, "{created:?}");
     let winner = created.iter().position(|created| *created).unwrap();
-    assert_eq!(remote.read("MANIFEST").unwrap(), winner.to_string());
+    assert_eq!(remote.read("MANIFEST", BYTES_MAX).unwrap(), winner.to_string());
 }
 
 #[test]
@@ -72,20 +74,20 @@ fn objects_are_put_replaced_read_and_deleted() {
     assert!(!remote.exists("d00/x.json").unwrap());
     remote.put("d00/x.json", "old").unwrap();
     remote.put("d00/x.json", "newer").unwrap();
-    assert_eq!(remote.read("d00/x.json").unwrap(), "newer");
+    assert_eq!(remote.read("d00/x.json", BYTES_MAX).unwrap(), "newer");
     assert_eq!(std::fs::read(server.file("a/b/d00/x.json")).unwrap(), b"newer");
     let info = remote.stat("d00/x.json").unwrap();
     assert_eq!(info.size_bytes, 5);
     remote.put("empty", "").unwrap();
-    assert_eq!(remote.read("empty").unwrap(), "");
+    assert_eq!(remote.read("empty", BYTES_MAX).unwrap(), "");
     remote.delete("d00/x.json").unwrap();
     remote.delete("d00/x.json").unwrap();
-    let error = expect_kind(remote.read("d00/x.json"), ErrorKind::NotFound).to_string();
+    let error = expect_kind(remote.read("d00/x.json", BYTES_MAX), ErrorKind::NotFound).to_string();
     assert!(error.starts_with("s3://bucket/a/b/d00/x.json: cannot read: NoSuchKey"), "{error}");
     expect_kind(remote.stat("d00/x.json"), ErrorKind::NotFound);
     expect_kind(remote.put("../x", "x"), ErrorKind::InvalidInput);
     remote.put("a b#c%20", "odd").unwrap();
-    assert_eq!(remote.read("a b#c%20").unwrap(), "odd");
+    assert_eq!(remote.read("a b#c%20", BYTES_MAX).unwrap(), "odd");
     assert_eq!(remote.list("").unwrap().objects, ["a b#c%20", "empty"]);
 }
 
@@ -122,7 +124,7 @@ fn an_upload_in_parts_goes_on_in_another_process() {
     second.complete_multipart(&upload, &[head, tail]).unwrap();
     let mut expected = vec![1; PART_BYTES];
     expected.extend([2; 17]);
-    assert!(second.read("shard").unwrap() == expected);
+    assert!(second.read("shard", BYTES_MAX).unwrap() == expected);
 }
 
 #[test]
@@ -188,7 +190,7 @@ fn impatient(port: u16) -> RemoteOptions {
 fn a_server_that_is_not_there_is_named_with_the_cause() {
     let closed = ClosedPort::open();
     let remote = Remote::open_with("s3://bucket/run", impatient(closed.port())).unwrap();
-    let error = expect_kind(remote.read("x"), ErrorKind::NotConnected).to_string();
+    let error = expect_kind(remote.read("x", BYTES_MAX), ErrorKind::NotConnected).to_string();
     assert!(error.contains("s3://bucket/run/x: cannot read: Connection refused"), "{error}");
     expect_kind(remote.put_exclusive("x", "x"), ErrorKind::NotConnected);
 }
@@ -236,7 +238,7 @@ fn a_store_that_only_fails_is_reported_with_the_cause() {
         };
         std::thread::scope(|scope| {
             scope.spawn(recover_when_reported);
-            expect_kind(remote.read("x"), ErrorKind::NotFound);
+            expect_kind(remote.read("x", BYTES_MAX), ErrorKind::NotFound);
         });
         let reports = REPORTS.lock().unwrap().clone();
         assert_eq!(reports.len(), before + 1, "{reports:?}");
@@ -300,7 +302,7 @@ fn no_value_of_a_setting_is_a_panic() {
             let patience = Duration::from_millis(3);
             let options = RemoteOptions { patience, settings, ..Default::default() };
             match Remote::open_with(url, options) {
-                Ok(remote) => drop(remote.read("x").unwrap_err()),
+                Ok(remote) => drop(remote.read("x", BYTES_MAX).unwrap_err()),
                 Err(error) => assert!(error.to_string().contains(name), "{name}={value}: {error}"),
             }
         }
@@ -329,7 +331,7 @@ fn a_token_file_that_is_no_header_later_is_an_error_with_its_name() {
 
     let refused = std::thread::spawn({
         let remote = remote.clone();
-        move || remote.read("x").unwrap_err()
+        move || remote.read("x", BYTES_MAX).unwrap_err()
     });
     let (mut connection, request) = accept_request(&agent);
     let request = request.to_ascii_lowercase();
@@ -338,7 +340,7 @@ fn a_token_file_that_is_no_header_later_is_an_error_with_its_name() {
     refused.join().unwrap();
 
     std::fs::write(&file, "hidden\n").unwrap();
-    let error = remote.read("x").unwrap_err().to_string();
+    let error = remote.read("x", BYTES_MAX).unwrap_err().to_string();
     let name = format!("{} (AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE): ", file.display());
     assert!(error.contains(&name) && error.contains("without a line break"), "{error}");
     assert!(!error.contains("hidden"), "{error}");

@@ -245,10 +245,17 @@ impl From<std::io::Error> for Failure {
 }
 
 impl From<IoError> for Failure {
-    /// A file or folder of a run could not be written.
+    /// A file or folder of a run could not be read or written.
     fn from(error: IoError) -> Self {
-        Self::new(ExitCode::Internal, error)
+        Self::new(code_of_file(&error), error)
     }
+}
+
+/// A file that is too large, or something else than a regular file, was not written by a run: bad
+/// input.
+fn code_of_file(error: &IoError) -> ExitCode {
+    let is_foreign = error.source.kind() == std::io::ErrorKind::InvalidData;
+    if is_foreign { ExitCode::Usage } else { ExitCode::Internal }
 }
 
 impl From<threads::Error> for Failure {
@@ -267,7 +274,11 @@ impl From<DataError> for Failure {
 impl From<record::Error> for Failure {
     /// The record or steps could not be written or read.
     fn from(error: record::Error) -> Self {
-        Self::new(ExitCode::Internal, error)
+        let code = match &error {
+            record::Error::Io(error) => code_of_file(error),
+            _ => ExitCode::Internal,
+        };
+        Self::new(code, error)
     }
 }
 

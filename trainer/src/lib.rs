@@ -21,6 +21,7 @@ pub mod hardware;
 mod health;
 mod hugging_face;
 mod k8s;
+mod limits;
 mod number_format;
 pub mod out_of_memory;
 mod plan;

@@ -1,35 +1,27 @@
 //! Files that are replaced as a whole.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use super::{IoError, finish, rename, sync_parent, temporary};
+use super::regular_file::Mode;
+use super::temporary::{Created, Temporary};
+use super::{IoError, finish};
 
 /// Writes are collected up to this size.
 const BUFFER_BYTES: usize = 128 << 10;
 
 /// A temporary file that replaces the file at its final path when it is committed: readers and
-/// restarts see the old file or the new one. Without a commit it is removed, as it may hold the
-/// last free blocks.
+/// restarts see the old file or the new one. Without a commit it is removed.
 ///
 /// The caller makes sure that a file has one writer at a time. The temporary file is the path with
-/// `.tmp` behind it; one that a killed writer left there is overwritten.
+/// `.tmp` behind it; one that a killed writer left there is replaced. Of two writers all the same,
+/// the first one's commit is an error.
 #[derive(Debug)]
 pub struct AtomicFile {
     path: PathBuf,
-    temporary: RemovedOnDrop,
+    temporary: Temporary,
     file: BufWriter<File>,
-}
-
-/// The path of a file that is removed, unless a rename has taken it away.
-#[derive(Debug)]
-pub(super) struct RemovedOnDrop(pub(super) PathBuf);
-
-impl Drop for RemovedOnDrop {
-    fn drop(&mut self) {
-        drop(fs::remove_file(&self.0)); // the error before it is the one to report
-    }
 }
 
 impl AtomicFile {
@@ -37,11 +29,10 @@ impl AtomicFile {
     ///
     /// # Errors
     /// When it cannot be created.
-    pub fn create(path: &Path) -> Result<Self, IoError> {
-        let temporary = temporary(path);
-        let file = File::create(&temporary).map_err(IoError::at(&temporary, "create"))?;
+    pub fn create(path: &Path, mode: Mode) -> Result<Self, IoError> {
+        let Created { temporary, file } = Temporary::create(path, mode)?;
         let file = BufWriter::with_capacity(BUFFER_BYTES, file);
-        Ok(Self { path: path.to_owned(), temporary: RemovedOnDrop(temporary), file })
+        Ok(Self { path: path.to_owned(), temporary, file })
     }
 
     /// The final path.
@@ -54,7 +45,7 @@ impl AtomicFile {
     /// # Errors
     /// When they cannot be written.
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), IoError> {
-        self.file.write_all(bytes).map_err(IoError::at(&self.temporary.0, "write"))
+        self.file.write_all(bytes).map_err(IoError::at(&self.temporary.path, "write"))
     }
 
     /// Continues at the first byte, to overwrite a header.
@@ -63,7 +54,7 @@ impl AtomicFile {
     /// When the file cannot be positioned.
     pub fn rewind(&mut self) -> Result<(), IoError> {
         let position = self.file.seek(SeekFrom::Start(0));
-        position.map(drop).map_err(IoError::at(&self.temporary.0, "seek in"))
+        position.map(drop).map_err(IoError::at(&self.temporary.path, "seek in"))
     }
 
     /// Makes the content durable, renames the file to its final path, and makes the rename durable.
@@ -73,8 +64,60 @@ impl AtomicFile {
     pub fn commit(self) -> Result<(), IoError> {
         let Self { path, temporary, file } = self;
         let written = file.into_inner().map_err(|error| error.into_error());
-        finish(written.map_err(IoError::at(&temporary.0, "write"))?, &temporary.0)?;
-        rename(&temporary.0, &path)?;
-        sync_parent(&path)
+        let written = written.map_err(IoError::at(&temporary.path, "write"))?;
+        finish(written, &temporary.path)?;
+        temporary.rename(&path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_full_disk_leaves_the_old_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("record.json");
+        fs::write(&path, b"old").unwrap();
+        let mut file = AtomicFile::create(&path, Mode::Run).unwrap();
+        file.file = BufWriter::new(File::options().write(true).open("/dev/full").unwrap());
+        file.write(b"new").unwrap();
+        let error = file.commit().unwrap_err().to_string();
+        assert!(error.contains("record.json.tmp: cannot write: No space left"), "{error}");
+        assert_eq!(fs::read(&path).unwrap(), b"old");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn of_two_writers_the_last_one_commits() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("record.json");
+        let mut first = AtomicFile::create(&path, Mode::Run).unwrap();
+        let mut second = AtomicFile::create(&path, Mode::Run).unwrap();
+        first.write(b"first").unwrap();
+        second.write(b"sec").unwrap();
+        let error = first.commit().unwrap_err().to_string();
+        let expected = "record.json.tmp: cannot rename: another process has replaced it";
+        assert!(error.contains(expected), "{error}");
+        assert!(!path.exists(), "the second one's file is not complete");
+        second.write(b"ond").unwrap();
+        second.commit().unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"second");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_link_that_takes_the_temporary_name_is_not_renamed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("record.json");
+        let mut file = AtomicFile::create(&path, Mode::Run).unwrap();
+        file.write(b"new").unwrap();
+        let moved = folder.path().join("moved");
+        fs::rename(&file.temporary.path, &moved).unwrap();
+        std::os::unix::fs::symlink(&moved, &file.temporary.path).unwrap();
+        file.commit().unwrap_err();
+        assert!(!path.exists());
     }
 }

@@ -1,16 +1,17 @@
 //! New files that are written with O_DIRECT: what is written once and not read soon would push
 //! everything else out of the page cache, and copying it there takes longer than the disk does.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::Errno;
 
-use super::atomic_file::RemovedOnDrop;
-use super::{IoError, create_new, finish, rename, sync_parent, temporary};
+use super::regular_file::Mode;
+use super::temporary::{Created, Temporary};
+use super::{IoError, finish};
 
 /// Offsets, sizes and addresses of direct writes are multiples of this, which suits all disks with
 /// blocks of up to 4096 bytes.
@@ -25,7 +26,7 @@ const UNBUFFERED_BYTES_MIN: usize = 1 << 20;
 #[derive(Debug)]
 pub(crate) struct DirectFile {
     path: PathBuf,
-    temporary: RemovedOnDrop,
+    temporary: Temporary,
     output: Output,
     buffer: AlignedBuffer,
     /// Bytes in the buffer.
@@ -34,19 +35,12 @@ pub(crate) struct DirectFile {
 
 impl DirectFile {
     /// Creates the temporary file. One that a killed writer left is removed.
-    pub(crate) fn create(path: &Path) -> Result<Self, IoError> {
-        let temporary = temporary(path);
-        match fs::remove_file(&temporary) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(IoError::at(&temporary, "unlink")(error));
-            }
-            _ => {}
-        }
-        let output = Output::new(create_new(&temporary)?);
+    pub(crate) fn create(path: &Path, mode: Mode) -> Result<Self, IoError> {
+        let Created { temporary, file } = Temporary::create(path, mode)?;
         Ok(Self {
             path: path.to_owned(),
-            temporary: RemovedOnDrop(temporary),
-            output,
+            temporary,
+            output: Output::new(file),
             buffer: AlignedBuffer::new(),
             buffered: 0,
         })
@@ -78,10 +72,8 @@ impl DirectFile {
     pub(crate) fn finish(mut self) -> Result<(), IoError> {
         self.flush()?;
         let Self { path, temporary, output, .. } = self;
-        check_same_file(&output.file, &temporary.0)?;
-        finish(output.file, &temporary.0)?;
-        rename(&temporary.0, &path)?;
-        sync_parent(&path)
+        finish(output.file, &temporary.path)?;
+        temporary.rename(&path)
     }
 
     fn is_aligned(&self, bytes: &[u8]) -> bool {
@@ -98,20 +90,9 @@ impl DirectFile {
         &mut self,
         append: impl FnOnce(&mut Output, &mut AlignedBuffer) -> io::Result<()>,
     ) -> Result<(), IoError> {
-        append(&mut self.output, &mut self.buffer).map_err(IoError::at(&self.temporary.0, "write"))
+        append(&mut self.output, &mut self.buffer)
+            .map_err(IoError::at(&self.temporary.path, "write"))
     }
-}
-
-/// Refuses to rename the file of another process. One that should be dead, and hung in a write
-/// to a network file system, would make the half-written file of its successor visible.
-fn check_same_file(file: &File, path: &Path) -> Result<(), IoError> {
-    let inode = |metadata: io::Result<fs::Metadata>| {
-        metadata.map(|metadata| metadata.ino()).map_err(IoError::at(path, "stat"))
-    };
-    if inode(file.metadata())? == inode(fs::metadata(path))? {
-        return Ok(());
-    }
-    Err(IoError::at(path, "rename")(io::Error::other("another process has replaced it")))
 }
 
 /// An open file that grows at its end.
@@ -178,13 +159,17 @@ impl AlignedBuffer {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
+    use crate::durable::regular_file::create_new;
 
     #[test]
     fn a_refused_direct_write_is_buffered() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x");
-        let mut output = Output { file: create_new(&path).unwrap(), is_direct: false, bytes: 0 };
+        let mut output =
+            Output { file: create_new(&path, Mode::Run).unwrap(), is_direct: false, bytes: 0 };
         output.is_direct = fcntl_setfl(&output.file, OFlags::DIRECT).is_ok();
         let mut buffer = AlignedBuffer::new();
         buffer.bytes().iter_mut().zip(0..).for_each(|(byte, at): (_, u64)| *byte = at as u8);
@@ -198,7 +183,7 @@ mod tests {
     fn large_aligned_pieces_are_not_copied() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x");
-        let mut file = DirectFile::create(&path).unwrap();
+        let mut file = DirectFile::create(&path, Mode::Run).unwrap();
         let mut data = AlignedBuffer::new();
         data.bytes().fill(2);
         file.write(&[1; ALIGN_BYTES]).unwrap();
@@ -214,18 +199,21 @@ mod tests {
     fn the_file_of_another_process_is_not_renamed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x");
-        let mut hung = DirectFile::create(&path).unwrap();
+        let mut hung = DirectFile::create(&path, Mode::Run).unwrap();
         hung.write(b"old").unwrap();
-        let mut successor = DirectFile::create(&path).unwrap();
+        let mut successor = DirectFile::create(&path, Mode::Run).unwrap();
         successor.write(b"half").unwrap();
         assert!(hung.finish().is_err());
         assert!(!path.exists());
+        successor.write(b" and half").unwrap();
+        successor.finish().unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"half and half");
     }
 
     #[test]
     fn a_full_disk_leaves_nothing() {
         let folder = tempfile::tempdir().unwrap();
-        let mut file = DirectFile::create(&folder.path().join("x")).unwrap();
+        let mut file = DirectFile::create(&folder.path().join("x"), Mode::Run).unwrap();
         file.output.file = File::options().write(true).open("/dev/full").unwrap();
         file.write(b"x").unwrap();
         let error = file.finish().unwrap_err().to_string();

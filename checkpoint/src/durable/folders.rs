@@ -1,19 +1,22 @@
 //! Folders that are created and removed so that a crash in between leaves no doubt what they are.
 
-use std::fs;
+use std::fs::{self, DirBuilder};
 use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
+use super::regular_file::Mode;
 use super::{IoError, sync_folder, sync_parent};
 
 /// Creates a folder and those above it that are missing, durably. Several ranks may do so at once.
 ///
 /// # Errors
 /// [`IoError`] when a folder cannot be created, or its name cannot be made durable.
-pub fn create_folders(path: &Path) -> Result<(), IoError> {
+pub fn create_folders(path: &Path, mode: Mode) -> Result<(), IoError> {
     let is_missing = |folder: &&Path| !folder.as_os_str().is_empty() && !folder.exists();
     let missing: Vec<&Path> = path.ancestors().take_while(is_missing).collect();
-    fs::create_dir_all(path).map_err(IoError::at(path, "create folder"))?;
+    let created = DirBuilder::new().recursive(true).mode(mode.folder()).create(path);
+    created.map_err(IoError::at(path, "create folder"))?;
     missing.into_iter().rev().try_for_each(sync_parent)
 }
 
@@ -47,7 +50,24 @@ fn unless_absent(removed: io::Result<()>) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
+
+    #[test]
+    fn folders_of_a_run_are_of_the_user_and_the_group() {
+        let folder = tempfile::tempdir().unwrap();
+        let allowed = folder.path().join("allowed");
+        fs::create_dir(&allowed).unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        for (wanted, name) in [(Mode::Run, "run"), (Mode::Umask, "store")] {
+            let above = folder.path().join(name);
+            create_folders(&above.join("attempts"), wanted).unwrap();
+            for created in [above.join("attempts"), above] {
+                assert_eq!(mode(&created), wanted.folder() & mode(&allowed), "{wanted:?}");
+            }
+        }
+    }
 
     #[test]
     fn the_marker_outlives_the_other_files() {

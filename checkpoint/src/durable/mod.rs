@@ -9,8 +9,10 @@ mod atomic_file;
 mod direct_file;
 mod folders;
 mod publish;
+pub mod regular_file;
+mod temporary;
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::fd::IntoRawFd;
 use std::path::{Path, PathBuf};
@@ -25,6 +27,8 @@ pub use folders::create_folders;
 pub(crate) use folders::remove_folder;
 pub(crate) use publish::publish_with;
 pub use publish::{Published, publish};
+pub use regular_file::Mode;
+pub(crate) use temporary::temporary;
 
 /// The file system refused an operation.
 #[derive(Debug, thiserror::Error)]
@@ -45,12 +49,20 @@ impl IoError {
     }
 }
 
-/// Replaces a file by `bytes`, durably, as an [`AtomicFile`].
+/// Replaces a file of a run by `bytes`, durably, as an [`AtomicFile`].
 ///
 /// # Errors
 /// The old file is then untouched, unless only the fsync of the folder failed.
 pub fn replace(path: &Path, bytes: &[u8]) -> Result<(), IoError> {
-    let mut file = AtomicFile::create(path)?;
+    replace_with(path, bytes, Mode::Run)
+}
+
+/// [`replace`] of a file with another mode.
+///
+/// # Errors
+/// As [`replace`].
+pub fn replace_with(path: &Path, bytes: &[u8], mode: Mode) -> Result<(), IoError> {
+    let mut file = AtomicFile::create(path, mode)?;
     file.write(bytes)?;
     file.commit()
 }
@@ -69,19 +81,6 @@ pub fn sync_parent(path: &Path) -> Result<(), IoError> {
 pub(crate) fn sync_folder(path: &Path) -> Result<(), IoError> {
     let folder = File::open(path).map_err(IoError::at(path, "open"))?;
     folder.sync_all().map_err(IoError::at(path, "fsync"))
-}
-
-/// Name of the file that is written before it is renamed or linked to `path`.
-pub(crate) fn temporary(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".tmp");
-    name.into()
-}
-
-/// Creates a file that must not exist.
-pub(crate) fn create_new(path: &Path) -> Result<File, IoError> {
-    let created = OpenOptions::new().write(true).create_new(true).open(path);
-    created.map_err(IoError::at(path, "create"))
 }
 
 /// Makes a file's content durable and closes it.
@@ -120,17 +119,19 @@ mod tests {
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 
-    /// The temporary file is a link to a device that is always full: creating works, writing fails.
     #[test]
-    fn a_full_disk_leaves_the_old_file() {
+    fn links_at_both_names_are_replaced_and_not_followed() {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("record.json");
-        replace(&path, b"old").unwrap();
-        std::os::unix::fs::symlink("/dev/full", temporary(&path)).unwrap();
-        let error = replace(&path, b"new").unwrap_err().to_string();
-        assert!(error.contains("record.json.tmp: cannot write: No space left"), "{error}");
-        assert_eq!(fs::read(&path).unwrap(), b"old");
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+        let [path, victim] = ["record.json", "victim"].map(|name| folder.path().join(name));
+        fs::write(&victim, b"precious").unwrap();
+        for planted in [temporary(&path), path.clone()] {
+            let _ = fs::remove_file(&planted); // of the round before
+            std::os::unix::fs::symlink(&victim, &planted).unwrap();
+            replace(&path, b"new").unwrap();
+            assert_eq!(fs::read(&victim).unwrap(), b"precious");
+            assert!(fs::symlink_metadata(&path).unwrap().is_file());
+            assert_eq!(fs::read(&path).unwrap(), b"new");
+        }
     }
 
     #[test]
@@ -142,13 +143,5 @@ mod tests {
         assert!(error.contains("record.json: cannot rename"), "{error}");
         assert!(path.is_dir());
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
-    }
-
-    #[test]
-    fn a_new_file_is_never_shared_with_another_process() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("r00000-000.safetensors.tmp");
-        fs::write(&path, "of another process").unwrap();
-        assert!(matches!(create_new(&path), Err(IoError { operation: "create", .. })));
     }
 }

@@ -3,6 +3,7 @@
 mod contradiction;
 pub(crate) mod digest;
 pub(crate) mod index;
+pub(crate) mod limits;
 pub(crate) mod manifest;
 pub(crate) mod name;
 pub(crate) mod sealed;

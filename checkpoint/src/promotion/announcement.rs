@@ -11,6 +11,7 @@ use std::io::ErrorKind;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{RankFailure, Result};
+use crate::format::limits::NOTE_BYTES_MAX;
 use crate::format::name::{ATTEMPT_MAX, CheckpointName};
 use crate::store::Store;
 
@@ -38,7 +39,7 @@ pub(super) enum Stage {
 impl Announcement {
     /// The last one on this store; one that no attempt can have written counts as none.
     pub(super) fn read(to: &Store) -> Result<Option<Self>> {
-        match to.tier().read(ANNOUNCEMENT) {
+        match to.tier().read(ANNOUNCEMENT, NOTE_BYTES_MAX) {
             Ok(text) => {
                 let read = serde_json::from_slice(&text).ok();
                 Ok(read.filter(Self::is_plausible))
@@ -72,7 +73,10 @@ pub(super) fn refuse(to: &Store, name: &CheckpointName, refusal: &RankFailure) -
 /// Which ranks have refused, and why.
 pub(super) fn refusals(to: &Store, name: &CheckpointName) -> Result<Vec<RankFailure>> {
     let read = |refusal: Refusal| {
-        Ok(RankFailure { rank: refusal.rank, reason: to.read_text(&name.key(&refusal.file))? })
+        Ok(RankFailure {
+            rank: refusal.rank,
+            reason: to.read_text(&name.key(&refusal.file), NOTE_BYTES_MAX)?,
+        })
     };
     list_refusals(to, name)?.into_iter().map(read).collect()
 }

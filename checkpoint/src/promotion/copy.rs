@@ -1,11 +1,12 @@
 //! Copying the files of saved ranks: each shard verified while it is read, the index last.
 
-use std::io::ErrorKind;
+use std::io::ErrorKind::{InvalidData, NotFound};
 use std::time::Instant;
 
 use super::worker::{Outcome, Setback, Source, Worker};
 use crate::failpoints::Failpoint;
 use crate::format::index::{ShardEntry, index_file};
+use crate::format::limits::INDEX_BYTES_MAX;
 use crate::restore::ShardReader;
 
 impl Worker {
@@ -26,12 +27,12 @@ impl Worker {
         let index = self.from().parse_index(name, manifest, rank, &text);
         let index = index.map_err(Setback::of_read)?;
         let key = manifest.rank_key(name, rank, &index_file(rank));
-        match self.to().tier().read(&key) {
+        match self.to().tier().read(&key, INDEX_BYTES_MAX) {
             Ok(found) if found == text.as_bytes() => return Ok(()),
-            Err(error) if error.source.kind() != ErrorKind::NotFound => {
-                return Err(Setback::of_target(error));
-            }
-            _ => {}
+            Ok(_) => {}
+            // Nothing, or not a file of ours: it is written below.
+            Err(error) if matches!(error.source.kind(), NotFound | InvalidData) => {}
+            Err(error) => return Err(Setback::of_target(error)),
         }
         for shard in &index.files {
             is_current()?;
@@ -53,7 +54,7 @@ impl Worker {
     fn has_shard(&self, key: &str, shard: &ShardEntry) -> Outcome<bool> {
         match self.to().tier().open(key) {
             Ok(found) => Ok(found.size_bytes() == shard.bytes),
-            Err(error) if error.source.kind() == ErrorKind::NotFound => Ok(false),
+            Err(error) if error.source.kind() == NotFound => Ok(false),
             Err(error) => Err(Setback::of_target(error)),
         }
     }

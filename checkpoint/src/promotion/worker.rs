@@ -9,6 +9,7 @@ use super::state::{Pauses, Shared};
 use super::{PromoterOptions, Route, Share};
 use crate::error::Error;
 use crate::failpoints::Failpoints;
+use crate::format::limits::MANIFEST_BYTES_MAX;
 use crate::format::manifest::{MANIFEST, Manifest};
 use crate::format::name::CheckpointName;
 use crate::restore::retry_while_absent;
@@ -84,7 +85,7 @@ impl Worker {
     pub(super) fn source(&self, name: &CheckpointName) -> Outcome<Source> {
         let from = self.from();
         let timeout = from.options().visibility_timeout;
-        let read = || Ok(from.tier().read(&name.key(MANIFEST))?);
+        let read = || Ok(from.tier().read(&name.key(MANIFEST), MANIFEST_BYTES_MAX)?);
         let text = retry_while_absent(timeout, read).map_err(Setback::of_read)?;
         let manifest = from.parse_manifest(name, &text).map_err(Setback::of_read)?;
         Ok(Source { name: name.clone(), manifest, text })

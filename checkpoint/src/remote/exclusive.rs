@@ -53,9 +53,10 @@ impl Remote {
     /// # Errors
     /// When the store cannot be written to.
     pub fn honours_exclusive_put(&self, probe_key: &str) -> Result<bool, IoError> {
+        const PROBE_BYTES_MAX: u64 = 1 << 10;
         self.put(probe_key, "first")?;
         let second = self.put_exclusive(probe_key, "second")?;
-        let kept = self.read(probe_key)? == "first";
+        let kept = self.read(probe_key, PROBE_BYTES_MAX)? == "first";
         self.delete(probe_key)?;
         match second {
             ExclusivePut::Exists => Ok(kept),

@@ -7,6 +7,7 @@ use std::time::Duration;
 use object_store::Error;
 use object_store::client::{HttpError, HttpErrorKind};
 
+use super::limited::TooLarge;
 use super::redaction::redacted;
 
 /// A store that does not answer.
@@ -58,6 +59,7 @@ fn kind(error: &Error) -> ErrorKind {
         Error::InvalidPath { .. } => ErrorKind::InvalidInput,
         Error::NotSupported { .. } | Error::NotImplemented { .. } => ErrorKind::Unsupported,
         error if is_not_sent(error) => ErrorKind::InvalidInput,
+        error if causes(error).any(|cause| cause.is::<TooLarge>()) => ErrorKind::InvalidData,
         error => match transport_kind(error) {
             Some(HttpErrorKind::Timeout) => ErrorKind::TimedOut,
             Some(HttpErrorKind::Connect) => ErrorKind::NotConnected,

@@ -15,6 +15,7 @@ mod aws_profile;
 mod exclusive;
 mod failure;
 mod ini;
+mod limited;
 mod multipart;
 mod options;
 mod provider;
@@ -40,6 +41,7 @@ use crate::durable::IoError;
 pub use address::{is_remote, require_no_secret};
 pub use exclusive::ExclusivePut;
 use failure::{Stalled, is_absent, to_io};
+use limited::collect;
 pub use multipart::Multipart;
 pub use options::RemoteOptions;
 pub use redaction::{is_redacted, redacted};
@@ -112,12 +114,13 @@ impl Remote {
         if key.is_empty() { self.url.clone() } else { format!("{}/{key}", self.url) }.into()
     }
 
-    /// All bytes of an object.
+    /// All bytes of an object of at most `bytes_max`.
     ///
     /// # Errors
-    /// When it does not exist or cannot be read.
-    pub fn read(&self, key: &str) -> Result<Bytes, IoError> {
-        self.get(key, GetOptions::default())
+    /// When it does not exist or cannot be read; with the kind
+    /// [`InvalidData`](io::ErrorKind::InvalidData) when it is larger.
+    pub fn read(&self, key: &str, bytes_max: u64) -> Result<Bytes, IoError> {
+        self.get(key, GetOptions::default(), bytes_max)
     }
 
     /// The bytes of a range, all of it. With an `etag`, only of the object that has it.
@@ -136,7 +139,7 @@ impl Remote {
         let expected = range.end - range.start;
         let if_match = etag.map(str::to_owned);
         let options = GetOptions { range: Some(range.into()), if_match, ..Default::default() };
-        let bytes = self.get(key, options)?;
+        let bytes = self.get(key, options, expected)?;
         if bytes.len() as u64 != expected {
             let found = format!("expected {expected} bytes, received {}", bytes.len());
             let source = io::Error::new(io::ErrorKind::UnexpectedEof, found);
@@ -247,13 +250,13 @@ impl Remote {
         Ok(())
     }
 
-    fn get(&self, key: &str, options: GetOptions) -> Result<Bytes, IoError> {
+    fn get(&self, key: &str, options: GetOptions, bytes_max: u64) -> Result<Bytes, IoError> {
         self.run(key, "read", self.options.largest_body_bytes, async |location| {
             loop {
                 let found = self.client.get_opts(location, options.clone()).await?;
                 check_etag(&found, options.if_match.as_deref())?;
                 let allowed = self.options.request_timeout(body_bytes(&found));
-                if let Ok(received) = timeout(allowed, found.bytes()).await {
+                if let Ok(received) = timeout(allowed, collect(found, bytes_max)).await {
                     return received;
                 } // else the body stalled: again, until the deadline of `run`
             }

@@ -18,6 +18,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
 
 use super::failure::{NotSent, Stalled, last_cause};
+use super::limited::limited;
 use super::options::RemoteOptions;
 use super::settings::{TokenFile, check_proxy};
 use super::silence::{Silence, lock};
@@ -105,6 +106,7 @@ impl HttpService for Service {
         'a: 'async_trait,
     {
         let body_bytes = request.body().content_length() as u64;
+        let is_for_content = is_for_content(&request);
         let Connector { options, silence, .. } = &self.connector;
         let allowed = options.request_timeout(body_bytes);
         Box::pin(async move {
@@ -117,7 +119,9 @@ impl HttpService for Service {
                 .await
                 .unwrap_or_else(|_| Err(HttpError::new(HttpErrorKind::Timeout, Stalled(allowed))));
             drop(upload);
-            self.noted(answered)
+            let answer = self.noted(answered)?;
+            let is_content = is_for_content && answer.status().is_success();
+            Ok(if is_content { answer } else { answer.map(limited) })
         })
     }
 }
@@ -137,6 +141,14 @@ impl Service {
         }
         answered.map(|answer| answer.map(|body| watched(body, silence)))
     }
+}
+
+/// Whether the answer is the content of an object, whose size the caller limits: not a listing, and
+/// not what the store says about a request.
+fn is_for_content(request: &HttpRequest) -> bool {
+    let query = request.uri().query().unwrap_or_default();
+    let is_listing = query.split('&').any(|it| it.starts_with("list-type=") || it == "comp=list");
+    request.method() == "GET" && !is_listing
 }
 
 /// Whether object_store sends the request again after an answer of this status.
@@ -199,7 +211,7 @@ mod tests {
             connection.write_all(b"body").unwrap();
             head
         });
-        assert_eq!(remote.read("x").unwrap(), "body");
+        assert_eq!(remote.read("x", 100).unwrap(), "body");
         let head = server.join().unwrap();
         assert!(lock(&remote.silence).last_answer > Some(head));
     }

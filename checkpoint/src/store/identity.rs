@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::format::FORMAT;
+use crate::format::limits::NOTE_BYTES_MAX;
 use crate::format::sealed::{seal, unseal};
 use crate::tier::Tier;
 
@@ -31,7 +32,7 @@ impl Identity {
 
     /// The identity of what is on a tier, `None` when it has none.
     pub(super) fn read(tier: &dyn Tier) -> Result<Option<Self>> {
-        match tier.read(FILE) {
+        match tier.read(FILE, NOTE_BYTES_MAX) {
             Ok(bytes) => unseal(&tier.path(FILE), &bytes).map(|(identity, _)| Some(identity)),
             Err(error) if error.source.kind() == ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error.into()),

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use super::Store;
 use crate::error::{Error, Result};
 use crate::format::index::{Index, index_file};
+use crate::format::limits::{INDEX_BYTES_MAX, MANIFEST_BYTES_MAX};
 use crate::format::manifest::{MANIFEST, Manifest};
 use crate::format::name::CheckpointName;
 use crate::format::sealed::unseal;
@@ -13,7 +14,7 @@ use crate::tier::Scope;
 impl Store {
     /// The manifest, checked.
     pub(crate) fn manifest(&self, name: &CheckpointName) -> Result<Manifest> {
-        let bytes = self.tier().read(&name.key(MANIFEST))?;
+        let bytes = self.tier().read(&name.key(MANIFEST), MANIFEST_BYTES_MAX)?;
         self.parse_manifest(name, &bytes)
     }
 
@@ -41,7 +42,8 @@ impl Store {
 
     /// The first half of [`Store::rename_manifest`]: both files exist afterwards.
     pub(crate) fn copy_manifest(&self, name: &CheckpointName, from: &str, to: &str) -> Result<()> {
-        let bytes = match self.tier().read(&name.key(from)).map_err(Error::from) {
+        let bytes = match self.tier().read(&name.key(from), MANIFEST_BYTES_MAX).map_err(Error::from)
+        {
             // A checkpoint whose manifest a disk cannot read must not count for ever.
             Err(error) if error.is_damage() && !error.is_absence() => Vec::new(),
             read => read?,
@@ -73,7 +75,7 @@ impl Store {
         manifest: &Manifest,
         rank: usize,
     ) -> Result<String> {
-        self.read_text(&manifest.rank_key(name, rank, &index_file(rank)))
+        self.read_text(&manifest.rank_key(name, rank, &index_file(rank)), INDEX_BYTES_MAX)
     }
 
     /// An index's text, checked: that it is the one the manifest names, and every field that a
@@ -121,8 +123,8 @@ impl Store {
     }
 
     /// A file as text; a file that is not UTF-8 is damaged.
-    pub(crate) fn read_text(&self, key: &str) -> Result<String> {
-        String::from_utf8(self.tier().read(key)?).map_err(|error| {
+    pub(crate) fn read_text(&self, key: &str, bytes_max: u64) -> Result<String> {
+        String::from_utf8(self.tier().read(key, bytes_max)?).map_err(|error| {
             let at = error.utf8_error().valid_up_to() as u64;
             Error::damaged(&self.tier().path(key), at, "UTF-8", "other bytes")
         })

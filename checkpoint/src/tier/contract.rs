@@ -10,6 +10,9 @@ use std::time::{Duration, SystemTime};
 use super::{Entry, Tier};
 use crate::durable::{IoError, Published};
 
+/// More than any file here has.
+const READ_BYTES_MAX: u64 = 1 << 30;
+
 /// The whole suite, on a tier that is empty, and is so again afterwards. `buffer_bytes` is how much
 /// an upload collects before it writes.
 ///
@@ -23,6 +26,7 @@ pub fn run_all(tier: &dyn Tier, buffer_bytes: usize) {
     publish_never_replaces(tier);
     a_key_has_one_publisher(tier);
     ranges_are_read(tier);
+    a_file_that_is_too_large_is_refused(tier);
     listings_are_sorted_and_of_one_level(tier);
     delete_removes_one_file(tier);
     delete_folder_removes_one_folder(tier);
@@ -40,7 +44,7 @@ pub fn what_does_not_exist_is_not_found(tier: &dyn Tier) {
             assert_eq!(error.source.kind(), ErrorKind::NotFound, "{error}");
             assert_eq!(error.path, tier.path(key), "the error names the file");
         };
-        is_not_found(tier.read(key).expect_err("nothing to read"));
+        is_not_found(tier.read(key, READ_BYTES_MAX).expect_err("nothing to read"));
         is_not_found(tier.open(key).expect_err("nothing to open"));
         assert!(!tier.exists(key).expect("tells"), "{key} exists");
         assert_eq!(tier.list(key).expect("an absent folder is empty"), []);
@@ -61,7 +65,7 @@ pub fn files_of_all_sizes_come_back(tier: &dyn Tier, buffer_bytes: usize) {
             for piece in [4095, size.max(1)] {
                 let key = format!("sizes/d00/created/{size}-{piece}");
                 upload(tier, &key, data.chunks(piece));
-                assert!(tier.read(&key).expect("reads") == data, "{key}");
+                assert!(tier.read(&key, READ_BYTES_MAX).expect("reads") == data, "{key}");
                 assert!(tier.exists(&key).expect("tells"), "{key}");
                 tier.delete(&key).expect("deletes");
             }
@@ -71,10 +75,10 @@ pub fn files_of_all_sizes_come_back(tier: &dyn Tier, buffer_bytes: usize) {
         let data = content(size, size as u64);
         let key = format!("sizes/d01/replaced/{size}");
         tier.replace(&key, &data).expect("creates");
-        assert!(tier.read(&key).expect("reads") == data, "{key}");
+        assert!(tier.read(&key, READ_BYTES_MAX).expect("reads") == data, "{key}");
         let key = format!("sizes/d02/published/{size}");
         assert_eq!(publish(tier, &key, &data), Published::Ours);
-        assert!(tier.read(&key).expect("reads") == data, "{key}");
+        assert!(tier.read(&key, READ_BYTES_MAX).expect("reads") == data, "{key}");
     }
     clear(tier, "sizes");
 }
@@ -89,14 +93,17 @@ pub fn an_unfinished_upload_is_invisible_and_leaves_nothing(tier: &dyn Tier, buf
         let mut unfinished = tier.create(key).expect("starts");
         unfinished.write(&content(size, 1)).expect("writes");
         assert!(!tier.exists(key).expect("tells"), "{size} bytes of it are visible");
-        assert_eq!(tier.read(key).expect_err("not finished").source.kind(), ErrorKind::NotFound);
+        assert_eq!(
+            tier.read(key, READ_BYTES_MAX).expect_err("not finished").source.kind(),
+            ErrorKind::NotFound
+        );
         let listed = tier.list("unfinished/d00").expect("lists");
         assert!(listed.iter().all(|entry| entry.name != "shard"), "{listed:?}");
         drop(unfinished);
         assert_eq!(tier.list("unfinished/d00").expect("lists"), [], "after {size} bytes");
     }
     upload(tier, key, [&b"complete"[..]].into_iter());
-    assert_eq!(tier.read(key).expect("reads"), b"complete");
+    assert_eq!(tier.read(key, READ_BYTES_MAX).expect("reads"), b"complete");
     clear(tier, "unfinished");
 }
 
@@ -112,7 +119,7 @@ pub fn readers_see_the_old_file_or_the_new_one(tier: &dyn Tier) {
     thread::scope(|scope| {
         let reader = scope.spawn(|| {
             while !done.load(Relaxed) {
-                let found = tier.read(key).expect("it always exists");
+                let found = tier.read(key, READ_BYTES_MAX).expect("it always exists");
                 assert!(versions.contains(&found), "{} bytes of neither version", found.len());
             }
         });
@@ -136,7 +143,7 @@ pub fn publish_never_replaces(tier: &dyn Tier) {
     assert_eq!(publish(tier, key, b"other"), Published::Taken);
     assert_eq!(publish(tier, key, b"firs"), Published::Taken);
     assert_eq!(publish(tier, key, b""), Published::Taken);
-    assert_eq!(tier.read(key).expect("reads"), b"first");
+    assert_eq!(tier.read(key, READ_BYTES_MAX).expect("reads"), b"first");
     let names = tier.list("published").expect("lists");
     assert_eq!(names, [entry("MANIFEST.json", false)], "nothing else stays");
     clear(tier, "published");
@@ -187,6 +194,24 @@ pub fn ranges_are_read(tier: &dyn Tier) {
     tier.replace("ranges/empty", b"").expect("creates");
     assert_eq!(tier.open("ranges/empty").expect("opens").size_bytes(), 0);
     clear(tier, "ranges");
+}
+
+/// A file of the limit is read, and a larger one has its kind of error, with both sizes.
+///
+/// # Panics
+/// When a promise is broken.
+pub fn a_file_that_is_too_large_is_refused(tier: &dyn Tier) {
+    let data = content(300_000, 4);
+    tier.replace("limited/MANIFEST.json", &data).expect("creates");
+    let read = |bytes_max| tier.read("limited/MANIFEST.json", bytes_max);
+    assert!(read(300_000).expect("reads") == data);
+    for bytes_max in [299_999, 1, 0] {
+        let error = read(bytes_max).expect_err("too large");
+        assert_eq!(error.source.kind(), ErrorKind::InvalidData, "{error}");
+        let expected = format!("expected at most {bytes_max} bytes, found 300000");
+        assert!(error.to_string().ends_with(&expected), "{error}");
+    }
+    clear(tier, "limited");
 }
 
 /// Files and folders of exactly one level, also where names are the beginning of others.

@@ -8,26 +8,33 @@ use std::time::SystemTime;
 
 use super::{Entry, Reader, Tier, Upload};
 use crate::durable::{
-    DirectFile, IoError, Published, create_folders, publish_with, remove_folder, replace,
-    sync_parent,
+    DirectFile, IoError, Mode, Published, create_folders, publish_with, regular_file,
+    remove_folder, replace_with, sync_parent,
 };
 
 /// A folder of a file system. It and folders of keys are created with the first file in them.
 #[derive(Debug, Clone)]
 pub struct LocalTier {
     root: PathBuf,
+    mode: Mode,
 }
 
 impl LocalTier {
     /// The tier in this folder. Touches nothing.
     pub fn new(root: impl Into<PathBuf>) -> Self {
-        Self { root: root.into() }
+        Self { root: root.into(), mode: Mode::Run }
+    }
+
+    /// The same tier with another mode of new files and folders than those of a run have.
+    #[must_use]
+    pub fn with_mode(self, mode: Mode) -> Self {
+        Self { mode, ..self }
     }
 
     /// The path of a file whose folder exists.
     fn path_to_write(&self, key: &str) -> Result<PathBuf, IoError> {
         let path = self.path(key);
-        path.parent().map_or(Ok(()), create_folders)?;
+        path.parent().map_or(Ok(()), |folder| create_folders(folder, self.mode))?;
         Ok(path)
     }
 }
@@ -37,14 +44,13 @@ impl Tier for LocalTier {
         if key.is_empty() { self.root.clone() } else { self.root.join(key) }
     }
 
-    fn read(&self, key: &str) -> Result<Vec<u8>, IoError> {
-        let path = self.path(key);
-        fs::read(&path).map_err(IoError::at(&path, "read"))
+    fn read(&self, key: &str, bytes_max: u64) -> Result<Vec<u8>, IoError> {
+        regular_file::read(&self.path(key), bytes_max)
     }
 
     fn open(&self, key: &str) -> Result<Box<dyn Reader>, IoError> {
         let path = self.path(key);
-        let file = File::open(&path).map_err(IoError::at(&path, "open"))?;
+        let file = regular_file::open_to_read(&path)?;
         let stat = |file: &File| -> std::io::Result<_> {
             let metadata = file.metadata()?;
             Ok((metadata.len(), metadata.modified()?))
@@ -55,7 +61,7 @@ impl Tier for LocalTier {
 
     fn exists(&self, key: &str) -> Result<bool, IoError> {
         let path = self.path(key);
-        match fs::metadata(&path) {
+        match fs::symlink_metadata(&path) {
             Ok(metadata) => Ok(!metadata.is_dir()),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
             Err(error) => Err(IoError::at(&path, "stat")(error)),
@@ -63,7 +69,7 @@ impl Tier for LocalTier {
     }
 
     fn replace(&self, key: &str, bytes: &[u8]) -> Result<(), IoError> {
-        replace(&self.path_to_write(key)?, bytes)
+        replace_with(&self.path_to_write(key)?, bytes, self.mode)
     }
 
     /// All folders above the file are durable, too, whichever process has created them.
@@ -74,14 +80,14 @@ impl Tier for LocalTier {
         midway: &mut dyn FnMut(),
     ) -> Result<Published, IoError> {
         let path = self.path_to_write(key)?;
-        let published = publish_with(&path, bytes, midway)?;
+        let published = publish_with(&path, bytes, self.mode, midway)?;
         let is_above = |folder: &&Path| folder.starts_with(&self.root) && **folder != self.root;
         path.ancestors().skip(1).take_while(is_above).try_for_each(sync_parent)?;
         Ok(published)
     }
 
     fn create(&self, key: &str) -> Result<Box<dyn Upload>, IoError> {
-        Ok(Box::new(DirectFile::create(&self.path_to_write(key)?)?))
+        Ok(Box::new(DirectFile::create(&self.path_to_write(key)?, self.mode)?))
     }
 
     fn list(&self, folder: &str) -> Result<Vec<Entry>, IoError> {
@@ -194,7 +200,7 @@ mod tests {
         let mut upload = tier.create("x").unwrap();
         upload.write(b"all").unwrap();
         upload.finish().unwrap();
-        assert_eq!(tier.read("x").unwrap(), b"all");
+        assert_eq!(tier.read("x", 100).unwrap(), b"all");
         assert_eq!(tier.list("").unwrap().len(), 1);
     }
 }

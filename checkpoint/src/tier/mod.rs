@@ -47,11 +47,13 @@ pub trait Tier: Debug + Send + Sync {
     /// Where a key is, for messages: a path or a URL.
     fn path(&self, key: &str) -> PathBuf;
 
-    /// All bytes of a file.
+    /// All bytes of a file of at most `bytes_max`.
     ///
     /// # Errors
-    /// When it does not exist or cannot be read.
-    fn read(&self, key: &str) -> Result<Vec<u8>, IoError>;
+    /// When it does not exist or cannot be read; with the kind
+    /// [`InvalidData`](std::io::ErrorKind::InvalidData) when it is larger, of which nothing is
+    /// read, or not a regular file.
+    fn read(&self, key: &str, bytes_max: u64) -> Result<Vec<u8>, IoError>;
 
     /// Opens a file for reads of ranges.
     ///

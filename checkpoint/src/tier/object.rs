@@ -44,8 +44,8 @@ impl Tier for ObjectTier {
         self.remote.url(key)
     }
 
-    fn read(&self, key: &str) -> Result<Vec<u8>, IoError> {
-        self.remote.read(key).map(Vec::from)
+    fn read(&self, key: &str, bytes_max: u64) -> Result<Vec<u8>, IoError> {
+        self.remote.read(key, bytes_max).map(Vec::from)
     }
 
     fn open(&self, key: &str) -> Result<Box<dyn Reader>, IoError> {
@@ -81,9 +81,12 @@ impl Tier for ObjectTier {
             if matches!(put, ExclusivePut::Created) {
                 return Ok(Published::Ours);
             }
-            match self.remote.read(key) {
+            match self.remote.read(key, bytes.len() as u64) {
                 Ok(found) if found == bytes => return Ok(Published::Ours),
                 Ok(_) => return Ok(Published::Taken),
+                Err(larger) if larger.source.kind() == ErrorKind::InvalidData => {
+                    return Ok(Published::Taken);
+                }
                 Err(error) if error.source.kind() != ErrorKind::NotFound => return Err(error),
                 Err(absent) if attempts == PUBLISH_ATTEMPTS => {
                     return Err(match put {

@@ -8,6 +8,7 @@ use super::plan::{Flaw, Found, SeenCopy, Sight, Source};
 use crate::agreement::agree;
 use crate::error::{Error, Result};
 use crate::format::digest::Digest;
+use crate::format::limits::MANIFEST_BYTES_MAX;
 use crate::format::manifest::MANIFEST;
 use crate::format::name::CheckpointName;
 use crate::peers::Peers;
@@ -100,7 +101,7 @@ impl Own {
     }
 
     fn find(&mut self, tier: usize, store: &Store, name: &CheckpointName) -> Found {
-        let found = store.read_text(&name.key(MANIFEST)).and_then(|text| {
+        let found = store.read_text(&name.key(MANIFEST), MANIFEST_BYTES_MAX).and_then(|text| {
             let parsed = store.parse_manifest(name, text.as_bytes()).and_then(|manifest| {
                 let ranks = ranges(store.ranks_here(name, &manifest)?);
                 let digest = Digest::of(text.as_bytes()).to_string();

@@ -1,13 +1,14 @@
 //! Every kind of damage is found before a byte is used, and an older checkpoint takes over.
 
 use std::fs;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use checkpoint::{
     Dtype, Error, NoFailpoints, Options, Part, PartMut, SingleRank, Status, TensorBox,
 };
+use rustix::fs::{CWD, FileType, mknodat};
 use serde_json::Value;
 
 use crate::support::*;
@@ -51,9 +52,27 @@ fn copy(from: &Path, to: &Path) {
     fs::copy(from, to).unwrap();
 }
 
+/// Nobody writes to it: whoever opens it without care waits for ever.
+fn make_fifo(path: &Path) {
+    fs::remove_file(path).unwrap();
+    mknodat(CWD, path, FileType::Fifo, 0o600.into(), 0).unwrap();
+}
+
+/// The file is elsewhere, whole, and a link to it has its name.
+fn make_link(path: &Path) {
+    let moved = path.with_extension("moved");
+    fs::rename(path, &moved).unwrap();
+    symlink(&moved, path).unwrap();
+}
+
+/// Larger than the memory of the machine may be, without taking any disk.
+fn make_huge(path: &Path) {
+    cut(path, 3 << 30);
+}
+
 type Case = (&'static str, fn(&Pair));
 
-const CASES: [Case; 24] = [
+const CASES: [Case; 32] = [
     ("shard cut by a byte", |p| cut(&shard(&p.new), size(&shard(&p.new)) - 1)),
     ("shard cut to its header", |p| cut(&shard(&p.new), 4096)),
     ("shard empty", |p| cut(&shard(&p.new), 0)),
@@ -92,6 +111,14 @@ const CASES: [Case; 24] = [
     ("manifest cut", |p| cut(&manifest(&p.new), size(&manifest(&p.new)) / 2)),
     ("manifest empty", |p| cut(&manifest(&p.new), 0)),
     ("manifest of another checkpoint", |p| copy(&manifest(&p.old), &manifest(&p.new))),
+    ("shard a FIFO", |p| make_fifo(&shard(&p.new))),
+    ("shard a link", |p| make_link(&shard(&p.new))),
+    ("index a FIFO", |p| make_fifo(&index(&p.new))),
+    ("index a link", |p| make_link(&index(&p.new))),
+    ("index of 3 GiB", |p| make_huge(&index(&p.new))),
+    ("manifest a FIFO", |p| make_fifo(&manifest(&p.new))),
+    ("manifest a link", |p| make_link(&manifest(&p.new))),
+    ("manifest of 3 GiB", |p| make_huge(&manifest(&p.new))),
 ];
 
 #[test]

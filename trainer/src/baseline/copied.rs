@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::changed::first_of_machines;
 use super::{Baselines, Error, Kept, Key, file_name};
+use crate::limits::LIST_BYTES_MAX;
 use crate::record::{Record, seal};
 
 /// The file beside copied records.
@@ -91,7 +92,7 @@ impl Baselines {
             anyhow::ensure!(!are_copies, "{}: is missing: copy the baseline again", path.display());
             return Ok(None);
         }
-        let bytes = self.place.read(&name)?;
+        let bytes = self.place.read(&name, LIST_BYTES_MAX)?;
         let copied: Copied = serde_json::from_slice(&bytes)
             .with_context(|| format!("{}: expected the origin of copies", path.display()))?;
         anyhow::ensure!(copied.digest.is_some(), "{}: has no digest", path.display());

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use checkpoint::durable::Mode;
 use checkpoint::tier::Tier;
 use serde::{Deserialize, Serialize};
 
@@ -24,7 +25,8 @@ use copied::COPIED;
 pub(crate) use key::Key;
 pub(crate) use summary::Summary;
 
-use crate::checkpoints::open::place;
+use crate::checkpoints::open::place_with;
+use crate::limits::{LIST_BYTES_MAX, RECORD_BYTES_MAX};
 use crate::record::{AtPath, Record, seal};
 
 /// The file that says what a folder is.
@@ -71,7 +73,7 @@ impl Baselines {
     /// # Errors
     /// When the URL is not one of an object store that can be used.
     pub(crate) fn at(address: &str) -> Result<Self, Error> {
-        Ok(Self { place: place(address, Duration::MAX)? })
+        Ok(Self { place: place_with(address, Duration::MAX, Mode::Umask)? })
     }
 
     /// The store at a path or URL, if there is one.
@@ -178,7 +180,7 @@ impl Baselines {
             }
             let name = format!("{folder}/{}", entry.name);
             let path = self.place.path(&name);
-            let bytes = self.place.read(&name).map_err(Error::from);
+            let bytes = self.place.read(&name, RECORD_BYTES_MAX).map_err(Error::from);
             let record = bytes.and_then(|bytes| Ok(Record::parse(&path, &bytes)?));
             found.push((path, record));
         }
@@ -193,7 +195,7 @@ impl Baselines {
             anyhow::ensure!(!is_listed, "{}: is missing: {REPROMOTE}", path.display());
             return Ok(None);
         }
-        let bytes = self.place.read(&name)?;
+        let bytes = self.place.read(&name, LIST_BYTES_MAX)?;
         let promoted: Promoted = serde_json::from_slice(&bytes)
             .with_context(|| format!("{}: expected names of records", path.display()))?;
         seal::check(&path, &bytes)?;
@@ -240,6 +242,8 @@ fn file_name(record: &Record) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
     use crate::record::tests::comparable;
 
@@ -266,6 +270,32 @@ mod tests {
             records.into_iter().map(|kept| (kept.record, kept.is_promoted)).collect();
         let expected = [(0, false), (2, true), (3, true)]; // the first shows what the machines were
         assert_eq!(records, expected.map(|(night, is)| (of_night(night).sealed(), is)));
+    }
+
+    #[test]
+    fn records_and_lists_that_are_too_large_are_refused_unread() {
+        for name in [PROMOTED, COPIED, "1.json"] {
+            let folder = tempfile::tempdir().unwrap();
+            let store = Baselines::at(folder.path().to_str().unwrap()).unwrap();
+            store.add(&comparable()).unwrap();
+            let key = Key::of(&comparable());
+            let path = folder.path().join(key.to_string()).join(name);
+            std::fs::File::create(path).unwrap().set_len(3 << 30).unwrap();
+            let error = store.records(&key).unwrap_err().to_string();
+            assert!(error.contains(&format!("{name}: cannot read: expected at most ")), "{error}");
+        }
+    }
+
+    /// Several users add to a store.
+    #[test]
+    fn files_of_a_store_have_the_mode_of_the_umask() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Baselines::at(folder.path().to_str().unwrap()).unwrap();
+        let path = store.add(&comparable()).unwrap();
+        let usual = folder.path().join("usual");
+        std::fs::write(&usual, "").unwrap();
+        let mode = |path| std::fs::metadata(path).unwrap().permissions().mode();
+        assert_eq!(mode(&path), mode(&usual));
     }
 
     #[test]

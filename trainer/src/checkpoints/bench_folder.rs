@@ -1,12 +1,12 @@
 //! Folders in which tiers are measured: their names, the lock that says that one is in use, and the
 //! removal of those that a killed process has left.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, TryLockError};
 use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Duration;
 
-use checkpoint::durable::IoError;
+use checkpoint::durable::{IoError, Mode, create_folders, regular_file};
 use checkpoint::tier::Tier;
 
 use crate::record::unix_time::unix_ms;
@@ -27,9 +27,8 @@ pub(super) fn new_name() -> String {
 
 /// Creates the folder and locks it, if the file system has locks, for as long as the file lives.
 pub(super) fn locked(folder: &Path) -> Result<File, IoError> {
-    fs::create_dir_all(folder).map_err(IoError::at(folder, "mkdir"))?;
-    let path = folder.join(LOCK);
-    let file = File::create(&path).map_err(IoError::at(&path, "create"))?;
+    create_folders(folder, Mode::Run)?;
+    let file = regular_file::open_to_append(&folder.join(LOCK), Mode::Run)?;
     // Nobody else has this name; without locks the folder is not removed by others.
     let _ = file.try_lock();
     Ok(file)
@@ -59,11 +58,11 @@ fn is_old(name: &str) -> bool {
 
 /// Whether it is locked, or that is not known. Without the file it was left before it was locked.
 fn may_be_in_use(folder: &Path) -> bool {
-    match OpenOptions::new().write(true).open(folder.join(LOCK)) {
+    match regular_file::open_to_write(&folder.join(LOCK)) {
         Ok(file) => {
             matches!(file.try_lock(), Err(TryLockError::WouldBlock | TryLockError::Error(_)))
         }
-        Err(error) => error.kind() != ErrorKind::NotFound,
+        Err(error) => error.source.kind() != ErrorKind::NotFound,
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
-use checkpoint::durable::IoError;
+use checkpoint::durable::{IoError, Mode};
 use checkpoint::remote::{Remote, RemoteOptions, is_remote};
 use checkpoint::tier::{LocalTier, ObjectTier, Scope, Tier};
 use checkpoint::{Error, Identity, Member, Store};
@@ -161,10 +161,19 @@ impl Opening<'_> {
 /// The tier at a path or URL; an object store has so long for each answer, or its own patience if
 /// that is shorter. Touches nothing.
 pub(crate) fn place(address: &str, patience: Duration) -> Result<Arc<dyn Tier>, Error> {
+    place_with(address, patience, Mode::Run)
+}
+
+/// [`place`], where new files of a file system have another mode than those of a run.
+pub(crate) fn place_with(
+    address: &str,
+    patience: Duration,
+    mode: Mode,
+) -> Result<Arc<dyn Tier>, Error> {
     if is_remote(address) {
         return Ok(Arc::new(ObjectTier::new(remote(address, patience)?)));
     }
-    Ok(Arc::new(LocalTier::new(address)))
+    Ok(Arc::new(LocalTier::new(address).with_mode(mode)))
 }
 
 fn remote(address: &str, patience: Duration) -> Result<Remote, IoError> {

@@ -37,7 +37,7 @@ impl Export {
         let (run, named) = self.source()?;
         let tiers = RunTiers::open(run)?;
         let store = &tiers.most_recent_shared()?.store;
-        let config = Config::load(&run.join("config.toml").to_string_lossy(), &[])?;
+        let config = Config::of_run(run)?;
         let model = &config.workload.model;
         let exported = from_active_run(
             named,

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use checkpoint::durable::regular_file;
 use serde::{Deserialize, Serialize};
 
 use super::comparable::not_comparable;
@@ -17,6 +18,7 @@ use super::comparison::{Comparison, Settings};
 use super::side::{Side, Source};
 use crate::config::wording::in_user_words;
 use crate::failure::{ExitCode, Failure, Outcome};
+use crate::limits::{BUNDLED_BYTES_MAX, RECORD_BYTES_MAX};
 use crate::record::Record;
 
 const MANIFEST: &str = "manifest.json";
@@ -115,7 +117,9 @@ impl<'path> Bundle<'path> {
         let steps = source.path.with_file_name("steps");
         for file in fs::read_dir(&steps).into_iter().flatten().flatten().filter(|_| is_of_run) {
             let name = format!("{folder}/steps/{}", file.file_name().to_string_lossy());
-            let bytes = fs::read(file.path()).map_err(at(&file.path()))?;
+            let path = file.path();
+            let bytes = regular_file::read(&path, BUNDLED_BYTES_MAX)
+                .map_err(|error| at(&path)(error.source))?;
             self.write_bytes(&name, &bytes)?;
         }
         Ok(Input { from: source.path.clone(), record })
@@ -205,7 +209,8 @@ impl<'path> Bundle<'path> {
     }
 
     fn read(&self, name: &str) -> Outcome<Vec<u8>> {
-        fs::read(self.folder.join(name)).map_err(|error| self.unreadable(name, &error))
+        let bytes = regular_file::read(&self.folder.join(name), BUNDLED_BYTES_MAX);
+        bytes.map_err(|error| self.unreadable(name, &error.source))
     }
 
     fn unreadable(&self, name: &str, error: &std::io::Error) -> Failure {
@@ -239,7 +244,9 @@ pub(crate) fn require_empty(flag: &str, folder: &Path) -> Outcome<()> {
 
 /// The file that a record was read from; of an object store, the record as it was written.
 fn original(source: &Source) -> Outcome<Vec<u8>> {
-    let Ok(bytes) = fs::read(&source.path) else { return to_json(&source.record) };
+    let Ok(bytes) = regular_file::read_named(&source.path, RECORD_BYTES_MAX) else {
+        return to_json(&source.record);
+    };
     match Record::parse(&source.path, &bytes) {
         Ok(record) if record == source.record => Ok(bytes),
         _ => {

@@ -15,6 +15,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use checkpoint::durable::regular_file;
 use checkpoint::remote::{RemoteOptions, is_remote, redacted, require_no_secret};
 use launch::bootstrap::Backend;
 use models::Workload;
@@ -26,6 +27,7 @@ use toml::{Table, Value};
 use crate::checkpoints::tiers::Variables;
 use crate::data::{CacheOptions, Locations};
 use crate::failure::{Failure, Outcome};
+use crate::limits::CONFIG_BYTES_MAX;
 
 pub use interval::Interval;
 use origin::Origin;
@@ -362,7 +364,21 @@ impl Config {
     /// # Errors
     /// Exit code 2, naming the file and the key.
     pub fn load(workload: &str, overrides: &[String]) -> Outcome<Self> {
-        let origin = Origin::read(workload, overrides)?;
+        Self::from_origin(Origin::read(workload, overrides)?, overrides)
+    }
+
+    /// The configuration that a run has left in its folder.
+    ///
+    /// # Errors
+    /// Exit code 2 for one that is not there or not readable, and as [`Config::load`].
+    pub(crate) fn of_run(folder: &Path) -> Outcome<Self> {
+        let path = folder.join("config.toml");
+        let text = regular_file::read_text(&path, CONFIG_BYTES_MAX);
+        let text = text.map_err(|error| Failure::usage(error.to_string()))?;
+        Self::from_origin(Origin::of_file(&path.to_string_lossy(), &[], text), &[])
+    }
+
+    fn from_origin(origin: Origin<'_>, overrides: &[String]) -> Outcome<Self> {
         let (workload, settings) = halves(&origin, overrides)?;
         if let Err(failure) = validate(&workload, &settings) {
             let alone = halves(&origin, &[]).and_then(|(w, s)| validate(&w, &s)).err();

@@ -3,12 +3,14 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use checkpoint::durable::regular_file::read_named_text;
 use serde::Deserialize;
 use toml::Spanned;
 use toml::de::{DeTable, Deserializer, Error};
 
 use super::wording::in_user_words;
 use crate::failure::{Failure, Outcome};
+use crate::limits::CONFIG_BYTES_MAX;
 
 /// A preset or a file, and the overrides of the command line.
 pub(super) struct Origin<'a> {
@@ -32,16 +34,23 @@ impl<'a> Origin<'a> {
             return Ok(Self { named, overrides, name, base, text: text.to_owned() });
         }
         let path = Path::new(named);
-        let text = std::fs::read_to_string(path).map_err(|error| {
+        let text = read_named_text(path, CONFIG_BYTES_MAX).map_err(|error| {
+            let error = error.source;
             Failure::usage(format!(
                 "--workload {named}: neither a preset nor a readable file ({error})\n  \
                  hint: presets are {}",
                 models::presets::names().collect::<Vec<_>>().join(", ")
             ))
         })?;
+        Ok(Self::of_file(named, overrides, text))
+    }
+
+    /// The text of a file.
+    pub(super) fn of_file(named: &'a str, overrides: &'a [String], text: String) -> Self {
+        let path = Path::new(named);
         let name = path.file_stem().map_or(named.into(), |stem| stem.to_string_lossy());
         let base = path.parent().unwrap_or(Path::new(".")).to_owned();
-        Ok(Self { named, overrides, name: name.into_owned(), base, text })
+        Self { named, overrides, name: name.into_owned(), base, text }
     }
 
     /// An error for text that is not TOML.

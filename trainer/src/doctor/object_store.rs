@@ -41,7 +41,7 @@ fn tried(remote: &Remote) -> Result<Finding, IoError> {
     remote.put(&key, vec![7; BYTES])?;
     let put = started.elapsed();
     let started = Instant::now();
-    let is_same = remote.read(&key)? == vec![7; BYTES];
+    let is_same = remote.read(&key, BYTES as u64)? == vec![7; BYTES];
     let read = started.elapsed();
     remote.delete(&key)?;
     let is_gone = !remote.exists(&key)?;

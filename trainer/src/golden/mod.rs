@@ -9,6 +9,7 @@ mod make;
 
 use std::path::Path;
 
+use checkpoint::durable::regular_file::read_named_text;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -16,6 +17,7 @@ pub(crate) use make::{check, make};
 
 use crate::config::wording::in_user_words;
 use crate::failure::{ExitCode, Failure, Outcome};
+use crate::limits::CONFIG_BYTES_MAX;
 
 /// Of built-in workloads.
 const PRESETS: &str = include_str!("presets.toml");
@@ -92,7 +94,8 @@ impl Golden {
             None => parse(PRESETS).expect("a test has parsed it"),
             Some(path) => {
                 let shown = path.display();
-                let read = std::fs::read_to_string(path).map_err(|error| error.to_string());
+                let read = read_named_text(path, CONFIG_BYTES_MAX);
+                let read = read.map_err(|error| error.source.to_string());
                 let goldens = read.and_then(|text| parse(&text));
                 goldens
                     .map_err(|error| Failure::usage(format!("golden losses {shown}: {error}")))?

@@ -1,7 +1,7 @@
 //! Writing a checkpoint's weights as a model folder that transformers loads.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs;
 use std::io::{BufWriter, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -18,7 +18,8 @@ use super::staging_folder::StagingFolder;
 use super::tensor_mapping::{HfTensor, hf_tensors, transpose};
 use crate::checkpoints::state_map::weight_in_checkpoint;
 use crate::failure::{ExitCode, Failure, Outcome};
-use checkpoint::durable;
+use checkpoint::durable::regular_file::create_anew;
+use checkpoint::durable::{self, Mode};
 
 /// What was written.
 #[derive(Debug)]
@@ -95,7 +96,8 @@ impl Export<'_> {
         let header = safetensors_header::write(&metadata, &contents.entries).map_err(internal)?;
         let path = self.folder.join(WEIGHTS);
         let unwritable = |error| export_error(&path, error);
-        let mut file = BufWriter::new(File::create(&path).map_err(unwritable)?);
+        let file = create_anew(&path, Mode::Umask).map_err(|error| unwritable(error.source))?;
+        let mut file = BufWriter::new(file);
         file.write_all(&header).map_err(unwritable)?;
         let mut step = 0;
         for segment in layout.segments() {
@@ -109,7 +111,7 @@ impl Export<'_> {
         let text = serde_json::to_string_pretty(&config_json::write(self.config));
         let text = text.map_err(internal)? + "\n";
         // Also makes the names of both files durable.
-        durable::replace(&self.folder.join(CONFIG), text.as_bytes())
+        durable::replace_with(&self.folder.join(CONFIG), text.as_bytes(), Mode::Umask)
             .map_err(|error| export_error(self.folder, error))?;
         Ok(Exported { step, tensors: contents.entries.len(), bytes: contents.bytes })
     }

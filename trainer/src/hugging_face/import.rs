@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
+use checkpoint::durable::regular_file;
 use models::config::Family;
 use models::{Layout, ModelConfig};
 use serde_json::Value;
@@ -16,6 +17,7 @@ use super::tensor_mapping::{HEAD, HfTensor, hf_tensors, prefix, token_table};
 use super::tensor_reader::{BUFFER_BYTES, ElementType, TensorData, TensorReader};
 use crate::config::wording::in_user_words;
 use crate::failure::{Failure, Outcome};
+use crate::limits::CONFIG_BYTES_MAX;
 
 /// A folder that holds every tensor of a model in its shape.
 #[derive(Debug)]
@@ -257,7 +259,8 @@ fn is_unused(config: &ModelConfig, name: &str) -> bool {
 }
 
 fn read_json(path: &Path) -> Outcome<Value> {
-    let text = std::fs::read(path).map_err(|error| import_error(path, error))?;
+    let text = regular_file::read_named(path, CONFIG_BYTES_MAX);
+    let text = text.map_err(|error| import_error(path, error.source))?;
     serde_json::from_slice(&text)
         .map_err(|error| import_error(path, in_user_words(&error.to_string())))
 }

@@ -2,7 +2,10 @@
 
 use std::path::Path;
 
+use checkpoint::durable::regular_file::read_named_text;
+
 use crate::failure::{Failure, Outcome};
+use crate::limits::CONFIG_BYTES_MAX;
 use crate::record::JobRecord;
 
 /// Names the file to ranks.
@@ -30,7 +33,8 @@ pub(crate) fn of_environment() -> Outcome<Option<Frozen>> {
 
 impl Frozen {
     pub(super) fn read(path: &Path) -> Outcome<Self> {
-        let text = std::fs::read_to_string(path).map_err(|error| {
+        let text = read_named_text(path, CONFIG_BYTES_MAX).map_err(|error| {
+            let error = error.source;
             Failure::usage(format!(
                 "{VARIABLE}={}: expected the benchmark file of this job: {error}\n  hint: unset \
                  the variable where there is none",
@@ -48,7 +52,7 @@ fn job(text: &str, path: &Path) -> Option<JobRecord> {
     let name = workload.get("name")?.as_str()?.to_owned();
     // A preset has no file beside the benchmark's.
     let file = path.with_file_name(workload.get("workload")?.as_str()?);
-    let workload_text = std::fs::read_to_string(file).ok();
+    let workload_text = read_named_text(&file, CONFIG_BYTES_MAX).ok();
     Some(JobRecord { name, id: id(text, workload_text.as_deref()) })
 }
 

@@ -2,9 +2,12 @@
 
 use std::path::Path;
 
+use checkpoint::durable::regular_file::read_named_text;
+
 use super::benchmark::Benchmark;
 use super::{names, paths};
 use crate::failure::{Failure, Outcome};
+use crate::limits::CONFIG_BYTES_MAX;
 
 /// The file of a workload that is not a preset.
 #[derive(Debug)]
@@ -34,7 +37,8 @@ impl WorkloadFile {
         }
         let name = name.into_owned();
         let path = path.to_string_lossy().into_owned();
-        let text = std::fs::read_to_string(&path).map_err(|error| {
+        let text = read_named_text(Path::new(&path), CONFIG_BYTES_MAX).map_err(|error| {
+            let error = error.source;
             Failure::usage(format!(
                 "workload.workload = {named}: neither a preset nor a readable file ({error})"
             ))

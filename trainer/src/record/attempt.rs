@@ -15,7 +15,8 @@ use super::recovery::Recovery;
 use super::sections::{Reason, Status};
 use super::steps::{read_steps, steps_path};
 use super::unix_time::unix_ms;
-use checkpoint::durable::{IoError, create_folders};
+use crate::limits::ATTEMPT_BYTES_MAX;
+use checkpoint::durable::{IoError, Mode, create_folders};
 
 /// One start of a run and how it ended.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -232,8 +233,7 @@ impl Attempt {
         for entry in entries {
             let path = entry.map_err(IoError::at(&folder, "list"))?.path();
             if path.extension().is_some_and(|extension| extension == "json") {
-                let bytes = fs::read(&path).map_err(IoError::at(&path, "read"))?;
-                attempts.push(json::parse(&path, &bytes, "an attempt")?);
+                attempts.push(json::read(&path, ATTEMPT_BYTES_MAX, "an attempt")?);
             }
         }
         attempts.sort_by_key(|attempt| attempt.number);
@@ -278,7 +278,7 @@ impl Attempt {
 
     fn write(&self, dir: &Path) -> Result<(), Error> {
         let folder = dir.join("attempts");
-        create_folders(&folder)?;
+        create_folders(&folder, Mode::Run)?;
         json::write(&Self::path(dir, self.number), self)
     }
 }

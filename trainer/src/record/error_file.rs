@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::error::Error;
 use super::json;
 use super::sections::Reason;
+use crate::limits::NOTE_BYTES_MAX;
 
 /// How one rank's process ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,7 +49,7 @@ impl ErrorFile {
             })
             .collect();
         paths.sort();
-        let read = |path: &PathBuf| json::parse(path, &fs::read(path).ok()?, "an error file").ok();
+        let read = |path: &PathBuf| json::read(path, NOTE_BYTES_MAX, "an error file").ok();
         let files: Vec<Self> = paths.iter().filter_map(read).collect();
         let cause = files.iter().find(|file| file.is_root_cause());
         cause.or(files.first()).cloned()

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::error::Error;
-use checkpoint::durable;
+use checkpoint::durable::{self, regular_file};
 
 /// Replaces a file by a value as JSON, durably.
 ///
@@ -15,6 +15,15 @@ pub(crate) fn write(path: &Path, value: &impl Serialize) -> Result<(), Error> {
     let mut bytes = serde_json::to_vec_pretty(value).expect("plain data in memory");
     bytes.push(b'\n');
     Ok(durable::replace(path, &bytes)?)
+}
+
+/// Reads a file of a run, of at most `bytes_max`; `expected` describes it in errors.
+pub(super) fn read<T: for<'de> Deserialize<'de>>(
+    path: &Path,
+    bytes_max: u64,
+    expected: &'static str,
+) -> Result<T, Error> {
+    parse(path, &regular_file::read(path, bytes_max)?, expected)
 }
 
 /// Parses the content of the file at `path`; `expected` describes it in errors.

@@ -68,8 +68,9 @@ pub(crate) use transport_anomalies::{transport_anomalies, transport_gaps, withou
 pub(crate) use unusable::{MEASURED_STEPS_MIN, Unusable};
 
 use crate::hardware::{Cost, Energy};
+use crate::limits::RECORD_BYTES_MAX;
 use crate::timing::phase::ByPhase;
-use checkpoint::durable::IoError;
+use checkpoint::durable::{IoError, regular_file};
 
 /// Version of the record's schema. A reader refuses others.
 pub const SCHEMA: u32 = 4;
@@ -285,7 +286,7 @@ impl Record {
     /// [`Error::Malformed`] when it is damaged, [`Error::Changed`] when it was edited,
     /// [`Error::Io`].
     pub fn read(dir: &Path) -> Result<Self, Error> {
-        Self::read_file(&Self::path(dir))
+        Self::read_by(regular_file::read, &Self::path(dir))
     }
 
     /// Reads all records of a place: a file, the folder of a run, or a folder of such folders and
@@ -305,8 +306,10 @@ impl Record {
     pub(crate) fn read_each(place: &Path) -> Result<Vec<AtPath<Error>>, Error> {
         let of_run = Self::path(place);
         if place.is_file() || of_run.is_file() {
-            let path = if place.is_file() { place.to_owned() } else { of_run };
-            let record = Self::read_file(&path);
+            let is_named = place.is_file();
+            let path = if is_named { place.to_owned() } else { of_run };
+            let read = if is_named { regular_file::read_named } else { regular_file::read };
+            let record = Self::read_by(read, &path);
             return Ok(vec![(path, record)]);
         }
         if is_run(place) {
@@ -321,20 +324,25 @@ impl Record {
             paths.into_iter().filter(|path| is_run(path) || is_json(path) && path.is_file());
         let mut found = Vec::new();
         for path in records {
-            let path = if path.is_dir() { Self::path(&path) } else { path };
-            let record = Self::read_file(&path);
+            let is_run = path.is_dir();
+            let path = if is_run { Self::path(&path) } else { path };
+            let read = if is_run { regular_file::read } else { regular_file::read_named };
+            let record = Self::read_by(read, &path);
             found.push((path, record));
         }
         if found.is_empty() { Err(Error::NoRecord { path: of_run }) } else { Ok(found) }
     }
 
-    fn read_file(path: &Path) -> Result<Self, Error> {
-        let path = path.to_owned();
-        let bytes = fs::read(&path).map_err(|error| match error.kind() {
-            std::io::ErrorKind::NotFound => Error::NoRecord { path: path.clone() },
-            _ => IoError::at(&path, "read")(error).into(),
+    /// Of a run's folder; or by `read_named` of a file that a user has named, which may be a link.
+    fn read_by(
+        read: fn(&Path, u64) -> Result<Vec<u8>, IoError>,
+        path: &Path,
+    ) -> Result<Self, Error> {
+        let bytes = read(path, RECORD_BYTES_MAX).map_err(|error| match error.source.kind() {
+            std::io::ErrorKind::NotFound => Error::NoRecord { path: path.to_owned() },
+            _ => error.into(),
         })?;
-        Self::parse(&path, &bytes)
+        Self::parse(path, &bytes)
     }
 
     /// The record in a file with this content.

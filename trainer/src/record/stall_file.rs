@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use super::error::Error;
 use super::error_file::folder;
 use super::json;
+use crate::limits::NOTE_BYTES_MAX;
 use crate::timing::progress::Position;
 
 /// The file of one rank.
@@ -29,7 +30,7 @@ impl StallFile {
 
     /// Where the rank is, if it has said so.
     pub(crate) fn read(&self) -> Option<Position> {
-        json::parse(&self.0, &fs::read(&self.0).ok()?, "where a rank is").ok()
+        json::read(&self.0, NOTE_BYTES_MAX, "where a rank is").ok()
     }
 
     /// The rank goes on.

@@ -343,7 +343,7 @@ fn a_failed_write_keeps_the_old_record() {
     fs::create_dir(folder.path().join("record.json.tmp")).unwrap();
     let new = Record { status: Status::Void, ..finished() };
     let error = new.write(folder.path()).unwrap_err().to_string();
-    assert!(error.contains("record.json.tmp: cannot create"), "{error}");
+    assert!(error.contains("record.json.tmp: cannot replace: expected a regular file"), "{error}");
     assert_eq!(Record::read(folder.path()).unwrap(), old.sealed());
 }
 
@@ -457,4 +457,30 @@ fn missing_figures_are_listed_in_one_anomaly_with_reasons() {
     record.environment.machine.cpu_model = Some("a processor".to_owned());
     record.steps = None;
     assert!(anomalies(record).is_empty(), "without steps there is no rate");
+}
+
+/// Sparse files: they take no disk, and would take all memory.
+#[test]
+fn files_that_are_too_large_are_refused_unread() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir(folder.path().join("attempts")).unwrap();
+    let huge = |name: &str| {
+        let file = fs::File::create(folder.path().join(name)).unwrap();
+        file.set_len(3 << 30).unwrap();
+    };
+    let refused = |error: Error, name: &str| {
+        let text = error.to_string();
+        let is_named = text.contains(&format!("{name}: cannot read: expected at most "));
+        assert!(is_named && text.ends_with("bytes, found 3221225472"), "{text}");
+    };
+    huge("record.json");
+    refused(Record::read(folder.path()).unwrap_err(), "record.json");
+    refused(Record::read_all(folder.path()).unwrap_err(), "record.json");
+    refused(Record::read_all(&Record::path(folder.path())).unwrap_err(), "record.json");
+    huge("attempts/001.json");
+    refused(Attempt::read_all(folder.path()).unwrap_err(), "001.json");
+    huge("attempts/001.r000001.failed");
+    assert_eq!(ErrorFile::of_attempt(folder.path(), 1), None);
+    huge("attempts/001.r000001.stalled");
+    assert!(StallFile::new(folder.path(), 1, 1).read().is_none());
 }

@@ -1,13 +1,16 @@
 //! A run's folder: its layout, and whether this run may use it.
 
 use std::ffi::OsStr;
-use std::fs::{File, TryLockError};
+use std::fs::{DirBuilder, File, TryLockError};
 use std::io::{ErrorKind, Read};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use checkpoint::durable::{self, IoError, Published, create_folders, sync_parent};
+use checkpoint::durable::{
+    self, IoError, Mode, Published, create_folders, regular_file, sync_parent,
+};
 use checkpoint::tier::LocalTier;
 use chrono::Utc;
 use serde::{Deserialize, Serialize};
@@ -18,6 +21,7 @@ use crate::checkpoints::tiers::{self, Variables};
 use crate::config::wording::in_user_words;
 use crate::failure::{self, ExitCode, Failure, Outcome};
 use crate::k8s::frozen;
+use crate::limits::NOTE_BYTES_MAX;
 use crate::record::{Attempt, IDENTITY, Record, Status, TargetLoss, read_steps, steps_path};
 
 /// `DIR/{config.toml, record.json, attempts/, steps/, checkpoints/}`, and in a job for Kubernetes
@@ -135,12 +139,12 @@ impl Folder {
     /// Creates a unique folder under `runs/`, for a run without `--out`.
     pub(super) fn create_new(workload: &str) -> Outcome<Self> {
         let parent = Path::new("runs");
-        create_folders(parent)?;
+        create_folders(parent, Mode::Run)?;
         let name = dated(workload);
         let further = (2..).map(|number| format!("{name}-{number}"));
         for name in std::iter::once(name.clone()).chain(further) {
             let root = parent.join(name);
-            match std::fs::create_dir(&root) {
+            match DirBuilder::new().mode(Mode::Run.folder()).create(&root) {
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
                 created => {
                     created.map_err(IoError::at(&root, "create"))?;
@@ -164,7 +168,7 @@ impl Folder {
 
     /// Which run the folder is of, if it is one of a run.
     pub(crate) fn stored_identity(&self) -> Option<checkpoint::Identity> {
-        let bytes = std::fs::read(self.identity_path()).ok()?;
+        let bytes = regular_file::read(&self.identity_path(), NOTE_BYTES_MAX).ok()?;
         let RunIdentity { run, workload } = serde_json::from_slice(&bytes).ok()?;
         Some(checkpoint::Identity::new(&run, &workload))
     }
@@ -220,7 +224,7 @@ impl Folder {
             }
             return Ok(Prepared::Complete);
         }
-        create_folders(&self.root).map_err(|error| self.unusable(error))?;
+        create_folders(&self.root, Mode::Run).map_err(|error| self.unusable(error))?;
         self.lock()?;
         // Checked again: another process may have written an identity before this one had the lock.
         let identity = loop {
@@ -321,8 +325,7 @@ impl Folder {
     /// other process has it locked.
     pub(crate) fn try_lock(&mut self) -> Outcome<bool> {
         let path = self.root.join("lock");
-        let file =
-            File::create(&path).map_err(|error| refused(IoError::at(&path, "create")(error)))?;
+        let file = regular_file::open_to_append(&path, Mode::Run).map_err(refused)?;
         if let Err(TryLockError::WouldBlock) = file.try_lock() {
             return Ok(false);
         }
@@ -339,7 +342,8 @@ impl Folder {
             return false;
         }
         let path = self.root.join("lock");
-        let is_free = File::open(&path).is_ok_and(|file| file.try_lock_shared().is_ok());
+        let is_free =
+            regular_file::open_to_read(&path).is_ok_and(|file| file.try_lock_shared().is_ok());
         let is_here = record.environment.machine.host == launch::host_name();
         is_free && if is_here { !has_process(record) } else { self.is_quiet() }
     }
@@ -374,11 +378,12 @@ impl Folder {
     fn check_identity(&self, workload_id: &str) -> Outcome<RunIdentity> {
         let shown = self.root.display();
         let path = self.identity_path();
-        let bytes = std::fs::read(&path).map_err(|error| match error.kind() {
+        let bytes = regular_file::read(&path, NOTE_BYTES_MAX);
+        let bytes = bytes.map_err(|error| match error.source.kind() {
             ErrorKind::NotFound => Failure::usage(format!(
                 "--out {shown}: not empty, and not the folder of a run\n  hint: name a new folder"
             )),
-            _ => self.unusable(IoError::at(&path, "read")(error)),
+            _ => self.unusable(error),
         })?;
         let found: RunIdentity = serde_json::from_slice(&bytes).map_err(|error| {
             Failure::usage(format!(

@@ -1,10 +1,11 @@
 //! NCCL's log of this process: how NCCL is made to write it, and how long the file stays.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use checkpoint::durable::Mode;
+use checkpoint::durable::regular_file::create_anew;
 use collectives::LogSettings;
 use collectives::transports::Log;
 use launch::{bootstrap, environment};
@@ -101,14 +102,7 @@ fn default_path() -> PathBuf {
 /// Creates the file, so that NCCL opens ours and nobody else's. One that an earlier process of the
 /// same id has left is replaced.
 fn create(path: &Path) -> io::Result<File> {
-    let create = || OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
-    match create() {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            fs::remove_file(path)?;
-            create()
-        }
-        created => created,
-    }
+    create_anew(path, Mode::Owner).map_err(|error| error.source)
 }
 
 /// Reads a log of any size, line by line.

@@ -8,7 +8,7 @@ use crate::golden::Golden;
 use crate::health::LossWatch;
 use crate::record::steps::file::StepFile;
 use crate::record::{Error, StepSeries, TargetLoss, truncate_after};
-use checkpoint::durable::create_folders;
+use checkpoint::durable::{Mode, create_folders};
 
 /// Which steps are logged where.
 #[derive(Debug, Clone)]
@@ -47,7 +47,7 @@ impl StepLog {
         world: usize,
         options: &StepLogOptions,
     ) -> Result<(Self, StepsBefore), Error> {
-        create_folders(&dir.join("steps"))?;
+        create_folders(&dir.join("steps"), Mode::Run)?;
         let mut series =
             StepSeries::new(world, options.target_loss).with_golden(options.golden.clone());
         let completed = options.completed_steps;

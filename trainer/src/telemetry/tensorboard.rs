@@ -4,11 +4,13 @@
 //! length, and checksums of both (`tensorflow/core/lib/io/record_writer.h`). Of that message we
 //! write few fields, so the encoding is here.
 
-use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
+use std::fs::File;
+use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
+use checkpoint::durable::regular_file::create_anew;
+use checkpoint::durable::{IoError, Mode, create_folders};
 use crc_fast::CrcAlgorithm;
 
 use super::event::Event;
@@ -33,14 +35,15 @@ impl TensorBoard {
     ///
     /// # Errors
     /// When it cannot be made.
-    pub(super) fn create(dir: &Path, attempt: u32) -> io::Result<Self> {
+    pub(super) fn create(dir: &Path, attempt: u32) -> Result<Self, IoError> {
         let folder = dir.join("tensorboard");
-        fs::create_dir_all(&folder)?;
+        create_folders(&folder, Mode::Run)?;
         // Readers take files with this word in their names, and in the order of these: attempts
         // have one, the clocks of the hosts that they run on do not.
         let path = folder.join(format!("events.out.tfevents.attempt-{attempt:06}"));
-        let mut out = BufWriter::new(File::create(&path)?);
-        out.write_all(&record(&Message::event(SystemTime::now()).string(3, "brain.Event:2").0))?;
+        let mut out = BufWriter::new(create_anew(&path, Mode::Run)?);
+        let first = record(&Message::event(SystemTime::now()).string(3, "brain.Event:2").0);
+        out.write_all(&first).map_err(IoError::at(&path, "write"))?;
         Ok(Self { path, out: Some(out), flushed: Instant::now() })
     }
 

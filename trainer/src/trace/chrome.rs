@@ -5,6 +5,7 @@
 
 use std::path::Path;
 
+use checkpoint::durable::{Mode, create_folders};
 use serde_json::{Value, json};
 
 use super::{RankTrace, TracedBucket, TracedPhase};
@@ -21,7 +22,7 @@ const COMMUNICATION: u32 = 2;
 /// When the file cannot be written.
 pub(super) fn write(path: &Path, ranks: &[RankTrace], hosts: &[String]) -> Result<(), Error> {
     if let Some(folder) = path.parent() {
-        checkpoint::durable::create_folders(folder)?;
+        create_folders(folder, Mode::Run)?;
     }
     crate::record::write_json(path, &trace(ranks, hosts))
 }

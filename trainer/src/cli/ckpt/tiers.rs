@@ -73,7 +73,7 @@ impl Configured {
             let expected = "expected a run's folder, with identity.json and config.toml in it";
             return Err(Failure::usage(format!("{shown}: {expected}")));
         };
-        let config = Config::load(&config.to_string_lossy(), &[])?;
+        let config = Config::of_run(folder)?;
         let checkpoint = &config.settings.checkpoint;
         let planned = planned(checkpoint, Variables::read(), &run.checkpoints(), &identity.run);
         Ok(Self { identity, planned })

@@ -1,11 +1,11 @@
 //! From an object to a file: several ranges at a time, each written to its place.
 
-use std::fs::{self, File};
+use std::fs;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use checkpoint::durable::{IoError, create_folders};
+use checkpoint::durable::{IoError, Mode, create_folders, regular_file};
 
 use super::Cache;
 use super::entry::{self, Entry, Object};
@@ -22,7 +22,7 @@ impl Cache {
     pub(super) fn download(&self, object: &Object) -> Result<(), DataError> {
         let file = self.file(&object.url);
         tracing::info!("downloads {} ({} bytes)", object.url, object.info.size_bytes);
-        create_folders(file.parent().unwrap_or(&self.folder))?;
+        create_folders(file.parent().unwrap_or(&self.folder), Mode::Umask)?;
         let mut temporary = file.clone().into_os_string();
         temporary.push(".tmp");
         let temporary = Path::new(&temporary);
@@ -40,7 +40,7 @@ impl Cache {
     }
 
     fn download_to(&self, object: &Object, path: &Path) -> Result<String, DataError> {
-        let file = File::create(path).map_err(IoError::at(path, "create"))?;
+        let file = regular_file::create_anew(path, Mode::Umask)?;
         transfer(object, |range_start, bytes| {
             file.write_all_at(bytes, range_start).map_err(IoError::at(path, "write"))
         })?;

@@ -1,16 +1,16 @@
 //! What is known of an object and of the file that it was downloaded to.
 
-use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::time::SystemTime;
 
-use checkpoint::durable::{self, IoError};
+use checkpoint::durable::{self, IoError, Mode, regular_file};
 use checkpoint::remote::{ObjectInfo, Remote, RemoteOptions};
 use serde::{Deserialize, Serialize};
 
 use crate::data::error::DataError;
 use crate::data::token_files::MappedFile;
+use crate::limits::NOTE_BYTES_MAX;
 
 /// An object as its store has it now.
 #[derive(Debug)]
@@ -50,18 +50,19 @@ impl Object {
 impl Entry {
     /// `None` for a file that is not there or not readable: then there is nothing to rely on.
     pub(super) fn read(path: &Path) -> Option<Self> {
-        serde_json::from_slice(&fs::read(path).ok()?).ok()
+        serde_json::from_slice(&regular_file::read(path, NOTE_BYTES_MAX).ok()?).ok()
     }
 
     pub(super) fn write(&self, path: &Path) -> Result<(), IoError> {
         let bytes = serde_json::to_vec(self).map_err(IoError::at(path, "write"))?;
-        durable::replace(path, &bytes)
+        durable::replace_with(path, &bytes, Mode::Umask)
     }
 
     /// Remembers that it is used now.
     pub(super) fn touch(&self, path: &Path) {
-        let touched = File::options().append(true).open(path);
-        let touched = touched.and_then(|file| file.set_modified(SystemTime::now()));
+        let touched = regular_file::open_to_write(path).and_then(|file| {
+            file.set_modified(SystemTime::now()).map_err(IoError::at(path, "set the time of"))
+        });
         if let Err(error) = touched {
             tracing::warn!("{}: may be removed from the cache early: {error}", self.url);
         }

@@ -19,7 +19,7 @@ use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use checkpoint::durable::{IoError, create_folders};
+use checkpoint::durable::{IoError, Mode, create_folders, regular_file};
 use checkpoint::remote::RemoteOptions;
 
 use super::error::DataError;
@@ -83,11 +83,9 @@ impl Cache {
     pub(super) fn open(options: &CacheOptions) -> Result<Self, DataError> {
         let folder = options.folder.clone().or_else(default_folder);
         let folder = folder.ok_or(DataError::NoCacheFolder)?;
-        create_folders(&folder.join("objects"))?;
-        create_folders(&folder.join("files"))?;
-        let path = folder.join("lock");
-        let lock = File::options().create(true).append(true).open(&path);
-        let lock = lock.map_err(IoError::at(&path, "open"))?;
+        create_folders(&folder.join("objects"), Mode::Umask)?;
+        create_folders(&folder.join("files"), Mode::Umask)?;
+        let lock = regular_file::open_to_append(&folder.join("lock"), Mode::Umask)?;
         let CacheOptions { limit_bytes, remote, .. } = options.clone();
         Ok(Self { folder, limit_bytes, remote, lock })
     }

@@ -1,5 +1,7 @@
 //! Bad token files are refused with an error that names the file, the offset and what was expected.
 
+use rustix::fs::{CWD, FileType, mknodat};
+
 use super::*;
 
 /// Writes files, opens `a.bin` and compares the whole error message.
@@ -30,6 +32,10 @@ fn missing_and_empty_files() {
     let message = open_error(folder.path(), &config(&["a.bin"], &[], 2));
     let expected = "a.bin: byte 0: expected a regular file, found a folder; name each token file";
     assert_eq!(message, expected);
+    std::fs::remove_dir(folder.path().join("a.bin")).unwrap();
+    mknodat(CWD, folder.path().join("a.bin"), FileType::Fifo, 0o600.into(), 0).unwrap();
+    let message = open_error(folder.path(), &config(&["a.bin"], &[], 2));
+    assert_eq!(message, expected.replace("a folder", "a special file"), "not an endless wait");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Token files of object stores, through the cache of the node.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -84,6 +85,30 @@ fn objects_are_downloaded_once_and_are_the_same_data_as_files() {
     assert_eq!(digest, local_digest(&[("a.bin", &bytes)]));
     assert_eq!(node.open(&["a.bin"]).unwrap(), digest);
     assert_eq!(node.downloads("a.bin"), 1);
+}
+
+/// Another user of the node may write to the folder.
+#[test]
+fn links_in_the_cache_are_not_followed() {
+    let node = Node::new();
+    node.store("a.bin", &raw(0..900));
+    let digest = node.open(&["a.bin"]).unwrap();
+    let victim = node.folder.path().join("victim");
+    fs::write(&victim, "precious").unwrap();
+    let file = node.cached("a.bin").unwrap();
+    let temporary = file.with_file_name("a.bin.tmp");
+    for planted in [&temporary, &file] {
+        let _ = fs::remove_file(&file); // it is downloaded again
+        symlink(&victim, planted).unwrap();
+        assert_eq!(node.open(&["a.bin"]).unwrap(), digest);
+        assert!(fs::symlink_metadata(&file).unwrap().is_file());
+    }
+    let lock = node.folder.path().join("cache/lock");
+    fs::remove_file(&lock).unwrap();
+    symlink(&victim, &lock).unwrap();
+    let error = node.error(&["a.bin"]);
+    assert!(error.contains("lock: cannot open: expected a regular file"), "{error}");
+    assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
 }
 
 #[test]

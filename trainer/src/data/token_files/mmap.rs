@@ -2,19 +2,27 @@
 
 #![allow(unsafe_code)]
 
-use std::{fs::File, ops::Deref, path::Path};
+use std::fs::File;
+use std::ops::Deref;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use checkpoint::durable::IoError;
+use rustix::fs::OFlags;
 
 use crate::data::error::DataError;
-use checkpoint::durable::IoError;
 
 /// The content of a file; the operating system reads a page on the first access.
 #[derive(Debug)]
 pub(in crate::data) struct MappedFile(memmap2::Mmap);
 
 impl MappedFile {
-    /// Maps a whole regular file.
+    /// Maps a whole regular file; a user may name a link to it. To open a FIFO would take until
+    /// another process opens it, too, if it were not for `O_NONBLOCK`.
     pub(in crate::data) fn open(path: &Path) -> Result<Self, DataError> {
-        let file = File::open(path).map_err(IoError::at(path, "open the token file"))?;
+        let flags = OFlags::NONBLOCK.bits().cast_signed();
+        let file = File::options().read(true).custom_flags(flags).open(path);
+        let file = file.map_err(IoError::at(path, "open the token file"))?;
         let metadata = file.metadata().map_err(IoError::at(path, "read the size"))?;
         if !metadata.is_file() {
             return Err(DataError::Malformed {

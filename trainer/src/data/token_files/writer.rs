@@ -7,8 +7,7 @@ use std::path::Path;
 use super::format::Format;
 use super::{llmc, megatron};
 use crate::data::error::DataError;
-use checkpoint::durable::AtomicFile;
-use checkpoint::durable::IoError;
+use checkpoint::durable::{AtomicFile, IoError, Mode};
 
 /// Writes uint16 tokens in one of the formats.
 #[derive(Debug)]
@@ -36,7 +35,7 @@ impl TokenWriter {
             let reason = "this is the name of its index; use the extension .bin".to_owned();
             return Err(DataError::Unwritable { path: index, format: "megatron", reason });
         }
-        let mut out = AtomicFile::create(path)?;
+        let mut out = AtomicFile::create(path, Mode::Umask)?;
         if format == Format::LlmC {
             out.write(&[0; llmc::HEADER_BYTES])?;
         }
@@ -89,7 +88,7 @@ impl TokenWriter {
 
     fn finish_megatron(self) -> Result<(), DataError> {
         let index_path = self.out.path().with_extension("idx");
-        let mut index = AtomicFile::create(&index_path)?;
+        let mut index = AtomicFile::create(&index_path, Mode::Umask)?;
         megatron::write_index(&mut index, &self.lengths)?;
         // A kill between the two renames must not leave new tokens with an old index.
         match fs::remove_file(&index_path) {

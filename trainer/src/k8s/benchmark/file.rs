@@ -2,16 +2,20 @@
 
 use std::path::Path;
 
+use checkpoint::durable::regular_file::read_named_text;
+
 use super::{Benchmark, matrix};
 use crate::config::wording::in_user_words;
 use crate::failure::{Failure, Outcome};
+use crate::limits::CONFIG_BYTES_MAX;
 
 /// Reads a benchmark file, and checks it. There are several where it has a matrix.
 ///
 /// # Errors
 /// Exit code 2 for a file that cannot be read, an unknown key, or an impossible value.
 pub(crate) fn read(path: &Path) -> Outcome<Vec<Benchmark>> {
-    let text = std::fs::read_to_string(path).map_err(|error| {
+    let text = read_named_text(path, CONFIG_BYTES_MAX).map_err(|error| {
+        let error = error.source;
         Failure::usage(format!("{}: the benchmark file cannot be read: {error}", path.display()))
     })?;
     parse(&text, &path.display().to_string())

@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
-use checkpoint::durable::IoError;
+use checkpoint::durable::{IoError, regular_file};
 
 use super::Expected;
 use super::unreadable::Unreadable;
 use crate::baseline::{self, Baselines};
 use crate::k8s::frozen;
 use crate::k8s::paths::BENCHMARK_FILE;
+use crate::limits::CONFIG_BYTES_MAX;
 use crate::record::{self, Attempt, PodList, Record};
 
 /// A record, and what its run is called.
@@ -164,7 +165,8 @@ fn folders(path: &Path) -> Result<Vec<PathBuf>, IoError> {
 
 /// The job that the frozen benchmark in the folder of a run names.
 fn job_of(folder: &Path) -> Option<String> {
-    frozen::job_name(&std::fs::read_to_string(folder.join(BENCHMARK_FILE)).ok()?)
+    let text = regular_file::read_text(&folder.join(BENCHMARK_FILE), CONFIG_BYTES_MAX);
+    frozen::job_name(&text.ok()?)
 }
 
 fn stem(path: &Path) -> String {

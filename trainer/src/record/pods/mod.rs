@@ -8,11 +8,13 @@ mod status;
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use checkpoint::durable::regular_file;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::attempt::Attempt;
 use crate::config::wording::in_user_words;
+use crate::limits::PODS_BYTES_MAX;
 use status::{Item, List, Time};
 
 /// The parts of the start of an attempt's pods, each the longest of all of them; `null` where one
@@ -48,7 +50,8 @@ impl PodList {
             let file = file.display();
             format!("{file}: expected what `kubectl get pods -o json` prints: {error}")
         };
-        let bytes = std::fs::read(file).map_err(|error| expected(&error))?;
+        let bytes = regular_file::read_named(file, PODS_BYTES_MAX);
+        let bytes = bytes.map_err(|error| expected(&error.source))?;
         let parsed = serde_json::from_slice(&bytes);
         let List { items } =
             parsed.map_err(|error| expected(&in_user_words(&error.to_string())))?;

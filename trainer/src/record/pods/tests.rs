@@ -141,4 +141,7 @@ fn another_file_is_refused() {
     std::fs::write(&file, "NAME READY\n").unwrap();
     let error = PodList::read(&file).unwrap_err();
     assert!(error.contains("pods.json: expected what `kubectl get pods -o json`"), "{error}");
+    std::fs::File::create(&file).unwrap().set_len(3 << 30).unwrap();
+    let error = PodList::read(&file).unwrap_err();
+    assert!(error.ends_with("expected at most 1073741824 bytes, found 3221225472"), "{error}");
 }

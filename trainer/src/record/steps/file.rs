@@ -3,15 +3,14 @@
 //! Each line is one `write`, so a killed process leaves complete lines. After a power failure there
 //! may be damage after the last durable step, which a resumed run truncates.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 
-use checkpoint::durable;
+use checkpoint::durable::{self, IoError, Mode, regular_file};
 
 use super::sample::{StepLine, StepSample};
 use crate::record::error::Error;
-use checkpoint::durable::IoError;
 
 /// Path of a rank's steps in a run's folder.
 pub fn steps_path(dir: &Path, rank: usize) -> PathBuf {
@@ -61,8 +60,8 @@ pub fn truncate_after(
             return Err(damage);
         }
         let copy = path.with_extension(format!("{completed_steps}.damaged"));
-        match fs::copy(path, &copy) {
-            Ok(_) => tracing::warn!("{damage}; the file was copied to {}", copy.display()),
+        match copy_file(path, &copy) {
+            Ok(()) => tracing::warn!("{damage}; the file was copied to {}", copy.display()),
             Err(error) => tracing::warn!("{damage}; the steps after it are lost: {error}"),
         }
     }
@@ -71,12 +70,17 @@ pub fn truncate_after(
     }
     let length = fs::metadata(path).map_or(0, |metadata| metadata.len());
     if kept_bytes < length {
-        let opened = OpenOptions::new().write(true).open(path);
-        let file = opened.map_err(IoError::at(path, "open"))?;
+        let file = regular_file::open_to_write(path)?;
         file.set_len(kept_bytes).map_err(IoError::at(path, "truncate"))?;
         file.sync_all().map_err(IoError::at(path, "sync"))?;
     }
     Ok(removed_ns)
+}
+
+fn copy_file(from: &Path, to: &Path) -> Result<(), IoError> {
+    let mut source = regular_file::open_to_read(from)?;
+    let mut copy = regular_file::create_anew(to, Mode::Run)?;
+    io::copy(&mut source, &mut copy).map(drop).map_err(IoError::at(to, "write"))
 }
 
 /// The steps in a rank's file, one by one, without a torn last line; none without a file.
@@ -85,10 +89,10 @@ pub fn truncate_after(
 /// [`Error::Io`]. Of a step, also [`Error::Malformed`] for a bad line that is not the last; nothing
 /// comes after it.
 pub fn read_steps(path: &Path) -> Result<StepReader, Error> {
-    let file = match File::open(path) {
+    let file = match regular_file::open_to_read(path) {
         Ok(file) => Some(BufReader::new(file)),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
-        Err(error) => return Err(IoError::at(path, "read")(error).into()),
+        Err(error) if error.source.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => return Err(error.into()),
     };
     let path = path.to_owned();
     Ok(StepReader { path, file, text: Vec::new(), line: 0, position_bytes: 0 })
@@ -170,8 +174,7 @@ pub(crate) struct StepFile {
 impl StepFile {
     pub(crate) fn open(dir: &Path, rank: usize) -> Result<Self, Error> {
         let path = steps_path(dir, rank);
-        let opened = OpenOptions::new().create(true).append(true).open(&path);
-        let file = opened.map_err(IoError::at(&path, "open"))?;
+        let file = regular_file::open_to_append(&path, Mode::Run)?;
         durable::sync_parent(&path)?; // makes the file's name durable
         let metadata = file.metadata().map_err(IoError::at(&path, "read the length of"))?;
         let durable_bytes = metadata.len();

@@ -3,11 +3,13 @@
 //! A ring of fixed records in a file of `/dev/shm`, written and read by system calls: whoever reads
 //! while a record is written finds a wrong digest, and reads it again later.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use checkpoint::durable::Mode;
+use checkpoint::durable::regular_file::{create_anew, open_to_read};
 use serde::{Deserialize, Serialize};
 
 use crate::hardware::Readings;
@@ -70,11 +72,7 @@ pub(super) struct Writer {
 impl Writer {
     /// A new ring; one that a process that was killed has left is replaced.
     pub(super) fn create(path: &Path) -> io::Result<Self> {
-        match fs::remove_file(path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+        let file = create_anew(path, Mode::Owner).map_err(|error| error.source)?;
         Ok(Self { file, next: 0 })
     }
 
@@ -122,7 +120,7 @@ impl Reader {
     /// before they were read.
     pub(super) fn read(&mut self, mut take: impl FnMut(Told)) -> u64 {
         if self.file.is_none() {
-            self.file = File::open(&self.path).ok();
+            self.file = open_to_read(&self.path).ok();
             if self.file.is_some() {
                 drop(fs::remove_file(&self.path)); // so that a kill leaves no file
             }

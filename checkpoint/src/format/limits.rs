@@ -1,0 +1,12 @@
+//! Largest sizes of the files of a checkpoint that are read whole. A larger one was not written by
+//! this crate, and is refused before it is read: it may fill the memory of every rank.
+
+/// `MANIFEST.json`: 100 bytes for each rank, and the caller's state. Enough for a million ranks.
+pub(crate) const MANIFEST_BYTES_MAX: u64 = 128 << 20;
+
+/// `rRRRRR.idx.json`: some 300 bytes for each box and 19 for each chunk of a rank. Enough for
+/// 400,000 boxes, or for 100 TB in chunks of 16 MiB.
+pub(crate) const INDEX_BYTES_MAX: u64 = 128 << 20;
+
+/// Files of a few fields: `RUN.json`, `PROMOTION.json`, `rRRRRRR.refused`.
+pub(crate) const NOTE_BYTES_MAX: u64 = 1 << 20;
