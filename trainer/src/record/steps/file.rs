@@ -257,7 +257,7 @@ pub(crate) mod tests {
     }
 
     fn append(path: &Path, bytes: &[u8]) {
-        OpenOptions::new().append(true).open(path).unwrap().write_all(bytes).unwrap();
+        File::options().append(true).open(path).unwrap().write_all(bytes).unwrap();
     }
 
     #[test]
