@@ -5,9 +5,9 @@
 //! error at once instead of a read that never ends. Such an error has the kind
 //! [`InvalidData`](ErrorKind::InvalidData): where an older file would do, the caller takes that.
 //!
-//! Only the last part of a path is checked: a folder may be a link to another disk. Paths that a
-//! user names (`report --html`, `launch --log`, token files, a configuration) may be links or pipes,
-//! and are opened with [`std::fs`] or [`read_named`].
+//! Only the last part of a path is checked: a folder may be a link to another disk. What a user
+//! names on the command line (`report --html`, `launch --log`, token files, a configuration) may be
+//! a link or a pipe, and is opened with [`std::fs`] or [`read_named`].
 
 use std::fs::{self, File, FileType, OpenOptions};
 use std::io::{self, ErrorKind, Read};

@@ -13,7 +13,10 @@ const ANSWER_BYTES_MAX: usize = 16 << 20;
 
 /// An object that is larger than any of its kind.
 #[derive(Debug, thiserror::Error)]
-#[error("expected at most {bytes_max} bytes, found {found_bytes}{}", if *.is_cut { " or more" } else { "" })]
+#[error(
+    "expected at most {bytes_max} bytes, found {found_bytes}{}",
+    if *.is_cut { " or more" } else { "" }
+)]
 pub(super) struct TooLarge {
     bytes_max: u64,
     found_bytes: u64,

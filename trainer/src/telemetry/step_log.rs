@@ -81,3 +81,20 @@ impl Sink for StepLog {
         self.series.push(&line.sample);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::StepLine;
+    use crate::record::steps::sample::tests::sample;
+
+    #[test]
+    fn a_failed_write_is_returned_at_the_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = StepFile::on_full_disk(folder.path());
+        let mut log = StepLog { file, series: StepSeries::new(1, None) };
+        (1..=3).for_each(|step| log.take(&Event::Step(StepLine::now(0, sample(1, step)))));
+        let error = log.finish().unwrap_err().to_string();
+        assert!(error.contains("r000000.jsonl"), "{error}");
+    }
+}

@@ -5,7 +5,6 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use super::*;
-use crate::record::steps::file::StepFile;
 use crate::record::steps::sample::tests::sample;
 use crate::record::{read_steps, steps_path};
 
@@ -208,19 +207,6 @@ fn a_full_queue_loses_no_step() {
     let steps = 3 * QUEUE_EVENTS as u64;
     let (series, _) = train(options(folder.path()), 1, 1..=steps);
     assert_eq!(series.recorded, steps);
-}
-
-#[test]
-fn a_failed_write_is_returned_at_the_end() {
-    let folder = tempfile::tempdir().unwrap();
-    std::fs::create_dir(folder.path().join("steps")).unwrap();
-    std::os::unix::fs::symlink("/dev/full", steps_path(folder.path(), 0)).unwrap();
-    StepFile::open(folder.path(), 0).unwrap();
-    let telemetry = started(options(folder.path()), &Screen::default(), false);
-    begin(&telemetry, 0);
-    (1..=3).for_each(|step| telemetry.events().step(sample(1, step)));
-    let error = telemetry.finish_steps().unwrap_err().to_string();
-    assert!(error.contains("r000000.jsonl"), "{error}");
 }
 
 #[test]

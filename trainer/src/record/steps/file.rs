@@ -225,6 +225,19 @@ pub(crate) mod tests {
     use super::super::sample::tests::sample;
     use super::*;
 
+    impl StepFile {
+        /// Rank 0's file where nothing can be written.
+        pub(crate) fn on_full_disk(dir: &Path) -> Self {
+            Self {
+                path: steps_path(dir, 0),
+                file: File::options().append(true).open("/dev/full").unwrap(),
+                durable_bytes: 0,
+                unsynced: Vec::new(),
+                is_behind: false,
+            }
+        }
+    }
+
     /// Appends steps of an attempt to rank 0's file in a run's folder.
     pub(crate) fn write_steps(dir: &Path, attempt: u32, steps: RangeInclusive<u64>) {
         fs::create_dir_all(dir.join("steps")).unwrap();
