@@ -231,6 +231,24 @@ impl Error {
         }
     }
 
+    /// Whether another read of the same bytes may succeed: they arrived damaged, too few, or as the
+    /// answer to another request.
+    pub(crate) fn may_be_transient(&self) -> bool {
+        let Self::Io(IoError { source, .. }) = self else { return self.is_damage() };
+        let is_contradiction = source.kind() == ErrorKind::InvalidData;
+        is_contradiction || self.is_damage() && !self.is_absence()
+    }
+
+    /// The same error, of bytes that arrived damaged so often.
+    pub(crate) fn after_reads(mut self, reads: usize) -> Self {
+        if let Self::Damaged { found, .. } = &mut self
+            && reads > 1
+        {
+            *found += &format!(" ({reads} reads)");
+        }
+        self
+    }
+
     /// The first rank that failed, where ranks exchanged their failures.
     pub fn rank(&self) -> Option<usize> {
         let failures = match self {

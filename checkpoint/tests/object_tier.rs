@@ -12,7 +12,7 @@ use std::sync::{Arc, LazyLock, Mutex};
 use std::thread;
 
 use checkpoint::durable::Published;
-use checkpoint::remote::Remote;
+use checkpoint::remote::{Remote, RemoteOptions};
 use checkpoint::tier::{ObjectTier, Tier, contract};
 use checkpoint::{
     Dtype, Identity, NoFailpoints, Part, PartMut, Save, SingleRank, Store, TensorBox,
@@ -47,61 +47,89 @@ static SERVERS: LazyLock<Servers> = LazyLock::new(|| {
     Servers { server, proxy, lossy, direct }
 });
 
-/// Forwards connections, and cuts one when the answer to a certain request arrives.
+/// What happens to the answer to one request.
+#[derive(Debug, Clone, Copy)]
+enum Fault {
+    Lost,
+    FlippedBit,
+}
+
+/// The request of the next fault.
+#[derive(Debug, Clone)]
+struct Target {
+    fault: Fault,
+    /// A part of its text.
+    pattern: String,
+}
+
+/// Forwards connections; cuts one when the answer to a certain request arrives, or flips a bit of
+/// its body.
 struct Proxy {
     address: SocketAddr,
-    /// A part of the next request whose answer is lost.
-    lose: Arc<Mutex<Option<&'static str>>>,
+    next: Arc<Mutex<Option<Target>>>,
 }
 
 impl Proxy {
     fn start(server: SocketAddr) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let lose = Arc::<Mutex<Option<&'static str>>>::default();
-        let pattern = Arc::clone(&lose);
+        let next = Arc::<Mutex<Option<Target>>>::default();
+        let target = Arc::clone(&next);
         thread::spawn(move || {
             for client in listener.incoming().flatten() {
                 let server = TcpStream::connect(server).unwrap();
-                forward(client, server, Arc::clone(&pattern));
+                forward(client, server, Arc::clone(&target));
             }
         });
-        Self { address, lose }
+        Self { address, next }
     }
 
-    fn lose_answer_to(&self, request: &'static str) {
-        *self.lose.lock().unwrap() = Some(request);
+    fn lose_answer_to(&self, request: &str) {
+        self.plant(Fault::Lost, request);
     }
 
-    fn has_lost_it(&self) -> bool {
-        self.lose.lock().unwrap().is_none()
+    fn plant(&self, fault: Fault, request: &str) {
+        *self.next.lock().unwrap() = Some(Target { fault, pattern: request.to_owned() });
+    }
+
+    fn has_done_it(&self) -> bool {
+        self.next.lock().unwrap().is_none()
     }
 }
 
-fn forward(client: TcpStream, server: TcpStream, lose: Arc<Mutex<Option<&'static str>>>) {
-    let is_lost = Arc::new(Mutex::new(false));
-    let lost = Arc::clone(&is_lost);
+fn forward(client: TcpStream, server: TcpStream, next: Arc<Mutex<Option<Target>>>) {
+    let pending = Arc::<Mutex<Option<Fault>>>::default();
+    let fault = Arc::clone(&pending);
     let [from_client, to_client] = [client.try_clone().unwrap(), client];
     let [from_server, to_server] = [server.try_clone().unwrap(), server];
     thread::spawn(move || {
         copy(from_client, to_server, |bytes| {
-            let mut lose = lose.lock().unwrap();
             let text = String::from_utf8_lossy(bytes);
-            if lose.is_some_and(|pattern| text.contains(pattern)) {
-                *lose = None;
-                *lost.lock().unwrap() = true;
+            let taken = next.lock().unwrap().take_if(|next| text.contains(&next.pattern));
+            if let Some(target) = taken {
+                *pending.lock().unwrap() = Some(target.fault);
             }
             true
         });
     });
-    thread::spawn(move || copy(from_server, to_client, |_| !*is_lost.lock().unwrap()));
+    thread::spawn(move || {
+        copy(from_server, to_client, |bytes| {
+            let mut fault = fault.lock().unwrap();
+            let is_body = !bytes.ends_with(b"\r\n\r\n");
+            if matches!(*fault, Some(Fault::FlippedBit)) && is_body {
+                *bytes.last_mut().unwrap() ^= 1;
+                *fault = None;
+            }
+            !matches!(*fault, Some(Fault::Lost))
+        });
+    });
 }
 
-/// Copies until one end is closed or the observer says so.
-fn copy(mut from: TcpStream, mut to: TcpStream, go_on: impl Fn(&[u8]) -> bool) {
+/// Copies what the observer has seen, until one end is closed or the observer says so.
+fn copy(mut from: TcpStream, mut to: TcpStream, mut observe: impl FnMut(&mut [u8]) -> bool) {
     let mut buffer = vec![0; 64 << 10];
     while let Ok(bytes @ 1..) = from.read(&mut buffer) {
-        if !go_on(&buffer[..bytes]) || to.write_all(&buffer[..bytes]).is_err() {
+        if !observe(&mut buffer[..bytes]) || to.write_all(&buffer[..bytes]).is_err() {
             break;
         }
     }
@@ -133,7 +161,7 @@ fn lost_answers_change_nothing() {
     let publish = |bytes: &[u8]| {
         proxy.lose_answer_to("if-none-match");
         let published = tier.publish("MANIFEST.json", bytes, &mut || {}).unwrap();
-        assert!(proxy.has_lost_it());
+        assert!(proxy.has_done_it());
         published
     };
     assert_eq!(publish(b"ours"), Published::Ours);
@@ -146,7 +174,7 @@ fn lost_answers_change_nothing() {
     upload.write(&data).unwrap();
     proxy.lose_answer_to("POST /bucket/lossy/shard?uploadId=");
     upload.finish().unwrap();
-    assert!(proxy.has_lost_it());
+    assert!(proxy.has_done_it());
     assert!(tier.read("shard", 1 << 30).unwrap() == data);
 }
 
@@ -198,4 +226,37 @@ fn a_store_saves_restores_and_removes() {
     let left: Vec<String> = store.list().unwrap().into_iter().map(|listed| listed.name).collect();
     assert_eq!(left, [names[2].clone(), names[1].clone()]);
     assert!(store.verify(&names[1]).unwrap().problems.is_empty());
+}
+
+/// Options that reach the server through a proxy.
+fn through(proxy: &Proxy) -> RemoteOptions {
+    let mut settings = SERVERS.server.environment().map(|(name, value)| (name.to_owned(), value));
+    settings[0].1 = format!("http://{}", proxy.address);
+    RemoteOptions { settings: settings.to_vec(), ..Default::default() }
+}
+
+#[test]
+fn a_flipped_bit_of_one_answer_is_read_again() {
+    let server = &SERVERS.server;
+    let (_, endpoint) = &server.environment()[0];
+    let proxy = Proxy::start(endpoint.strip_prefix("http://").unwrap().parse().unwrap());
+    let remote = Remote::open_with(&server.url("flipped"), through(&proxy)).unwrap();
+    let tier: Arc<dyn Tier> = Arc::new(ObjectTier::new(remote));
+    let store = Store::open(tier, &Identity::new("run-1", "workload-1")).unwrap();
+    let claim = store.claim_attempt(1, &SingleRank).unwrap();
+    let tensor = TensorBox::whole("weights", Dtype::U8, &[5000]);
+    let parts = [Part { tensor: tensor.clone(), data: &[7; 5000] }];
+    let request = Save { step: 10, claim, number: 0, state: 10.into(), parent: None };
+    let name = store.save(&request, &parts, &SingleRank, &NoFailpoints).unwrap().checkpoint;
+    for file in ["MANIFEST.json", "d00/r00000.idx.json", "d00/r00000-000.safetensors"] {
+        proxy.plant(Fault::FlippedBit, &format!("GET /bucket/flipped/{name}/{file}"));
+        let mut data = [0; 5000];
+        let mut parts = [PartMut { tensor: tensor.clone(), data: &mut data }];
+        let restored = store.resume(&mut parts, &SingleRank).unwrap().unwrap();
+        assert!(proxy.has_done_it(), "{file}");
+        assert_eq!((restored.step, restored.rejected.len()), (10, 0));
+        let [warning] = &restored.warnings[..] else { panic!("{:?}", restored.warnings) };
+        assert!(warning.contains(file) && warning.contains("read 2 was right"), "{warning}");
+        assert_eq!(data, [7; 5000]);
+    }
 }

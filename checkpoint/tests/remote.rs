@@ -248,6 +248,28 @@ fn a_store_that_only_fails_is_reported_with_the_cause() {
     }
 }
 
+/// What arrives is not what was requested: another request may get that.
+#[test]
+fn an_answer_of_other_bytes_is_invalid_data() {
+    let head = "content-length: 4\r\nlast-modified: Thu, 26 Nov 2026 00:00:00 GMT\r\netag: \"1\"";
+    let answers =
+        ["206 Partial Content\r\ncontent-range: bytes 4-7/10", "206 Partial Content", "200 OK"];
+    for answer in answers {
+        let store = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = store.local_addr().unwrap().port();
+        let options = RemoteOptions { patience: Duration::from_secs(30), ..impatient(port) };
+        let remote = Remote::open_with("s3://bucket/run", options).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let (mut connection, _) = accept_request(&store);
+                let text = format!("HTTP/1.1 {answer}\r\n{head}\r\nconnection: close\r\n\r\n4567");
+                connection.write_all(text.as_bytes()).unwrap();
+            });
+            expect_kind(remote.read_range("x", 3..7, None), ErrorKind::InvalidData);
+        });
+    }
+}
+
 /// The next connection and the head of its request, which must arrive within a time.
 fn accept_request(listener: &TcpListener) -> (TcpStream, String) {
     const DEADLINE: Duration = Duration::from_secs(60);

@@ -1,9 +1,9 @@
 //! Copying the files of saved ranks: each shard verified while it is read, the index last.
 
-use std::io::ErrorKind::{InvalidData, NotFound};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::worker::{Outcome, Setback, Source, Worker};
+use crate::error::{Error, Result};
 use crate::failpoints::Failpoint;
 use crate::format::index::{ShardEntry, index_file};
 use crate::format::limits::INDEX_BYTES_MAX;
@@ -11,7 +11,7 @@ use crate::restore::ShardReader;
 
 impl Worker {
     /// Copies what is not on the target of this process's share. Between shards `is_current` tells
-    /// whether to go on.
+    /// whether to continue.
     pub(super) fn copy_share(&self, source: &Source, is_current: &dyn Fn() -> Outcome) -> Outcome {
         let started = Instant::now();
         let mut ranks = self.own_ranks(&source.manifest);
@@ -23,47 +23,63 @@ impl Worker {
 
     fn copy_rank(&self, source: &Source, rank: usize, is_current: &dyn Fn() -> Outcome) -> Outcome {
         let Source { name, manifest, .. } = source;
-        let text = self.from().index_text(name, manifest, rank).map_err(Setback::of_read)?;
-        let index = self.from().parse_index(name, manifest, rank, &text);
-        let index = index.map_err(Setback::of_read)?;
+        let index = self.from().read_index(name, manifest, rank).map_err(Setback::of_read)?;
         let key = manifest.rank_key(name, rank, &index_file(rank));
-        match self.to().tier().read(&key, INDEX_BYTES_MAX) {
-            Ok(found) if found == text.as_bytes() => return Ok(()),
-            Ok(_) => {}
-            // Nothing, or not a file of ours: it is written below.
-            Err(error) if matches!(error.source.kind(), NotFound | InvalidData) => {}
-            Err(error) => return Err(Setback::of_target(error)),
+        let has_index = self.has_index(&key, &index.text)?;
+        if has_index && self.is_intact(&key) {
+            return Ok(());
         }
-        for shard in &index.files {
+        for shard in &index.value.files {
             is_current()?;
             let key = manifest.rank_key(name, rank, &shard.file);
             if !self.has_shard(&key, shard)? {
                 self.copy_shard(&key, shard)?;
                 self.failpoints.hit_in_promotion(Failpoint::MidPromotion, name.step);
             }
+            self.note_intact(key);
         }
         is_current()?;
+        if !has_index {
+            self.copy_index(&key, &index.text)?;
+        }
+        self.note_intact(key);
+        Ok(())
+    }
+
+    fn has_index(&self, key: &str, text: &str) -> Outcome<bool> {
+        let found = unless_damaged(self.to().tier().read(key, INDEX_BYTES_MAX).map_err(Error::from))?;
+        Ok(found.is_some_and(|found| found == text.as_bytes()))
+    }
+
+    fn copy_index(&self, key: &str, text: &str) -> Outcome {
         self.throttle(text.len() as u64)?;
-        self.to().tier().replace(&key, text.as_bytes()).map_err(Setback::of_target)?;
+        self.to().tier().replace(key, text.as_bytes()).map_err(Setback::of_target)?;
         self.count(text.len());
         Ok(())
     }
 
-    /// Whether a shard is on the target. Files appear there as a whole, and only promotions of this
-    /// checkpoint write them.
+    /// Whether a shard is on the target. What this process has not written is read: an earlier
+    /// attempt, a power cut or another program may have left other bytes of the same size.
     fn has_shard(&self, key: &str, shard: &ShardEntry) -> Outcome<bool> {
-        match self.to().tier().open(key) {
-            Ok(found) => Ok(found.size_bytes() == shard.bytes),
-            Err(error) if error.source.kind() == NotFound => Ok(false),
-            Err(error) => Err(Setback::of_target(error)),
+        let opened = unless_damaged(ShardReader::open(self.to(), key, shard))?;
+        let Some(reader) = opened else { return Ok(false) };
+        if self.is_intact(key) {
+            return Ok(true);
         }
+        let mut buffer = Vec::new();
+        for chunk in 0..shard.chunk_crc64.len() as u64 {
+            self.pause(Duration::ZERO)?;
+            if unless_damaged(reader.read_chunk(chunk, &mut buffer))?.is_none() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     fn copy_shard(&self, key: &str, shard: &ShardEntry) -> Outcome {
-        let reader = ShardReader::open(self.from().tier(), key, shard);
-        let reader = reader.map_err(Setback::of_read)?;
+        let reader = ShardReader::open(self.from(), key, shard).map_err(Setback::of_read)?;
         let tier = self.to().tier();
-        tier.delete(key).map_err(Setback::of_target)?; // one of a wrong size
+        tier.delete(key).map_err(Setback::of_target)?; // one with other bytes
         let mut upload = tier.create(key).map_err(Setback::of_target)?;
         let mut send = |bytes: &[u8]| {
             self.throttle(bytes.len() as u64)?;
@@ -80,7 +96,24 @@ impl Worker {
         upload.finish().map_err(Setback::of_target)
     }
 
+    fn is_intact(&self, key: &str) -> bool {
+        self.intact.borrow().contains(key)
+    }
+
+    fn note_intact(&self, key: String) {
+        self.intact.borrow_mut().insert(key);
+    }
+
     fn count(&self, bytes: usize) {
         self.shared.update(|status| status.bytes += bytes as u64);
+    }
+}
+
+/// What was read from the target; `None` where nothing is there, or other bytes are.
+fn unless_damaged<T>(read: Result<T>) -> Outcome<Option<T>> {
+    match read {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if error.is_damage() => Ok(None),
+        Err(error) => Err(Setback::of_target(error)),
     }
 }

@@ -7,7 +7,6 @@ use super::state::Pauses;
 use super::worker::{Outcome, Setback, Worker};
 use crate::error::{RankFailure, Result};
 use crate::format::name::CheckpointName;
-use crate::retention::Held;
 
 /// How often a rank that has something to promote looks whether rank 0 has chosen it.
 const POLL_MIN: Duration = Duration::from_millis(20);
@@ -17,7 +16,7 @@ impl Worker {
     pub(super) fn follow(&self) {
         let mut copied = None;
         while let Some(name) = self.await_choice(copied.as_ref()) {
-            self.shared.begin(Held::new(&self.route.from, name.clone()));
+            self.begin(&name);
             self.follow_one(&name);
             self.remove_if_given_up(&name);
             // Not released before the next one: rank 0 or a rank of this node may still need it.

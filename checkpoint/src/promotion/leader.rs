@@ -11,15 +11,16 @@ use crate::durable::{IoError, Published};
 use crate::error::{Error, RankFailure, Result};
 use crate::failpoints::Failpoint;
 use crate::format::index::index_file;
-use crate::format::manifest::{MANIFEST, REJECTED, TOMBSTONE, rank_folder};
+use crate::format::manifest::{MANIFEST, Manifest, REJECTED, TOMBSTONE, rank_folder};
 use crate::format::name::CheckpointName;
 use crate::restore::retry_while_absent;
-use crate::retention::Held;
 use crate::store::Status;
 
 /// How often rank 0 looks whether files of other ranks have come.
 const POLL_MIN: Duration = Duration::from_millis(20);
 const POLL_MAX: Duration = Duration::from_secs(2);
+/// End of an index's name: see [`index_file`].
+const INDEX_SUFFIX: &str = ".idx.json";
 
 impl Worker {
     pub(super) fn lead(&self) {
@@ -27,7 +28,7 @@ impl Worker {
             self.note_durable(newest.step);
         }
         while let Some(name) = self.shared.await_submission() {
-            self.shared.begin(Held::new(&self.route.from, name.clone()));
+            self.begin(&name);
             self.lead_one(&name);
             self.shared.release();
             self.shared.end();
@@ -76,20 +77,24 @@ impl Worker {
             return Ok(None);
         }
         let source = self.source(name)?;
-        self.choose(name)?;
+        self.choose(&source)?;
         self.copy_share(&source, &|| Ok(()))?;
         self.await_ranks(&source)?;
-        let timeout = self.to().options().visibility_timeout;
-        let check = || self.to().check_files(name, &source.manifest, 0..source.manifest.world);
-        retry_while_absent(timeout, check).map_err(Setback::of_read)?;
+        self.check_target(name, &source.manifest).map_err(Setback::of_read)?;
         self.failpoints.hit_in_promotion(Failpoint::PromotionBeforeManifest, name.step);
         self.pause(Duration::ZERO)?;
         self.commit(&source)?;
         Ok(Some(source.manifest.bytes))
     }
 
-    /// Whether a checkpoint is committed on the target. One whose copy there was found damaged or
-    /// is half removed, is removed first.
+    /// Checks the indexes of all ranks, which vouch for their shards, and the sizes of those.
+    fn check_target(&self, name: &CheckpointName, manifest: &Manifest) -> Result<()> {
+        let check = || self.to().check_files(name, manifest, 0..manifest.world);
+        retry_while_absent(self.to().visible_until(), check)
+    }
+
+    /// Whether a checkpoint is committed on the target, with all of its files. One whose copy there
+    /// was found damaged or is half removed, is removed first.
     fn is_durable(&self, name: &CheckpointName) -> Result<bool> {
         let entries = self.to().tier().list(&name.to_string())?;
         let has = |file: &str| entries.iter().any(|entry| entry.name == file);
@@ -100,11 +105,25 @@ impl Worker {
                 return Ok(false);
             }
         }
-        Ok(has(MANIFEST))
+        if !has(MANIFEST) {
+            return Ok(false);
+        }
+        match self.check_committed(name) {
+            Err(error) if error.is_damage() => {
+                self.shared.update(|status| status.last_error = Some(error.to_string()));
+                Ok(false) // what is wrong of it is replaced, while the rest stays committed
+            }
+            checked => checked.map(|()| true),
+        }
+    }
+
+    fn check_committed(&self, name: &CheckpointName) -> Result<()> {
+        self.check_target(name, &self.to().manifest(name)?)
     }
 
     /// Makes the other ranks copy this checkpoint, unless a newer attempt promotes.
-    fn choose(&self, name: &CheckpointName) -> Outcome {
+    fn choose(&self, source: &Source) -> Outcome {
+        let name = &source.name;
         let attempt = self.share.attempt;
         let last = Announcement::read(self.to()).map_err(Setback::of_target)?;
         let newer = last.as_ref().filter(|last| last.attempt > attempt);
@@ -114,10 +133,23 @@ impl Worker {
             return Err(Setback::Final(Error::Fenced { path, attempt, found }));
         }
         if last == Some(self.announcement(name, Stage::Copying)) {
-            return Ok(()); // it goes on after a failure: refusals stay
+            return Ok(()); // it resumes after a failure: refusals and indexes stay
         }
         clear_refusals(self.to(), name).map_err(Setback::of_target)?;
+        self.clear_indexes(source).map_err(Setback::of_target)?;
         self.announce(name, Stage::Copying).map_err(Setback::of_target)
+    }
+
+    /// Removes indexes that an earlier attempt left: they would vouch for shards that no rank of this
+    /// one has verified. A process that promotes alone verifies all of them.
+    fn clear_indexes(&self, source: &Source) -> Result<()> {
+        if self.share.world == 1 {
+            return Ok(());
+        }
+        let ranks: Vec<usize> = (0..source.manifest.world).collect();
+        let files = self.files_of(source, &ranks)?;
+        let mut indexes = files.iter().filter(|key| key.ends_with(INDEX_SUFFIX));
+        indexes.try_for_each(|key| Ok(self.to().tier().delete(key)?))
     }
 
     /// A process that promotes alone has nobody to tell, and does not disturb a run that promotes
@@ -180,17 +212,11 @@ impl Worker {
     }
 
     fn commit(&self, source: &Source) -> Outcome {
-        let Source { name, text, .. } = source;
-        let tier = self.to().tier();
+        let name = &source.name;
         if self.from().is_pinned(name) {
             self.to().mark_pinned(name).map_err(Setback::of_target)?;
         }
-        let key = name.key(MANIFEST);
-        let published = tier.publish(&key, text, &mut || {}).map_err(Setback::of_target)?;
-        if published == Published::Taken {
-            let taken = std::io::Error::other("another manifest is there");
-            return Err(Setback::Final(IoError::at(&tier.path(&key), "create")(taken).into()));
-        }
+        self.publish(source)?;
         // It counts now; what follows is tried again with the next one.
         let warnings = [self.note_latest(name).err(), self.announce(name, Stage::Committed).err()];
         let warnings = warnings.into_iter().flatten().map(|error| error.to_string());
@@ -199,6 +225,22 @@ impl Worker {
             self.shared.update(|status| status.last_error = warnings);
         }
         Ok(())
+    }
+
+    /// Publishes the manifest; in the place of one that is damaged, too.
+    fn publish(&self, source: &Source) -> Outcome {
+        let Source { name, text, .. } = source;
+        let tier = self.to().tier();
+        let key = name.key(MANIFEST);
+        let published = tier.publish(&key, text.as_bytes(), &mut || {});
+        if published.map_err(Setback::of_target)? == Published::Ours {
+            return Ok(());
+        }
+        if self.to().manifest(name).is_err_and(|error| error.is_damage()) {
+            return tier.replace(&key, text.as_bytes()).map_err(Setback::of_target);
+        }
+        let taken = std::io::Error::other("another manifest is there");
+        Err(Setback::Final(IoError::at(&tier.path(&key), "create")(taken).into()))
     }
 
     /// Writes which checkpoint is the newest, unless a newer one is there.

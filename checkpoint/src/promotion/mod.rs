@@ -2,23 +2,28 @@
 //!
 //! There is no collective: a slow tier delays nobody. Rank 0 chooses the newest checkpoint that was
 //! submitted and announces it on the target. Each rank copies its shards, every byte verified
-//! while it is read, and its index last. When all indexes are there, rank 0 checks them against
-//! the manifest, publishes the manifest, and applies retention on the target.
+//! while it is read, and its index last: an index on the target vouches that this attempt has
+//! written or verified the rank's shards there. When all indexes are there, rank 0 checks them
+//! against the manifest, publishes the manifest, and applies retention on the target.
 //!
 //! ```text
 //! <target>/PROMOTION.json                               what rank 0 promotes or has promoted last
 //!          s000012500-a0003-9f2c61ab/r00001.refused     why rank 1 cannot copy its files
 //! ```
 //!
-//! **After a restart** the caller submits the checkpoint that it restored. What is complete on the
-//! target is not sent again, and one that is committed there is done. No file on the source records
-//! that a promotion was due: the restore has already found a checkpoint that all ranks agree on and
-//! whose bytes are right, and no older one is of interest. A mark in each node's folder could name
-//! different ones after a crash between the commits of two nodes.
+//! **After a restart** the caller submits the checkpoint that it restored. Rank 0 removes the
+//! indexes that an earlier attempt left. Shards that it left are read and checked by their digests:
+//! good ones are not sent again, others are replaced. A checkpoint that is committed on the target
+//! is done if its indexes and the sizes of its files are right; otherwise what is wrong is replaced.
+//! No file on the source records that a promotion was due: the restore has already found a
+//! checkpoint that all ranks agree on and whose bytes are right, and no older one is of interest. A
+//! mark in each node's folder could name different ones after a crash between the commits of two
+//! nodes.
 //!
 //! **Retention on the source** leaves what is being promoted, and the newest that waits; so each
 //! route may keep two checkpoints more there. Without that, an uplink slower than the cadence would
-//! never promote any. If another process removes the source, the promotion is given up.
+//! never promote any. If another process removes the source, the promotion is given up. Retention
+//! never relies on a copy elsewhere: each tier keeps its own newest checkpoints.
 //!
 //! A promotion is given up when a rank's source is damaged or gone, when a rank brings nothing for
 //! [`PromoterOptions::patience`], and when the target fails while a newer checkpoint waits.
@@ -31,6 +36,7 @@ mod leader;
 mod state;
 mod worker;
 
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -179,6 +185,7 @@ impl Promoter {
                 shared: Arc::clone(&shared),
                 bandwidth: Arc::clone(&bandwidth),
                 failpoints: Arc::clone(&failpoints),
+                intact: RefCell::default(),
             };
             let thread = threads::spawn("promoter", move || worker.run())?;
             promoter.routes.push(Running { from, shared, thread });

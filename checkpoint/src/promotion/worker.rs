@@ -1,5 +1,7 @@
 //! The thread of a route: what leaders and followers have in common.
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,6 +15,7 @@ use crate::format::limits::MANIFEST_BYTES_MAX;
 use crate::format::manifest::{MANIFEST, Manifest};
 use crate::format::name::CheckpointName;
 use crate::restore::retry_while_absent;
+use crate::retention::Held;
 use crate::store::Store;
 
 pub(super) struct Worker {
@@ -22,6 +25,9 @@ pub(super) struct Worker {
     pub(super) shared: Arc<Shared>,
     pub(super) bandwidth: Arc<Bandwidth>,
     pub(super) failpoints: Arc<dyn Failpoints + Send + Sync>,
+    /// Keys on the target of what this process has written or verified there, of the checkpoint
+    /// that is being promoted.
+    pub(super) intact: RefCell<BTreeSet<String>>,
 }
 
 /// A committed checkpoint on the source.
@@ -29,7 +35,7 @@ pub(super) struct Source {
     pub(super) name: CheckpointName,
     pub(super) manifest: Manifest,
     /// The manifest as it was published.
-    pub(super) text: Vec<u8>,
+    pub(super) text: String,
 }
 
 /// How a part of a promotion went.
@@ -84,11 +90,15 @@ impl Worker {
     /// Another node's view of a shared file system may lag behind the commit.
     pub(super) fn source(&self, name: &CheckpointName) -> Outcome<Source> {
         let from = self.from();
-        let timeout = from.options().visibility_timeout;
-        let read = || Ok(from.tier().read(&name.key(MANIFEST), MANIFEST_BYTES_MAX)?);
-        let text = retry_while_absent(timeout, read).map_err(Setback::of_read)?;
-        let manifest = from.parse_manifest(name, &text).map_err(Setback::of_read)?;
-        Ok(Source { name: name.clone(), manifest, text })
+        let read = || from.read_manifest(name, MANIFEST);
+        let found = retry_while_absent(from.visible_until(), read).map_err(Setback::of_read)?;
+        Ok(Source { name: name.clone(), manifest: found.value, text: found.text })
+    }
+
+    /// Starts with a checkpoint, of which nothing on the target is verified yet.
+    pub(super) fn begin(&self, name: &CheckpointName) {
+        self.intact.borrow_mut().clear();
+        self.shared.begin(Held::new(&self.route.from, name.clone()));
     }
 
     pub(super) fn announcement(&self, name: &CheckpointName, stage: Stage) -> Announcement {

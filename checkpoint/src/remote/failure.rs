@@ -10,6 +10,9 @@ use object_store::client::{HttpError, HttpErrorKind};
 use super::limited::TooLarge;
 use super::redaction::redacted;
 
+/// The client's error for all of an object in place of a range.
+const NOT_PARTIAL: &str = "Received non-partial response when range requested";
+
 /// A store that does not answer.
 #[derive(Debug, thiserror::Error)]
 #[error("no complete answer within {} s", .0.as_secs_f64())]
@@ -59,13 +62,30 @@ fn kind(error: &Error) -> ErrorKind {
         Error::InvalidPath { .. } => ErrorKind::InvalidInput,
         Error::NotSupported { .. } | Error::NotImplemented { .. } => ErrorKind::Unsupported,
         error if is_not_sent(error) => ErrorKind::InvalidInput,
-        error if causes(error).any(|cause| cause.is::<TooLarge>()) => ErrorKind::InvalidData,
+        error if is_contradiction(error) || is_too_large(error) => ErrorKind::InvalidData,
         error => match transport_kind(error) {
             Some(HttpErrorKind::Timeout) => ErrorKind::TimedOut,
             Some(HttpErrorKind::Connect) => ErrorKind::NotConnected,
             _ => ErrorKind::Other,
         },
     }
+}
+
+/// Whether the store has answered with something else than was requested: another range, or an
+/// object that has replaced the one that was opened.
+fn is_contradiction(error: &Error) -> bool {
+    match error {
+        Error::Precondition { .. } => true,
+        Error::Generic { .. } => {
+            let text = last_cause(error); // the client's type for it is private
+            text.starts_with("Requested ") || text.contains("Content-Range") || text == NOT_PARTIAL
+        }
+        _ => false,
+    }
+}
+
+fn is_too_large(error: &Error) -> bool {
+    causes(error).any(|cause| cause.is::<TooLarge>())
 }
 
 fn is_not_sent(error: &Error) -> bool {

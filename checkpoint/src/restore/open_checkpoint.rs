@@ -1,7 +1,7 @@
 //! A committed checkpoint whose metadata is read: what boxes need from it, and checking it.
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::Instant;
 
 use super::plan::{Coverage, ReadPlan, SavedBox, ShardId, boxes_by_tensor};
 use super::retry::retry_while_absent;
@@ -25,16 +25,16 @@ pub(crate) struct OpenCheckpoint<'a> {
 
 impl OpenCheckpoint<'_> {
     /// Opens a shard on a store, and checks its size and header; waits for a file that does not
-    /// exist yet.
+    /// exist yet, until a moment that all files of an operation have in common.
     pub(crate) fn reader<'s>(
         &self,
-        store: &Store,
+        store: &'s Store,
         rank: usize,
         shard: &'s ShardEntry,
-        timeout: Duration,
+        until: Instant,
     ) -> Result<ShardReader<'s>> {
         let key = self.manifest.rank_key(self.name, rank, &shard.file);
-        retry_while_absent(timeout, || ShardReader::open(store.tier(), &key, shard))
+        retry_while_absent(until, || ShardReader::open(store, &key, shard))
     }
 
     /// Where a shard is, for messages.

@@ -1,7 +1,8 @@
 //! Reading a shard chunk by chunk, each checked by its digest.
 
+use std::fmt::Display;
+use std::io::ErrorKind;
 use std::panic::resume_unwind;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -11,14 +12,16 @@ use device::threads;
 use crate::error::{Error, Result};
 use crate::format::digest::Crc64;
 use crate::format::index::ShardEntry;
-use crate::tier::{Reader, Tier};
+use crate::store::Store;
+use crate::tier::Reader;
 
 /// How many chunks of a shard are read at the same time: one thread does not fill a fast disk.
 const READERS: usize = 3;
 
 /// An open shard, whose size and header are right.
 pub(crate) struct ShardReader<'a> {
-    path: PathBuf,
+    store: &'a Store,
+    key: String,
     file: Box<dyn Reader>,
     shard: &'a ShardEntry,
     /// Everything before the data.
@@ -26,14 +29,9 @@ pub(crate) struct ShardReader<'a> {
 }
 
 impl<'a> ShardReader<'a> {
-    pub(crate) fn open(tier: &dyn Tier, key: &str, shard: &'a ShardEntry) -> Result<Self> {
-        let path = tier.path(key);
-        let file = tier.open(key)?;
-        let found = file.size_bytes();
-        if found != shard.bytes {
-            return Err(Error::damaged_size(&path, shard.bytes, found));
-        }
-        let mut reader = Self { path, file, shard, header: Vec::new() };
+    pub(crate) fn open(store: &'a Store, key: &str, shard: &'a ShardEntry) -> Result<Self> {
+        let file = store.read_checked(key, |_| open(store, key, shard))?;
+        let mut reader = Self { store, key: key.to_owned(), file, shard, header: Vec::new() };
         let mut header = vec![0; shard.header_bytes as usize];
         reader.read(0, &mut header, shard.header_crc64)?;
         reader.header = header;
@@ -78,15 +76,50 @@ impl<'a> ShardReader<'a> {
         })
     }
 
+    /// Reads and checks bytes. A file that is read again is opened again: on an object store that
+    /// is another request.
     fn read(&self, offset: u64, buffer: &mut [u8], expected: Crc64) -> Result<()> {
-        self.file.read_exact_at(buffer, offset)?;
-        let found = Crc64::of(buffer);
-        if found != expected {
-            let expected = format!("CRC64/NVME {expected} over {} bytes", buffer.len());
-            return Err(Error::damaged(&self.path, offset, expected, found));
-        }
-        Ok(())
+        self.store.read_checked(&self.key, |is_again| {
+            if is_again {
+                let reopened = open(self.store, &self.key, self.shard)?;
+                self.read_from(&*reopened, offset, buffer, expected)
+            } else {
+                self.read_from(&*self.file, offset, buffer, expected)
+            }
+        })
     }
+
+    fn read_from(
+        &self,
+        file: &dyn Reader,
+        offset: u64,
+        buffer: &mut [u8],
+        digest: Crc64,
+    ) -> Result<()> {
+        let expected = format!("CRC64/NVME {digest} over {} bytes", buffer.len());
+        let damaged = |found: &dyn Display| {
+            let path = self.store.tier().path(&self.key);
+            Error::damaged(&path, offset, &expected, found)
+        };
+        match file.read_exact_at(buffer, offset) {
+            Err(error) if error.source.kind() == ErrorKind::UnexpectedEof => {
+                return Err(damaged(&error.source));
+            }
+            read => read?,
+        }
+        let found = Crc64::of(buffer);
+        if found == digest { Ok(()) } else { Err(damaged(&found)) }
+    }
+}
+
+/// Opens a shard of the right size.
+fn open(store: &Store, key: &str, shard: &ShardEntry) -> Result<Box<dyn Reader>> {
+    let file = store.tier().open(key)?;
+    let found = file.size_bytes();
+    if found != shard.bytes {
+        return Err(Error::damaged_size(&store.tier().path(key), shard.bytes, found));
+    }
+    Ok(file)
 }
 
 fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

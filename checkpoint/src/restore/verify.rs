@@ -1,10 +1,14 @@
 //! Reading a checkpoint only to see whether it is intact.
 
-use std::time::Duration;
+use std::time::Instant;
 
 use super::open_checkpoint::OpenCheckpoint;
+use super::shard_reader::ShardReader;
 use crate::error::{Error, Result};
-use crate::store::Store;
+use crate::format::index::ShardEntry;
+use crate::format::manifest::{MANIFEST, REJECTED, TOMBSTONE};
+use crate::format::name::CheckpointName;
+use crate::store::{Status, Store};
 
 /// What a verification read and found.
 #[derive(Debug)]
@@ -20,11 +24,15 @@ pub struct VerifyReport {
     pub bytes: u64,
     /// What is wrong, the first problem of each file; empty when the checkpoint is intact.
     pub problems: Vec<Error>,
+    /// Reads that arrived damaged and were right when repeated: each is worth a warning.
+    pub warnings: Vec<String>,
+    /// Whether an earlier restore has rejected it here: see [`Store::reinstate`].
+    pub is_rejected: bool,
 }
 
 impl Store {
-    /// Reads all of a checkpoint and checks every digest, and that each element has one
-    /// owner. On a tier of node scope, all that is on this node.
+    /// Reads all of a checkpoint and checks every digest, and that each element has one owner. On a
+    /// tier of node scope, all that is on this node. Also of one that a restore has rejected.
     ///
     /// Not collective. Damage is not an error of this function: see [`VerifyReport::problems`].
     ///
@@ -42,58 +50,79 @@ impl Store {
             chunks: 0,
             bytes: 0,
             problems: Vec::new(),
+            warnings: Vec::new(),
+            is_rejected: self.status(&name) == Status::Rejected,
         };
-        let manifest = match self.manifest(&name) {
-            Ok(manifest) => manifest,
-            Err(error) => {
-                report.problems.push(error);
-                return Ok(report);
-            }
-        };
-        let mut indexes = Vec::new();
-        let ranks = self.ranks_here(&name, &manifest).unwrap_or_else(|error| {
-            report.problems.push(error);
-            Vec::new()
-        });
-        for rank in ranks {
-            match self.index(&name, &manifest, rank) {
-                Ok(index) => indexes.push(index),
-                Err(error) => report.problems.push(error),
-            }
+        if let Err(problem) = report.check(self, &name) {
+            report.problems.push(problem);
         }
-        if report.problems.is_empty() {
-            report.check_files(&OpenCheckpoint {
-                store: self,
-                name: &name,
-                manifest: &manifest,
-                indexes,
-            });
-        }
+        report.warnings = self.take_read_warnings();
         Ok(report)
+    }
+
+    /// Makes a checkpoint count again that a restore has rejected on this tier. For one in which
+    /// [`Store::verify`] finds no problem: what was damaged may have been its way to the reader.
+    ///
+    /// # Errors
+    /// [`Error::NoCheckpoint`] when no rejected one of this name is here, or retention removes it at
+    /// this moment; [`Error::Io`] when the tier fails.
+    pub fn reinstate(&self, checkpoint: &str) -> Result<()> {
+        let name = self.parse_name(checkpoint)?;
+        if self.status(&name) != Status::Rejected {
+            return Err(self.no_checkpoint(checkpoint));
+        }
+        self.copy_manifest(&name, REJECTED, MANIFEST)?;
+        // Who removes it writes the tombstone first and deletes all manifests after that.
+        if self.tier().exists(&name.key(TOMBSTONE))? {
+            self.tier().delete(&name.key(MANIFEST))?;
+            return Err(self.no_checkpoint(checkpoint));
+        }
+        Ok(self.tier().delete(&name.key(REJECTED))?)
     }
 }
 
 impl VerifyReport {
+    /// Reads metadata, then data where the metadata is right.
+    ///
+    /// # Errors
+    /// The problem without which nothing else can be checked.
+    fn check(&mut self, store: &Store, name: &CheckpointName) -> Result<()> {
+        let file = if self.is_rejected { REJECTED } else { MANIFEST };
+        let manifest = store.read_manifest(name, file)?.value;
+        let mut indexes = Vec::new();
+        for rank in store.ranks_here(name, &manifest)? {
+            match store.index(name, &manifest, rank) {
+                Ok(index) => indexes.push(index),
+                Err(error) => self.problems.push(error),
+            }
+        }
+        if self.problems.is_empty() {
+            self.check_files(&OpenCheckpoint { store, name, manifest: &manifest, indexes });
+        }
+        Ok(())
+    }
+
     fn check_files(&mut self, checkpoint: &OpenCheckpoint<'_>) {
-        let mut buffer = Vec::new();
+        let until = Instant::now();
         for index in &checkpoint.indexes {
             for shard in &index.files {
                 self.files += 1;
-                let store = checkpoint.store;
-                let checked = checkpoint.reader(store, index.rank, shard, Duration::ZERO).and_then(
-                    |reader| {
-                        for chunk in 0..shard.chunk_crc64.len() as u64 {
-                            reader.read_chunk(chunk, &mut buffer)?;
-                            self.chunks += 1;
-                            self.bytes += buffer.len() as u64;
-                        }
-                        Ok(())
-                    },
-                );
+                let reader = checkpoint.reader(checkpoint.store, index.rank, shard, until);
+                let checked = reader.and_then(|reader| self.check_chunks(&reader, shard));
                 self.problems.extend(checked.err());
             }
         }
         let conflict = checkpoint.check_ownership().err();
         self.problems.extend(conflict.map(|conflict| conflict.error));
+    }
+
+    fn check_chunks(&mut self, reader: &ShardReader<'_>, shard: &ShardEntry) -> Result<()> {
+        let mut buffer = Vec::new();
+        for chunk in 0..shard.chunk_crc64.len() as u64 {
+            reader.read_chunk(chunk, &mut buffer)?;
+            self.chunks += 1;
+            self.bytes += buffer.len() as u64;
+        }
+        Ok(())
     }
 }

@@ -24,7 +24,8 @@ pub enum Status {
     /// Its manifest is damaged; the reason.
     Damaged(String),
     /// [`Store::resume`] found its data damaged and restored an older one. It does not count, and
-    /// is removed when it is old. Its manifest is called `MANIFEST.rejected`.
+    /// is removed when it is old. Its manifest is called `MANIFEST.rejected`;
+    /// [`Store::reinstate`] undoes that.
     Rejected,
     /// Its manifest is of another run, workload or format, or cannot be read now; the reason.
     Refused(String),
@@ -83,6 +84,14 @@ impl Store {
     /// [`Error::NoCheckpoint`](crate::Error::NoCheckpoint) when it is not the name of a checkpoint.
     pub fn holds(&self, checkpoint: &str) -> Result<bool> {
         Ok(self.is_committed(&self.parse_name(checkpoint)?))
+    }
+
+    /// Whether a restore has rejected the checkpoint of this name here.
+    ///
+    /// # Errors
+    /// As [`Store::holds`].
+    pub fn is_rejected(&self, checkpoint: &str) -> Result<bool> {
+        Ok(self.status(&self.parse_name(checkpoint)?) == Status::Rejected)
     }
 
     /// Names of all folders that are checkpoints by name, newest first.

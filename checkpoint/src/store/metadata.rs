@@ -11,11 +11,30 @@ use crate::format::name::CheckpointName;
 use crate::format::sealed::unseal;
 use crate::tier::Scope;
 
+/// A manifest or an index that was read and checked.
+pub(crate) struct Checked<T> {
+    pub(crate) text: String,
+    pub(crate) value: T,
+}
+
 impl Store {
     /// The manifest, checked.
     pub(crate) fn manifest(&self, name: &CheckpointName) -> Result<Manifest> {
-        let bytes = self.tier().read(&name.key(MANIFEST), MANIFEST_BYTES_MAX)?;
-        self.parse_manifest(name, &bytes)
+        Ok(self.read_manifest(name, MANIFEST)?.value)
+    }
+
+    /// The manifest in the file of this name, checked.
+    pub(crate) fn read_manifest(
+        &self,
+        name: &CheckpointName,
+        file: &str,
+    ) -> Result<Checked<Manifest>> {
+        let key = name.key(file);
+        self.read_checked(&key, |_| {
+            let text = self.read_text(&key, MANIFEST_BYTES_MAX)?;
+            let value = self.parse_manifest(name, text.as_bytes())?;
+            Ok(Checked { text, value })
+        })
     }
 
     /// A manifest's text, checked: digest, format, run, and every field that a reader relies on.
@@ -42,15 +61,22 @@ impl Store {
 
     /// The first half of [`Store::rename_manifest`]: both files exist afterwards.
     pub(crate) fn copy_manifest(&self, name: &CheckpointName, from: &str, to: &str) -> Result<()> {
-        let bytes = match self.tier().read(&name.key(from), MANIFEST_BYTES_MAX).map_err(Error::from)
-        {
-            // A checkpoint whose manifest a disk cannot read must not count for ever.
-            Err(error) if error.is_damage() && !error.is_absence() => Vec::new(),
-            read => read?,
+        let bytes = match self.read_manifest(name, from) {
+            Ok(manifest) => manifest.text.into_bytes(),
+            Err(_) => self.read_damaged(&name.key(from))?,
         };
         // Whatever another one has written under that name says the same.
         self.tier().publish(&name.key(to), &bytes, &mut || {})?;
         Ok(())
+    }
+
+    /// Content of a damaged manifest, nothing where a disk cannot read it: such a checkpoint must not
+    /// count for ever.
+    fn read_damaged(&self, key: &str) -> Result<Vec<u8>> {
+        match self.tier().read(key, MANIFEST_BYTES_MAX).map_err(Error::from) {
+            Err(error) if error.is_damage() && !error.is_absence() => Ok(Vec::new()),
+            read => read,
+        }
     }
 
     /// Writes which checkpoint is the newest, for people.
@@ -65,17 +91,22 @@ impl Store {
         manifest: &Manifest,
         rank: usize,
     ) -> Result<Index> {
-        let text = self.index_text(name, manifest, rank)?;
-        self.parse_index(name, manifest, rank, &text)
+        Ok(self.read_index(name, manifest, rank)?.value)
     }
 
-    pub(crate) fn index_text(
+    /// The index of a rank, checked, and its text.
+    pub(crate) fn read_index(
         &self,
         name: &CheckpointName,
         manifest: &Manifest,
         rank: usize,
-    ) -> Result<String> {
-        self.read_text(&manifest.rank_key(name, rank, &index_file(rank)), INDEX_BYTES_MAX)
+    ) -> Result<Checked<Index>> {
+        let key = manifest.rank_key(name, rank, &index_file(rank));
+        self.read_checked(&key, |_| {
+            let text = self.read_text(&key, INDEX_BYTES_MAX)?;
+            let value = self.parse_index(name, manifest, rank, &text)?;
+            Ok(Checked { text, value })
+        })
     }
 
     /// An index's text, checked: that it is the one the manifest names, and every field that a

@@ -5,11 +5,12 @@ mod identity;
 mod listing;
 mod metadata;
 mod presence;
+mod reread;
 
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
 use crate::format::index::CHUNK_BYTES_MAX;
@@ -20,6 +21,7 @@ pub use description::{Contents, Description, FileSize};
 pub use identity::Identity;
 pub use listing::{Listed, Status, holds_any};
 pub use presence::Presence;
+use reread::ReadWarnings;
 
 /// Sizes of the files that are written (readers find them in the files), and how long readers wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,8 +32,9 @@ pub struct Options {
     pub file_bytes_max: u64,
     /// Ranks that share one `dNN` folder: 64 by default.
     pub ranks_per_folder: usize,
-    /// How long a restore waits for a file that a manifest names and that does not exist: another
-    /// machine's view of a shared file system may lag behind the commit. 5 seconds by default.
+    /// How long after its start a restore waits for files that a manifest names and that do not
+    /// exist, all of them together: another machine's view of a shared file system may lag behind
+    /// the commit. 5 seconds by default.
     pub visibility_timeout: Duration,
     /// Bytes of all ranks that one round carries when ranks send each other what only they can
     /// read: 64 MiB by default.
@@ -66,6 +69,8 @@ pub struct Store {
     at: Mutex<Option<PathBuf>>,
     /// See [`Store::stop_retention`].
     pub(crate) retention_is_stopped: AtomicBool,
+    /// See [`Store::take_read_warnings`].
+    read_warnings: Mutex<ReadWarnings>,
 }
 
 impl Store {
@@ -113,6 +118,7 @@ impl Store {
             held: Mutex::default(),
             at: Mutex::default(),
             retention_is_stopped: AtomicBool::new(false),
+            read_warnings: Mutex::default(),
         }
     }
 
@@ -178,6 +184,11 @@ impl Store {
 
     pub(crate) fn options(&self) -> &Options {
         &self.options
+    }
+
+    /// Until when an operation that starts now waits for files that are not visible yet.
+    pub(crate) fn visible_until(&self) -> Instant {
+        Instant::now() + self.options.visibility_timeout
     }
 
     /// Reads the name of a checkpoint in this store.

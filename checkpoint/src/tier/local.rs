@@ -6,6 +6,8 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use rustix::fs::{Advice, fadvise};
+
 use super::{Entry, Reader, Tier, Upload};
 use crate::durable::{
     DirectFile, IoError, Mode, Published, create_folders, publish_with, regular_file,
@@ -57,6 +59,13 @@ impl Tier for LocalTier {
         };
         let (size_bytes, modified) = stat(&file).map_err(IoError::at(&path, "stat"))?;
         Ok(Box::new(LocalReader { path, file, size_bytes, modified }))
+    }
+
+    fn drop_cache(&self, key: &str) {
+        if let Ok(file) = File::open(self.path(key)) {
+            // A file system without it reads from its cache again.
+            let _ = fadvise(file, 0, None, Advice::DontNeed);
+        }
     }
 
     fn exists(&self, key: &str) -> Result<bool, IoError> {

@@ -61,6 +61,10 @@ pub trait Tier: Debug + Send + Sync {
     /// As [`Tier::read`].
     fn open(&self, key: &str) -> Result<Box<dyn Reader>, IoError>;
 
+    /// Makes this machine forget what it caches of a file, where it can: the next read is then of
+    /// the medium. For bytes that arrived damaged.
+    fn drop_cache(&self, _key: &str) {}
+
     /// Whether a file exists.
     ///
     /// # Errors

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::plan::Source;
 use super::survey::Own;
-use super::trial::{Copies, Failure, TierBytes, Trial, Wanted};
+use super::trial::{Copies, Failure, TierBytes, Trial, Wanted, just};
 use crate::error::{Error, Result};
 use crate::format::digest::Crc64Stream;
 use crate::format::index::ShardEntry;
@@ -66,7 +66,7 @@ impl Exchange<'_> {
                 && let Err((shard, error)) = outgoing.fill(share, &mut payload, bytes)
             {
                 payload = vec![HAS_FAILED];
-                failures.push(self.trial.failure(outgoing.source, shard.rank, error, own)?);
+                failures.push(self.trial.failure(outgoing.source, just(shard.rank), error, own)?);
             }
             let payloads = peers.all_gather(&payload)?;
             if payloads.iter().any(|payload| payload.first() == Some(&HAS_FAILED)) {
@@ -76,7 +76,9 @@ impl Exchange<'_> {
                 let received = payloads[sender].get(1..).unwrap_or_default();
                 let damaged = self.receive(stream, received, share, parts, bytes)?;
                 for (shard, error) in damaged {
-                    failures.push(self.trial.failure(stream.source, shard.rank, error, own)?);
+                    let failure =
+                        self.trial.failure(stream.source, just(shard.rank), error, own)?;
+                    failures.push(failure.of_transport());
                 }
             }
         }
@@ -209,7 +211,7 @@ impl<'a> Outgoing<'a> {
             _ => {
                 let store = trial.views[self.source.tier].store;
                 let entry = self.exchange.entry(shard);
-                checkpoint.reader(store, shard.rank, entry, trial.timeout(self.source))?
+                checkpoint.reader(store, shard.rank, entry, trial.wait_until(self.source))?
             }
         };
         self.sent = 0;

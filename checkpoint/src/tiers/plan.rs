@@ -215,9 +215,9 @@ impl Version {
         }
     }
 
-    /// Takes the files of one saved rank, or of all, in one place for unusable.
-    pub fn quarantine(&mut self, unusable: Source, saved: Option<usize>) {
-        let ranks = saved.map_or(0..self.world(), |saved| saved..saved + 1);
+    /// Takes the files of these saved ranks, or of all, in one place for unusable.
+    pub fn quarantine(&mut self, unusable: Source, saved: Option<Range<usize>>) {
+        let ranks = saved.unwrap_or(0..self.world());
         for sources in &mut self.sources[ranks] {
             sources.retain(|source| *source != unusable);
         }
@@ -259,12 +259,12 @@ mod tests {
         let version = &mut plan.candidates[0].versions[0];
         assert_eq!([version.source(0, 0), version.source(0, 1)], [shared(1); 2]);
         assert_eq!([version.source(1, 0), version.source(1, 1)], [shared(1), node(0, 1)]);
-        version.quarantine(shared(1), Some(1));
+        version.quarantine(shared(1), Some(1..2));
         assert_eq!([version.source(0, 0), version.source(1, 0)], [shared(1), shared(2)]);
         version.quarantine(shared(2), None);
         assert_eq!([version.source(1, 0), version.source(1, 1)], [node(0, 1); 2]);
         assert_eq!(version.missing(), [0; 0]);
-        version.quarantine(node(0, 1), Some(1));
+        version.quarantine(node(0, 1), Some(1..2));
         assert_eq!(version.missing(), [1]);
     }
 

@@ -1,5 +1,7 @@
 //! Restoring the newest checkpoint that the tiers together have, from the best copies.
 
+use std::time::Instant;
+
 use super::View;
 use super::plan::{Candidate, Flaw, Plan, Source, Version};
 use super::restore::{Restored, SourceBytes};
@@ -11,6 +13,12 @@ use crate::format::manifest::{MANIFEST, REJECTED};
 use crate::format::name::CheckpointName;
 use crate::peers::Peers;
 use crate::tensor::PartMut;
+
+/// Times that ranks send again what has arrived damaged.
+const RESENDS_MAX: usize = 2;
+/// What to do about copies that were marked.
+const VERIFY_HINT: &str =
+    "; `yardstick ckpt verify --checkpoint` makes it count again if it is intact";
 
 /// See [`Tiers::resume`](super::Tiers::resume).
 pub(super) fn resume(
@@ -31,7 +39,7 @@ pub(super) fn resume(
                 unusable.extend(bad_copies(&candidate, &failures));
                 restored.rejected = rejected;
                 restored.warnings = search.warnings(&candidate, &failures);
-                restored.warnings.extend(search.reject(&unusable)?);
+                restored.warnings.extend(search.conclude(&unusable)?);
                 return Ok(Some(*restored));
             }
             Outcome::Unusable(failures) => {
@@ -57,7 +65,10 @@ pub(super) fn restore(
     let mut failures = Vec::new();
     for mut candidate in search.candidates() {
         match search.try_candidate(&mut candidate)? {
-            Outcome::Restored(restored, _) => return Ok(*restored),
+            Outcome::Restored(mut restored, _) => {
+                restored.warnings = search.conclude(&[])?;
+                return Ok(*restored);
+            }
             Outcome::Unusable(found) => failures.extend(found),
         }
     }
@@ -70,6 +81,7 @@ struct Search<'a, 'p> {
     views: &'a [View<'a>],
     parts: &'a mut [PartMut<'p>],
     peers: &'a dyn Peers,
+    started: Instant,
     survey: Survey,
 }
 
@@ -95,8 +107,9 @@ impl<'a, 'p> Search<'a, 'p> {
         peers: &'a dyn Peers,
     ) -> Result<Self> {
         parts.iter().for_each(|part| part.tensor.assert_valid(part.data.len()));
+        let started = Instant::now();
         let survey = Survey::gather(views, only, peers)?;
-        Ok(Self { views, parts, peers, survey })
+        Ok(Self { views, parts, peers, started, survey })
     }
 
     /// Newest first.
@@ -120,7 +133,7 @@ impl<'a, 'p> Search<'a, 'p> {
         });
         let Some((rank, checkpoint)) = rejected.next() else { return Ok(()) };
         // Starting from nothing would hide that there was a state once.
-        let reason = format!("renamed to {REJECTED} by an earlier restore");
+        let reason = format!("renamed to {REJECTED} by an earlier restore{VERIFY_HINT}");
         let failures = vec![RankFailure { rank, reason }];
         let rejected = vec![Rejected { checkpoint: checkpoint.clone(), failures }];
         Err(Error::NoCheckpoint { root, rejected })
@@ -131,22 +144,27 @@ impl<'a, 'p> Search<'a, 'p> {
         let name = parse(candidate);
         let mut failures: Vec<_> =
             candidate.flawed.iter().map(|(source, flaw)| on_tier(*source, flaw)).collect();
+        let mut resends = RESENDS_MAX;
         for version in &mut candidate.versions {
             let never_seen = version.missing();
             if !never_seen.is_empty() {
                 failures.push(incomplete(version, &never_seen));
             }
             while version.missing().is_empty() {
-                let trial = Trial { views: self.views, name: &name, version, peers: self.peers };
+                let trial = Trial {
+                    views: self.views,
+                    name: &name,
+                    version,
+                    started: self.started,
+                    peers: self.peers,
+                };
                 match trial.run(self.parts, &mut self.survey.own)? {
                     Ok(filled) => {
                         let restored = Box::new(self.restored(&name, filled));
                         return Ok(Outcome::Restored(restored, failures));
                     }
                     Err(found) => {
-                        for failure in &found {
-                            version.quarantine(failure.source, failure.saved);
-                        }
+                        exclude(version, &found, &mut resends);
                         failures.extend(found);
                     }
                 }
@@ -209,19 +227,18 @@ impl<'a, 'p> Search<'a, 'p> {
         });
         let copies = failures.iter().map(|Failure { rank, source, flaw, .. }| {
             let name = &candidate.checkpoint;
-            format!("{name} on tier {}: rank {rank}: {}", tier(*source), flaw.reason)
+            let text = format!("{name} on tier {}: rank {rank}: {}", tier(*source), flaw.reason);
+            if flaw.may_pass { text } else { format!("{text}; rejected there{VERIFY_HINT}") }
         });
         unreachable.chain(copies).collect()
     }
 
     /// Marks copies that are not usable, once a checkpoint has been restored, each by the rank that
     /// sees it. Where that fails on the only tier, all ranks fail together, as a damaged checkpoint
-    /// that still counts would make retention remove a good one; else it is a warning.
-    fn reject(&self, copies: &[BadCopy]) -> Result<Vec<String>> {
-        if copies.is_empty() {
-            return Ok(Vec::new());
-        }
-        let mut failed = Vec::new();
+    /// that still counts would make retention remove a good one; else it is a warning. Returns the
+    /// warnings of all ranks. Collective.
+    fn conclude(&self, copies: &[BadCopy]) -> Result<Vec<String>> {
+        let mut warnings = self.read_warnings();
         let mut first = None;
         for BadCopy { name, source } in copies {
             if source.keeper() != self.peers.rank() {
@@ -230,17 +247,39 @@ impl<'a, 'p> Search<'a, 'p> {
             let store = self.views[source.tier].store;
             match store.rename_manifest(name, MANIFEST, REJECTED) {
                 Err(error) if !error.is_absence() => {
-                    failed.push(error.to_string());
+                    warnings.push(error.to_string());
                     first.get_or_insert(error);
                 }
                 _ => {}
             }
         }
         let is_only = self.views.len() == 1;
-        let own = first.filter(|_| is_only).map_or(Ok(failed), Err);
+        let own = first.filter(|_| is_only).map_or(Ok(warnings), Err);
         let gathered = agree(self.peers, own)?;
         let warnings = gathered.map_err(|abort| abort.into_error(&self.views[0].store.root()))?;
         Ok(warnings.into_iter().flatten().collect())
+    }
+
+    /// Reads of this rank that were right only when repeated.
+    fn read_warnings(&self) -> Vec<String> {
+        let rank = self.peers.rank();
+        let of_tier = |View { name, store, .. }: &View<'_>| {
+            let texts = store.take_read_warnings().into_iter();
+            texts.map(|text| format!("tier {name}: rank {rank}: {text}")).collect::<Vec<_>>()
+        };
+        self.views.iter().flat_map(of_tier).collect()
+    }
+}
+
+/// Takes copies in which a trial has failed for unusable. What only arrived damaged is sent again,
+/// as long as there are `resends`.
+fn exclude(version: &mut Version, found: &[Failure], resends: &mut usize) {
+    if *resends > 0 && found.iter().all(|failure| failure.is_of_transport) {
+        *resends -= 1;
+        return;
+    }
+    for failure in found {
+        version.quarantine(failure.source, failure.saved.clone());
     }
 }
 
@@ -249,7 +288,13 @@ fn parse(candidate: &Candidate) -> CheckpointName {
 }
 
 fn on_tier(source: Source, flaw: &Flaw) -> Failure {
-    Failure { rank: source.keeper(), source, saved: None, flaw: flaw.clone() }
+    Failure {
+        rank: source.keeper(),
+        source,
+        saved: None,
+        flaw: flaw.clone(),
+        is_of_transport: false,
+    }
 }
 
 /// The failure of a checkpoint of which some saved ranks' files are nowhere.
@@ -262,7 +307,7 @@ fn incomplete(version: &Version, missing: &[usize]) -> Failure {
     );
     let flaw = Flaw { reason, may_pass: false };
     let source = version.manifest;
-    Failure { rank: source.keeper(), source, saved: None, flaw }
+    Failure { rank: source.keeper(), source, saved: None, flaw, is_of_transport: false }
 }
 
 fn rank_failures(failures: &[Failure]) -> Vec<RankFailure> {

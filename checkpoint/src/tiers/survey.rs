@@ -101,14 +101,17 @@ impl Own {
     }
 
     fn find(&mut self, tier: usize, store: &Store, name: &CheckpointName) -> Found {
-        let found = store.read_text(&name.key(MANIFEST), MANIFEST_BYTES_MAX).and_then(|text| {
-            let parsed = store.parse_manifest(name, text.as_bytes()).and_then(|manifest| {
-                let ranks = ranges(store.ranks_here(name, &manifest)?);
-                let digest = Digest::of(text.as_bytes()).to_string();
-                Ok(Found::Files { digest, world: manifest.world, ranks })
-            });
-            self.manifests.insert((tier, name.to_string()), text);
-            parsed
+        let key = name.key(MANIFEST);
+        let mut text = String::new();
+        let manifest = store.read_checked(&key, |_| {
+            text = store.read_text(&key, MANIFEST_BYTES_MAX)?;
+            store.parse_manifest(name, text.as_bytes())
+        });
+        let digest = Digest::of(text.as_bytes()).to_string();
+        self.manifests.insert((tier, name.to_string()), text); // of another run, too
+        let found = manifest.and_then(|manifest| {
+            let ranks = ranges(store.ranks_here(name, &manifest)?);
+            Ok(Found::Files { digest, world: manifest.world, ranks })
         });
         found.unwrap_or_else(|error| match error {
             Error::Mismatch { .. } | Error::UnsupportedFormat { .. } => Found::Refused,

@@ -4,9 +4,9 @@
 //! What fails on a source is gathered as well, so that all ranks agree on what is left for the
 //! next try. An error that has nothing to do with a source ends the restore.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
-use std::time::Duration;
+use std::time::Instant;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -18,7 +18,7 @@ use super::survey::Own;
 use crate::agreement::agree;
 use crate::error::{Error, Result};
 use crate::format::index::index_file;
-use crate::format::manifest::Manifest;
+use crate::format::manifest::{Manifest, rank_folder};
 use crate::format::name::CheckpointName;
 use crate::peers::Peers;
 use crate::restore::{Conflict, CopyRange, OpenCheckpoint, ReadPlan, ShardId, retry_while_absent};
@@ -30,9 +30,19 @@ use crate::tensor::PartMut;
 pub(super) struct Failure {
     pub(super) rank: usize,
     pub(super) source: Source,
-    /// The saved rank whose files these are; `None` for all that the source has.
-    pub(super) saved: Option<usize>,
+    /// The saved ranks whose files these are; `None` for all that the source has.
+    pub(super) saved: Option<Range<usize>>,
     pub(super) flaw: Flaw,
+    /// What a rank had verified and sent arrived damaged: the copy is not to blame.
+    pub(super) is_of_transport: bool,
+}
+
+impl Failure {
+    /// The same failure, of what another rank sent.
+    pub(super) fn of_transport(self) -> Self {
+        let flaw = Flaw { may_pass: true, ..self.flaw };
+        Self { flaw, is_of_transport: true, ..self }
+    }
 }
 
 /// A world's failures, which are never none.
@@ -72,6 +82,8 @@ pub(super) struct Trial<'a> {
     pub(super) views: &'a [View<'a>],
     pub(super) name: &'a CheckpointName,
     pub(super) version: &'a Version,
+    /// When the restore began.
+    pub(super) started: Instant,
     pub(super) peers: &'a dyn Peers,
 }
 
@@ -143,17 +155,39 @@ impl Trial<'_> {
                 continue;
             }
             let store = self.views[source.tier].store;
-            let read = || store.index_text(self.name, manifest, saved);
-            let text = retry_while_absent(self.timeout(source), read).and_then(|text| {
-                store.parse_index(self.name, manifest, saved, &text)?;
-                Ok(text)
-            });
-            match text {
-                Ok(text) => report.done.push(text),
-                Err(error) => report.failures.push(self.failure(source, saved, error, own)?),
+            let read = || store.read_index(self.name, manifest, saved);
+            match retry_while_absent(self.wait_until(source), read) {
+                Ok(index) => report.done.push(index.text),
+                Err(error) => {
+                    let lost = self.lost_with(&error, store, manifest, saved);
+                    report.failures.push(self.failure(source, lost, error, own)?);
+                }
             }
         }
         Ok(report)
+    }
+
+    /// Saved ranks whose files are lost if the index of one cannot be read: where its folder does
+    /// not exist, also those after it without a folder. They are not asked for one by one.
+    fn lost_with(
+        &self,
+        error: &Error,
+        store: &Store,
+        manifest: &Manifest,
+        saved: usize,
+    ) -> Range<usize> {
+        let checkpoint = self.name.to_string();
+        let listed = if error.is_absence() { store.tier().list(&checkpoint).ok() } else { None };
+        let Some(listed) = listed else { return just(saved) };
+        let folders: HashSet<String> =
+            listed.into_iter().map(|entry| self.name.key(&entry.name)).collect();
+        let has_folder = |rank: &usize| {
+            folders.contains(&rank_folder(self.name, *rank, manifest.ranks_per_folder))
+        };
+        if has_folder(&saved) {
+            return just(saved);
+        }
+        saved..(saved..manifest.world).find(has_folder).unwrap_or(manifest.world)
     }
 
     fn open<'c>(
@@ -212,7 +246,7 @@ impl Trial<'_> {
             }
             let read = &mut bytes[source.tier].read;
             if let Err(error) = self.fill_from(checkpoint, *shard, chunks, parts, read) {
-                failures.push(self.failure(source, shard.rank, error, own)?);
+                failures.push(self.failure(source, just(shard.rank), error, own)?);
             }
         }
         Ok(failures)
@@ -229,7 +263,7 @@ impl Trial<'_> {
         let source = self.source(&shard);
         let entry = &checkpoint.indexes[shard.rank].files[shard.file];
         let store = self.views[source.tier].store;
-        let reader = checkpoint.reader(store, shard.rank, entry, self.timeout(source))?;
+        let reader = checkpoint.reader(store, shard.rank, entry, self.wait_until(source))?;
         reader.read_chunks(chunks.keys().copied(), |chunk, data| {
             *bytes += data.len() as u64;
             let start = chunk * entry.chunk_bytes;
@@ -237,10 +271,14 @@ impl Trial<'_> {
         })
     }
 
-    /// How long to wait for files: only what other machines wrote may become visible late.
-    pub(super) fn timeout(&self, source: Source) -> Duration {
+    /// Until when to wait for files, all of them together: only what other machines wrote may
+    /// become visible late.
+    pub(super) fn wait_until(&self, source: Source) -> Instant {
         let options = self.views[source.tier].store.options();
-        if source.node_of.is_some() { Duration::ZERO } else { options.visibility_timeout }
+        match source.node_of {
+            Some(_) => self.started,
+            None => self.started + options.visibility_timeout,
+        }
     }
 
     /// What other ranks get of an error on a source.
@@ -250,7 +288,7 @@ impl Trial<'_> {
     pub(super) fn failure(
         &self,
         source: Source,
-        saved: usize,
+        saved: Range<usize>,
         error: Error,
         own: &mut Own,
     ) -> Result<Failure> {
@@ -259,7 +297,7 @@ impl Trial<'_> {
         }
         let flaw = own.flaw(error);
         let saved = (!flaw.may_pass).then_some(saved); // what does not answer is not asked again
-        Ok(Failure { rank: self.peers.rank(), source, saved, flaw })
+        Ok(Failure { rank: self.peers.rank(), source, saved, flaw, is_of_transport: false })
     }
 }
 
@@ -281,9 +319,15 @@ pub(super) fn send_manifest(
     Ok(texts.swap_remove(source.keeper()))
 }
 
+/// The range of one saved rank.
+pub(super) fn just(saved: usize) -> Range<usize> {
+    saved..saved + 1
+}
+
 /// Whether a rank has failed on these files already.
 fn is_hopeless(failures: &[Failure], source: Source, saved: usize) -> bool {
-    let includes = |failure: &Failure| failure.saved.is_none_or(|failed| failed == saved);
+    let includes =
+        |failure: &Failure| failure.saved.as_ref().is_none_or(|failed| failed.contains(&saved));
     failures.iter().any(|failure| failure.source == source && includes(failure))
 }
 

@@ -4,6 +4,7 @@
 mod agreement;
 mod covering;
 mod damage;
+mod faulty;
 mod fencing;
 mod forgery;
 mod full_disk;
@@ -11,6 +12,7 @@ mod identity;
 mod kill;
 mod node_scope;
 mod promotion;
+mod reads;
 mod retention;
 mod round_trip;
 mod saver;

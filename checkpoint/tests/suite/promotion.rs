@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use checkpoint::promotion::{Promoter, PromoterOptions, Route, RouteStatus, Share};
 use checkpoint::{Failpoint, Failpoints, NoFailpoints, Status, Store};
 
+use crate::faulty::{self, Damage, Faults};
 use crate::support::*;
 
 const LONG: Duration = Duration::from_secs(60);
@@ -128,6 +129,13 @@ fn wait_until(what: &str, condition: impl Fn() -> bool) {
 /// Bytes of what ranks copy of a checkpoint: all but the manifest.
 fn bytes_to_send(folder: &Path) -> u64 {
     let paths = files(folder).into_iter().filter(|path| !path.ends_with("MANIFEST.json"));
+    paths.map(|path| fs::metadata(path).unwrap().len()).sum()
+}
+
+/// Bytes of complete shards, which no later attempt sends again.
+fn bytes_of_shards(folder: &Path) -> u64 {
+    let is_shard = |path: &PathBuf| path.extension().is_some_and(|name| name == "safetensors");
+    let paths = files(folder).into_iter().filter(is_shard);
     paths.map(|path| fs::metadata(path).unwrap().len()).sum()
 }
 
@@ -308,9 +316,7 @@ fn a_killed_promotion_goes_on() {
         let output = child(&["env"], test, &argument).output().unwrap();
         assert_eq!(output.status.signal(), Some(9), "{failpoint} on rank {rank}: {output:?}");
         assert_eq!(tiers.to.list().unwrap()[0].status, Status::Uncommitted);
-        let is_complete = |path: &PathBuf| path.extension().is_some_and(|name| name != "tmp");
-        let sent = files(&tiers.path("to").join(&name)).into_iter().filter(is_complete);
-        let sent: u64 = sent.map(|path| fs::metadata(path).unwrap().len()).sum();
+        let sent = bytes_of_shards(&tiers.path("to").join(&name));
         assert!(sent > 0);
 
         let statuses = tiers.promote(2, &name);
@@ -492,4 +498,129 @@ fn what_is_pinned_is_pinned_on_the_target() {
     tiers.from.pin(&name).unwrap();
     tiers.promote(2, &name);
     assert!(tiers.to.presence(&name).unwrap().is_pinned);
+}
+
+#[test]
+fn a_stale_shard_of_equal_length_is_replaced() {
+    for ranks in [1, 2] {
+        let tiers = Tiers::new();
+        let name = save(&tiers.from, 2, 10, 1, 0);
+        let shard = format!("{name}/d00/r00000-000.safetensors");
+        let size = fs::metadata(tiers.path("from").join(&shard)).unwrap().len();
+        fs::create_dir_all(tiers.path("to").join(&name).join("d00")).unwrap();
+        fs::write(tiers.path("to").join(&shard), vec![0; size as usize]).unwrap();
+        let statuses = tiers.promote(ranks, &name);
+        tiers.assert_same(&name);
+        let bytes: u64 = statuses.iter().map(|status| status.bytes).sum();
+        assert_eq!(bytes, bytes_to_send(&tiers.path("from").join(&name)));
+    }
+}
+
+/// What an earlier attempt leaves that was killed before the manifest.
+fn leave_all_but_the_manifest(tiers: &Tiers, name: &str) {
+    for path in files(&tiers.path("from").join(name)) {
+        if !path.ends_with("MANIFEST.json") {
+            let key = path.strip_prefix(tiers.path("from")).unwrap();
+            let target = tiers.path("to").join(key);
+            fs::create_dir_all(target.parent().unwrap()).unwrap();
+            fs::copy(&path, target).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_byte_that_flipped_before_the_commit_is_found() {
+    for ranks in [1, 2] {
+        let tiers = Tiers::new();
+        let name = save(&tiers.from, 2, 10, 1, 0);
+        leave_all_but_the_manifest(&tiers, &name);
+        let shard = tiers.path("to").join(&name).join("d00/r00001-000.safetensors");
+        flip_last_byte(&shard);
+        let statuses = tiers.promote(ranks, &name);
+        tiers.assert_same(&name);
+        let bytes: u64 = statuses.iter().map(|status| status.bytes).sum();
+        let folder = tiers.path("from").join(&name);
+        let indexes = bytes_to_send(&folder) - bytes_of_shards(&folder);
+        let indexes = if ranks == 1 { 0 } else { indexes }; // removed by rank 0
+        assert_eq!(bytes, fs::metadata(shard).unwrap().len() + indexes, "the good parts stay");
+        assert!(tiers.to.verify(&name).unwrap().problems.is_empty());
+    }
+}
+
+#[test]
+fn an_index_of_an_earlier_attempt_does_not_vouch() {
+    let tiers = Tiers::new();
+    let name = save(&tiers.from, 2, 10, 1, 0);
+    leave_all_but_the_manifest(&tiers, &name);
+    let options = PromoterOptions { patience: Duration::from_millis(50), ..OPTIONS };
+    let share = shares(2).next().unwrap();
+    let leader = start(&tiers.from, &tiers.to, share, options, NoFailpoints);
+    let statuses = finish(&submit_all(vec![leader], &name));
+    let error = statuses[0].last_error.as_ref().unwrap();
+    assert!(error.contains("rank 1: has sent no file"), "{error}");
+    assert_eq!(names(&tiers.to), [""; 0], "not committed for the files that rank 1 left");
+}
+
+#[test]
+fn an_index_with_other_bytes_is_replaced() {
+    for ranks in [1, 2] {
+        let tiers = Tiers::new();
+        let [other, name] = [10, 20].map(|step| save(&tiers.from, 2, step, 1, 0));
+        leave_all_but_the_manifest(&tiers, &name);
+        let index = "d00/r00001.idx.json";
+        let stale = tiers.path("from").join(other).join(index);
+        fs::copy(stale, tiers.path("to").join(&name).join(index)).unwrap();
+        tiers.promote(ranks, &name);
+        tiers.assert_same(&name);
+    }
+}
+
+#[test]
+fn a_committed_copy_that_lost_a_file_is_completed() {
+    for ranks in [1, 2] {
+        let tiers = Tiers::new();
+        let name = save(&tiers.from, 2, 10, 1, 0);
+        tiers.promote(ranks, &name);
+        for file in ["d00/r00001-000.safetensors", "d00/r00001.idx.json", "MANIFEST.json"] {
+            fs::write(tiers.path("to").join(&name).join(file), "torn").unwrap();
+            let statuses = tiers.promote(ranks, &name);
+            tiers.assert_same(&name);
+            let torn = statuses[0].last_error.as_ref().unwrap();
+            assert!(torn.contains(file) && !statuses[0].is_failing, "{torn}");
+        }
+    }
+}
+
+#[test]
+fn a_target_that_fails_midway_and_recovers_gets_the_rest() {
+    let tiers = Tiers::new();
+    let name = save(&tiers.from, 1, 10, 1, 0);
+    let (gate, control) = Gate::new(Failpoint::MidPromotion);
+    let promoter = start(&tiers.from, &tiers.to, ALONE, OPTIONS, gate);
+    promoter.submit(&name, 0).unwrap();
+    control.wait();
+    tiers.without_target(|| {
+        drop(control);
+        wait_until("it fails", || status(&promoter).failures > 2);
+    });
+    let statuses = finish(&[promoter]);
+    tiers.assert_same(&name);
+    assert_eq!(statuses[0].bytes, bytes_to_send(&tiers.path("from").join(&name)), "all once");
+}
+
+#[test]
+fn a_source_that_is_read_badly_once_is_promoted() {
+    for damage in Damage::ALL {
+        for file in ["MANIFEST.json", "r00000.idx.json", "r00000-000.safetensors"] {
+            let tiers = Tiers::new();
+            let name = save(&tiers.from, 1, 10, 1, 0);
+            let faults = Faults::new(file, damage, 2);
+            let from = Arc::new(faulty::open(&tiers.path("from"), &faults));
+            let promoter = start(&from, &tiers.to, ALONE, OPTIONS, NoFailpoints);
+            let statuses = finish(&submit_all(vec![promoter], &name));
+            tiers.assert_same(&name);
+            assert_eq!(statuses[0].failures, 0, "{file}: {:?}", statuses[0].last_error);
+            assert_eq!(from.take_read_warnings().len(), 1, "{file}");
+        }
+    }
 }

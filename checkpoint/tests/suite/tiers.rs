@@ -1,6 +1,7 @@
 //! Several tiers: nodes that are lost, replaced or swapped, damaged and partial copies, and tiers
 //! that do not answer. Ranks are threads, nodes are folders.
 
+use std::cell::Cell;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -443,16 +444,19 @@ fn a_box_that_is_not_saved_is_named_and_no_older_step_taken() {
     }
 }
 
-/// A network that flips a bit of what a rank sends.
-struct Noisy<'a>(&'a Thread);
+/// A network that flips a bit of what a rank sends, so often.
+struct Noisy<'a> {
+    peers: &'a Thread,
+    left: Cell<usize>,
+}
 
 impl Peers for Noisy<'_> {
     fn rank(&self) -> usize {
-        self.0.rank()
+        self.peers.rank()
     }
 
     fn world(&self) -> usize {
-        self.0.world()
+        self.peers.world()
     }
 
     fn all_gather(&self, payload: &[u8]) -> Result<Vec<Vec<u8>>, PeersError> {
@@ -460,23 +464,49 @@ impl Peers for Noisy<'_> {
         let carries_chunks = payload[0] == 0; // the others are JSON
         if let [_, .., last] = &mut payload[..]
             && carries_chunks
+            && let Some(left) = self.left.get().checked_sub(1)
         {
+            self.left.set(left);
             *last ^= 1;
         }
-        self.0.all_gather(&payload)
+        self.peers.all_gather(&payload)
     }
 }
 
+fn resume_over_noise(cluster: &Cluster, flips: usize) -> Vec<Result<Restored, Error>> {
+    on_ranks(2, |peers| {
+        let mut data = model(0);
+        let noisy = Noisy { peers, left: Cell::new(flips) };
+        let restored = cluster.tiers(peers.rank()).resume(&mut whole_parts(&mut data), &noisy);
+        restored.map(|restored| {
+            let restored = restored.unwrap();
+            assert_eq!(data, model(restored.step));
+            restored
+        })
+    })
+}
+
 #[test]
-fn what_arrives_damaged_is_not_restored() {
+fn what_arrives_damaged_is_sent_again() {
     let cluster = Cluster::new(2, false);
     cluster.save(&[0, 1], 10, NVME);
-    for result in on_ranks(2, |peers| {
-        let mut data = model(0);
-        let tiers = cluster.tiers(peers.rank());
-        tiers.resume(&mut whole_parts(&mut data), &Noisy(peers)).map(|_| ())
-    }) {
-        let Error::NoCheckpoint { rejected, .. } = result.unwrap_err() else { panic!() };
-        assert!(rejected[0].failures[0].reason.contains("as sent"), "{rejected:?}");
+    let name = cluster.save(&[0, 1], 20, NVME);
+    for restored in resume_over_noise(&cluster, 1) {
+        let restored = restored.unwrap();
+        assert_eq!(restored.step, 20);
+        assert!(restored.warnings[0].contains("as sent"), "{:?}", restored.warnings);
     }
+    assert_eq!(cluster.committed(&name), [true, true]);
+}
+
+#[test]
+fn a_network_that_damages_all_does_not_make_a_resume_fall_back() {
+    let cluster = Cluster::new(2, false);
+    cluster.save(&[0, 1], 10, NVME);
+    let name = cluster.save(&[0, 1], 20, NVME);
+    for result in resume_over_noise(&cluster, usize::MAX) {
+        let Error::OtherRanksFailed { failures, .. } = result.unwrap_err() else { panic!() };
+        assert!(failures[0].reason.contains("as sent"), "{failures:?}");
+    }
+    assert_eq!(cluster.committed(&name), [true, true], "the copies are good");
 }
