@@ -322,6 +322,25 @@ fn a_damaged_checkpoint_is_skipped_with_a_warning() {
     assert_eq!(folder.losses().len(), 10);
 }
 
+#[test]
+fn a_rejected_checkpoint_that_is_intact_again_counts() {
+    let folder = Folder::new();
+    folder.train(&["--steps", "8", "--checkpoint-every", "4steps"]).expect(0);
+    let newest = folder.newest_checkpoint();
+    let shard = folder.path().join(format!("checkpoints/{newest}/d00/r00000-000.safetensors"));
+    let good = std::fs::read(&shard).unwrap();
+    std::fs::write(&shard, vec![0; good.len()]).unwrap();
+    folder.train(&["--steps", "5"]).expect(0).expect_stderr(&["(3 reads)"]);
+    let text = folder.text();
+    let verify = || run(&["ckpt", "verify", &text, "--checkpoint", &newest]);
+    verify().expect(6).expect_stdout(&["(3 reads)"]);
+    run(&["ckpt", "ls", &text]).expect(0).expect_stdout(&["rejected"]);
+    std::fs::write(&shard, good).unwrap();
+    verify().expect(0).expect_stdout(&["counts again", "ok, "]);
+    let again = run(&["ckpt", "ls", &text]).expect(0);
+    assert!(!again.stdout.contains("rejected"), "{}", again.stdout);
+}
+
 /// As with `2>&1 | head -1`. Without the matmul probe there is a warning, with a profile there is
 /// output on stdout.
 #[test]

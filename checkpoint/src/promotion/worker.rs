@@ -11,7 +11,6 @@ use super::state::{Pauses, Shared};
 use super::{PromoterOptions, Route, Share};
 use crate::error::Error;
 use crate::failpoints::Failpoints;
-use crate::format::limits::MANIFEST_BYTES_MAX;
 use crate::format::manifest::{MANIFEST, Manifest};
 use crate::format::name::CheckpointName;
 use crate::restore::retry_while_absent;

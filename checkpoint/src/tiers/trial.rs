@@ -213,7 +213,7 @@ impl Trial<'_> {
     /// What other ranks get of an index that contradicts others. All ranks find the same.
     fn conflict(&self, Conflict { rank, error }: Conflict, own: &mut Own) -> Result<Failure> {
         let (_, source) = self.version.index_source(rank, self.peers.world());
-        self.failure(source, rank, error, own)
+        self.failure(source, just(rank), error, own)
     }
 
     /// What this rank reads itself, and what others have to send.

@@ -320,6 +320,7 @@ impl Checkpointer {
             };
             self.warn(self.committed_step, text);
         }
+        self.warn_of_reads();
     }
 }
 

@@ -443,6 +443,7 @@ impl Checkpointer {
         self.events.committed(saved.clone());
         self.saves.committed.push(saved);
         report.warnings.into_iter().for_each(|text| self.warn(Some(step), text));
+        self.warn_of_reads();
         self.start_retention();
         self.move_after_commit(step, trainer)?;
         let writes = report.writes.into_iter().map(nanoseconds).map(OwnTime::of_save);
@@ -478,6 +479,15 @@ impl Checkpointer {
         let saver = self.saver.as_ref().expect("attached before training");
         let more = "; further saves that it delays are only counted";
         format!("skipped: the save of step {earlier} is still in progress{}{more}", at(saver))
+    }
+
+    /// Warns of what copies to other tiers and retention read damaged once.
+    fn warn_of_reads(&self) {
+        for Member { name, store, .. } in self.tiers.members() {
+            for text in store.take_read_warnings() {
+                self.warn(self.committed_step, format!("tier {name}: {text}"));
+            }
+        }
     }
 
     /// The tier that is saved on.

@@ -172,14 +172,30 @@ impl RunTiers {
 
     /// The tiers on which a checkpoint is committed.
     pub(super) fn holders(&self, checkpoint: &str) -> Outcome<Vec<&SeenTier>> {
+        self.tiers_with(checkpoint, "committed", |store| store.holds(checkpoint))
+    }
+
+    /// Those, and the tiers on which a restore has rejected it.
+    pub(super) fn holders_of_any_state(&self, checkpoint: &str) -> Outcome<Vec<&SeenTier>> {
+        self.tiers_with(checkpoint, "committed or rejected", |store| {
+            Ok(store.holds(checkpoint)? || store.is_rejected(checkpoint)?)
+        })
+    }
+
+    fn tiers_with(
+        &self,
+        checkpoint: &str,
+        state: &str,
+        is_held: impl Fn(&Store) -> Result<bool, checkpoint::Error>,
+    ) -> Outcome<Vec<&SeenTier>> {
         let mut holders = Vec::new();
         for tier in &self.seen {
-            if tier.store.holds(checkpoint).map_err(unusable)? {
+            if is_held(&tier.store).map_err(unusable)? {
                 holders.push(tier);
             }
         }
         if holders.is_empty() {
-            return Err(self.nothing(&format!("no tier has {checkpoint} committed")));
+            return Err(self.nothing(&format!("no tier has {checkpoint} {state}")));
         }
         Ok(holders)
     }
