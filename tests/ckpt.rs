@@ -9,6 +9,8 @@ mod support;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use checkpoint::remote::{Remote, RemoteOptions};
+use checkpoint::tier::{ObjectTier, Tier};
 use s3::S3Server;
 use serde_json::Value;
 use support::{Finished, Folder, finish, run, yardstick};
@@ -234,4 +236,27 @@ fn an_object_store_is_a_tier_like_the_others() {
     let before = files(&server.file("runs"));
     ckpt("bench", &["--bytes", "1MiB", "--threads", "2"]).expect_stdout(&["s3://"]);
     assert_eq!(files(&server.file("runs")), before);
+
+    leave_upload(&server);
+    assert_eq!(server.open_uploads(), 1);
+    ckpt("gc", &["--dry-run"]).expect_stdout(&[UNFINISHED, "uploads in parts", "would be removed"]);
+    assert_eq!(server.open_uploads(), 1);
+    ckpt("gc", &[]).expect_stdout(&[UNFINISHED, "uploads in parts"]);
+    assert_eq!((server.open_uploads(), files(&server.file("runs"))), (0, before));
+}
+
+/// A checkpoint of the newest attempt.
+const UNFINISHED: &str = "s000000005-a0001-00000000";
+
+/// Leaves what a kill within an upload in parts leaves, beside the checkpoints of the only run.
+fn leave_upload(server: &S3Server) {
+    const PART_BYTES: usize = 5 << 20;
+    let run = fs::read_dir(server.file("runs")).unwrap().next().unwrap().unwrap().file_name();
+    let url = server.url(&format!("runs/{}", run.to_str().unwrap()));
+    let options = RemoteOptions { settings: server.settings(), ..Default::default() };
+    let remote = Remote::open_with(&url, options).unwrap();
+    let tier = ObjectTier::new(remote).with_part_bytes(PART_BYTES);
+    let mut upload = tier.create(&format!("{UNFINISHED}/d00/r00000-000.safetensors")).unwrap();
+    upload.write(&vec![1; PART_BYTES + 1]).unwrap();
+    std::mem::forget(upload);
 }

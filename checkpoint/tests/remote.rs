@@ -18,7 +18,7 @@ const PART_BYTES: usize = 5 << 20;
 const BYTES_MAX: u64 = 1 << 30;
 
 fn options(server: &S3Server) -> RemoteOptions {
-    RemoteOptions { settings: direct(server.environment()), ..Default::default() }
+    RemoteOptions { settings: server.settings(), ..Default::default() }
 }
 
 /// Settings with which no request goes to a proxy of the environment.

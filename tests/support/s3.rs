@@ -5,15 +5,21 @@
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses its own part")]
 #![allow(clippy::unwrap_used, reason = "a test's helper may panic")]
 
+#[path = "s3_faults.rs"]
+mod faults;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
+use faults::{Failure, Faults, Pages};
+pub use faults::{Fault, Kind, Operation};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
+use s3s::Body;
 use s3s::auth::SimpleAuth;
 use s3s::service::{S3Service, S3ServiceBuilder};
 use s3s_fs::FileSystem;
@@ -31,7 +37,7 @@ pub struct S3Server {
     address: SocketAddr,
     folder: TempDir,
     requests: Arc<Mutex<Vec<String>>>,
-    refused: Arc<Mutex<Option<String>>>,
+    faults: Arc<Faults>,
     _runtime: Runtime,
 }
 
@@ -42,8 +48,9 @@ struct Handler {
     /// s3s-fs looks for the object and then writes it: two conditional requests at once would both
     /// succeed.
     conditional: Arc<tokio::sync::Mutex<()>>,
-    ignores_conditions_in: Option<PathBuf>,
-    refused: Arc<Mutex<Option<String>>>,
+    ignores_conditions: bool,
+    folder: PathBuf,
+    faults: Arc<Faults>,
 }
 
 impl S3Server {
@@ -57,23 +64,55 @@ impl S3Server {
     }
 
     /// From now on puts of objects with names that end so are answered with 503.
-    pub fn refuse_writes_to(&self, suffix: &str) {
-        *self.refused.lock().unwrap() = Some(suffix.to_owned());
+    pub fn refuse_writes_to(&self, suffix: &'static str) {
+        let kind = Kind::Answer { status: 503, code: "SlowDown" };
+        self.begin(Fault { suffix, ..Fault::always(Operation::AnyPut, kind) });
+    }
+
+    /// From now on this fault happens, and no other.
+    pub fn begin(&self, fault: Fault) {
+        self.faults.begin(Some(fault), &self.file(""));
+    }
+
+    /// Ends a fault, and returns the number of requests that it has happened to.
+    pub fn end_fault(&self) -> usize {
+        let hits = self.faults.hits();
+        self.faults.begin(None, &self.file(""));
+        hits
+    }
+
+    /// Number of uploads in parts that are neither completed nor aborted.
+    pub fn open_uploads(&self) -> usize {
+        self.upload_files().len()
+    }
+
+    /// Removes the open uploads, as a lifecycle rule does after days.
+    pub fn expire_uploads(&self) {
+        self.upload_files().iter().for_each(|file| std::fs::remove_file(file).unwrap());
+    }
+
+    fn upload_files(&self) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(self.folder.path()).unwrap().flatten();
+        let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+        files.retain(|file| is_upload(file.file_name().unwrap().to_str().unwrap()));
+        files
     }
 
     fn start_with(ignores_conditions: bool) -> Self {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join(BUCKET)).unwrap();
         let mut builder = S3ServiceBuilder::new(FileSystem::new(folder.path()).unwrap());
-        builder.set_auth(SimpleAuth::from_single(ACCESS_KEY, SECRET_KEY));
         let requests = Arc::default();
-        let refused = Arc::default();
+        let faults = Arc::<Faults>::default();
+        builder.set_auth(SimpleAuth::from_single(ACCESS_KEY, SECRET_KEY));
+        builder.set_access(Pages(Arc::clone(&faults)));
         let handler = Handler {
             service: builder.build(),
             requests: Arc::clone(&requests),
             conditional: Arc::default(),
-            ignores_conditions_in: ignores_conditions.then(|| folder.path().to_owned()),
-            refused: Arc::clone(&refused),
+            ignores_conditions,
+            folder: folder.path().to_owned(),
+            faults: Arc::clone(&faults),
         };
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
@@ -87,7 +126,7 @@ impl S3Server {
                 tokio::spawn(handler.clone().serve(stream));
             }
         });
-        Self { address, folder, requests, refused, _runtime: runtime }
+        Self { address, folder, requests, faults, _runtime: runtime }
     }
 
     pub fn url(&self, key: &str) -> String {
@@ -102,6 +141,15 @@ impl S3Server {
             ("AWS_SECRET_ACCESS_KEY", SECRET_KEY.to_owned()),
             ("AWS_REGION", "us-east-1".to_owned()),
         ]
+    }
+
+    /// The same as settings of a client, and that no proxy of the environment is used.
+    pub fn settings(&self) -> Vec<(String, String)> {
+        let no_proxy =
+            [("AWS_PROXY_URL", "http://127.0.0.1:9"), ("AWS_PROXY_EXCLUDES", "127.0.0.1")];
+        let no_proxy = no_proxy.map(|(name, value)| (name, value.to_owned()));
+        let all = self.environment().into_iter().chain(no_proxy);
+        all.map(|(name, value)| (name.to_owned(), value)).collect()
     }
 
     /// The file that holds an object.
@@ -137,25 +185,50 @@ impl ClosedPort {
 
 impl Handler {
     async fn serve(self, stream: TcpStream) {
-        let service = service_fn(async |request: Request<Incoming>| {
-            let line = format!("{} {}", request.method(), request.uri().path());
-            let refused = self.refused.lock().unwrap().clone();
-            let is_refused = |suffix: String| line.starts_with("PUT") && line.ends_with(&suffix);
-            if refused.is_some_and(is_refused) {
-                let error = "<Error><Code>SlowDown</Code></Error>".to_owned();
-                return Ok(Response::builder().status(503).body(error.into()).unwrap());
-            }
-            self.requests.lock().unwrap().push(line);
-            let is_conditional = request.headers().contains_key("if-none-match");
-            if is_conditional && let Some(folder) = &self.ignores_conditions_in {
-                // The header is signed, so it stays; now it always holds.
-                let object = folder.join(request.uri().path().trim_start_matches('/'));
-                drop(std::fs::remove_file(object));
-            }
-            let _alone = if is_conditional { Some(self.conditional.lock().await) } else { None };
-            self.service.call(request.map(s3s::Body::from)).await
-        });
+        let service = service_fn(async |request| self.answer(request).await);
         // A client that goes away is no failure of the server.
         let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
     }
+
+    async fn answer(&self, request: Request<Incoming>) -> Result<Response<Body>, Failure> {
+        let object = self.folder.join(request.uri().path().trim_start_matches('/'));
+        let Some(fault) = self.faults.hit(&request) else { return self.apply(request).await };
+        let request = match Faults::instead(&fault, request).await {
+            Ok(answer) => return answer,
+            Err(request) => request,
+        };
+        let answer = self.apply(request).await?;
+        self.faults.alter(&fault, answer, &object).await
+    }
+
+    async fn apply(&self, request: Request<Incoming>) -> Result<Response<Body>, Failure> {
+        let path = request.uri().path().to_owned();
+        self.requests.lock().unwrap().push(format!("{} {path}", request.method()));
+        if self.has_ended(request.uri().query().unwrap_or_default()) {
+            return Ok(faults::error(404, "NoSuchUpload", request).await); // s3s-fs denies access
+        }
+        let is_conditional = request.headers().contains_key("if-none-match");
+        if is_conditional && self.ignores_conditions {
+            // The header is signed, so it stays; now it always holds.
+            drop(std::fs::remove_file(self.folder.join(path.trim_start_matches('/'))));
+        }
+        let _alone = if is_conditional { Some(self.conditional.lock().await) } else { None };
+        let answer = self.service.call(request.map(Body::from)).await;
+        answer.map_err(|error| Failure::other(format!("{error:?}")))
+    }
+
+    /// Whether a query names an upload that does not exist (any more).
+    fn has_ended(&self, query: &str) -> bool {
+        let id = query.split('&').find_map(|pair| pair.strip_prefix("uploadId="));
+        id.is_some_and(|id| !self.folder.join(upload_file(id)).exists())
+    }
+}
+
+/// The file that s3s-fs has of an upload as long as it is open.
+fn upload_file(id: &str) -> String {
+    format!(".upload-{id}.json")
+}
+
+fn is_upload(file: &str) -> bool {
+    file.starts_with(".upload-") && file.ends_with(".json")
 }

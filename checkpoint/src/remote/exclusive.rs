@@ -33,7 +33,11 @@ impl Remote {
         let bytes = bytes.into();
         let location = self.location(key)?;
         let answer = self.run_raw(bytes.len() as u64, async || {
-            self.client.put_opts(&location, bytes.into(), PutMode::Create.into()).await
+            let put = async || {
+                let body = bytes.clone().into();
+                self.client.put_opts(&location, body, PutMode::Create.into()).await
+            };
+            self.repeat_conflicts(put).await
         });
         let url = self.url(key);
         let failed = IoError::at(&url, "create");

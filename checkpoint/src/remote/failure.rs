@@ -40,6 +40,15 @@ pub(super) fn is_failed_condition(error: &Error) -> bool {
     matches!(cause, Some(Error::Precondition { .. } | Error::NotModified { .. }))
 }
 
+/// Whether a conditional request lost against a concurrent one, which may still fail. The code
+/// tells: 409 is also how Azure says that an object exists.
+pub(super) fn is_conflict(error: &Error) -> bool {
+    let answer = last_cause(error);
+    let code = element(&answer, "Code");
+    matches!(error, Error::AlreadyExists { .. })
+        && matches!(code, Some("ConditionalRequestConflict" | "OperationAborted"))
+}
+
 /// Whether a request certainly changed nothing.
 pub(super) fn is_refused(error: &Error) -> bool {
     match error {

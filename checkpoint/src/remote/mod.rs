@@ -20,9 +20,11 @@ mod multipart;
 mod options;
 mod provider;
 mod redaction;
+mod retry;
 mod settings;
 mod silence;
 mod transport;
+mod upload_journal;
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -255,25 +257,26 @@ impl Remote {
             loop {
                 let found = self.client.get_opts(location, options.clone()).await?;
                 check_etag(&found, options.if_match.as_deref())?;
-                let allowed = self.options.request_timeout(body_bytes(&found));
+                let expected_bytes = body_bytes(&found);
+                let allowed = self.options.request_timeout(expected_bytes);
                 if let Ok(received) = timeout(allowed, collect(found, bytes_max)).await {
-                    return received;
+                    return check_length(received?, expected_bytes);
                 } // else the body stalled: again, until the deadline of `run`
             }
         })
     }
 
-    /// Runs a call with a deadline. The client below has retried what may pass and returns its
-    /// error before that; the deadline is for answers that never end.
+    /// Runs an idempotent call with a deadline. The client below has retried what may pass and
+    /// returns its error before that; the deadline is for answers that never end.
     fn run<T>(
         &self,
         key: &str,
         operation: &'static str,
         body_bytes: u64,
-        call: impl AsyncFnOnce(&Location) -> object_store::Result<T>,
+        call: impl AsyncFn(&Location) -> object_store::Result<T>,
     ) -> Result<T, IoError> {
         let location = self.location(key)?;
-        self.run_raw(body_bytes, async || call(&location).await)
+        self.run_raw(body_bytes, async || self.repeat(async || call(&location).await).await)
             .and_then(|result| result.map_err(|error| self.explain(to_io(error))))
             .map_err(IoError::at(&self.url(key), operation))
     }
@@ -331,4 +334,13 @@ fn check_etag(found: &GetResult, expected: Option<&str>) -> object_store::Result
 
 fn body_bytes(found: &GetResult) -> u64 {
     found.range.end - found.range.start
+}
+
+/// Some proxies cut a body and correct its length, but not the range that it is of.
+fn check_length(body: Bytes, expected_bytes: u64) -> object_store::Result<Bytes> {
+    if body.len() as u64 == expected_bytes {
+        return Ok(body);
+    }
+    let found = format!("expected a body of {expected_bytes} bytes, received {}", body.len());
+    Err(Error::Generic { store: "object store", source: found.into() })
 }

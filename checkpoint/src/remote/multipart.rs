@@ -62,7 +62,7 @@ impl Remote {
         let part = |id: &String| PartId { content_id: id.clone() };
         let parts: Vec<_> = parts.iter().map(part).collect();
         self.run(&upload.key, "complete the upload", 0, async |location| {
-            self.client.complete_multipart(location, &upload.upload_id, parts).await
+            self.client.complete_multipart(location, &upload.upload_id, parts.clone()).await
         })?;
         Ok(())
     }

@@ -24,12 +24,15 @@ pub enum RemovalReason {
     Abandoned,
     /// Its removal was interrupted.
     HalfRemoved,
+    /// It is not committed, and has uploads in parts that are not completed. Only these are
+    /// removed.
+    OpenUploads,
 }
 
 impl Store {
     /// What retention would remove that keeps `keep` checkpoints (0 keeps all), newest first;
-    /// changes nothing. `attempt` is the newest of the run: nothing that it has not committed is
-    /// named, as it may still be writing that.
+    /// changes nothing. `attempt` is the newest of the run: of what it has not committed only open
+    /// uploads are named, as it may still be writing that.
     ///
     /// # Errors
     /// [`Error::Io`](crate::Error::Io) when the tier cannot be listed.
@@ -48,6 +51,9 @@ impl Store {
                 _ if old.contains(&checkpoint) => Some(RemovalReason::Old),
                 Status::Uncommitted if has_newer && name.attempt < attempt => {
                     Some(RemovalReason::Abandoned)
+                }
+                Status::Uncommitted if self.tier().count_open_uploads(&checkpoint)? > 0 => {
+                    Some(RemovalReason::OpenUploads)
                 }
                 Status::Deleted => Some(RemovalReason::HalfRemoved),
                 _ => None,
@@ -76,6 +82,10 @@ impl Store {
             },
             RemovalReason::Abandoned if status == Status::Uncommitted => {
                 self.discard(&name).map(|()| true)
+            }
+            RemovalReason::OpenUploads if status == Status::Uncommitted => {
+                self.tier().abort_open_uploads(&removal.checkpoint)?;
+                Ok(true)
             }
             RemovalReason::HalfRemoved if status == Status::Deleted => self.finish_removal(&name),
             _ => Ok(false),

@@ -118,6 +118,25 @@ pub trait Tier: Debug + Send + Sync {
     /// # Errors
     /// When something cannot be removed; it may be called again.
     fn delete_folder(&self, folder: &str, last: &str) -> Result<(), IoError>;
+
+    /// Number of uploads under a folder that have sent parts and are not completed: of an
+    /// [`Upload`] in flight, or of a process that was killed. A file system has none: what is
+    /// unfinished there is a file.
+    ///
+    /// # Errors
+    /// When the folder cannot be listed.
+    fn count_open_uploads(&self, _folder: &str) -> Result<usize, IoError> {
+        Ok(0)
+    }
+
+    /// Aborts the uploads under a folder that are not completed; [`Tier::delete_folder`] does it,
+    /// too. One that is in flight fails then.
+    ///
+    /// # Errors
+    /// When one may still be there; it may be called again.
+    fn abort_open_uploads(&self, _folder: &str) -> Result<(), IoError> {
+        Ok(())
+    }
 }
 
 /// A file that is read in ranges.

@@ -127,9 +127,20 @@ impl Tier for ObjectTier {
     fn delete_folder(&self, folder: &str, last: &str) -> Result<(), IoError> {
         let last = format!("{folder}/{last}");
         let mut keys = self.remote.list_all(folder)?;
+        self.remote.abort_journaled(&keys)?;
         keys.retain(|key| *key != last);
         self.remote.delete_many(&keys)?;
         self.remote.delete(&last)
+    }
+
+    fn count_open_uploads(&self, folder: &str) -> Result<usize, IoError> {
+        Ok(self.remote.list_journals(folder)?.len())
+    }
+
+    fn abort_open_uploads(&self, folder: &str) -> Result<(), IoError> {
+        let journals = self.remote.list_journals(folder)?;
+        self.remote.abort_journaled(&journals)?;
+        self.remote.delete_many(&journals)
     }
 }
 
@@ -186,7 +197,7 @@ impl ObjectUpload {
     fn upload_part(&mut self) -> Result<(), IoError> {
         let multipart = match self.multipart.take() {
             Some(started) => started,
-            None => self.remote.create_multipart(&self.key)?,
+            None => self.remote.create_journaled(&self.key)?,
         };
         let multipart = self.multipart.insert(multipart);
         let part = std::mem::take(&mut self.buffer);
@@ -229,6 +240,7 @@ impl Upload for ObjectUpload {
         self.upload_part()?; // never empty: a full buffer is kept until there is more
         if let Some(multipart) = &self.multipart {
             self.complete(multipart)?;
+            self.remote.delete_journal(multipart);
         }
         self.multipart = None;
         Ok(())
@@ -238,9 +250,12 @@ impl Upload for ObjectUpload {
 impl Drop for ObjectUpload {
     /// The store would keep the parts of an upload that nobody completes.
     fn drop(&mut self) {
-        if let Some(multipart) = &self.multipart {
-            // The error before it is the one to report.
-            drop(self.remote.abort_multipart(multipart));
+        // The error before it is the one to report. The journal of an upload that may still be
+        // there stays with it.
+        if let Some(multipart) = &self.multipart
+            && self.remote.abort_multipart(multipart).is_ok()
+        {
+            self.remote.delete_journal(multipart);
         }
     }
 }
