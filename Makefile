@@ -29,6 +29,7 @@ TEST_OPENMPI5_SECONDS := 140
 TEST_OPENMPI5_MPIJOB_SECONDS := 240
 MUTANTS_SECONDS := 3000
 SOAK_CUDA_EMULATED_SECONDS := 1800
+SOAK_CHECKPOINTS_BUILD_SECONDS := 1200
 SOAK_CHECKPOINTS_SECONDS := 1800
 SOAK_STRAGGLERS_SECONDS := 1800
 SOAK_OTLP_BUILD_SECONDS := 1200
@@ -211,7 +212,10 @@ soak-cuda-emulated: test-build ## train on the emulated CUDA device with longer 
 		$(SOAK_CUDA_EMULATED_SECONDS) $(CARGO_TEST) $(CUDA_TESTS) || exit; done
 
 soak-checkpoints: export YARDSTICK_SOAK_FAULTS := 200
+soak-checkpoints: export YARDSTICK_VERSITYGW = $(CURDIR)/target/versitygw/versitygw
 soak-checkpoints: test-build ## kill runs and lose their tiers 200 times: the same bits at the end
+	@$(BUDGET) $@-build $(SOAK_CHECKPOINTS_BUILD_SECONDS) scripts/versitygw.sh
+	@$(BUDGET) $@-versitygw $(SOAK_CHECKPOINTS_BUILD_SECONDS) $(CARGO_TEST) --test object_tier
 	@$(BUDGET) $@ $(SOAK_CHECKPOINTS_SECONDS) $(CARGO_TEST) --test checkpoint_soak -- --nocapture
 
 soak-stragglers: export YARDSTICK_SOAK_STRAGGLERS := 20

@@ -1,10 +1,13 @@
 //! The tier of an object store keeps the contract of tiers, also when answers are lost, and a store
-//! works on it.
+//! works on it. `YARDSTICK_VERSITYGW` names the program of another server for the tests that need
+//! no more than a server.
 #![allow(unsafe_code)] // the environment of the process names the server
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 #[path = "../../tests/support/s3.rs"]
 mod s3;
+#[path = "../../tests/support/versitygw.rs"]
+mod versitygw;
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -18,6 +21,7 @@ use checkpoint::{
     Dtype, Identity, NoFailpoints, Part, PartMut, Save, SingleRank, Store, TensorBox,
 };
 use s3::S3Server;
+use versitygw::VersityGw;
 
 /// The smallest part that S3 accepts.
 const PART_BYTES: usize = 5 << 20;
@@ -28,7 +32,6 @@ struct Servers {
     server: S3Server,
     proxy: Proxy,
     lossy: Remote,
-    direct: Remote,
 }
 
 static SERVERS: LazyLock<Servers> = LazyLock::new(|| {
@@ -38,13 +41,12 @@ static SERVERS: LazyLock<Servers> = LazyLock::new(|| {
         unsafe { std::env::set_var(name, value) };
     };
     server.environment().iter().for_each(|(name, value)| set(name, value));
-    let direct = Remote::open(&server.url("direct")).unwrap();
     let (_, endpoint) = &server.environment()[0];
     let proxy = Proxy::start(endpoint.strip_prefix("http://").unwrap().parse().unwrap());
     set("AWS_ENDPOINT_URL", &format!("http://{}", proxy.address));
     let lossy = Remote::open(&server.url("lossy")).unwrap();
     set("AWS_ENDPOINT_URL", endpoint);
-    Servers { server, proxy, lossy, direct }
+    Servers { server, proxy, lossy }
 });
 
 /// What happens to the answer to one request.
@@ -144,13 +146,70 @@ fn tier(prefix: &str) -> ObjectTier {
     ObjectTier::new(remote).with_part_bytes(PART_BYTES)
 }
 
+/// A prefix on a server of its own.
+struct Place {
+    remote: Remote,
+    open_uploads: Box<dyn Fn() -> usize>,
+}
+
+impl Place {
+    fn new(prefix: &str) -> Self {
+        match VersityGw::start() {
+            Some(other) => Self::on(prefix, other.settings(), move || other.open_uploads()),
+            None => {
+                let server = S3Server::start();
+                Self::on(prefix, server.settings(), move || server.open_uploads())
+            }
+        }
+    }
+
+    fn on(
+        prefix: &str,
+        settings: Vec<(String, String)>,
+        open_uploads: impl Fn() -> usize + 'static,
+    ) -> Self {
+        let options = RemoteOptions { settings, ..Default::default() };
+        let remote = Remote::open_with(&format!("s3://bucket/{prefix}"), options).unwrap();
+        Self { remote, open_uploads: Box::new(open_uploads) }
+    }
+
+    fn tier(&self) -> ObjectTier {
+        ObjectTier::new(self.remote.clone()).with_part_bytes(PART_BYTES)
+    }
+}
+
 #[test]
 fn keeps_the_contract() {
-    assert!(
-        SERVERS.direct.honours_exclusive_put("probe").unwrap(),
-        "the server ignores If-None-Match"
-    );
-    contract::run_all(&tier("contract/of/tiers"), PART_BYTES);
+    let place = Place::new("contract/of/tiers");
+    let honours = place.remote.honours_exclusive_put("probe").unwrap();
+    assert!(honours, "the server ignores If-None-Match");
+    contract::run_all(&place.tier(), PART_BYTES);
+    assert_eq!((place.open_uploads)(), 0);
+}
+
+/// Once with the folder of the object, and once by another upload of it.
+#[test]
+fn an_upload_that_is_left_open_is_aborted() {
+    let place = Place::new("run");
+    let tier = place.tier();
+    let data = vec![5; PART_BYTES + 1];
+    let start = || {
+        let mut upload = tier.create("s1/d00/shard").unwrap();
+        upload.write(&data).unwrap();
+        upload
+    };
+    for is_written_again in [true, false] {
+        std::mem::forget(start());
+        assert_eq!((place.open_uploads)(), 1);
+        if is_written_again {
+            start().finish().unwrap();
+            assert!(tier.read("s1/d00/shard").unwrap() == data);
+        } else {
+            tier.delete_folder("s1", "MANIFEST.json").unwrap();
+            assert_eq!(tier.list("").unwrap(), []);
+        }
+        assert_eq!((place.open_uploads)(), 0);
+    }
 }
 
 /// One test, as only one answer is lost at a time.
@@ -201,7 +260,8 @@ fn a_small_file_is_one_request() {
 
 #[test]
 fn a_store_saves_restores_and_removes() {
-    let tier: Arc<dyn Tier> = Arc::new(tier("run/checkpoints"));
+    let place = Place::new("run/checkpoints");
+    let tier: Arc<dyn Tier> = Arc::new(place.tier());
     assert!(!checkpoint::holds_any(&*tier).unwrap());
     let store = Store::open(Arc::clone(&tier), &Identity::new("run-1", "workload-1")).unwrap();
     let claim = store.claim_attempt(1, &SingleRank).unwrap();
