@@ -47,7 +47,8 @@ impl Worker {
     }
 
     fn has_index(&self, key: &str, text: &str) -> Outcome<bool> {
-        let found = unless_damaged(self.to().tier().read(key, INDEX_BYTES_MAX).map_err(Error::from))?;
+        let found =
+            unless_damaged(self.to().tier().read(key, INDEX_BYTES_MAX).map_err(Error::from))?;
         Ok(found.is_some_and(|found| found == text.as_bytes()))
     }
 

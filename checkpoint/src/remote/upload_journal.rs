@@ -73,14 +73,13 @@ impl Remote {
 
     /// The upload that a journal names; `None` where there is no journal, or none that can be one.
     fn read_journal(&self, journal: &str) -> Result<Option<Multipart>, IoError> {
-        let text = match self.stat(journal) {
-            Ok(found) if found.size_bytes > BYTES_MAX => return Ok(None),
-            Ok(_) => self.read(journal),
-            Err(error) => Err(error),
-        };
-        match text {
+        match self.read(journal, BYTES_MAX) {
             Ok(text) => Ok(parse(journal, &text)),
-            Err(error) if error.source.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error)
+                if matches!(error.source.kind(), ErrorKind::NotFound | ErrorKind::InvalidData) =>
+            {
+                Ok(None)
+            }
             Err(error) => Err(error),
         }
     }

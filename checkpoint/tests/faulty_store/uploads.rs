@@ -92,7 +92,7 @@ fn a_second_upload_of_a_key_aborts_the_first() {
     assert_eq!(server.open_uploads(), 1, "its own");
     again.finish().unwrap();
     assert_eq!((server.open_uploads(), tier.count_open_uploads("s1").unwrap()), (0, 0));
-    assert!(tier.read("s1/d00/shard").unwrap() == data);
+    assert!(tier.read("s1/d00/shard", 1 << 30).unwrap() == data);
 }
 
 /// The journal of an upload that could not be aborted is used later.

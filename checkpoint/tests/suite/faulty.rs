@@ -93,8 +93,8 @@ impl Tier for Faulty {
         self.inner.path(key)
     }
 
-    fn read(&self, key: &str) -> Result<Vec<u8>, IoError> {
-        let read = self.inner.read(key);
+    fn read(&self, key: &str, bytes_max: u64) -> Result<Vec<u8>, IoError> {
+        let read = self.inner.read(key, bytes_max);
         self.faults.absent.fetch_add(usize::from(read.is_err()), Relaxed);
         let mut bytes = read?;
         match self.faults.strike(key) {

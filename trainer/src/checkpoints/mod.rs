@@ -23,7 +23,7 @@ use checkpoint::{Claim, Member, Save, SaveReport, Saver, SharedFailpoints, Tiers
 use serde_json::json;
 
 use crate::config::CheckpointConfig;
-use crate::failure::{ExitCode, Failure, Outcome};
+use crate::failure::Outcome;
 use crate::fault_injection::Injector;
 use crate::ranks::Ranks;
 use crate::record::{Anomaly, Attempt, CheckpointSaved, Checkpoints, Recovery, Saves, TierRecord};
