@@ -16,9 +16,9 @@ use crate::run::Folder;
 ///
 /// These are: checkpoints older than the newest ones that `checkpoint.keep`, or the tier's own
 /// `keep`, keeps there; what earlier attempts have not committed, where something newer is
-/// committed; what is half removed; and uploads in parts to an object store that were not completed.
-/// Pinned checkpoints stay, and so do the files that the newest attempt has not committed, as it may
-/// still be writing them.
+/// committed; what is half removed; and uploads in parts to an object store that were not
+/// completed. Pinned checkpoints stay, and so do the files that the newest attempt has not
+/// committed, as it may still be writing them.
 ///
 /// Refused with 2 while the run is training, which removes all of this itself. Where the file
 /// system of RUN has no locks, that is not noticed: a checkpoint that is just being copied to
