@@ -140,8 +140,8 @@ impl Worker {
         self.announce(name, Stage::Copying).map_err(Setback::of_target)
     }
 
-    /// Removes indexes that an earlier attempt left: they would vouch for shards that no rank of this
-    /// one has verified. A process that promotes alone verifies all of them.
+    /// Removes indexes that an earlier attempt left: they would vouch for shards that no rank of
+    /// this one has verified. A process that promotes alone verifies all of them.
     fn clear_indexes(&self, source: &Source) -> Result<()> {
         if self.share.world == 1 {
             return Ok(());

@@ -14,7 +14,7 @@
 //! **After a restart** the caller submits the checkpoint that it restored. Rank 0 removes the
 //! indexes that an earlier attempt left. Shards that it left are read and checked by their digests:
 //! good ones are not sent again, others are replaced. A checkpoint that is committed on the target
-//! is done if its indexes and the sizes of its files are right; otherwise what is wrong is replaced.
+//! is done if its indexes and the sizes of its files are right; if not, what is wrong is replaced.
 //! No file on the source records that a promotion was due: the restore has already found a
 //! checkpoint that all ranks agree on and whose bytes are right, and no older one is of interest. A
 //! mark in each node's folder could name different ones after a crash between the commits of two

@@ -64,8 +64,8 @@ impl Store {
     /// [`Store::verify`] finds no problem: what was damaged may have been its way to the reader.
     ///
     /// # Errors
-    /// [`Error::NoCheckpoint`] when no rejected one of this name is here, or retention removes it at
-    /// this moment; [`Error::Io`] when the tier fails.
+    /// [`Error::NoCheckpoint`] when no rejected one of this name is here, or retention is removing
+    /// it; [`Error::Io`] when the tier fails.
     pub fn reinstate(&self, checkpoint: &str) -> Result<()> {
         let name = self.parse_name(checkpoint)?;
         if self.status(&name) != Status::Rejected {

@@ -70,8 +70,8 @@ impl Store {
         Ok(())
     }
 
-    /// Content of a damaged manifest, nothing where a disk cannot read it: such a checkpoint must not
-    /// count for ever.
+    /// Content of a damaged manifest, nothing where a disk cannot read it: such a checkpoint must
+    /// not count for ever.
     fn read_damaged(&self, key: &str) -> Result<Vec<u8>> {
         match self.tier().read(key, MANIFEST_BYTES_MAX).map_err(Error::from) {
             Err(error) if error.is_damage() && !error.is_absence() => Ok(Vec::new()),

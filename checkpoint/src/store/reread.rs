@@ -49,8 +49,8 @@ impl Store {
         }
     }
 
-    /// Reads of this process from this tier that arrived damaged and were right when repeated, since
-    /// the last call. Each is worth a warning: memory or the network damages data.
+    /// Reads of this process from this tier that arrived damaged and were right when repeated,
+    /// since the last call. Each is worth a warning: memory or the network damages data.
     pub fn take_read_warnings(&self) -> Vec<String> {
         let ReadWarnings { mut texts, more } = std::mem::take(&mut *self.read_warnings());
         if more > 0 {
