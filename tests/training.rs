@@ -330,7 +330,7 @@ fn a_rejected_checkpoint_that_is_intact_again_counts() {
     let shard = folder.path().join(format!("checkpoints/{newest}/d00/r00000-000.safetensors"));
     let good = std::fs::read(&shard).unwrap();
     std::fs::write(&shard, vec![0; good.len()]).unwrap();
-    folder.train(&["--steps", "5"]).expect(0).expect_stderr(&["(3 reads)"]);
+    folder.train(&["--steps", "10"]).expect(0).expect_stderr(&["(3 reads)"]);
     let text = folder.text();
     let verify = || run(&["ckpt", "verify", &text, "--checkpoint", &newest]);
     verify().expect(6).expect_stdout(&["(3 reads)"]);
