@@ -80,8 +80,8 @@ impl Index {
 
     /// Bytes of tensor data; `None` when they exceed 64 bits.
     pub(crate) fn data_bytes(&self) -> Option<u64> {
-        let bytes = self.files.iter().map(ShardEntry::data_bytes);
-        bytes.fold(Some(0), |sum: Option<u64>, bytes| sum?.checked_add(bytes))
+        let mut bytes = self.files.iter().map(ShardEntry::data_bytes);
+        bytes.try_fold(0, u64::checked_add)
     }
 }
 

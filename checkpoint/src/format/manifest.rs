@@ -81,8 +81,7 @@ impl Manifest {
         fields.must_be("entries of ranks", self.ranks.len(), self.world)?;
         let per_folder = self.ranks_per_folder;
         fields.must_hold("ranks_per_folder", per_folder > 0, per_folder, "at least 1")?;
-        let sum = |sum: Option<u64>, rank: &RankEntry| sum?.checked_add(rank.bytes);
-        let bytes = self.ranks.iter().fold(Some(0), sum);
+        let bytes = self.ranks.iter().map(|rank| rank.bytes).try_fold(0, u64::checked_add);
         let expected = "the sum of all ranks";
         fields.must_hold("bytes", bytes == Some(self.bytes), self.bytes, expected)
     }
