@@ -60,11 +60,11 @@ mod tests {
         let allowed = folder.path().join("allowed");
         fs::create_dir(&allowed).unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
-        for (wanted, name) in [(Mode::Run, "run"), (Mode::Umask, "store")] {
-            let above = folder.path().join(name);
+        for (wanted, bits) in [(Mode::Run, 0o750), (Mode::Umask, 0o777)] {
+            let above = folder.path().join(format!("{wanted:?}"));
             create_folders(&above.join("attempts"), wanted).unwrap();
             for created in [above.join("attempts"), above] {
-                assert_eq!(mode(&created), wanted.folder() & mode(&allowed), "{wanted:?}");
+                assert_eq!(mode(&created), bits & mode(&allowed), "{wanted:?}");
             }
         }
     }
