@@ -272,8 +272,10 @@ fn copies_that_fail_are_reported_once_and_again_when_they_succeed() {
 #[test]
 fn the_wait_for_copies_at_the_end_is_reported_and_ends_with_a_stop_request() {
     let slow = ["--inject", "slow@step=7,rank=0", "--set", "checkpoint.stop_grace=1s"];
-    let mut training = Training::start("30", &slow);
-    training.await_commit("shared");
+    let in_foreground = ["--set", "checkpoint.background=false"];
+    let mut training = Training::start("30", &[&slow[..], &in_foreground].concat());
+    let shared = training.folder.sibling("shared");
+    training.running.poll_while(|| newest_committed(&shared).is_none());
     training.exchange("shared");
     training.await_text("waits up to ");
     training.await_text("to tier shared (failing: ");

@@ -11,6 +11,10 @@ use serde::{Deserialize, Serialize};
 use crate::durable::IoError;
 use crate::peers::PeersError;
 
+/// Kind of an answer of a store that is not the one to the request: another request may get that,
+/// and it says nothing about the stored bytes.
+pub(crate) const CONTRADICTION: ErrorKind = ErrorKind::ConnectionAborted;
+
 pub(crate) type Result<T> = std::result::Result<T, Error>;
 
 /// The error of one rank.
@@ -235,8 +239,7 @@ impl Error {
     /// answer to another request.
     pub(crate) fn may_be_transient(&self) -> bool {
         let Self::Io(IoError { source, .. }) = self else { return self.is_damage() };
-        let is_contradiction = source.kind() == ErrorKind::InvalidData;
-        is_contradiction || self.is_damage() && !self.is_absence()
+        source.kind() == CONTRADICTION || self.is_damage() && !self.is_absence()
     }
 
     /// The same error, of bytes that arrived damaged so often.
@@ -300,6 +303,7 @@ mod tests {
         }
         assert!(is_damage(ErrorKind::UnexpectedEof.into()));
         assert!(is_damage(ErrorKind::InvalidData.into()), "too large, or not a regular file");
+        assert!(!is_damage(CONTRADICTION.into()), "an answer to another request");
         for errno in [Errno::ACCESS, Errno::MFILE, Errno::STALE, Errno::TIMEDOUT, Errno::NOMEM] {
             assert!(!is_damage(errno.into()), "{errno:?}");
         }

@@ -65,6 +65,7 @@ impl AtomicFile {
         let Self { path, temporary, file } = self;
         let written = file.into_inner().map_err(|error| error.into_error());
         let written = written.map_err(IoError::at(&temporary.path, "write"))?;
+        temporary.check(&written)?;
         finish(written, &temporary.path)?;
         temporary.rename(&path)
     }

@@ -72,6 +72,7 @@ impl DirectFile {
     pub(crate) fn finish(mut self) -> Result<(), IoError> {
         self.flush()?;
         let Self { path, temporary, output, .. } = self;
+        temporary.check(&output.file)?;
         finish(output.file, &temporary.path)?;
         temporary.rename(&path)
     }

@@ -56,12 +56,22 @@ impl Temporary {
         Ok(Created { temporary: Self { path, inode: Inode::of(&metadata) }, file })
     }
 
+    /// Refuses another file than the open one at the temporary name. Some file systems number a
+    /// file anew once nobody has it open.
+    pub(super) fn check(&self, file: &File) -> Result<(), IoError> {
+        let is_own = || -> io::Result<bool> {
+            let found = fs::symlink_metadata(&self.path)?;
+            Ok(Inode::of(&file.metadata()?) == Inode::of(&found))
+        };
+        if is_own().map_err(IoError::at(&self.path, "stat"))? {
+            return Ok(());
+        }
+        let replaced = io::Error::other("another process has replaced it");
+        Err(IoError::at(&self.path, "rename")(replaced))
+    }
+
     /// Renames the file, whose content is durable, to its own path, durably.
     pub(super) fn rename(self, path: &Path) -> Result<(), IoError> {
-        if !self.is_own().map_err(IoError::at(&self.path, "stat"))? {
-            let replaced = io::Error::other("another process has replaced it");
-            return Err(IoError::at(&self.path, "rename")(replaced));
-        }
         rename(&self.path, path)?;
         sync_parent(path)
     }

@@ -19,8 +19,6 @@ use crate::store::Status;
 /// How often rank 0 looks whether files of other ranks have come.
 const POLL_MIN: Duration = Duration::from_millis(20);
 const POLL_MAX: Duration = Duration::from_secs(2);
-/// End of an index's name: see [`index_file`].
-const INDEX_SUFFIX: &str = ".idx.json";
 
 impl Worker {
     pub(super) fn lead(&self) {
@@ -98,8 +96,10 @@ impl Worker {
     fn is_durable(&self, name: &CheckpointName) -> Result<bool> {
         let entries = self.to().tier().list(&name.to_string())?;
         let has = |file: &str| entries.iter().any(|entry| entry.name == file);
-        for marker in [TOMBSTONE, REJECTED] {
-            if has(marker) {
+        // A rejection or its undoing that was cut short leaves both: the manifest counts.
+        let is_rejected = has(REJECTED) && !has(MANIFEST);
+        for (marker, is_marked) in [(TOMBSTONE, has(TOMBSTONE)), (REJECTED, is_rejected)] {
+            if is_marked {
                 self.to().tier().delete(&name.key(MANIFEST))?;
                 self.to().tier().delete_folder(&name.to_string(), marker)?;
                 return Ok(false);
@@ -146,10 +146,19 @@ impl Worker {
         if self.share.world == 1 {
             return Ok(());
         }
-        let ranks: Vec<usize> = (0..source.manifest.world).collect();
-        let files = self.files_of(source, &ranks)?;
-        let mut indexes = files.iter().filter(|key| key.ends_with(INDEX_SUFFIX));
-        indexes.try_for_each(|key| Ok(self.to().tier().delete(key)?))
+        let Source { name, manifest, .. } = source;
+        let is_committed = self.to().is_committed(name);
+        let ranks: Vec<usize> = (0..manifest.world).collect();
+        let found = self.files_of(source, &ranks)?;
+        for rank in ranks {
+            let key = manifest.rank_key(name, rank, &index_file(rank));
+            // What was committed was verified then: only what is wrong of it is replaced.
+            let is_good = || self.to().check_files(name, manifest, [rank]).is_ok();
+            if found.contains(&key) && !(is_committed && is_good()) {
+                self.to().tier().delete(&key)?;
+            }
+        }
+        Ok(())
     }
 
     /// A process that promotes alone has nobody to tell, and does not disturb a run that promotes

@@ -222,6 +222,14 @@ impl Promoter {
         self.routes[route].shared.is_failing()
     }
 
+    /// Whether a try on one of the routes, by its position, has succeeded. Allocates nothing.
+    ///
+    /// # Panics
+    /// When there is no such route.
+    pub fn has_succeeded(&self, route: usize) -> bool {
+        self.routes[route].shared.has_succeeded()
+    }
+
     /// Waits until this process has nothing left to do, and returns whether that is so. On rank 0
     /// everything is then committed or given up.
     #[must_use]

@@ -21,6 +21,7 @@ struct State {
     /// What was begun last, until it is released.
     current: Option<Held>,
     status: RouteStatus,
+    has_succeeded: bool,
     is_stopped: bool,
 }
 
@@ -91,6 +92,17 @@ impl Shared {
 
     pub(super) fn is_failing(&self) -> bool {
         self.lock().status.is_failing
+    }
+
+    pub(super) fn has_succeeded(&self) -> bool {
+        self.lock().has_succeeded
+    }
+
+    /// Notes that the route works.
+    pub(super) fn succeeded(&self) {
+        let mut state = self.lock();
+        state.status.is_failing = false;
+        state.has_succeeded = true;
     }
 
     pub(super) fn update(&self, change: impl FnOnce(&mut RouteStatus)) {

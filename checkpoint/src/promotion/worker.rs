@@ -130,6 +130,6 @@ impl Worker {
     }
 
     pub(super) fn note_success(&self) {
-        self.shared.update(|status| status.is_failing = false);
+        self.shared.succeeded();
     }
 }

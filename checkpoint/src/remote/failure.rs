@@ -9,6 +9,10 @@ use object_store::client::{HttpError, HttpErrorKind};
 
 use super::limited::TooLarge;
 use super::redaction::redacted;
+use crate::error::CONTRADICTION;
+
+/// Start of the error of a body that is too short for its range.
+pub(super) const SHORT_BODY: &str = "expected a body of ";
 
 /// The client's error for all of an object in place of a range.
 const NOT_PARTIAL: &str = "Received non-partial response when range requested";
@@ -71,7 +75,8 @@ fn kind(error: &Error) -> ErrorKind {
         Error::InvalidPath { .. } => ErrorKind::InvalidInput,
         Error::NotSupported { .. } | Error::NotImplemented { .. } => ErrorKind::Unsupported,
         error if is_not_sent(error) => ErrorKind::InvalidInput,
-        error if is_contradiction(error) || is_too_large(error) => ErrorKind::InvalidData,
+        error if is_too_large(error) => ErrorKind::InvalidData,
+        error if is_contradiction(error) => CONTRADICTION,
         error => match transport_kind(error) {
             Some(HttpErrorKind::Timeout) => ErrorKind::TimedOut,
             Some(HttpErrorKind::Connect) => ErrorKind::NotConnected,
@@ -87,13 +92,15 @@ fn is_contradiction(error: &Error) -> bool {
         Error::Precondition { .. } => true,
         Error::Generic { .. } => {
             let text = last_cause(error); // the client's type for it is private
-            text.starts_with("Requested ") || text.contains("Content-Range") || text == NOT_PARTIAL
+            let starts = ["Requested ", SHORT_BODY];
+            let is_other = text.contains("Content-Range") || text == NOT_PARTIAL;
+            is_other || starts.iter().any(|start| text.starts_with(start))
         }
         _ => false,
     }
 }
 
-fn is_too_large(error: &Error) -> bool {
+pub(super) fn is_too_large(error: &Error) -> bool {
     causes(error).any(|cause| cause.is::<TooLarge>())
 }
 

@@ -42,7 +42,7 @@ use tokio::time::timeout;
 use crate::durable::IoError;
 pub use address::{is_remote, require_no_secret};
 pub use exclusive::ExclusivePut;
-use failure::{Stalled, is_absent, to_io};
+use failure::{SHORT_BODY, Stalled, is_absent, to_io};
 use limited::collect;
 pub use multipart::Multipart;
 pub use options::RemoteOptions;
@@ -341,6 +341,6 @@ fn check_length(body: Bytes, expected_bytes: u64) -> object_store::Result<Bytes>
     if body.len() as u64 == expected_bytes {
         return Ok(body);
     }
-    let found = format!("expected a body of {expected_bytes} bytes, received {}", body.len());
+    let found = format!("{SHORT_BODY}{expected_bytes} bytes, received {}", body.len());
     Err(Error::Generic { store: "object store", source: found.into() })
 }

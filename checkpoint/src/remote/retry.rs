@@ -10,7 +10,7 @@ use object_store::{Error, Result};
 use tokio::time::sleep;
 
 use super::Remote;
-use super::failure::{is_conflict, is_refused};
+use super::failure::{is_conflict, is_refused, is_too_large};
 
 /// Answers to the same request before the last one is the error.
 const ANSWERS_MAX: usize = 4;
@@ -22,7 +22,7 @@ impl Remote {
         let mut answers = 0;
         self.repeat_while(call, |error| {
             answers += 1;
-            answers < ANSWERS_MAX && !is_refused(error)
+            answers < ANSWERS_MAX && !is_refused(error) && !is_too_large(error)
         })
         .await
     }

@@ -66,7 +66,14 @@ impl Remote {
     fn abort_named_by(&self, journal: &str) -> Result<(), IoError> {
         let Some(upload) = self.read_journal(journal)? else { return Ok(()) };
         match self.abort_multipart(&upload) {
-            Err(error) if error.source.kind() == ErrorKind::PermissionDenied => Ok(()),
+            Err(IoError { source, .. })
+                if matches!(
+                    source.kind(),
+                    ErrorKind::PermissionDenied | ErrorKind::Unsupported
+                ) =>
+            {
+                Ok(())
+            }
             aborted => aborted,
         }
     }

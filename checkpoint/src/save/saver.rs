@@ -269,6 +269,11 @@ impl Saver {
         self.afterwards = thread.ok();
     }
 
+    /// Whether what follows the last save has ended.
+    pub fn has_ended_afterwards(&self) -> bool {
+        self.afterwards.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
     /// Waits for what follows the last save.
     pub fn finish_afterwards(&mut self) {
         self.afterwards.take().map(JoinHandle::join);

@@ -62,7 +62,7 @@ impl Tier for LocalTier {
     }
 
     fn drop_cache(&self, key: &str) {
-        if let Ok(file) = File::open(self.path(key)) {
+        if let Ok(file) = regular_file::open_to_read(&self.path(key)) {
             // A file system without it reads from its cache again.
             let _ = fadvise(file, 0, None, Advice::DontNeed);
         }

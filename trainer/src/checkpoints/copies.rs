@@ -26,6 +26,8 @@ pub(super) struct Copies {
     promoter: Promoter,
     /// Position of each route's target among the tiers of the run.
     targets: Vec<usize>,
+    /// Targets to which copies from another tier failed: they count as failing until one succeeds.
+    unsettled: TierSet,
 }
 
 /// A tier that copies can be sent to.
@@ -72,6 +74,7 @@ impl Copies {
         from: &Member,
         targets: &[Target<'_>],
         share: Share,
+        unsettled: TierSet,
         bytes_per_second_max: Option<u64>,
         failpoints: impl Failpoints + Send + Sync + 'static,
     ) -> Outcome<Option<Self>> {
@@ -88,7 +91,7 @@ impl Copies {
         let routes = targets.iter().map(route).collect();
         let promoter = Promoter::start(routes, share, options, Arc::new(failpoints))?;
         let targets = targets.iter().map(|target| target.position).collect();
-        Ok(Some(Self { promoter, targets }))
+        Ok(Some(Self { promoter, targets, unsettled }))
     }
 
     /// Starts to copy a checkpoint to those of these tiers that are farther.
@@ -102,11 +105,13 @@ impl Copies {
         }
     }
 
-    /// Tiers to which this rank's last try failed. Allocates nothing.
+    /// Tiers to which this rank's last try failed, also one from another tier. Allocates nothing.
     pub(super) fn failing(&self) -> TierSet {
         let mut failing = TierSet::default();
         for (route, tier) in self.targets.iter().enumerate() {
-            if self.promoter.is_failing(route) {
+            let is_unsettled =
+                self.unsettled.contains(*tier) && !self.promoter.has_succeeded(route);
+            if is_unsettled || self.promoter.is_failing(route) {
                 failing.insert(*tier);
             }
         }
@@ -147,9 +152,12 @@ impl Copies {
                 deadline = deadline.min(now + wait.stop_grace);
             }
             let failing = Some(self.failing());
-            if now >= started + REPORT_AFTER && reported != failing {
+            if now >= started + REPORT_AFTER
+                && reported != failing
+                && let Some(text) = self.in_progress(deadline.saturating_duration_since(now))
+            {
                 reported = failing;
-                (wait.report)(self.in_progress(deadline.saturating_duration_since(now)));
+                (wait.report)(text);
             }
             let is_finished = self.promoter.finish(deadline.min(now + STOP_POLL));
             if is_finished || now >= deadline {
@@ -158,8 +166,8 @@ impl Copies {
         }
     }
 
-    /// Sentence about what is waited for.
-    fn in_progress(&self, left: Duration) -> String {
+    /// Sentence about the copies in progress.
+    fn in_progress(&self, left: Duration) -> Option<String> {
         let route = |RouteStatus { tier, in_progress, is_failing, last_error, .. }| {
             let name: String = in_progress?;
             let error = last_error.filter(|_| is_failing);
@@ -168,7 +176,8 @@ impl Copies {
         };
         let routes: Vec<_> = self.status().into_iter().filter_map(route).collect();
         let (routes, seconds) = (routes.join(", "), left.as_secs());
-        format!("waits up to {seconds} s for copies: {routes}; a stop request shortens that")
+        let is_any = !routes.is_empty();
+        is_any.then(|| format!("waits up to {seconds} s for copies: {routes}"))
     }
 }
 
@@ -197,7 +206,9 @@ impl CopyWatch {
         ranks: &Ranks<'_>,
     ) -> Outcome<Changes> {
         let before = std::mem::replace(&mut self.failing, failing);
-        let recovered = before.without(failing).positions().collect();
+        // A tier that is saved on now is no target any more.
+        let is_target = |tier: &usize| copies.is_none_or(|copies| copies.targets.contains(tier));
+        let recovered = before.without(failing).positions().filter(is_target).collect();
         let new = failing.without(before);
         if new.is_empty() {
             return Ok(Changes { failing: Vec::new(), recovered });
@@ -225,7 +236,6 @@ impl Checkpointer {
     pub(crate) fn start_copies(&mut self, trainer: &Trainer<'_>) -> Outcome<()> {
         let before = self.copies.take().map(|copies| copies.status()).unwrap_or_default();
         self.earlier_routes = combined(&self.earlier_routes, before);
-        self.copy_watch = CopyWatch::default();
         let ranks = trainer.ranks();
         let present = self.save_tier.position();
         let members = self.tiers.members();
@@ -240,7 +250,14 @@ impl Checkpointer {
         let share = Share { rank: ranks.rank(), world: ranks.world(), attempt: self.claim.attempt };
         let failpoints = trainer.injector().after(trainer.completed_steps());
         let limit = self.config.copy_bytes_per_second_max;
-        let copies = Copies::start(self.present(), &targets, share, limit, failpoints)?;
+        let copies = Copies::start(
+            self.present(),
+            &targets,
+            share,
+            self.copy_watch.failing,
+            limit,
+            failpoints,
+        )?;
         self.copies = copies;
         Ok(())
     }

@@ -47,6 +47,9 @@ const SLOW_WRITERS: Limits = Limits { window_steps: 8, windows: 1, least_slower:
 /// A save that is waited for longer is reported.
 const REPORT_AFTER: Duration = Duration::from_secs(3);
 
+/// Interval of checks in the wait for the removal of old checkpoints.
+const RETENTION_POLL: Duration = Duration::from_millis(5);
+
 /// Saves and resumes one attempt.
 #[derive(Debug)]
 pub(crate) struct Checkpointer {
@@ -69,6 +72,10 @@ pub(crate) struct Checkpointer {
     /// Another tier has taken over from one that failed: what is owed is saved at once.
     has_moved: bool,
     failures: Failures,
+    /// A failed save was reported, and no commit on the nearest tier since.
+    is_failure_reported: bool,
+    /// Tiers that copies were submitted to since saves are on the present tier.
+    submitted: TierSet,
     /// The save in flight has been reported as the reason why others were skipped.
     is_skip_reported: bool,
     config: CheckpointConfig,
@@ -133,6 +140,8 @@ impl Checkpointer {
             owed: TierSet::default(),
             has_moved: false,
             failures: Failures::default(),
+            is_failure_reported: false,
+            submitted: TierSet::default(),
             is_skip_reported: false,
             config,
             claim,
@@ -300,8 +309,21 @@ impl Checkpointer {
         }));
     }
 
-    /// Waits until old checkpoints have been removed.
-    pub(crate) fn finish_retention(&mut self) {
+    /// Waits until old checkpoints have been removed: for `checkpoint.deadline` at most, and no
+    /// longer than until a stop is requested. The next attempt removes what is left.
+    pub(crate) fn finish_retention(&mut self, stop_requested: &dyn Fn() -> bool) {
+        let started = Instant::now();
+        let mut is_reported = false;
+        while !self.saver().has_ended_afterwards() {
+            if stop_requested() || started.elapsed() >= self.config.deadline {
+                return self.stop_retention();
+            }
+            if !is_reported && started.elapsed() >= REPORT_AFTER {
+                is_reported = true;
+                self.events.note("waits until old checkpoints are removed");
+            }
+            std::thread::sleep(RETENTION_POLL);
+        }
         self.saver().finish_afterwards();
     }
 
@@ -397,12 +419,16 @@ impl Checkpointer {
         let stall_start = Instant::now();
         // Another rank's writer may take as long as it may.
         let ranks = trainer.ranks().with_timeout(2 * self.config.deadline);
-        let events = self.events.clone();
+        let (events, rank) = (self.events.clone(), self.rank);
         let mut is_reported = false;
         let finished = self.saver().finish(&ranks, &mut |saver| {
             if !is_reported && stall_start.elapsed() >= REPORT_AFTER {
                 is_reported = true;
-                events.note(format!("waits for the save of step {step}{}", at(saver)));
+                let text = format!("waits for the save of step {step}{}", at(saver));
+                match rank {
+                    0 => events.note(text),
+                    _ => events.warn_later(Anomaly { step: Some(step), rank: Some(rank), text }),
+                }
             }
         });
         self.stall += stall_start.elapsed();
@@ -430,6 +456,7 @@ impl Checkpointer {
         *self.saves.triggers.entry(self.why).or_default() += 1;
         if let Some(copies) = &self.copies {
             copies.submit(&report.checkpoint, self.due);
+            self.submitted = self.submitted.union(self.due);
         }
         self.parent = Some(report.checkpoint);
         let saved = CheckpointSaved {
@@ -485,7 +512,8 @@ impl Checkpointer {
     fn warn_of_reads(&self) {
         for Member { name, store, .. } in self.tiers.members() {
             for text in store.take_read_warnings() {
-                self.warn(self.committed_step, format!("tier {name}: {text}"));
+                let text = format!("tier {name}: {text}");
+                self.warn_of_rank(self.committed_step, Some(self.rank), text);
             }
         }
     }

@@ -48,6 +48,11 @@ impl SaveTier {
         self.usable[self.present]
     }
 
+    /// Number of tiers that can be used.
+    pub(super) fn count(&self) -> usize {
+        self.usable.len()
+    }
+
     /// Moves on after a failed save.
     pub(super) fn failed(&mut self) -> AfterFailure {
         self.commits = 0;

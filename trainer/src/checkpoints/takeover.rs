@@ -19,19 +19,31 @@ pub(crate) struct NotSaved {
     tier: String,
     /// The tier that has taken over, if there is one.
     next: Option<String>,
+    /// The tier that the next save is on.
+    present: String,
     /// The first rank that failed.
     rank: Option<usize>,
     reason: String,
 }
 
 impl NotSaved {
-    /// Whether another tier has taken over, on which the step can be saved.
-    pub(crate) fn is_taken_over(&self) -> bool {
-        self.next.is_some()
+    /// The same where the step is saved again at once, on whichever tier is next.
+    pub(crate) fn retried(self) -> Self {
+        Self { next: Some(self.present.clone()), ..self }
     }
 }
 
 impl Checkpointer {
+    /// Number of tiers that saves can be on.
+    pub(crate) fn save_tiers(&self) -> usize {
+        self.save_tier.count()
+    }
+
+    /// Another tier has yet to make up for a save that failed.
+    pub(crate) fn is_overdue(&self) -> bool {
+        self.has_moved
+    }
+
     /// Counts a failed save, and lets the next tier take over if there is one. The same on all
     /// ranks.
     pub(super) fn not_saved(
@@ -50,13 +62,15 @@ impl Checkpointer {
         }
         self.has_moved = after == AfterFailure::TakenOver;
         let next = self.has_moved.then(|| self.present().name.clone());
-        Ok(NotSaved { step, tier, next, rank: error.rank(), reason: error.to_string() })
+        let present = self.present().name.clone();
+        Ok(NotSaved { step, tier, next, present, rank: error.rank(), reason: error.to_string() })
     }
 
     /// Counts a commit, after which the nearest tier may be tried again.
     pub(super) fn move_after_commit(&mut self, step: u64, trainer: &Trainer<'_>) -> Outcome<()> {
         let position = self.save_tier.position();
-        let is_recovered = self.save_tier.committed();
+        let is_recovered =
+            self.save_tier.committed() && std::mem::take(&mut self.is_failure_reported);
         if is_recovered && self.rank == 0 {
             let tier = &self.present().name;
             self.warn(Some(step), format!("tier {tier} works again: step {step} is saved there"));
@@ -69,6 +83,8 @@ impl Checkpointer {
 
     /// The next save is on the tier that is in use now, and copies are made from there.
     fn save_on_present_tier(&mut self, trainer: &Trainer<'_>) -> Outcome<()> {
+        // Copies from the tier before are cut off: the next save brings them.
+        self.owed = self.owed.union(std::mem::take(&mut self.submitted));
         let store = Arc::clone(&self.present().store);
         self.saver().save_on(store);
         self.start_copies(trainer)
@@ -77,8 +93,9 @@ impl Checkpointer {
     /// Warns that a save failed; whether training `continues`. One cause is reported the 1st, 2nd,
     /// 4th, 8th, ... time.
     pub(crate) fn warn_not_saved(&mut self, failed: NotSaved, continues: bool) {
-        let NotSaved { step, tier, next, rank, reason } = failed;
+        let NotSaved { step, tier, next, rank, reason, .. } = failed;
         let Some(count) = self.failures.count(&tier, &reason) else { return };
+        self.is_failure_reported = true;
         if self.rank != 0 {
             return; // the same on all ranks
         }

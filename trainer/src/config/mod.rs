@@ -569,7 +569,10 @@ impl Settings {
         }
         let otlp = &self.telemetry.otlp;
         if !otlp.is_empty() && !is_http(otlp.expose()) {
-            let found = otlp.to_string().escape_debug().to_string();
+            // Without a scheme it is not known which part of it is a password.
+            let shown = otlp.to_string();
+            let found = if shown.contains("://") { shown } else { "another text".to_owned() };
+            let found = found.escape_debug().to_string();
             return Err(invalid("telemetry.otlp", found, "a URL, as in http://HOST:4318"));
         }
         if self.telemetry.log_every_steps == 0 {

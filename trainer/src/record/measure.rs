@@ -1,5 +1,7 @@
 //! Calculates the figures of a record from the steps of the run.
 
+use std::collections::BTreeMap;
+
 use super::Record;
 use super::goodput::clock_anomalies;
 use super::sections::{
@@ -221,11 +223,13 @@ impl Checkpoints {
 }
 
 impl Saves {
-    /// The tier that most checkpoints were saved on; the first of several.
+    /// The tier that most checkpoints were saved on; of several the last by name.
     fn usual_tier(&self) -> Option<&str> {
-        let count = |tier: &str| self.committed.iter().filter(|save| save.tier == tier).count();
-        let usual = self.committed.iter().rev().max_by_key(|save| count(&save.tier))?;
-        Some(&usual.tier)
+        let mut counts = BTreeMap::new();
+        for saved in &self.committed {
+            *counts.entry(saved.tier.as_str()).or_insert(0_usize) += 1;
+        }
+        counts.into_iter().max_by_key(|(_, count)| *count).map(|(tier, _)| tier)
     }
 }
 

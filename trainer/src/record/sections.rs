@@ -390,9 +390,9 @@ pub struct Checkpoints {
     pub triggers: BTreeMap<Trigger, usize>,
     /// Bytes per second while the slowest rank wrote, over those on `tier`.
     pub bytes_per_second: f64,
-    /// From the trigger to the moment when training knew of the commit.
+    /// From the trigger to the moment when training knew of the commit, of those on `tier`.
     pub save_ms: Distribution,
-    /// Time for which training was stopped by one.
+    /// Time for which training was stopped by one of those on `tier`.
     pub stall_ms: Distribution,
     /// The last of them.
     #[serde(default)]

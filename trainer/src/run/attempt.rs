@@ -164,6 +164,9 @@ impl RunningAttempt<'_, '_> {
         let last = self.trainer.completed_steps();
         self.finish_save(false).map_err(|failure| failure.at_step(last))?;
         let is_due = self.checkpointer.is_due_at_end(last);
+        if !is_due && reason != StopReason::Requested {
+            self.make_up_for_failed_save().map_err(|failure| failure.at_step(last))?;
+        }
         let saved = match reason {
             StopReason::Requested => self.save_at_end(Trigger::Stop, "a stop was requested"),
             StopReason::TargetLoss if is_due => {
@@ -177,13 +180,13 @@ impl RunningAttempt<'_, '_> {
             }
             StopReason::TargetLoss | StopReason::LastStep | StopReason::Measured => Ok(()),
         };
+        let is_stopping = reason == StopReason::Requested;
+        let signals = self.signals;
         if saved.is_ok() {
-            let is_stopping = reason == StopReason::Requested;
-            let signals = self.signals;
             self.checkpointer.finish_copies(&|| is_stopping || signals.stop_requested());
         }
-        if saved.is_ok() && reason != StopReason::Requested {
-            self.checkpointer.finish_retention();
+        if saved.is_ok() && !is_stopping {
+            self.checkpointer.finish_retention(&|| signals.stop_requested());
         }
         self.finish_profile();
         saved.map(|()| reason)
@@ -445,15 +448,26 @@ impl RunningAttempt<'_, '_> {
         if is_in_background { Ok(()) } else { self.finish_save(end.is_none()) }
     }
 
+    /// Saves where another tier has taken over from one that failed after the last step.
+    fn make_up_for_failed_save(&mut self) -> Outcome<()> {
+        while self.checkpointer.is_overdue() {
+            self.start_save(TierSet::default(), Trigger::End)?; // it adds what is owed
+            self.finish_save(false)?;
+        }
+        Ok(())
+    }
+
     /// Saves at the end of the attempt, where a save that fails on all tiers is an error.
     fn save_at_end(&mut self, why: Trigger, end: &str) -> Outcome<()> {
         let step = self.trainer.completed_steps();
+        let mut tiers_left = self.checkpointer.save_tiers();
         loop {
             self.start_save(TierSet::ALL, why)?;
             let ended = self.checkpointer.finish(self.trainer);
             match ended.map_err(|failure| failure.at_step(step))? {
-                Some(Ended::NotSaved(failed)) if failed.is_taken_over() => {
-                    self.checkpointer.warn_not_saved(failed, false);
+                Some(Ended::NotSaved(failed)) if tiers_left > 1 => {
+                    tiers_left -= 1;
+                    self.checkpointer.warn_not_saved(failed.retried(), false);
                 }
                 Some(Ended::NotSaved(failed)) => {
                     return Err(self.checkpointer.not_saved_at_end(failed, end));

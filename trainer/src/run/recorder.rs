@@ -239,8 +239,8 @@ impl Recorder {
         self.record.as_mut()?.attempts.last_mut()
     }
 
-    /// Records in the attempt's file that there is a committed checkpoint: the record itself is
-    /// only written at the end, which a kill prevents.
+    /// Records the newest committed checkpoint in the attempt's file: the record itself is only
+    /// written at the end, which a kill prevents.
     pub(super) fn committed(&mut self, step: u64) -> Result<(), record::Error> {
         let dir = self.dir.clone();
         self.attempt_record().map_or(Ok(()), |attempt| attempt.committed(&dir, step))
