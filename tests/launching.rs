@@ -70,7 +70,7 @@ fn a_killed_rank_is_named_long_before_the_deadline() {
     assert_eq!(record["reason"]["host"], record["ranks"][1]["host"]);
 }
 
-/// Whether a process has a handler for SIGTERM by now; before, the signal ends it.
+/// Returns whether a process has a handler for SIGTERM by now; before, the signal ends it.
 fn handles_sigterm(process: &Child) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{}/status", process.id())).unwrap();
     let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap_or("0");

@@ -235,7 +235,7 @@ impl Error {
         }
     }
 
-    /// Whether another read of the same bytes may succeed: they arrived damaged, too few, or as the
+    /// Returns whether another read of the same bytes may succeed: they arrived damaged, too few, or as the
     /// answer to another request.
     pub(crate) fn may_be_transient(&self) -> bool {
         let Self::Io(IoError { source, .. }) = self else { return self.is_damage() };

@@ -110,7 +110,7 @@ impl Worker {
     }
 }
 
-/// What was read from the target; `None` where nothing is there, or other bytes are.
+/// Result of a read from the target; `None` where nothing is there, or other bytes are.
 fn unless_damaged<T>(read: Result<T>) -> Outcome<Option<T>> {
     match read {
         Ok(value) => Ok(Some(value)),

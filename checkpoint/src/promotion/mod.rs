@@ -214,7 +214,7 @@ impl Promoter {
         self.routes.iter().map(|route| route.shared.status()).collect()
     }
 
-    /// Whether the last try on one of the routes, by its position, failed. Allocates nothing.
+    /// Returns whether the last try on one of the routes, by its position, failed. Allocates nothing.
     ///
     /// # Panics
     /// When there is no such route.
@@ -222,7 +222,8 @@ impl Promoter {
         self.routes[route].shared.is_failing()
     }
 
-    /// Whether a try on one of the routes, by its position, has succeeded. Allocates nothing.
+    /// Returns whether a try on one of the routes, by its position, has succeeded. Allocates
+    /// nothing.
     ///
     /// # Panics
     /// When there is no such route.

@@ -1,6 +1,6 @@
 //! Secrets in URLs: users, passwords and queries, none of which is ever shown.
 
-/// What takes the place of a secret.
+/// Text in the place of a secret.
 const MASK: &str = "***";
 
 /// A text with every URL in it as it may be shown: `http://user:password@host/path?sig=signature`
@@ -10,7 +10,7 @@ pub fn redacted(text: &str) -> String {
     words.map(|word| redacted_word(word).unwrap_or_else(|| word.to_owned())).collect()
 }
 
-/// Whether a URL was redacted, so that nothing can be reached with it.
+/// Returns whether a URL was redacted, so that nothing can be reached with it.
 pub fn is_redacted(url: &str) -> bool {
     url.contains(MASK) && redacted(url) == url
 }

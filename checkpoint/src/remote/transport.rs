@@ -143,7 +143,7 @@ impl Service {
     }
 }
 
-/// Whether the answer is the content of an object, whose size the caller limits: not a listing, and
+/// Returns whether the answer is the content of an object, whose size the caller limits: not a listing, and
 /// not what the store says about a request.
 fn is_for_content(request: &HttpRequest) -> bool {
     let query = request.uri().query().unwrap_or_default();

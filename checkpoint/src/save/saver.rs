@@ -67,7 +67,7 @@ struct Files {
 #[derive(Debug)]
 struct LateWriter {
     thread: JoinHandle<WriterEnd>,
-    /// Where it writes.
+    /// Store that it writes to.
     store: Arc<Store>,
 }
 
@@ -269,7 +269,7 @@ impl Saver {
         self.afterwards = thread.ok();
     }
 
-    /// Whether what follows the last save has ended.
+    /// Returns whether the work that follows the last save has ended.
     pub fn has_ended_afterwards(&self) -> bool {
         self.afterwards.as_ref().is_none_or(JoinHandle::is_finished)
     }

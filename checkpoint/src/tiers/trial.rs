@@ -33,7 +33,7 @@ pub(super) struct Failure {
     /// The saved ranks whose files these are; `None` for all that the source has.
     pub(super) saved: Option<Range<usize>>,
     pub(super) flaw: Flaw,
-    /// What a rank had verified and sent arrived damaged: the copy is not to blame.
+    /// Bytes that a rank had verified and sent arrived damaged: the copy is not to blame.
     pub(super) is_of_transport: bool,
 }
 
@@ -82,7 +82,7 @@ pub(super) struct Trial<'a> {
     pub(super) views: &'a [View<'a>],
     pub(super) name: &'a CheckpointName,
     pub(super) version: &'a Version,
-    /// When the restore began.
+    /// Start of the restore.
     pub(super) started: Instant,
     pub(super) peers: &'a dyn Peers,
 }
@@ -210,7 +210,7 @@ impl Trial<'_> {
         Ok(OpenCheckpoint { store, name: self.name, manifest, indexes })
     }
 
-    /// What other ranks get of an index that contradicts others. All ranks find the same.
+    /// Failure of an index that contradicts others. All ranks find the same.
     fn conflict(&self, Conflict { rank, error }: Conflict, own: &mut Own) -> Result<Failure> {
         let (_, source) = self.version.index_source(rank, self.peers.world());
         self.failure(source, just(rank), error, own)

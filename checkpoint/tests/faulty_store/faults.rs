@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use checkpoint::{Error, NoFailpoints};
 
-use crate::Attempt;
 use crate::s3::{Fault, Kind, Operation, S3Server};
+use crate::{Attempt, PATIENCE};
 use During::{Claim, Resume, Retention, Save};
 use Expected::{Fails, Unnoticed};
 use Operation::{Any, AnyPut, CompleteUpload, CreateUpload, Delete, Get, GetRange};
@@ -38,6 +38,16 @@ struct Row {
     expected: Expected,
 }
 
+impl Row {
+    /// Faults that pass have more time than a busy machine needs for them.
+    fn patience(&self) -> Duration {
+        match (self.expected, &self.kind) {
+            (Unnoticed, Kind::Silence(_)) | (Fails(_), _) => PATIENCE,
+            (Unnoticed, _) => 10 * PATIENCE,
+        }
+    }
+}
+
 const ALWAYS: usize = usize::MAX;
 
 fn row(during: During, on: Operation, kind: Kind, times: usize, expected: Expected) -> Row {
@@ -52,7 +62,7 @@ fn check(rows: impl IntoIterator<Item = Row>) {
     let server = S3Server::start();
     for (number, row) in rows.into_iter().enumerate() {
         let url = server.url(&format!("row{number}"));
-        let run = Attempt::start(&url, server.settings());
+        let run = Attempt::start_with(&url, server.settings(), row.patience());
         prepare(&run, row.during);
         let name = format!("{:?} on {:?} during {:?}", row.kind, row.on, row.during);
         server.begin(Fault { times: row.times, ..Fault::always(row.on, row.kind) });

@@ -17,8 +17,10 @@ use checkpoint::{
 };
 
 /// The smallest part that S3 accepts.
+/// Time for faults that last.
+const PATIENCE: Duration = Duration::from_secs(3);
 const PART_BYTES: usize = 5 << 20;
-/// Of a checkpoint that is uploaded in two parts.
+/// Size of a checkpoint that is uploaded in two parts.
 const STATE_BYTES: usize = PART_BYTES + 4096;
 
 /// An attempt of a run whose only tier is a prefix of an object store.
@@ -31,11 +33,15 @@ struct Attempt {
 
 impl Attempt {
     /// The next attempt of the run under this URL, with a client of these settings.
-    fn start(url: &str, mut settings: Vec<(String, String)>) -> Self {
+    fn start(url: &str, settings: Vec<(String, String)>) -> Self {
+        Self::start_with(url, settings, PATIENCE)
+    }
+
+    fn start_with(url: &str, mut settings: Vec<(String, String)>, patience: Duration) -> Self {
         // Its digest takes the server longer than all else.
         settings.push(("AWS_UNSIGNED_PAYLOAD".to_owned(), "true".to_owned()));
         let options = RemoteOptions {
-            patience: Duration::from_secs(3),
+            patience,
             slowest_bytes_per_second: 4 << 20,
             settings,
             ..Default::default()

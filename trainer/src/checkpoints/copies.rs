@@ -14,7 +14,7 @@ use crate::failure::Outcome;
 use crate::ranks::Ranks;
 use crate::step::Trainer;
 
-/// How often the wait for copies checks for a request to stop.
+/// Interval of checks for a request to stop in the wait for copies.
 const STOP_POLL: Duration = Duration::from_millis(100);
 
 /// A wait that lasts longer is reported.
@@ -36,11 +36,11 @@ pub(super) struct Target<'run> {
     /// Its position among the tiers of the run.
     pub(super) position: usize,
     pub(super) member: &'run Member,
-    /// How many checkpoints stay there.
+    /// Number of checkpoints that stay there.
     pub(super) keep: usize,
 }
 
-/// How long copies are waited for, and what is reported meanwhile.
+/// Limits of a wait for copies, and where it is reported.
 pub(super) struct Wait<'run> {
     /// Without a request to stop.
     pub(super) patience: Duration,

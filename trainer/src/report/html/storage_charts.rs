@@ -98,7 +98,9 @@ fn bandwidths(checkpoints: &Checkpoints) -> Option<Figure<'_>> {
     let count = rates.len() as f64;
     let chart = Chart {
         title: "Storage".into(),
-        caption: "Bytes per second of checkpoints over all ranks; saves are those on the tier with most of them.".into(),
+        caption:
+            "Bytes per second of checkpoints over all ranks; saves on the tier with most of them."
+                .into(),
         x: Axis {
             label: "rate",
             range: from_zero(rates.iter().map(|rate| rate.1)),
