@@ -569,9 +569,10 @@ impl Settings {
         }
         let otlp = &self.telemetry.otlp;
         if !otlp.is_empty() && !is_http(otlp.expose()) {
-            // Without a scheme it is not known which part of it is a password.
+            // Without a scheme it is not known which part before an @ is a password.
             let shown = otlp.to_string();
-            let found = if shown.contains("://") { shown } else { "another text".to_owned() };
+            let is_known = shown.contains("://") || !shown.contains('@');
+            let found = if is_known { shown } else { "another text".to_owned() };
             let found = found.escape_debug().to_string();
             return Err(invalid("telemetry.otlp", found, "a URL, as in http://HOST:4318"));
         }
