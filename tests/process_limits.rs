@@ -113,7 +113,8 @@ fn a_line_about_memory_is_json_where_all_lines_are() {
     let finished = place.run("--as=100000000", &arguments).expect(3);
     // Warnings about the machine may come before it.
     let lines = finished.stderr.lines().map(|line| serde_json::from_str(line).unwrap());
-    let line: serde_json::Value = lines.last().unwrap();
+    let lines: Vec<serde_json::Value> = lines.collect();
+    let line = &lines[lines.len() - 1];
     let text = line["text"].as_str().unwrap();
     assert!(text.ends_with("; the limit of address space in bytes (ulimit -v) is 100000000"));
     assert_eq!((&line["event"], &line["exit_code"]), (&"error".into(), &3.into()), "{line}");
