@@ -235,8 +235,8 @@ impl Error {
         }
     }
 
-    /// Returns whether another read of the same bytes may succeed: they arrived damaged, too few, or as the
-    /// answer to another request.
+    /// Returns whether another read of the same bytes may succeed: they arrived damaged, too few,
+    /// or as the answer to another request.
     pub(crate) fn may_be_transient(&self) -> bool {
         let Self::Io(IoError { source, .. }) = self else { return self.is_damage() };
         source.kind() == CONTRADICTION || self.is_damage() && !self.is_absence()

@@ -54,7 +54,8 @@ impl Announcement {
         Ok(to.tier().replace(ANNOUNCEMENT, &text)?)
     }
 
-    /// Returns whether an attempt can have written it: another one must not stop promotions for ever.
+    /// Returns whether an attempt can have written it: another one must not stop promotions for
+    /// ever.
     fn is_plausible(&self) -> bool {
         self.attempt <= ATTEMPT_MAX && self.name().is_some()
     }

@@ -214,7 +214,8 @@ impl Promoter {
         self.routes.iter().map(|route| route.shared.status()).collect()
     }
 
-    /// Returns whether the last try on one of the routes, by its position, failed. Allocates nothing.
+    /// Returns whether the last try on one of the routes, by its position, failed. Allocates
+    /// nothing.
     ///
     /// # Panics
     /// When there is no such route.

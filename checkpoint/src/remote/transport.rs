@@ -143,8 +143,8 @@ impl Service {
     }
 }
 
-/// Returns whether the answer is the content of an object, whose size the caller limits: not a listing, and
-/// not what the store says about a request.
+/// Returns whether the answer is the content of an object, whose size the caller limits: not a
+/// listing, and not what the store says about a request.
 fn is_for_content(request: &HttpRequest) -> bool {
     let query = request.uri().query().unwrap_or_default();
     let is_listing = query.split('&').any(|it| it.starts_with("list-type=") || it == "comp=list");
