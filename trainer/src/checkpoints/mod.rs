@@ -309,13 +309,19 @@ impl Checkpointer {
         }));
     }
 
-    /// Waits until old checkpoints have been removed: for `checkpoint.deadline` at most, and no
-    /// longer than until a stop is requested. The next attempt removes what is left.
+    /// Waits until old checkpoints have been removed: for `checkpoint.deadline` at most, and for
+    /// `checkpoint.stop_grace` once a stop is requested. The next attempt removes what is left.
     pub(crate) fn finish_retention(&mut self, stop_requested: &dyn Fn() -> bool) {
         let started = Instant::now();
+        let mut deadline = started + self.config.deadline;
+        let mut is_stopping = false;
         let mut is_reported = false;
         while !self.saver().has_ended_afterwards() {
-            if stop_requested() || started.elapsed() >= self.config.deadline {
+            if !is_stopping && stop_requested() {
+                is_stopping = true;
+                deadline = deadline.min(Instant::now() + self.config.stop_grace);
+            }
+            if Instant::now() >= deadline {
                 return self.stop_retention();
             }
             if !is_reported && started.elapsed() >= REPORT_AFTER {
