@@ -163,7 +163,7 @@ pub enum Error {
         path.display()
     )]
     AttemptsExhausted {
-        /// What the last attempt has written.
+        /// Claim of the last attempt.
         path: PathBuf,
         /// The largest number.
         max: u64,

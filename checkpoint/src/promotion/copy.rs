@@ -59,7 +59,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Whether a shard is on the target. What this process has not written is read: an earlier
+    /// Returns whether a shard is on the target. Bytes of other writers are read: an earlier
     /// attempt, a power cut or another program may have left other bytes of the same size.
     fn has_shard(&self, key: &str, shard: &ShardEntry) -> Outcome<bool> {
         let opened = unless_damaged(ShardReader::open(self.to(), key, shard))?;

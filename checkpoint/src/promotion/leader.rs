@@ -91,7 +91,7 @@ impl Worker {
         retry_while_absent(self.to().visible_until(), check)
     }
 
-    /// Whether a checkpoint is committed on the target, with all of its files. One whose copy there
+    /// Returns whether a checkpoint is committed on the target, with all files. One whose copy there
     /// was found damaged or is half removed, is removed first.
     fn is_durable(&self, name: &CheckpointName) -> Result<bool> {
         let entries = self.to().tier().list(&name.to_string())?;

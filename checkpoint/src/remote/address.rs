@@ -96,7 +96,7 @@ pub fn require_no_secret(url: &str) -> io::Result<()> {
     Err(io::Error::new(ErrorKind::InvalidInput, what))
 }
 
-/// What to tell a user of whom nothing is known but perhaps by the machine.
+/// Hint about credentials where only the machine may have some.
 ///
 /// # Errors
 /// When the machine is not to be asked.

@@ -45,7 +45,7 @@ pub(super) fn is_failed_condition(error: &Error) -> bool {
 }
 
 /// Whether a conditional request lost against a concurrent one, which may still fail. The code
-/// tells: 409 is also how Azure says that an object exists.
+/// says which: 409 is also how Azure says that an object exists.
 pub(super) fn is_conflict(error: &Error) -> bool {
     let answer = last_cause(error);
     let code = element(&answer, "Code");
