@@ -11,8 +11,8 @@ use checkpoint::{
 use rustix::fs::{CWD, FileType, mknodat};
 use serde_json::Value;
 
+use crate::faulty;
 use crate::support::*;
-use crate::unreadable;
 
 /// A checkpoint to damage, and an older one of the same layout.
 struct Pair {
@@ -215,7 +215,7 @@ fn a_failure_that_may_pass_does_not_make_a_resume_fall_back() {
     let new = folder.path().join(save(&store, 2, 20, 1, 0));
     for path in [shard(&new), index(&new), manifest(&new)] {
         let key = path.strip_prefix(folder.path()).unwrap().to_str().unwrap();
-        let store = unreadable::open(folder.path(), key);
+        let store = faulty::open_without(folder.path(), key);
         let results = on_ranks(2, |peers| resume_rank(&store, peers));
         let is_io = |result: &Result<_, Error>| matches!(result, Err(Error::Io { .. }));
         assert!(results.iter().any(is_io), "{results:?}");

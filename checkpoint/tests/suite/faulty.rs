@@ -1,5 +1,6 @@
 //! A tier on real files whose reads are damaged as often as a test wants.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -18,6 +19,8 @@ pub(crate) enum Damage {
     Short,
     /// Bytes from one further on.
     WrongRange,
+    /// No bytes now, also for root: as on a hung server.
+    TimedOut,
 }
 
 impl Damage {
@@ -75,6 +78,11 @@ impl Faults {
     }
 }
 
+/// A store of the suite's run without the file whose key ends like this: it cannot be read now.
+pub(crate) fn open_without(root: &Path, file: &str) -> Store {
+    open(root, &Faults::new(file, Damage::TimedOut, usize::MAX))
+}
+
 /// A store of the suite's run on a tier with these faults.
 pub(crate) fn open(root: &Path, faults: &Arc<Faults>) -> Store {
     let tier = Faulty { inner: LocalTier::new(root), faults: Arc::clone(faults) };
@@ -88,12 +96,22 @@ struct Faulty {
     faults: Arc<Faults>,
 }
 
+impl Faulty {
+    fn time_out(&self, key: &str) -> Result<(), IoError> {
+        if !matches!(self.faults.damage, Damage::TimedOut) || self.faults.strike(key).is_none() {
+            return Ok(());
+        }
+        Err(IoError::at(&self.path(key), "read")(io::Error::from(io::ErrorKind::TimedOut)))
+    }
+}
+
 impl Tier for Faulty {
     fn path(&self, key: &str) -> PathBuf {
         self.inner.path(key)
     }
 
     fn read(&self, key: &str, bytes_max: u64) -> Result<Vec<u8>, IoError> {
+        self.time_out(key)?;
         let read = self.inner.read(key, bytes_max);
         self.faults.absent.fetch_add(usize::from(read.is_err()), Relaxed);
         let mut bytes = read?;
@@ -101,12 +119,13 @@ impl Tier for Faulty {
             Some(Damage::FlippedBit) => bytes[100] ^= 1,
             Some(Damage::Short) => bytes.truncate(100),
             Some(Damage::WrongRange) => bytes.rotate_left(1),
-            None => {}
+            Some(Damage::TimedOut) | None => {}
         }
         Ok(bytes)
     }
 
     fn open(&self, key: &str) -> Result<Box<dyn Reader>, IoError> {
+        self.time_out(key)?;
         let (inner, faults) = (self.inner.open(key)?, Arc::clone(&self.faults));
         Ok(Box::new(FaultyReader { inner, faults, key: key.to_owned(), path: self.path(key) }))
     }
@@ -167,11 +186,11 @@ impl Reader for FaultyReader {
         match self.faults.strike(&self.key) {
             Some(Damage::FlippedBit) => buffer[0] ^= 1,
             Some(Damage::Short) => {
-                let source = std::io::Error::from(std::io::ErrorKind::UnexpectedEof);
+                let source = io::Error::from(io::ErrorKind::UnexpectedEof);
                 return Err(IoError::at(&self.path, "read")(source));
             }
             Some(Damage::WrongRange) => buffer.rotate_left(1),
-            None => {}
+            Some(Damage::TimedOut) | None => {}
         }
         Ok(())
     }

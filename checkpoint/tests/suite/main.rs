@@ -18,7 +18,6 @@ mod round_trip;
 mod saver;
 mod support;
 mod tiers;
-mod unreadable;
 
 #[allow(dead_code, reason = "the example prints all fields")]
 #[path = "../../examples/checkpoint_scale/world.rs"]

@@ -12,8 +12,8 @@ use checkpoint::{
 };
 use tempfile::TempDir;
 
+use crate::faulty;
 use crate::support::*;
-use crate::unreadable;
 
 /// Disks of nodes, and a file system that all of them share.
 struct Cluster {
@@ -47,7 +47,7 @@ impl Cluster {
 
     fn tiers(&self, node: usize) -> Tiers {
         let nvme = match self.unreadable {
-            Some(file) => unreadable::open(self.nvme(node), file).with_scope(Scope::Node),
+            Some(file) => faulty::open_without(self.nvme(node), file).with_scope(Scope::Node),
             None => open_node(self.nvme(node)),
         };
         let nvme = Arc::new(nvme);
