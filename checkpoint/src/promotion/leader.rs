@@ -91,8 +91,8 @@ impl Worker {
         retry_while_absent(self.to().visible_until(), check)
     }
 
-    /// Returns whether a checkpoint is committed on the target, with all files. A copy that was found
-    /// damaged there, or is half removed, is removed first.
+    /// Returns whether a checkpoint is committed on the target, with all files. A copy that is
+    /// damaged there, or half removed, is removed first.
     fn is_durable(&self, name: &CheckpointName) -> Result<bool> {
         let entries = self.to().tier().list(&name.to_string())?;
         let has = |file: &str| entries.iter().any(|entry| entry.name == file);
