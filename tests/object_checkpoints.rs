@@ -9,7 +9,7 @@ mod support;
 
 use std::fs;
 
-use s3::{ClosedPort, S3Server};
+use s3::{ClosedPort, Fault, Kind, Operation, S3Server};
 use serde_json::json;
 use support::{Finished, Folder, RunResult, finish, mpirun, yardstick};
 
@@ -68,6 +68,25 @@ fn an_object_store_may_be_the_only_tier() {
     assert_eq!(folder.record()["checkpoints"]["tier"], "object");
     assert_eq!(folder.result(), uninterrupted());
     assert!(!folder.path().join("checkpoints").exists());
+}
+
+/// Credentials that may only read are enough to get the state back.
+#[test]
+fn a_node_that_is_lost_comes_back_from_an_object_store_that_refuses_writes() {
+    let server = S3Server::start();
+    let folder = Folder::new();
+    let nvme = folder.sibling("nvme");
+    let tiers = [format!("nvme.path={}", nvme.display()), no_shared(), object(&server)];
+    train(&server, &folder, "8", &tiers).expect(0);
+    fs::remove_dir_all(nvme).unwrap();
+    server.begin(Fault::always(
+        Operation::AnyPut,
+        Kind::Answer { status: 403, code: "AccessDenied" },
+    ));
+    let warned = train(&server, &folder, "12", &tiers).expect(0);
+    warned.expect_stderr(&["tier object is only read: ", "AccessDenied"]);
+    assert_eq!(folder.record()["attempts"][1]["resumed_after_step"], 8);
+    assert_eq!(folder.result(), uninterrupted());
 }
 
 #[test]

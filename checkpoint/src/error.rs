@@ -235,6 +235,14 @@ impl Error {
         }
     }
 
+    /// Returns whether an operation is refused, as writes are by a full or read-only file system: it
+    /// says nothing about others, and waiting does not help.
+    pub fn is_refusal(&self) -> bool {
+        use ErrorKind::{PermissionDenied, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+        let Self::Io(IoError { source, .. }) = self else { return false };
+        matches!(source.kind(), PermissionDenied | QuotaExceeded | ReadOnlyFilesystem | StorageFull)
+    }
+
     /// Returns whether another read of the same bytes may succeed: they arrived damaged, too few,
     /// or as the answer to another request.
     pub(crate) fn may_be_transient(&self) -> bool {

@@ -90,5 +90,5 @@ pub use store::{
 pub use tensor::{Dtype, Part, PartMut, TensorBox};
 pub use tier::Scope;
 pub use tiers::{
-    Member, PassedOver, Preview, PreviewSource, Restored, SourceBytes, Tiers, Unusable,
+    Member, PassedOver, Preview, PreviewSource, Reads, Restored, SourceBytes, Tiers, Unusable,
 };

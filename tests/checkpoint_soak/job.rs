@@ -10,7 +10,8 @@ use std::time::Instant;
 use checkpoint::Failpoint;
 use serde_json::Value;
 
-use crate::support::{Folder, RunResult, Running, launch, text};
+use crate::shared_tier::{SharedTier, StoreFault};
+use crate::support::{Folder, RunResult, Running, launch};
 use crate::survey::{self, Committed};
 use crate::{Random, damage};
 
@@ -31,14 +32,19 @@ pub(crate) enum Fault {
     LoseShared { rank: usize },
     /// SIGKILL of a rank, and a file is damaged.
     Damage { rank: usize },
+    /// SIGKILL of a rank at a failpoint of a promotion, and a file that was copied is damaged before
+    /// its checkpoint is committed there.
+    DamageTarget { rank: usize, failpoint: Failpoint },
     /// SIGTERM to all ranks.
     Stop,
 }
 
 impl Fault {
-    pub(crate) fn random(world: usize, random: &mut Random) -> Self {
-        let rank = random.below(world);
-        match random.below(8) {
+    /// Object stores are read where a disk is lost, so that is more frequent with them.
+    pub(crate) fn random(job: &Job, random: &mut Random) -> Self {
+        let rank = random.below(job.world);
+        match random.below(9) {
+            0 | 1 if matches!(job.shared, SharedTier::Bucket(_)) => Self::LoseNode { rank },
             0 => Self::Kill { rank },
             1 => Self::KillAll,
             2 | 3 => {
@@ -48,6 +54,7 @@ impl Fault {
             4 => Self::LoseNode { rank },
             5 => Self::LoseShared { rank },
             6 => Self::Damage { rank },
+            7 => Self::DamageTarget { rank, failpoint: random.choose(&Failpoint::PROMOTION) },
             _ => Self::Stop,
         }
     }
@@ -63,13 +70,17 @@ impl Fault {
             Self::LoseNode { .. } => "SIGKILL of a rank, its disk lost",
             Self::LoseShared { .. } => "SIGKILL of a rank, the shared tier lost",
             Self::Damage { .. } => "SIGKILL of a rank, a file damaged",
+            Self::DamageTarget { .. } => "SIGKILL within a promotion, its target damaged",
             Self::Stop => "SIGTERM of all ranks",
         }
     }
 
     /// What the program does to itself.
     fn injection(&self, after: u64, random: &mut Random) -> Vec<String> {
-        let Self::KillInside { rank, failpoint } = self else { return Vec::new() };
+        let (Self::KillInside { rank, failpoint } | Self::DamageTarget { rank, failpoint }) = self
+        else {
+            return Vec::new();
+        };
         let step = after + 2 * (1 + random.below(6) as u64); // saves follow even steps
         let fault = format!("kill@step={step},rank={rank},failpoint={failpoint},attempt=every");
         let is_possible = step <= STEPS as u64;
@@ -84,7 +95,7 @@ impl Fault {
     /// Which ranks get which signal from outside.
     fn signal(&self, world: usize) -> Option<(&'static str, Vec<usize>)> {
         match self {
-            Self::KillInside { .. } => None,
+            Self::KillInside { .. } | Self::DamageTarget { .. } => None,
             Self::KillAll => Some(("-KILL", (0..world).collect())),
             Self::Stop => Some(("-TERM", (0..world).collect())),
             Self::Kill { rank }
@@ -107,13 +118,27 @@ pub(crate) struct Ended {
 pub(crate) struct Job {
     folder: Folder,
     world: usize,
+    shared: SharedTier,
     /// Tier and name of what this test has damaged.
     damaged: BTreeSet<(PathBuf, String)>,
 }
 
 impl Job {
-    pub(crate) fn new(world: usize) -> Self {
-        Self { folder: Folder::new(), world, damaged: BTreeSet::new() }
+    /// One whose shared tier is a folder.
+    pub(crate) fn on_folders(world: usize) -> Self {
+        let folder = Folder::new();
+        let shared = SharedTier::Folder(folder.sibling("shared"));
+        Self { folder, world, shared, damaged: BTreeSet::new() }
+    }
+
+    /// One whose shared tier is an object store.
+    pub(crate) fn on_object_store(world: usize) -> Self {
+        let (folder, shared) = (Folder::new(), SharedTier::bucket());
+        Self { folder, world, shared, damaged: BTreeSet::new() }
+    }
+
+    pub(crate) fn shared_tier(&self) -> &SharedTier {
+        &self.shared
     }
 
     pub(crate) fn result(&self) -> RunResult {
@@ -124,12 +149,8 @@ impl Job {
         self.folder.sibling(&format!("nvme{rank}"))
     }
 
-    fn shared(&self) -> PathBuf {
-        self.folder.sibling("shared")
-    }
-
     fn tiers(&self) -> Vec<PathBuf> {
-        (0..self.world).map(|rank| self.disk(rank)).chain([self.shared()]).collect()
+        (0..self.world).map(|rank| self.disk(rank)).chain([self.shared.files()]).collect()
     }
 
     fn process_file(&self, rank: usize) -> PathBuf {
@@ -159,7 +180,7 @@ impl Job {
             let other = has(self.disk(rank));
             covered.retain(|found| other.contains(found));
         }
-        let shared = has(self.shared());
+        let shared = has(self.shared.files());
         covered.into_iter().chain(shared).max()
     }
 
@@ -169,10 +190,10 @@ impl Job {
     }
 
     fn command(&self, extra: &[String]) -> Command {
-        let shared = format!("checkpoint.shared.path={}", text(&self.shared()));
         let steps = STEPS.to_string();
         let script = r#"echo $$ >"$1"; export LOCAL_CHECKPOINT_DIR="$2"; shift 2; exec "$@""#;
         let mut command = launch(1, "sh");
+        command.envs(self.shared.environment());
         for rank in 0..self.world {
             if rank > 0 {
                 command.args([":", "-np", "1", "sh"]);
@@ -180,8 +201,10 @@ impl Job {
             command.args(["-c", script, "sh"]).arg(self.process_file(rank)).arg(self.disk(rank));
             command.args([env!("CARGO_BIN_EXE_yardstick"), "train", "--out", &self.folder.text()]);
             command.args(["--steps", &steps, "--threads", "1", "--checkpoint-every", "2steps"]);
+            for setting in self.shared.settings() {
+                command.args(["--set", &setting]);
+            }
             for setting in [
-                &*shared,
                 "batch.micro_sequences=1",
                 "batch.global_sequences=6",
                 "telemetry.matmul_probe=0s",
@@ -226,6 +249,14 @@ impl Job {
         files
     }
 
+    /// The newest step that the last attempt with a checkpoint has recorded as committed. Steps of
+    /// attempts before it may be newer: it has said so when it resumed.
+    fn newest_recorded(&self) -> Option<u64> {
+        let files = self.attempt_files();
+        let attempts = files.iter().map(|file| serde_json::from_slice(&fs::read(file).unwrap()));
+        attempts.rev().find_map(|it: Result<Value, _>| it.unwrap()["committed_step"].as_u64())
+    }
+
     /// The step of the first checkpoint that the newest attempt has saved, as far as it knew;
     /// `None` if there are no more than so many attempts.
     fn first_saved(&self, earlier: usize) -> Option<u64> {
@@ -239,14 +270,16 @@ impl Job {
 
     pub(crate) fn run_to_its_end(&self) {
         let expected = self.newest_intact();
+        let recorded = self.newest_recorded();
         let code = self.start(&[]).wait();
         assert_eq!(code, Some(0), "{}", self.log());
-        assert!(self.check_resumed(expected.as_ref()), "{}", self.log());
+        assert!(self.check_resumed(expected.as_ref(), recorded), "{}", self.log());
     }
 
     /// Whether the last attempt has resumed, from what it should. It may have found more than is
-    /// known to be whole, as when of a damaged copy other files are fine.
-    fn check_resumed(&self, expected: Option<&Committed>) -> bool {
+    /// known to be whole, as when of a damaged copy other files are fine. An older step than one
+    /// that was recorded before is not resumed from in silence.
+    fn check_resumed(&self, expected: Option<&Committed>, recorded: Option<u64>) -> bool {
         let Some(resumed) = self.resumed().last().copied().flatten() else { return false };
         let expected = expected.map_or(0, |checkpoint| checkpoint.step);
         assert!(
@@ -254,26 +287,41 @@ impl Job {
             "resumed after step {resumed}, not {expected}\n{}",
             self.log()
         );
+        let is_older = recorded.is_some_and(|recorded| resumed < recorded);
+        let is_said = self.log().contains("resumes from the checkpoint of step");
+        assert_eq!(is_said, is_older && resumed > 0, "{resumed} of {recorded:?}\n{}", self.log());
         true
     }
 
-    /// Starts the run, and lets a fault happen to it.
-    pub(crate) fn attempt(&self, fault: &Fault, random: &mut Random) -> Ended {
+    /// Starts the run, and lets a fault happen to it, and one to its object store.
+    pub(crate) fn attempt(
+        &self,
+        fault: &Fault,
+        of_store: Option<&StoreFault>,
+        random: &mut Random,
+    ) -> Ended {
         let expected = self.newest_intact();
         let attempts = self.resumed().len();
         let files = self.attempt_files().len();
         let after = expected.as_ref().map_or(0, |checkpoint| checkpoint.step);
+        let recorded = self.newest_recorded();
+        let (at_start, mut later): (Vec<_>, Vec<_>) =
+            of_store.into_iter().partition(|fault| fault.is_at_start);
+        at_start.into_iter().for_each(|fault| self.shared.begin(fault));
         let mut running = self.start(&fault.injection(after, random));
         let moment = random.moment();
         let start = Instant::now();
         let is_sent = Cell::new(false);
         let code = running.poll_until_exit(|_| {
+            if start.elapsed() >= moment / 2 {
+                later.drain(..).for_each(|fault| self.shared.begin(fault));
+            }
             if !is_sent.get() && start.elapsed() >= moment {
                 is_sent.set(self.send(fault));
             }
         });
         if self.resumed().len() > attempts {
-            self.check_resumed(expected.as_ref());
+            self.check_resumed(expected.as_ref(), recorded);
         }
         let is_refused = code == Some(6) || code == Some(2);
         assert!(!is_refused, "{fault:?}: {code:?}\n{}", self.log());
@@ -303,8 +351,12 @@ impl Job {
     pub(crate) fn lose(&mut self, fault: Fault, random: &mut Random) -> Fault {
         let (rank, lost) = match fault {
             Fault::LoseNode { rank } => (rank, Some((self.disk(rank), None))),
-            Fault::LoseShared { rank } => (rank, Some((self.shared(), None))),
+            Fault::LoseShared { rank } => (rank, Some((self.shared.files(), None))),
             Fault::Damage { rank } => (rank, self.choose_copy(random)),
+            Fault::DamageTarget { .. } => {
+                self.damage_target(random);
+                return fault;
+            }
             _ => return fault,
         };
         let Some(lost) = lost else { return Fault::Kill { rank } };
@@ -320,6 +372,17 @@ impl Job {
             }
         }
         fault
+    }
+
+    /// Damages a file of a checkpoint that the shared tier does not have yet as a whole, if there is
+    /// one: nothing is lost by that.
+    fn damage_target(&self, random: &mut Random) {
+        let shared = self.shared.files();
+        let mut files: Vec<PathBuf> = survey::uncommitted_files(&shared);
+        files.retain(|file| fs::metadata(file).unwrap().len() > 0);
+        if !files.is_empty() {
+            damage::damage(&files[random.below(files.len())], random);
+        }
     }
 
     /// Some copy of a checkpoint, as a rule of the newest.

@@ -1,5 +1,6 @@
-//! Random kills and losses of small runs that save on a tier of each node and a shared one. Each is
-//! resumed, and at the end every run has the bits of an undisturbed one.
+//! Random kills and losses of small runs that save on a tier of each node and a shared one, which is
+//! a folder or an object store that has faults too. Each is resumed, and at the end every run has the
+//! bits of an undisturbed one.
 //!
 //! A few faults in `make test`; `make soak-checkpoints` sets `YARDSTICK_SOAK_FAULTS`, and prints a
 //! table of what happened. `YARDSTICK_SOAK_SEED` chooses others.
@@ -9,6 +10,9 @@
 
 mod damage;
 mod job;
+#[path = "../support/s3.rs"]
+mod s3;
+mod shared_tier;
 #[path = "../support/mod.rs"]
 mod support;
 mod survey;
@@ -69,12 +73,14 @@ fn random_kills_and_losses_end_with_the_same_bits() {
         let kind = tally.runs % 2; // of the world size
         let world = 2 + kind;
         let expected = undisturbed[kind].get_or_insert_with(|| {
-            let job = Job::new(world);
+            let job = Job::on_folders(world);
             job.run_to_its_end();
             job.result()
         });
         let left = FAULTS_PER_RUN.min(faults - tally.faults());
-        let result = disturb(world, left, &mut random, &mut tally);
+        let on_objects = tally.runs / 2 % 2 == 1;
+        let job = if on_objects { Job::on_object_store(world) } else { Job::on_folders(world) };
+        let result = disturb(job, left, &mut random, &mut tally);
         assert!(result == *expected, "seed {seed}, run {}: other bits\n{tally}", tally.runs);
         tally.runs += 1;
     }
@@ -82,18 +88,22 @@ fn random_kills_and_losses_end_with_the_same_bits() {
 }
 
 /// A run that goes through some faults, or fewer if it ends before, and then to its end.
-fn disturb(world: usize, faults: usize, random: &mut Random, tally: &mut Tally) -> RunResult {
-    let mut job = Job::new(world);
+fn disturb(mut job: Job, faults: usize, random: &mut Random, tally: &mut Tally) -> RunResult {
+    let mut has_lost = false;
     for _ in 0..faults {
-        let fault = Fault::random(world, random);
+        let fault = Fault::random(&job, random);
+        let of_store = job.shared_tier().random_fault(has_lost, random);
         let before = job.newest_intact();
-        let attempt = job.attempt(&fault, random);
+        let attempt = job.attempt(&fault, of_store.as_ref(), random);
+        let requests = job.shared_tier().end_fault();
+        of_store.iter().for_each(|fault| tally.count_of_store(fault, requests));
         let after = job.newest_intact();
         assert!(after >= before, "{fault:?} lost the last good: {before:?}, then {after:?}");
         if attempt.is_complete {
             return job.result();
         }
         let fault = job.lose(fault, random);
+        has_lost = matches!(fault, Fault::LoseNode { .. } | Fault::Damage { .. });
         let surviving = job.newest_intact();
         let outcome = match (&after, &surviving) {
             (None, _) => Outcome::NothingSavedYet,

@@ -29,19 +29,41 @@ fn run_folder(tier: &Path) -> Option<PathBuf> {
     Some(fs::read_dir(tier).ok()?.next()?.unwrap().path())
 }
 
+/// Folders of checkpoints on a tier, committed or not.
+fn folders(tier: &Path) -> Vec<PathBuf> {
+    let Some(Ok(entries)) = run_folder(tier).map(fs::read_dir) else { return Vec::new() };
+    let paths = entries.map(|entry| entry.unwrap().path());
+    paths.filter(|path| checkpoint(path).is_some()).collect()
+}
+
+fn checkpoint(folder: &Path) -> Option<Committed> {
+    Committed::parse(folder.file_name()?.to_str()?)
+}
+
+fn has_manifest(folder: &Path) -> bool {
+    folder.join("MANIFEST.json").exists()
+}
+
 /// What a tier has committed.
 pub(crate) fn committed(tier: &Path) -> BTreeSet<Committed> {
-    let Some(folder) = run_folder(tier) else { return BTreeSet::new() };
-    let Ok(entries) = fs::read_dir(folder) else { return BTreeSet::new() };
-    let has_manifest = |path: &PathBuf| path.join("MANIFEST.json").exists();
-    let paths = entries.map(|entry| entry.unwrap().path()).filter(has_manifest);
-    paths.filter_map(|path| Committed::parse(path.file_name()?.to_str()?)).collect()
+    let committed = folders(tier).into_iter().filter(|folder| has_manifest(folder));
+    committed.filter_map(|folder| checkpoint(&folder)).collect()
+}
+
+/// Files of checkpoints that a tier has not committed.
+pub(crate) fn uncommitted_files(tier: &Path) -> Vec<PathBuf> {
+    let others = folders(tier).into_iter().filter(|folder| !has_manifest(folder));
+    others.flat_map(files_in).collect()
 }
 
 /// Files of a committed checkpoint.
 pub(crate) fn files(tier: &Path, name: &str) -> Vec<PathBuf> {
+    files_in(run_folder(tier).unwrap().join(name))
+}
+
+fn files_in(folder: PathBuf) -> Vec<PathBuf> {
     let mut found = Vec::new();
-    let mut folders = vec![run_folder(tier).unwrap().join(name)];
+    let mut folders = vec![folder];
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::job::Fault;
+use crate::shared_tier::StoreFault;
 
 /// From where a run went on after a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,10 +17,18 @@ pub(crate) enum Outcome {
     NothingSavedYet,
 }
 
+/// Faults of one kind of an object store.
+#[derive(Debug, Default)]
+struct StoreFaults {
+    attempts: usize,
+    requests: usize,
+}
+
 /// Faults by kind and outcome. A lost last good fails the test, so it has no column.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     counts: BTreeMap<&'static str, [usize; 3]>,
+    of_stores: BTreeMap<String, StoreFaults>,
     /// Runs that ended with the right bits.
     pub(crate) runs: usize,
 }
@@ -27,6 +36,13 @@ pub(crate) struct Tally {
 impl Tally {
     pub(crate) fn count(&mut self, fault: &Fault, outcome: Outcome) {
         self.counts.entry(fault.kind()).or_default()[outcome as usize] += 1;
+    }
+
+    /// Counts an attempt whose object store had a fault, which has happened to so many requests.
+    pub(crate) fn count_of_store(&mut self, fault: &StoreFault, requests: usize) {
+        let counts = self.of_stores.entry(fault.kind()).or_default();
+        counts.attempts += 1;
+        counts.requests += requests;
     }
 
     pub(crate) fn faults(&self) -> usize {
@@ -44,6 +60,11 @@ impl fmt::Display for Tally {
         for (kind, [newest, older, none]) in &self.counts {
             let times = newest + older + none;
             writeln!(f, "| {kind} | {times} | {newest} | {older} | {none} |")?;
+        }
+        writeln!(f, "\n| fault of the object store | attempts | requests that it met |")?;
+        writeln!(f, "| --- | --- | --- |")?;
+        for (kind, StoreFaults { attempts, requests }) in &self.of_stores {
+            writeln!(f, "| {kind} | {attempts} | {requests} |")?;
         }
         write!(f, "\n{} faults in {} runs; lost last good: 0", self.faults(), self.runs)
     }

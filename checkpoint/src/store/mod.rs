@@ -86,6 +86,13 @@ impl Store {
         Ok(Self::new(tier, identity.clone()))
     }
 
+    /// A tier that is only read: neither creates its `RUN.json` nor checks it, which every manifest
+    /// that a restore reads is.
+    #[must_use]
+    pub fn without_saves(tier: Arc<dyn Tier>, identity: &Identity) -> Self {
+        Self::new(tier, identity.clone())
+    }
+
     /// Opens a tier that has checkpoints, of whichever run it is. Changes nothing.
     ///
     /// # Errors

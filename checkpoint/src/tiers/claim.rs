@@ -7,7 +7,7 @@
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::{Unusable, View};
+use super::{Reads, Unusable, View};
 use crate::agreement::agree;
 use crate::error::{Error, RankFailure, Result};
 use crate::fencing::Claim;
@@ -21,8 +21,13 @@ pub(super) struct Claimed {
 }
 
 /// Claims a number on all usable tiers. Collective.
-pub(super) fn claim(views: &[View<'_>], at_least: u64, peers: &dyn Peers) -> Result<Claimed> {
-    let mut claiming = Claiming { views, peers, failed: Vec::new(), own: None };
+pub(super) fn claim(
+    views: &[View<'_>],
+    unusable: Vec<Unusable>,
+    at_least: u64,
+    peers: &dyn Peers,
+) -> Result<Claimed> {
+    let mut claiming = Claiming { views, peers, unusable, own: None };
     loop {
         let unused = claiming.on_each_tier(|_, store| store.unused_number())?;
         let at_least = at_least.max(unused.into_iter().max().unwrap_or(1));
@@ -36,31 +41,22 @@ pub(super) fn claim(views: &[View<'_>], at_least: u64, peers: &dyn Peers) -> Res
             if decides(tier) { Ok(true) } else { store.leave_claim(&taken) }
         })?;
         if is_ours.into_iter().all(|is_ours| is_ours) {
-            let unusable = claiming.unusable();
-            return Ok(Claimed { claim: taken.claim, unusable });
+            return Ok(Claimed { claim: taken.claim, unusable: claiming.unusable });
         }
     }
-}
-
-/// A failure of a tier on a rank.
-#[derive(Debug, Clone, Serialize, serde::Deserialize)]
-struct Failed {
-    tier: usize,
-    rank: usize,
-    reason: String,
 }
 
 struct Claiming<'a> {
     views: &'a [View<'a>],
     peers: &'a dyn Peers,
-    failed: Vec<Failed>,
+    unusable: Vec<Unusable>,
     /// This rank's first error.
     own: Option<Error>,
 }
 
 impl Claiming<'_> {
     fn is_usable(&self, tier: usize) -> bool {
-        self.failed.iter().all(|failed| failed.tier != tier)
+        self.unusable.iter().all(|unusable| unusable.tier != self.views[tier].name)
     }
 
     /// Where the claim is exclusive: the farthest shared tier, or rank 0's own nearest one.
@@ -87,7 +83,8 @@ impl Claiming<'_> {
             match act(tier, view.store) {
                 Ok(result) => results.push(result),
                 Err(error) => {
-                    failed.push(Failed { tier, rank, reason: error.to_string() });
+                    let (tier, reason) = (view.name.clone(), error.to_string());
+                    failed.push(Unusable { tier, rank, reason, reads: Reads::after(&error) });
                     self.own.get_or_insert(error);
                 }
             }
@@ -97,25 +94,16 @@ impl Claiming<'_> {
         let mut all = Vec::new();
         for (results, failed) in gathered.map_err(|abort| abort.into_error(&root))? {
             all.extend(results);
-            self.failed.extend(failed);
+            self.unusable.extend(failed);
         }
         if (0..self.views.len()).any(|tier| self.is_usable(tier)) {
             return Ok(all);
         }
-        let failure = |failed: &Failed| RankFailure {
-            rank: failed.rank,
-            reason: format!("{}: {}", self.views[failed.tier].name, failed.reason),
+        let failure = |unusable: &Unusable| RankFailure {
+            rank: unusable.rank,
+            reason: format!("{}: {}", unusable.tier, unusable.reason),
         };
-        let failures = self.failed.iter().map(failure).collect();
+        let failures = self.unusable.iter().map(failure).collect();
         Err(self.own.take().unwrap_or(Error::OtherRanksFailed { path: root, failures }))
-    }
-
-    fn unusable(&self) -> Vec<Unusable> {
-        let unusable = |Failed { tier, rank, reason }: &Failed| Unusable {
-            tier: self.views[*tier].name.clone(),
-            rank: *rank,
-            reason: reason.clone(),
-        };
-        self.failed.iter().map(unusable).collect()
     }
 }

@@ -17,7 +17,9 @@ mod trial;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::error::Result;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
 use crate::fencing::Claim;
 use crate::peers::Peers;
 use crate::store::Store;
@@ -45,8 +47,8 @@ pub struct Tiers {
     unusable: Mutex<Vec<Unusable>>,
 }
 
-/// A tier that a rank cannot use.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A tier that a rank cannot save on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unusable {
     /// Name of the tier.
     pub tier: String,
@@ -54,6 +56,27 @@ pub struct Unusable {
     pub rank: usize,
     /// Its error, as text.
     pub reason: String,
+    /// What this rank restores from there.
+    pub reads: Reads,
+}
+
+/// What a rank restores from a tier that it cannot save on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Reads {
+    /// All that is there, as only writes are refused; nothing, if reads are refused as well.
+    All,
+    /// Nothing now. It may work again, so no older checkpoint is taken in place of one that may be
+    /// there.
+    MayPass,
+    /// Nothing, as if nothing were there.
+    Nothing,
+}
+
+impl Reads {
+    /// What is restored from a tier after an error of a write to it.
+    pub fn after(error: &Error) -> Self {
+        if error.is_refusal() { Self::All } else { Self::MayPass }
+    }
 }
 
 impl Tiers {
@@ -74,9 +97,15 @@ impl Tiers {
         &self.members
     }
 
-    /// Which tiers [`Tiers::claim_attempt`] left out, and why: the same on all ranks. Each is worth
-    /// a warning. A tier that one rank cannot use is not to be saved on, but a restore takes from
-    /// it what other ranks see there.
+    /// The same, where ranks cannot save on some of the tiers. The same on all ranks.
+    #[must_use]
+    pub fn with_unusable(self, unusable: Vec<Unusable>) -> Self {
+        Self { unusable: Mutex::new(unusable), ..self }
+    }
+
+    /// Tiers that are not to be saved on, and why: those of [`Tiers::with_unusable`] and those that
+    /// [`Tiers::claim_attempt`] left out, the same on all ranks. Each is worth a warning. A restore
+    /// takes from them what other ranks see there, and [what this one can read](Unusable::reads).
     pub fn unusable(&self) -> Vec<Unusable> {
         self.lock_unusable().clone()
     }
@@ -96,7 +125,7 @@ impl Tiers {
     /// [`Error::OtherRanksFailed`](crate::Error::OtherRanksFailed).
     /// [`Error::Peers`](crate::Error::Peers) when a rank is lost.
     pub fn claim_attempt(&self, at_least: u64, peers: &dyn Peers) -> Result<Claim> {
-        let claimed = claim::claim(&self.views(None), at_least, peers)?;
+        let claimed = claim::claim(&self.views(None), self.unusable(), at_least, peers)?;
         *self.lock_unusable() = claimed.unusable;
         Ok(claimed.claim)
     }
@@ -124,16 +153,16 @@ impl Tiers {
         resume::resume(&self.views(Some(peers.rank())), parts, peers)
     }
 
-    /// What operations work on, without what `rank` could not use before.
+    /// What operations work on, with what `rank` could not use before.
     fn views(&self, rank: Option<usize>) -> Vec<View<'_>> {
         let unusable = self.lock_unusable();
-        let fails = |name: &str| {
+        let own = |name: &str| {
             let is_own = |found: &&Unusable| Some(found.rank) == rank && found.tier == name;
-            unusable.iter().find(is_own).map(|found| found.reason.clone())
+            unusable.iter().find(is_own).cloned()
         };
         let mut views = Vec::new();
         for Member { name, store, .. } in &self.members {
-            views.push(View { name: name.clone(), store, failure: fails(name) });
+            views.push(View { name: name.clone(), store, unusable: own(name) });
         }
         views
     }
@@ -147,8 +176,8 @@ impl Tiers {
 struct View<'a> {
     name: String,
     store: &'a Store,
-    /// Why this rank does not use it.
-    failure: Option<String>,
+    /// Why this rank cannot save on it.
+    unusable: Option<Unusable>,
 }
 
 impl View<'_> {
@@ -165,7 +194,7 @@ impl Store {
     /// # Errors
     /// As that.
     pub fn claim_attempt(&self, at_least: u64, peers: &dyn Peers) -> Result<Claim> {
-        Ok(claim::claim(&[self.view()], at_least, peers)?.claim)
+        Ok(claim::claim(&[self.view()], Vec::new(), at_least, peers)?.claim)
     }
 
     /// Restores the newest committed checkpoint into `parts`, verified on all ranks; falls back to
@@ -220,6 +249,6 @@ impl Store {
     }
 
     fn view(&self) -> View<'_> {
-        View { name: self.root().display().to_string(), store: self, failure: None }
+        View { name: self.root().display().to_string(), store: self, unusable: None }
     }
 }

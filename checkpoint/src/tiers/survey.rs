@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::View;
 use super::plan::{Flaw, Found, SeenCopy, Sight, Source};
+use super::{Reads, Unusable, View};
 use crate::agreement::agree;
 use crate::error::{Error, Result};
 use crate::format::digest::Digest;
@@ -79,8 +79,10 @@ impl Own {
 
     fn look(&mut self, tier: usize, view: &View<'_>, only: Option<&CheckpointName>) -> Sight {
         let mut sight = Sight { tier, copies: Vec::new(), rejected: None, flaw: None };
-        if let Some(reason) = view.failure.clone() {
-            sight.flaw = Some(Flaw { reason, may_pass: true });
+        let reads = view.unusable.as_ref().map_or(Reads::All, |unusable| unusable.reads);
+        if reads != Reads::All {
+            let waits = view.unusable.clone().filter(|_| reads == Reads::MayPass);
+            sight.flaw = waits.map(|Unusable { reason, .. }| Flaw { reason, may_pass: true });
             return sight;
         }
         let names = match only {
@@ -95,6 +97,7 @@ impl Own {
                     sight.copies.push(SeenCopy { checkpoint, found });
                 }
             }
+            Err(error) if view.unusable.is_some() && error.is_refusal() => {}
             Err(error) => sight.flaw = Some(self.flaw(error)),
         }
         sight

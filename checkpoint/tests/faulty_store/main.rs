@@ -16,9 +16,9 @@ use checkpoint::{
     Store, TensorBox,
 };
 
-/// The smallest part that S3 accepts.
 /// Time for faults that last.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// The smallest part that S3 accepts.
 const PART_BYTES: usize = 5 << 20;
 /// Size of a checkpoint that is uploaded in two parts.
 const STATE_BYTES: usize = PART_BYTES + 4096;

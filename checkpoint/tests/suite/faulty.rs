@@ -1,4 +1,4 @@
-//! A tier on real files whose reads are damaged as often as a test wants.
+//! A tier on real files whose reads are damaged as often as a test wants, or that refuses writes.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -21,6 +21,8 @@ pub(crate) enum Damage {
     WrongRange,
     /// No bytes now, also for root: as on a hung server.
     TimedOut,
+    /// Reads are fine, and no file can be created.
+    RefusedWrites,
 }
 
 impl Damage {
@@ -103,6 +105,14 @@ impl Faulty {
         }
         Err(IoError::at(&self.path(key), "read")(io::Error::from(io::ErrorKind::TimedOut)))
     }
+
+    fn refuse_write(&self, key: &str) -> Result<(), IoError> {
+        if !matches!(self.faults.damage, Damage::RefusedWrites) {
+            return Ok(());
+        }
+        let refused = io::Error::from(io::ErrorKind::ReadOnlyFilesystem);
+        Err(IoError::at(&self.path(key), "create")(refused))
+    }
 }
 
 impl Tier for Faulty {
@@ -119,7 +129,7 @@ impl Tier for Faulty {
             Some(Damage::FlippedBit) => bytes[100] ^= 1,
             Some(Damage::Short) => bytes.truncate(100),
             Some(Damage::WrongRange) => bytes.rotate_left(1),
-            Some(Damage::TimedOut) | None => {}
+            Some(Damage::TimedOut | Damage::RefusedWrites) | None => {}
         }
         Ok(bytes)
     }
@@ -135,6 +145,7 @@ impl Tier for Faulty {
     }
 
     fn replace(&self, key: &str, bytes: &[u8]) -> Result<(), IoError> {
+        self.refuse_write(key)?;
         self.inner.replace(key, bytes)
     }
 
@@ -144,10 +155,12 @@ impl Tier for Faulty {
         bytes: &[u8],
         midway: &mut dyn FnMut(),
     ) -> Result<Published, IoError> {
+        self.refuse_write(key)?;
         self.inner.publish(key, bytes, midway)
     }
 
     fn create(&self, key: &str) -> Result<Box<dyn Upload>, IoError> {
+        self.refuse_write(key)?;
         self.inner.create(key)
     }
 
@@ -190,7 +203,7 @@ impl Reader for FaultyReader {
                 return Err(IoError::at(&self.path, "read")(source));
             }
             Some(Damage::WrongRange) => buffer.rotate_left(1),
-            Some(Damage::TimedOut) | None => {}
+            Some(Damage::TimedOut | Damage::RefusedWrites) | None => {}
         }
         Ok(())
     }

@@ -6,9 +6,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use checkpoint::tier::LocalTier;
 use checkpoint::{
-    Dtype, Error, Member, NoFailpoints, PartMut, Peers, PeersError, Restored, Scope, TensorBox,
-    Tiers,
+    Dtype, Error, Identity, Member, NoFailpoints, PartMut, Peers, PeersError, Reads, Restored,
+    Scope, Store, TensorBox, Tiers, Unusable,
 };
 use tempfile::TempDir;
 
@@ -371,6 +372,68 @@ fn an_unreachable_tier_does_not_make_a_resume_fall_back() {
     assert!(matches!(results[1], Err(Error::OtherRanksFailed { .. })), "{results:?}");
     cluster.bring_shared_back();
     assert_eq!(cluster.resume(&[0, 1])[0].step, 20);
+}
+
+/// As of a full disk, or of credentials that may only read.
+#[test]
+fn a_tier_that_refuses_writes_is_read() {
+    let mut cluster = Cluster::new(2, true);
+    cluster.save(&[0, 1], 10, BOTH);
+    cluster.save(&[0, 1], 20, BOTH);
+    cluster.replace(1);
+    let faults = faulty::Faults::new("", faulty::Damage::RefusedWrites, 0);
+    let all = on_ranks(2, |peers| {
+        let rank = peers.rank();
+        let nvme = Arc::new(open_node(cluster.nvme(rank)));
+        let shared = Arc::new(faulty::open(&cluster.shared(), &faults));
+        let tiers = Tiers::new(vec![
+            Member { name: "nvme".to_owned(), scope: Scope::Node, store: nvme },
+            Member { name: "shared".to_owned(), scope: Scope::Shared, store: shared },
+        ]);
+        tiers.claim_attempt(2, peers).unwrap();
+        let mut data = model(0);
+        let restored = tiers.resume(&mut whole_parts(&mut data), peers).unwrap().unwrap();
+        assert_eq!(data, model(20));
+        (restored.step, restored.warnings, tiers.unusable())
+    });
+    for (step, warnings, unusable) in all {
+        let [Unusable { tier, rank: 0, reads: Reads::All, .. }] = &unusable[..] else {
+            panic!("{unusable:?}");
+        };
+        assert_eq!((step, warnings, tier.as_str()), (20, Vec::new(), "shared"));
+    }
+}
+
+#[test]
+fn a_tier_that_one_node_cannot_open_is_read_on_the_others() {
+    let cluster = Cluster::new(2, false);
+    cluster.save(&[0, 0], 10, NVME);
+    let unusable = Unusable {
+        tier: "nvme".to_owned(),
+        rank: 1,
+        reason: "no disk".to_owned(),
+        reads: Reads::Nothing,
+    };
+    let place = cluster.nvme(1).join("absent"); // would be created by whoever opens it
+    let all = on_ranks(2, |peers| {
+        let identity = Identity::new("run-1", "workload-1");
+        let store = match peers.rank() {
+            0 => open_node(cluster.nvme(0)),
+            _ => Store::without_saves(Arc::new(LocalTier::new(&place)), &identity)
+                .with_options(SMALL)
+                .with_scope(Scope::Node),
+        };
+        let nvme = Member { name: "nvme".to_owned(), scope: Scope::Node, store: Arc::new(store) };
+        let tiers = Tiers::new(vec![nvme]).with_unusable(vec![unusable.clone()]);
+        let refused = tiers.claim_attempt(2, peers).unwrap_err();
+        assert!(refused.to_string().contains("nvme: no disk"), "{refused}");
+        let mut data = model(0);
+        let restored = tiers.resume(&mut whole_parts(&mut data), peers).unwrap().unwrap();
+        assert_eq!(data, model(10));
+        restored.step
+    });
+    assert_eq!(all, [10, 10]);
+    assert!(!place.exists());
 }
 
 #[test]

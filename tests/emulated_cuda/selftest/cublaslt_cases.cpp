@@ -3,7 +3,6 @@
 
 #include <cmath>
 #include <cstring>
-#include <ctime>
 
 #include "cuda.h"
 #include "harness.h"
@@ -301,26 +300,4 @@ ABORTS(product_behind_an_allocation, "cublasLtMatmul, B: ") {
     CHECK_EQUAL(product.choose(), 0);
     product.b.device = allocate(64);
     product.run();
-}
-
-static double seconds() {
-    timespec time = {};
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return double(time.tv_sec) + double(time.tv_nsec) * 1e-9;
-}
-
-PASSES(products_are_fast_enough) {
-    open_device();
-    Product product(CUDA_R_16BF, CUDA_R_16BF, true, false, 768, 512, 768, EPILOGUE_DEFAULT);
-    CHECK_EQUAL(product.choose(), 0);
-    double best = 0;
-    for (int i = 0; i < 3; i++) {
-        const double start = seconds();
-        CHECK_EQUAL(product.run(), 0);
-        CHECK_EQUAL(cuCtxSynchronize(), 0);
-        best = fmax(best, 2.0 * 768 * 512 * 768 / (seconds() - start) * 1e-9);
-    }
-    printf("     %.1f GFLOP/s\n", best);
-    fflush(stdout);
-    CHECK(best > 2);
 }

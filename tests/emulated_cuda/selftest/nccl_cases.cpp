@@ -6,7 +6,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <ctime>
 #include <functional>
 #include <thread>
 
@@ -255,12 +254,6 @@ ABORTS(collective_behind_an_allocation, "NCCL, receive buffer: ") {
     ncclAllReduce(send, receive, 16, ncclFloat32, ncclSum, comm, nullptr);
 }
 
-static double seconds() {
-    timespec time = {};
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return double(time.tv_sec) + double(time.tv_nsec) * 1e-9;
-}
-
 PASSES(missing_peer_hangs_until_abort) {
     with_threads(2, [](ncclUniqueId id, int rank) {
         const ncclComm_t comm = join(id, 2, rank);
@@ -274,10 +267,9 @@ PASSES(missing_peer_hangs_until_abort) {
         CHECK_EQUAL(ncclAllReduce(buffer, buffer, 8, ncclFloat32, ncclSum, comm, stream), 0);
         usleep(50000);
         CHECK_EQUAL(cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
-        const double start = seconds();
+        // Without the abort it would never end.
         CHECK_EQUAL(ncclCommAbort(comm), ncclSuccess);
         CHECK_EQUAL(cuStreamSynchronize(stream), CUDA_SUCCESS);
-        CHECK(seconds() - start < 0.1);
         CHECK_EQUAL(ncclAllReduce(buffer, buffer, 8, ncclFloat32, ncclSum, comm, stream),
                     ncclInvalidArgument);
     });

@@ -19,7 +19,9 @@ use std::time::{Duration, Instant};
 
 use checkpoint::promotion::{Promoted, RouteStatus};
 use checkpoint::tier::Scope;
-use checkpoint::{Claim, Member, Save, SaveReport, Saver, SharedFailpoints, Tiers, Veto};
+use checkpoint::{
+    Claim, Member, Reads, Save, SaveReport, Saver, SharedFailpoints, Tiers, Unusable, Veto,
+};
 use serde_json::json;
 
 use crate::config::CheckpointConfig;
@@ -33,7 +35,7 @@ use crate::telemetry::Events;
 use cadence::{Cadence, SaveCost};
 use copies::{Copies, CopyWatch};
 use failures::Failures;
-use open::{NotOpened, Opened};
+use open::Opened;
 use save_tier::SaveTier;
 use takeover::NotSaved;
 use tiers::Planned;
@@ -123,8 +125,8 @@ impl Checkpointer {
         ranks: Ranks<'_>,
         events: Events,
     ) -> Outcome<Self> {
-        let Opened { members, planned, not_opened } = opened;
-        let tiers = Tiers::new(members);
+        let Opened { members, planned, unusable } = opened;
+        let tiers = Tiers::new(members).with_unusable(unusable);
         let claim = tiers.claim_attempt(attempt.into(), &ranks.with_timeout(config.deadline))?;
         let mut checkpointer = Self {
             save_tier: SaveTier::new(takeover::tiers_to_save_on(&tiers, &planned)),
@@ -159,21 +161,22 @@ impl Checkpointer {
             events,
         };
         if ranks.rank() == 0 {
-            checkpointer.warn_of_tiers(&not_opened);
+            checkpointer.warn_of_tiers();
         }
         Ok(checkpointer)
     }
 
     /// Tiers that are left out, and those whose place is odd.
-    fn warn_of_tiers(&mut self, not_opened: &[NotOpened]) {
-        for NotOpened { tier, rank, reason } in not_opened {
-            self.warn_of_rank(None, Some(*rank), format!("tier {tier} is not used: {reason}"));
+    fn warn_of_tiers(&mut self) {
+        for Unusable { tier, rank, reason, reads } in self.tiers.unusable() {
+            let use_of_it = match reads {
+                Reads::All => "is only read",
+                Reads::MayPass | Reads::Nothing => "is not used",
+            };
+            self.warn_of_rank(None, Some(rank), format!("tier {tier} {use_of_it}: {reason}"));
         }
-        for unusable in self.tiers.unusable() {
-            let text = format!("tier {} is not used: {}", unusable.tier, unusable.reason);
-            self.warn_of_rank(None, Some(unusable.rank), text);
-        }
-        for Member { store, .. } in self.tiers.members() {
+        for position in takeover::usable(&self.tiers) {
+            let Member { store, .. } = &self.tiers.members()[position];
             for path in store.foreign_claims().unwrap_or_default() {
                 let text = "no attempt of a run writes such a number; ignored, and can be removed";
                 self.warn(None, format!("{}: {text}", path.display()));

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 use checkpoint::durable::{IoError, Mode};
 use checkpoint::remote::{Remote, RemoteOptions, is_remote};
 use checkpoint::tier::{LocalTier, ObjectTier, Scope, Tier};
-use checkpoint::{Error, Identity, Member, Store};
+use checkpoint::{Error, Identity, Member, Reads, Store, Unusable};
+use serde::{Deserialize, Serialize};
 
 use super::tiers::Planned;
 use crate::failure::{ExitCode, Failure, Outcome};
@@ -19,27 +20,21 @@ use crate::ranks::Ranks;
 const VISIBLE_WITHIN: Duration = Duration::from_secs(30);
 const VISIBLE_POLL: Duration = Duration::from_millis(50);
 
-/// A tier that cannot be used, on some rank.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct NotOpened {
-    pub(crate) tier: String,
-    pub(crate) rank: usize,
-    pub(crate) reason: String,
-}
-
-/// The tiers of a run that all ranks can use.
+/// The tiers of a run.
 #[derive(Debug, Default)]
 pub(crate) struct Opened {
     pub(crate) members: Vec<Member>,
     /// What is planned for each.
     pub(crate) planned: Vec<Planned>,
-    pub(crate) not_opened: Vec<NotOpened>,
+    /// Tiers that no rank saves on, because these ranks cannot; a restore reads those that are
+    /// members.
+    pub(crate) unusable: Vec<Unusable>,
 }
 
-/// Opens tiers on all ranks alike; one that a rank cannot open is used by none, and so is a shared
-/// one that does not show a rank what rank 0 has written there: a checkpoint would be committed
-/// without the files of that rank. An object store is asked for `deadline`, or its own patience if
-/// that is shorter. Collective.
+/// Opens tiers on all ranks alike; one that a rank cannot open is saved on by none, and so is a
+/// shared one that does not show a rank what rank 0 has written there: a checkpoint would be
+/// committed without the files of that rank. What can still be read there is restored. An object
+/// store is asked for `deadline`, or its own patience if that is shorter. Collective.
 ///
 /// # Errors
 /// The error of a tier that belongs to something else, on the rank that found it, and that of the
@@ -51,36 +46,70 @@ pub(crate) fn open(
     ranks: Ranks<'_>,
 ) -> Outcome<Opened> {
     let mut opened = Opened::default();
+    let mut can_save = false;
     for tier in planned {
-        let own = Opening { tier: &tier, identity, deadline }.on_all(ranks)?;
-        let reason = own.as_ref().err().map(ToString::to_string).unwrap_or_default();
-        let mut is_usable = true;
-        for (rank, reason) in ranks.gather_bytes(reason.as_bytes())?.into_iter().enumerate() {
-            if !reason.is_empty() {
-                is_usable = false;
-                let reason = String::from_utf8_lossy(&reason).into_owned();
-                opened.not_opened.push(NotOpened { tier: tier.name.to_owned(), rank, reason });
-            }
+        let opening = Opening { tier: &tier, identity, deadline };
+        let own = opening.on_all(ranks)?;
+        let failure = own.as_ref().err().map(|error| Unusable {
+            tier: tier.name.to_owned(),
+            rank: ranks.rank(),
+            reason: error.to_string(),
+            reads: if error.is_refusal() { Reads::All } else { Reads::Nothing },
+        });
+        let store = own.or_else(|error| opening.without_saves(error));
+        let sights = ranks.gather(&Sight { failure, has_store: store.is_ok() })?;
+        if let Err(error) = &store
+            && belongs_to_others(error)
+        {
+            return store.map(|_| opened).map_err(Failure::from);
         }
-        match own {
-            Ok(store) if is_usable => {
-                let Planned { name, scope, .. } = tier;
-                let store = Arc::new(store);
-                opened.members.push(Member { name: name.to_owned(), scope, store });
-                opened.planned.push(tier);
-            }
-            Err(error @ (Error::Mismatch { .. } | Error::UnsupportedFormat { .. })) => {
-                return Err(error.into());
-            }
-            _ => {}
+        if let Ok(store) = store
+            && tier.is_read(&sights)
+        {
+            let (name, scope, store) = (tier.name.to_owned(), tier.scope, Arc::new(store));
+            opened.members.push(Member { name, scope, store });
+            opened.planned.push(tier);
         }
+        let failures = sights.into_iter().filter_map(|sight| sight.failure);
+        let saved = opened.unusable.len();
+        opened.unusable.extend(failures);
+        can_save |= saved == opened.unusable.len();
     }
-    if opened.members.is_empty() {
-        let NotOpened { tier, rank, reason } = opened.not_opened.swap_remove(0);
+    if !can_save {
+        let Unusable { tier, rank, reason, .. } = opened.unusable.swap_remove(0);
         let error = anyhow::anyhow!("no tier of checkpoints can be used: {tier}: {reason}");
         return Err(Failure::new(ExitCode::Checkpoint, error).caused_by(rank));
     }
     Ok(opened)
+}
+
+fn belongs_to_others(error: &Error) -> bool {
+    matches!(error, Error::Mismatch { .. } | Error::UnsupportedFormat { .. })
+}
+
+/// What a rank found of a tier.
+#[derive(Debug, Serialize, Deserialize)]
+struct Sight {
+    /// Why it cannot save there.
+    failure: Option<Unusable>,
+    /// Its address is known and valid.
+    has_store: bool,
+}
+
+impl Planned {
+    /// Whether a restore reads what is there: on a shared tier every rank reads, on those of nodes
+    /// each on its own.
+    fn is_read(&self, sights: &[Sight]) -> bool {
+        let is_readable = |sight: &Sight| {
+            sight.failure.as_ref().is_none_or(|failure| failure.reads != Reads::Nothing)
+        };
+        let has_store = sights.iter().all(|sight| sight.has_store);
+        has_store
+            && match self.scope {
+                Scope::Shared => sights.iter().all(is_readable),
+                Scope::Node => sights.iter().any(is_readable),
+            }
+    }
 }
 
 /// A tier that is being opened.
@@ -141,6 +170,15 @@ impl Opening<'_> {
             thread::sleep(VISIBLE_POLL);
         }
         Ok(())
+    }
+
+    /// The tier for what can be read there, after an error of opening it for saves.
+    fn without_saves(&self, error: Error) -> Result<Store, Error> {
+        if belongs_to_others(&error) {
+            return Err(error);
+        }
+        let place = self.place().map_err(|_| error)?;
+        Ok(Store::without_saves(place, self.identity).with_scope(self.tier.scope))
     }
 
     fn store(&self, place: &Arc<dyn Tier>) -> Result<Store, Error> {
