@@ -134,6 +134,9 @@ pub enum Error {
     /// The state had to change before all of it was copied, as the writer is too slow.
     #[error("the writer was so slow that the state had to change before all of it was copied")]
     SnapshotAborted,
+    /// The state could not be copied, as from a device that failed.
+    #[error("the state could not be copied: {0}")]
+    Snapshot(#[source] std::io::Error),
     /// A thread could not be started: free memory, or raise the limit of threads.
     #[error("{0}")]
     Thread(#[from] device::threads::Error),

@@ -97,6 +97,15 @@ impl<'a, E: Element> View<'a, E> {
         }
     }
 
+    /// The same elements, of which the borrow checker knows no owner any more.
+    ///
+    /// # Safety
+    /// As long as the result or a copy of it is used, the elements are neither changed nor freed.
+    pub unsafe fn without_owner(self) -> View<'static, E> {
+        // SAFETY: only the lifetime differs, and the caller answers for that.
+        unsafe { std::mem::transmute::<Self, View<'static, E>>(self) }
+    }
+
     /// Some of the elements.
     ///
     /// # Panics

@@ -397,6 +397,10 @@ impl Job {
         });
         snapshot.abort(); // nothing reads the rest of it after a failure
         staged.recycle();
+        let written = written.map_err(|error| match (error, snapshot.take_failure()) {
+            (Error::SnapshotAborted, Some(failure)) => Error::Snapshot(failure),
+            (error, _) => error,
+        });
         WriterEnd { staging, written }
     }
 }

@@ -1,6 +1,7 @@
 //! Copying the state of a rank while training goes on: nothing may change it until the copy ends.
 
 use std::fmt::Debug;
+use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -8,8 +9,14 @@ use super::staging::Copier;
 
 /// State that does not change until it is dropped.
 pub trait Frozen: Debug + Send {
-    /// Bytes of a box, by its position among the boxes that the rank saves.
-    fn part(&self, index: usize) -> &[u8];
+    /// Size of a box, bytes, by its position among the boxes that the rank saves.
+    fn size_bytes(&self, index: usize) -> usize;
+
+    /// Copies bytes of a box, from `start` on.
+    ///
+    /// # Errors
+    /// Those of a device that has them.
+    fn read(&mut self, index: usize, start: usize, bytes: &mut [u8]) -> io::Result<()>;
 }
 
 /// The copy of a state, which may still be in progress.
@@ -27,6 +34,8 @@ pub(super) struct Progress {
 struct CopyState {
     has_ended: bool,
     is_aborted: bool,
+    /// Why the copy ended early.
+    failure: Option<io::Error>,
 }
 
 impl Snapshot {
@@ -70,12 +79,22 @@ impl Snapshot {
     pub(super) fn copy(&self, state: Box<dyn Frozen>, boxes: &[usize], mut copier: Copier<'_>) {
         // Also after a panic, so that nobody waits for ever.
         let _end = EndOfCopy(&self.0);
-        let state = state; // dropped before the end is told
+        let mut state = state; // dropped before the end is told
         for &index in boxes {
-            if !copier.copy(state.part(index), &self.0) {
-                break;
+            match copier.copy(&mut *state, index, &self.0) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(failure) => {
+                    self.0.lock().failure = Some(failure);
+                    break;
+                }
             }
         }
+    }
+
+    /// Why the copy has failed, if it has.
+    pub(super) fn take_failure(&self) -> Option<io::Error> {
+        self.0.lock().failure.take()
     }
 }
 

@@ -1,13 +1,14 @@
 //! The ring of staging memory between the thread that copies a rank's state and the one that writes
 //! it.
 
+use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Duration;
 
 use device::{Allocator, DeviceBuffer};
 
 use super::bytes::ByteSource;
-use super::snapshot::Progress;
+use super::snapshot::{Frozen, Progress};
 use crate::error::{Error, Result};
 
 /// What [`Staging`] is for, in a memory plan.
@@ -67,20 +68,26 @@ pub(super) struct Copier<'a> {
 }
 
 impl Copier<'_> {
-    /// Copies all of `bytes`; `false` when the snapshot was aborted.
-    pub(super) fn copy(&mut self, mut bytes: &[u8], progress: &Progress) -> bool {
-        while !bytes.is_empty() {
-            let Some(filled) = self.piece(progress) else { return false };
-            let len = bytes.len().min(PIECE_BYTES - filled.len);
-            let (now, rest) = bytes.split_at(len);
-            filled.piece.host_mut()[filled.len..filled.len + len].copy_from_slice(now);
+    /// Copies a box of a state; `false` when the snapshot was aborted.
+    pub(super) fn copy(
+        &mut self,
+        state: &mut dyn Frozen,
+        index: usize,
+        progress: &Progress,
+    ) -> io::Result<bool> {
+        let size_bytes = state.size_bytes(index);
+        let mut start = 0;
+        while start < size_bytes {
+            let Some(filled) = self.piece(progress) else { return Ok(false) };
+            let len = (size_bytes - start).min(PIECE_BYTES - filled.len);
+            state.read(index, start, &mut filled.piece.host_mut()[filled.len..][..len])?;
             filled.len += len;
-            bytes = rest;
+            start += len;
             if filled.len == PIECE_BYTES {
                 self.flush();
             }
         }
-        true
+        Ok(true)
     }
 
     /// Hands over the piece that is partly filled. Its receiver is there until all copying ends.

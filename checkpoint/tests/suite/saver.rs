@@ -1,6 +1,7 @@
 //! Saves in the background: of state that changes after its snapshot, through little memory, with
 //! hung storage and with failures.
 
+use std::io;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
@@ -24,8 +25,13 @@ impl Model {
 }
 
 impl Frozen for Model {
-    fn part(&self, index: usize) -> &[u8] {
-        &self.0[index]
+    fn size_bytes(&self, index: usize) -> usize {
+        self.0[index].len()
+    }
+
+    fn read(&mut self, index: usize, start: usize, bytes: &mut [u8]) -> io::Result<()> {
+        bytes.copy_from_slice(&self.0[index][start..start + bytes.len()]);
+        Ok(())
     }
 }
 

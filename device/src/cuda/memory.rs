@@ -1,7 +1,7 @@
 //! Memory of a device, and copies to and from it, in the order of the stream that computes.
 #![allow(unsafe_code)] // calls of the driver with addresses
 
-use cudarc::driver::result;
+use cudarc::driver::{CudaStream, result};
 
 use super::Error;
 use super::device::Cuda;
@@ -87,6 +87,18 @@ pub(super) fn copy_to_host<E: Element>(
     let stream = device.compute().cu_stream();
     // SAFETY: both have so many elements.
     unsafe { result::memcpy_dtoh_async(to, from.cuda_address(), stream) }
+        .during("copying to the host")
+}
+
+/// Copies the bytes of elements to page-locked memory, on any stream of the device that is bound.
+pub(super) fn copy_bytes_to_host<E: Element>(
+    stream: &CudaStream,
+    from: View<'_, E>,
+    to: &mut [u8],
+) -> Result<(), Error> {
+    assert_eq!(to.len(), from.len() * size_of::<E>(), "as many bytes in both");
+    // SAFETY: both have so many bytes.
+    unsafe { result::memcpy_dtoh_async(to, from.cuda_address(), stream.cu_stream()) }
         .during("copying to the host")
 }
 

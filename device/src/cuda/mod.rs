@@ -8,6 +8,7 @@
 pub mod cubin_cache;
 pub mod cudnn;
 mod device;
+mod downloads;
 mod error;
 mod event;
 mod kernel;
@@ -15,6 +16,7 @@ mod libraries;
 mod library;
 mod memory;
 pub mod nvrtc;
+mod page_locked;
 mod properties;
 mod python;
 mod search;
@@ -24,6 +26,7 @@ mod versions;
 mod wanted;
 
 pub use device::Cuda;
+pub use downloads::Downloads;
 pub use error::{DriverStatus, Error, Rejected, Searched};
 pub use event::Event;
 pub use kernel::{Grid, Kernel, Launch, Module};

@@ -49,10 +49,10 @@ pub struct FileRates {
 pub fn bench(names: &[String], locations: &Locations) -> Result<Vec<FileRates>, DataError> {
     let downloads = names.iter().map(|name| download_rate(name, locations));
     let downloads = downloads.collect::<Result<Vec<_>, _>>()?;
-    let local = locations.provide(names)?;
-    let rates =
-        local.files.iter().zip(downloads).map(|(file, download)| read_rates(file, download));
-    rates.collect()
+    locations.open_files(names, |files| {
+        let files = files.iter().zip(&downloads);
+        files.map(|(file, download)| read_rates(file, *download)).collect()
+    })
 }
 
 fn download_rate(name: &str, locations: &Locations) -> Result<Option<f64>, DataError> {
@@ -66,7 +66,7 @@ fn download_rate(name: &str, locations: &Locations) -> Result<Option<f64>, DataE
 }
 
 fn read_rates(file: &LocalFile, download: Option<f64>) -> Result<FileRates, DataError> {
-    let LocalFile { path, name } = file;
+    let LocalFile { path, name, .. } = file;
     let opened = File::open(path).map_err(IoError::at(path, "open"))?;
     let size_bytes = opened.metadata().map_err(IoError::at(path, "read the size"))?.len();
     let is_cold = drop_pages(&opened, size_bytes).map_err(IoError::at(path, "drop from memory"))?;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use checkpoint::remote::is_remote;
 
-use super::cache::{Cache, CacheOptions, CachedFiles};
+use super::cache::{Cache, CacheOptions, CachedFile};
 use super::error::DataError;
 use super::token_files::tokens_of;
 
@@ -23,13 +23,15 @@ pub(super) struct LocalFile {
     pub(super) path: PathBuf,
     /// Its name for people: its path or its URL.
     pub(super) name: PathBuf,
+    /// BLAKE3 of its content as it was downloaded, 64 hexadecimal digits.
+    pub(super) digest: Option<String>,
 }
 
-/// Token files, none of which is removed from the cache while this value exists.
-#[derive(Debug)]
-pub(super) struct LocalFiles {
-    pub(super) files: Vec<LocalFile>,
-    _cached: Option<CachedFiles>,
+impl LocalFile {
+    /// A file that was not downloaded.
+    pub(super) fn new(path: &Path) -> Self {
+        Self { path: path.to_owned(), name: path.to_owned(), digest: None }
+    }
 }
 
 impl Locations {
@@ -38,24 +40,32 @@ impl Locations {
         Self { base: base.to_owned(), cache: CacheOptions::default() }
     }
 
-    /// Finds files by their names: paths, or URLs of object stores, which are downloaded unless
-    /// they are on this node already.
-    pub(super) fn provide(&self, names: &[String]) -> Result<LocalFiles, DataError> {
+    /// Opens files by their names: paths, or URLs of object stores, which are downloaded unless
+    /// they are on this node already. What was downloaded stays until `open` returns, and is
+    /// downloaded again if that fails because of damage.
+    pub(super) fn open_files<T>(
+        &self,
+        names: &[String],
+        open: impl Fn(&[LocalFile]) -> Result<T, DataError>,
+    ) -> Result<T, DataError> {
         let urls = names
             .iter()
             .filter(|name| is_remote(name))
             .map(|name| tokens_of(Path::new(name)).to_string_lossy().into_owned());
         let urls: Vec<_> = urls.collect();
-        let cached = match urls.as_slice() {
-            [] => None,
-            urls => Some(Cache::open(&self.cache)?.provide(urls)?),
+        let open = |cached: Vec<CachedFile>| {
+            let mut cached = cached.into_iter();
+            let local = |name: &String| match is_remote(name).then(|| cached.next()).flatten() {
+                Some(CachedFile { path, digest }) => {
+                    LocalFile { path, name: name.into(), digest: Some(digest) }
+                }
+                None => LocalFile::new(&self.base.join(name)),
+            };
+            open(&names.iter().map(local).collect::<Vec<_>>())
         };
-        let mut paths = cached.iter().flat_map(|cached| cached.paths.iter().cloned());
-        let local = |name: &String| match is_remote(name).then(|| paths.next()).flatten() {
-            Some(path) => LocalFile { path, name: name.into() },
-            None => LocalFile { path: self.base.join(name), name: self.base.join(name) },
-        };
-        let files = names.iter().map(local).collect();
-        Ok(LocalFiles { files, _cached: cached })
+        match urls.as_slice() {
+            [] => open(Vec::new()),
+            urls => Cache::open(&self.cache)?.open_files(urls, open),
+        }
     }
 }

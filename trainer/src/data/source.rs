@@ -122,8 +122,15 @@ impl Files {
         locations: &Locations,
     ) -> Result<Self, DataError> {
         let names = [config.files.as_slice(), &config.evaluation_files].concat();
-        let local = locations.provide(&names)?;
-        let (files, evaluation_files) = local.files.split_at(config.files.len());
+        locations.open_files(&names, |files| Self::open_local(config, vocabulary, files))
+    }
+
+    fn open_local(
+        config: &DataConfig,
+        vocabulary: usize,
+        files: &[LocalFile],
+    ) -> Result<Self, DataError> {
+        let (files, evaluation_files) = files.split_at(config.files.len());
         let open = |files: &[LocalFile]| {
             TokenStream::open(files, config.token_bytes, vocabulary).map(Arc::new)
         };

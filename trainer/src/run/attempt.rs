@@ -9,6 +9,7 @@ use super::recorder::Recorder;
 use super::start_clock::StartClock;
 use super::stop::{StopConditions, StopReason};
 use super::stop_request::StopPoint;
+use super::together::together;
 use super::transports::TransportProbe;
 use crate::checkpoints::{Checkpointer, Ended, TierSet, Trigger};
 use crate::failure::Outcome;
@@ -183,10 +184,13 @@ impl RunningAttempt<'_, '_> {
         let is_stopping = reason == StopReason::Requested;
         let signals = self.signals;
         if saved.is_ok() {
-            self.checkpointer.finish_copies(&|| is_stopping || signals.stop_requested());
-        }
-        if saved.is_ok() && !is_stopping {
-            self.checkpointer.finish_retention(&|| signals.stop_requested());
+            together(self.trainer.ranks(), "finish copies of checkpoints", || {
+                self.checkpointer.finish_copies(&|| is_stopping || signals.stop_requested());
+                if !is_stopping {
+                    self.checkpointer.finish_retention(&|| signals.stop_requested());
+                }
+                Ok(())
+            })?;
         }
         self.finish_profile();
         saved.map(|()| reason)

@@ -13,6 +13,7 @@ mod session;
 pub(crate) mod start_clock;
 mod stop;
 mod stop_request;
+mod together;
 mod transports;
 mod watchdog;
 

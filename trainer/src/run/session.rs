@@ -22,12 +22,13 @@ use super::rank_backend::RankBackend;
 use super::recorder::{Ending, JobReport, Measured, Recorder};
 use super::rendezvous::{
     PreparedFolder, RankTimes, agree_on_configuration, agree_on_folder, agree_on_weights,
-    broadcast_from_rank_0, gather_nodes, gather_ranks, ranks_sharing, ranks_with_storage_timeout,
-    storage_barrier,
+    broadcast_from_rank_0, gather_nodes, gather_ranks, ranks_of, ranks_sharing,
+    ranks_with_storage_timeout, storage_barrier,
 };
 use super::start_clock::StartClock;
 use super::stop::{StopConditions, StopReason, target_loss};
 use super::stop_request::StopPoint;
+use super::together::together;
 use super::transports::TransportProbe;
 use super::watchdog::Watchdog;
 use crate::baseline::Baselines;
@@ -115,8 +116,10 @@ impl<'run> Session<'run> {
         };
         let mut plan = RankPlan::new(config, shape, options.profile_step)?;
         plan.require()?;
-        let source =
-            Source::open(&workload.data, workload.model.vocabulary, &config.data_locations())?;
+        let source = together(ranks_of(options, world), "read the data", || {
+            let locations = config.data_locations();
+            Ok(Source::open(&workload.data, workload.model.vocabulary, &locations)?)
+        })?;
         source.training(workload.batch.sequence_tokens)?;
         if options.eval_every.is_some() {
             Evaluation::new(&source, workload.data.evaluation_sequences, &batches)?;
@@ -202,15 +205,19 @@ impl<'run> Session<'run> {
         if !matches!(outcome, Ok(reason) if reason.is_end()) {
             telemetry.interrupt();
         }
-        let recorded = recorder.end(&Ending {
-            outcome: &outcome,
-            trainer: trainer.as_ref(),
-            checkpointer: &checkpointer,
-            anomalies: telemetry.anomalies(),
-        });
-        self.publish(events, &recorder);
-        let committed_step = checkpointer.committed_step();
-        self.report_end(events, &outcome, recorded, &recorder, committed_step)?;
+        let is_failure = outcome.is_err();
+        let mut record = || {
+            let recorded = recorder.end(&Ending {
+                outcome: &outcome,
+                trainer: trainer.as_ref(),
+                checkpointer: &checkpointer,
+                anomalies: telemetry.anomalies(),
+            });
+            self.publish(events, &recorder);
+            let committed_step = checkpointer.committed_step();
+            self.report_end(events, &outcome, recorded, &recorder, committed_step)
+        };
+        if is_failure { record() } else { together(ranks, "write the record", record) }?;
         let reason = outcome?;
         if follows {
             storage_barrier(self.options, self.world)?; // no rank reads what this one frees

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use checkpoint::Staging;
+use checkpoint::{STAGING, Staging};
 use collectives::{BucketPlan, Collective};
+use device::cuda::Downloads;
 use device::{Allocator, Device};
 use models::candle::Candle;
 use models::fused::Fused;
@@ -116,6 +117,9 @@ pub(crate) fn allocate<'world>(
     let model = engine(config, layout, threads, allocator)?;
     let batches = Buffers::allocate(&batch_plan(config, ranks.rank(), world)?, host);
     let staging = Staging::new(staging_bytes(config, &state), host);
+    if config.settings.run.device == config::Device::Cuda {
+        host.for_purpose(STAGING).record(Downloads::STAGING_BYTES);
+    }
     allocator.outcome()?;
     Ok(Allocated { state, gradients, scalars, model, batches, staging })
 }
@@ -194,6 +198,7 @@ impl<'world> Trainer<'world> {
             staging: Some(staging),
             checkpoint_wait: Duration::ZERO,
         };
+        trainer.state.open_downloads(device)?;
         trainer.set_weights(|layout, weights| {
             models::init_weights(layout, workload.schedule.seed, weights);
             Ok(())

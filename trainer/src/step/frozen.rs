@@ -1,44 +1,37 @@
 //! The state of a rank while a checkpoint copies it: training goes on, but may not change it.
 #![allow(unsafe_code)] // a thread reads what the next update, which waits for it, will write
 
-use std::borrow::Cow;
+use std::io;
 use std::ops::Range;
-use std::slice;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use checkpoint::{Frozen, Snapshot};
+use device::View;
+use device::cuda::Downloads;
 
-use super::state::StateBuffers;
+use super::state::StateBuffer;
 
 /// A box of a checkpoint, as a range of one of a state's buffers.
 #[derive(Debug, Clone)]
 pub(crate) struct SavedRange {
-    /// Position of the buffer in [`StateBuffers::buffers`].
+    /// Position of the buffer among those of the state.
     pub(crate) buffer: usize,
     /// Elements of it.
     pub(crate) elements: Range<usize>,
 }
 
+/// Copies of a state that is on a device.
+pub(super) type SharedDownloads = Arc<Mutex<Downloads>>;
+
 /// What a checkpoint saves of a state, which does not change while this exists.
 #[derive(Debug)]
 pub(super) struct FrozenState {
-    buffers: [Buffer; 3],
+    buffers: [View<'static, f32>; 3],
     ranges: Arc<[SavedRange]>,
+    downloads: Option<SharedDownloads>,
     _gate: Gate,
 }
-
-#[derive(Debug)]
-enum Buffer {
-    /// In the state itself.
-    Lent(*const f32),
-    /// A copy of a device's memory.
-    Copied(Vec<f32>),
-}
-
-// SAFETY: a lent buffer is only read, and its owner waits for the gate before it changes or frees
-// what the ranges cover.
-unsafe impl Send for FrozenState {}
 
 /// As long as a clone of it exists, the state is lent.
 type Gate = Arc<()>;
@@ -51,14 +44,17 @@ pub(super) struct Lent {
 }
 
 impl Lent {
-    /// Lends the ranges of a state.
-    pub(super) fn new(state: StateBuffers<'_>, ranges: Arc<[SavedRange]>) -> (Self, FrozenState) {
+    /// Lends the ranges of a state. `downloads` copies one that is on a device, and has begun.
+    pub(super) fn new(
+        buffers: [StateBuffer<View<'_, f32>>; 3],
+        ranges: Arc<[SavedRange]>,
+        downloads: Option<SharedDownloads>,
+    ) -> (Self, FrozenState) {
         let gate = Gate::default();
-        let buffers = state.buffers.map(|buffer| match buffer.elements {
-            Cow::Borrowed(elements) => Buffer::Lent(elements.as_ptr()),
-            Cow::Owned(elements) => Buffer::Copied(elements),
-        });
-        let frozen = FrozenState { buffers, ranges, _gate: Arc::clone(&gate) };
+        // SAFETY: only used by the frozen state, which holds the gate: `State` waits for that before
+        // it changes or frees its buffers.
+        let buffers = buffers.map(|buffer| unsafe { buffer.elements.without_owner() });
+        let frozen = FrozenState { buffers, ranges, downloads, _gate: Arc::clone(&gate) };
         (Self { gate, snapshot: None }, frozen)
     }
 
@@ -82,16 +78,24 @@ impl Lent {
 }
 
 impl Frozen for FrozenState {
-    fn part(&self, index: usize) -> &[u8] {
+    fn size_bytes(&self, index: usize) -> usize {
+        self.ranges[index].elements.len() * size_of::<f32>()
+    }
+
+    fn read(&mut self, index: usize, start: usize, bytes: &mut [u8]) -> io::Result<()> {
         let SavedRange { buffer, elements } = &self.ranges[index];
-        let elements = match &self.buffers[*buffer] {
-            Buffer::Copied(buffer) => &buffer[elements.clone()],
-            // SAFETY: a range of the buffer, which is neither written nor freed while the gate is
-            // held: `State` takes it back before both.
-            Buffer::Lent(start) => unsafe {
-                slice::from_raw_parts(start.add(elements.start), elements.len())
-            },
-        };
-        bytemuck::cast_slice(elements)
+        let first = elements.start + start / size_of::<f32>();
+        let len = bytes.len() / size_of::<f32>();
+        let elements = self.buffers[*buffer].slice(first..first + len);
+        match &self.downloads {
+            None => {
+                bytes.copy_from_slice(bytemuck::cast_slice(elements.host()));
+                Ok(())
+            }
+            Some(downloads) => {
+                let mut downloads = downloads.lock().unwrap_or_else(PoisonError::into_inner);
+                downloads.read(elements, bytes).map_err(io::Error::other)
+            }
+        }
     }
 }

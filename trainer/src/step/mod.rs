@@ -402,7 +402,7 @@ impl Trainer<'_> {
         copy: impl FnOnce(Box<dyn Frozen>) -> Snapshot,
     ) -> Outcome<()> {
         self.synchronize_weights()?;
-        self.state.lend(&self.device, ranges, copy)
+        self.state.lend(ranges, copy)
     }
 
     /// How this rank's state is laid out.

@@ -2,10 +2,11 @@
 
 use std::borrow::Cow;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use checkpoint::{Frozen, Snapshot};
 use collectives::{Channel, Operation, Settled};
+use device::cuda::Downloads;
 use device::{Allocator, Device, DeviceBuffer, Place, View, ViewMut};
 use half::bf16;
 use models::ops;
@@ -14,7 +15,7 @@ use models::workload::Compute;
 use models::{Layout, Weights, memory};
 use serde::{Deserialize, Serialize};
 
-use super::frozen::{Lent, SavedRange};
+use super::frozen::{Lent, SavedRange, SharedDownloads};
 use super::optimizer::Update;
 use super::shard::{Piece, Shard};
 use super::weights::{ArrivingWeights, ModelWeights, update_and_gather};
@@ -48,6 +49,8 @@ pub(crate) struct State<'world> {
     gathers: CommunicationTally,
     /// While a checkpoint copies the state.
     pub(super) lent: Option<Lent>,
+    /// Copies it from a device.
+    downloads: Option<SharedDownloads>,
 }
 
 /// How a buffer is laid out.
@@ -76,18 +79,12 @@ pub(crate) struct StateBuffer<Elements> {
     pub(crate) elements: Elements,
 }
 
-/// The buffers of a state.
-#[derive(Debug)]
-pub(crate) struct StateBuffers<'state> {
-    pub(crate) buffers: [StateBuffer<Cow<'state, [f32]>>; 3],
-}
-
 /// How the buffers that checkpoints hold are laid out.
 #[derive(Debug)]
 pub(crate) struct SavedLayout<'state> {
     pub(crate) shard: &'state Shard,
     pub(crate) layout: &'state Layout,
-    /// In the order of [`StateBuffers::buffers`].
+    /// In the order of [`State::buffers`].
     pub(crate) buffers: [StateBuffer<()>; 3],
 }
 
@@ -146,7 +143,16 @@ impl<'world> State<'world> {
             progress: Progress::default(),
             gathers: CommunicationTally::default(),
             lent: None,
+            downloads: None,
         })
+    }
+
+    /// Prepares copies of the state from the device that it is on.
+    pub(super) fn open_downloads(&mut self, device: &Device) -> Outcome<()> {
+        if let Device::Cuda(device) = device {
+            self.downloads = Some(Arc::new(Mutex::new(Downloads::new(device)?)));
+        }
+        Ok(())
     }
 
     /// The layout, and the weights for forward.
@@ -351,18 +357,14 @@ impl<'world> State<'world> {
         Ok(())
     }
 
-    /// The buffers that checkpoints hold, in the host's memory: those of a device are copied. No
-    /// weights may be in flight.
-    pub(crate) fn buffers(&self, device: &Device) -> Outcome<StateBuffers<'_>> {
+    /// The buffers that checkpoints hold. No weights may be in flight.
+    pub(crate) fn buffers(&self) -> [StateBuffer<View<'_, f32>>; 3] {
         let Self { shard, weights, exp_avg, exp_avg_sq, .. } = self;
         let (order, weights) = match weights {
             ModelWeights::F32(weights) => (Order::Flat, weights.get(0..shard.len)),
             ModelWeights::Bf16 { master, .. } => (Order::Held, master.view()),
         };
-        let [weights, exp_avg, exp_avg_sq] =
-            [weights, exp_avg.view(), exp_avg_sq.view()].map(|view| on_host(device, view));
-        let buffers = state_buffers(order, [weights?, exp_avg?, exp_avg_sq?]);
-        Ok(StateBuffers { buffers })
+        state_buffers(order, [weights, exp_avg.view(), exp_avg_sq.view()])
     }
 
     /// How the same buffers are laid out.
@@ -376,15 +378,17 @@ impl<'world> State<'world> {
     }
 
     /// Lends ranges of the same buffers to a checkpoint until it has copied them, or until the
-    /// state is to be changed.
+    /// state is to be changed. A device goes on with its work meanwhile.
     pub(crate) fn lend(
         &mut self,
-        device: &Device,
         ranges: Arc<[SavedRange]>,
         copy: impl FnOnce(Box<dyn Frozen>) -> Snapshot,
     ) -> Outcome<()> {
         self.take_back();
-        let (lent, frozen) = Lent::new(self.buffers(device)?, ranges);
+        if let Some(downloads) = &self.downloads {
+            downloads.lock().unwrap_or_else(PoisonError::into_inner).begin()?;
+        }
+        let (lent, frozen) = Lent::new(self.buffers(), ranges, self.downloads.clone());
         self.lent = Some(lent.to(copy(Box::new(frozen))));
         Ok(())
     }

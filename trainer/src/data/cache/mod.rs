@@ -1,15 +1,17 @@
 //! Token files of object stores, kept on the node: one download for all of its ranks and runs.
 //!
 //! ```text
-//! <folder>/lock                     exclusive while files come and go, shared while one is opened
+//! <folder>/lock                     exclusive while files are downloaded or removed, shared while
+//!                                   they are opened
 //!          objects/<digest>.json    what was downloaded from which URL; its time is the last use
 //!          files/<digest>/NAME      the content; the objects of one remote folder are together, as
 //!                                   Megatron's index is looked for next to its tokens
 //! ```
 //!
 //! A file is used if the store's object still has the size and the etag that it was downloaded
-//! with, and if its content still has the digest of then: a cache on a bad disk costs a download,
-//! not a run. The folder is of one node; nothing here relies on locks of network file systems.
+//! with, and if its content still has the digest of then, which the first pass over it finds out: a
+//! cache on a bad disk costs a download, not a run. The folder is of one node; nothing here relies
+//! on locks of network file systems.
 
 mod download;
 mod entry;
@@ -59,12 +61,12 @@ pub(super) struct Cache {
     lock: File,
 }
 
-/// Files that stay as long as this value: the cache is locked for those who remove files.
+/// A file of the cache.
 #[derive(Debug)]
-pub(super) struct CachedFiles {
-    /// Paths, in the order of the URLs.
-    pub(super) paths: Vec<PathBuf>,
-    _lock: File,
+pub(super) struct CachedFile {
+    pub(super) path: PathBuf,
+    /// BLAKE3 of the content, 64 hexadecimal digits.
+    pub(super) digest: String,
 }
 
 /// What a run needs, as the stores have it now.
@@ -90,20 +92,53 @@ impl Cache {
         Ok(Self { folder, limit_bytes, remote, lock })
     }
 
-    /// The files of these URLs, downloaded where they are not there yet.
-    pub(super) fn provide(self, urls: &[String]) -> Result<CachedFiles, DataError> {
+    /// Opens the files of these URLs, downloaded where they are not there yet. Nobody removes them
+    /// meanwhile. If `open` fails and files are damaged, they are downloaded again.
+    pub(super) fn open_files<T>(
+        self,
+        urls: &[String],
+        open: impl Fn(Vec<CachedFile>) -> Result<T, DataError>,
+    ) -> Result<T, DataError> {
         let wanted = Wanted::find(urls, &self.remote)?;
         for _ in 0..ATTEMPTS {
-            self.fetch(&wanted)?;
-            self.lock_with(File::lock_shared)?;
-            if wanted.objects.iter().all(|object| self.is_intact(object)) {
-                let paths = urls.iter().map(|url| self.file(url)).collect();
-                return Ok(CachedFiles { paths, _lock: self.lock });
+            let Some(files) = self.provide(urls, &wanted)? else { continue };
+            match open(files) {
+                Err(error) if !self.discard_damaged(&wanted)? => return Err(error),
+                Err(_) => {}
+                opened => return opened,
             }
-            self.discard_damaged(&wanted)?;
         }
         let expected = "files that read back as they were written".to_owned();
         Err(DataError::BadCache { folder: self.folder, expected, found: "other bytes".to_owned() })
+    }
+
+    /// The files, under the shared lock. `None` if they are gone again after a download.
+    fn provide(
+        &self,
+        urls: &[String],
+        wanted: &Wanted,
+    ) -> Result<Option<Vec<CachedFile>>, DataError> {
+        self.lock_with(File::lock_shared)?;
+        if !self.has(wanted) {
+            self.fetch(wanted)?;
+            self.lock_with(File::lock_shared)?; // others may have the lock in between
+        }
+        let entries: Option<Vec<_>> =
+            wanted.objects.iter().map(|object| self.entry(object)).collect();
+        let Some(entries) = entries else { return Ok(None) };
+        entries.iter().for_each(|entry| entry.touch(&self.entry_path(&entry.url)));
+        let file = |url: &String| {
+            let entry = entries.iter().find(|entry| entry.url == *url)?;
+            Some(CachedFile { path: self.file(url), digest: entry.digest.clone() })
+        };
+        Ok(urls.iter().map(file).collect())
+    }
+
+    /// Whether everything is there, and no index that the store does not have.
+    fn has(&self, wanted: &Wanted) -> bool {
+        let Wanted { objects, absent } = wanted;
+        objects.iter().all(|object| self.entry(object).is_some())
+            && !absent.iter().any(|url| self.file(url).exists())
     }
 
     /// Downloads what is not there, after making room for it.
@@ -111,23 +146,21 @@ impl Cache {
         self.lock_with(File::lock)?;
         wanted.absent.iter().try_for_each(|url| self.discard(url))?;
         self.make_room(&wanted.objects)?;
-        for object in &wanted.objects {
-            match self.entry(object) {
-                Some(entry) => entry.touch(&self.entry_path(&object.url)),
-                None => self.download(object)?,
-            }
-        }
-        Ok(())
+        let absent = |object: &&Object| self.entry(object).is_none(); // another rank was first
+        wanted.objects.iter().filter(absent).try_for_each(|object| self.download(object))
     }
 
-    /// Under the exclusive lock, which one of the ranks that found the damage gets first.
-    fn discard_damaged(&self, wanted: &Wanted) -> Result<(), DataError> {
+    /// Removes files that are damaged, and returns whether some are. Under the exclusive lock, which
+    /// one of the ranks that found the damage gets first.
+    fn discard_damaged(&self, wanted: &Wanted) -> Result<bool, DataError> {
         self.lock_with(File::lock)?;
+        let mut is_any = false;
         for Object { url, .. } in wanted.objects.iter().filter(|object| !self.is_intact(object)) {
-            tracing::warn!("{}: damaged, fetched again", self.file(url).display());
+            tracing::warn!("{}: damaged, downloaded again", self.file(url).display());
             self.discard(url)?;
+            is_any = true;
         }
-        Ok(())
+        Ok(is_any)
     }
 
     /// What is known of an object's file, if that is of this version of the object.
@@ -179,6 +212,15 @@ impl Wanted {
                 Err(DataError::Io(error)) if error.source.kind() == ErrorKind::NotFound => {
                     wanted.absent.push(index);
                 }
+                // So S3 answers for an absent object to a role that may not list the bucket. One
+                // that may read the tokens may read their index.
+                Err(DataError::Io(error)) if error.source.kind() == ErrorKind::PermissionDenied => {
+                    tracing::warn!(
+                        "{error}; taken for absent, as without permission to list the bucket \
+                         (s3:ListBucket) that is the answer for an object that does not exist"
+                    );
+                    wanted.absent.push(index);
+                }
                 found => wanted.objects.push(found?),
             }
         }
@@ -186,8 +228,11 @@ impl Wanted {
     }
 }
 
+/// Length of the names of folders and entries.
+const SHORT_DIGEST_DIGITS: usize = 16;
+
 fn short_digest(text: &str) -> String {
-    blake3::hash(text.as_bytes()).to_hex()[..16].to_owned()
+    blake3::hash(text.as_bytes()).to_hex()[..SHORT_DIGEST_DIGITS].to_owned()
 }
 
 fn default_folder() -> Option<PathBuf> {

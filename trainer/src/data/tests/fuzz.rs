@@ -13,7 +13,7 @@ fn exercise(folder: &TempDir, bin: &[u8], idx: Option<&[u8]>) -> bool {
     }
     let path = write(folder, "f.bin", bin);
     let Ok(file) = open_tokens(&path) else { return false };
-    let scan = file.scan();
+    let scan = file.scan().unwrap();
     let mut tokens = vec![0; file.layout.tokens as usize];
     file.read(0, &mut tokens);
     assert_eq!(scan.largest, tokens.iter().max().copied());

@@ -70,7 +70,7 @@ fn config(files: &[&str], evaluation_files: &[&str], evaluation_sequences: usize
 
 /// Opens a token file of a folder as training does.
 fn open_tokens(path: &Path) -> Result<TokenFile, DataError> {
-    TokenFile::open(&LocalFile { path: path.to_owned(), name: path.to_owned() }, None)
+    TokenFile::open(&LocalFile::new(path), None)
 }
 
 /// Inputs and targets of one sequence of T tokens.

@@ -1,6 +1,6 @@
 //! Token files of object stores, through the cache of the node.
 
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use super::{config, folder, index, llmc, raw};
 use crate::data::{CacheOptions, DataError, Locations, Source};
-use s3::S3Server;
+use s3::{Fault, Kind, Operation, S3Server};
 
 #[path = "../../../../tests/support/s3.rs"]
 mod s3;
@@ -109,6 +109,54 @@ fn links_in_the_cache_are_not_followed() {
     let error = node.error(&["a.bin"]);
     assert!(error.contains("lock: cannot open: expected a regular file"), "{error}");
     assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
+}
+
+/// Another run of the node reads its data for as long as it likes.
+#[test]
+fn what_is_there_is_opened_beside_another_run() {
+    let node = Node::new();
+    node.store("a.bin", &raw(0..900));
+    let digest = node.open(&["a.bin"]).unwrap();
+    let lock = File::open(node.folder.path().join("cache/lock")).unwrap();
+    lock.lock_shared().unwrap();
+    std::thread::scope(|scope| {
+        let (sender, opened) = std::sync::mpsc::channel();
+        scope.spawn(move || sender.send(node.open(&["a.bin"]).unwrap()));
+        let opened = opened.recv_timeout(Duration::from_secs(20));
+        lock.unlock().unwrap();
+        assert_eq!(opened, Ok(digest));
+    });
+}
+
+/// As killed downloads leave them.
+#[test]
+fn files_without_an_entry_are_removed() {
+    let node = Node::new();
+    node.store("a.bin", &raw(0..900));
+    node.store("b.bin", &raw(0..900));
+    node.open(&["a.bin"]).unwrap();
+    let file = node.cached("a.bin").unwrap();
+    let users = node.folder.path().join("cache/files/mine/a.bin");
+    fs::create_dir(users.parent().unwrap()).unwrap();
+    let orphans = ["a.bin.tmp", "c.bin"].map(|name| file.with_file_name(name));
+    orphans.iter().chain([&users]).for_each(|path| fs::write(path, [0; 100]).unwrap());
+    node.open(&["b.bin"]).unwrap();
+    assert_eq!(orphans.map(|orphan| orphan.exists()), [false; 2]);
+    assert!(file.exists() && users.exists());
+}
+
+/// S3 answers so for an absent object to a role that may not list the bucket.
+#[test]
+fn an_index_that_is_denied_is_taken_for_absent() {
+    let node = Node::new();
+    node.store("a.bin", &raw(0..900));
+    let denied = Kind::Answer { status: 403, code: "AccessDenied" };
+    node.server.begin(Fault { suffix: ".idx", ..Fault::always(Operation::Any, denied.clone()) });
+    assert_eq!(node.open(&["a.bin"]).unwrap(), local_digest(&[("a.bin", &raw(0..900))]));
+    assert!(node.server.end_fault() > 0);
+    node.server.begin(Fault { suffix: ".bin", ..Fault::always(Operation::Any, denied) });
+    let error = node.error(&["b.bin"]);
+    assert!(error.starts_with("s3://bucket/b.bin: cannot stat: "), "{error}");
 }
 
 #[test]

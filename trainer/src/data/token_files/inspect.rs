@@ -52,10 +52,14 @@ pub struct Inspection {
 /// The error of a run that uses the file.
 pub fn inspect(path: &Path, token_bytes: Option<usize>) -> Result<Inspection, DataError> {
     let url = path.to_str().filter(|name| is_remote(name)).map(str::to_owned);
-    let downloaded = Locations::default().provide(url.as_slice())?;
-    let local = LocalFile { path: path.to_owned(), name: path.to_owned() };
-    let file = TokenFile::open(downloaded.files.first().unwrap_or(&local), token_bytes)?;
-    let scan = file.scan();
+    Locations::default().open_files(url.as_slice(), |downloaded| {
+        inspect_local(downloaded.first().unwrap_or(&LocalFile::new(path)), token_bytes)
+    })
+}
+
+fn inspect_local(file: &LocalFile, token_bytes: Option<usize>) -> Result<Inspection, DataError> {
+    let file = TokenFile::open(file, token_bytes)?;
+    let scan = file.scan()?;
     let layout = file.layout;
     let mut first_tokens = vec![0; layout.tokens.min(FIRST_TOKENS) as usize];
     file.read(0, &mut first_tokens);

@@ -24,7 +24,7 @@ impl TokenStream {
         let mut stream = Self { files: Vec::new(), starts: vec![0], scans: Vec::new() };
         for file in files {
             let file = TokenFile::open(file, token_bytes)?;
-            let scan = file.scan();
+            let scan = file.scan()?;
             file.check_vocabulary(&scan, vocabulary)?;
             stream.starts.push(stream.tokens() + file.layout.tokens);
             stream.files.push(file);

@@ -24,6 +24,8 @@ pub(in crate::data) struct TokenFile {
     pub(super) name: PathBuf,
     pub(in crate::data) layout: TokenLayout,
     bytes: MappedFile,
+    /// What it was downloaded as: see [`LocalFile::digest`].
+    downloaded: Option<String>,
 }
 
 /// Result of reading every byte of a token file.
@@ -58,7 +60,7 @@ impl TokenFile {
         } else {
             raw::parse(&name, &bytes, token_bytes)?
         };
-        Ok(Self { name, layout, bytes })
+        Ok(Self { name, layout, bytes, downloaded: file.digest.clone() })
     }
 
     /// Size of the file, bytes.
@@ -97,7 +99,10 @@ impl TokenFile {
     }
 
     /// Reads the whole file once, on the threads of the current rayon pool.
-    pub(in crate::data) fn scan(&self) -> Scan {
+    ///
+    /// # Errors
+    /// [`DataError::Malformed`] if a downloaded file has other bytes than were downloaded.
+    pub(in crate::data) fn scan(&self) -> Result<Scan, DataError> {
         let (header, payload) = self.bytes.split_at(self.layout.header_bytes);
         let mut hasher = blake3::Hasher::new();
         hasher.update(header);
@@ -108,7 +113,17 @@ impl TokenFile {
             let parts = piece.par_chunks(SCAN_PIECE_BYTES / 32);
             found = found.max(parts.map(|part| largest(part, token_type)).max().flatten());
         }
-        Scan { digest: hasher.finalize().to_hex().to_string(), largest: found }
+        let digest = hasher.finalize().to_hex().to_string();
+        match &self.downloaded {
+            Some(downloaded) if *downloaded != digest => Err(DataError::Malformed {
+                path: self.name.clone(),
+                offset: 0,
+                expected: format!("BLAKE3 {downloaded}, as it was downloaded"),
+                found: digest,
+                hint: String::new(),
+            }),
+            _ => Ok(Scan { digest, largest: found }),
+        }
     }
 
     /// Checks the largest token of a scan against the vocabulary.

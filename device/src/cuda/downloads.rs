@@ -1,0 +1,172 @@
+//! Copies from a device to the host beside the work of the stream that computes.
+
+use std::fmt;
+use std::sync::Arc;
+
+use cudarc::driver::CudaStream;
+
+use super::Error;
+use super::device::Cuda;
+use super::error::DriverCall;
+use super::event::Event;
+use super::memory;
+use super::page_locked::PageLocked;
+use crate::{Element, View};
+
+/// Size of a piece: so large that its start does not count, and one is copied on by the host while
+/// the device sends the next.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// Copies to the host on a stream of their own. Neither the stream that computes nor the thread that
+/// gives it work waits for them, so what they read must not be changed before they have ended.
+pub struct Downloads {
+    stream: Arc<CudaStream>,
+    /// Where the stream that computes was when the copies began.
+    begun: Event,
+    pieces: [Piece; 2],
+    device: Cuda,
+}
+
+struct Piece {
+    host: PageLocked<u8>,
+    /// Recorded behind the last copy to it.
+    arrived: Event,
+}
+
+impl Downloads {
+    /// Page-locked memory that they take.
+    pub const STAGING_BYTES: u64 = 2 * PIECE_BYTES as u64;
+
+    /// With a stream of their own.
+    ///
+    /// # Errors
+    /// Those of the driver.
+    pub fn new(device: &Cuda) -> Result<Self, Error> {
+        let stream = device.context().new_stream().during("making a stream")?;
+        let piece = || {
+            let host = PageLocked::zeros(device, PIECE_BYTES)?;
+            Ok::<_, Error>(Piece { host, arrived: Event::new(device)? })
+        };
+        let pieces = [piece()?, piece()?];
+        Ok(Self { stream, begun: Event::new(device)?, pieces, device: device.clone() })
+    }
+
+    /// Orders what is read from here on behind all work that the stream that computes has been given
+    /// so far.
+    ///
+    /// # Errors
+    /// Those of the driver.
+    pub fn begin(&self) -> Result<(), Error> {
+        self.begun.record(self.device.compute())?;
+        self.begun.join(&self.stream)
+    }
+
+    /// Copies the bytes of elements to the host, and waits for them.
+    ///
+    /// # Errors
+    /// Those of the work before.
+    ///
+    /// # Panics
+    /// When `to` has another size.
+    pub fn read<E: Element>(&mut self, from: View<'_, E>, to: &mut [u8]) -> Result<(), Error> {
+        assert_eq!(to.len(), from.len() * size_of::<E>(), "as many bytes in both");
+        let elements_max = PIECE_BYTES / size_of::<E>();
+        self.device.bind()?;
+        let mut arriving: Option<Arriving> = None;
+        for (number, first) in (0..from.len()).step_by(elements_max).enumerate() {
+            let elements = first..from.len().min(first + elements_max);
+            let next = Arriving {
+                piece: number % self.pieces.len(),
+                start: first * size_of::<E>(),
+                len: elements.len() * size_of::<E>(),
+            };
+            self.start(next.piece, from.slice(elements))?;
+            if let Some(before) = arriving.replace(next) {
+                self.take(&before, to)?;
+            }
+        }
+        arriving.map_or(Ok(()), |last| self.take(&last, to))
+    }
+
+    fn start<E: Element>(&mut self, piece: usize, from: View<'_, E>) -> Result<(), Error> {
+        let Piece { host, arrived } = &mut self.pieces[piece];
+        let bytes = from.len() * size_of::<E>();
+        memory::copy_bytes_to_host(&self.stream, from, &mut host.elements()[..bytes])?;
+        arrived.record(&self.stream)
+    }
+
+    fn take(&mut self, arriving: &Arriving, to: &mut [u8]) -> Result<(), Error> {
+        let Arriving { piece, start, len } = *arriving;
+        let Piece { host, arrived } = &mut self.pieces[piece];
+        arrived.wait()?;
+        to[start..start + len].copy_from_slice(&host.elements()[..len]);
+        Ok(())
+    }
+}
+
+/// Bytes that the device is sending to a piece.
+#[derive(Debug, Clone, Copy)]
+struct Arriving {
+    piece: usize,
+    /// Their place in what is read.
+    start: usize,
+    len: usize,
+}
+
+impl Drop for Downloads {
+    fn drop(&mut self) {
+        let _ = self.stream.synchronize(); // after an error a copy may still be in flight
+    }
+}
+
+impl fmt::Debug for Downloads {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "Downloads({:?})", self.device)
+    }
+}
+
+#[cfg(test)]
+mod cuda_tests {
+    use super::*;
+    use crate::Allocator;
+
+    /// More than the pieces, and no multiple of one.
+    const LEN: usize = 3 * PIECE_BYTES + 1234;
+
+    #[test]
+    fn what_is_read_is_as_all_work_before_leaves_it() {
+        let device = Cuda::open(0).unwrap();
+        let mut buffer = Allocator::cuda(&device).zeros::<u8>(LEN);
+        let mut downloads = Downloads::new(&device).unwrap();
+        let written: Vec<u8> = (0..LEN).map(|at| (at % 251) as u8).collect();
+        device.write(buffer.view_mut(), &written).unwrap();
+        let mut read = vec![0; LEN];
+        downloads.read(buffer.view(), &mut read).unwrap();
+        assert!(read == written);
+        for byte in 1..20 {
+            device.fill(buffer.view_mut(), byte).unwrap();
+            downloads.begin().unwrap();
+            downloads.read(buffer.view(), &mut read).unwrap();
+            assert!(read.iter().all(|read| *read == byte), "{byte}");
+        }
+    }
+
+    #[test]
+    fn work_that_follows_is_not_waited_for() {
+        let device = Cuda::open(0).unwrap();
+        let allocator = Allocator::cuda(&device);
+        let saved = allocator.zeros::<f32>(1000);
+        let mut other = allocator.zeros::<u8>(64 << 20);
+        let mut downloads = Downloads::new(&device).unwrap();
+        downloads.begin().unwrap();
+        for byte in 0..100 {
+            device.fill(other.view_mut(), byte).unwrap();
+        }
+        let filled = Event::new(&device).unwrap();
+        filled.record(device.compute()).unwrap();
+        let mut read = vec![1; 4000];
+        downloads.read(saved.view(), &mut read).unwrap();
+        assert!(read.iter().all(|byte| *byte == 0));
+        assert!(!filled.is_complete().unwrap(), "it goes on");
+    }
+}
