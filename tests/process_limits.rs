@@ -139,7 +139,11 @@ fn a_folder_that_cannot_be_written_is_named() {
         [(&TRAIN[..], "runs/smoke-20"), (&named, "runs/mine"), (&bench, "runs/bench-smoke-20")]
     {
         let refused = place.run("--nofile=1024", arguments);
-        expect_sentence(refused, 3, &[folder, "Permission denied"]);
+        expect_sentence(
+            refused,
+            3,
+            &[folder, "Permission denied", "mode 0555, this process is uid "],
+        );
     }
     fs::set_permissions(place.path("runs"), Permissions::from_mode(0o777)).unwrap();
     for _ in 0..2 {

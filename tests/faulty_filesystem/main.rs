@@ -13,6 +13,7 @@ mod power_cuts;
 #[path = "../../checkpoint/tests/suite/support.rs"]
 #[allow(dead_code, reason = "of what the tests of the crate use, a part")]
 mod ranks;
+mod refusals;
 #[cfg(feature = "mpi")]
 mod runs;
 #[path = "../support/mod.rs"]

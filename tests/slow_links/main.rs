@@ -3,6 +3,7 @@
 #![cfg(feature = "mpi")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+mod links_down;
 mod nodes;
 #[path = "../support/mod.rs"]
 mod support;

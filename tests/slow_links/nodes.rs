@@ -58,6 +58,16 @@ impl Nodes {
         self.tc(from, &[&filter[..], &is_to].concat());
     }
 
+    /// From now on nothing arrives from either node at the other: frames go to an adapter that does
+    /// not exist.
+    pub(crate) fn cut(&self, one: usize, other: usize) {
+        for (from, to) in [(one, other), (other, one)] {
+            let neighbour = ["neigh", "replace", &address(to), "lladdr", "02:00:00:00:00:99"];
+            let namespace = ["-n", &self.namespace(from)];
+            ip(&[&namespace[..], &neighbour, &["dev", "link0", "nud", "permanent"]].concat());
+        }
+    }
+
     /// All that a node sends and receives is slow.
     pub(crate) fn throttle_node(&self, node: usize) {
         for other in (0..self.count).filter(|other| *other != node) {
@@ -125,6 +135,11 @@ impl Drop for Nodes {
     fn drop(&mut self) {
         let nodes = (0..self.count).map(|node| self.namespace(node));
         for namespace in nodes.chain([self.switch()]) {
+            // A daemon of mpirun stays on a node that was cut off.
+            let left = Command::new("ip").args(["netns", "pids", &namespace]).output().unwrap();
+            let processes = String::from_utf8_lossy(&left.stdout).into_owned();
+            let kill = [&["-KILL"][..], &processes.split_whitespace().collect::<Vec<_>>()].concat();
+            let _ = Command::new("kill").args(kill).stderr(Stdio::null()).status();
             // It may not exist yet.
             let delete = ["netns", "delete", &namespace];
             let _ = Command::new("ip").args(delete).stderr(Stdio::null()).status();

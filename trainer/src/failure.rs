@@ -89,7 +89,8 @@ pub(crate) fn is_refused_by_system(error: &anyhow::Error) -> bool {
 /// Whether the system refuses something: permissions, space, limits.
 fn is_refused(cause: &(dyn std::error::Error + 'static)) -> bool {
     use std::io::ErrorKind::{
-        FileTooLarge, OutOfMemory, PermissionDenied, QuotaExceeded, ReadOnlyFilesystem, StorageFull,
+        FileTooLarge, OutOfMemory, PermissionDenied, QuotaExceeded, ReadOnlyFilesystem,
+        StaleNetworkFileHandle, StorageFull,
     };
     let kinds = [
         FileTooLarge,
@@ -97,6 +98,7 @@ fn is_refused(cause: &(dyn std::error::Error + 'static)) -> bool {
         PermissionDenied,
         QuotaExceeded,
         ReadOnlyFilesystem,
+        StaleNetworkFileHandle,
         StorageFull,
     ];
     let error = cause.downcast_ref::<std::io::Error>();

@@ -9,6 +9,7 @@ mod atomic_file;
 mod direct_file;
 mod folders;
 mod publish;
+mod refusal;
 pub mod regular_file;
 mod temporary;
 
@@ -32,7 +33,7 @@ pub(crate) use temporary::temporary;
 
 /// The file system refused an operation.
 #[derive(Debug, thiserror::Error)]
-#[error("{}: cannot {operation}: {}", path.display(), limits::explained(source))]
+#[error("{}: cannot {operation}: {}{reason}", path.display(), limits::explained(source))]
 pub struct IoError {
     /// File or folder.
     pub path: PathBuf,
@@ -40,12 +41,18 @@ pub struct IoError {
     pub operation: &'static str,
     /// The system's answer.
     pub source: io::Error,
+    /// What else is known of a refusal, as the end of a sentence.
+    reason: String,
 }
 
 impl IoError {
     /// For `map_err`: a failed operation on a path.
     pub fn at<E: Into<io::Error>>(path: &Path, operation: &'static str) -> impl FnOnce(E) -> Self {
-        move |source| Self { path: path.to_owned(), operation, source: source.into() }
+        move |source| {
+            let source = source.into();
+            let reason = refusal::reason(path, &source);
+            Self { path: path.to_owned(), operation, source, reason }
+        }
     }
 }
 

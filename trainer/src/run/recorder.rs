@@ -301,15 +301,23 @@ impl Recorder {
         self.events.warn_later(Anomaly { step: Some(step), rank: Some(finding.rank), text });
     }
 
-    /// Adds to the loss of a peer which ranks arrived and which did not, where they have said so.
+    /// Adds to the loss of a peer which ranks arrived and which did not, where they have said so. Of
+    /// two ranks the other one is lost, or the link to it.
     pub(super) fn explain(&self, failure: Failure) -> Failure {
         let Some(step) = failure.step.filter(|_| failure.code == ExitCode::PeerLost) else {
             return failure;
         };
         let stall = Stall::of(&self.dir, self.attempt, step, self.hosts.len());
-        let Some((rank, position)) = stall.cause() else { return failure };
-        let explained = failure.context(stall.text(&self.hosts)).caused_by(rank);
-        Failure { phase: position.map(|position| position.phase), ..explained }
+        if let Some((rank, position)) = stall.cause() {
+            let explained = failure.context(stall.text(&self.hosts)).caused_by(rank);
+            return Failure { phase: position.map(|position| position.phase), ..explained };
+        }
+        let failure = match stall.text_of_network(&self.hosts) {
+            Some(text) => failure.context(text),
+            None => failure,
+        };
+        let other = (self.hosts.len() == 2).then(|| 1 - self.rank);
+        Failure { rank: failure.rank.or(other), ..failure }
     }
 
     /// What the watchdog of this rank looks at.

@@ -150,6 +150,22 @@ impl Stall {
         arrived.then_some((missing.0, *missing.1))
     }
 
+    /// What is to blame where all ranks have arrived.
+    pub(super) fn text_of_network(&self, hosts: &[String]) -> Option<String> {
+        let arrived = self.positions.iter().flatten().filter(|at| Self::has_arrived(at)).count();
+        if arrived < self.positions.len() {
+            return None;
+        }
+        let ranks = hosts.iter().enumerate().map(|(rank, host)| format!("{rank} ({host})"));
+        let ranks: Vec<_> = ranks.collect();
+        Some(format!(
+            "in step {}, all ranks have arrived, {}: no process is missing, so a link between them \
+             is down or an adapter; `yardstick comm --pairs` on these hosts names it",
+            self.step,
+            list(&ranks)
+        ))
+    }
+
     /// Which ranks are where.
     pub(super) fn text(&self, hosts: &[String]) -> String {
         let name = |rank: usize| format!("{rank} ({})", hosts[rank]);
@@ -193,6 +209,18 @@ mod tests {
 
     fn at(phase: Phase, bucket: u32) -> Position {
         Position { step: 7, phase, bucket, buckets: 4 }
+    }
+
+    #[test]
+    fn the_network_is_to_blame_where_all_have_arrived() {
+        let arrived = Some(at(Phase::CommExposed, 2));
+        let hosts = ["node-0", "node-1"].map(str::to_owned);
+        let stall = Stall { step: 7, positions: vec![arrived, arrived] };
+        assert!(stall.cause().is_none());
+        let text = stall.text_of_network(&hosts).unwrap();
+        assert!(text.contains("all ranks have arrived, 0 (node-0), 1 (node-1): "), "{text}");
+        let hung = Stall { step: 7, positions: vec![arrived, Some(at(Phase::Forward, 0))] };
+        assert_eq!(hung.text_of_network(&hosts), None);
     }
 
     #[test]
