@@ -304,11 +304,32 @@ mod tests {
 
     use super::*;
 
+    fn of(source: impl Into<io::Error>) -> Error {
+        IoError::at(Path::new("x"), "read")(source).into()
+    }
+
+    #[test]
+    fn only_what_does_not_exist_is_absent() {
+        assert!(of(Errno::NOENT).is_absence() && of(Errno::STALE).is_absence());
+        for errno in [Errno::IO, Errno::TIMEDOUT, Errno::ACCESS] {
+            assert!(!of(errno).is_absence(), "{errno:?}");
+        }
+        assert!(!Error::damaged(Path::new("x"), 0, "this", "that").is_absence());
+    }
+
+    #[test]
+    fn only_what_waiting_does_not_help_is_a_refusal() {
+        for errno in [Errno::ACCESS, Errno::PERM, Errno::ROFS, Errno::NOSPC, Errno::DQUOT] {
+            assert!(of(errno).is_refusal(), "{errno:?}");
+        }
+        for errno in [Errno::IO, Errno::TIMEDOUT, Errno::NOENT] {
+            assert!(!of(errno).is_refusal(), "{errno:?}");
+        }
+    }
+
     #[test]
     fn only_permanent_failures_are_damage() {
-        let is_damage = |source: io::Error| {
-            Error::from(IoError::at(Path::new("x"), "read")(source)).is_damage()
-        };
+        let is_damage = |source: io::Error| of(source).is_damage();
         for errno in [Errno::NOENT, Errno::IO] {
             assert!(is_damage(errno.into()), "{errno:?}");
         }

@@ -39,12 +39,14 @@ impl Store {
         // retransmitted link(2).
         let text = format!("{:08x}{:08x}\n", random()?, random()?);
         let nonce = random()?;
+        let mut at_least = at_least;
         loop {
             let attempt = at_least.max(self.unused_number()?);
             let taken = Taken { claim: Claim { attempt, nonce }, text: text.clone() };
             if self.leave_claim(&taken)? {
                 return Ok(taken);
             }
+            at_least = (attempt + 1).min(ATTEMPT_MAX); // a listing may be old
         }
     }
 

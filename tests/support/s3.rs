@@ -86,11 +86,6 @@ impl S3Server {
         self.upload_files().len()
     }
 
-    /// Removes the open uploads, as a lifecycle rule does after days.
-    pub fn expire_uploads(&self) {
-        self.upload_files().iter().for_each(|file| std::fs::remove_file(file).unwrap());
-    }
-
     fn upload_files(&self) -> Vec<PathBuf> {
         let entries = std::fs::read_dir(self.folder.path()).unwrap().flatten();
         let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();

@@ -1,5 +1,21 @@
 //! Largest sizes of the files of a checkpoint that are read whole. A larger one was not written by
-//! this crate, and is refused before it is read: it may fill the memory of every rank.
+//! this crate, which does not write one, and is refused before it is read: it may fill the memory of
+//! every rank.
+
+use std::io;
+use std::path::Path;
+
+use crate::durable::IoError;
+
+/// Refuses to write a file that no reader would take.
+pub(crate) fn check_size(path: &Path, bytes: &[u8], bytes_max: u64) -> Result<(), IoError> {
+    let found = bytes.len() as u64;
+    if found <= bytes_max {
+        return Ok(());
+    }
+    let text = format!("expected at most {bytes_max} bytes, found {found}");
+    Err(IoError::at(path, "write")(io::Error::new(io::ErrorKind::FileTooLarge, text)))
+}
 
 /// `MANIFEST.json`: 100 bytes for each rank, and the caller's state. Enough for a million ranks.
 pub(crate) const MANIFEST_BYTES_MAX: u64 = 128 << 20;

@@ -3,6 +3,8 @@
 //! Ranks may save the same box, as replicas. Boxes that differ must not overlap: from which of them
 //! an element was read would depend on the reader, and ranks would restore different values.
 
+use std::collections::HashSet;
+
 use super::open_checkpoint::OpenCheckpoint;
 use super::plan::{SavedBox, boxes_by_tensor};
 use crate::error::Error;
@@ -25,7 +27,7 @@ impl OpenCheckpoint<'_> {
             boxes.sort_by(|a, b| place(a).cmp(&place(b)));
             self.check_kind(&boxes)?;
             boxes.dedup_by(|a, b| place(a) == place(b)); // replicas
-            self.check_overlap(&boxes)?;
+            self.check_overlap(&mut boxes)?;
             if self.indexes.len() == self.manifest.world {
                 self.check_whole(&boxes)?;
             }
@@ -43,13 +45,15 @@ impl OpenCheckpoint<'_> {
         Err(self.conflict(other, expected, format!("{other_dtype:?} {other_shape:?}")))
     }
 
-    /// For boxes that are sorted and differ: those that overlap one start before its end.
-    fn check_overlap(&self, boxes: &[SavedBox<'_>]) -> Result<(), Conflict> {
+    /// For boxes that differ: along an axis those that overlap one start before its end.
+    fn check_overlap(&self, boxes: &mut [SavedBox<'_>]) -> Result<(), Conflict> {
+        let Some(axis) = most_divided_axis(boxes) else { return Ok(()) };
+        let start = |saved: &SavedBox<'_>| tensor(saved).offset[axis];
+        boxes.sort_by_key(start);
         for (number, saved) in boxes.iter().enumerate() {
             let region = tensor(saved).region();
-            let end = first_end(tensor(saved));
-            let after = boxes[number + 1..].iter();
-            let mut near = after.take_while(|other| tensor(other).offset.first() < end.as_ref());
+            let end = start(saved) + tensor(saved).extent[axis];
+            let mut near = boxes[number + 1..].iter().take_while(|other| start(other) < end);
             if let Some(other) =
                 near.find(|other| region.intersect(&tensor(other).region()).is_some())
             {
@@ -90,7 +94,12 @@ fn place<'a>(saved: &SavedBox<'a>) -> [&'a Vec<usize>; 2] {
     [&tensor(saved).offset, &tensor(saved).extent]
 }
 
-/// End of a box in the first dimension; a scalar has none.
-fn first_end(tensor: &TensorBox) -> Option<usize> {
-    Some(tensor.offset.first()? + tensor.extent.first()?)
+/// The axis along which most boxes start at different places, so that few are near each other; a
+/// scalar has none.
+fn most_divided_axis(boxes: &[SavedBox<'_>]) -> Option<usize> {
+    let starts = |axis: usize| {
+        let starts = boxes.iter().map(|saved| tensor(saved).offset[axis]);
+        starts.collect::<HashSet<_>>().len()
+    };
+    (0..tensor(boxes.first()?).shape.len()).max_by_key(|&axis| starts(axis))
 }

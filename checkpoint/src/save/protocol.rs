@@ -16,6 +16,7 @@ use crate::failpoints::{Failpoint, Failpoints};
 use crate::format::FORMAT;
 use crate::format::digest::Digest;
 use crate::format::index::index_file;
+use crate::format::limits::{MANIFEST_BYTES_MAX, check_size};
 use crate::format::manifest::{MANIFEST, Manifest, RankEntry};
 use crate::format::name::CheckpointName;
 use crate::format::sealed::seal;
@@ -122,6 +123,7 @@ impl Participant<'_> {
         self.check_not_removed(&manifest)?;
         let mut midway = || self.failpoints.hit(Failpoint::MidManifest);
         let (text, _) = seal(&manifest);
+        check_size(&self.store.tier().path(&name.key(MANIFEST)), &text, MANIFEST_BYTES_MAX)?;
         let published = self.store.tier().publish(&name.key(MANIFEST), &text, &mut midway)?;
         if published == Published::Taken {
             return Ok(fenced(name.to_string()));

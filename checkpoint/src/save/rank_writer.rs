@@ -9,6 +9,7 @@ use crate::failpoints::{Failpoint, Failpoints};
 use crate::format::FORMAT;
 use crate::format::digest::{Crc64, Digest};
 use crate::format::index::{BoxEntry, Index, ShardEntry, index_file, shard_file};
+use crate::format::limits::{INDEX_BYTES_MAX, check_size};
 use crate::format::manifest::rank_folder;
 use crate::format::name::CheckpointName;
 use crate::format::sealed::seal;
@@ -90,6 +91,7 @@ impl<'a> RankWriter<'a> {
         });
         let key = format!("{}/{}", self.folder, index_file(self.rank));
         self.store.set_at(Some(&key));
+        check_size(&self.store.tier().path(&key), &text, INDEX_BYTES_MAX)?;
         self.store.tier().replace(&key, &text)?;
         self.failpoints.hit(Failpoint::IndexBeforeVote);
         Ok(RankFiles { index, bytes })

@@ -236,18 +236,22 @@ fn the_newest_is_promoted_when_the_target_is_back() {
     tiers.without_target(|| {
         for name in &saved {
             ranks.iter().for_each(|rank| rank.submit(name, 0).unwrap());
+            // One is given up because another waits, and one without being tried.
+            wait_until("rank 0 tries", || status(&ranks[0]).failures > 0);
         }
         let fails = |rank: &Promoter| status(rank).is_failing && status(rank).failures > 2;
         wait_until("all ranks fail", || ranks.iter().all(fails));
         let error = status(&ranks[0]).last_error.unwrap();
         assert!(error.contains("Not a directory"), "{error}");
         assert!(!ranks[0].finish(Instant::now() + Duration::from_millis(1)));
+        assert!(ranks[0].is_failing(0));
     });
     let statuses = finish(&ranks);
     tiers.assert_same(&saved[2]);
     assert_eq!(names(&tiers.to), saved[2..]);
     assert_eq!((statuses[0].dropped, statuses[0].durable_step), (2, Some(30)));
     assert!(statuses.iter().all(|status| !status.is_failing), "{statuses:?}");
+    assert!(!ranks[0].is_failing(0));
     assert_eq!(resume(&tiers.to, 2).step, 30);
 }
 
@@ -589,6 +593,23 @@ fn a_committed_copy_that_lost_a_file_is_completed() {
             assert!(torn.contains(file) && !statuses[0].is_failing, "{torn}");
         }
     }
+}
+
+/// What cannot be read now may be intact: it is neither taken for damaged nor written again.
+#[test]
+fn a_committed_copy_that_cannot_be_read_now_stays() {
+    let tiers = Tiers::new();
+    let name = save(&tiers.from, 1, 10, 1, 0);
+    tiers.promote(1, &name);
+    let shard = tiers.path("to").join(&name).join("d00/r00000-000.safetensors");
+    let written = fs::metadata(&shard).unwrap().modified().unwrap();
+    let faults = Faults::new("r00000-000.safetensors", Damage::TimedOut, 3);
+    let to = Arc::new(faulty::open(&tiers.path("to"), &faults));
+    let promoter = start(&tiers.from, &to, shares(1).next().unwrap(), OPTIONS, NoFailpoints);
+    let statuses = finish(&submit_all(vec![promoter], &name));
+    assert_eq!(faults.left(), 0);
+    assert!(statuses[0].failures > 0 && statuses[0].bytes == 0, "{statuses:?}");
+    assert_eq!(fs::metadata(&shard).unwrap().modified().unwrap(), written);
 }
 
 #[test]

@@ -135,6 +135,20 @@ fn large_parts_cross_pieces_and_default_chunks() {
     assert!(found == data);
 }
 
+#[test]
+fn a_manifest_that_no_reader_would_take_is_not_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let kept = save(&store, 1, 10, 1, 1);
+    let state = "x".repeat(128 << 20).into();
+    let tensor = TensorBox::whole("t", Dtype::U8, &[1]);
+    let parts = [Part { tensor, data: &[1] }];
+    let error = store.save(&request(20, 1, state), &parts, &SingleRank, &NoFailpoints);
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("MANIFEST.json: cannot write: expected at most 134217728 "), "{error}");
+    assert_eq!(names(&store), [kept]);
+}
+
 /// Records the failpoints of one rank.
 #[derive(Default)]
 struct Recorder(Mutex<Vec<Failpoint>>);
