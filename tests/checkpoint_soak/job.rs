@@ -175,13 +175,28 @@ impl Job {
             found.retain(|it| !self.damaged.contains(&(tier.clone(), it.name.clone())));
             found
         };
+        let shared = has(self.shared.files());
+        self.covered(has).into_iter().chain(shared).max()
+    }
+
+    /// What the disks together have.
+    fn covered(&self, has: impl Fn(PathBuf) -> BTreeSet<Committed>) -> BTreeSet<Committed> {
         let mut covered = has(self.disk(0));
         for rank in 1..self.world {
             let other = has(self.disk(rank));
             covered.retain(|found| other.contains(found));
         }
-        let shared = has(self.shared.files());
-        covered.into_iter().chain(shared).max()
+        covered
+    }
+
+    /// Whether only the shared tier has the newest checkpoint.
+    pub(crate) fn needs_shared(&self) -> bool {
+        let on_disks = self.covered(|tier| {
+            let mut found = survey::committed(&tier);
+            found.retain(|it| !self.damaged.contains(&(tier.clone(), it.name.clone())));
+            found
+        });
+        self.newest_intact().as_ref() != on_disks.last()
     }
 
     /// The newest checkpoint that can be restored.
@@ -353,9 +368,9 @@ impl Job {
             Fault::LoseNode { rank } => (rank, Some((self.disk(rank), None))),
             Fault::LoseShared { rank } => (rank, Some((self.shared.files(), None))),
             Fault::Damage { rank } => (rank, self.choose_copy(random)),
-            Fault::DamageTarget { .. } => {
-                self.damage_target(random);
-                return fault;
+            Fault::DamageTarget { rank, failpoint } => {
+                let is_damaged = self.damage_target(random);
+                return if is_damaged { fault } else { Fault::KillInside { rank, failpoint } };
             }
             _ => return fault,
         };
@@ -374,15 +389,16 @@ impl Job {
         fault
     }
 
-    /// Damages a file of a checkpoint that the shared tier does not have yet as a whole, if there is
-    /// one: nothing is lost by that.
-    fn damage_target(&self, random: &mut Random) {
+    /// Damages a file of a checkpoint that the shared tier does not have yet as a whole: nothing is
+    /// lost by that. False if there is none.
+    fn damage_target(&self, random: &mut Random) -> bool {
         let shared = self.shared.files();
         let mut files: Vec<PathBuf> = survey::uncommitted_files(&shared);
         files.retain(|file| fs::metadata(file).unwrap().len() > 0);
         if !files.is_empty() {
             damage::damage(&files[random.below(files.len())], random);
         }
+        !files.is_empty()
     }
 
     /// Some copy of a checkpoint, as a rule of the newest.

@@ -88,11 +88,11 @@ impl SharedTier {
         }
     }
 
-    /// A fault of the store for the next attempt, if it is one: of reads after a loss, as only then
-    /// more than manifests is read from there.
-    pub(crate) fn random_fault(&self, after_loss: bool, random: &mut Random) -> Option<StoreFault> {
+    /// A fault of the store for the next attempt, if it is one: of reads if the attempt has to read
+    /// from there.
+    pub(crate) fn random_fault(&self, is_needed: bool, random: &mut Random) -> Option<StoreFault> {
         let Self::Bucket(_) = self else { return None };
-        let is_at_start = after_loss || random.chance();
+        let is_at_start = is_needed || random.chance();
         let faults: &[Fault] = if is_at_start { &READS } else { &WRITES };
         Some(StoreFault { fault: faults[random.below(faults.len())].clone(), is_at_start })
     }

@@ -47,7 +47,7 @@ fn a_link_that_is_down_between_two_ranks_names_the_other_one() {
     let (reason, said) = lose_a_link(2);
     assert_eq!((&reason["rank"], &reason["host"]), (&Value::from(1), &Value::from("node-1")));
     let text = reason["text"].as_str().unwrap();
-    assert!(text.contains("all ranks have arrived, 0 (node-0), 1 (node-1): no process"), "{said}");
+    assert!(text.contains("all ranks had arrived, 0 (node-0), 1 (node-1): a link"), "{said}");
 }
 
 #[test]
@@ -56,5 +56,5 @@ fn a_link_that_is_down_blames_no_rank_where_all_are_there() {
     let (reason, said) = lose_a_link(4);
     assert_eq!(reason["rank"], Value::Null, "{said}");
     let text = reason["text"].as_str().unwrap();
-    assert!(text.contains("all ranks have arrived, "), "{said}");
+    assert!(text.contains("all ranks had arrived, "), "{said}");
 }

@@ -187,7 +187,9 @@ impl Handler {
 
     async fn answer(&self, request: Request<Incoming>) -> Result<Response<Body>, Failure> {
         let object = self.folder.join(request.uri().path().trim_start_matches('/'));
-        let Some(fault) = self.faults.hit(&request) else { return self.apply(request).await };
+        let Some(fault) = self.faults.hit(&request, &object) else {
+            return self.apply(request).await;
+        };
         let request = match Faults::instead(&fault, request).await {
             Ok(answer) => return answer,
             Err(request) => request,

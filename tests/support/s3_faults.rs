@@ -34,6 +34,8 @@ pub enum Operation {
     Get,
     /// GET of a range.
     GetRange,
+    /// HEAD of an object that does not exist.
+    Absent,
     List,
     Delete,
 }
@@ -86,11 +88,12 @@ impl Fault {
         Self { operation, kind, suffix: "", times: usize::MAX }
     }
 
-    fn is_of(&self, request: &Request<Incoming>) -> bool {
+    fn is_of(&self, request: &Request<Incoming>, object: &Path) -> bool {
         let found = operation(request);
         let is_operation = match self.operation {
             Operation::Any => true,
             Operation::AnyPut => *request.method() == Method::PUT,
+            Operation::Absent => *request.method() == Method::HEAD && !object.exists(),
             Operation::Get => matches!(found, Some(Operation::Get | Operation::GetRange)),
             wanted => found == Some(wanted),
         };
@@ -142,11 +145,11 @@ impl Faults {
         self.0.lock().unwrap().hits
     }
 
-    /// The fault of a request, which is counted.
-    pub(super) fn hit(&self, request: &Request<Incoming>) -> Option<Kind> {
+    /// The fault of a request, which is counted, for the object in this file.
+    pub(super) fn hit(&self, request: &Request<Incoming>, object: &Path) -> Option<Kind> {
         let mut state = self.0.lock().unwrap();
         let State { fault: Some(fault), hits, .. } = &mut *state else { return None };
-        if *hits >= fault.times || !fault.is_of(request) {
+        if *hits >= fault.times || !fault.is_of(request, object) {
             return None;
         }
         *hits += 1;

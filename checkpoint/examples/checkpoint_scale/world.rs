@@ -87,7 +87,7 @@ fn sights(rank: usize, ranks: usize) -> Vec<Sight> {
         checkpoint: format!("s{step:09}-a0001-0000000{step}"),
         found: Found::Files { digest: "0".repeat(64), world: ranks, ranks: vec![saved] },
     };
-    let sight = |tier, copies| Sight { tier, copies, rejected: None, flaw: None };
+    let sight = |tier, copies| Sight { tier, copies, rejected: None, flaw: None, refused: None };
     let is_new = rank < lost_ranks(ranks);
     let steps = if is_new { 0 } else { CHECKPOINTS };
     let own = (1..=steps).map(|step| copy(step, of_node.clone())).collect();

@@ -50,7 +50,7 @@ impl IoError {
     pub fn at<E: Into<io::Error>>(path: &Path, operation: &'static str) -> impl FnOnce(E) -> Self {
         move |source| {
             let source = source.into();
-            let reason = refusal::reason(path, &source);
+            let reason = refusal::reason(path, operation, &source);
             Self { path: path.to_owned(), operation, source, reason }
         }
     }

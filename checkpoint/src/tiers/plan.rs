@@ -23,6 +23,8 @@ pub struct Sight {
     pub rejected: Option<String>,
     /// Why the tier could not be listed.
     pub flaw: Option<Flaw>,
+    /// Why it could not be listed although it refused writes before: as if nothing were there.
+    pub refused: Option<String>,
 }
 
 /// A copy of a checkpoint that is committed where it was seen.
@@ -239,7 +241,8 @@ mod tests {
             checkpoint: (*name).to_owned(),
             found: found.clone(),
         };
-        Sight { tier, copies: found.iter().map(copy).collect(), rejected: None, flaw: None }
+        let copies = found.iter().map(copy).collect();
+        Sight { tier, copies, rejected: None, flaw: None, refused: None }
     }
 
     fn node(tier: usize, rank: usize) -> Source {

@@ -225,12 +225,15 @@ impl<'a, 'p> Search<'a, 'p> {
         let unreachable = self.survey.flaws(self.views).map(|(source, flaw)| {
             format!("tier {}: rank {}: {}", tier(source), source.keeper(), flaw.reason)
         });
+        let refused = self.survey.refused(self.views).map(|(source, reason)| {
+            format!("tier {}: rank {}: {reason}", tier(source), source.keeper())
+        });
         let copies = failures.iter().map(|Failure { rank, source, flaw, .. }| {
             let name = &candidate.checkpoint;
             let text = format!("{name} on tier {}: rank {rank}: {}", tier(*source), flaw.reason);
             if flaw.may_pass { text } else { format!("{text}; rejected there{VERIFY_HINT}") }
         });
-        unreachable.chain(copies).collect()
+        unreachable.chain(refused).chain(copies).collect()
     }
 
     /// Marks copies that are not usable, once a checkpoint has been restored, each by the rank that

@@ -51,15 +51,32 @@ impl Survey {
     /// Why ranks could not list tiers.
     pub(super) fn flaws<'a>(
         &'a self,
-        views: &'a [View<'_>],
+        views: &'a [View<'a>],
     ) -> impl Iterator<Item = (Source, &'a Flaw)> {
+        self.found(views, |sight| sight.flaw.as_ref())
+    }
+
+    /// Why ranks were refused to list tiers that they cannot save on either.
+    pub(super) fn refused<'a>(
+        &'a self,
+        views: &'a [View<'a>],
+    ) -> impl Iterator<Item = (Source, &'a String)> {
+        self.found(views, |sight| sight.refused.as_ref())
+    }
+
+    fn found<'a, T>(
+        &'a self,
+        views: &'a [View<'a>],
+        of: impl Fn(&'a Sight) -> Option<T> + Copy + 'a,
+    ) -> impl Iterator<Item = (Source, T)> + 'a
+    where
+        T: 'a,
+    {
         self.sights.iter().enumerate().flat_map(move |(rank, sights)| {
-            let flaw = move |sight: &'a Sight| {
+            sights.iter().filter_map(move |sight| {
                 let scope = views[sight.tier].store.scope();
-                let source = Source::seen(scope, sight.tier, rank);
-                sight.flaw.as_ref().map(|flaw| (source, flaw))
-            };
-            sights.iter().filter_map(flaw)
+                of(sight).map(|found| (Source::seen(scope, sight.tier, rank), found))
+            })
         })
     }
 }
@@ -78,7 +95,8 @@ impl Own {
     }
 
     fn look(&mut self, tier: usize, view: &View<'_>, only: Option<&CheckpointName>) -> Sight {
-        let mut sight = Sight { tier, copies: Vec::new(), rejected: None, flaw: None };
+        let mut sight =
+            Sight { tier, copies: Vec::new(), rejected: None, flaw: None, refused: None };
         let reads = view.unusable.as_ref().map_or(Reads::All, |unusable| unusable.reads);
         if reads != Reads::All {
             let waits = view.unusable.clone().filter(|_| reads == Reads::MayPass);
@@ -97,7 +115,9 @@ impl Own {
                     sight.copies.push(SeenCopy { checkpoint, found });
                 }
             }
-            Err(error) if view.unusable.is_some() && error.is_refusal() => {}
+            Err(error) if view.unusable.is_some() && error.is_refusal() => {
+                sight.refused = Some(error.to_string());
+            }
             Err(error) => sight.flaw = Some(self.flaw(error)),
         }
         sight

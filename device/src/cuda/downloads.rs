@@ -151,6 +151,7 @@ mod cuda_tests {
         }
     }
 
+    /// The host may lose its core for longer than the work takes: some of many tries have to do.
     #[test]
     fn work_that_follows_is_not_waited_for() {
         let device = Cuda::open(0).unwrap();
@@ -158,15 +159,18 @@ mod cuda_tests {
         let saved = allocator.zeros::<f32>(1000);
         let mut other = allocator.zeros::<u8>(64 << 20);
         let mut downloads = Downloads::new(&device).unwrap();
-        downloads.begin().unwrap();
-        for byte in 0..100 {
-            device.fill(other.view_mut(), byte).unwrap();
-        }
         let filled = Event::new(&device).unwrap();
-        filled.record(device.compute()).unwrap();
-        let mut read = vec![1; 4000];
-        downloads.read(saved.view(), &mut read).unwrap();
-        assert!(read.iter().all(|byte| *byte == 0));
-        assert!(!filled.is_complete().unwrap(), "it goes on");
+        let mut read_beside_work = || {
+            downloads.begin().unwrap();
+            for byte in 0..100 {
+                device.fill(other.view_mut(), byte).unwrap();
+            }
+            filled.record(device.compute()).unwrap();
+            let mut read = vec![1; 4000];
+            downloads.read(saved.view(), &mut read).unwrap();
+            assert!(read.iter().all(|byte| *byte == 0));
+            !filled.is_complete().unwrap()
+        };
+        assert!((0..10).any(|_| read_beside_work()));
     }
 }

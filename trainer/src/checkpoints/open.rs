@@ -57,11 +57,12 @@ pub(crate) fn open(
             reads: if error.is_refusal() { Reads::All } else { Reads::Nothing },
         });
         let store = own.or_else(|error| opening.without_saves(error));
-        let sights = ranks.gather(&Sight { failure, has_store: store.is_ok() })?;
-        if let Err(error) = &store
-            && belongs_to_others(error)
-        {
-            return store.map(|_| opened).map_err(Failure::from);
+        let is_foreign = store.as_ref().is_err_and(belongs_to_others);
+        let sights = ranks.gather(&Sight { failure, has_store: store.is_ok(), is_foreign })?;
+        if let Some(rank) = sights.iter().position(|sight| sight.is_foreign) {
+            let text = format!("rank {rank}: tier {} is not of this run; see its error", tier.name);
+            let others = Failure::new(ExitCode::Checkpoint, anyhow::anyhow!(text)).caused_by(rank);
+            return Err(store.map_or_else(Failure::from, |_| others));
         }
         if let Ok(store) = store
             && tier.is_read(&sights)
@@ -94,11 +95,13 @@ struct Sight {
     failure: Option<Unusable>,
     /// Its address is known and valid.
     has_store: bool,
+    /// It has checkpoints of another run, or in another format.
+    is_foreign: bool,
 }
 
 impl Planned {
-    /// Whether a restore reads what is there: on a shared tier every rank reads, on those of nodes
-    /// each on its own.
+    /// Whether a restore reads what is there: on the tiers of nodes each rank reads its own. On a
+    /// shared tier all ranks read, and only rank 0 has tried to write.
     fn is_read(&self, sights: &[Sight]) -> bool {
         let is_readable = |sight: &Sight| {
             sight.failure.as_ref().is_none_or(|failure| failure.reads != Reads::Nothing)
@@ -106,7 +109,10 @@ impl Planned {
         let has_store = sights.iter().all(|sight| sight.has_store);
         has_store
             && match self.scope {
-                Scope::Shared => sights.iter().all(is_readable),
+                Scope::Shared => {
+                    let (first, others) = sights.split_first().expect("rank 0 is there");
+                    is_readable(first) && others.iter().all(|other| other.failure.is_none())
+                }
                 Scope::Node => sights.iter().any(is_readable),
             }
     }

@@ -126,3 +126,10 @@ pub enum DataError {
         reason: String,
     },
 }
+
+impl DataError {
+    /// Whether bytes other than those that were written can be the reason.
+    pub(super) fn is_damage(&self) -> bool {
+        matches!(self, Self::Malformed { .. } | Self::Truncated { .. } | Self::BadCache { .. })
+    }
+}

@@ -9,7 +9,7 @@ use super::recorder::Recorder;
 use super::start_clock::StartClock;
 use super::stop::{StopConditions, StopReason};
 use super::stop_request::StopPoint;
-use super::together::together;
+use super::together::Together;
 use super::transports::TransportProbe;
 use crate::checkpoints::{Checkpointer, Ended, TierSet, Trigger};
 use crate::failure::Outcome;
@@ -184,10 +184,18 @@ impl RunningAttempt<'_, '_> {
         let is_stopping = reason == StopReason::Requested;
         let signals = self.signals;
         if saved.is_ok() {
-            together(self.trainer.ranks(), "finish copies of checkpoints", || {
-                self.checkpointer.finish_copies(&|| is_stopping || signals.stop_requested());
+            let stop_requested = move || is_stopping || signals.stop_requested();
+            let together = Together {
+                ranks: self.trainer.ranks(),
+                purpose: "finish copies of checkpoints",
+                // Each has limits of its own.
+                patience: Duration::MAX,
+                stop_requested: &|| false,
+            };
+            together.run(|| {
+                self.checkpointer.finish_copies(&stop_requested);
                 if !is_stopping {
-                    self.checkpointer.finish_retention(&|| signals.stop_requested());
+                    self.checkpointer.finish_retention(&stop_requested);
                 }
                 Ok(())
             })?;

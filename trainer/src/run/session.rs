@@ -4,6 +4,7 @@
 use std::mem::ManuallyDrop;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use checkpoint::Identity;
 use device::Device;
@@ -28,7 +29,7 @@ use super::rendezvous::{
 use super::start_clock::StartClock;
 use super::stop::{StopConditions, StopReason, target_loss};
 use super::stop_request::StopPoint;
-use super::together::together;
+use super::together::Together;
 use super::transports::TransportProbe;
 use super::watchdog::Watchdog;
 use crate::baseline::Baselines;
@@ -116,7 +117,13 @@ impl<'run> Session<'run> {
         };
         let mut plan = RankPlan::new(config, shape, options.profile_step)?;
         plan.require()?;
-        let source = together(ranks_of(options, world), "read the data", || {
+        let together = Together {
+            ranks: ranks_of(options, world),
+            purpose: "read the data",
+            patience: Duration::MAX,
+            stop_requested: &|| signals.stop_requested(),
+        };
+        let source = together.run(|| {
             let locations = config.data_locations();
             Ok(Source::open(&workload.data, workload.model.vocabulary, &locations)?)
         })?;
@@ -206,6 +213,7 @@ impl<'run> Session<'run> {
             telemetry.interrupt();
         }
         let is_failure = outcome.is_err();
+        let mut is_recorded = false;
         let mut record = || {
             let recorded = recorder.end(&Ending {
                 outcome: &outcome,
@@ -215,9 +223,24 @@ impl<'run> Session<'run> {
             });
             self.publish(events, &recorder);
             let committed_step = checkpointer.committed_step();
-            self.report_end(events, &outcome, recorded, &recorder, committed_step)
+            self.report_end(events, &outcome, recorded, &recorder, committed_step)?;
+            is_recorded = true;
+            Ok(())
         };
-        if is_failure { record() } else { together(ranks, "write the record", record) }?;
+        let together = Together {
+            ranks,
+            purpose: "write the record",
+            patience: close_timeout(config),
+            stop_requested: &|| self.signals.stop_requested(),
+        };
+        let ended = if is_failure { record() } else { together.run(record) };
+        match ended {
+            // The result is there, whatever happens to other ranks after it.
+            Err(failure) if is_recorded && failure.code == ExitCode::PeerLost => {
+                tracing::warn!("the run is over, but a rank was lost after its end: {failure}");
+            }
+            ended => ended?,
+        }
         let reason = outcome?;
         if follows {
             storage_barrier(self.options, self.world)?; // no rank reads what this one frees

@@ -17,6 +17,18 @@ const ANSWER_EVERY: Duration = Duration::from_millis(500);
 /// Ranks that are waited for longer are reported.
 const REPORT_AFTER: Duration = Duration::from_secs(5);
 
+/// Work that all ranks end together.
+pub(super) struct Together<'a> {
+    pub(super) ranks: Ranks<'a>,
+    /// What completes "waits for rank 3 to".
+    pub(super) purpose: &'a str,
+    /// How long a rank that is done waits for those that are not.
+    pub(super) patience: Duration,
+    /// After a stop request of any rank, those that are done wait no longer than the timeout of
+    /// `ranks`.
+    pub(super) stop_requested: &'a (dyn Fn() -> bool + Sync),
+}
+
 /// How far a rank is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 enum State {
@@ -25,64 +37,108 @@ enum State {
     Failed(ExitCode),
 }
 
-/// Does this rank's part of some work, and returns when all ranks have done theirs. `purpose`
-/// completes "waits for rank 3 to". Collective; `work` must not be.
-///
-/// # Errors
-/// Those of `work`, on other ranks with the same exit code; and when a rank does not answer within
-/// the timeout of `ranks`.
-pub(super) fn together<T>(
-    ranks: Ranks<'_>,
-    purpose: &str,
-    work: impl FnOnce() -> Outcome<T>,
-) -> Outcome<T> {
-    if ranks.is_alone() {
-        return work();
-    }
-    std::thread::scope(|scope| {
-        let (ended, end) = mpsc::channel();
-        let answers =
-            threads::spawn_scoped(scope, "answers", move || answer(ranks, purpose, &end))?;
-        let own = work();
-        let state =
-            own.as_ref().map_or_else(|failure| State::Failed(failure.code), |_| State::Done);
-        let _ = ended.send(state); // nobody listens after a failure of another rank
-        let others = answers.join().expect("answers do not panic");
-        own.and_then(|own| others.map(|()| own))
-    })
+/// What a rank answers.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+struct Answer {
+    state: State,
+    is_asked_to_stop: bool,
+    /// It has waited long enough. All ranks learn that in the same round, so that none is left in
+    /// the next one.
+    gives_up: bool,
 }
 
-/// Answers until all ranks are done, or one has failed.
-fn answer(ranks: Ranks<'_>, purpose: &str, end: &Receiver<State>) -> Outcome<()> {
-    let started = Instant::now();
-    let mut own = State::Working;
-    let mut is_reported = false;
-    loop {
-        if own == State::Working {
-            own = match end.recv_timeout(ANSWER_EVERY) {
-                Ok(state) => state,
-                Err(RecvTimeoutError::Timeout) => State::Working,
-                Err(RecvTimeoutError::Disconnected) => State::Failed(ExitCode::Internal), // a panic
-            };
+impl Together<'_> {
+    /// Does this rank's part of the work, and returns when all ranks have done theirs. Collective;
+    /// `work` must not be.
+    ///
+    /// # Errors
+    /// Those of `work`, on other ranks with the same exit code. When a rank does not answer within
+    /// the timeout of the ranks, or is waited for too long.
+    pub(super) fn run<T>(&self, work: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
+        if self.ranks.is_alone() {
+            return work();
         }
-        let states = ranks.gather(&own)?;
-        for (rank, state) in states.iter().enumerate() {
-            if let State::Failed(code) = state {
-                let text = format!("rank {rank} could not {purpose}; see its error");
-                return Err(Failure::new(*code, anyhow::anyhow!(text)).caused_by(rank));
+        std::thread::scope(|scope| {
+            let (ended, end) = mpsc::channel();
+            let answers = threads::spawn_scoped(scope, "answers", move || self.answer(&end))?;
+            let own = work();
+            let state =
+                own.as_ref().map_or_else(|failure| State::Failed(failure.code), |_| State::Done);
+            let _ = ended.send(state); // nobody listens after a failure of another rank
+            let others = answers.join().expect("answers do not panic");
+            own.and_then(|own| others.map(|()| own))
+        })
+    }
+
+    /// Answers until all ranks are done, or one has failed or gives up.
+    fn answer(&self, end: &Receiver<State>) -> Outcome<()> {
+        let Self { ranks, purpose, .. } = *self;
+        let started = Instant::now();
+        let mut waiting = Waiting::default();
+        let mut is_reported = false;
+        loop {
+            if waiting.since.is_none() {
+                waiting.await_own_end(end);
+            }
+            let own = Answer {
+                state: waiting.state,
+                is_asked_to_stop: (self.stop_requested)(),
+                gives_up: waiting.is_longer_than(self.patience)
+                    || waiting.is_asked_to_stop && waiting.is_longer_than(ranks.timeout),
+            };
+            let answers = ranks.gather(&own)?;
+            waiting.is_asked_to_stop |= answers.iter().any(|answer| answer.is_asked_to_stop);
+            for (rank, answer) in answers.iter().enumerate() {
+                if let State::Failed(code) = answer.state {
+                    let text = format!("rank {rank} could not {purpose}; see its error");
+                    return Err(Failure::new(code, anyhow::anyhow!(text)).caused_by(rank));
+                }
+            }
+            let is_working = |rank: &usize| answers[*rank].state == State::Working;
+            let working: Vec<_> = (0..answers.len()).filter(is_working).collect();
+            let Some(&first) = working.first() else { return Ok(()) };
+            let numbers: Vec<_> = working.iter().map(ToString::to_string).collect();
+            let noun = if working.len() == 1 { "rank" } else { "ranks" };
+            let waits = format!("waits for {noun} {} to {purpose}", list(&numbers));
+            if answers.iter().any(|answer| answer.gives_up) {
+                let error = anyhow::anyhow!("the run {waits}: too long");
+                return Err(Failure::new(ExitCode::PeerLost, error).caused_by(first));
+            }
+            if ranks.rank() == 0 && !is_reported && started.elapsed() >= REPORT_AFTER {
+                is_reported = true;
+                tracing::info!("{waits}");
             }
         }
-        let is_working = |rank: &usize| states[*rank] == State::Working;
-        let working: Vec<_> = (0..states.len()).filter(is_working).collect();
-        if working.is_empty() {
-            return Ok(());
-        }
-        if ranks.rank() == 0 && !is_reported && started.elapsed() >= REPORT_AFTER {
-            is_reported = true;
-            let noun = if working.len() == 1 { "rank" } else { "ranks" };
-            let numbers: Vec<_> = working.iter().map(ToString::to_string).collect();
-            tracing::info!("waits for {noun} {} to {purpose}", list(&numbers));
-        }
+    }
+}
+
+/// This rank, while it waits for the others.
+struct Waiting {
+    state: State,
+    /// Since its own work has ended.
+    since: Option<Instant>,
+    is_asked_to_stop: bool,
+}
+
+impl Default for Waiting {
+    fn default() -> Self {
+        Self { state: State::Working, since: None, is_asked_to_stop: false }
+    }
+}
+
+impl Waiting {
+    /// Waits for the end of its own work until the next answer is due.
+    fn await_own_end(&mut self, end: &Receiver<State>) {
+        self.state = match end.recv_timeout(ANSWER_EVERY) {
+            Ok(state) => state,
+            Err(RecvTimeoutError::Timeout) => return,
+            Err(RecvTimeoutError::Disconnected) => State::Failed(ExitCode::Internal), // a panic
+        };
+        self.since = Some(Instant::now());
+    }
+
+    fn is_longer_than(&self, limit: Duration) -> bool {
+        self.since.is_some_and(|since| since.elapsed() > limit)
     }
 }
 
@@ -96,33 +152,62 @@ mod tests {
 
     const TIMEOUT: Duration = Duration::from_secs(2);
 
+    fn together<'a>(
+        collective: &'a dyn Collective,
+        patience: Duration,
+        stop_requested: &'a (dyn Fn() -> bool + Sync),
+    ) -> Together<'a> {
+        let ranks = Ranks::new(collective, TIMEOUT);
+        Together { ranks, purpose: "read", patience, stop_requested }
+    }
+
     /// The outcomes of two ranks.
-    fn on_two_ranks(work: impl Fn(usize) -> Outcome<usize> + Sync) -> [Outcome<usize>; 2] {
+    fn on_two_ranks(
+        patience: Duration,
+        stop_requested: &(dyn Fn() -> bool + Sync),
+        work: impl Fn(usize) -> Outcome<usize> + Sync,
+    ) -> [Outcome<usize>; 2] {
         let ranks = Threads::group(2);
+        let work = &work;
         thread::scope(|scope| {
-            let of_rank = |collective: &Threads| {
-                let ranks = Ranks::new(collective, TIMEOUT);
-                together(ranks, "read", || work(ranks.rank()))
+            let of_rank = |rank| {
+                scope.spawn(move || {
+                    let together = together(rank, patience, stop_requested);
+                    together.run(|| work(together.ranks.rank()))
+                })
             };
-            let started = ranks.iter().map(|rank| scope.spawn(move || of_rank(rank)));
-            let started: Vec<_> = started.collect();
+            let started: Vec<_> = ranks.iter().map(|rank: &Threads| of_rank(rank)).collect();
             let outcomes: Vec<_> = started.into_iter().map(|it| it.join().unwrap()).collect();
             outcomes.try_into().unwrap()
         })
     }
 
+    /// Work that takes rank 1 longer than the timeout.
+    fn slow(rank: usize) -> Outcome<usize> {
+        sleep(TIMEOUT * 2 * rank as u32);
+        Ok(rank)
+    }
+
     #[test]
     fn ranks_wait_longer_than_their_timeout_for_one_that_answers() {
-        let outcomes = on_two_ranks(|rank| {
-            sleep(TIMEOUT * 2 * rank as u32);
-            Ok(rank)
-        });
+        let outcomes = on_two_ranks(Duration::MAX, &|| false, slow);
         assert_eq!(outcomes.map(Outcome::unwrap), [0, 1]);
     }
 
     #[test]
+    fn patience_and_a_stop_request_limit_the_wait() {
+        let limited = on_two_ranks(TIMEOUT / 4, &|| false, slow);
+        let asked_to_stop = on_two_ranks(Duration::MAX, &|| true, |rank| slow(2 * rank));
+        for failure in limited.into_iter().chain(asked_to_stop).map(Outcome::unwrap_err) {
+            assert_eq!((failure.code, failure.rank), (ExitCode::PeerLost, Some(1)));
+            let text = failure.error.to_string();
+            assert_eq!(text, "the run waits for rank 1 to read: too long");
+        }
+    }
+
+    #[test]
     fn a_failure_ends_all_ranks_with_its_code() {
-        let outcomes = on_two_ranks(|rank| match rank {
+        let outcomes = on_two_ranks(Duration::MAX, &|| false, |rank| match rank {
             0 => Ok(0),
             _ => Err(Failure::usage("no such file")),
         });
@@ -136,8 +221,7 @@ mod tests {
     #[test]
     fn a_rank_that_does_not_answer_is_lost() {
         let ranks = Threads::group(2);
-        let own = Ranks::new(&ranks[0] as &dyn Collective, Duration::from_millis(200));
-        let lost = together(own, "read", || Ok(())).unwrap_err();
+        let lost = together(&ranks[0], Duration::MAX, &|| false).run(|| Ok(())).unwrap_err();
         assert_eq!(lost.code, ExitCode::PeerLost);
     }
 }

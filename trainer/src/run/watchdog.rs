@@ -159,8 +159,8 @@ impl Stall {
         let ranks = hosts.iter().enumerate().map(|(rank, host)| format!("{rank} ({host})"));
         let ranks: Vec<_> = ranks.collect();
         Some(format!(
-            "in step {}, all ranks have arrived, {}: no process is missing, so a link between them \
-             is down or an adapter; `yardstick comm --pairs` on these hosts names it",
+            "in step {}, all ranks had arrived, {}: a link between them is down, or an adapter, \
+             unless a process has died since; `yardstick comm --pairs` on these hosts names it",
             self.step,
             list(&ranks)
         ))
@@ -218,7 +218,7 @@ mod tests {
         let stall = Stall { step: 7, positions: vec![arrived, arrived] };
         assert!(stall.cause().is_none());
         let text = stall.text_of_network(&hosts).unwrap();
-        assert!(text.contains("all ranks have arrived, 0 (node-0), 1 (node-1): "), "{text}");
+        assert!(text.contains("all ranks had arrived, 0 (node-0), 1 (node-1): "), "{text}");
         let hung = Stall { step: 7, positions: vec![arrived, Some(at(Phase::Forward, 0))] };
         assert_eq!(hung.text_of_network(&hosts), None);
     }

@@ -348,6 +348,7 @@ impl<'world> State<'world> {
     /// Makes one weight that the engine computes with huge, for a drill; none may be in flight.
     pub(super) fn corrupt(&mut self, device: &Device) -> Outcome<()> {
         const HUGE: f32 = 1e30;
+        self.take_back();
         match &mut self.weights {
             ModelWeights::F32(weights) => device.write(weights.get_mut(0..1), &[HUGE])?,
             ModelWeights::Bf16 { working, .. } => {

@@ -100,16 +100,43 @@ impl Cache {
         open: impl Fn(Vec<CachedFile>) -> Result<T, DataError>,
     ) -> Result<T, DataError> {
         let wanted = Wanted::find(urls, &self.remote)?;
+        let mut found = "";
+        let mut was_intact = false;
         for _ in 0..ATTEMPTS {
-            let Some(files) = self.provide(urls, &wanted)? else { continue };
-            match open(files) {
-                Err(error) if !self.discard_damaged(&wanted)? => return Err(error),
-                Err(_) => {}
+            let Some(files) = self.provide(urls, &wanted)? else {
+                found = "files that other runs remove again: is run.data_cache_bytes too small?";
+                continue;
+            };
+            found = "files with other bytes than were written";
+            let opened = if self.has_intact_indices(urls, &wanted) {
+                open(files)
+            } else {
+                Err(self.unusable(found))
+            };
+            match opened {
+                Err(error) if error.is_damage() => {
+                    let is_intact = !self.discard_damaged(&wanted)?;
+                    // Once, another rank may have downloaded it again.
+                    if is_intact && was_intact {
+                        return Err(error);
+                    }
+                    was_intact = is_intact;
+                }
                 opened => return opened,
             }
         }
-        let expected = "files that read back as they were written".to_owned();
-        Err(DataError::BadCache { folder: self.folder, expected, found: "other bytes".to_owned() })
+        Err(self.unusable(found))
+    }
+
+    fn unusable(&self, found: &str) -> DataError {
+        let expected = "downloaded files that stay and read back as they were written".to_owned();
+        DataError::BadCache { folder: self.folder.clone(), expected, found: found.to_owned() }
+    }
+
+    /// Whether the indices are what was downloaded. Of the tokens their scan finds out.
+    fn has_intact_indices(&self, urls: &[String], wanted: &Wanted) -> bool {
+        let mut indices = wanted.objects.iter().filter(|object| !urls.contains(&object.url));
+        indices.all(|object| self.is_intact(object))
     }
 
     /// The files, under the shared lock. `None` if they are gone again after a download.
@@ -209,15 +236,14 @@ impl Wanted {
             wanted.objects.push(Object::find(url, options)?);
             let index = Path::new(url).with_extension("idx").to_string_lossy().into_owned();
             match Object::find(&index, options) {
-                Err(DataError::Io(error)) if error.source.kind() == ErrorKind::NotFound => {
-                    wanted.absent.push(index);
-                }
-                // So S3 answers for an absent object to a role that may not list the bucket. One
-                // that may read the tokens may read their index.
-                Err(DataError::Io(error)) if error.source.kind() == ErrorKind::PermissionDenied => {
+                Err(error) if is(&error, ErrorKind::NotFound) => wanted.absent.push(index),
+                Err(error)
+                    if is(&error, ErrorKind::PermissionDenied)
+                        && denies_what_is_absent(url, options)? =>
+                {
                     tracing::warn!(
-                        "{error}; taken for absent, as without permission to list the bucket \
-                         (s3:ListBucket) that is the answer for an object that does not exist"
+                        "{error}; taken for absent, as that is the answer for every object that \
+                         does not exist, without permission to list the bucket (s3:ListBucket)"
                     );
                     wanted.absent.push(index);
                 }
@@ -226,6 +252,19 @@ impl Wanted {
         }
         Ok(wanted)
     }
+}
+
+fn is(error: &DataError, kind: ErrorKind) -> bool {
+    matches!(error, DataError::Io(error) if error.source.kind() == kind)
+}
+
+/// Whether a store that gives an object denies one beside it that surely does not exist.
+fn denies_what_is_absent(url: &str, options: &RemoteOptions) -> Result<bool, DataError> {
+    let absent = format!("{url}.{}.bin", std::process::id());
+    let is_denied =
+        Object::find(&absent, options).is_err_and(|error| is(&error, ErrorKind::PermissionDenied));
+    Object::find(url, options)?; // the credentials are still valid
+    Ok(is_denied)
 }
 
 /// Length of the names of folders and entries.

@@ -1,7 +1,7 @@
 //! Room for files: those that were not used for the longest time leave the cache.
 
 use std::collections::HashSet;
-use std::fs;
+use std::fs::{self, FileType};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -33,7 +33,7 @@ impl Cache {
             });
         }
         let mut idle = self.idle(&needed)?;
-        self.remove_orphans(objects, &idle)?;
+        self.remove_orphans();
         idle.sort_by_key(|idle| idle.used);
         let mut bytes: u64 =
             needed_bytes + idle.iter().map(|idle| idle.entry.size_bytes).sum::<u64>();
@@ -48,28 +48,41 @@ impl Cache {
     }
 
     /// Removes files that no entry names, as a killed download leaves them: they would count for
-    /// nothing, and stay.
-    fn remove_orphans(&self, needed: &[Object], idle: &[Idle]) -> Result<(), IoError> {
-        let needed = needed.iter().map(|object| &object.url);
-        let urls = needed.chain(idle.iter().map(|idle| &idle.entry.url));
-        let known: HashSet<PathBuf> = urls.map(|url| self.file(url)).collect();
-        for folder in entries_of(&self.folder.join("files"))? {
-            let name = folder.file_name().unwrap_or_default().to_string_lossy();
-            let is_own = name.len() == SHORT_DIGEST_DIGITS
-                && name.bytes().all(|digit| digit.is_ascii_hexdigit());
-            let files = if is_own { entries_of(&folder)? } else { Vec::new() };
-            for orphan in files.into_iter().filter(|file| !known.contains(file)) {
-                tracing::info!("removes {}: no download completed it", orphan.display());
-                fs::remove_file(&orphan).map_err(IoError::at(&orphan, "remove"))?;
+    /// nothing, and stay. What cannot be removed stays, with a warning.
+    fn remove_orphans(&self) {
+        let Ok(entries) = entries_of(&self.folder.join("objects")) else { return };
+        let read = entries.iter().map(|path| Some(self.file(&Entry::read(path)?.url)));
+        // Of an entry that cannot be read now the file may be intact.
+        let Some(known) = read.collect::<Option<HashSet<PathBuf>>>() else { return };
+        let folders = entries_of(&self.folder.join("files")).unwrap_or_default();
+        let is_file = |path: &PathBuf| is_a(path, FileType::is_file);
+        for folder in folders.iter().filter(|folder| is_own(folder)) {
+            let files = entries_of(folder).unwrap_or_default().into_iter().filter(is_file);
+            for orphan in files.filter(|file| !known.contains(file)) {
+                if let Err(error) = fs::remove_file(&orphan) {
+                    tracing::warn!("{}: cannot remove: {error}", orphan.display());
+                }
             }
         }
-        Ok(())
     }
 
     fn idle(&self, needed: &HashSet<PathBuf>) -> Result<Vec<Idle>, IoError> {
         let paths = entries_of(&self.folder.join("objects"))?.into_iter();
         Ok(paths.filter(|path| !needed.contains(path)).filter_map(|path| idle(&path)).collect())
     }
+}
+
+/// Whether a folder is one that downloads go to.
+fn is_own(folder: &Path) -> bool {
+    let name = folder.file_name().unwrap_or_default().to_string_lossy();
+    name.len() == SHORT_DIGEST_DIGITS
+        && name.bytes().all(|digit| digit.is_ascii_hexdigit())
+        && is_a(folder, FileType::is_dir)
+}
+
+/// Whether this is at a path; a link is neither a file nor a folder.
+fn is_a(path: &Path, kind: fn(&FileType) -> bool) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|metadata| kind(&metadata.file_type()))
 }
 
 fn entries_of(folder: &Path) -> Result<Vec<PathBuf>, IoError> {

@@ -143,6 +143,13 @@ fn files_without_an_entry_are_removed() {
     node.open(&["b.bin"]).unwrap();
     assert_eq!(orphans.map(|orphan| orphan.exists()), [false; 2]);
     assert!(file.exists() && users.exists());
+    // Another user of the node may write to the folder.
+    symlink(users.parent().unwrap(), node.folder.path().join("cache/files/0123456789abcdef"))
+        .unwrap();
+    fs::create_dir(file.with_file_name("folder")).unwrap();
+    node.store("c.bin", &raw(0..900));
+    node.open(&["c.bin"]).unwrap();
+    assert!(users.exists());
 }
 
 /// S3 answers so for an absent object to a role that may not list the bucket.
@@ -151,12 +158,13 @@ fn an_index_that_is_denied_is_taken_for_absent() {
     let node = Node::new();
     node.store("a.bin", &raw(0..900));
     let denied = Kind::Answer { status: 403, code: "AccessDenied" };
-    node.server.begin(Fault { suffix: ".idx", ..Fault::always(Operation::Any, denied.clone()) });
+    node.server.begin(Fault::always(Operation::Absent, denied.clone()));
     assert_eq!(node.open(&["a.bin"]).unwrap(), local_digest(&[("a.bin", &raw(0..900))]));
-    assert!(node.server.end_fault() > 0);
-    node.server.begin(Fault { suffix: ".bin", ..Fault::always(Operation::Any, denied) });
-    let error = node.error(&["b.bin"]);
-    assert!(error.starts_with("s3://bucket/b.bin: cannot stat: "), "{error}");
+    assert_eq!(node.server.end_fault(), 2, "the index, and what surely does not exist");
+    // What exists and may not be read is not absent.
+    node.server.begin(Fault { suffix: ".idx", ..Fault::always(Operation::Any, denied) });
+    let error = node.error(&["a.bin"]);
+    assert!(error.starts_with("s3://bucket/a.idx: cannot stat: "), "{error}");
 }
 
 #[test]
@@ -197,6 +205,38 @@ fn a_damaged_file_of_the_cache_is_fetched_again() {
     }
     fs::remove_file(node.cached("a.bin").unwrap()).unwrap();
     assert_eq!(node.open(&["a.bin"]).unwrap(), digest);
+}
+
+/// One of them downloads it, and what the others had opened is not what is there then.
+#[test]
+fn ranks_that_find_the_same_damage_go_on() {
+    let node = Node::new();
+    node.store("a.bin", &raw(0..900));
+    let digest = node.open(&["a.bin"]).unwrap();
+    for _ in 0..10 {
+        let path = node.cached("a.bin").unwrap();
+        let mut bytes = fs::read(&path).unwrap();
+        bytes[77] ^= 1;
+        fs::write(&path, bytes).unwrap();
+        std::thread::scope(|scope| {
+            let ranks: Vec<_> = (0..4).map(|_| scope.spawn(|| node.open(&["a.bin"]))).collect();
+            for rank in ranks {
+                assert_eq!(rank.join().unwrap().unwrap(), digest);
+            }
+        });
+    }
+}
+
+#[test]
+fn a_damaged_index_is_fetched_again() {
+    let node = Node::new();
+    node.store("m.bin", &raw(0..900));
+    node.store("m.idx", &index(8, &[900], &[0], &[0, 1]));
+    let digest = node.open(&["m.bin"]).unwrap();
+    let path = node.cached("m.idx").unwrap();
+    fs::write(&path, index(8, &[450], &[0], &[0, 1])).unwrap(); // valid, and of the same size
+    assert_eq!(node.open(&["m.bin"]).unwrap(), digest);
+    assert_eq!(fs::read(path).unwrap(), index(8, &[900], &[0], &[0, 1]));
 }
 
 #[test]
