@@ -121,9 +121,9 @@ impl Tiers {
     ///
     /// # Errors
     /// When no tier is usable: on a rank with a failure of its own that one, as
-    /// [`Error::Io`](crate::Error::Io) naming the file, elsewhere
-    /// [`Error::OtherRanksFailed`](crate::Error::OtherRanksFailed).
-    /// [`Error::Peers`](crate::Error::Peers) when a rank is lost.
+    /// [`Error::Io`] naming the file, elsewhere
+    /// [`Error::OtherRanksFailed`].
+    /// [`Error::Peers`] when a rank is lost.
     pub fn claim_attempt(&self, at_least: u64, peers: &dyn Peers) -> Result<Claim> {
         let claimed = claim::claim(&self.views(None), self.unusable(), at_least, peers)?;
         *self.lock_unusable() = claimed.unusable;
@@ -143,7 +143,7 @@ impl Tiers {
     /// an error the content of `parts` is unspecified. Call [`Tiers::claim_attempt`] before.
     ///
     /// # Errors
-    /// As [`Store::resume`]. A failure that may pass is [`Error::Io`](crate::Error::Io) when a tier
+    /// As [`Store::resume`]. A failure that may pass is [`Error::Io`] when a tier
     /// has it without which the newest checkpoint cannot be restored: then an older one is not
     /// taken instead.
     ///
@@ -217,13 +217,6 @@ impl Store {
     /// # Panics
     /// When a part's data does not have the size of its box, or a box lies outside its tensor.
     ///
-    /// [`Error::NoCheckpoint`]: crate::Error::NoCheckpoint
-    /// [`Error::Uncovered`]: crate::Error::Uncovered
-    /// [`Error::Mismatch`]: crate::Error::Mismatch
-    /// [`Error::UnsupportedFormat`]: crate::Error::UnsupportedFormat
-    /// [`Error::OtherRanksFailed`]: crate::Error::OtherRanksFailed
-    /// [`Error::Io`]: crate::Error::Io
-    /// [`Error::Peers`]: crate::Error::Peers
     pub fn resume(&self, parts: &mut [PartMut<'_>], peers: &dyn Peers) -> Result<Option<Restored>> {
         resume::resume(&[self.view()], parts, peers)
     }
@@ -234,7 +227,7 @@ impl Store {
     /// `parts` is unspecified.
     ///
     /// # Errors
-    /// [`Error::Damaged`](crate::Error::Damaged) or [`Error::Io`](crate::Error::Io) naming the
+    /// [`Error::Damaged`] or [`Error::Io`] naming the
     /// file, and as [`Store::resume`].
     ///
     /// # Panics

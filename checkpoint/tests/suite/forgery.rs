@@ -40,7 +40,7 @@ struct Forgery {
     forge: fn(&mut Value, &mut Value),
 }
 
-const FORGERIES: [Forgery; 10] = [
+const FORGERIES: [Forgery; 11] = [
     Forgery {
         what: "a file outside",
         forge: |index, _| index["files"][0]["file"] = OUTSIDE.into(),
@@ -54,9 +54,17 @@ const FORGERIES: [Forgery; 10] = [
     Forgery { what: "a parent outside", forge: |_, manifest| manifest["parent"] = OUTSIDE.into() },
     Forgery { what: "a world", forge: |_, manifest| manifest["world"] = 1_000_000.into() },
     Forgery { what: "the range of another rank", forge: shift },
+    Forgery { what: "another shape", forge: |index, _| shared_box(index)["shape"][0] = 99.into() },
 ];
 
 const OUTSIDE: &str = "../../../authorized_keys";
+
+/// A box of a tensor that another rank has boxes of, too.
+fn shared_box(index: &mut Value) -> &mut Value {
+    let files = index["files"].as_array_mut().unwrap().iter_mut();
+    let mut boxes = files.flat_map(|file| file["boxes"].as_array_mut().unwrap());
+    boxes.find(|entry| entry["offset"][0].as_u64().unwrap_or(0) > 0).unwrap()
+}
 
 /// Moves a box of several rows, so that it covers a row of another one and leaves one out.
 fn shift(index: &mut Value, _: &mut Value) {
