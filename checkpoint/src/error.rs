@@ -238,8 +238,8 @@ impl Error {
         }
     }
 
-    /// Returns whether an operation is refused, as writes are by a full or read-only file system: it
-    /// says nothing about others, and waiting does not help.
+    /// Returns whether an operation is refused, as writes are by a full or read-only file system:
+    /// it says nothing about others, and waiting does not help.
     pub fn is_refusal(&self) -> bool {
         use ErrorKind::{PermissionDenied, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
         let Self::Io(IoError { source, .. }) = self else { return false };

@@ -32,8 +32,8 @@ pub(crate) enum Fault {
     LoseShared { rank: usize },
     /// SIGKILL of a rank, and a file is damaged.
     Damage { rank: usize },
-    /// SIGKILL of a rank at a failpoint of a promotion, and a file that was copied is damaged before
-    /// its checkpoint is committed there.
+    /// SIGKILL of a rank at a failpoint of a promotion, and a file that was copied is damaged
+    /// before its checkpoint is committed there.
     DamageTarget { rank: usize, failpoint: Failpoint },
     /// SIGTERM to all ranks.
     Stop,

@@ -1,6 +1,6 @@
-//! Random kills and losses of small runs that save on a tier of each node and a shared one, which is
-//! a folder or an object store that has faults too. Each is resumed, and at the end every run has the
-//! bits of an undisturbed one.
+//! Random kills and losses of small runs that save on a tier of each node and a shared one, which
+//! is a folder or an object store that has faults too. Each is resumed, and at the end every run
+//! has the bits of an undisturbed one.
 //!
 //! A few faults in `make test`; `make soak-checkpoints` sets `YARDSTICK_SOAK_FAULTS`, and prints a
 //! table of what happened. `YARDSTICK_SOAK_SEED` chooses others.

@@ -40,8 +40,9 @@ fn checkpoint(folder: &Path) -> Option<Committed> {
     Committed::parse(folder.file_name()?.to_str()?)
 }
 
+/// Whether a checkpoint counts: a removal that was cut short leaves both files.
 fn has_manifest(folder: &Path) -> bool {
-    folder.join("MANIFEST.json").exists()
+    folder.join("MANIFEST.json").exists() && !folder.join("MANIFEST.deleted").exists()
 }
 
 /// What a tier has committed.

@@ -31,8 +31,9 @@ pub(super) fn reason(path: &Path, operation: &str, error: &io::Error) -> String 
 /// Who owns what decides, and who this process is.
 fn denied(path: &Path, operation: &str) -> Option<String> {
     // The names in a folder are the folder's matter.
-    let is_of_folder =
-        ["create", "rename", "link", "remove"].iter().any(|it| operation.starts_with(it));
+    let is_of_folder = ["create", "rename", "replace", "link", "unlink", "remove"]
+        .iter()
+        .any(|it| operation.starts_with(it));
     let decides = path.ancestors().skip(usize::from(is_of_folder));
     let (decides, metadata) = decides.map(named).find_map(|path| {
         let metadata = fs::metadata(path).ok()?;

@@ -17,8 +17,8 @@ use crate::{Element, View};
 /// the device sends the next.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Copies to the host on a stream of their own. Neither the stream that computes nor the thread that
-/// gives it work waits for them, so what they read must not be changed before they have ended.
+/// Copies to the host on a stream of their own. Neither the stream that computes nor the thread
+/// that gives it work waits for them, so what they read must not be changed before they have ended.
 pub struct Downloads {
     stream: Arc<CudaStream>,
     /// Where the stream that computes was when the copies began.
@@ -51,8 +51,8 @@ impl Downloads {
         Ok(Self { stream, begun: Event::new(device)?, pieces, device: device.clone() })
     }
 
-    /// Orders what is read from here on behind all work that the stream that computes has been given
-    /// so far.
+    /// Orders what is read from here on behind all work that the stream that computes has been
+    /// given so far.
     ///
     /// # Errors
     /// Those of the driver.

@@ -100,8 +100,8 @@ struct Sight {
 }
 
 impl Planned {
-    /// Whether a restore reads what is there: on the tiers of nodes each rank reads its own. On a
-    /// shared tier all ranks read, and only rank 0 has tried to write.
+    /// Whether a restore reads what is there: on the tiers of nodes each rank reads its own. From a
+    /// shared one all ranks read, so that only rank 0 may have failed, which tries more writes.
     fn is_read(&self, sights: &[Sight]) -> bool {
         let is_readable = |sight: &Sight| {
             sight.failure.as_ref().is_none_or(|failure| failure.reads != Reads::Nothing)

@@ -301,8 +301,8 @@ impl Recorder {
         self.events.warn_later(Anomaly { step: Some(step), rank: Some(finding.rank), text });
     }
 
-    /// Adds to the loss of a peer which ranks arrived and which did not, where they have said so. Of
-    /// two ranks the other one is lost, or the link to it.
+    /// Adds to the loss of a peer which ranks arrived and which did not, where they have said so.
+    /// Of two ranks the other one is lost, or the link to it.
     pub(super) fn explain(&self, failure: Failure) -> Failure {
         let Some(step) = failure.step.filter(|_| failure.code == ExitCode::PeerLost) else {
             return failure;

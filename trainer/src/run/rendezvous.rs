@@ -26,7 +26,7 @@ pub(super) struct PreparedFolder {
 }
 
 /// All ranks, with the configured deadline of collectives.
-pub(super) fn ranks_of<'world>(options: &RunOptions, world: &'world World) -> Ranks<'world> {
+fn ranks_of<'world>(options: &RunOptions, world: &'world World) -> Ranks<'world> {
     Ranks::new(&*world.collective, options.config.settings.collectives.deadline)
 }
 

@@ -23,8 +23,8 @@ use super::rank_backend::RankBackend;
 use super::recorder::{Ending, JobReport, Measured, Recorder};
 use super::rendezvous::{
     PreparedFolder, RankTimes, agree_on_configuration, agree_on_folder, agree_on_weights,
-    broadcast_from_rank_0, gather_nodes, gather_ranks, ranks_of, ranks_sharing,
-    ranks_with_storage_timeout, storage_barrier,
+    broadcast_from_rank_0, gather_nodes, gather_ranks, ranks_sharing, ranks_with_storage_timeout,
+    storage_barrier,
 };
 use super::start_clock::StartClock;
 use super::stop::{StopConditions, StopReason, target_loss};
@@ -118,7 +118,7 @@ impl<'run> Session<'run> {
         let mut plan = RankPlan::new(config, shape, options.profile_step)?;
         plan.require()?;
         let together = Together {
-            ranks: ranks_of(options, world),
+            ranks: ranks_with_storage_timeout(options, world),
             purpose: "read the data",
             patience: Duration::MAX,
             stop_requested: &|| signals.stop_requested(),
@@ -228,7 +228,7 @@ impl<'run> Session<'run> {
             Ok(())
         };
         let together = Together {
-            ranks,
+            ranks: storage,
             purpose: "write the record",
             patience: close_timeout(config),
             stop_requested: &|| self.signals.stop_requested(),
@@ -237,7 +237,7 @@ impl<'run> Session<'run> {
         match ended {
             // The result is there, whatever happens to other ranks after it.
             Err(failure) if is_recorded && failure.code == ExitCode::PeerLost => {
-                tracing::warn!("the run is over, but a rank was lost after its end: {failure}");
+                tracing::warn!("the run is over and its result valid; after that: {failure}");
             }
             ended => ended?,
         }

@@ -1,5 +1,5 @@
-//! Work that may take any time, such as a download or copies to a slow tier. The other ranks wait for
-//! it as long as this rank answers; only one that does not is lost.
+//! Work that may take any time, such as a download or copies to a slow tier. The other ranks wait
+//! for it as long as this rank answers; only one that does not is lost.
 
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -24,7 +24,7 @@ pub(super) struct Together<'a> {
     pub(super) purpose: &'a str,
     /// How long a rank that is done waits for those that are not.
     pub(super) patience: Duration,
-    /// After a stop request of any rank, those that are done wait no longer than the timeout of
+    /// Once a rank is asked to stop, those that are done wait no longer than the timeout of
     /// `ranks`.
     pub(super) stop_requested: &'a (dyn Fn() -> bool + Sync),
 }
@@ -60,8 +60,9 @@ impl Together<'_> {
         }
         std::thread::scope(|scope| {
             let (ended, end) = mpsc::channel();
-            let answers = threads::spawn_scoped(scope, "answers", move || self.answer(&end))?;
-            let own = work();
+            let answers = threads::spawn_scoped(scope, "answers", move || self.answer(&end));
+            let own = work(); // also where nobody answers for this rank
+            let answers = answers?;
             let state =
                 own.as_ref().map_or_else(|failure| State::Failed(failure.code), |_| State::Done);
             let _ = ended.send(state); // nobody listens after a failure of another rank
@@ -83,11 +84,12 @@ impl Together<'_> {
             let own = Answer {
                 state: waiting.state,
                 is_asked_to_stop: (self.stop_requested)(),
-                gives_up: waiting.is_longer_than(self.patience)
-                    || waiting.is_asked_to_stop && waiting.is_longer_than(ranks.timeout),
+                gives_up: waiting.gives_up(self.patience, ranks.timeout),
             };
             let answers = ranks.gather(&own)?;
-            waiting.is_asked_to_stop |= answers.iter().any(|answer| answer.is_asked_to_stop);
+            if answers.iter().any(|answer| answer.is_asked_to_stop) {
+                waiting.asked_to_stop.get_or_insert_with(Instant::now);
+            }
             for (rank, answer) in answers.iter().enumerate() {
                 if let State::Failed(code) = answer.state {
                     let text = format!("rank {rank} could not {purpose}; see its error");
@@ -117,12 +119,13 @@ struct Waiting {
     state: State,
     /// Since its own work has ended.
     since: Option<Instant>,
-    is_asked_to_stop: bool,
+    /// Since it knows of a stop request.
+    asked_to_stop: Option<Instant>,
 }
 
 impl Default for Waiting {
     fn default() -> Self {
-        Self { state: State::Working, since: None, is_asked_to_stop: false }
+        Self { state: State::Working, since: None, asked_to_stop: None }
     }
 }
 
@@ -137,8 +140,10 @@ impl Waiting {
         self.since = Some(Instant::now());
     }
 
-    fn is_longer_than(&self, limit: Duration) -> bool {
-        self.since.is_some_and(|since| since.elapsed() > limit)
+    fn gives_up(&self, patience: Duration, after_request: Duration) -> bool {
+        let is_over = |since: Option<Instant>, limit| since.is_some_and(|it| it.elapsed() > limit);
+        is_over(self.since, patience)
+            || self.since.is_some() && is_over(self.asked_to_stop, after_request)
     }
 }
 

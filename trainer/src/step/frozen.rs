@@ -51,8 +51,8 @@ impl Lent {
         downloads: Option<SharedDownloads>,
     ) -> (Self, FrozenState) {
         let gate = Gate::default();
-        // SAFETY: only used by the frozen state, which holds the gate: `State` waits for that before
-        // it changes or frees its buffers.
+        // SAFETY: only used by the frozen state, which holds the gate: `State` waits for that
+        // before it changes or frees its buffers.
         let buffers = buffers.map(|buffer| unsafe { buffer.elements.without_owner() });
         let frozen = FrozenState { buffers, ranges, downloads, _gate: Arc::clone(&gate) };
         (Self { gate, snapshot: None }, frozen)

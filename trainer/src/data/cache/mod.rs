@@ -101,6 +101,7 @@ impl Cache {
     ) -> Result<T, DataError> {
         let wanted = Wanted::find(urls, &self.remote)?;
         let mut found = "";
+        let mut last = None;
         let mut was_intact = false;
         for _ in 0..ATTEMPTS {
             let Some(files) = self.provide(urls, &wanted)? else {
@@ -121,11 +122,12 @@ impl Cache {
                         return Err(error);
                     }
                     was_intact = is_intact;
+                    last = Some(error);
                 }
                 opened => return opened,
             }
         }
-        Err(self.unusable(found))
+        Err(last.filter(|_| was_intact).unwrap_or_else(|| self.unusable(found)))
     }
 
     fn unusable(&self, found: &str) -> DataError {
@@ -177,13 +179,13 @@ impl Cache {
         wanted.objects.iter().filter(absent).try_for_each(|object| self.download(object))
     }
 
-    /// Removes files that are damaged, and returns whether some are. Under the exclusive lock, which
-    /// one of the ranks that found the damage gets first.
+    /// Removes files that are damaged, and returns whether some are. Under the exclusive lock,
+    /// which one of the ranks that found the damage gets first.
     fn discard_damaged(&self, wanted: &Wanted) -> Result<bool, DataError> {
         self.lock_with(File::lock)?;
         let mut is_any = false;
         for Object { url, .. } in wanted.objects.iter().filter(|object| !self.is_intact(object)) {
-            tracing::warn!("{}: damaged, downloaded again", self.file(url).display());
+            tracing::warn!("{}: damaged or gone, downloaded again", self.file(url).display());
             self.discard(url)?;
             is_any = true;
         }

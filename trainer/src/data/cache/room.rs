@@ -50,14 +50,14 @@ impl Cache {
     /// Removes files that no entry names, as a killed download leaves them: they would count for
     /// nothing, and stay. What cannot be removed stays, with a warning.
     fn remove_orphans(&self) {
-        let Ok(entries) = entries_of(&self.folder.join("objects")) else { return };
+        let Ok(entries) = self.entries() else { return };
         let read = entries.iter().map(|path| Some(self.file(&Entry::read(path)?.url)));
         // Of an entry that cannot be read now the file may be intact.
         let Some(known) = read.collect::<Option<HashSet<PathBuf>>>() else { return };
-        let folders = entries_of(&self.folder.join("files")).unwrap_or_default();
+        let folders = paths_in(&self.folder.join("files")).unwrap_or_default();
         let is_file = |path: &PathBuf| is_a(path, FileType::is_file);
         for folder in folders.iter().filter(|folder| is_own(folder)) {
-            let files = entries_of(folder).unwrap_or_default().into_iter().filter(is_file);
+            let files = paths_in(folder).unwrap_or_default().into_iter().filter(is_file);
             for orphan in files.filter(|file| !known.contains(file)) {
                 if let Err(error) = fs::remove_file(&orphan) {
                     tracing::warn!("{}: cannot remove: {error}", orphan.display());
@@ -67,8 +67,15 @@ impl Cache {
     }
 
     fn idle(&self, needed: &HashSet<PathBuf>) -> Result<Vec<Idle>, IoError> {
-        let paths = entries_of(&self.folder.join("objects"))?.into_iter();
+        let paths = self.entries()?.into_iter();
         Ok(paths.filter(|path| !needed.contains(path)).filter_map(|path| idle(&path)).collect())
+    }
+
+    /// Not those that a kill has left half written.
+    fn entries(&self) -> Result<Vec<PathBuf>, IoError> {
+        let mut paths = paths_in(&self.folder.join("objects"))?;
+        paths.retain(|path| path.extension().is_some_and(|extension| extension == "json"));
+        Ok(paths)
     }
 }
 
@@ -85,7 +92,7 @@ fn is_a(path: &Path, kind: fn(&FileType) -> bool) -> bool {
     fs::symlink_metadata(path).is_ok_and(|metadata| kind(&metadata.file_type()))
 }
 
-fn entries_of(folder: &Path) -> Result<Vec<PathBuf>, IoError> {
+fn paths_in(folder: &Path) -> Result<Vec<PathBuf>, IoError> {
     let listed = fs::read_dir(folder).map_err(IoError::at(folder, "list"))?;
     Ok(listed.filter_map(|item| Some(item.ok()?.path())).collect())
 }
