@@ -41,14 +41,21 @@ fn uninterrupted() -> RunResult {
     folder.result()
 }
 
+/// A run that has saved step 8 on a disk and an object store, and has lost the disk. Returns its
+/// tiers.
+fn lose_the_node(server: &S3Server, folder: &Folder) -> [String; 3] {
+    let nvme = folder.sibling("nvme");
+    let tiers = [format!("nvme.path={}", nvme.display()), no_shared(), object(server)];
+    train(server, folder, "8", &tiers).expect(0);
+    fs::remove_dir_all(nvme).unwrap();
+    tiers
+}
+
 #[test]
 fn a_node_that_is_lost_comes_back_from_the_object_store() {
     let server = S3Server::start();
     let folder = Folder::new();
-    let nvme = folder.sibling("nvme");
-    let tiers = [format!("nvme.path={}", nvme.display()), no_shared(), object(&server)];
-    train(&server, &folder, "8", &tiers).expect(0);
-    fs::remove_dir_all(nvme).unwrap();
+    let tiers = lose_the_node(&server, &folder);
     train(&server, &folder, "12", &tiers).expect(0);
     let resumed = &folder.record()["attempts"][1];
     assert_eq!(resumed["resumed_after_step"], 8);
@@ -75,10 +82,7 @@ fn an_object_store_may_be_the_only_tier() {
 fn a_node_that_is_lost_comes_back_from_an_object_store_that_refuses_writes() {
     let server = S3Server::start();
     let folder = Folder::new();
-    let nvme = folder.sibling("nvme");
-    let tiers = [format!("nvme.path={}", nvme.display()), no_shared(), object(&server)];
-    train(&server, &folder, "8", &tiers).expect(0);
-    fs::remove_dir_all(nvme).unwrap();
+    let tiers = lose_the_node(&server, &folder);
     server.begin(Fault::always(
         Operation::AnyPut,
         Kind::Answer { status: 403, code: "AccessDenied" },

@@ -41,7 +41,7 @@ pub struct IoError {
     pub operation: &'static str,
     /// The system's answer.
     pub source: io::Error,
-    /// What else is known of a refusal, as the end of a sentence.
+    /// Owner, user and file system of a refused path, as the end of a sentence.
     reason: String,
 }
 

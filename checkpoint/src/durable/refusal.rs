@@ -1,5 +1,5 @@
-//! Reasons of refusals that the error itself does not tell: on network file systems the owner of a
-//! folder, and the user as the server sees him, decide.
+//! Reasons of refusals that the error itself does not contain: on network file systems the owner of
+//! a folder and the user as the server sees it decide.
 
 use std::fs::{self, Metadata};
 use std::io;
@@ -11,8 +11,7 @@ use rustix::process::geteuid;
 
 use crate::tier::{Filesystem, Medium};
 
-/// What the system tells of a path that it has refused, as the end of a sentence; empty for other
-/// errors.
+/// Owner, user and file system of a refused path, as the end of a sentence; empty for other errors.
 pub(super) fn reason(path: &Path, operation: &str, error: &io::Error) -> String {
     let number = error.raw_os_error().map(Errno::from_raw_os_error);
     match number {
@@ -28,7 +27,7 @@ pub(super) fn reason(path: &Path, operation: &str, error: &io::Error) -> String 
     }
 }
 
-/// Who owns what decides, and who this process is.
+/// Owner of the file or folder whose permissions decide, and the user of this process.
 fn denied(path: &Path, operation: &str) -> Option<String> {
     // The names in a folder are the folder's matter.
     let is_of_folder = ["create", "rename", "replace", "link", "unlink", "remove"]

@@ -79,7 +79,7 @@ impl Snapshot {
     pub(super) fn copy(&self, state: Box<dyn Frozen>, boxes: &[usize], mut copier: Copier<'_>) {
         // Also after a panic, so that nobody waits for ever.
         let _end = EndOfCopy(&self.0);
-        let mut state = state; // dropped before the end is told
+        let mut state = state; // dropped before the end is reported
         for &index in boxes {
             match copier.copy(&mut *state, index, &self.0) {
                 Ok(true) => {}

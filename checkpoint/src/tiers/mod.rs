@@ -56,11 +56,11 @@ pub struct Unusable {
     pub rank: usize,
     /// Its error, as text.
     pub reason: String,
-    /// What this rank restores from there.
+    /// Checkpoints that this rank restores from there.
     pub reads: Reads,
 }
 
-/// What a rank restores from a tier that it cannot save on.
+/// Checkpoints that a rank restores from a tier that it cannot save on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reads {
     /// All that is there, as only writes are refused; nothing, if reads are refused as well.
@@ -73,7 +73,7 @@ pub enum Reads {
 }
 
 impl Reads {
-    /// What is restored from a tier after an error of a write to it.
+    /// Checkpoints that are restored from a tier after an error of a write to it.
     pub fn after(error: &Error) -> Self {
         if error.is_refusal() { Self::All } else { Self::MayPass }
     }
