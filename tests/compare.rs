@@ -7,9 +7,9 @@ mod support;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use record::{SteadyWatch, read_steps, steps_path};
 use serde_json::Value;
 use support::{Finished, Folder, finish, launcher, mpirun, run, text, yardstick};
-use trainer::record::{SteadyWatch, read_steps, steps_path};
 
 const YARDSTICK: &str = env!("CARGO_BIN_EXE_yardstick");
 

@@ -412,6 +412,6 @@ fn cores_left_unused_by_the_launcher_are_an_anomaly() {
 }
 
 fn has_hyper_threads() -> bool {
-    let machine = launch::Machine::read();
+    let machine = launch::machine();
     machine.cpu_cores != machine.cpu_threads
 }

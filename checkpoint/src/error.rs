@@ -8,8 +8,8 @@ use std::time::Duration;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::durable::IoError;
 use crate::peers::PeersError;
+use record::files::IoError;
 
 /// Kind of an answer of a store that is not the one to the request: another request may get that,
 /// and it says nothing about the stored bytes.

@@ -9,10 +9,10 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::durable::{Published, random};
 use crate::error::{Error, Result};
 use crate::format::name::{ATTEMPT_MAX, number};
 use crate::store::Store;
+use record::files::{Published, random};
 
 const PREFIX: &str = "ATTEMPT-";
 

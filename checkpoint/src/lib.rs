@@ -59,7 +59,6 @@
 
 mod agreement;
 pub mod cadence;
-pub mod durable;
 mod error;
 mod failpoints;
 mod fencing;

@@ -14,12 +14,12 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, LazyLock, Mutex};
 use std::thread;
 
-use checkpoint::durable::Published;
 use checkpoint::remote::{Remote, RemoteOptions};
 use checkpoint::tier::{ObjectTier, Tier, contract};
 use checkpoint::{
     Dtype, Identity, NoFailpoints, Part, PartMut, Save, SingleRank, Store, TensorBox,
 };
+use record::files::Published;
 use s3::S3Server;
 use versitygw::VersityGw;
 

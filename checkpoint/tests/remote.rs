@@ -9,8 +9,8 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use checkpoint::durable::IoError;
 use checkpoint::remote::{ExclusivePut, Listing, Multipart, Remote, RemoteOptions, on_silence};
+use record::files::IoError;
 use s3::{ClosedPort, S3Server};
 
 const PART_BYTES: usize = 5 << 20;

@@ -8,7 +8,7 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 
-use crate::limits;
+use record::files::process_limits;
 
 /// Bytes of a cache line; buffers start at one.
 pub const LINE_BYTES: usize = 64;
@@ -44,7 +44,7 @@ impl HostMemory {
             // SAFETY: the size is not zero.
             _ => NonNull::new(unsafe { alloc_zeroed(layout) }),
         };
-        let start = start.unwrap_or_else(|| panic!("{}", limits::out_of_memory(bytes)));
+        let start = start.unwrap_or_else(|| panic!("{}", process_limits::out_of_memory(bytes)));
         Self { start, layout }
     }
 

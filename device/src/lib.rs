@@ -28,7 +28,6 @@ pub mod cuda;
 mod device;
 mod element;
 mod host;
-pub mod limits;
 pub mod threads;
 mod view;
 

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Mutex;
 use std::thread::{Builder, JoinHandle, Scope, ScopedJoinHandle};
 
-use crate::limits;
+use record::files::process_limits;
 
 /// A thread that could not be started: raise a limit, or start fewer.
 #[derive(Debug, thiserror::Error)]
@@ -35,7 +35,7 @@ impl From<Error> for io::Error {
 }
 
 fn limits() -> String {
-    limits::of_threads().iter().map(|limit| format!("; {limit}")).collect()
+    process_limits::of_threads().iter().map(|limit| format!("; {limit}")).collect()
 }
 
 /// Starts a thread, which gets the purpose as its name.

@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use device::limits;
+use record::files::process_limits;
 
 use crate::bootstrap::expected::Expected;
 use crate::bootstrap::launcher::{Launcher, LauncherKind};
-use crate::count;
+use record::text::count;
 
 /// Errors of this crate; each says what was expected, what was found, and what to do.
 #[derive(Debug, thiserror::Error)]
@@ -185,7 +185,7 @@ pub enum Error {
     #[error("{0}")]
     Thread(#[from] device::threads::Error),
     /// The operating system refused.
-    #[error("cannot {action}: the operating system refused: {}", limits::explained(source))]
+    #[error("cannot {action}: the operating system refused: {}", process_limits::explained(source))]
     System {
         /// What was tried, as in `bind a thread to cores [0, 1]`.
         action: String,

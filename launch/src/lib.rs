@@ -10,7 +10,6 @@
 
 pub mod agent;
 pub mod bootstrap;
-mod count;
 pub mod doctor;
 pub mod environment;
 mod error;
@@ -23,10 +22,8 @@ pub mod slurm;
 pub mod supervisor;
 pub mod worker;
 
-pub use count::count;
 pub use error::Error;
 pub use machine::{
-    CgroupLimits, Machine, NodeIdentity, available_memory_bytes, boot_id, files, host_name,
-    node_name,
+    CgroupLimits, available_memory_bytes, boot_id, host_name, machine, node_identity, node_name,
 };
 pub use placement::{CORES_MAX, NumaNode, Placement, ThreadPlan, allowed_cores};

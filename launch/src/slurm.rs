@@ -4,10 +4,10 @@
 use std::io::ErrorKind;
 use std::process::Command;
 
-use crate::count;
 use crate::error::Error;
 use crate::hostfile::Host;
 use crate::supervisor::Reach;
+use record::text::count;
 
 const NODES: &str = "SLURM_JOB_NODELIST";
 const TASKS: &str = "SLURM_TASKS_PER_NODE";

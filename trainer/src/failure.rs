@@ -3,66 +3,14 @@
 
 use std::fmt;
 
-use checkpoint::durable::IoError;
 use device::threads;
-use serde::{Deserialize, Serialize};
+use record::ExitCode;
+use record::files::IoError;
+use record::golden::GoldenMiss;
 
 use crate::data::DataError;
-use crate::record;
-use crate::timing::phase::Phase;
-
-/// The exit codes of one process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[repr(u8)]
-pub enum ExitCode {
-    /// Success.
-    Done = 0,
-    /// An internal error.
-    Internal = 1,
-    /// Bad usage, configuration or data file.
-    Usage = 2,
-    /// A device, a library, memory or a thread is missing, or the system refuses to write.
-    Environment = 3,
-    /// A loss or gradient is not finite.
-    Numerical = 4,
-    /// A peer was lost, or an operation exceeded its deadline.
-    PeerLost = 5,
-    /// No usable checkpoint where one is required, or a required save failed.
-    Checkpoint = 6,
-    /// `compare` found that something got worse.
-    Regression = 10,
-    /// `compare` found that it is too noisy to say that nothing got worse.
-    TooNoisy = 11,
-    /// `compare` and `verify` found that there is nothing to compare: a record is missing, damaged,
-    /// incomplete, or of something else.
-    NotComparable = 12,
-    /// Stopped on request after a committed checkpoint; the same command resumes.
-    Stopped = 75,
-    /// Ended by a second request to stop: what was not saved is lost.
-    Interrupted = 130,
-}
-
-impl TryFrom<u8> for ExitCode {
-    type Error = u8;
-
-    fn try_from(code: u8) -> Result<Self, u8> {
-        let all = [
-            Self::Done,
-            Self::Internal,
-            Self::Usage,
-            Self::Environment,
-            Self::Numerical,
-            Self::PeerLost,
-            Self::Checkpoint,
-            Self::Regression,
-            Self::TooNoisy,
-            Self::NotComparable,
-            Self::Stopped,
-            Self::Interrupted,
-        ];
-        all.into_iter().find(|known| *known as u8 == code).ok_or(code)
-    }
-}
+use record;
+use record::phase::Phase;
 
 /// An error with its exit code and, if it happened in training, the step and rank.
 #[derive(Debug)]
@@ -108,7 +56,7 @@ fn is_refused(cause: &(dyn std::error::Error + 'static)) -> bool {
 /// Whether a limit of this process is behind an error.
 fn is_limited(cause: &(dyn std::error::Error + 'static)) -> bool {
     let error = cause.downcast_ref::<std::io::Error>();
-    error.is_some_and(|error| device::limits::behind(error).is_some())
+    error.is_some_and(|error| record::files::process_limits::behind(error).is_some())
 }
 
 /// Result of a function whose error ends the process.
@@ -278,9 +226,18 @@ impl From<record::Error> for Failure {
     fn from(error: record::Error) -> Self {
         let code = match &error {
             record::Error::Io(error) => code_of_file(error),
+            record::Error::Golden { .. } => ExitCode::Usage,
             _ => ExitCode::Internal,
         };
         Self::new(code, error)
+    }
+}
+
+impl From<GoldenMiss> for Failure {
+    /// The run computed something else than its workload.
+    fn from(miss: GoldenMiss) -> Self {
+        let (step, rank) = (miss.step, miss.far.map(|far| far.rank));
+        Self { rank, ..Self::new(ExitCode::Numerical, miss).at_step(step) }
     }
 }
 

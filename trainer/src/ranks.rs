@@ -8,7 +8,8 @@ use collectives::Collective;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::failure::{ExitCode, Failure, Outcome};
+use crate::failure::{Failure, Outcome};
+use record::ExitCode;
 
 /// A rank's access to all ranks of the run.
 #[derive(Debug, Clone, Copy)]

@@ -6,9 +6,10 @@ mod counting;
 use std::time::Duration;
 
 use counting::own_calls;
-use trainer::record::StepSample;
+use record::StepSample;
+use record::phase::Phase;
 use trainer::telemetry::{Events, LogFormat, StepLogOptions, Telemetry, TelemetryOptions};
-use trainer::timing::phase::{Phase, PhaseClock};
+use trainer::timing::phase::PhaseClock;
 
 fn step(clock: &mut PhaseClock, events: &Events, step: u64) {
     clock.start_step();

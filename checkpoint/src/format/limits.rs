@@ -5,7 +5,7 @@
 use std::io;
 use std::path::Path;
 
-use crate::durable::IoError;
+use record::files::IoError;
 
 /// Refuses to write a file that no reader would take.
 pub(crate) fn check_size(path: &Path, bytes: &[u8], bytes_max: u64) -> Result<(), IoError> {

@@ -7,7 +7,6 @@ use super::Promoted;
 use super::announcement::{Announcement, Stage, clear_refusals, refusals};
 use super::state::Pauses;
 use super::worker::{Outcome, Setback, Source, Worker};
-use crate::durable::{IoError, Published};
 use crate::error::{Error, RankFailure, Result};
 use crate::failpoints::Failpoint;
 use crate::format::index::index_file;
@@ -15,6 +14,7 @@ use crate::format::manifest::{MANIFEST, Manifest, REJECTED, TOMBSTONE, rank_fold
 use crate::format::name::CheckpointName;
 use crate::restore::retry_while_absent;
 use crate::store::Status;
+use record::files::{IoError, Published};
 
 /// How often rank 0 looks whether files of other ranks have come.
 const POLL_MIN: Duration = Duration::from_millis(20);

@@ -19,13 +19,11 @@ use object_store::path::Path as Location;
 use super::failure::to_io;
 use super::options::RemoteOptions;
 use super::provider::Provider;
-use super::redaction::{is_redacted, redacted};
 use super::settings::{self, Key, Kind, Setting, Variables};
 use super::silence::Silence;
 use super::transport::{Connector, client_options};
 use super::{Client, aws_profile};
-
-const SCHEMES: [&str; 3] = ["s3", "gs", "az"];
+use record::text::{OBJECT_STORES, is_redacted, redacted};
 
 /// A URL that can be talked to.
 pub(super) struct Address {
@@ -40,16 +38,11 @@ pub(super) struct Address {
 const NO_CREDENTIALS: &str = "no credentials but those of the machine: AWS_ACCESS_KEY_ID, files of \
                               AWS_PROFILE and roles of containers are not there";
 
-/// Whether a text is a URL of an object store, not a path.
-pub fn is_remote(text: &str) -> bool {
-    text.split_once("://").is_some_and(|(scheme, _)| SCHEMES.contains(&scheme))
-}
-
 pub(super) fn connect(url: &str, options: &RemoteOptions) -> io::Result<Address> {
     let unusable = |reason: String| io::Error::new(ErrorKind::InvalidInput, reason);
     let (scheme, rest) = url.split_once("://").unwrap_or_default();
     let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
-    if !SCHEMES.contains(&scheme) || bucket.is_empty() {
+    if !OBJECT_STORES.contains(&scheme) || bucket.is_empty() {
         let expected = "expected s3://bucket/prefix, gs://bucket/prefix or az://container/prefix";
         return Err(unusable(expected.to_owned()));
     }
@@ -165,6 +158,7 @@ fn client<P: Provider>(
 mod tests {
     use super::super::Remote;
     use super::*;
+    use record::text::is_remote;
 
     #[test]
     fn paths_are_not_urls() {

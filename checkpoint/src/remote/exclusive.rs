@@ -5,7 +5,7 @@ use object_store::PutMode;
 
 use super::Remote;
 use super::failure::{is_failed_condition, is_refused, to_io};
-use crate::durable::IoError;
+use record::files::IoError;
 
 /// What became of an exclusive put.
 #[derive(Debug)]

@@ -8,8 +8,8 @@ use object_store::Error;
 use object_store::client::{HttpError, HttpErrorKind};
 
 use super::limited::TooLarge;
-use super::redaction::redacted;
 use crate::error::CONTRADICTION;
+use record::text::redacted;
 
 /// Start of the error of a body that is too short for its range.
 pub(super) const SHORT_BODY: &str = "expected a body of ";

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Remote;
 use super::failure::is_absent;
-use crate::durable::IoError;
+use record::files::IoError;
 
 /// An upload in parts: everything that another process needs to go on with it.
 ///

@@ -9,7 +9,7 @@
 use std::io::ErrorKind;
 
 use super::{Multipart, Remote};
-use crate::durable::IoError;
+use record::files::IoError;
 
 const SUFFIX: &str = ".upload.json";
 

@@ -30,7 +30,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::durable::IoError;
+    use record::files::IoError;
 
     /// Reads an absent file, and returns when it was read.
     fn reads(until: Instant) -> Vec<Instant> {

@@ -2,11 +2,11 @@
 
 use crc_fast::CrcAlgorithm;
 
-use crate::durable::IoError;
 use crate::failpoints::{Failpoint, Failpoints};
 use crate::format::digest::Crc64;
 use crate::tensor::TensorBox;
 use crate::tier::Upload;
+use record::files::IoError;
 
 /// Size of a write: small enough that it is in a cache after the digest.
 const PIECE_BYTES: usize = 4 << 20;

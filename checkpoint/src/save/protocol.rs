@@ -10,7 +10,6 @@ use super::bytes::ByteSource;
 use super::rank_writer::{RankFiles, RankWriter};
 use super::request::Save;
 use crate::agreement::agree;
-use crate::durable::{IoError, Published};
 use crate::error::{Error, RankFailure, Result};
 use crate::failpoints::{Failpoint, Failpoints};
 use crate::format::FORMAT;
@@ -24,6 +23,7 @@ use crate::peers::Peers;
 use crate::store::Store;
 use crate::tensor::TensorBox;
 use crate::tier::Scope;
+use record::files::{IoError, Published};
 
 /// A rank's vote: what it has written, and of what.
 #[derive(Debug, Clone, Serialize, Deserialize)]

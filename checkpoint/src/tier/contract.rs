@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use super::{Entry, Tier};
-use crate::durable::{IoError, Published};
+use record::files::{IoError, Published};
 
 /// More than any file here has.
 const READ_BYTES_MAX: u64 = 1 << 30;

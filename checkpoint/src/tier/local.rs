@@ -9,7 +9,7 @@ use std::time::SystemTime;
 use rustix::fs::{Advice, fadvise};
 
 use super::{Entry, Reader, Tier, Upload};
-use crate::durable::{
+use record::files::{
     DirectFile, IoError, Mode, Published, create_folders, publish_with, regular_file,
     remove_folder, replace_with, sync_parent,
 };
@@ -175,8 +175,8 @@ impl Upload for DirectFile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::durable::BUFFER_BYTES;
     use crate::tier::contract;
+    use record::files::BUFFER_BYTES;
 
     #[test]
     fn keeps_the_contract_on_disk() {

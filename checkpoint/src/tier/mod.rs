@@ -4,7 +4,6 @@
 //! writes are atomic, and durable when they return: a file is there as a whole or not at all.
 
 pub mod contract;
-mod filesystem;
 mod local;
 mod object;
 
@@ -14,9 +13,8 @@ use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
-use crate::durable::{IoError, Published};
+use record::files::{IoError, Published};
 
-pub use filesystem::{Filesystem, Medium};
 pub use local::LocalTier;
 pub use object::ObjectTier;
 

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::time::SystemTime;
 
 use super::{Entry, Reader, Tier, Upload};
-use crate::durable::{IoError, Published};
 use crate::remote::{ExclusivePut, Multipart, Remote};
+use record::files::{IoError, Published};
 
 /// Largest range of one request.
 const RANGE_BYTES_MAX: usize = 32 << 20;

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::SystemTime;
 
-use checkpoint::durable::{IoError, Published};
 use checkpoint::tier::{Entry, LocalTier, Reader, Tier, Upload};
 use checkpoint::{Identity, Store};
+use record::files::{IoError, Published};
 
 use crate::support::SMALL;
 

@@ -58,6 +58,17 @@ impl Operation {
     /// above for themselves.
     pub const TAG_MAX: u16 = 16_383;
 
+    /// Bytes that each rank sends over its link, per byte of the buffer, as NVIDIA's nccl-tests
+    /// define it (doc/PERFORMANCE.md there): comparable between operations and numbers of ranks.
+    pub fn bus_factor(self, world: usize) -> f64 {
+        let others = (world - 1) as f64 / world as f64;
+        match self {
+            Self::AllReduceSum => 2.0 * others,
+            Self::ReduceScatterSum | Self::AllGather => others,
+            _ => 1.0,
+        }
+    }
+
     /// The other rank of a point-to-point operation.
     pub fn peer(self) -> Option<usize> {
         match self {

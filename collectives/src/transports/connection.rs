@@ -1,26 +1,12 @@
 //! One line of the log: a channel that was connected.
 
-use schemars::JsonSchema;
+use record::network::Side;
 use serde::{Deserialize, Serialize};
 
 use super::{NETWORKS, is_network};
 
-/// Which end of a connection a line is about, and was logged by.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
-)]
-#[serde(rename_all = "lowercase")]
-pub enum Side {
-    /// The sender's.
-    Send,
-    /// The receiver's.
-    Receive,
-}
-
 /// A channel, and which of its connections.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
-)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Channel(pub u16, pub u16);
 
 /// What one line says.

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use schemars::JsonSchema;
+use record::network::Side;
 use serde::{Deserialize, Serialize};
 
-use super::connection::{Channel, Connection, Side};
+use super::connection::{Channel, Connection};
 use super::nics::NicNames;
 
 /// Before the text of each line of level INFO.
@@ -30,7 +30,7 @@ pub struct Log {
 }
 
 /// One end of the connections from one rank to another.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PairEnd {
     /// The rank that sends.
     pub from: usize,

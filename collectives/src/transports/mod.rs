@@ -32,15 +32,14 @@
 //! channel of a pair.
 
 mod connection;
-mod gdr;
 mod log;
 mod nics;
 mod pair;
 
-pub use connection::{Channel, Connection, Side};
-pub use gdr::{EndWithoutGdr, ends_without_gdr};
+pub use connection::{Channel, Connection};
 pub use log::{Log, PairEnd};
-pub use pair::{NetworkEnd, Transport, transports};
+pub use pair::transports;
+pub use record::network::{EndWithoutGdr, NetworkEnd, Side, Transport, ends_without_gdr};
 
 /// Starts of the names of transports over a network: to a rank, and to a switch that sums.
 const NETWORKS: [&str; 2] = ["NET/", "COLLNET/"];
@@ -50,5 +49,7 @@ fn is_network(name: &str) -> bool {
     NETWORKS.iter().any(|network| name.starts_with(network))
 }
 
+#[cfg(test)]
+mod in_records;
 #[cfg(test)]
 mod tests;

@@ -34,7 +34,7 @@ impl Cuda {
     pub fn open(ordinal: usize) -> Result<Self, Error> {
         let libraries = Libraries::open(&Required::TRAINING)?;
         let properties = properties::of(ordinal)?;
-        properties.require_new_enough()?;
+        properties::require_new_enough(&properties)?;
         let context = CudaContext::new(ordinal).at_startup("opening the device")?;
         // SAFETY: the tracking orders the streams of `CudaSlice`s, which are not used here: buffers
         // are used on one stream, and marks order that with others.

@@ -32,9 +32,10 @@ pub use event::Event;
 pub use kernel::{Grid, Kernel, Launch, Module};
 pub use libraries::{Libraries, Required};
 pub use library::Library;
-pub use properties::{ComputeCapability, DeviceProperties, devices};
+pub use properties::{devices, require_new_enough};
+pub use record::machine::{ComputeCapability, DeviceProperties, Versions};
 pub use staging::Staging;
-pub use versions::{CudaVersion, Versions};
+pub use versions::CudaVersion;
 
 /// An order of work on a device.
 pub use cudarc::driver::CudaStream;

@@ -2,75 +2,28 @@
 #![allow(unsafe_code)] // calls the driver
 
 use std::ffi::{CStr, c_char, c_int};
-use std::fmt;
 
 use cudarc::driver::result::device;
 use cudarc::driver::sys::{self, CUdevice, CUdevice_attribute as Attribute};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use record::machine::{ComputeCapability, DeviceProperties};
 
 use super::error::DriverCall;
 use super::{Error, Libraries};
 
-/// What a device can do: 9.0 is Hopper.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
-)]
-pub struct ComputeCapability {
-    /// The family.
-    pub major: u32,
-    /// Within the family.
-    pub minor: u32,
-}
-
-impl ComputeCapability {
-    /// What kernels are compiled for, as in `sm_90a`: from 9.0 on with the instructions that other
-    /// architectures lack.
-    pub fn architecture(self) -> String {
-        let specific = if self.major >= 9 { "a" } else { "" };
-        format!("sm_{}{}{specific}", self.major, self.minor)
-    }
-}
-
-impl fmt::Display for ComputeCapability {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{}.{}", self.major, self.minor)
-    }
-}
-
-/// One CUDA device.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct DeviceProperties {
-    /// Its number in this process, which `CUDA_VISIBLE_DEVICES` changes.
-    pub ordinal: usize,
-    /// Marketing name.
-    pub name: String,
-    /// All of its memory.
-    pub memory_bytes: u64,
-    /// What it can do.
-    pub compute_capability: ComputeCapability,
-    /// Streaming multiprocessors.
-    pub multiprocessors: u32,
-    /// Where it is, as in `0000:3b:00.0`: the same in every process.
-    pub pci_bus_id: String,
-}
-
 /// What the kernels need: bf16, `cp.async` and `mma.sync` of bf16, which Ampere brought.
 const COMPUTE_CAPABILITY_MIN: ComputeCapability = ComputeCapability { major: 8, minor: 0 };
 
-impl DeviceProperties {
-    /// Whether the device has the instructions that kernels use.
-    ///
-    /// # Errors
-    /// [`Error::DeviceTooOld`].
-    pub fn require_new_enough(&self) -> Result<(), Error> {
-        let found = self.compute_capability;
-        if found >= COMPUTE_CAPABILITY_MIN {
-            return Ok(());
-        }
-        let name = self.name.clone();
-        Err(Error::DeviceTooOld { name, found, needed: COMPUTE_CAPABILITY_MIN })
+/// Checks that a device has the instructions that kernels use.
+///
+/// # Errors
+/// [`Error::DeviceTooOld`].
+pub fn require_new_enough(device: &DeviceProperties) -> Result<(), Error> {
+    let found = device.compute_capability;
+    if found >= COMPUTE_CAPABILITY_MIN {
+        return Ok(());
     }
+    let name = device.name.clone();
+    Err(Error::DeviceTooOld { name, found, needed: COMPUTE_CAPABILITY_MIN })
 }
 
 /// The devices that this process may use, by ordinal; at least one.
@@ -124,17 +77,4 @@ fn pci_bus_id(device: CUdevice) -> Result<String, Error> {
     status.result().during("reading the device's PCI bus id")?;
     let text = CStr::from_bytes_until_nul(&text).unwrap_or_default();
     Ok(text.to_string_lossy().to_lowercase())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn architectures_are_named_as_nvrtc_does() {
-        let architecture = |major, minor| ComputeCapability { major, minor }.architecture();
-        assert_eq!(architecture(8, 9), "sm_89");
-        assert_eq!(architecture(9, 0), "sm_90a");
-        assert_eq!(architecture(12, 1), "sm_121a");
-    }
 }

@@ -1,9 +1,6 @@
-//! Versions of CUDA's libraries, as a record has them.
+//! Versions of CUDA's libraries.
 
 use std::fmt;
-
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
 /// A version of CUDA, as in 12.9.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -25,23 +22,6 @@ impl fmt::Display for CudaVersion {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{}.{}", self.major, self.minor)
     }
-}
-
-/// Versions of the libraries that this process has opened; `None` for others.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Versions {
-    /// The newest CUDA that the driver can run.
-    pub cuda_driver: Option<String>,
-    /// The driver's module in the kernel, as in `580.65.06`; what `nvidia-smi` calls its version.
-    pub kernel_module: Option<String>,
-    /// The compiler of kernels.
-    pub nvrtc: Option<String>,
-    /// Matmuls.
-    pub cublaslt: Option<String>,
-    /// Collectives.
-    pub nccl: Option<String>,
-    /// Attention.
-    pub cudnn: Option<String>,
 }
 
 /// cuBLASLt, NCCL and cuDNN write 12.9.1 as 120901.

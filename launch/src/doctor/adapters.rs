@@ -6,7 +6,7 @@
 use std::path::Path;
 
 use super::check::Context;
-use crate::machine::files::{names, text};
+use record::files::system::{names, text};
 
 /// Amazon's number as a PCI vendor: its adapters are called `efa_0`, or `rdmap16s27` by udev.
 const AMAZON: &str = "0x1d0f";

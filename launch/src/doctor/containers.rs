@@ -4,7 +4,7 @@ use super::check::{About, Check, Context, Group, Scope};
 use super::finding::Finding;
 use super::limits::mebibytes;
 use crate::machine::CgroupLimits;
-use crate::machine::files::{number_of, text};
+use record::files::system::{number_of, text};
 
 /// Processors for the ranks of a node.
 pub(super) struct Cpus;

@@ -5,7 +5,7 @@ use super::adapters::Adapter;
 use super::check::{About, Check, Context, Group, Scope};
 use super::finding::Finding;
 use super::limits::mebibytes;
-use crate::machine::files::{number_of, text};
+use record::files::system::{number_of, text};
 
 /// Transparent and reserved huge pages.
 pub(super) struct Hugepages;

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::adapters::Port;
 use super::check::{About, Check, Context, Group, Scope};
 use super::finding::Finding;
-use crate::machine::files::{number, text};
+use record::files::system::{number, text};
 
 /// Memory that may be locked, which RDMA needs for every buffer it registers.
 pub(super) struct Memlock;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::adapters::Port;
 use super::check::Context;
-use crate::machine::files::text;
+use record::files::system::text;
 
 /// Variables by which Open MPI and libfabric are told their interfaces.
 const INTERFACES: [&str; 2] = ["OMPI_MCA_btl_tcp_if_include", "FI_TCP_IFACE"];

@@ -7,7 +7,7 @@ use std::path::Path;
 use super::adapters::Port;
 use super::check::{About, Check, Context, Group, Scope};
 use super::finding::Finding;
-use crate::machine::files::{number, text};
+use record::files::system::{number, text};
 
 /// PCIe links of the adapters of a node.
 pub(super) struct RdmaPcie;

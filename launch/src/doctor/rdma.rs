@@ -4,7 +4,7 @@
 use super::adapters::{Adapter, Port};
 use super::check::{About, Check, Context, Group, Scope};
 use super::finding::Finding;
-use crate::machine::files::text;
+use record::files::system::text;
 
 /// Ports of the adapters of a node.
 pub(super) struct RdmaPorts;

@@ -3,7 +3,7 @@
 use super::check::{About, Check, Context, Group, Scope};
 use super::finding::Finding;
 use super::limits::mebibytes;
-use crate::count;
+use record::text::count;
 
 /// Room in `/dev/shm` for the ranks of a node.
 pub(super) struct Shm;

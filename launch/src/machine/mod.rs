@@ -1,21 +1,19 @@
 //! The machine that a rank runs on, as a record describes it.
 
 mod cgroup;
-pub mod files;
 mod memory;
 mod node_identity;
 
 use std::collections::BTreeSet;
 use std::fs;
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use record::machine::Machine;
 
 use memory::meminfo_bytes;
 
 pub use cgroup::CgroupLimits;
 pub use memory::available_memory_bytes;
-pub use node_identity::NodeIdentity;
+pub use node_identity::node_identity;
 
 /// Instruction-set extensions by which this project or its libraries choose kernels.
 const INSTRUCTION_SETS: [&str; 18] = [
@@ -39,47 +37,22 @@ const INSTRUCTION_SETS: [&str; 18] = [
     "sve",
 ];
 
-/// The machine under one rank. What could not be known is `None`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Machine {
-    /// Host name.
-    pub host: String,
-    /// Distribution, as in `Debian GNU/Linux 12 (bookworm)`.
-    pub operating_system: Option<String>,
-    /// Kernel release.
-    pub kernel: String,
-    /// Machine type, as in `x86_64`.
-    pub architecture: String,
-    /// Marketing name of the processor.
-    pub cpu_model: Option<String>,
-    /// Logical processors of the machine, whether or not this process may use them.
-    pub cpu_threads: Option<usize>,
-    /// Physical cores.
-    pub cpu_cores: Option<usize>,
-    /// Memory of the machine in bytes.
-    pub memory_bytes: Option<u64>,
-    /// Instruction-set extensions by which kernels are chosen, sorted.
-    pub instruction_sets: Vec<String>,
-}
-
-impl Machine {
-    /// Looks at the machine.
-    pub fn read() -> Self {
-        let system = rustix::system::uname();
-        let cpuinfo = Cpuinfo::parse(&fs::read_to_string("/proc/cpuinfo").unwrap_or_default());
-        let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-        let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
-        Self {
-            host: host_name(),
-            operating_system: os_release_name(&release),
-            kernel: system.release().to_string_lossy().into_owned(),
-            architecture: system.machine().to_string_lossy().into_owned(),
-            cpu_model: cpuinfo.model,
-            cpu_threads: (cpuinfo.threads > 0).then_some(cpuinfo.threads),
-            cpu_cores: (cpuinfo.cores > 0).then_some(cpuinfo.cores),
-            memory_bytes: meminfo_bytes(&meminfo, "MemTotal"),
-            instruction_sets: cpuinfo.instruction_sets,
-        }
+/// The machine under this process.
+pub fn machine() -> Machine {
+    let system = rustix::system::uname();
+    let cpuinfo = Cpuinfo::parse(&fs::read_to_string("/proc/cpuinfo").unwrap_or_default());
+    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
+    Machine {
+        host: host_name(),
+        operating_system: os_release_name(&release),
+        kernel: system.release().to_string_lossy().into_owned(),
+        architecture: system.machine().to_string_lossy().into_owned(),
+        cpu_model: cpuinfo.model,
+        cpu_threads: (cpuinfo.threads > 0).then_some(cpuinfo.threads),
+        cpu_cores: (cpuinfo.cores > 0).then_some(cpuinfo.cores),
+        memory_bytes: meminfo_bytes(&meminfo, "MemTotal"),
+        instruction_sets: cpuinfo.instruction_sets,
     }
 }
 
@@ -170,7 +143,7 @@ mod tests {
 
     #[test]
     fn this_machine_can_be_described() {
-        let machine = Machine::read();
+        let machine = machine();
         assert!(!machine.host.is_empty() && !machine.kernel.is_empty());
         assert!(machine.cpu_threads.is_some_and(|threads| threads >= 1));
         assert!(machine.memory_bytes.is_some_and(|bytes| bytes > 1 << 20));

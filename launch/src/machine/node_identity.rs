@@ -1,22 +1,13 @@
 //! What a node is: firmware, kernel, drivers and settings that differ between nodes although they
 //! should not, and change with an update although nobody thought of it.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use record::files::system::{names, text};
+use record::machine::NodeIdentity;
 
-use super::files::{names, text};
 use super::os_release_name;
-
-/// Properties of a node by name, as in `nic.mlx5_0.firmware`: those that could be read. The same on
-/// nodes that are alike, so nothing that only tells nodes apart is among them.
-#[derive(
-    Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
-)]
-pub struct NodeIdentity(pub BTreeMap<String, String>);
 
 /// Files with one value: below the root, and what the property is called.
 const FILES: [(&str, &str); 14] = [
@@ -43,92 +34,83 @@ const VARIABLES: [(&str, &str); 2] =
 /// Words of the kernel's command line that tell nodes apart, or say where it was loaded from.
 const OWN_WORDS: [&str; 7] = ["BOOT_IMAGE", "root", "ip", "initrd", "hostname", "resume", "uuid"];
 
-impl NodeIdentity {
-    /// Looks at this node.
-    pub fn read() -> Self {
-        let mut identity = Self::read_below(Path::new("/"));
-        for (variable, name) in VARIABLES {
-            identity.set(name, std::env::var(variable).ok());
-        }
-        identity
+/// Properties of this node.
+pub fn node_identity() -> NodeIdentity {
+    let mut identity = read_below(Path::new("/"));
+    for (variable, name) in VARIABLES {
+        identity.set(name, std::env::var(variable).ok());
     }
+    identity
+}
 
-    /// The same of a folder with the files of a node.
-    fn read_below(root: &Path) -> Self {
-        let mut identity = Self::default();
-        for (file, name) in FILES {
-            identity.set(name, value(&root.join(file)));
-        }
-        let release = text(&root.join("etc/os-release"));
-        identity.set("operating_system", os_release_name(&release));
-        identity.set("kernel.command_line", value(&root.join("proc/cmdline")).map(common_words));
-        identity.processor(&text(&root.join("proc/cpuinfo")));
-        identity.adapters(&root.join("sys/class/infiniband"));
-        identity.interfaces(&root.join("sys/class/net"));
-        identity.gpus(&root.join("proc/driver/nvidia/gpus"));
-        identity.set("network.cni", cni(&root.join("etc/cni/net.d")));
-        identity
+/// The same of a folder with the files of a node.
+fn read_below(root: &Path) -> NodeIdentity {
+    let mut identity = NodeIdentity::default();
+    for (file, name) in FILES {
+        identity.set(name, value(&root.join(file)));
     }
+    let release = text(&root.join("etc/os-release"));
+    identity.set("operating_system", os_release_name(&release));
+    identity.set("kernel.command_line", value(&root.join("proc/cmdline")).map(common_words));
+    processor(&mut identity, &text(&root.join("proc/cpuinfo")));
+    adapters(&mut identity, &root.join("sys/class/infiniband"));
+    interfaces(&mut identity, &root.join("sys/class/net"));
+    gpus(&mut identity, &root.join("proc/driver/nvidia/gpus"));
+    identity.set("network.cni", cni(&root.join("etc/cni/net.d")));
+    identity
+}
 
-    /// Adds a property, unless it is unknown.
-    pub fn set(&mut self, name: &str, value: Option<String>) {
-        if let Some(value) = value.filter(|value| !value.is_empty()) {
-            self.0.insert(name.to_owned(), value);
+fn processor(identity: &mut NodeIdentity, cpuinfo: &str) {
+    let of = |key: &str| {
+        let lines = cpuinfo.lines().filter_map(|line| line.split_once(':'));
+        let mut found = lines.filter(|line| line.0.trim() == key);
+        found.next().map(|line| line.1.trim().to_owned())
+    };
+    identity.set("cpu.model", of("model name"));
+    identity.set("cpu.microcode", of("microcode"));
+}
+
+/// Adapters for RDMA, with the state of each port.
+fn adapters(identity: &mut NodeIdentity, folder: &Path) {
+    for name in names(folder) {
+        let adapter = folder.join(&name);
+        let prefix = format!("nic.{name}");
+        identity.set(&format!("{prefix}.firmware"), value(&adapter.join("fw_ver")));
+        identity.set(&format!("{prefix}.board"), value(&adapter.join("board_id")));
+        for port in names(&adapter.join("ports")) {
+            let folder = adapter.join("ports").join(&port);
+            for (file, what) in [("state", "state"), ("rate", "rate"), ("link_layer", "link")] {
+                let name = format!("{prefix}.port{port}.{what}");
+                identity.set(&name, value(&folder.join(file)));
+            }
         }
     }
+}
 
-    fn processor(&mut self, cpuinfo: &str) {
-        let of = |key: &str| {
-            let lines = cpuinfo.lines().filter_map(|line| line.split_once(':'));
+/// Network interfaces that have a device; virtual ones have names that differ between pods.
+fn interfaces(identity: &mut NodeIdentity, folder: &Path) {
+    for name in names(folder) {
+        let driver = fs::read_link(folder.join(&name).join("device/driver")).ok();
+        let Some(driver) = driver.as_deref().and_then(Path::file_name) else { continue };
+        let prefix = format!("interface.{name}");
+        identity.set(&format!("{prefix}.driver"), Some(driver.to_string_lossy().into_owned()));
+        for what in ["speed", "mtu"] {
+            identity.set(&format!("{prefix}.{what}"), value(&folder.join(&name).join(what)));
+        }
+    }
+}
+
+/// What the driver says of GPUs, in the order of their addresses.
+fn gpus(identity: &mut NodeIdentity, folder: &Path) {
+    for (number, address) in names(folder).iter().enumerate() {
+        let text = text(&folder.join(address).join("information"));
+        for (key, what) in
+            [("Model", "model"), ("Video BIOS", "vbios"), ("GPU Firmware", "firmware")]
+        {
+            let lines = text.lines().filter_map(|line| line.split_once(':'));
             let mut found = lines.filter(|line| line.0.trim() == key);
-            found.next().map(|line| line.1.trim().to_owned())
-        };
-        self.set("cpu.model", of("model name"));
-        self.set("cpu.microcode", of("microcode"));
-    }
-
-    /// Adapters for RDMA, with the state of each port.
-    fn adapters(&mut self, folder: &Path) {
-        for name in names(folder) {
-            let adapter = folder.join(&name);
-            let prefix = format!("nic.{name}");
-            self.set(&format!("{prefix}.firmware"), value(&adapter.join("fw_ver")));
-            self.set(&format!("{prefix}.board"), value(&adapter.join("board_id")));
-            for port in names(&adapter.join("ports")) {
-                let folder = adapter.join("ports").join(&port);
-                for (file, what) in [("state", "state"), ("rate", "rate"), ("link_layer", "link")] {
-                    let name = format!("{prefix}.port{port}.{what}");
-                    self.set(&name, value(&folder.join(file)));
-                }
-            }
-        }
-    }
-
-    /// Network interfaces that have a device; virtual ones have names that differ between pods.
-    fn interfaces(&mut self, folder: &Path) {
-        for name in names(folder) {
-            let driver = fs::read_link(folder.join(&name).join("device/driver")).ok();
-            let Some(driver) = driver.as_deref().and_then(Path::file_name) else { continue };
-            let prefix = format!("interface.{name}");
-            self.set(&format!("{prefix}.driver"), Some(driver.to_string_lossy().into_owned()));
-            for what in ["speed", "mtu"] {
-                self.set(&format!("{prefix}.{what}"), value(&folder.join(&name).join(what)));
-            }
-        }
-    }
-
-    /// What the driver says of GPUs, in the order of their addresses.
-    fn gpus(&mut self, folder: &Path) {
-        for (number, address) in names(folder).iter().enumerate() {
-            let text = text(&folder.join(address).join("information"));
-            for (key, what) in
-                [("Model", "model"), ("Video BIOS", "vbios"), ("GPU Firmware", "firmware")]
-            {
-                let lines = text.lines().filter_map(|line| line.split_once(':'));
-                let mut found = lines.filter(|line| line.0.trim() == key);
-                let value = found.next().map(|line| line.1.trim().to_owned());
-                self.set(&format!("gpu.{number}.{what}"), value);
-            }
+            let value = found.next().map(|line| line.1.trim().to_owned());
+            identity.set(&format!("gpu.{number}.{what}"), value);
         }
     }
 }
@@ -180,7 +162,7 @@ mod tests {
         let driver = root.join("sys/class/net/eth0/device/driver");
         std::os::unix::fs::symlink("../../../bus/pci/drivers/mlx5_core", driver).unwrap();
         write(root, "sys/class/net/veth12/mtu", "1500\n");
-        let found = NodeIdentity::read_below(root).0;
+        let found = read_below(root).0;
         let expected = [
             ("bios.version", "2.3.4"),
             ("cpu.microcode", "0xa1"),
@@ -199,6 +181,6 @@ mod tests {
 
     #[test]
     fn this_node_has_a_kernel() {
-        assert!(NodeIdentity::read().0.contains_key("kernel.release"));
+        assert!(node_identity().0.contains_key("kernel.release"));
     }
 }

@@ -22,12 +22,12 @@ use device::threads;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::count;
 use crate::error::Error;
 use attempt::Attempt;
 use evidence::Reader;
 use fleet::{Fleet, Gathered};
 use mpirun::MpiRun;
+use record::text::count;
 use session::SessionEvent;
 use verdict::{Ended, Next};
 

@@ -12,7 +12,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Sender};
 use std::time::{Duration, Instant};
 
-use device::{limits, threads};
+use device::threads;
+use record::files::process_limits;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use super::Event;
@@ -124,7 +125,7 @@ impl MpiRun {
         let spawned = command.stdin(Stdio::null()).process_group(0).spawn();
         let child = spawned.map_err(|error| Error::Mpirun {
             program: self.program.clone(),
-            text: limits::explained(&error),
+            text: process_limits::explained(&error),
         })?;
         let pid = Pid::from_child(&child);
         let _ = started.send(child); // to the thread above, which waits for it

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::reach::Reach;
-use crate::count;
 use crate::error::Error;
 use crate::hostfile::Host;
+use record::text::count;
 
 /// What to launch, and where.
 #[derive(Debug, Clone)]

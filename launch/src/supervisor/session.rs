@@ -6,7 +6,8 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{self, Sender};
 
-use device::{limits, threads};
+use device::threads;
+use record::files::process_limits;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process_group};
 
@@ -73,7 +74,7 @@ fn converse(mut command: Command, tell: &dyn Fn(SessionChange)) -> String {
     let mut child = match command.process_group(0).spawn() {
         Ok(child) => child,
         Err(error) => {
-            let error = limits::explained(&error);
+            let error = process_limits::explained(&error);
             return format!("{} does not start: {error}", command.get_program().display());
         }
     };

@@ -7,8 +7,8 @@ use std::time::Duration;
 use super::Ending;
 use super::evidence::{Judgement, Loss, RunState};
 use super::request::Request;
-use crate::count;
 use crate::signals;
+use record::text::count;
 
 /// Exit codes of a process that the supervisor decides about.
 const DONE: u8 = 0;

@@ -13,9 +13,9 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, set_child_subreape
 use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::count;
 use crate::error::Error;
 use crate::local_ranks::{LocalRanks, has_launcher_daemon, processes_with};
+use record::text::count;
 
 pub use sshd::SshdOptions;
 

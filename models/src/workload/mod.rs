@@ -1,5 +1,6 @@
 //! A workload: the frozen half of a configuration, and its identity.
 
+pub use record::Compute;
 use serde::{Deserialize, Serialize};
 
 use crate::{Error, MicroBatch, ModelConfig};
@@ -85,36 +86,6 @@ pub struct PrecisionConfig {
     /// Format of working weights and activations. Master weights, gradients and moments are f32.
     #[serde(default)]
     pub compute: Compute,
-}
-
-/// A number format.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Compute {
-    /// IEEE 754 binary32.
-    #[default]
-    F32,
-    /// The upper half of a binary32: products are summed in f32.
-    Bf16,
-}
-
-impl Compute {
-    /// Bytes of one element.
-    pub fn bytes(self) -> usize {
-        match self {
-            Self::F32 => 4,
-            Self::Bf16 => 2,
-        }
-    }
-}
-
-impl std::fmt::Display for Compute {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.write_str(match self {
-            Self::F32 => "f32",
-            Self::Bf16 => "bf16",
-        })
-    }
 }
 
 /// The `[optimizer]` section: AdamW with decoupled decay (Loshchilov, Hutter, arXiv 1711.05101).

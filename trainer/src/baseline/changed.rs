@@ -4,10 +4,10 @@
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
-use launch::count;
+use record::text::count;
 
 use super::{Baselines, Error, Kept, Key};
-use crate::record::{JobRecord, RankRecord, Record};
+use record::{JobRecord, RankRecord, Record};
 
 impl Baselines {
     /// How a host of this run differs from what it was when the same workload ran on it, on as many
@@ -147,7 +147,7 @@ fn device_of(rank: &RankRecord) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::tests::comparable;
+    use record::fixtures::comparable;
 
     #[test]
     fn a_machine_that_lost_threads_has_changed_and_another_one_has_not() {
@@ -311,7 +311,7 @@ mod tests {
         assert_eq!(changed(&on(5, &[("a", 8)], Some("13"))), "", "as many as its benchmark says");
         assert_eq!(changed(&on(0, &[("a", 8)], None)), "", "the larger world came later");
         let mut trial = on(0, &[("a", 8)], None);
-        trial.status = crate::record::Status::Failed;
+        trial.status = record::Status::Failed;
         store.add(&trial).unwrap();
         assert_eq!(changed(&on(5, &[("a", 8)], None)), lost_host, "a failed run is no baseline");
         store.promote(&Key::of(&on(2, &[("a", 8), ("b", 7)], None)), 1).unwrap();

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::changed::first_of_machines;
 use super::{Baselines, Error, Kept, Key, file_name};
-use crate::limits::LIST_BYTES_MAX;
-use crate::record::{Record, seal};
+use record::limits::LIST_BYTES_MAX;
+use record::{Record, seal};
 
 /// The file beside copied records.
 pub(super) const COPIED: &str = "COPIED.json";

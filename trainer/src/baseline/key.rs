@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use crate::record::Record;
+use record::Record;
 
 /// A workload on a number of machines of a type; its text is a folder.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -60,7 +60,7 @@ pub(super) fn safe(character: char) -> char {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::tests::comparable;
+    use record::fixtures::comparable;
 
     #[test]
     fn a_key_is_a_folder() {

@@ -16,8 +16,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use checkpoint::durable::Mode;
 use checkpoint::tier::Tier;
+use record::files::Mode;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use changed::machine_of;
@@ -26,8 +26,8 @@ pub(crate) use key::Key;
 pub(crate) use summary::Summary;
 
 use crate::checkpoints::open::place_with;
-use crate::limits::{LIST_BYTES_MAX, RECORD_BYTES_MAX};
-use crate::record::{AtPath, Record, seal};
+use record::limits::{LIST_BYTES_MAX, RECORD_BYTES_MAX};
+use record::{AtPath, Record, seal};
 
 /// The file that says what a folder is.
 const MARKER: &str = "BASELINES";
@@ -245,7 +245,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
-    use crate::record::tests::comparable;
+    use record::fixtures::comparable;
 
     #[test]
     fn a_copied_baseline_does_not_change_with_its_store() {
@@ -307,7 +307,7 @@ mod tests {
         for night in 1..=3 {
             let mut record = comparable();
             record.attempts[0].started_unix_ms += 86_400_000 * night;
-            record.status = crate::record::Status::Failed;
+            record.status = record::Status::Failed;
             store.add(&record).unwrap();
         }
         let baseline = || {

@@ -8,7 +8,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::timing::statistics::percentile;
+use record::statistics::percentile;
 
 /// A figure with its interval.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]

@@ -13,9 +13,9 @@ pub(crate) use bootstrap::Interval;
 #[cfg(test)]
 pub(crate) use bootstrap::Random;
 
-use crate::number_format;
-use crate::record::{self, Record, StepSeries, injected_warning};
-use crate::timing::statistics::percentile;
+use record::statistics::percentile;
+use record::text::number_format;
+use record::{self, Record, StepSeries, injected_warning};
 
 /// The figures of all repeats. [`Display`](std::fmt::Display) is a page of 80 columns.
 #[derive(Debug, Clone, Serialize)]

@@ -10,9 +10,10 @@ use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
 
 use checkpoint::Error;
-use checkpoint::durable::IoError;
-use checkpoint::tier::{Filesystem, Tier};
+use checkpoint::tier::Tier;
 use device::threads;
+use record::files::Filesystem;
+use record::files::IoError;
 use serde::Serialize;
 
 use super::bench_folder::{LOCK, locked, new_name, remove_abandoned};

@@ -6,10 +6,10 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Duration;
 
-use checkpoint::durable::{IoError, Mode, create_folders, regular_file};
 use checkpoint::tier::Tier;
+use record::files::{IoError, Mode, create_folders, regular_file};
 
-use crate::record::unix_time::unix_ms;
+use record::text::unix_time::unix_ms;
 
 const PREFIX: &str = "yardstick-bench-";
 

@@ -6,7 +6,7 @@ use checkpoint::cadence::{FailureRate, optimal_interval};
 
 use super::tiers::{Planned, TierSet};
 use crate::config::Interval;
-use crate::record::{Attempt, CadenceRecord, Status};
+use record::{Attempt, CadenceRecord, Status};
 
 /// Mean time between failures of one accelerator, from which a run that has not failed starts:
 /// Meta's research clusters (arXiv:2410.21680).
@@ -206,7 +206,7 @@ mod tests {
         };
         let rank_mean = RANK_MEAN.as_secs_f64();
         assert_eq!(mean(&[]), rank_mean / 4.0);
-        let attempts = crate::record::tests::finished().attempts;
+        let attempts = record::fixtures::finished().attempts;
         let failed: Vec<_> = attempts.iter().filter(|a| a.status == Status::Failed).collect();
         assert_eq!(failed.len(), 1);
         let ran: f64 = attempts.len() as f64 * 2.0;

@@ -28,20 +28,24 @@ use crate::config::CheckpointConfig;
 use crate::failure::Outcome;
 use crate::fault_injection::Injector;
 use crate::ranks::Ranks;
-use crate::record::{Anomaly, Attempt, CheckpointSaved, Checkpoints, Recovery, Saves, TierRecord};
 use crate::step::{SavedRange, Trainer};
-use crate::stragglers::{Detector, Limits, OwnTime, Straggler};
+use crate::stragglers::{Detector, Limits, OwnTime};
 use crate::telemetry::Events;
 use cadence::{Cadence, SaveCost};
 use copies::{Copies, CopyWatch};
 use failures::Failures;
 use open::Opened;
+use record::Straggler;
+use record::{Anomaly, Attempt, CheckpointSaved, Checkpoints, Recovery, Saves, TierRecord};
 use save_tier::SaveTier;
 use takeover::NotSaved;
 use tiers::Planned;
 
 pub(crate) use tiers::TierSet;
-pub(crate) use trigger::{SaveTrigger, Trigger};
+pub(crate) use trigger::SaveTrigger;
+
+use record::statistics::Distribution;
+use record::{PromotedTo, Trigger};
 
 /// When a rank writes slowly: times of writing are much noisier than those of steps.
 const SLOW_WRITERS: Limits = Limits { window_steps: 8, windows: 1, least_slower: 0.2 };
@@ -232,7 +236,7 @@ impl Checkpointer {
 
     /// Figures of the saves and of their copies; `None` without a save.
     pub(crate) fn figures(&self) -> Option<Checkpoints> {
-        let saved = Checkpoints::of(&self.saves, &self.routes())?;
+        let saved = Checkpoints::of(&self.saves, self.routes().iter().map(promoted_to).collect())?;
         Some(Checkpoints { cadence: self.cadence.calculated(), ..saved })
     }
 
@@ -544,4 +548,21 @@ fn at(saver: &Saver) -> String {
 
 fn nanoseconds(duration: Duration) -> u64 {
     duration.as_nanos() as u64
+}
+
+/// Copies on a farther tier, as a record has them.
+fn promoted_to(route: &RouteStatus) -> PromotedTo {
+    let bytes: u64 = route.promoted.iter().map(|promoted| promoted.bytes).sum();
+    let seconds = || route.promoted.iter().map(|promoted| promoted.duration.as_secs_f64());
+    let total: f64 = seconds().sum();
+    PromotedTo {
+        tier: route.tier.clone(),
+        count: route.promoted.len(),
+        last_step: route.durable_step,
+        bytes_per_second: (total > 0.0).then(|| bytes as f64 / total),
+        copy_ms: Distribution::of(seconds().map(|seconds| seconds * 1e3)),
+        failures: route.failures,
+        last_error: route.last_error.clone(),
+        dropped: route.dropped,
+    }
 }

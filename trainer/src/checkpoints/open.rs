@@ -5,15 +5,17 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
-use checkpoint::durable::{IoError, Mode};
-use checkpoint::remote::{Remote, RemoteOptions, is_remote};
+use checkpoint::remote::{Remote, RemoteOptions};
 use checkpoint::tier::{LocalTier, ObjectTier, Scope, Tier};
 use checkpoint::{Error, Identity, Member, Reads, Store, Unusable};
+use record::files::{IoError, Mode};
+use record::text::is_remote;
 use serde::{Deserialize, Serialize};
 
 use super::tiers::Planned;
-use crate::failure::{ExitCode, Failure, Outcome};
+use crate::failure::{Failure, Outcome};
 use crate::ranks::Ranks;
+use record::ExitCode;
 
 /// How long a rank looks for what rank 0 has written on a shared tier: a network file system may
 /// show it late.

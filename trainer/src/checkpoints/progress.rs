@@ -4,8 +4,9 @@ use anyhow::ensure;
 use checkpoint::Restored;
 use serde_json::Value;
 
-use crate::failure::{ExitCode, Failure, Outcome};
+use crate::failure::{Failure, Outcome};
 use crate::step::Progress;
+use record::ExitCode;
 
 /// Largest count of anything: JSON numbers hold 53 bits, and a sum with what a run adds never
 /// overflows.

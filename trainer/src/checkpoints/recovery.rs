@@ -6,7 +6,7 @@ use checkpoint::SourceBytes;
 
 use crate::failure::Outcome;
 use crate::ranks::Ranks;
-use crate::record::{Recovery, RecoverySource};
+use record::{Recovery, RecoverySource};
 
 /// The same on all ranks, from the time and the sources of each. Collective.
 pub(super) fn of_all_ranks(

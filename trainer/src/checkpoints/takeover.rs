@@ -8,8 +8,9 @@ use super::Checkpointer;
 use super::save_tier::AfterFailure;
 use super::tiers::Planned;
 use crate::config::Interval;
-use crate::failure::{ExitCode, Failure, Outcome};
+use crate::failure::{Failure, Outcome};
 use crate::step::Trainer;
+use record::ExitCode;
 
 /// Why a checkpoint was not committed although no rank was lost.
 #[derive(Debug)]

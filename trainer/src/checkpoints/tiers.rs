@@ -3,14 +3,16 @@
 
 use std::path::Path;
 
-use checkpoint::remote::is_remote;
-use checkpoint::tier::{Filesystem, Medium, Scope};
+use checkpoint::tier::Scope;
+use record::files::{Filesystem, Medium};
+use record::text::is_remote;
 use serde::{Deserialize, Serialize};
 
 use crate::config::{CheckpointConfig, Interval, TierConfig};
-use crate::failure::{ExitCode, Failure, Outcome};
+use crate::failure::{Failure, Outcome};
 use crate::ranks::Ranks;
-use crate::record::TierRecord;
+use record::ExitCode;
+use record::TierRecord;
 
 /// Folders of tiers that the environment names where the configuration does not.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]

@@ -1,42 +1,9 @@
-//! Why a checkpoint is saved, and how any part of a rank asks for one.
+//! Requests for checkpoints, from any part of a rank.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-
-/// Why a checkpoint is saved. Where there are several reasons, the last one of them counts.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
-)]
-#[serde(rename_all = "lowercase")]
-pub enum Trigger {
-    /// A tier's interval has passed.
-    Cadence = 1,
-    /// The node is not healthy, and may be lost soon.
-    Health,
-    /// SIGUSR1.
-    Signal,
-    /// Training ends.
-    End,
-    /// A stop was requested.
-    Stop,
-}
-
-impl Trigger {
-    const ALL: [Self; 5] = [Self::Cadence, Self::Health, Self::Signal, Self::End, Self::Stop];
-
-    /// The number that ranks send each other; 0 for none.
-    pub(crate) fn code(trigger: Option<Self>) -> u8 {
-        trigger.map_or(0, |trigger| trigger as u8)
-    }
-
-    /// What a number stands for.
-    pub(crate) fn of_code(code: u8) -> Option<Self> {
-        Self::ALL.into_iter().find(|trigger| *trigger as u8 == code)
-    }
-}
+use record::Trigger;
 
 /// Asks for a checkpoint on all tiers after the current step, from any thread of any one rank;
 /// clones share their state.
@@ -67,12 +34,5 @@ mod tests {
         clone.request(Trigger::Signal);
         clone.request(Trigger::Health);
         assert_eq!((trigger.take(), trigger.take()), (Some(Trigger::Signal), None));
-    }
-
-    #[test]
-    fn a_reason_has_its_number() {
-        for trigger in Trigger::ALL.map(Some).into_iter().chain([None]) {
-            assert_eq!(Trigger::of_code(Trigger::code(trigger)), trigger);
-        }
     }
 }

@@ -4,7 +4,8 @@ use std::io::{BufReader, stdin, stdout};
 
 use clap::Args;
 
-use crate::failure::{ExitCode, Failure, Outcome};
+use crate::failure::{Failure, Outcome};
+use record::ExitCode;
 
 /// Serve a `yardstick launch` on this host: it starts this by ssh.
 #[derive(Debug, Args)]

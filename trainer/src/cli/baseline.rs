@@ -7,9 +7,10 @@ use comfy_table::{Cell, CellAlignment, Table, presets};
 
 use super::{print, print_json};
 use crate::baseline::{self, Baselines, Kept, Key, Summary};
-use crate::failure::{ExitCode, Failure, Outcome};
-use crate::number_format;
-use crate::record::Record;
+use crate::failure::{Failure, Outcome};
+use record::ExitCode;
+use record::Record;
+use record::text::number_format;
 
 /// Keep records of runs, and say which of them new runs are compared with.
 ///

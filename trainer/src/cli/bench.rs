@@ -8,8 +8,9 @@ use clap::Args;
 use super::train::Train;
 use super::{print, print_json};
 use crate::bench::Bench;
-use crate::failure::{ExitCode, Failure, Outcome};
+use crate::failure::{Failure, Outcome};
 use crate::run::{self, Exit, RunOptions, dated};
+use record::ExitCode;
 
 /// Run a workload several times in one job, and print its speed with intervals.
 ///

@@ -11,7 +11,8 @@ use crate::compare::{
     Base, Bundle, Comparison, Gate, Settings, Side, Turns, require_empty, require_side, share,
     take_turns,
 };
-use crate::failure::{ExitCode, Failure, Outcome};
+use crate::failure::{Failure, Outcome};
+use record::ExitCode;
 
 /// Say whether runs got worse, by how much, and which phase and rank it is.
 ///

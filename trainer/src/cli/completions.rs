@@ -4,7 +4,8 @@ use clap::{Args, CommandFactory};
 use clap_complete::Shell;
 
 use super::{Arguments, print};
-use crate::failure::{ExitCode, Outcome};
+use crate::failure::Outcome;
+use record::ExitCode;
 
 /// Print a completion script for a shell.
 ///

@@ -11,8 +11,9 @@ use super::{print, print_json};
 use crate::config::Config;
 use crate::data::bench::{FileRates, bench};
 use crate::data::{self, Format, InputFormat, TokenizePlan, Vocabulary};
-use crate::failure::{ExitCode, Failure, Outcome};
-use crate::number_format::{self, count};
+use crate::failure::{Failure, Outcome};
+use record::ExitCode;
+use record::text::number_format::{self, count};
 
 /// Make token files from text, describe one, or measure how fast they are read.
 #[derive(Debug, Args)]

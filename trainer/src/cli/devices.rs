@@ -9,8 +9,9 @@ use models::workload::Compute;
 use serde::Serialize;
 
 use super::{print, print_json};
-use crate::failure::{ExitCode, Outcome};
-use crate::number_format::count;
+use crate::failure::Outcome;
+use record::ExitCode;
+use record::text::number_format::count;
 
 /// List the processor, the CUDA devices, and the libraries that would be used.
 ///
@@ -114,7 +115,7 @@ impl Found {
 
 impl Cpu {
     fn of_this_machine() -> Self {
-        let machine = launch::Machine::read();
+        let machine = launch::machine();
         Self {
             model: machine.cpu_model,
             cores: machine.cpu_cores,
@@ -148,7 +149,7 @@ impl Cuda {
         let devices = cuda::devices();
         let training = Libraries::open(&Required::TRAINING);
         let too_old = devices.as_ref().ok().and_then(|devices| {
-            let fit = devices.iter().map(DeviceProperties::require_new_enough);
+            let fit = devices.iter().map(cuda::require_new_enough);
             fit.into_iter().collect::<Result<(), _>>().err()
         });
         let problem = devices.as_ref().err().or(training.as_ref().err()).or(too_old.as_ref());

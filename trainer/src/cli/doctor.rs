@@ -9,8 +9,8 @@ use super::{LogArguments, json, say, write_line};
 use crate::config::{Config, duration};
 use crate::doctor::{self, DoctorOptions, Required};
 use crate::failure::{Failure, Outcome};
-use crate::printable::printable;
 use crate::time_limit::within;
+use record::text::printable;
 
 /// How long the file of the report may take.
 const REPORT_WITHIN: Duration = Duration::from_secs(5);

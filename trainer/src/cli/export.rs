@@ -8,9 +8,10 @@ use clap::Args;
 use super::ckpt::RunTiers;
 use super::print;
 use crate::config::Config;
-use crate::failure::{ExitCode, Failure, Outcome};
+use crate::failure::{Failure, Outcome};
 use crate::hugging_face;
-use crate::record::Record;
+use record::ExitCode;
+use record::Record;
 
 /// Attempts to read the newest checkpoint, which a run in progress may remove meanwhile.
 const TRIES: usize = 10;

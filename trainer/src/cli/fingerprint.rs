@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 
 use super::print;
-use crate::failure::{ExitCode, Outcome};
+use crate::failure::Outcome;
 use crate::golden;
+use record::ExitCode;
 
 /// Make and check golden losses: whether a machine computes a workload right.
 ///
@@ -59,7 +60,7 @@ fn check(run: &std::path::Path, file: Option<&std::path::Path>) -> Outcome<ExitC
     let Some(found) = golden::check(run, file)? else {
         return print(format!("{shown}: there are no golden losses for it"));
     };
-    let golden::GoldenCheck { compared, worst_nats, tolerance_nats, missed_step } = found;
+    let record::golden::GoldenCheck { compared, worst_nats, tolerance_nats, missed_step } = found;
     let verdict = missed_step.map_or("right".to_owned(), |step| format!("wrong at step {step}"));
     print(format!(
         "{shown}: {verdict}: {compared} losses compared, at most {worst_nats:.6} nats from the \

@@ -7,10 +7,11 @@ use clap::{Args, Subcommand};
 use super::compare::check_flags;
 use super::train::config_of;
 use super::{note, print, print_json};
-use crate::failure::{ExitCode, Failure, Outcome};
+use crate::failure::{Failure, Outcome};
 use crate::k8s::{self, Collection, Expected, Format, Found, Job};
-use crate::record::PodList;
 use crate::report::{ReportData, html};
+use record::ExitCode;
+use record::PodList;
 
 /// Make jobs for Kubernetes, and gather their results. No access to a cluster is needed.
 #[derive(Debug, Args)]

@@ -12,9 +12,10 @@ use launch::supervisor::{self, Ending, Reach, Request};
 use super::log_file::LogFile;
 use super::{Arguments, Command, LogArguments, agent, say};
 use crate::config::duration;
-use crate::failure::{ExitCode, Failure, Outcome};
-use crate::record::RunEvidence;
+use crate::failure::{Failure, Outcome};
+use crate::run::RunEvidence;
 use crate::telemetry::LogFormat;
+use record::ExitCode;
 
 /// Run a command on several hosts with `mpirun`, and say whether it worked.
 ///
@@ -178,6 +179,6 @@ fn folders(command: &[OsString], restarts: u32) -> Outcome<Vec<PathBuf>> {
 
 /// Differs between launches.
 fn id() -> String {
-    let unix_ms = crate::record::unix_time::unix_ms();
+    let unix_ms = record::text::unix_time::unix_ms();
     format!("{}-{}-{unix_ms}", launch::host_name(), std::process::id())
 }

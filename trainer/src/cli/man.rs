@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use clap::{Args, CommandFactory};
 
 use super::{Arguments, examples, print};
-use crate::failure::{ExitCode, Failure, Outcome};
+use crate::failure::{Failure, Outcome};
+use record::ExitCode;
 
 /// Print the man page, or write a man page for each subcommand.
 ///

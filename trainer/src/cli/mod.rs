@@ -27,14 +27,16 @@ mod workloads;
 use std::io::Write;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-use device::{limits, threads};
+use device::threads;
+use record::files::process_limits;
 
-use crate::config::wording::in_user_words;
-use crate::failure::{ExitCode, Failure, Outcome};
-use crate::printable::printable;
+use crate::failure::{Failure, Outcome};
 use crate::run::Exit;
 use crate::telemetry::console::{report_failure, report_silence, say};
 use crate::telemetry::{LogFormat, log_lines};
+use record::ExitCode;
+use record::text::in_user_words;
+use record::text::printable;
 
 /// A fixed, self-instrumented GPT and Llama training workload for AI clusters.
 ///
@@ -132,7 +134,7 @@ impl Command {
 /// Runs the command line of this process and returns its exit code. Errors go to stderr.
 pub fn main() -> ExitCode {
     crate::run::start_clock::begin_process();
-    limits::raise_open_files();
+    process_limits::raise_open_files();
     // Otherwise that signal ends the process.
     let _ = ::launch::signals::survive_file_size_limit();
     let mut command = examples::added(Arguments::command());
@@ -230,7 +232,7 @@ fn end_training(outcome: Outcome<Exit>) -> ExitCode {
 pub fn end_on_panic() {
     let default_hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        let explained = limits::behind_panic(panic.payload_as_str().unwrap_or_default());
+        let explained = process_limits::behind_panic(panic.payload_as_str().unwrap_or_default());
         let code = match (explained, log_lines::format()) {
             (Some(text), _) => report(&Failure::new(ExitCode::Environment, anyhow::anyhow!(text))),
             (None, LogFormat::Json) => {

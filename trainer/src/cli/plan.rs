@@ -6,9 +6,10 @@ use device::cuda;
 
 use super::{print, print_json};
 use crate::config::{Config, size};
-use crate::failure::{ExitCode, Failure, Outcome};
-use crate::number_format::{binary, count, thousands};
+use crate::failure::{Failure, Outcome};
 use crate::plan::{JobShape, RankPlan, compute_threads};
+use record::ExitCode;
+use record::text::number_format::{binary, count, thousands};
 
 /// Print the memory plan of a workload, without allocating anything.
 ///

@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::{print, print_json};
-use crate::failure::{ExitCode, Failure, Outcome};
+use crate::failure::{Failure, Outcome};
 use crate::report::{html, overview, reports};
+use record::ExitCode;
 
 /// Summarize a run: speed, time per phase, loss, checkpoints; or several runs in one table.
 #[derive(Debug, Args)]

@@ -6,8 +6,9 @@ use clap::Args;
 
 use super::print;
 use crate::compare::{Bundle, Verified};
-use crate::failure::{ExitCode, Outcome};
-use crate::number_format;
+use crate::failure::Outcome;
+use record::ExitCode;
+use record::text::number_format;
 
 /// Make the verdict of `compare --bundle DIR` again, and say whether it is the same to the byte.
 ///

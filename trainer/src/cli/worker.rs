@@ -8,7 +8,8 @@ use launch::worker::{SshdOptions, WorkerOptions};
 
 use super::{LogArguments, agent, say};
 use crate::config::duration;
-use crate::failure::{ExitCode, Failure, Outcome};
+use crate::failure::{Failure, Outcome};
+use record::ExitCode;
 
 /// Serve as a worker pod of an MPIJob: its first process.
 ///

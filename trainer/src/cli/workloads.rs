@@ -6,9 +6,10 @@ use serde::Serialize;
 
 use super::{print, print_json};
 use crate::config::Config;
-use crate::failure::{ExitCode, Outcome};
-use crate::number_format::{binary, scaled, thousands};
+use crate::failure::Outcome;
 use crate::plan::{JobShape, RankPlan, compute_threads};
+use record::ExitCode;
+use record::text::number_format::{binary, scaled, thousands};
 
 /// List the preset workloads and their sizes, or show one as TOML.
 #[derive(Debug, Args)]

@@ -21,14 +21,15 @@ pub(crate) use operation::CommOperation;
 pub(crate) use report::CommReport;
 
 use crate::config::Config;
-use crate::failure::{ExitCode, Failure, Outcome};
-use crate::number_format::count;
+use crate::failure::{Failure, Outcome};
 use crate::ranks::Ranks;
 use crate::run::{Exit, in_world};
 #[cfg(test)]
 pub(crate) use links::Link;
 use links::Links;
 pub(crate) use links::Pairs;
+use record::ExitCode;
+use record::text::number_format::count;
 use sweep::Sweep;
 
 /// What to measure.

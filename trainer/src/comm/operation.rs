@@ -8,7 +8,6 @@ use device::ViewMut;
 use serde::Serialize;
 
 use crate::ranks::Ranks;
-use crate::record::bus_factor;
 
 /// An operation between all ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ValueEnum)]
@@ -47,7 +46,7 @@ impl CommOperation {
     /// What each rank sends over its link, per byte of the buffer.
     pub(crate) fn bus_factor(self, world: usize) -> f64 {
         // An all-to-all needs as much of a link as an all-gather.
-        bus_factor(self.of_backend().unwrap_or(Operation::AllGather), world)
+        self.of_backend().unwrap_or(Operation::AllGather).bus_factor(world)
     }
 
     /// Runs it in place, and waits for it. `scratch` is of the same length, and used by an

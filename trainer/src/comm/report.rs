@@ -10,8 +10,8 @@ use serde::Serialize;
 use super::links::{Cut, Link, Pairs};
 use super::slow::{SlowLinks, SlowPairs};
 use super::sweep::Row;
-use crate::number_format::count;
 use crate::ranks::Ranks;
+use record::text::number_format::count;
 
 /// Everything that was measured.
 #[derive(Debug, Serialize)]

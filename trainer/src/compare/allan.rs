@@ -2,7 +2,7 @@
 //! between runs.
 
 use super::estimate::mean;
-use crate::record::{Record, StepBlock};
+use record::{Record, StepBlock};
 
 /// Parts of a run whose means are compared with their neighbours.
 const PARTS: usize = 4;

@@ -8,10 +8,10 @@ use super::design::Design;
 use super::estimate::{Estimate, mean};
 use super::metric::{mean_step_ms, own_ms};
 use super::side::Side;
-use crate::hardware::HardwareSummary;
-use crate::record::Record;
-use crate::stragglers::Kind;
-use crate::timing::phase::Phase;
+use record::Kind;
+use record::Record;
+use record::hardware::HardwareSummary;
+use record::phase::Phase;
 
 /// The difference of the mean step time, and its parts.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -10,16 +10,17 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use checkpoint::durable::regular_file;
+use record::files::regular_file;
 use serde::{Deserialize, Serialize};
 
 use super::comparable::not_comparable;
 use super::comparison::{Comparison, Settings};
 use super::side::{Side, Source};
-use crate::config::wording::in_user_words;
-use crate::failure::{ExitCode, Failure, Outcome};
-use crate::limits::{BUNDLED_BYTES_MAX, RECORD_BYTES_MAX};
-use crate::record::Record;
+use crate::failure::{Failure, Outcome};
+use record::ExitCode;
+use record::Record;
+use record::limits::{BUNDLED_BYTES_MAX, RECORD_BYTES_MAX};
+use record::text::in_user_words;
 
 const MANIFEST: &str = "manifest.json";
 const SETTINGS: &str = "settings.json";

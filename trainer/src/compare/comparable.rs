@@ -3,8 +3,9 @@
 use super::comparison::Settings;
 use super::metric::{Metric, is_known, metrics};
 use super::side::{Side, Source};
-use crate::failure::{ExitCode, Failure, Outcome};
-use crate::record::Unusable;
+use crate::failure::{Failure, Outcome};
+use record::ExitCode;
+use record::Unusable;
 
 /// Requires records of complete runs of one workload and world, which have all gated metrics, and
 /// no run on both sides.

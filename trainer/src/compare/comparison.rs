@@ -12,7 +12,8 @@ use super::gate::Gate;
 use super::metric::{Metric, PRIMARY, metrics};
 use super::side::Side;
 use super::verdict::Verdict;
-use crate::failure::{ExitCode, Outcome};
+use crate::failure::Outcome;
+use record::ExitCode;
 
 /// How to compare.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -9,7 +9,7 @@ use super::Comparison;
 use super::side::{Side, Source};
 use super::tests::{AS_USUAL, QUIET, run, settings};
 use crate::bench::Random;
-use crate::record::Record;
+use record::Record;
 
 /// Of the entries of a list, every one of so many is damaged.
 const STRIDE: usize = 37;

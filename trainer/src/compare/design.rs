@@ -8,7 +8,7 @@ use super::estimate::{Deviation, Estimate, Samples, mean, sum_of_squares};
 use super::metric::{Metric, Noise, PRIMARY, Scale, mean_step_ms};
 use super::side::{SESSION_GAP_MS, Side, Source, ended_unix_ms, started_unix_ms};
 use super::verdict::Verdict;
-use crate::record::Record;
+use record::Record;
 
 /// Sessions of one side from which the deviation between them can be told.
 const SESSIONS_MIN: usize = 3;

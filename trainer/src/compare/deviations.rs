@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::estimate::{mean, sum_of_squares};
 use super::side::{Side, Source};
-use crate::record::Record;
+use record::Record;
 
 /// Of the tokens per second of runs.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -7,8 +7,8 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::side::Side;
-use crate::hardware::HardwareSummary;
-use crate::record::Record;
+use record::Record;
+use record::hardware::HardwareSummary;
 
 /// A property with different values.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

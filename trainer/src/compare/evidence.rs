@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::design::{Design, Method};
 use super::side::{Side, Source};
 use super::verdict::Verdict;
-use crate::number_format;
+use record::text::number_format;
 
 /// What a verdict rests on.
 #[derive(Debug, Clone, PartialEq, Serialize)]

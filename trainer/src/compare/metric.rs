@@ -1,8 +1,8 @@
 //! What of a record is compared.
 
-use crate::record::Record;
-use crate::timing::phase::Phase;
-use crate::timing::statistics::percentile;
+use record::Record;
+use record::phase::Phase;
+use record::statistics::percentile;
 
 /// A figure of records.
 #[derive(Debug, Clone, PartialEq)]

@@ -9,7 +9,7 @@ use super::tests::{AS_USUAL, Machine, NOISY, QUIET, RANKS, Slow, record_of, run,
 use super::{Comparison, Gate, Settings, Verdict};
 use crate::bench::Random;
 use crate::detection::{SEEDS, Trace, percent};
-use crate::record::Record;
+use record::Record;
 
 /// Where the step times are from.
 enum Source<'a> {

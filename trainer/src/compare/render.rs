@@ -9,8 +9,8 @@ use super::design::Method;
 use super::estimate::Estimate;
 use super::metric::PRIMARY;
 use super::verdict::Verdict;
-use crate::number_format;
-use crate::record::Clocks;
+use record::Clocks;
+use record::text::number_format;
 
 const COLUMNS: u16 = 80;
 

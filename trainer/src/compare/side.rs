@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use super::comparable::not_comparable;
 use crate::baseline::{Baselines, Kept, Key, machine_of};
 use crate::failure::{Failure, Outcome};
-use crate::record::Record;
+use record::Record;
 
 /// A record and where it is from.
 #[derive(Debug, Clone)]
@@ -155,7 +155,7 @@ impl Source {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::tests::comparable;
+    use record::fixtures::comparable;
 
     #[test]
     fn a_run_is_not_its_own_baseline_even_if_it_went_on_after_it_was_kept() {

@@ -10,9 +10,9 @@ use super::side::{Side, Source};
 use super::{Comparison, Verdict};
 use crate::bench::Random;
 use crate::detection::OwnMs;
-use crate::record::tests::finished;
-use crate::record::{Attempt, Record, Reference, StepSample, StepSeries, TargetRecord};
-use crate::timing::phase::{ByPhase, PhaseTimes};
+use record::fixtures::finished;
+use record::phase::{ByPhase, PhaseTimes};
+use record::{Attempt, Record, Reference, StepSample, StepSeries, TargetRecord};
 
 const STEPS: u64 = 200;
 pub(super) const RANKS: usize = 4;
@@ -89,7 +89,7 @@ fn sample(step: u64, own: OwnMs, wait_ms: f64) -> StepSample {
         comm_exposed: ns(wait_ms),
         ..PhaseTimes::default()
     };
-    let sample = crate::record::steps::sample::tests::sample(1, step);
+    let sample = record::fixtures::sample(1, step);
     StepSample { phases, wall_ns: phases.wall_ns(), ..sample }
 }
 
@@ -108,7 +108,7 @@ fn record(series: &[StepSeries], minute: u64) -> Record {
     record.checkpoints = None;
     let rank = record.ranks[0].clone();
     record.ranks = (0..RANKS)
-        .map(|number| crate::record::RankRecord {
+        .map(|number| record::RankRecord {
             rank: number,
             host: format!("node-{number}"),
             phases_ns: Some(series[number].phase_totals(1)),
@@ -193,9 +193,9 @@ fn what_cannot_be_compared_is_refused() {
     let smaller = changed(&|it| it.ranks.truncate(2));
     expect(smaller.clone(), &settings(), "12: not comparable: record.json: 2 ranks");
     expect(smaller, &Settings { per_rank: true, ..settings() }, "compared");
-    let failed = changed(&|it| it.status = crate::record::Status::Failed);
+    let failed = changed(&|it| it.status = record::Status::Failed);
     expect(failed, &settings(), "12: not comparable: record.json: expected a complete run, found");
-    let void = changed(&|it| it.status = crate::record::Status::Void);
+    let void = changed(&|it| it.status = record::Status::Void);
     expect(void, &settings(), "expected a complete run, found void");
     let few = changed(&|it| it.steps.as_mut().unwrap().measured = 19);
     expect(few, &settings(), "at least 20 measured steps, found 19");

@@ -5,7 +5,8 @@ use std::process::Command;
 
 use super::comparable::not_comparable;
 use super::side::Side;
-use crate::failure::{ExitCode, Failure, Outcome};
+use crate::failure::{Failure, Outcome};
+use record::ExitCode;
 
 /// Two commands, and how often each runs.
 #[derive(Debug)]

@@ -7,31 +7,29 @@ pub(crate) mod duration;
 mod interval;
 mod origin;
 mod overrides;
-mod secret_url;
 pub(crate) mod size;
-pub(crate) mod wording;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use checkpoint::durable::regular_file;
-use checkpoint::remote::{RemoteOptions, is_remote, redacted, require_no_secret};
+use checkpoint::remote::{RemoteOptions, require_no_secret};
 use launch::bootstrap::Backend;
 use models::Workload;
 use models::fused::AttentionBackend;
 use models::workload::Compute;
+use record::files::regular_file;
+use record::text::{SecretUrl, is_remote, redacted};
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
 use crate::checkpoints::tiers::Variables;
 use crate::data::{CacheOptions, Locations};
 use crate::failure::{Failure, Outcome};
-use crate::limits::CONFIG_BYTES_MAX;
+use record::limits::CONFIG_BYTES_MAX;
 
 pub use interval::Interval;
 use origin::Origin;
-pub use secret_url::SecretUrl;
 
 /// Sections that decide what is computed, and so the workload id.
 const WORKLOAD_SECTIONS: [&str; 6] =

@@ -3,14 +3,14 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use checkpoint::durable::regular_file::read_named_text;
+use record::files::regular_file::read_named_text;
 use serde::Deserialize;
 use toml::Spanned;
 use toml::de::{DeTable, Deserializer, Error};
 
-use super::wording::in_user_words;
 use crate::failure::{Failure, Outcome};
-use crate::limits::CONFIG_BYTES_MAX;
+use record::limits::CONFIG_BYTES_MAX;
+use record::text::in_user_words;
 
 /// A preset or a file, and the overrides of the command line.
 pub(super) struct Origin<'a> {

@@ -1,6 +1,6 @@
 //! `--set section.key=value`; deeper where a value is a table, as in `model.rope_scaling.factor=8`.
 
-use checkpoint::remote::redacted;
+use record::text::redacted;
 use toml::{Table, Value};
 
 use crate::failure::{Failure, Outcome};

@@ -7,8 +7,8 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use checkpoint::durable::IoError;
-use checkpoint::remote::is_remote;
+use record::files::IoError;
+use record::text::is_remote;
 use rustix::fs::{Advice, fadvise};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use serde::Serialize;

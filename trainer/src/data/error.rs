@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use checkpoint::durable::IoError;
+use record::files::IoError;
 
-use crate::number_format::count;
+use record::text::number_format::count;
 
 /// What went wrong with token data, by what the caller can do about it.
 #[derive(Debug, thiserror::Error)]

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use checkpoint::remote::is_remote;
+use record::text::is_remote;
 
 use super::cache::{Cache, CacheOptions, CachedFile};
 use super::error::DataError;

@@ -10,7 +10,7 @@ use super::sequences::Sequences;
 use super::synthetic::Synthetic;
 use super::token_files::TokenStream;
 use super::windows::Windows;
-use crate::number_format;
+use record::text::number_format;
 
 /// The `[data]` section, opened and checked. Opening reads every token file once, for its digest
 /// and largest token; creating sequences is then cheap.

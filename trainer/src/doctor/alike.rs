@@ -1,14 +1,14 @@
 //! What has to be equal on all nodes: versions, and what else a node is.
 
-use launch::NodeIdentity;
 use launch::bootstrap::World;
 use launch::doctor::{About, Finding, Group, Scope};
+use record::machine::NodeIdentity;
 
 use super::Found;
 use crate::failure::Outcome;
 use crate::ranks::Ranks;
-use crate::record::{NodeGroup, NodeReport, node_anomalies, node_groups};
 use crate::run::identity_with_libraries;
+use record::{NodeGroup, NodeReport, node_anomalies, node_groups};
 
 pub(super) const VERSIONS: About = About {
     name: "versions",

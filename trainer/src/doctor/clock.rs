@@ -12,7 +12,7 @@ use launch::doctor::{About, Finding, Group, Scope};
 use super::{Found, Place};
 use crate::failure::Outcome;
 use crate::ranks::Ranks;
-use crate::timing::statistics::Distribution;
+use record::statistics::Distribution;
 
 pub(super) const CLOCK: About = About {
     name: "clock",

@@ -31,12 +31,13 @@ pub(crate) use report::DoctorReport;
 
 use crate::checkpoints::tiers::{Planned, Variables, planned};
 use crate::config::Config;
-use crate::failure::{ExitCode, Outcome};
+use crate::failure::Outcome;
 use crate::plan::{JobShape, RankPlan};
 use crate::ranks::Ranks;
 use crate::run::{self, Exit, NcclLog};
 use gpu_health::{Ecc, GpuClocks, GpuMemory, GpuPcie};
 use gpus::Gpus;
+use record::ExitCode;
 use tiers::TierCheck;
 use xid::{XID, Xids};
 

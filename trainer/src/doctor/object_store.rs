@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
-use checkpoint::durable::IoError;
 use checkpoint::remote::{Remote, RemoteOptions};
 use launch::doctor::{About, Finding, Group, Scope};
+use record::files::IoError;
 
 /// Size of the object that is put and read.
 const BYTES: usize = 8 << 20;

@@ -11,8 +11,8 @@ use super::Found;
 use crate::config::Config;
 use crate::failure::Outcome;
 use crate::ranks::Ranks;
-use crate::record::{transport_gaps, without_gdr};
 use crate::run::{self, Connected, Evidence, NcclLog};
+use record::{transport_gaps, without_gdr};
 
 pub(super) const TRANSPORTS: About = About {
     name: "transports",

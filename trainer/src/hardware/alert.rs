@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use super::{gpu, xid};
 use crate::failure::Failure;
-use crate::record::RankRecord;
+use record::RankRecord;
 
 /// Numbers of an alert in a vote.
 pub(crate) const ALERT_FIELDS: usize = 4;

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::summary::{HardwareSummary, RankHardware};
-use crate::record::{Anomaly, RankRecord, list};
+use record::hardware::{HardwareSummary, RankHardware};
+use record::text::list;
+use record::{Anomaly, RankRecord};
 
 /// A share of stolen processor time that slows a run down.
 const STEAL_LEAST: f64 = 0.05;
@@ -132,8 +133,8 @@ fn grown<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hardware::{Increase, PortSummary, Spread};
-    use crate::record::tests::finished;
+    use record::fixtures::finished;
+    use record::hardware::{Increase, PortSummary, Spread};
 
     fn with(gauges: &[(&str, f64)], counters: &[(&str, f64)]) -> HardwareSummary {
         let spread = |mean: f64| Spread { mean, min: 0.0, max: 1.0 };

@@ -122,34 +122,32 @@ pub(super) const QUANTITIES: [Quantity<Gpu>; 31] = [
 struct Reason {
     name: &'static str,
     flag: ThrottleReasons,
-    /// Whether it is not met in a healthy machine under load. A power cap is: large matrix products
-    /// draw as much as they may.
-    is_alarming: bool,
 }
 
-const fn reason(name: &'static str, flag: ThrottleReasons, is_alarming: bool) -> Reason {
-    Reason { name, flag, is_alarming }
+impl Reason {
+    fn is_alarming(&self) -> bool {
+        record::hardware::is_alarming(self.name)
+    }
+}
+
+const fn reason(name: &'static str, flag: ThrottleReasons) -> Reason {
+    Reason { name, flag }
 }
 
 const REASONS: [Reason; 7] = [
-    reason("sw_power_cap", ThrottleReasons::SW_POWER_CAP, false),
-    reason("hw_slowdown", ThrottleReasons::HW_SLOWDOWN, true),
-    reason("sw_thermal_slowdown", ThrottleReasons::SW_THERMAL_SLOWDOWN, true),
-    reason("hw_thermal_slowdown", ThrottleReasons::HW_THERMAL_SLOWDOWN, true),
-    reason("hw_power_brake", ThrottleReasons::HW_POWER_BRAKE_SLOWDOWN, true),
-    reason("sync_boost", ThrottleReasons::SYNC_BOOST, false),
-    reason("applications_clocks", ThrottleReasons::APPLICATIONS_CLOCKS_SETTING, false),
+    reason("sw_power_cap", ThrottleReasons::SW_POWER_CAP),
+    reason("hw_slowdown", ThrottleReasons::HW_SLOWDOWN),
+    reason("sw_thermal_slowdown", ThrottleReasons::SW_THERMAL_SLOWDOWN),
+    reason("hw_thermal_slowdown", ThrottleReasons::HW_THERMAL_SLOWDOWN),
+    reason("hw_power_brake", ThrottleReasons::HW_POWER_BRAKE_SLOWDOWN),
+    reason("sync_boost", ThrottleReasons::SYNC_BOOST),
+    reason("applications_clocks", ThrottleReasons::APPLICATIONS_CLOCKS_SETTING),
 ];
-
-/// Whether clocks should not be held down for the reason of this name.
-pub(super) fn is_alarming(name: &str) -> bool {
-    REASONS.iter().any(|reason| reason.name == name && reason.is_alarming)
-}
 
 /// The names of alarming reasons in a number.
 pub(super) fn alarming_reasons(bits: u64) -> Vec<&'static str> {
     let found = ThrottleReasons::from_bits_truncate(bits);
-    let alarming = REASONS.iter().filter(|reason| reason.is_alarming);
+    let alarming = REASONS.iter().filter(|reason| reason.is_alarming());
     alarming.filter(|reason| found.contains(reason.flag)).map(|reason| reason.name).collect()
 }
 
@@ -236,7 +234,7 @@ impl Gpu {
     pub(super) fn alert(&self) -> Alert {
         let uncorrected = self.ecc(MemoryError::Uncorrected).zip(self.uncorrected_before);
         let twice = self.throttled.zip(self.throttled_before).map(|(now, before)| now & before);
-        let alarming = REASONS.iter().filter(|reason| reason.is_alarming);
+        let alarming = REASONS.iter().filter(|reason| reason.is_alarming());
         let alarming = alarming.fold(ThrottleReasons::empty(), |all, reason| all | reason.flag);
         Alert {
             throttled: twice.map_or(0, |reasons| (reasons & alarming).bits()),

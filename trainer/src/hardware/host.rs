@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use launch::files::{names, number, number_of, text};
+use record::files::system::{names, number, number_of, text};
 
 use super::quantity::{About, Quantity};
 use super::summary::growth;

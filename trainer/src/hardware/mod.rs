@@ -8,7 +8,6 @@
 
 mod alert;
 mod anomalies;
-mod energy;
 mod gpu;
 mod gpu_health;
 mod host;
@@ -20,10 +19,7 @@ mod xid;
 
 pub(crate) use alert::{ALERT_FIELDS, Alert, AlertWatch, Finding, SharedAlert};
 pub(crate) use anomalies::hardware_anomalies;
-pub(crate) use energy::machines;
-pub use energy::{Cost, Energy};
 pub(crate) use gpu_health::{GpuHealth, GpuMemoryUse, XidWatch, lost_gpus};
 pub(crate) use quantity::{About, Kind, Readings, Source};
 pub(crate) use sampler::{Sampled, Sampler};
-pub use summary::{HardwareSummary, Increase, PortSummary, Series, Spread};
-pub(crate) use summary::{Missing, RankHardware, Summaries};
+pub(crate) use summary::{Missing, Summaries};

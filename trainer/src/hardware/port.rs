@@ -6,7 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
-use launch::files::{names, number, text};
+use record::files::system::{names, number, text};
 
 use super::quantity::{About, Quantity};
 

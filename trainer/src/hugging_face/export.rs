@@ -17,9 +17,10 @@ use super::safetensors_header::{self, Entry};
 use super::staging_folder::StagingFolder;
 use super::tensor_mapping::{HfTensor, hf_tensors, transpose};
 use crate::checkpoints::state_map::weight_in_checkpoint;
-use crate::failure::{ExitCode, Failure, Outcome};
-use checkpoint::durable::regular_file::create_anew;
-use checkpoint::durable::{self, Mode};
+use crate::failure::{Failure, Outcome};
+use record::ExitCode;
+use record::files::regular_file::create_anew;
+use record::files::{self, Mode};
 
 /// What was written.
 #[derive(Debug)]
@@ -111,7 +112,7 @@ impl Export<'_> {
         let text = serde_json::to_string_pretty(&config_json::write(self.config));
         let text = text.map_err(internal)? + "\n";
         // Also makes the names of both files durable.
-        durable::replace_with(&self.folder.join(CONFIG), text.as_bytes(), Mode::Umask)
+        files::replace_with(&self.folder.join(CONFIG), text.as_bytes(), Mode::Umask)
             .map_err(|error| export_error(self.folder, error))?;
         Ok(Exported { step, tensors: contents.entries.len(), bytes: contents.bytes })
     }

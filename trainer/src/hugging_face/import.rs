@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use checkpoint::durable::regular_file;
 use models::config::Family;
 use models::{Layout, ModelConfig};
+use record::files::regular_file;
 use serde_json::Value;
 
 use super::config_json;
@@ -15,9 +15,9 @@ use super::file_names::{CONFIG, INDEX, WEIGHTS};
 use super::safetensors_header::{self, Entry};
 use super::tensor_mapping::{HEAD, HfTensor, hf_tensors, prefix, token_table};
 use super::tensor_reader::{BUFFER_BYTES, ElementType, TensorData, TensorReader};
-use crate::config::wording::in_user_words;
 use crate::failure::{Failure, Outcome};
-use crate::limits::CONFIG_BYTES_MAX;
+use record::limits::CONFIG_BYTES_MAX;
+use record::text::in_user_words;
 
 /// A folder that holds every tensor of a model in its shape.
 #[derive(Debug)]

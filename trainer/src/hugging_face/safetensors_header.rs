@@ -9,8 +9,8 @@ use safetensors::Dtype;
 use serde::{Deserialize, Serialize};
 
 use super::errors::import_error;
-use crate::config::wording::in_user_words;
 use crate::failure::Outcome;
+use record::text::in_user_words;
 
 /// Longest header that the format allows.
 const HEADER_BYTES_MAX: u64 = 100_000_000;

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use super::errors::{NEW_FOLDER, export_error};
 use super::file_names::{CONFIG, WEIGHTS};
 use crate::failure::Outcome;
-use checkpoint::durable;
+use record::files;
 
 /// An empty folder that no other process uses.
 #[derive(Debug)]
@@ -64,7 +64,7 @@ impl StagingFolder {
     pub(super) fn publish(&self, out: &Path) -> Outcome<()> {
         fs::rename(&self.path, out)
             .map_err(|error| export_error(out, format!("{error}\n  hint: {NEW_FOLDER}")))?;
-        durable::sync_parent(out).map_err(|error| export_error(out, error))
+        files::sync_parent(out).map_err(|error| export_error(out, error))
     }
 }
 

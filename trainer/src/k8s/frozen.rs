@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use checkpoint::durable::regular_file::read_named_text;
+use record::files::regular_file::read_named_text;
 
 use crate::failure::{Failure, Outcome};
-use crate::limits::CONFIG_BYTES_MAX;
-use crate::record::JobRecord;
+use record::JobRecord;
+use record::limits::CONFIG_BYTES_MAX;
 
 /// Names the file to ranks.
 pub(super) const VARIABLE: &str = "YARDSTICK_BENCHMARK";

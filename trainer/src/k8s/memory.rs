@@ -6,7 +6,7 @@ use super::names::quantity;
 use crate::config::Config;
 use crate::failure::{Failure, Outcome};
 use crate::plan::{JobShape, RankPlan};
-use crate::record::peaks;
+use record::peaks;
 
 /// Label of NVIDIA's GPU feature discovery: the name of a node's GPUs.
 const PRODUCT: &str = "nvidia.com/gpu.product";

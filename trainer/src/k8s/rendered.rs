@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use checkpoint::remote::is_remote;
 use k8s_openapi::api::core::v1::ConfigMap;
+use record::text::is_remote;
 use serde::Serialize;
 
 use super::benchmark::Benchmark;
@@ -11,7 +11,8 @@ use super::format::Format;
 use super::workload_file::WorkloadFile;
 use super::{argo, frozen, memory, metadata, mpijob, names, network, paths, train, trainjob};
 use crate::config::Config;
-use crate::failure::{ExitCode, Failure, Outcome};
+use crate::failure::{Failure, Outcome};
+use record::ExitCode;
 
 /// A benchmark with its workload.
 #[derive(Debug)]

@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
-use checkpoint::durable::regular_file::read_named_text;
+use record::files::regular_file::read_named_text;
 
 use super::benchmark::Benchmark;
 use super::{names, paths};
 use crate::failure::{Failure, Outcome};
-use crate::limits::CONFIG_BYTES_MAX;
+use record::limits::CONFIG_BYTES_MAX;
 
 /// The file of a workload that is not a preset.
 #[derive(Debug)]

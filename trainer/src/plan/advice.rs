@@ -3,7 +3,7 @@
 
 use super::{JobShape, RankPlan};
 use crate::config::{Config, Engine};
-use crate::number_format::{binary, count, thousands};
+use record::text::number_format::{binary, count, thousands};
 
 /// What a plan is made of, so that another one can be made.
 #[derive(Debug, Clone)]

@@ -14,14 +14,15 @@ use serde::Serialize;
 
 use crate::checkpoints::tiers;
 use crate::config::{Config, Engine};
-use crate::failure::{ExitCode, Failure, Outcome};
+use crate::failure::{Failure, Outcome};
 use crate::hugging_face::BUFFER_BYTES;
-use crate::number_format::{binary, count};
 use crate::ranks::Ranks;
 use crate::step::{Allocators, allocate, placed_layout};
 use crate::timing::probe::{MatmulProbe, triad_bytes};
 use crate::timing::profile;
 use advice::{Limit, Origin};
+use record::ExitCode;
+use record::text::number_format::{binary, count};
 
 /// Sizes of one workload on one rank.
 #[derive(Debug, Clone, Serialize)]

@@ -8,9 +8,9 @@ use models::{Layout, ModelConfig};
 use serde::de::DeserializeOwned;
 
 use super::ReportData;
-use crate::number_format::{count, scaled, thousands};
-use crate::record::Record;
-use crate::record::unix_time::minute;
+use record::Record;
+use record::text::number_format::{count, scaled, thousands};
+use record::text::unix_time::minute;
 
 /// One line.
 #[derive(Debug, Clone, PartialEq, Eq)]

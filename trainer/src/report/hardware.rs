@@ -1,8 +1,8 @@
 //! The lines about hardware: what GPUs and hosts did, and what that costs.
 
-use crate::hardware::HardwareSummary;
-use crate::number_format::{percent, scaled, thousands};
-use crate::record::Record;
+use record::Record;
+use record::hardware::HardwareSummary;
+use record::text::number_format::{percent, scaled, thousands};
 
 /// The mean over all ranks' GPUs; `None` without readings of any.
 pub(super) fn gpus(record: &Record) -> Option<String> {

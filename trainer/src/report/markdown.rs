@@ -4,9 +4,9 @@ use std::fmt::Write as _;
 
 use super::facts::{Fact, Utilization, facts, status, utilizations};
 use super::{ReportData, hardware};
-use crate::number_format;
-use crate::record::Clocks;
-use crate::timing::phase::Phase;
+use record::Clocks;
+use record::phase::Phase;
+use record::text::number_format;
 
 /// Main figures, phases and warnings.
 pub(super) fn page(report: &ReportData) -> String {

@@ -15,12 +15,12 @@ use serde::Serialize;
 
 pub(crate) use starts::{Start, table as starts};
 
-use crate::number_format;
-use crate::record::{
+use crate::run::Folder;
+use record::text::number_format;
+use record::{
     AtPath, Error, ErrorFile, MEASURED_STEPS_MIN, Record, Reference, Status, StepSeries,
     injected_warning,
 };
-use crate::run::Folder;
 
 /// The result of a run. [`Display`](std::fmt::Display) is a page of 80 columns; [`Serialize`] is
 /// the output of `--json`.

@@ -4,8 +4,8 @@ use comfy_table::{CellAlignment, Table, presets};
 
 use super::markdown::cell;
 use super::{ReportData, facts};
-use crate::number_format;
-use crate::record::Clocks;
+use record::Clocks;
+use record::text::number_format;
 
 /// Names of the columns.
 pub(super) const HEADINGS: [&str; 10] = [

@@ -7,9 +7,9 @@ use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 use super::facts::{Fact, Utilization, facts, status, utilizations};
 use super::transports::transports;
 use super::{ReportData, Start, hardware, starts};
-use crate::number_format;
-use crate::record::{PromotedTo, Record, StepsSummary, TargetRecord};
-use crate::timing::phase::Phase;
+use record::phase::Phase;
+use record::text::number_format;
+use record::{PromotedTo, Record, StepsSummary, TargetRecord};
 
 const COLUMNS: u16 = 80;
 const BAR_COLUMNS: usize = 32;

@@ -3,7 +3,7 @@
 use comfy_table::{Cell, CellAlignment, Table, presets};
 use serde::Serialize;
 
-use crate::record::{Attempt, PodTimes, StartParts};
+use record::{Attempt, PodTimes, StartParts};
 
 /// Of more attempts than fit into 80 columns those are shown: the first, and the newest.
 const COLUMNS_MAX: usize = 5;
@@ -122,7 +122,7 @@ pub(crate) fn table(starts: &[Start]) -> Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::tests::finished;
+    use record::fixtures::finished;
 
     #[test]
     fn of_many_attempts_the_first_and_the_newest_are_shown() {

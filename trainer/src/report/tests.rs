@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::*;
-use crate::record::steps::file::tests::write_steps;
-use crate::record::{Anomaly, Reason, TargetRecord, steps_path, tests};
+use record::fixtures::write_steps;
+use record::{Anomaly, Reason, TargetRecord, fixtures, steps_path};
 
 /// Rewrite with `YARDSTICK_UPDATE_GOLDEN=1 cargo test --profile testing --workspace report`.
 fn assert_golden(name: &str, text: &str) {
@@ -18,7 +18,7 @@ fn assert_golden(name: &str, text: &str) {
 
 #[test]
 fn the_report_of_a_finished_run() {
-    let mut record = tests::finished();
+    let mut record = fixtures::finished();
     let text = "kernel 0 was slow".to_owned();
     record.anomalies.push(Anomaly { step: Some(7), rank: Some(1), text });
     let reached = TargetRecord { nats: 5.1, held_out: false, step: Some(8), seconds: Some(0.8) };
@@ -28,14 +28,14 @@ fn the_report_of_a_finished_run() {
 
 #[test]
 fn the_report_of_a_failed_run() {
-    let mut record = tests::finished();
+    let mut record = fixtures::finished();
     record.status = Status::Failed;
     record.exit_code = Some(5);
     record.reason = Some(Reason {
         rank: Some(1),
         host: Some("node-b".to_owned()),
         step: Some(13),
-        phase: Some(crate::timing::phase::Phase::CommExposed),
+        phase: Some(record::phase::Phase::CommExposed),
         text: "rank 1 on node-b did not answer within 120 s; expected its part of bucket 3"
             .to_owned(),
     });
@@ -47,7 +47,7 @@ fn the_report_of_a_failed_run() {
 
 #[test]
 fn no_line_is_longer_than_a_terminal() {
-    let mut record = tests::finished();
+    let mut record = fixtures::finished();
     record.environment.machine.cpu_model = Some("A Processor With A Long Name ".repeat(5));
     let text = ReportData::new(record).to_string();
     let longest = text.lines().map(|line| line.chars().count()).max().unwrap();
@@ -63,7 +63,7 @@ fn report(dir: &Path) -> Result<ReportData, Error> {
 #[test]
 fn a_killed_run_is_reported_from_its_steps() {
     let folder = tempfile::tempdir().unwrap();
-    let done = tests::finished();
+    let done = fixtures::finished();
     let running = Record::running(
         done.workload,
         done.run,
@@ -97,7 +97,7 @@ fn a_killed_run_is_reported_from_its_steps() {
 #[test]
 fn missing_figures_of_recorded_steps_are_listed_after_a_failed_attempt() {
     let folder = tempfile::tempdir().unwrap();
-    let mut failed = tests::finished();
+    let mut failed = fixtures::finished();
     failed.steps = None;
     failed.mfu_measured = None;
     failed.status = Status::Failed;
@@ -113,7 +113,7 @@ fn missing_figures_of_recorded_steps_are_listed_after_a_failed_attempt() {
 
 #[test]
 fn missing_steps_and_time_in_no_phase_are_warned_about() {
-    let mut record = tests::finished();
+    let mut record = fixtures::finished();
     record.steps.as_mut().unwrap().recorded = 11;
     record.phases.as_mut().unwrap().other.share = 0.2;
     let warnings = ReportData::new(record).warnings.join("\n");
@@ -123,7 +123,7 @@ fn missing_steps_and_time_in_no_phase_are_warned_about() {
 
 #[test]
 fn json_holds_the_whole_record() {
-    let json = ReportData::new(tests::finished()).to_json();
+    let json = ReportData::new(fixtures::finished()).to_json();
     assert_eq!(json["record"]["status"], "complete");
     assert_eq!(json["world"], 2);
     assert_eq!(json["hosts"][1], "node-b");

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::number_format;
-use crate::record::{Record, Transport};
+use record::text::number_format;
+use record::{Record, Transport};
 
 /// `null` where NCCL was used and what it chose is not known; `None` where it was not used.
 pub(super) fn transports(record: &Record) -> Option<String> {
@@ -44,7 +44,7 @@ mod tests {
     use collectives::transports::NetworkEnd;
 
     use super::*;
-    use crate::record::tests::finished;
+    use record::fixtures::finished;
 
     fn pair(name: &str, gdr: Option<[bool; 2]>) -> Transport {
         let end = |gdr| NetworkEnd { nics: Vec::new(), gdr };

@@ -8,21 +8,20 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use checkpoint::durable::{
-    self, IoError, Mode, Published, create_folders, regular_file, sync_parent,
-};
 use checkpoint::tier::LocalTier;
 use chrono::Utc;
+use record::files::{self, IoError, Mode, Published, create_folders, regular_file, sync_parent};
 use serde::{Deserialize, Serialize};
 
 use super::options::RunOptions;
 use super::stop::target_loss;
 use crate::checkpoints::tiers::{self, Variables};
-use crate::config::wording::in_user_words;
-use crate::failure::{self, ExitCode, Failure, Outcome};
+use crate::failure::{self, Failure, Outcome};
 use crate::k8s::frozen;
-use crate::limits::NOTE_BYTES_MAX;
-use crate::record::{Attempt, IDENTITY, Record, Status, TargetLoss, read_steps, steps_path};
+use record::ExitCode;
+use record::limits::NOTE_BYTES_MAX;
+use record::text::in_user_words;
+use record::{Attempt, IDENTITY, Record, Status, TargetLoss, read_steps, steps_path};
 
 /// `DIR/{config.toml, record.json, attempts/, steps/, checkpoints/}`, and in a job for Kubernetes
 /// the benchmark file that it was rendered from.
@@ -258,10 +257,10 @@ impl Folder {
         }
         let text = options.config.to_toml();
         let path = self.root.join("config.toml");
-        durable::replace(&path, text.as_bytes()).map_err(|error| self.unusable(error))?;
+        files::replace(&path, text.as_bytes()).map_err(|error| self.unusable(error))?;
         if let Some(benchmark) = frozen::of_environment()? {
             let path = self.root.join("benchmark.toml");
-            durable::replace(&path, benchmark.text.as_bytes())
+            files::replace(&path, benchmark.text.as_bytes())
                 .map_err(|error| self.unusable(error))?;
         }
         let number = next_number(&attempts).map_err(|error| self.unusable(error))?;
@@ -292,7 +291,7 @@ impl Folder {
     fn claim(&self, workload_id: &str) -> anyhow::Result<Option<RunIdentity>> {
         let own = RunIdentity::random(workload_id)?;
         let text = serde_json::to_vec(&own)?;
-        let published = durable::publish(&self.identity_path(), &text)?;
+        let published = files::publish(&self.identity_path(), &text)?;
         Ok((published == Published::Ours).then_some(own))
     }
 

@@ -1,6 +1,8 @@
 //! `yardstick train`: from the options to the record and the exit code.
 
 mod attempt;
+mod environment;
+mod evidence;
 mod folder;
 mod nccl_log;
 mod options;
@@ -24,6 +26,7 @@ use device::Device;
 use launch::bootstrap::World;
 use launch::signals::SignalFlags;
 
+pub(crate) use evidence::RunEvidence;
 pub(crate) use folder::{Folder, dated};
 pub(crate) use nccl_log::NcclLog;
 pub(crate) use options::RunOptions;
@@ -35,8 +38,9 @@ use stop_request::StopPoint;
 pub(crate) use transports::{Connected, Evidence, connect};
 
 use crate::config::Config;
-use crate::failure::{ExitCode, Failure, Outcome};
+use crate::failure::{Failure, Outcome};
 use crate::telemetry::log_lines;
+use record::ExitCode;
 
 /// How a process exits after a run that did not fail.
 #[derive(Debug)]

@@ -4,14 +4,15 @@ use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
-use checkpoint::durable::Mode;
-use checkpoint::durable::regular_file::create_anew;
 use collectives::LogSettings;
 use collectives::transports::Log;
 use launch::{bootstrap, environment};
+use record::files::Mode;
+use record::files::regular_file::create_anew;
 
 use crate::config::{Config, Device};
-use crate::failure::{ExitCode, Failure};
+use crate::failure::Failure;
+use record::ExitCode;
 
 /// The file of this process in the folder for temporary files, unless the user has named another.
 #[derive(Debug)]

@@ -5,7 +5,8 @@ use collectives::Collective;
 use device::threads;
 use launch::signals::PeerLossSignal;
 
-use crate::failure::{ExitCode, Failure, Outcome};
+use crate::failure::{Failure, Outcome};
+use record::ExitCode;
 
 /// Handles the signal from now on. Before ranks have joined each other, there is nothing to end.
 pub(super) fn handle() -> Outcome<PeerLossSignal> {

@@ -8,7 +8,8 @@ use launch::bootstrap::{self, World};
 use launch::{NumaNode, Placement, ThreadPlan};
 
 use crate::config::{self, Config};
-use crate::failure::{ExitCode, Failure, Outcome};
+use crate::failure::{Failure, Outcome};
+use record::ExitCode;
 
 /// Aborts communication after a failure. A rank that fails by itself must not wait for the others,
 /// which learn of it from the launcher or by their deadline. A numerical failure is one of all

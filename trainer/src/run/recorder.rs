@@ -9,29 +9,34 @@ use collectives::transports::transports;
 use device::cuda::{Libraries, Required, Versions};
 use serde_json::{Value, json};
 
+use super::environment::environment;
 use super::folder::Folder;
 use super::stop::StopReason;
 use super::transports::Evidence;
 use super::watchdog::{Stall, Watched};
 use crate::checkpoints::Checkpointer;
 use crate::config::Config;
-use crate::failure::{ExitCode, Failure, Outcome};
-use crate::golden::GoldenMiss;
-use crate::hardware::{Cost, Energy, Finding, RankHardware, hardware_anomalies, machines};
+use crate::failure::{Failure, Outcome};
+use crate::hardware::{Finding, hardware_anomalies};
 use crate::k8s::frozen;
 use crate::ranks::Ranks;
-use crate::record::peaks;
-use crate::record::{
+use crate::step::Trainer;
+use crate::stragglers::outliers;
+use crate::telemetry::{Events, Verdict};
+use crate::time_limit::within;
+use crate::timing::progress::Progress;
+use record::ExitCode;
+use record::golden::GoldenMiss;
+use record::hardware::RankHardware;
+use record::peaks;
+use record::{
     self, Anomaly, Attempt, AttemptEnd, Collectives, ErrorFile, FlopsPerToken, HostRecord,
     JobRecord, NodeReport, PodList, RankRecord, Reason, Record, Recovery, Reference, StartParts,
     Status, StepSeries, TargetRecord, WorkloadRecord, name_nics, node_anomalies, node_groups,
     rank_anomalies, transport_anomalies, with_recorded_loss,
 };
-use crate::step::Trainer;
-use crate::stragglers::{Sniffed, Straggler, outliers};
-use crate::telemetry::{Events, Verdict};
-use crate::time_limit::within;
-use crate::timing::progress::Progress;
+use record::{Cost, Energy, machines};
+use record::{Sniffed, Straggler};
 
 /// How long the file with the status of pods may take to be read.
 const PODS_PATIENCE: Duration = Duration::from_secs(2);
@@ -150,7 +155,9 @@ impl Recorder {
         let workload = &config.workload;
         let JobReport { ranks: rank_records, nodes, injected } = job;
         let nodes = node_groups(nodes);
-        let mut anomalies = rank_anomalies(&rank_records, workload.precision.compute);
+        let compute = workload.precision.compute;
+        let mut anomalies =
+            rank_anomalies(&rank_records, compute, models::fused::full_speed_kernels(compute));
         anomalies.extend(node_anomalies(&nodes));
         let mut attempts = Attempt::begin(&self.dir, self.attempt, ranks.world(), injected)?;
         let job = frozen::of_environment()?.and_then(|benchmark| benchmark.job);
@@ -164,7 +171,6 @@ impl Recorder {
         let RankRecord { matmul_kernel, device, .. } = &rank_records[0];
         let kernel = matmul_kernel.clone();
         let cuda = device.is_some().then(cuda_versions);
-        let compute = workload.precision.compute;
         self.reference.peak_flops_per_second = peaks::of_a_rank(&rank_records, compute);
         let mut record = Record::running(
             WorkloadRecord {
@@ -173,7 +179,7 @@ impl Recorder {
                 config: json!(workload),
             },
             run,
-            record::Environment::read(ranks.collective.library(), kernel, cuda.flatten()),
+            environment(ranks.collective.library(), kernel, cuda.flatten()),
             rank_records,
             attempts,
         );

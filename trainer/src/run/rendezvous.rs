@@ -7,17 +7,19 @@ use device::Device;
 use device::cuda::{Cuda, DeviceProperties, Libraries, Versions};
 use launch::bootstrap::World;
 use launch::doctor::{Context, mpi_interface, nearest_port};
-use launch::{NodeIdentity, NumaNode, ThreadPlan};
+use launch::{NumaNode, ThreadPlan};
+use record::machine::NodeIdentity;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::folder::{Folder, Prepared};
 use super::options::RunOptions;
 use crate::config::Engine;
-use crate::failure::{ExitCode, Failure, Outcome};
+use crate::failure::{Failure, Outcome};
 use crate::ranks::Ranks;
-use crate::record::{BucketRecord, NodeReport, NumaRecord, OwnTimes, RankRecord};
-use crate::timing::phase::PhaseTimes;
+use record::ExitCode;
+use record::phase::PhaseTimes;
+use record::{BucketRecord, NodeReport, NumaRecord, OwnTimes, RankRecord};
 
 /// The folder of the run, as prepared by rank 0.
 pub(super) struct PreparedFolder {
@@ -238,7 +240,7 @@ pub(super) fn gather_nodes(
 
 /// What this node is, with the libraries that are open.
 pub(crate) fn identity_with_libraries(collective: &dyn Collective, on_cuda: bool) -> NodeIdentity {
-    let mut identity = NodeIdentity::read();
+    let mut identity = launch::node_identity();
     identity.set("library.mpi", collective.library());
     if on_cuda {
         let Versions { cuda_driver, cublaslt, cudnn, nccl, nvrtc, .. } =

@@ -38,16 +38,12 @@ use crate::checkpoints::tiers::Variables;
 use crate::checkpoints::{Checkpointer, tiers};
 use crate::config::{self, Config};
 use crate::data::Source;
-use crate::failure::{ExitCode, Failure, Outcome};
+use crate::failure::{Failure, Outcome};
 use crate::fault_injection::{self, Injector};
-use crate::golden::{Golden, GoldenKey, GoldenWatch};
 use crate::hardware::{AlertWatch, Sampled, Sampler};
 use crate::hugging_face::Import;
 use crate::plan::{JobShape, RankPlan};
 use crate::ranks::Ranks;
-use crate::record::{
-    self, Anomaly, Record, Status, SteadyWatch, StepSeries, TargetLoss, TargetRecord,
-};
 use crate::step::{Evaluation, Trainer, batch_plan, weights_digest};
 use crate::stragglers::{Detector, Limits};
 use crate::telemetry::{
@@ -57,6 +53,9 @@ use crate::telemetry::{
 use crate::timing::probe::MatmulProbe;
 use crate::timing::profile::Profile;
 use crate::trace::Tracing;
+use record::ExitCode;
+use record::golden::{Golden, GoldenKey, GoldenWatch};
+use record::{self, Anomaly, Record, Status, SteadyWatch, StepSeries, TargetLoss, TargetRecord};
 
 /// In larger jobs the record has no figures of single buckets.
 const RANKS_WITH_BUCKETS_MAX: usize = 256;
@@ -401,7 +400,7 @@ impl<'run> Session<'run> {
         }
         let device = if matches!(self.device, Device::Host) { "cpu" } else { "cuda" };
         let key = GoldenKey { workload_id: &self.workload_id, device, tokens_per_step };
-        Golden::find(self.options.config.settings.telemetry.golden.as_deref(), key)
+        Ok(Golden::find(self.options.config.settings.telemetry.golden.as_deref(), key)?)
     }
 
     /// What counts steady steps, on rank 0.

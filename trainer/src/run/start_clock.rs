@@ -5,8 +5,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use launch::supervisor::LaunchTimes;
 
-use crate::record::unix_time::unix_ms_at;
-use crate::record::{LaunchParts, StartParts};
+use record::text::unix_time::unix_ms_at;
+use record::{LaunchParts, StartParts};
 
 static PROCESS_START: OnceLock<Instant> = OnceLock::new();
 

@@ -1,7 +1,7 @@
 //! When and why an attempt ends without a failure.
 
 use super::options::RunOptions;
-use crate::record::{StepSeries, TargetLoss, TargetRecord};
+use record::TargetLoss;
 
 /// When to stop.
 #[derive(Debug, Clone, Copy)]
@@ -20,19 +20,6 @@ pub(super) struct StopConditions {
 pub(super) fn target_loss(options: &RunOptions) -> Option<TargetLoss> {
     let is_held_out = options.eval_every.is_some();
     options.target_loss.map(|nats| TargetLoss { nats, is_held_out })
-}
-
-impl TargetRecord {
-    /// Whether and when the steps have reached the target.
-    pub(super) fn of(target: TargetLoss, series: &StepSeries) -> Self {
-        let reached = series.reached();
-        Self {
-            nats: target.nats,
-            held_out: target.is_held_out,
-            step: reached.map(|reached| reached.step),
-            seconds: reached.map(|reached| reached.seconds),
-        }
-    }
 }
 
 /// Why an attempt ended.

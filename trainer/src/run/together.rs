@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 use device::threads;
 use serde::{Deserialize, Serialize};
 
-use crate::failure::{ExitCode, Failure, Outcome};
+use crate::failure::{Failure, Outcome};
 use crate::ranks::Ranks;
-use crate::record::list;
+use record::ExitCode;
+use record::text::list;
 
 /// Interval of answers.
 const ANSWER_EVERY: Duration = Duration::from_millis(500);

@@ -10,10 +10,12 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::record::{Anomaly, StallFile, list};
 use crate::telemetry::Events;
-use crate::timing::phase::Phase;
-use crate::timing::progress::{Position, Progress};
+use crate::timing::progress::Progress;
+use record::Position;
+use record::phase::Phase;
+use record::text::list;
+use record::{Anomaly, StallFile};
 
 /// Looks at the progress of training until it is dropped.
 #[derive(Debug)]

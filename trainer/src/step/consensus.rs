@@ -4,11 +4,13 @@
 use models::Layout;
 use models::ops::update_norm::UpdateSquares;
 
-use crate::checkpoints::{TierSet, Trigger};
-use crate::failure::{ExitCode, Failure, Outcome};
+use crate::checkpoints::TierSet;
+use crate::failure::{Failure, Outcome};
 use crate::hardware::{ALERT_FIELDS, Alert};
 use crate::ranks::Ranks;
 use crate::stragglers::{self, OwnTime};
+use record::ExitCode;
+use record::Trigger;
 
 /// What a rank requests for the end of the step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

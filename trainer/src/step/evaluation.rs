@@ -8,7 +8,7 @@ use models::Batch;
 use super::Trainer;
 use crate::data::{BatchPlan, Sequences, Source};
 use crate::failure::Outcome;
-use crate::timing::phase::Phase;
+use record::phase::Phase;
 
 /// Held-out sequences and the buffers for reading them.
 #[derive(Debug)]

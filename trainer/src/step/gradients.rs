@@ -19,9 +19,10 @@ use super::shard::Shard;
 use crate::failure::{Failure, Outcome};
 use crate::fault_injection::Injector;
 use crate::ranks::Ranks;
-use crate::record::BucketRecord;
-use crate::timing::communication::{BucketSpan, Communication, CommunicationTally};
-use crate::timing::phase::{Phase, PhaseClock};
+use crate::timing::communication::{BucketSpan, BucketTotals, Communication, CommunicationTally};
+use crate::timing::phase::PhaseClock;
+use record::BucketRecord;
+use record::phase::Phase;
 
 /// The flat gradients of one rank, and how they are reduced.
 #[derive(Debug)]
@@ -114,7 +115,7 @@ impl Gradients {
 
     /// What each bucket's reduction adds up to.
     pub(super) fn bucket_records(&self, world: usize) -> impl Iterator<Item = BucketRecord> {
-        let record = move |totals| BucketRecord::of(self.reduction, world, totals);
+        let record = move |totals: &BucketTotals| totals.record(self.reduction, world);
         self.reductions.buckets().map(record)
     }
 

@@ -50,12 +50,13 @@ use crate::fault_injection::Injector;
 use crate::hardware::{Alert, SharedAlert};
 use crate::health::UpdateHealth;
 use crate::ranks::Ranks;
-use crate::record::BucketRecord;
 use crate::stragglers::OwnTime;
 use crate::timing::communication::Communication;
-use crate::timing::phase::{Phase, PhaseClock, StepTime};
+use crate::timing::phase::{PhaseClock, StepTime};
 use crate::timing::profile::StepProfile;
 use crate::trace::StepTrace;
+use record::BucketRecord;
+use record::phase::Phase;
 
 /// Everything one rank needs to train.
 #[derive(Debug)]

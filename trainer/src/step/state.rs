@@ -22,9 +22,9 @@ use super::weights::{ArrivingWeights, ModelWeights, update_and_gather};
 use crate::data::Batches;
 use crate::failure::Outcome;
 use crate::ranks::Ranks;
-use crate::record::BucketRecord;
-use crate::timing::communication::{BucketSpan, Communication, CommunicationTally};
+use crate::timing::communication::{BucketSpan, BucketTotals, Communication, CommunicationTally};
 use crate::timing::phase::PhaseClock;
+use record::BucketRecord;
 
 /// Prefix of the names of weights in a checkpoint.
 pub(crate) const WEIGHTS: &str = "model";
@@ -180,7 +180,7 @@ impl<'world> State<'world> {
     /// What each bucket's gather adds up to.
     pub(crate) fn bucket_records(&self) -> impl Iterator<Item = BucketRecord> {
         let world = self.ranks.world();
-        let record = move |totals| BucketRecord::of(Operation::AllGather, world, totals);
+        let record = move |totals: &BucketTotals| totals.record(Operation::AllGather, world);
         self.gathers.buckets().map(record)
     }
 

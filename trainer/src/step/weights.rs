@@ -14,7 +14,8 @@ use super::shard::{BucketShard, Shard};
 use crate::failure::Outcome;
 use crate::ranks::Ranks;
 use crate::timing::communication::CommunicationTally;
-use crate::timing::phase::{Phase, PhaseClock};
+use crate::timing::phase::PhaseClock;
+use record::phase::Phase;
 
 /// Master weights and working weights. A bucket in flight is neither read nor written before it has
 /// been waited for.

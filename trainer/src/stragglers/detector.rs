@@ -6,12 +6,10 @@
 //! each time that this is more than chance: against its own changes from step to step, which noise
 //! of a machine makes, and where there are many ranks also against how much these differ anyway.
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use record::Straggler;
 
-use super::kind::Kind;
 use super::own_time::OwnTime;
-use crate::record::RankRecord;
+use record::Kind;
 
 /// When a rank is slow.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -36,39 +34,6 @@ const Z_AMONG_RANKS: f64 = 3.5;
 
 /// Standard deviations per median absolute deviation, of a normal distribution.
 const DEVIATIONS_PER_MAD: f64 = 1.4826;
-
-/// A rank that is slow, or was.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Straggler {
-    /// Its number.
-    pub rank: usize,
-    /// What most of the difference is.
-    pub kind: Kind,
-    /// By how much its own time is longer than that of the median rank, as a share.
-    pub slower_share: f64,
-    /// Robust z-score of that, by its changes from step to step.
-    pub z_score: f64,
-    /// The first step of the first window in which it was slow.
-    pub since_step: u64,
-    /// The first step of the window in which it no longer was; `null` if it stayed slow.
-    pub until_step: Option<u64>,
-}
-
-impl Straggler {
-    /// As a sentence that says where the rank is.
-    pub(crate) fn text(&self, ranks: &[RankRecord]) -> String {
-        let name = ranks[self.rank].location(ranks);
-        let (kind, percent) = (self.kind.name(), self.slower_share * 100.0);
-        match self.until_step {
-            None => format!(
-                "{name} is slow at {kind}: {percent:.0} % more time of its own than the median \
-                 rank since step {} (robust z-score {:.0})",
-                self.since_step, self.z_score
-            ),
-            Some(step) => format!("{name} is no longer slow since step {step}"),
-        }
-    }
-}
 
 /// What is known of a rank.
 #[derive(Debug, Clone, Copy, Default)]

@@ -2,10 +2,9 @@
 //!
 //! With the vote of each step, every rank tells the others what the step before took it by itself
 //! (`own_time.rs`), without the time in which it waited for them. From windows of these, the
-//! detector of each rank comes to the same [`Straggler`]s.
+//! detector of each rank comes to the same [`record::Straggler`]s.
 
 mod detector;
-mod kind;
 mod own_time;
 #[cfg(test)]
 pub(crate) mod recorded;
@@ -13,9 +12,6 @@ mod sniff;
 #[cfg(test)]
 mod tests;
 
-pub use detector::Straggler;
 pub(crate) use detector::{Detector, Limits};
-pub use kind::Kind;
 pub(crate) use own_time::{FIELDS, OwnTime};
-pub use sniff::Sniffed;
 pub(crate) use sniff::outliers;

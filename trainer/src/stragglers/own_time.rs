@@ -1,7 +1,7 @@
 //! What a step took a rank by itself.
 
-use super::kind::Kind;
-use crate::timing::phase::PhaseTimes;
+use record::Kind;
+use record::phase::PhaseTimes;
 
 /// Kinds of time that ranks tell each other.
 pub(crate) const FIELDS: usize = Kind::ALL.len();
@@ -9,12 +9,6 @@ pub(crate) const FIELDS: usize = Kind::ALL.len();
 /// Seconds of a step in which a rank did not wait for others, by kind.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct OwnTime([f64; FIELDS]);
-
-impl Kind {
-    /// Every kind, in the order of the fields.
-    const ALL: [Self; 5] =
-        [Self::Compute, Self::Data, Self::Communication, Self::Checkpoint, Self::Host];
-}
 
 impl OwnTime {
     /// No time.

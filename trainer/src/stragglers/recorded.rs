@@ -5,10 +5,12 @@ use std::fmt::Write;
 use rayon::prelude::*;
 
 use super::tests::{Job, LARGE, NOISY, QUIET, STEPS, Slow, found_by, own_times};
-use super::{Kind, OwnTime, Straggler};
+use record::{Kind, Straggler};
+
+use super::OwnTime;
 use crate::bench::Random;
 use crate::detection::{OwnMs, SEEDS, SHARES, Trace, percent};
-use crate::timing::phase::{ByPhase, PhaseTimes};
+use record::phase::{ByPhase, PhaseTimes};
 
 /// Where the step times are from.
 enum Source<'a> {

@@ -1,20 +1,10 @@
 //! The same work on every rank at the same time, after the first step: a machine that is slow at it
 //! is found before it has slowed many steps down.
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use record::Sniffed;
 
 use super::detector::{middle, robust_deviation};
-use crate::record::RankRecord;
-
-/// What a rank has reached. Another load on its cores only makes a rate smaller.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Sniffed {
-    /// FLOP/s of matrix products of the same shapes on every rank.
-    pub matmul_flops_per_second: f64,
-    /// Bytes per second of STREAM's triad, over arrays that do not fit into caches.
-    pub memory_bytes_per_second: f64,
-}
+use record::RankRecord;
 
 /// A rate of every rank.
 struct Rates {
@@ -72,7 +62,7 @@ pub(crate) fn outliers(all: &[Sniffed], ranks: &[RankRecord]) -> Vec<(usize, Str
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::tests::finished;
+    use record::fixtures::finished;
 
     fn sniffed(matmul: f64, memory: f64) -> Sniffed {
         Sniffed { matmul_flops_per_second: matmul, memory_bytes_per_second: memory }

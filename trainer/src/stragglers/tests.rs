@@ -3,7 +3,8 @@
 
 use super::*;
 use crate::bench::Random;
-use crate::timing::phase::{ByPhase, PhaseTimes};
+use record::phase::{ByPhase, PhaseTimes};
+use record::{Kind, Straggler};
 
 const SEEDS: u64 = 200;
 pub(super) const STEPS: u64 = 200;

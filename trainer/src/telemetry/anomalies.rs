@@ -2,7 +2,7 @@
 
 use super::event::Event;
 use super::sink::Sink;
-use crate::record::Anomaly;
+use record::Anomaly;
 
 /// Anomalies that are kept; of more, only the number.
 const KEPT_MAX: usize = 1000;

@@ -10,7 +10,7 @@ use super::options::{LogFormat, TelemetryOptions};
 use super::sink::Sink;
 use super::step_printer::StepPrinter;
 use crate::failure::Failure;
-use crate::printable::printable;
+use record::text::printable;
 
 /// Prints everything on rank 0, and warnings and requests to stop on the others. Failures to print
 /// are ignored: a closed pipe must not end a run.

@@ -4,8 +4,8 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::hardware::{Missing, Readings};
-use crate::record::{Anomaly, CheckpointSaved, Reason, StartParts, Status, StepLine};
-use crate::stragglers::Straggler;
+use record::Straggler;
+use record::{Anomaly, CheckpointSaved, Reason, StartParts, Status, StepLine};
 
 /// One thing that is told. Steps are plain data, so that training can tell them without allocating.
 #[derive(Debug, Clone)]

@@ -2,7 +2,8 @@
 
 use super::event::Event;
 use super::sink::Sink;
-use crate::hardware::{RankHardware, Summaries};
+use crate::hardware::Summaries;
+use record::hardware::RankHardware;
 
 /// Sums up the readings of one attempt.
 #[derive(Debug, Default)]

@@ -17,7 +17,7 @@ use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
 use super::options::LogFormat;
-use crate::failure::ExitCode;
+use record::ExitCode;
 
 static FORMAT: OnceLock<LogFormat> = OnceLock::new();
 static RANK: OnceLock<usize> = OnceLock::new();

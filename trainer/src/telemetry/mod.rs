@@ -44,14 +44,13 @@ use prometheus::Prometheus;
 pub use prometheus::PrometheusOptions;
 pub use step_log::{StepLogOptions, StepsBefore};
 
-use crate::hardware::{Missing, RankHardware, Readings};
-use crate::record::{
-    Anomaly, CheckpointSaved, Error, StartParts, StepLine, StepSample, StepSeries,
-};
+use crate::hardware::{Missing, Readings};
 use anomalies::Anomalies;
-use checkpoint::durable::IoError;
 use console::Console;
 use hardware::Hardware;
+use record::files::IoError;
+use record::hardware::RankHardware;
+use record::{Anomaly, CheckpointSaved, Error, StartParts, StepLine, StepSample, StepSeries};
 use sink::Sink;
 use step_log::StepLog;
 use tensorboard::TensorBoard;

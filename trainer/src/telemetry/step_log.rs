@@ -4,11 +4,11 @@ use std::path::Path;
 
 use super::event::Event;
 use super::sink::Sink;
-use crate::golden::Golden;
 use crate::health::LossWatch;
-use crate::record::steps::file::StepFile;
-use crate::record::{Error, StepSeries, TargetLoss, truncate_after};
-use checkpoint::durable::{Mode, create_folders};
+use record::files::{Mode, create_folders};
+use record::golden::Golden;
+use record::steps::file::StepFile;
+use record::{Error, StepSeries, TargetLoss, truncate_after};
 
 /// Which steps are logged where.
 #[derive(Debug, Clone)]
@@ -85,8 +85,8 @@ impl Sink for StepLog {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::StepLine;
-    use crate::record::steps::sample::tests::sample;
+    use record::StepLine;
+    use record::fixtures::sample;
 
     #[test]
     fn a_failed_write_is_returned_at_the_end() {

@@ -9,9 +9,9 @@ use serde::Serialize;
 
 use super::log_lines;
 use super::options::{LogFormat, TelemetryOptions};
-use crate::number_format;
-use crate::record::{StepLine, StepSample};
-use crate::timing::phase::Phase;
+use record::phase::Phase;
+use record::text::number_format;
+use record::{StepLine, StepSample};
 
 /// The heading is repeated after this many lines.
 const LINES_PER_HEADING: u64 = 40;

@@ -9,14 +9,14 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
-use checkpoint::durable::regular_file::create_anew;
-use checkpoint::durable::{IoError, Mode, create_folders};
 use crc_fast::CrcAlgorithm;
+use record::files::regular_file::create_anew;
+use record::files::{IoError, Mode, create_folders};
 
 use super::event::Event;
 use super::sink::Sink;
-use crate::record::StepLine;
-use crate::timing::phase::Phase;
+use record::StepLine;
+use record::phase::Phase;
 
 /// Steps are written at least this often.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(2);

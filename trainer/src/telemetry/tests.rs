@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use super::*;
-use crate::record::steps::sample::tests::sample;
-use crate::record::{read_steps, steps_path};
+use record::fixtures::sample;
+use record::{read_steps, steps_path};
 
 /// An output that can be inspected.
 #[derive(Clone, Default)]

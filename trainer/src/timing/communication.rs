@@ -2,7 +2,8 @@
 
 use std::time::Instant;
 
-use collectives::Timing;
+use collectives::{Operation, Timing};
+use record::BucketRecord;
 
 /// Communication of one step. An operation counts in the step that waits for it.
 #[derive(Debug, Clone, Copy, Default)]
@@ -42,6 +43,35 @@ pub(crate) struct BucketTotals {
     pub(crate) least_ns: u64,
     /// The part of the total before it was waited for.
     pub(crate) hidden_ns: u64,
+}
+
+impl BucketTotals {
+    /// Times and bandwidths of the bucket, in a world of so many ranks.
+    pub(crate) fn record(&self, operation: Operation, world: usize) -> BucketRecord {
+        let mean_ms = self.total_ns as f64 / self.count as f64 / 1e6;
+        let hidden_ms = self.hidden_ns as f64 / self.count as f64 / 1e6;
+        let algbw = self.bytes as f64 / (mean_ms / 1e3).max(1e-9);
+        BucketRecord {
+            operation: name(operation).to_owned(),
+            bytes: self.bytes,
+            mean_ms,
+            least_ms: self.least_ns as f64 / 1e6,
+            hidden_ms,
+            exposed_ms: mean_ms - hidden_ms,
+            algbw_bytes_per_second: algbw,
+            busbw_bytes_per_second: algbw * operation.bus_factor(world),
+        }
+    }
+}
+
+/// The name of an operation in records.
+fn name(operation: Operation) -> &'static str {
+    match operation {
+        Operation::AllReduceSum => "all_reduce",
+        Operation::ReduceScatterSum => "reduce_scatter",
+        Operation::AllGather => "all_gather",
+        _ => "other",
+    }
 }
 
 /// A bucket that was in flight, in a traced step.
@@ -200,5 +230,23 @@ mod tests {
         tally.add(timing(20, 30), at(40)); // arrived before it was needed
         let found = tally.take();
         assert_eq!((found.total_ns, found.hidden_ns), (30_000_000, 19_000_000));
+    }
+
+    #[test]
+    fn bandwidths_are_those_of_nccl_tests() {
+        let totals = BucketTotals {
+            bytes: 8_000_000,
+            count: 2,
+            total_ns: 4_000_000,
+            least_ns: 1_500_000,
+            hidden_ns: 3_000_000,
+        };
+        let of = |operation| totals.record(operation, 4);
+        let reduced = of(Operation::AllReduceSum);
+        assert_eq!((reduced.mean_ms, reduced.hidden_ms, reduced.exposed_ms), (2.0, 1.5, 0.5));
+        assert_eq!(reduced.algbw_bytes_per_second, 4e9);
+        assert_eq!(reduced.busbw_bytes_per_second, 6e9);
+        assert_eq!(of(Operation::AllGather).busbw_bytes_per_second, 3e9);
+        assert_eq!(of(Operation::ReduceScatterSum).busbw_bytes_per_second, 3e9);
     }
 }

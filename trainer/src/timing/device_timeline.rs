@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use device::cuda::{Cuda, Error, Event};
 
-use super::phase::{Phase, PhaseTimes, StepTime};
+use super::phase::StepTime;
+use record::phase::{Phase, PhaseTimes};
 
 /// How long the time of the last step is waited for. A device that is stuck must not keep a failed
 /// run from its end.

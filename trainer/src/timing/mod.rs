@@ -7,4 +7,3 @@ pub mod phase;
 pub(crate) mod probe;
 pub(crate) mod profile;
 pub(crate) mod progress;
-pub mod statistics;

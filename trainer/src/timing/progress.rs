@@ -2,9 +2,9 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use serde::{Deserialize, Serialize};
+use record::Position;
 
-use super::phase::Phase;
+use record::phase::Phase;
 
 /// What the training thread does now. It only stores; nothing waits.
 #[derive(Debug, Default)]
@@ -13,18 +13,6 @@ pub(crate) struct Progress {
     phase: AtomicU32,
     bucket: AtomicU32,
     buckets: AtomicU32,
-}
-
-/// Where a rank is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Position {
-    /// Number of the running step; 0 before the first.
-    pub(crate) step: u64,
-    pub(crate) phase: Phase,
-    /// The bucket whose reduction it waits for after backward, from 1; 0 if it does not.
-    pub(crate) bucket: u32,
-    /// How many there are.
-    pub(crate) buckets: u32,
 }
 
 impl Progress {

@@ -5,11 +5,11 @@
 
 use std::path::Path;
 
-use checkpoint::durable::{Mode, create_folders};
+use record::files::{Mode, create_folders};
 use serde_json::{Value, json};
 
 use super::{RankTrace, TracedBucket, TracedPhase};
-use crate::record::Error;
+use record::Error;
 
 /// Threads of a process.
 const STEPS: u32 = 0;
@@ -24,7 +24,7 @@ pub(super) fn write(path: &Path, ranks: &[RankTrace], hosts: &[String]) -> Resul
     if let Some(folder) = path.parent() {
         create_folders(folder, Mode::Run)?;
     }
-    crate::record::write_json(path, &trace(ranks, hosts))
+    record::write_json(path, &trace(ranks, hosts))
 }
 
 fn trace(ranks: &[RankTrace], hosts: &[String]) -> Value {

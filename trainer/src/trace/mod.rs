@@ -17,7 +17,8 @@ use crate::failure::Outcome;
 use crate::ranks::Ranks;
 use crate::step::Trainer;
 use crate::timing::communication::BucketSpan;
-use crate::timing::phase::{Phase, PhaseSpan};
+use crate::timing::phase::PhaseSpan;
+use record::phase::Phase;
 
 /// Barriers that align the clocks; the median counts.
 const BARRIERS: usize = 15;

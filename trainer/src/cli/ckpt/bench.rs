@@ -10,7 +10,8 @@ use super::tiers::Configured;
 use super::unusable;
 use crate::checkpoints::bench::{Load, TierRates, bench};
 use crate::config::size;
-use crate::failure::{ExitCode, Failure, Outcome};
+use crate::failure::{Failure, Outcome};
+use record::ExitCode;
 
 /// Measure how fast tiers are written, read and listed; needs no training.
 ///

@@ -8,9 +8,10 @@ use serde::Serialize;
 use super::super::{note, print, print_json};
 use super::tiers::{RunTiers, Selection};
 use super::unusable;
-use crate::failure::{ExitCode, Failure, Outcome};
-use crate::number_format::count;
+use crate::failure::{Failure, Outcome};
 use crate::run::Folder;
+use record::ExitCode;
+use record::text::number_format::count;
 
 /// Remove what retention would remove, on all tiers.
 ///

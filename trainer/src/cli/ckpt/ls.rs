@@ -12,7 +12,8 @@ use serde::Serialize;
 use super::super::{print, print_json};
 use super::tiers::{Age, RunTiers, SeenTier, Selection, age, state};
 use super::unusable;
-use crate::failure::{ExitCode, Outcome};
+use crate::failure::Outcome;
+use record::ExitCode;
 
 /// List the checkpoints of all tiers, newest first.
 ///

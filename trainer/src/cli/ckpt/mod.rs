@@ -12,7 +12,8 @@ mod verify;
 
 use clap::{Args, Subcommand};
 
-use crate::failure::{ExitCode, Failure, Outcome};
+use crate::failure::{Failure, Outcome};
+use record::ExitCode;
 
 pub(super) use tiers::RunTiers;
 

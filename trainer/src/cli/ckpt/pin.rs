@@ -5,7 +5,8 @@ use clap::Args;
 use super::super::print;
 use super::tiers::Selection;
 use super::unusable;
-use crate::failure::{ExitCode, Outcome};
+use crate::failure::Outcome;
+use record::ExitCode;
 
 /// Keep a checkpoint for ever, on each tier that has it.
 ///

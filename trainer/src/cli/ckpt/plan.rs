@@ -6,8 +6,9 @@ use comfy_table::{CellAlignment, Table, presets::NOTHING};
 
 use super::super::{note, print, print_json};
 use super::tiers::Selection;
-use crate::failure::{ExitCode, Outcome};
-use crate::number_format::{count, scaled};
+use crate::failure::Outcome;
+use record::ExitCode;
+use record::text::number_format::{count, scaled};
 
 /// Show what a restore would read from where, by manifests and indexes alone.
 ///

@@ -13,8 +13,9 @@ use super::super::{note, print};
 use super::tiers::{RunTiers, SeenTier};
 use super::unusable;
 use crate::checkpoints::open::place;
-use crate::failure::{ExitCode, Failure, Outcome};
-use crate::number_format::scaled;
+use crate::failure::{Failure, Outcome};
+use record::ExitCode;
+use record::text::number_format::scaled;
 
 /// How often progress is shown.
 const POLL: Duration = Duration::from_millis(100);

@@ -8,8 +8,9 @@ use serde::Serialize;
 use super::super::{print, print_json};
 use super::tiers::{RunTiers, SeenTier, Selection, state};
 use super::unusable;
-use crate::failure::{ExitCode, Outcome};
-use crate::number_format;
+use crate::failure::Outcome;
+use record::ExitCode;
+use record::text::number_format;
 
 /// Show what a checkpoint is and what each tier has of it, without reading its data.
 #[derive(Debug, Args)]

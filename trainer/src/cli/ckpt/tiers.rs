@@ -13,8 +13,8 @@ use crate::checkpoints::open::place;
 use crate::checkpoints::tiers::{Planned, Variables, planned};
 use crate::config::Config;
 use crate::failure::{Failure, Outcome};
-use crate::record::Record;
 use crate::run::Folder;
+use record::Record;
 
 /// Which run, and which of its tiers.
 #[derive(Debug, Args)]

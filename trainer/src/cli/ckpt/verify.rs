@@ -5,8 +5,9 @@ use clap::Args;
 use super::super::{note, print};
 use super::tiers::{SeenTier, Selection};
 use super::unusable;
-use crate::failure::{ExitCode, Outcome};
-use crate::number_format::count;
+use crate::failure::Outcome;
+use record::ExitCode;
+use record::text::number_format::count;
 
 /// Read a checkpoint and check every byte against its digests, on each tier that has it.
 ///

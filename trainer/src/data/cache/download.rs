@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use checkpoint::durable::{IoError, Mode, create_folders, regular_file};
+use record::files::{IoError, Mode, create_folders, regular_file};
 
 use super::Cache;
 use super::entry::{self, Entry, Object};

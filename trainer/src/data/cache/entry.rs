@@ -4,13 +4,13 @@ use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::time::SystemTime;
 
-use checkpoint::durable::{self, IoError, Mode, regular_file};
 use checkpoint::remote::{ObjectInfo, Remote, RemoteOptions};
+use record::files::{self, IoError, Mode, regular_file};
 use serde::{Deserialize, Serialize};
 
 use crate::data::error::DataError;
 use crate::data::token_files::MappedFile;
-use crate::limits::NOTE_BYTES_MAX;
+use record::limits::NOTE_BYTES_MAX;
 
 /// An object as its store has it now.
 #[derive(Debug)]
@@ -55,7 +55,7 @@ impl Entry {
 
     pub(super) fn write(&self, path: &Path) -> Result<(), IoError> {
         let bytes = serde_json::to_vec(self).map_err(IoError::at(path, "write"))?;
-        durable::replace_with(path, &bytes, Mode::Umask)
+        files::replace_with(path, &bytes, Mode::Umask)
     }
 
     /// Remembers that it is used now.

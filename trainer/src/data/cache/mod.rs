@@ -21,8 +21,8 @@ use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use checkpoint::durable::{IoError, Mode, create_folders, regular_file};
 use checkpoint::remote::RemoteOptions;
+use record::files::{IoError, Mode, create_folders, regular_file};
 
 use super::error::DataError;
 pub(super) use download::transfer;

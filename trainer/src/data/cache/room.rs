@@ -5,7 +5,7 @@ use std::fs::{self, FileType};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use checkpoint::durable::IoError;
+use record::files::IoError;
 
 use super::entry::{Entry, Object};
 use super::{Cache, SHORT_DIGEST_DIGITS};

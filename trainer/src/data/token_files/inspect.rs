@@ -5,8 +5,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use checkpoint::remote::is_remote;
 use comfy_table::{Table, presets::NOTHING};
+use record::text::is_remote;
 use serde::Serialize;
 
 use super::format::{Format, TokenType};

@@ -10,8 +10,8 @@ use std::path::Path;
 
 use super::format::{Format, TokenLayout, TokenType, check_size, field, malformed};
 use crate::data::error::DataError;
-use checkpoint::durable::AtomicFile;
-use checkpoint::durable::IoError;
+use record::files::AtomicFile;
+use record::files::IoError;
 
 /// First bytes of an index.
 const MAGIC: &[u8; 9] = b"MMIDIDX\0\0";

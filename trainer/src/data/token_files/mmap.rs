@@ -7,7 +7,7 @@ use std::ops::Deref;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use checkpoint::durable::IoError;
+use record::files::IoError;
 use rustix::fs::OFlags;
 
 use crate::data::error::DataError;

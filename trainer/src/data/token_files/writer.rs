@@ -7,7 +7,7 @@ use std::path::Path;
 use super::format::Format;
 use super::{llmc, megatron};
 use crate::data::error::DataError;
-use checkpoint::durable::{AtomicFile, IoError, Mode};
+use record::files::{AtomicFile, IoError, Mode};
 
 /// Writes uint16 tokens in one of the formats.
 #[derive(Debug)]

@@ -9,10 +9,10 @@ use std::{
 use serde_json::{Map, Value};
 
 use super::not_text;
-use crate::config::wording::in_user_words;
 use crate::data::error::DataError;
 use crate::data::text_head::BYTE_ORDER_MARK;
-use checkpoint::durable::IoError;
+use record::files::IoError;
+use record::text::in_user_words;
 
 /// Text read at a time; a piece is at most this plus the rest of a line.
 const READ_BYTES: usize = 1 << 20;

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use checkpoint::remote::{is_remote, redacted};
+use record::text::{is_remote, redacted};
 
 use super::{Benchmark, Nvme, Platform, PodSecurity, Workflow, Workload};
 use crate::config::duration;

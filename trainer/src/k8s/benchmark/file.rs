@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
-use checkpoint::durable::regular_file::read_named_text;
+use record::files::regular_file::read_named_text;
 
 use super::{Benchmark, matrix};
-use crate::config::wording::in_user_words;
 use crate::failure::{Failure, Outcome};
-use crate::limits::CONFIG_BYTES_MAX;
+use record::limits::CONFIG_BYTES_MAX;
+use record::text::in_user_words;
 
 /// Reads a benchmark file, and checks it. There are several where it has a matrix.
 ///

@@ -11,8 +11,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 
 use crate::k8s::benchmark::Benchmark;
-use crate::record::{RankRecord, Record, Status};
 use crate::report::Start;
+use record::{RankRecord, Record, Status};
 
 pub(crate) use place::{Collected, Found};
 use unreadable::Unreadable;
@@ -190,7 +190,7 @@ fn settings(record: &Record) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::tests::finished;
+    use record::fixtures::finished;
 
     fn run(name: &str, nodes: usize, tokens_per_second: f64) -> Collected {
         let mut record = finished();
@@ -299,9 +299,9 @@ mod tests {
     fn the_table_names_what_is_not_there() {
         let mut failed = run("n2", 2, 1.0);
         failed.record.status = Status::Failed;
-        failed.record.reason = Some(crate::record::Reason {
+        failed.record.reason = Some(record::Reason {
             text: "host node-1 was lost".to_owned(),
-            ..crate::record::Reason::default()
+            ..record::Reason::default()
         });
         let runs = [run("n1", 1, 1000.0), failed];
         let text = Collection::of(&found(runs), &[job_of("n4", 4)]).to_string();

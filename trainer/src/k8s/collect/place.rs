@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
-use checkpoint::durable::{IoError, regular_file};
+use record::files::{IoError, regular_file};
 
 use super::Expected;
 use super::unreadable::Unreadable;
 use crate::baseline::{self, Baselines};
 use crate::k8s::frozen;
 use crate::k8s::paths::BENCHMARK_FILE;
-use crate::limits::CONFIG_BYTES_MAX;
-use crate::record::{self, Attempt, PodList, Record};
+use record::limits::CONFIG_BYTES_MAX;
+use record::{self, Attempt, PodList, Record};
 
 /// A record, and what its run is called.
 #[derive(Debug, Clone)]
@@ -37,7 +37,7 @@ impl Found {
     /// When there is none, or they cannot be listed.
     pub(crate) fn add(&mut self, place: &str) -> Result<(), baseline::Error> {
         let path = Path::new(place);
-        let is_store = checkpoint::remote::is_remote(place) || Baselines::open(path)?.is_some();
+        let is_store = record::text::is_remote(place) || Baselines::open(path)?.is_some();
         if is_store { self.add_store(&Baselines::at(place)?) } else { self.add_folder(path) }
     }
 
@@ -177,8 +177,8 @@ fn stem(path: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::JobRecord;
-    use crate::record::tests::finished;
+    use record::JobRecord;
+    use record::fixtures::finished;
 
     /// Names of runs and of their jobs at a place, in order.
     fn found(place: &Path) -> Vec<(String, String)> {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::RunRow;
-use crate::timing::statistics::Distribution;
+use record::statistics::Distribution;
 
 /// Runs that differ only in their number of nodes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

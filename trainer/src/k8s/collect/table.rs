@@ -5,10 +5,10 @@ use std::fmt;
 use comfy_table::{CellAlignment, Table, presets};
 
 use super::{Collection, RunRow, Unreadable};
-use crate::number_format::{self, count};
-use crate::record::unix_time::minute;
-use crate::record::{Clocks, Status};
 use crate::report;
+use record::text::number_format::{self, count};
+use record::text::unix_time::minute;
+use record::{Clocks, Status};
 
 const HEADINGS: [&str; 9] = [
     "run",

@@ -2,8 +2,8 @@
 
 use super::canvas::{Axis, Chart, Ink};
 use super::figure::{Figure, arranged};
-use crate::number_format;
-use crate::record::{Clocks, Record, StepBlock, StepsSummary};
+use record::text::number_format;
+use record::{Clocks, Record, StepBlock, StepsSummary};
 
 /// Charts of a run's steps; nothing without any.
 pub(super) fn steps(record: &Record) -> String {

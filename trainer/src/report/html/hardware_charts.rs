@@ -3,9 +3,9 @@
 use super::canvas::{Axis, Chart, Ink};
 use super::charts::{from_zero, short};
 use super::figure::{Figure, arranged};
-use crate::hardware::{HardwareSummary, Series};
-use crate::number_format;
-use crate::record::Record;
+use record::Record;
+use record::hardware::{HardwareSummary, Series};
+use record::text::number_format;
 
 /// Quantity of each GPU or host that a chart shows.
 struct Shown {

@@ -6,9 +6,9 @@ use super::canvas::{Axis, Chart, Ink};
 use super::charts::{end_of, from_zero, name_of, short, steps_axis};
 use super::escape;
 use super::figure::{Figure, arranged, legend};
-use crate::number_format::{milliseconds, percent};
-use crate::record::{Record, StepBlock, StepsSummary};
-use crate::timing::phase::Phase;
+use record::phase::Phase;
+use record::text::number_format::{milliseconds, percent};
+use record::{Record, StepBlock, StepsSummary};
 
 /// Share of bars that are shown whole: a few long steps do not flatten the others.
 const WHOLE_SHARE: f64 = 0.99;

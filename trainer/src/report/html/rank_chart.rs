@@ -5,8 +5,8 @@ use std::ops::Range;
 use super::canvas::{Axis, Canvas, Chart, Ink};
 use super::charts::whole;
 use super::figure::{Figure, arranged};
-use crate::number_format::{self, milliseconds};
-use crate::record::{OwnTimes, Record};
+use record::text::number_format::{self, milliseconds};
+use record::{OwnTimes, Record};
 
 /// This much slower than the median rank has the full colour.
 const FULL_COLOUR: f64 = 0.2;

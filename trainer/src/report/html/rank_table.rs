@@ -3,9 +3,9 @@
 use std::fmt::Write as _;
 
 use super::tables;
-use crate::number_format;
-use crate::record::{RankRecord, Record};
-use crate::timing::statistics::percentile;
+use record::statistics::percentile;
+use record::text::number_format;
+use record::{RankRecord, Record};
 
 /// Largest number of rows: with more ranks, those found slow and those that take the longest.
 const ROWS_MAX: usize = 32;

@@ -3,10 +3,10 @@
 use std::fmt::Write as _;
 
 use super::escape;
-use crate::number_format::{count, milliseconds, percent, thousands};
-use crate::record::{Clocks, Record};
 use crate::report::ReportData;
 use crate::report::facts::{Fact, facts, status, utilizations};
+use record::text::number_format::{count, milliseconds, percent, thousands};
+use record::{Clocks, Record};
 
 /// One of the main figures.
 struct Tile {

@@ -3,8 +3,8 @@
 use super::canvas::{Axis, Chart, Ink};
 use super::charts::{from_zero, hovers, middle_of, short, steps_axis};
 use super::figure::{Figure, arranged};
-use crate::number_format::{self, milliseconds};
-use crate::record::{CheckpointSaved, Checkpoints, Record, StepBlock};
+use record::text::number_format::{self, milliseconds};
+use record::{CheckpointSaved, Checkpoints, Record, StepBlock};
 
 /// Those that the record has figures for.
 pub(super) fn all(record: &Record) -> String {

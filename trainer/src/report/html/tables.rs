@@ -5,9 +5,9 @@ use std::fmt::Write as _;
 use serde_json::{Value, json};
 
 use super::escape;
-use crate::record::Record;
 use crate::report::starts::rows;
 use crate::report::{ReportData, Start};
+use record::Record;
 
 /// Warnings beyond these are left to the text, so that the page can be printed.
 const WARNINGS_MAX: usize = 24;

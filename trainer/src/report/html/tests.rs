@@ -1,9 +1,9 @@
 //! The page of a fixed record, and of records that lack what it shows.
 
 use super::*;
-use crate::record::tests::finished;
-use crate::record::{Anomaly, OwnTimes, RankRecord, Reason, Record, Status, StepBlock};
 use crate::report::facts::Fact;
+use record::fixtures::finished;
+use record::{Anomaly, OwnTimes, RankRecord, Reason, Record, Status, StepBlock};
 
 fn full() -> Record {
     let mut record = finished();
@@ -238,7 +238,7 @@ fn texts_of_a_record_cannot_become_markup() {
     record.workload.name.clone_from(&evil);
     record.environment.machine.cpu_model = Some(evil.clone());
     record.anomalies.push(Anomaly { step: None, rank: None, text: evil.clone() });
-    record.reason = Some(crate::record::Reason { text: evil, ..Default::default() });
+    record.reason = Some(record::Reason { text: evil, ..Default::default() });
     let page = one(record);
     assert!(!page.contains("<script"), "{page}");
     assert!(page.matches("&lt;script&gt;alert(&quot;&amp;&#39;&quot;)").count() >= 4);

@@ -3,8 +3,8 @@
 use super::canvas::{Axis, Chart, Ink};
 use super::charts::short;
 use super::figure::{Figure, arranged};
-use crate::number_format;
-use crate::record::{Attempt, Goodput, Record, Status};
+use record::text::number_format;
+use record::{Attempt, Goodput, Record, Status};
 
 /// Those that the record has figures for.
 pub(super) fn all(record: &Record) -> String {

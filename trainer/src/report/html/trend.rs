@@ -6,10 +6,10 @@ use super::canvas::{Axis, Chart, Ink};
 use super::charts::{from_zero, whole};
 use super::figure::{Figure, arranged};
 use super::tables;
-use crate::number_format::{count, thousands};
-use crate::record::Clocks;
 use crate::report::overview::{HEADINGS, Row, is_number};
 use crate::report::{ReportData, facts};
+use record::Clocks;
+use record::text::number_format::{count, thousands};
 
 /// Charts and table of runs, which are in the order of their starts.
 pub(super) fn runs(reports: &[&ReportData]) -> String {

@@ -23,7 +23,7 @@ use super::*;
 use crate::checkpoints::state_map;
 use crate::config::Config;
 use crate::data::Source;
-use crate::failure::ExitCode;
+use record::ExitCode;
 
 const SMALL: [&str; 5] = [
     "collectives.bucket_bytes=262144",

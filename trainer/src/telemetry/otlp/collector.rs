@@ -14,7 +14,7 @@ use opentelemetry_otlp::{
 use reqwest::blocking::Client;
 use reqwest::header::{AUTHORIZATION, HeaderValue};
 
-use crate::config::SecretUrl;
+use record::text::SecretUrl;
 
 /// Longest time of a request, and of all tries of one batch: shorter than a run waits at its end,
 /// so that a request which begins then still fails within it.

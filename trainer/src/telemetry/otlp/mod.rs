@@ -24,9 +24,9 @@ use super::options::TelemetryOptions;
 use super::prometheus::metrics;
 use super::prometheus::ring::Told;
 use super::sink::Sink;
-use crate::config::SecretUrl;
 use collector::{Collector, Error};
 use instruments::Instruments;
+use record::text::SecretUrl;
 use spans::Spans;
 
 /// How often metrics are sent; spans are as often, or when there are many.

@@ -16,9 +16,9 @@ use opentelemetry_sdk::trace::{
 };
 
 use super::OtlpOptions;
-use crate::record::{CheckpointSaved, StartParts, Status as RunStatus, StepLine};
 use crate::telemetry::event::{Event, RunEnd};
-use crate::timing::phase::Phase;
+use record::phase::Phase;
+use record::{CheckpointSaved, StartParts, Status as RunStatus, StepLine};
 
 /// Warnings that the span of an attempt keeps; of more, only the number.
 const KEPT_WARNINGS_MAX: usize = 128;
@@ -220,7 +220,7 @@ fn integer(name: impl Into<opentelemetry::Key>, number: impl Into<u64>) -> KeyVa
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::steps::sample::tests::sample;
+    use record::fixtures::sample;
 
     /// A step of 100 ms that was told to have ended so long after the epoch.
     fn ended_ms(unix_ms: u64) -> StepLine {

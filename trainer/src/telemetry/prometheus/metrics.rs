@@ -8,8 +8,8 @@ use metrics::{
 
 use super::ring::Told;
 use crate::hardware::{self, About, Readings, Source};
-use crate::record::StepLine;
-use crate::timing::phase::Phase;
+use record::StepLine;
+use record::phase::Phase;
 
 /// Kinds of metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -8,14 +8,14 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use checkpoint::durable::Mode;
-use checkpoint::durable::regular_file::{create_anew, open_to_read};
+use record::files::Mode;
+use record::files::regular_file::{create_anew, open_to_read};
 use serde::{Deserialize, Serialize};
 
 use crate::hardware::Readings;
-use crate::record::{CheckpointSaved, StepLine};
-use crate::stragglers::Straggler;
 use crate::telemetry::event::Event;
+use record::Straggler;
+use record::{CheckpointSaved, StepLine};
 
 /// What the exporter is told.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -157,7 +157,7 @@ impl Reader {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::steps::sample::tests::sample;
+    use record::fixtures::sample;
 
     fn step(number: u64) -> Told {
         Told::Step(StepLine { unix_ms: number, rank: 3, sample: sample(1, number) })

@@ -1,0 +1,277 @@
+//! Golden losses: what a workload has to compute, whatever computes it.
+//!
+//! Machines, libraries and numbers of ranks change the rounding of a loss, and so its last digits;
+//! a loss that is further away than rounding explains was not computed right, and the figures of
+//! that run must not be used. `golden_presets.toml` has the golden losses of built-in workloads, and
+//! `yardstick fingerprint make` those of others, from runs that are trusted.
+
+use std::path::Path;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::error::Error;
+use crate::files::regular_file::read_named_text;
+use crate::limits::CONFIG_BYTES_MAX;
+use crate::text::in_user_words;
+
+/// Of built-in workloads.
+const PRESETS: &str = include_str!("golden_presets.toml");
+
+/// The losses of a workload on one kind of device. The precision is part of the workload.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Golden {
+    /// Its name, for people.
+    pub workload: String,
+    /// Its id.
+    pub workload_id: String,
+    /// `cpu` or `cuda`.
+    pub device: String,
+    /// Tokens of the global batch, which depends on the ranks where the workload says it per rank.
+    pub tokens_per_step: u64,
+    /// By how many nats per token a loss may differ.
+    pub tolerance_nats: f64,
+    /// Numbers of steps.
+    pub steps: Vec<u64>,
+    /// The loss of each of these, nats per token.
+    pub losses: Vec<f64>,
+}
+
+/// What golden losses are for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GoldenKey<'a> {
+    /// Id of the workload.
+    pub workload_id: &'a str,
+    /// `cpu` or `cuda`.
+    pub device: &'a str,
+    /// Tokens of the global batch.
+    pub tokens_per_step: u64,
+}
+
+/// A file of golden losses.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Goldens {
+    #[serde(default)]
+    golden: Vec<Golden>,
+}
+
+/// How the losses of a run compare with the golden ones.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct GoldenCheck {
+    /// How many losses were compared, over all attempts.
+    pub compared: u64,
+    /// Largest difference, nats per token.
+    pub worst_nats: f64,
+    /// How large it may be.
+    pub tolerance_nats: f64,
+    /// The step whose loss differed more; `null` if none did.
+    pub missed_step: Option<u64>,
+}
+
+/// A loss that is not the golden one: the run is void.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error(
+    "{}the loss of step {step} is {found:.6}, and the golden loss {golden:.6} (tolerance \
+     {tolerance_nats} nats): this machine does not compute the workload right, and its figures \
+     must not be used",
+    far.as_ref().map_or(String::new(), FarRank::text)
+)]
+pub struct GoldenMiss {
+    /// The step, from 1.
+    pub step: u64,
+    found: f64,
+    golden: f64,
+    tolerance_nats: f64,
+    /// The only rank whose own loss is far away, which is then the cause.
+    pub far: Option<FarRank>,
+}
+
+/// A rank whose loss on its own part of the batch is wrong.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct FarRank {
+    /// Its number.
+    pub rank: usize,
+    /// Its own loss, nats per token.
+    pub loss: f64,
+}
+
+impl FarRank {
+    fn text(&self) -> String {
+        format!("rank {}: its own loss is {:.6}: ", self.rank, self.loss)
+    }
+}
+
+impl Golden {
+    /// A file with these losses, which [`Golden::find`] reads.
+    ///
+    /// # Panics
+    /// When the numbers cannot be serialized, which plain data always can.
+    pub fn to_file(self) -> String {
+        toml::to_string(&Goldens { golden: vec![self] }).expect("plain data in memory")
+    }
+
+    /// Those of a workload: in a file of the user's, if there is one, and else built in.
+    ///
+    /// # Errors
+    /// [`Error::Golden`] for a file that cannot be read or used.
+    pub fn find(file: Option<&Path>, key: GoldenKey<'_>) -> Result<Option<Self>, Error> {
+        let goldens = match file {
+            None => parse(PRESETS).expect("a test has parsed it"),
+            Some(path) => {
+                let read = read_named_text(path, CONFIG_BYTES_MAX);
+                let read = read.map_err(|error| error.source.to_string());
+                let goldens = read.and_then(|text| parse(&text));
+                goldens.map_err(|text| Error::Golden { path: path.to_owned(), text })?
+            }
+        };
+        Ok(goldens.golden.into_iter().find(|golden| golden.key() == key))
+    }
+
+    /// What they are for.
+    pub fn key(&self) -> GoldenKey<'_> {
+        GoldenKey {
+            workload_id: &self.workload_id,
+            device: &self.device,
+            tokens_per_step: self.tokens_per_step,
+        }
+    }
+
+    /// Distance of a loss from the golden one; `None` where the step has none.
+    pub fn difference(&self, step: u64, loss: f64) -> Option<f64> {
+        let index = self.steps.binary_search(&step).ok()?;
+        Some((loss - self.losses[index]).abs())
+    }
+}
+
+fn parse(text: &str) -> Result<Goldens, String> {
+    let goldens: Goldens = toml::from_str(text).map_err(|error| misfit(text, &error))?;
+    for Golden { workload, steps, losses, .. } in &goldens.golden {
+        if steps.len() != losses.len() || !steps.is_sorted() {
+            return Err(format!("{workload}: expected ascending steps, and a loss for each"));
+        }
+    }
+    Ok(goldens)
+}
+
+/// An unknown or missing key, or a value of the wrong type, with its line.
+fn misfit(text: &str, error: &toml::de::Error) -> String {
+    let line = |start: usize| text[..start].matches('\n').count() + 1;
+    let line = error.span().map_or(String::new(), |span| format!("line {}: ", line(span.start)));
+    format!("{line}{}", in_user_words(error.message()))
+}
+
+/// How far the loss of a part of a batch is from that of the whole only if it is wrong.
+const FAR_NATS: f64 = 2.0;
+
+/// Compares losses as they come.
+#[derive(Debug, Clone)]
+pub struct GoldenWatch {
+    golden: Golden,
+    check: GoldenCheck,
+}
+
+impl GoldenWatch {
+    /// Compares with these.
+    pub fn new(golden: Golden) -> Self {
+        let tolerance_nats = golden.tolerance_nats;
+        let check = GoldenCheck { compared: 0, worst_nats: 0.0, tolerance_nats, missed_step: None };
+        Self { golden, check }
+    }
+
+    /// Takes the loss of a step, and those of the ranks' own parts of its batch: one that is far
+    /// away while the others are not is the cause.
+    ///
+    /// # Errors
+    /// [`GoldenMiss`] when it is too far from the golden one.
+    pub fn observe(
+        &mut self,
+        step: u64,
+        loss: f64,
+        of_ranks: impl Iterator<Item = f64>,
+    ) -> Result<(), GoldenMiss> {
+        let Some(difference) = self.golden.difference(step, loss) else { return Ok(()) };
+        let check = &mut self.check;
+        check.compared += 1;
+        check.worst_nats = check.worst_nats.max(difference);
+        if difference <= check.tolerance_nats {
+            return Ok(());
+        }
+        check.missed_step = Some(step);
+        let index = self.golden.steps.binary_search(&step).unwrap_or_default();
+        let golden = self.golden.losses[index];
+        let is_far = |far: &FarRank| (far.loss - golden).abs() > FAR_NATS;
+        let ranks = of_ranks.enumerate().map(|(rank, loss)| FarRank { rank, loss });
+        let mut far = ranks.filter(is_far);
+        let only = far.next().filter(|_| far.next().is_none());
+        let tolerance_nats = check.tolerance_nats;
+        Err(GoldenMiss { step, found: loss, golden, tolerance_nats, far: only })
+    }
+
+    /// How they compare so far.
+    pub fn check(&self) -> GoldenCheck {
+        self.check
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn golden() -> Golden {
+        Golden {
+            workload: "smoke".to_owned(),
+            workload_id: "0123456789ab".to_owned(),
+            device: "cpu".to_owned(),
+            tokens_per_step: 4096,
+            tolerance_nats: 0.01,
+            steps: vec![1, 2, 5],
+            losses: vec![5.5, 5.4, 5.0],
+        }
+    }
+
+    #[test]
+    fn a_loss_beyond_the_tolerance_is_a_miss() {
+        let mut watch = GoldenWatch::new(golden());
+        for (step, loss) in [(1, 5.5), (2, 5.409), (3, 9.0), (4, 1.0)] {
+            watch.observe(step, loss, [].into_iter()).unwrap();
+        }
+        assert_eq!((watch.check().compared, watch.check().missed_step), (2, None));
+        assert!((watch.check().worst_nats - 0.009).abs() < 1e-9);
+        let miss = watch.observe(5, 5.02, [5.1, 4.9].into_iter()).unwrap_err();
+        assert_eq!((miss.step, miss.far), (5, None), "no rank is far away");
+        assert_eq!(watch.check().missed_step, Some(5));
+        let miss = watch.observe(5, 9.0, [5.1, 12.9].into_iter()).unwrap_err();
+        assert_eq!(miss.far, Some(FarRank { rank: 1, loss: 12.9 }));
+        assert!(miss.to_string().starts_with("rank 1: its own loss is 12.900000: the loss of"));
+        let both = watch.observe(5, 9.0, [9.1, 8.9].into_iter()).unwrap_err();
+        assert_eq!(both.far, None);
+    }
+
+    #[test]
+    fn built_in_losses_are_those_of_presets() {
+        let goldens = parse(PRESETS).unwrap().golden;
+        assert!(!goldens.is_empty());
+        for golden in goldens {
+            let of_key = Golden::find(None, golden.key()).unwrap();
+            assert_eq!(of_key.as_ref(), Some(&golden), "no two have the same key");
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_not_usable_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("golden.toml");
+        let find = || {
+            let key = GoldenKey { workload_id: "", device: "cpu", tokens_per_step: 1 };
+            Golden::find(Some(&path), key).unwrap_err()
+        };
+        assert!(matches!(find(), Error::Golden { .. }), "there is none");
+        let mut bad = golden();
+        bad.losses.pop();
+        std::fs::write(&path, toml::to_string(&Goldens { golden: vec![bad] }).unwrap()).unwrap();
+        let text = find().to_string();
+        assert!(text.contains("golden.toml: smoke: expected ascending steps"), "{text}");
+    }
+}

@@ -1,0 +1,80 @@
+//! The result of a run, as files: `record.json`, `attempts/NNN.json` for each attempt, step files,
+//! and the vocabulary that they share with everything that reads or writes them (phases,
+//! statistics, exit codes, number formats).
+//!
+//! This crate depends on no other one of the workspace. A type that two crates need in the record is
+//! defined here.
+
+pub mod anomalies;
+mod attempt;
+mod bucket;
+mod compute;
+mod energy;
+mod environment;
+mod error;
+mod error_file;
+mod exit_code;
+pub mod files;
+#[cfg(any(test, feature = "fixtures"))]
+pub mod fixtures;
+pub mod golden;
+mod goodput;
+pub mod hardware;
+mod job;
+mod json;
+pub mod limits;
+pub mod machine;
+mod measure;
+mod missing;
+pub mod network;
+pub mod peaks;
+pub mod phase;
+pub mod pods;
+mod record;
+mod recovery;
+pub mod seal;
+mod sections;
+mod stall_file;
+pub mod statistics;
+pub mod steps;
+mod straggler;
+pub mod text;
+mod trigger;
+mod unusable;
+
+pub use anomalies::{
+    node_anomalies, rank_anomalies, transport_anomalies, transport_gaps, without_gdr,
+};
+pub use attempt::{Attempt, AttemptEnd, LaunchParts, PodTimes, StartParts, with_recorded_loss};
+pub use bucket::BucketRecord;
+pub use compute::Compute;
+pub use energy::{Cost, Energy, machines};
+pub use environment::Environment;
+pub use error::Error;
+pub use error_file::ErrorFile;
+pub use exit_code::ExitCode;
+pub use job::JobRecord;
+pub use json::write as write_json;
+pub use machine::{NodeGroup, NodeReport, node_groups};
+pub use measure::Reference;
+pub use network::{Transport, name_nics};
+pub use pods::PodList;
+pub use record::{AtPath, IDENTITY, Record, SCHEMA, injected_warning, is_run};
+pub use recovery::{Recovery, RecoverySource};
+pub use sections::{
+    Anomaly, CadenceRecord, CheckpointSaved, Checkpoints, Clocks, Collectives, Fingerprint,
+    FlopsPerToken, Goodput, HostRecord, MfuMeasured, NumaRecord, PhaseSummary, PromotedTo,
+    RankRecord, Rate, Reason, Saves, Status, StepsSummary, TargetRecord, TierRecord,
+    WorkloadRecord,
+};
+pub use stall_file::{Position, StallFile};
+pub use steps::{
+    MeasuredSteps, OwnTimes, Reached, SteadyWatch, StepBlock, StepLine, StepReader, StepSample,
+    StepSeries, TargetLoss, read_steps, steps_path, truncate_after,
+};
+pub use straggler::{Kind, Sniffed, Straggler};
+pub use trigger::Trigger;
+pub use unusable::{MEASURED_STEPS_MIN, Unusable};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,45 @@
+//! A machine, as a record describes it.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// The machine under one rank. What could not be known is `None`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Machine {
+    /// Host name.
+    pub host: String,
+    /// Distribution, as in `Debian GNU/Linux 12 (bookworm)`.
+    pub operating_system: Option<String>,
+    /// Kernel release.
+    pub kernel: String,
+    /// Machine type, as in `x86_64`.
+    pub architecture: String,
+    /// Marketing name of the processor.
+    pub cpu_model: Option<String>,
+    /// Logical processors of the machine, whether or not this process may use them.
+    pub cpu_threads: Option<usize>,
+    /// Physical cores.
+    pub cpu_cores: Option<usize>,
+    /// Memory of the machine in bytes.
+    pub memory_bytes: Option<u64>,
+    /// Instruction-set extensions by which kernels are chosen, sorted.
+    pub instruction_sets: Vec<String>,
+}
+
+/// Properties of a node by name, as in `nic.mlx5_0.firmware`: those that could be read. The same on
+/// nodes that are alike, so nothing that only tells nodes apart is among them.
+#[derive(
+    Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+pub struct NodeIdentity(pub BTreeMap<String, String>);
+
+impl NodeIdentity {
+    /// Adds a property, unless it is unknown.
+    pub fn set(&mut self, name: &str, value: Option<String>) {
+        if let Some(value) = value.filter(|value| !value.is_empty()) {
+            self.0.insert(name.to_owned(), value);
+        }
+    }
+}

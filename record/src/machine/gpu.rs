@@ -1,0 +1,62 @@
+//! A GPU, as a record describes it.
+
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// What a device can do: 9.0 is Hopper.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+pub struct ComputeCapability {
+    /// The family.
+    pub major: u32,
+    /// Within the family.
+    pub minor: u32,
+}
+
+impl ComputeCapability {
+    /// What kernels are compiled for, as in `sm_90a`: from 9.0 on with the instructions that other
+    /// architectures lack.
+    pub fn architecture(self) -> String {
+        let specific = if self.major >= 9 { "a" } else { "" };
+        format!("sm_{}{}{specific}", self.major, self.minor)
+    }
+}
+
+impl fmt::Display for ComputeCapability {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}.{}", self.major, self.minor)
+    }
+}
+
+/// One CUDA device.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct DeviceProperties {
+    /// Its number in this process, which `CUDA_VISIBLE_DEVICES` changes.
+    pub ordinal: usize,
+    /// Marketing name.
+    pub name: String,
+    /// All of its memory.
+    pub memory_bytes: u64,
+    /// What it can do.
+    pub compute_capability: ComputeCapability,
+    /// Streaming multiprocessors.
+    pub multiprocessors: u32,
+    /// Where it is, as in `0000:3b:00.0`: the same in every process.
+    pub pci_bus_id: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn architectures_are_named_as_nvrtc_does() {
+        let architecture = |major, minor| ComputeCapability { major, minor }.architecture();
+        assert_eq!(architecture(8, 9), "sm_89");
+        assert_eq!(architecture(9, 0), "sm_90a");
+        assert_eq!(architecture(12, 1), "sm_121a");
+    }
+}

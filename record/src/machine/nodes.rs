@@ -1,0 +1,36 @@
+//! The nodes of a job, by what they are.
+
+use super::description::NodeIdentity;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Nodes that are alike.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct NodeGroup {
+    /// Their hosts, in the order of their first ranks.
+    pub hosts: Vec<String>,
+    /// What they are: firmware, kernel, drivers, libraries and settings, by name.
+    pub identity: NodeIdentity,
+}
+
+/// What the first rank of a host has found.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct NodeReport {
+    /// Name of the host.
+    pub host: String,
+    /// Its properties.
+    pub identity: NodeIdentity,
+}
+
+/// Groups nodes that are alike, the largest group first.
+pub fn node_groups(reports: Vec<NodeReport>) -> Vec<NodeGroup> {
+    let mut groups: Vec<NodeGroup> = Vec::new();
+    for NodeReport { host, identity } in reports {
+        match groups.iter_mut().find(|group| group.identity == identity) {
+            Some(group) => group.hosts.push(host),
+            None => groups.push(NodeGroup { hosts: vec![host], identity }),
+        }
+    }
+    groups.sort_by_key(|group| std::cmp::Reverse(group.hosts.len()));
+    groups
+}

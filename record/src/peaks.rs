@@ -1,0 +1,106 @@
+//! Published peaks of GPUs, for MFU, and sizes of their memory, for what cannot fit.
+//!
+//! Dense rates of matrix products by NVIDIA's data sheets, where those are half of what is stated
+//! "with sparsity": A100 (nvidia-a100-datasheet-us, 2021), H100 (h100-datasheet, 2024), H200
+//! (h200-datasheet, 2024), L4, L40S, A10, A30, A40 (their data sheets), B200 (HGX B200, 2024).
+//! Products in f32 are fused multiply-adds of the ordinary cores: this program does not use TF32.
+//!
+//! Memory is what the same data sheets call GB, which are 2^30 bytes: the driver has a few percent
+//! less to give.
+//!
+//! Names are those of the driver, and must match as a whole: an H20 is no H200, and a GPU that is
+//! not listed has no peak.
+
+use std::collections::BTreeSet;
+
+use crate::compute::Compute;
+
+use crate::RankRecord;
+
+/// Name, GiB of memory, and TFLOP/s in bf16 and in f32.
+struct Peak {
+    name: &'static str,
+    memory_gib: u64,
+    bf16_teraflops: f64,
+    f32_teraflops: Option<f64>,
+}
+
+const fn peak(
+    name: &'static str,
+    memory_gib: u64,
+    bf16_teraflops: f64,
+    f32_teraflops: Option<f64>,
+) -> Peak {
+    Peak { name, memory_gib, bf16_teraflops, f32_teraflops }
+}
+
+const PEAKS: [Peak; 16] = [
+    peak("NVIDIA A100-SXM4-40GB", 40, 312.0, Some(19.5)),
+    peak("NVIDIA A100-SXM4-80GB", 80, 312.0, Some(19.5)),
+    peak("NVIDIA A100-PCIE-40GB", 40, 312.0, Some(19.5)),
+    peak("NVIDIA A100 80GB PCIe", 80, 312.0, Some(19.5)),
+    peak("NVIDIA H100 80GB HBM3", 80, 989.5, Some(67.0)),
+    peak("NVIDIA H100 PCIe", 80, 756.5, Some(51.0)),
+    peak("NVIDIA H100 NVL", 94, 835.5, Some(60.0)),
+    peak("NVIDIA H200", 141, 989.5, Some(67.0)),
+    peak("NVIDIA H200 NVL", 141, 835.5, Some(60.0)),
+    peak("NVIDIA GH200 480GB", 96, 989.5, Some(67.0)),
+    peak("NVIDIA B200", 180, 2250.0, None),
+    peak("NVIDIA L4", 24, 121.0, Some(30.3)),
+    peak("NVIDIA L40S", 48, 362.0, Some(91.6)),
+    peak("NVIDIA A10", 24, 125.0, Some(31.2)),
+    peak("NVIDIA A30", 24, 165.0, Some(10.3)),
+    peak("NVIDIA A40", 48, 149.7, Some(37.4)),
+];
+
+/// The published peak of a GPU in FLOP/s, if there is one.
+fn published_flops_per_second(name: &str, compute: Compute) -> Option<f64> {
+    let peak = PEAKS.iter().find(|peak| peak.name == name)?;
+    let teraflops = match compute {
+        Compute::F32 => peak.f32_teraflops,
+        Compute::Bf16 => Some(peak.bf16_teraflops),
+    };
+    teraflops.map(|teraflops| teraflops * 1e12)
+}
+
+/// The published size of a GPU's memory in bytes, by the name that NVIDIA's GPU feature discovery
+/// gives it in the label `nvidia.com/gpu.product`: dashes for spaces.
+pub fn memory_bytes_of_product(label: &str) -> Option<u64> {
+    let gpu = PEAKS.iter().find(|peak| peak.name.replace(' ', "-") == label)?;
+    Some(gpu.memory_gib << 30)
+}
+
+/// The published peak of one rank in FLOP/s: its share, where ranks share GPUs. `None` where the
+/// ranks' GPUs differ or have none.
+pub fn of_a_rank(ranks: &[RankRecord], compute: Compute) -> Option<f64> {
+    let devices: Option<Vec<_>> = ranks.iter().map(|rank| rank.device.as_ref()).collect();
+    let devices = devices?;
+    let first = devices.first()?;
+    if devices.iter().any(|device| device.name != first.name) {
+        return None;
+    }
+    let places = ranks.iter().zip(&devices).map(|(rank, device)| (&rank.host, &device.pci_bus_id));
+    let gpus = places.collect::<BTreeSet<_>>().len();
+    let peak = published_flops_per_second(&first.name, compute)?;
+    Some(peak * gpus as f64 / ranks.len() as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_whole_names_have_a_peak() {
+        let bf16 = |name| published_flops_per_second(name, Compute::Bf16);
+        assert_eq!(bf16("NVIDIA H200"), Some(989.5e12));
+        assert_eq!(published_flops_per_second("NVIDIA H200", Compute::F32), Some(67e12));
+        for unknown in ["NVIDIA H20", "NVIDIA H200 MIG 1g.18gb", "H200", ""] {
+            assert_eq!(bf16(unknown), None, "{unknown}");
+        }
+        assert_eq!(memory_bytes_of_product("NVIDIA-H100-80GB-HBM3"), Some(80 << 30));
+        let mut names: Vec<_> = PEAKS.iter().map(|peak| peak.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), PEAKS.len(), "each once");
+    }
+}
