@@ -225,7 +225,7 @@ fn launches_at_the_same_time_share_no_session_folder() {
     let temporary = tempfile::tempdir().unwrap();
     for library in ["ompi", "prte"] {
         let user = rustix::process::geteuid().as_raw();
-        let shared = format!("{library}.{}.{user}", launch::host_name());
+        let shared = format!("{library}.{}.{user}", record::machine::host_name());
         std::fs::write(temporary.path().join(shared), "").unwrap();
     }
     let comm = ["comm", "--max-bytes", "4K", "--operation", "all-reduce"];

@@ -23,7 +23,5 @@ pub mod supervisor;
 pub mod worker;
 
 pub use error::Error;
-pub use machine::{
-    CgroupLimits, available_memory_bytes, boot_id, host_name, machine, node_identity, node_name,
-};
+pub use machine::{CgroupLimits, available_memory_bytes, machine, node_identity, node_name};
 pub use placement::{CORES_MAX, NumaNode, Placement, ThreadPlan, allowed_cores};

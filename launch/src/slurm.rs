@@ -67,7 +67,7 @@ fn is_this_host(nodes: &str) -> bool {
     let first = |name: &str| name.split('.').next().unwrap_or_default().to_ascii_lowercase();
     let is_started_by_slurm = || BY_SLURM.iter().any(|name| std::env::var_os(name).is_some());
     let is_one = !nodes.contains(['[', ',']);
-    is_one && (first(nodes) == first(&crate::host_name()) || is_started_by_slurm())
+    is_one && (first(nodes) == first(&record::machine::host_name()) || is_started_by_slurm())
 }
 
 /// Variables of processes that Slurm has started on nodes.

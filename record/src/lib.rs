@@ -30,6 +30,7 @@ pub mod network;
 pub mod peaks;
 pub mod phase;
 pub mod pods;
+mod random;
 mod record;
 mod recovery;
 pub mod seal;
@@ -59,6 +60,7 @@ pub use machine::{NodeGroup, NodeReport, node_groups};
 pub use measure::Reference;
 pub use network::{Transport, name_nics};
 pub use pods::PodList;
+pub use random::Random;
 pub use record::{AtPath, IDENTITY, Record, SCHEMA, injected_warning, is_run};
 pub use recovery::{Recovery, RecoverySource};
 pub use sections::{

@@ -9,9 +9,9 @@ use std::io::{Cursor, Write};
 use launch::signals::exit_immediately;
 use rustix::process::{Resource, getrlimit};
 
-use crate::telemetry::LogFormat;
-use crate::telemetry::log_lines;
 use record::ExitCode;
+use telemetry::LogFormat;
+use telemetry::log_lines;
 
 /// The system's allocator for a program that cannot go on without memory.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use counting::own_calls;
 use record::StepSample;
 use record::phase::Phase;
-use trainer::telemetry::{Events, LogFormat, StepLogOptions, Telemetry, TelemetryOptions};
+use telemetry::{Events, LogFormat, StepLogOptions, Telemetry, TelemetryOptions};
 use trainer::timing::phase::PhaseClock;
 
 fn step(clock: &mut PhaseClock, events: &Events, step: u64) {

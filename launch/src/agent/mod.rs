@@ -17,7 +17,8 @@ use signal_hook::iterator::Signals;
 
 use crate::error::Error;
 use crate::local_ranks::{LocalRank, LocalRanks, processes_with};
-use crate::{boot_id, host_name, node_name};
+use crate::node_name;
+use record::machine::{boot_id, host_name};
 
 pub(crate) use message::line;
 pub use message::{FromAgent, Hello, ToAgent};

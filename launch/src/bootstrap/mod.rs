@@ -10,7 +10,7 @@ mod world;
 use collectives::Single;
 
 use crate::error::Error;
-use crate::host_name;
+use record::machine::host_name;
 
 pub use detect::detect_launcher;
 pub use expected::Expected;

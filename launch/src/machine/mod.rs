@@ -7,7 +7,7 @@ mod node_identity;
 use std::collections::BTreeSet;
 use std::fs;
 
-use record::machine::Machine;
+use record::machine::{Machine, host_name};
 
 use memory::meminfo_bytes;
 
@@ -56,21 +56,10 @@ pub fn machine() -> Machine {
     }
 }
 
-/// Name of this host; in a pod, the pod's name.
-pub fn host_name() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
-}
-
 /// Name of the node that runs this pod: `NODE_NAME`, which a job file sets to `spec.nodeName` by
 /// the downward API. `None` elsewhere.
 pub fn node_name() -> Option<String> {
     std::env::var("NODE_NAME").ok().filter(|name| !name.is_empty())
-}
-
-/// Id of the running kernel, which differs between machines of one name. Empty where it is hidden.
-pub fn boot_id() -> String {
-    let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    text.trim().to_owned()
 }
 
 #[derive(Debug, Default)]

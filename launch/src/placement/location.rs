@@ -1,7 +1,7 @@
 //! What ranks exchange at the rendezvous: where each of them runs.
 
 use super::cores::{CORES_MAX, allowed_cores};
-use crate::machine;
+use record::machine;
 
 /// Where a rank runs.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -69,7 +69,7 @@ impl OwnFolder {
 /// Host name and boot of this machine.
 fn this_machine() -> String {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    format!("{} {boot}", crate::host_name())
+    format!("{} {boot}", record::machine::host_name())
 }
 
 /// Removes folders that killed launchers of this user on this machine have left among temporary

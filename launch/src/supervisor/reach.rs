@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket}
 use std::path::Path;
 use std::process::Command;
 
-use crate::host_name;
 use crate::hostfile::{Host, are_same_name};
+use record::machine::host_name;
 
 /// By what a host is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

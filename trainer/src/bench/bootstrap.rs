@@ -6,6 +6,7 @@
 //! use of subseries values for estimating the variance of a general statistic from a stationary
 //! sequence" (1986), for an autoregressive process of order 1.
 
+use record::Random;
 use serde::{Deserialize, Serialize};
 
 use record::statistics::percentile;
@@ -77,37 +78,6 @@ fn autocorrelation(steps: &[f64]) -> f64 {
     let variance: f64 = steps.iter().map(|step| (step - mean) * (step - mean)).sum();
     let covariance: f64 = steps.windows(2).map(|two| (two[0] - mean) * (two[1] - mean)).sum();
     if variance > 0.0 { covariance / variance } else { 0.0 }
-}
-
-/// SplitMix64: the same steps give the same interval.
-#[derive(Debug)]
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut bits = self.0;
-        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        bits ^ (bits >> 31)
-    }
-
-    pub(crate) fn below(&mut self, end: usize) -> usize {
-        ((u128::from(self.next()) * end as u128) >> 64) as usize
-    }
-
-    /// From 0 to 1.
-    #[cfg(test)]
-    pub(crate) fn uniform(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
-    }
-
-    /// Standard normal.
-    #[cfg(test)]
-    pub(crate) fn normal(&mut self) -> f64 {
-        let radius = (-2.0 * libm::log(1.0 - self.uniform())).sqrt();
-        radius * libm::cos(std::f64::consts::TAU * self.uniform())
-    }
 }
 
 #[cfg(test)]

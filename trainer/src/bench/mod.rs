@@ -10,8 +10,6 @@ use comfy_table::{Cell, CellAlignment, Table, presets};
 use serde::Serialize;
 
 pub(crate) use bootstrap::Interval;
-#[cfg(test)]
-pub(crate) use bootstrap::Random;
 
 use record::statistics::percentile;
 use record::text::number_format;

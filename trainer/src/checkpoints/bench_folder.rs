@@ -21,7 +21,7 @@ const ABANDONED_AFTER: Duration = Duration::from_secs(24 * 3600);
 
 /// Name of a new folder. Nodes may begin at the same moment, and pods have the same process ids.
 pub(super) fn new_name() -> String {
-    let [host, process] = [launch::host_name(), std::process::id().to_string()];
+    let [host, process] = [record::machine::host_name(), std::process::id().to_string()];
     format!("{PREFIX}{host}-{process}-{:x}", unix_ms())
 }
 

@@ -30,7 +30,6 @@ use crate::fault_injection::Injector;
 use crate::ranks::Ranks;
 use crate::step::{SavedRange, Trainer};
 use crate::stragglers::{Detector, Limits, OwnTime};
-use crate::telemetry::Events;
 use cadence::{Cadence, SaveCost};
 use copies::{Copies, CopyWatch};
 use failures::Failures;
@@ -39,6 +38,7 @@ use record::Straggler;
 use record::{Anomaly, Attempt, CheckpointSaved, Checkpoints, Recovery, Saves, TierRecord};
 use save_tier::SaveTier;
 use takeover::NotSaved;
+use telemetry::Events;
 use tiers::Planned;
 
 pub(crate) use tiers::TierSet;

@@ -14,8 +14,8 @@ use super::{Arguments, Command, LogArguments, agent, say};
 use crate::config::duration;
 use crate::failure::{Failure, Outcome};
 use crate::run::RunEvidence;
-use crate::telemetry::LogFormat;
 use record::ExitCode;
+use telemetry::LogFormat;
 
 /// Run a command on several hosts with `mpirun`, and say whether it worked.
 ///
@@ -180,5 +180,5 @@ fn folders(command: &[OsString], restarts: u32) -> Outcome<Vec<PathBuf>> {
 /// Differs between launches.
 fn id() -> String {
     let unix_ms = record::text::unix_time::unix_ms();
-    format!("{}-{}-{unix_ms}", launch::host_name(), std::process::id())
+    format!("{}-{}-{unix_ms}", record::machine::host_name(), std::process::id())
 }

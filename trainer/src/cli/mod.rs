@@ -32,11 +32,11 @@ use record::files::process_limits;
 
 use crate::failure::{Failure, Outcome};
 use crate::run::Exit;
-use crate::telemetry::console::{report_failure, report_silence, say};
-use crate::telemetry::{LogFormat, log_lines};
 use record::ExitCode;
 use record::text::in_user_words;
 use record::text::printable;
+use telemetry::{Ended, report_failure, report_silence, say};
+use telemetry::{LogFormat, log_lines};
 
 /// A fixed, self-instrumented GPT and Llama training workload for AI clusters.
 ///
@@ -210,7 +210,13 @@ fn reworded(error: &clap::Error) -> Option<String> {
 }
 
 fn report(failure: &Failure) -> ExitCode {
-    report_failure(failure);
+    report_failure(&Ended {
+        text: failure.to_string(),
+        code: failure.code,
+        step: failure.step,
+        caused_by_rank: failure.rank,
+        reported_by: failure.reported_by,
+    });
     failure.code
 }
 

@@ -15,8 +15,8 @@ use crate::config::{Config, Interval, duration};
 use crate::failure::{Failure, Outcome};
 use crate::fault_injection::Injection;
 use crate::run::{self, Exit, RunOptions};
-use crate::telemetry::LogFormat;
-use crate::telemetry::log_lines::JsonLines;
+use telemetry::LogFormat;
+use telemetry::log_lines::JsonLines;
 
 /// Train a workload: alone, or as one rank of `mpirun`.
 ///

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::Comparison;
 use super::side::{Side, Source};
 use super::tests::{AS_USUAL, QUIET, run, settings};
-use crate::bench::Random;
+use record::Random;
 use record::Record;
 
 /// Of the entries of a list, every one of so many is damaged.

@@ -7,8 +7,8 @@ use rayon::prelude::*;
 
 use super::tests::{AS_USUAL, Machine, NOISY, QUIET, RANKS, Slow, record_of, run, settings, side};
 use super::{Comparison, Gate, Settings, Verdict};
-use crate::bench::Random;
 use crate::detection::{SEEDS, Trace, percent};
+use record::Random;
 use record::Record;
 
 /// Where the step times are from.

@@ -1,7 +1,7 @@
 //! What steps took two ranks of a real run by themselves, recorded by
 //! `scripts/record-step-times.sh`, and drawn again in blocks.
 
-use crate::bench::Random;
+use record::Random;
 
 /// Steps that are drawn together, so that each still depends on the one before.
 const BLOCK: usize = 10;

@@ -3,7 +3,7 @@
 use device::cuda::{self, DeviceProperties};
 use launch::doctor::{About, Check, Context, Finding, Group, Scope};
 
-use crate::hardware::{GpuHealth, GpuMemoryUse};
+use telemetry::hardware::{GpuHealth, GpuMemoryUse};
 
 /// Errors of their memory.
 pub(super) struct Ecc;

@@ -6,7 +6,7 @@ use device::cuda::{self, DeviceProperties, Libraries, Required};
 use launch::doctor::{About, Check, Context, Finding, Group, Scope};
 
 use super::gpu_health::NO_GPU;
-use crate::hardware::lost_gpus;
+use telemetry::hardware::lost_gpus;
 
 /// That there are GPUs, and libraries for them.
 pub(super) struct Gpus;

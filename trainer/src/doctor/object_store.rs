@@ -36,7 +36,7 @@ pub(super) fn look_at(address: &str) -> Finding {
 
 fn tried(remote: &Remote) -> Result<Finding, IoError> {
     let now = UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
-    let key = format!("DOCTOR-{now:x}-{}-{}", launch::host_name(), std::process::id());
+    let key = format!("DOCTOR-{now:x}-{}-{}", record::machine::host_name(), std::process::id());
     let started = Instant::now();
     remote.put(&key, vec![7; BYTES])?;
     let put = started.elapsed();

@@ -10,7 +10,7 @@ use device::cuda;
 use launch::doctor::{About, Finding, Group, Scope, Status};
 
 use super::gpu_health::{NO_GPU, named, worst};
-use crate::hardware::XidWatch;
+use telemetry::hardware::XidWatch;
 
 pub(super) const XID: About = About {
     name: "xid",

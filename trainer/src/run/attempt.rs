@@ -10,26 +10,26 @@ use super::start_clock::StartClock;
 use super::stop::{StopConditions, StopReason};
 use super::stop_request::StopPoint;
 use super::together::Together;
+use super::tracing::Tracing;
 use super::transports::TransportProbe;
 use crate::checkpoints::{Checkpointer, Ended, TierSet};
 use crate::failure::Outcome;
-use crate::hardware::AlertWatch;
-use crate::health::{LossWatch, Observed};
 use crate::ranks::Ranks;
 use crate::step::{Evaluation, Requests, StepOutcome, Trainer};
 use crate::stragglers::Detector;
-use crate::telemetry::Events;
 use crate::timing;
 use crate::timing::phase::StepTime;
 use crate::timing::probe::MatmulProbe;
 use crate::timing::profile::{Profile, Rates};
-use crate::trace::Tracing;
 use record::Trigger;
 use record::golden::GoldenWatch;
 use record::phase::{Phase, PhaseTimes};
 use record::text::unix_time::unix_ms;
 use record::{Anomaly, SteadyWatch, StepSample};
 use record::{Sniffed, Straggler};
+use telemetry::Events;
+use telemetry::hardware::AlertWatch;
+use telemetry::{LossWatch, Observed};
 
 /// Evaluation of the held-out loss at an interval.
 #[derive(Debug)]

@@ -343,7 +343,7 @@ impl Folder {
         let path = self.root.join("lock");
         let is_free =
             regular_file::open_to_read(&path).is_ok_and(|file| file.try_lock_shared().is_ok());
-        let is_here = record.environment.machine.host == launch::host_name();
+        let is_here = record.environment.machine.host == record::machine::host_name();
         is_free && if is_here { !has_process(record) } else { self.is_quiet() }
     }
 

@@ -16,6 +16,7 @@ pub(crate) mod start_clock;
 mod stop;
 mod stop_request;
 mod together;
+mod tracing;
 mod transports;
 mod watchdog;
 
@@ -39,8 +40,8 @@ pub(crate) use transports::{Connected, Evidence, connect};
 
 use crate::config::Config;
 use crate::failure::{Failure, Outcome};
-use crate::telemetry::log_lines;
 use record::ExitCode;
+use telemetry::log_lines;
 
 /// How a process exits after a run that did not fail.
 #[derive(Debug)]

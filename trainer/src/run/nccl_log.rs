@@ -95,7 +95,7 @@ fn is_one_of_several() -> bool {
 
 /// Unique on all machines and in all containers that may share the folder.
 fn default_path() -> PathBuf {
-    let host = launch::host_name();
+    let host = record::machine::host_name();
     let host = host.split('.').next().unwrap_or_default();
     std::env::temp_dir().join(format!("yardstick-nccl-{host}-{}.log", std::process::id()))
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use crate::config::{Config, Device, Engine};
 use crate::failure::{Failure, Outcome};
 use crate::fault_injection::Injection;
-use crate::telemetry::LogFormat;
+use telemetry::LogFormat;
 
 /// Options of `yardstick train`.
 #[derive(Debug, Clone)]

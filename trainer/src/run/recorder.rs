@@ -17,12 +17,10 @@ use super::watchdog::{Stall, Watched};
 use crate::checkpoints::Checkpointer;
 use crate::config::Config;
 use crate::failure::{Failure, Outcome};
-use crate::hardware::{Finding, hardware_anomalies};
 use crate::k8s::frozen;
 use crate::ranks::Ranks;
 use crate::step::Trainer;
 use crate::stragglers::outliers;
-use crate::telemetry::{Events, Verdict};
 use crate::time_limit::within;
 use crate::timing::progress::Progress;
 use record::ExitCode;
@@ -37,6 +35,8 @@ use record::{
 };
 use record::{Cost, Energy, machines};
 use record::{Sniffed, Straggler};
+use telemetry::hardware::{Finding, hardware_anomalies};
+use telemetry::{Events, Verdict};
 
 /// How long the file with the status of pods may take to be read.
 const PODS_PATIENCE: Duration = Duration::from_secs(2);

@@ -285,7 +285,7 @@ mod tests {
 
     use super::*;
     use crate::config::Config;
-    use crate::telemetry::LogFormat;
+    use telemetry::LogFormat;
 
     /// Two ranks after their rendezvous.
     fn worlds() -> [World; 2] {

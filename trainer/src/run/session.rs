@@ -30,6 +30,7 @@ use super::start_clock::StartClock;
 use super::stop::{StopConditions, StopReason, target_loss};
 use super::stop_request::StopPoint;
 use super::together::Together;
+use super::tracing::Tracing;
 use super::transports::TransportProbe;
 use super::watchdog::Watchdog;
 use crate::baseline::Baselines;
@@ -40,22 +41,22 @@ use crate::config::{self, Config};
 use crate::data::Source;
 use crate::failure::{Failure, Outcome};
 use crate::fault_injection::{self, Injector};
-use crate::hardware::{AlertWatch, Sampled, Sampler};
 use crate::hugging_face::Import;
 use crate::plan::{JobShape, RankPlan};
 use crate::ranks::Ranks;
 use crate::step::{Evaluation, Trainer, batch_plan, weights_digest};
 use crate::stragglers::{Detector, Limits};
-use crate::telemetry::{
-    Events, OtlpOptions, PrometheusOptions, RunEnd, StepLogOptions, StepsBefore, Telemetry,
-    TelemetryOptions,
-};
 use crate::timing::probe::MatmulProbe;
 use crate::timing::profile::Profile;
-use crate::trace::Tracing;
 use record::ExitCode;
 use record::golden::{Golden, GoldenKey, GoldenWatch};
 use record::{self, Anomaly, Record, Status, SteadyWatch, StepSeries, TargetLoss, TargetRecord};
+use telemetry::hardware::AlertWatch;
+use telemetry::{
+    Events, OtlpOptions, PrometheusOptions, RunEnd, StepLogOptions, StepsBefore, Telemetry,
+    TelemetryOptions,
+};
+use telemetry::{Sampled, Sampler};
 
 /// In larger jobs the record has no figures of single buckets.
 const RANKS_WITH_BUCKETS_MAX: usize = 256;
@@ -363,7 +364,10 @@ impl<'run> Session<'run> {
         drop(sampler); // with a last look at the GPU, which may say why a step failed
         drop(watchdog);
         let alert = attempt.trainer.alert().get();
-        let reason = reason.map_err(|failure| alert.explain(failure));
+        let reason = reason.map_err(|failure| match alert.explanation() {
+            Some(explanation) if failure.is_of_device() => failure.context(explanation),
+            _ => failure,
+        });
         let matmul_flops_per_second = attempt.probes.matmul.flops_per_second();
         let measured = Measured { matmul_flops_per_second, ..Measured::default() };
         self.finish(reason, telemetry, trainer, recorder, measured)
@@ -624,6 +628,7 @@ impl<'run> Session<'run> {
         let Prepared::Attempt { number, run, .. } = &self.prepared else { return None };
         let url = Some(config.settings.telemetry.otlp.clone()).filter(|url| !url.is_empty())?;
         Some(OtlpOptions {
+            check_proxy: checkpoint::remote::check_proxy,
             url,
             run: run.clone(),
             attempt: *number,

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use launch::signals::{StopEffect, StopSignal};
 
-use crate::telemetry::console::report_stop;
-use crate::telemetry::{Events, StopRequest};
+use telemetry::report_stop;
+use telemetry::{Events, StopRequest};
 
 /// How far the run is, for whoever reports a request to stop; clones share their state.
 #[derive(Debug, Clone)]

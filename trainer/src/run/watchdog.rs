@@ -10,12 +10,12 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::telemetry::Events;
 use crate::timing::progress::Progress;
 use record::Position;
 use record::phase::Phase;
 use record::text::list;
 use record::{Anomaly, StallFile};
+use telemetry::Events;
 
 /// Looks at the progress of training until it is dropped.
 #[derive(Debug)]

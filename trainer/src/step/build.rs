@@ -24,10 +24,10 @@ use crate::data::prefetch::Buffers;
 use crate::data::{BatchPlan, Batches, Source};
 use crate::failure::Outcome;
 use crate::fault_injection::Injector;
-use crate::hardware::SharedAlert;
 use crate::ranks::Ranks;
 use crate::stragglers::OwnTime;
 use crate::timing::phase::PhaseClock;
+use telemetry::hardware::SharedAlert;
 
 /// The bucket plan of a model, and the layout padded to it.
 pub(crate) fn placed_layout(config: &Config, world: usize) -> (Layout, BucketPlan) {

@@ -6,11 +6,11 @@ use models::ops::update_norm::UpdateSquares;
 
 use crate::checkpoints::TierSet;
 use crate::failure::{Failure, Outcome};
-use crate::hardware::{ALERT_FIELDS, Alert};
 use crate::ranks::Ranks;
 use crate::stragglers::{self, OwnTime};
 use record::ExitCode;
 use record::Trigger;
+use telemetry::hardware::{ALERT_FIELDS, Alert};
 
 /// What a rank requests for the end of the step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

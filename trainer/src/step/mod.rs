@@ -17,6 +17,7 @@ pub(crate) mod shard;
 pub(crate) mod state;
 #[cfg(test)]
 mod tests;
+mod update_health;
 mod weights;
 
 use std::borrow::Cow;
@@ -43,20 +44,20 @@ use gradients::{Gradients, StepContext};
 use optimizer::Optimizer;
 use scalars::Scalars;
 use state::on_host;
+use update_health::UpdateHealth;
 
 use crate::data::Batches;
 use crate::failure::Outcome;
 use crate::fault_injection::Injector;
-use crate::hardware::{Alert, SharedAlert};
-use crate::health::UpdateHealth;
 use crate::ranks::Ranks;
 use crate::stragglers::OwnTime;
 use crate::timing::communication::Communication;
 use crate::timing::phase::{PhaseClock, StepTime};
 use crate::timing::profile::StepProfile;
-use crate::trace::StepTrace;
+use crate::timing::step_trace::StepTrace;
 use record::BucketRecord;
 use record::phase::Phase;
+use telemetry::hardware::{Alert, SharedAlert};
 
 /// Everything one rank needs to train.
 #[derive(Debug)]

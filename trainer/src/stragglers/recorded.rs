@@ -8,8 +8,8 @@ use super::tests::{Job, LARGE, NOISY, QUIET, STEPS, Slow, found_by, own_times};
 use record::{Kind, Straggler};
 
 use super::OwnTime;
-use crate::bench::Random;
 use crate::detection::{OwnMs, SEEDS, SHARES, Trace, percent};
+use record::Random;
 use record::phase::{ByPhase, PhaseTimes};
 
 /// Where the step times are from.

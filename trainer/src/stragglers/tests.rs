@@ -2,7 +2,7 @@
 //! the machine drifts.
 
 use super::*;
-use crate::bench::Random;
+use record::Random;
 use record::phase::{ByPhase, PhaseTimes};
 use record::{Kind, Straggler};
 

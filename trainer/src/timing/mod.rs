@@ -7,3 +7,4 @@ pub mod phase;
 pub(crate) mod probe;
 pub(crate) mod profile;
 pub(crate) mod progress;
+pub(crate) mod step_trace;

@@ -1,0 +1,36 @@
+//! Events of a run, and where they go, without slowing training down.
+//!
+//! The training thread copies an [`Event`] into a queue that was allocated at the start; the
+//! telemetry thread (`stream/`) passes it to every sink, a file each in `sinks/`:
+//!
+//! - `console.rs`: stderr, as text or JSON.
+//! - `step_log.rs`: the rank's file of steps, and their sums for the record.
+//! - `anomalies.rs`: warnings for the record.
+//! - `hardware.rs`: what the hardware did, for the record.
+//! - `prometheus/`: an endpoint of metrics on each node.
+//! - `otlp/`: metrics and spans for an OpenTelemetry collector.
+//! - `tensorboard.rs`: event files of TensorBoard.
+//!
+//! A new sink implements `Sink` (`sink.rs`) and is made in [`Telemetry::start_on`]; its settings go
+//! into [`TelemetryOptions`]. What happens before the run has a folder, and inside of libraries, is
+//! logged by `tracing` (`log_lines.rs`).
+
+mod event;
+pub mod hardware;
+pub mod log_lines;
+mod loss_watch;
+mod options;
+mod sampler;
+mod sink;
+mod sinks;
+mod stream;
+pub mod trace;
+
+pub use event::{Event, RunEnd, StopRequest, Verdict};
+pub use loss_watch::{LossSpike, LossWatch, Observed};
+pub use options::{LogFormat, OtlpOptions, PrometheusOptions, TelemetryOptions};
+pub use sampler::{Sampled, Sampler};
+pub use sinks::{
+    Ended, StepLogOptions, StepsBefore, report_failure, report_silence, report_stop, say,
+};
+pub use stream::{Events, Telemetry};

@@ -1,0 +1,85 @@
+//! The sink of Prometheus: every rank tells its events to shared memory, and local rank 0 serves
+//! those of all ranks of its node over HTTP.
+
+mod endpoint;
+pub(super) mod metrics;
+pub(super) mod ring;
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use crate::event::Event;
+use crate::options::PrometheusOptions;
+use crate::sink::Sink;
+use endpoint::{Endpoint, Served};
+use ring::{Told, Writer, path};
+
+/// One rank's end.
+pub(crate) struct Prometheus {
+    /// `None` after an error.
+    ring: Option<Writer>,
+    path: PathBuf,
+    /// On local rank 0.
+    endpoint: Option<Endpoint>,
+}
+
+impl Prometheus {
+    /// Makes the ring of this rank, and on local rank 0 the endpoint.
+    ///
+    /// # Errors
+    /// When the ring cannot be made or the address cannot be used.
+    pub(crate) fn start(dir: &Path, options: &PrometheusOptions) -> std::io::Result<Self> {
+        let run = name_of(dir, options.attempt);
+        let path = path(&run, options.local_rank);
+        let ring = Writer::create(&path)?;
+        let mut started = Self { ring: Some(ring), path, endpoint: None };
+        if options.local_rank == 0 {
+            let served = Served {
+                run,
+                ranks: options.ranks.clone(),
+                info: options.info.clone(),
+                linger: options.linger,
+            };
+            started.endpoint = Some(Endpoint::start(options.address, served)?);
+        }
+        Ok(started)
+    }
+
+    /// Where it listens, on local rank 0.
+    pub(crate) fn address(&self) -> Option<SocketAddr> {
+        self.endpoint.as_ref().map(|endpoint| endpoint.address)
+    }
+}
+
+impl Sink for Prometheus {
+    fn take(&mut self, event: &Event) {
+        let Some(told) = Told::of(event) else { return };
+        let written = self.ring.as_mut().map(|ring| ring.write(&told));
+        if let Some(Err(error)) = written {
+            let path = self.path.display();
+            tracing::warn!("metrics of this rank end here: {path}: {error}");
+            self.ring = None;
+        }
+    }
+
+    fn interrupt(&mut self) {
+        if let Some(endpoint) = &self.endpoint {
+            endpoint.forgo_linger();
+        }
+    }
+}
+
+impl Drop for Prometheus {
+    fn drop(&mut self) {
+        self.endpoint = None; // reads what is left
+        drop(std::fs::remove_file(&self.path)); // whoever has it open reads on
+    }
+}
+
+/// A name of the attempt on this machine.
+fn name_of(dir: &Path, attempt: u32) -> String {
+    let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
+    let digest = blake3::hash(dir.as_os_str().as_encoded_bytes());
+    let digest: String = digest.to_hex().chars().take(16).collect();
+    format!("{digest}-{attempt}")
+}
