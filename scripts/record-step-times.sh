@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Records what steps take two ranks of `smoke` by themselves, for tests of what finds slow ranks:
 #
-#   scripts/record-step-times.sh YARDSTICK OTHERS_MAX >trainer/src/detection/traces/NAME.txt
+#   scripts/record-step-times.sh YARDSTICK OTHERS_MAX >record/src/fixtures/traces/NAME.txt
 #
 # It records 6 runs of 100 steps. A run counts if all other processes used at most OTHERS_MAX
 # percent of the processors meanwhile. A line is a step: of each rank the microseconds of compute,

@@ -9,6 +9,7 @@ pub mod anomalies;
 mod attempt;
 mod bucket;
 mod compute;
+mod dead;
 mod energy;
 mod environment;
 mod error;

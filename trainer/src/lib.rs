@@ -3,26 +3,19 @@
 //! One [`step::Trainer`] is one rank. It communicates with other ranks through
 //! [`collectives::Collective`], computes with [`models`], and saves its state with [`checkpoint`].
 
-mod baseline;
-mod bench;
 mod checkpoints;
 pub mod cli;
 mod comm;
-mod compare;
 pub mod config;
 pub mod data;
-#[cfg(test)]
-mod detection;
 mod doctor;
 pub mod failure;
 pub mod fault_injection;
-mod golden;
 mod hugging_face;
 mod k8s;
 pub mod out_of_memory;
 mod plan;
 mod ranks;
-pub mod report;
 mod run;
 pub mod step;
 pub mod stragglers;

@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use comfy_table::{Cell, CellAlignment, Table, presets};
 
-use super::{print, print_json};
-use crate::baseline::{self, Baselines, Kept, Key, Summary};
+use super::{print, print_json, storage};
 use crate::failure::{Failure, Outcome};
 use record::ExitCode;
 use record::Record;
 use record::text::number_format;
+use verdict::baseline::{Baselines, Kept, Key, Summary};
 
 /// Keep records of runs, and say which of them new runs are compared with.
 ///
@@ -91,14 +91,14 @@ fn usage(error: impl std::fmt::Display) -> Failure {
 }
 
 fn open(store: &str) -> Outcome<Baselines> {
-    Baselines::open(store.as_ref()).map_err(usage)?.ok_or_else(|| {
+    Baselines::open(storage::open, store.as_ref()).map_err(usage)?.ok_or_else(|| {
         usage(format!("{store}: no baselines\n  hint: `yardstick baseline add {store} RUN`"))
     })
 }
 
 impl Add {
     fn run(self) -> Outcome<ExitCode> {
-        let store = Baselines::at(&self.store).map_err(usage)?;
+        let store = Baselines::at(storage::open, &self.store).map_err(usage)?;
         let mut records = Vec::new();
         for run in &self.runs {
             records.extend(Record::read_all(run).map_err(usage)?);
@@ -119,7 +119,7 @@ impl Show {
     fn run(self) -> Outcome<ExitCode> {
         // A store that cannot be listed is an error in a first night, too.
         let store = if self.allow_none {
-            Baselines::at(&self.store).map_err(usage)?
+            Baselines::at(storage::open, &self.store).map_err(usage)?
         } else {
             open(&self.store)?
         };
@@ -140,7 +140,7 @@ impl Show {
     }
 
     /// What is kept, by its name.
-    fn found(&self, store: &Baselines) -> Result<Vec<(Key, Vec<Kept>)>, baseline::Error> {
+    fn found(&self, store: &Baselines) -> verdict::Result<Vec<(Key, Vec<Kept>)>> {
         let keys = store.keys()?.into_iter();
         let chosen = keys.filter(|key| key.to_string().contains(&self.only));
         chosen.map(|key| Ok((key.clone(), store.records(&key)?))).collect()
@@ -152,9 +152,12 @@ impl Show {
         from: &Baselines,
         found: &[(Key, Vec<Kept>)],
         place: &str,
-    ) -> Result<(), baseline::Error> {
-        anyhow::ensure!(place != self.store, "--save {place}: expected another store than that");
-        let store = Baselines::at(place)?;
+    ) -> verdict::Result<()> {
+        if place == self.store {
+            let text = format!("--save {place}: expected another store than that");
+            return Err(verdict::Error::Usage(text));
+        }
+        let store = Baselines::at(storage::open, place)?;
         store.create()?;
         let newest = self.newest.unwrap_or(usize::MAX);
         found.iter().try_for_each(|(key, kept)| store.copy(from, key, kept, newest))

@@ -7,10 +7,10 @@ use clap::Args;
 
 use super::train::Train;
 use super::{print, print_json};
-use crate::bench::Bench;
 use crate::failure::{Failure, Outcome};
 use crate::run::{self, Exit, RunOptions, dated};
 use record::ExitCode;
+use verdict::repeats::Bench;
 
 /// Run a workload several times in one job, and print its speed with intervals.
 ///

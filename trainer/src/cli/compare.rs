@@ -6,13 +6,14 @@ use std::str::FromStr;
 use clap::{Args, Parser};
 
 use super::{Arguments, Command, note, print, print_json};
-use crate::baseline::Key;
-use crate::compare::{
-    Base, Bundle, Comparison, Gate, Settings, Side, Turns, require_empty, require_side, share,
-    take_turns,
-};
+use super::{VERSION, judged, storage};
 use crate::failure::{Failure, Outcome};
 use record::ExitCode;
+use verdict::Base;
+use verdict::baseline::Key;
+use verdict::compare::{
+    Bundle, Comparison, Gate, Settings, Side, Turns, require_empty, require_side, share, take_turns,
+};
 
 /// Say whether runs got worse, by how much, and which phase and rank it is.
 ///
@@ -122,7 +123,7 @@ fn places(given: Option<&Places>) -> &[PathBuf] {
 impl Compare {
     pub(super) fn run(self) -> Outcome<ExitCode> {
         if let Some(folder) = &self.bundle {
-            require_empty("--bundle", folder)?;
+            judged(require_empty("--bundle", folder))?;
         }
         let internal = |error| Failure::new(ExitCode::Internal, anyhow::Error::from(error));
         let temporary; // until the bundle has what is in it
@@ -132,20 +133,21 @@ impl Compare {
                 self.in_turn(command, temporary.path())?
             }
             None => {
-                let new = Side::read(places(self.new.as_ref()))?;
-                match Base::read(places(self.base.as_ref()), &new)? {
+                let new = judged(Side::read(places(self.new.as_ref())))?;
+                match judged(Base::read(storage::open, places(self.base.as_ref()), &new))? {
                     Base::Found(base) => [base, new],
                     Base::None { key, changed } => {
-                        require_side(&new, &self.settings())?;
+                        judged(require_side(&new, &self.settings()))?;
                         return self.without_baseline(&key, changed);
                     }
                 }
             }
         };
         let settings = self.settings();
-        let comparison = Comparison::of(&base, &new, &settings)?;
+        let comparison = judged(Comparison::of(&base, &new, &settings))?;
         if let Some(folder) = &self.bundle {
-            Bundle::at(folder).write([&base, &new], &settings, &comparison)?;
+            let bundle = Bundle::at(folder, VERSION);
+            judged(bundle.write([&base, &new], &settings, &comparison))?;
         }
         if self.json {
             print_json(&comparison)?
@@ -208,8 +210,8 @@ impl Compare {
 
     fn in_turn(&self, base: &str, temporary: &Path) -> Outcome<[Side; 2]> {
         let folder = self.keep.as_deref().unwrap_or(temporary);
-        require_empty("--keep", folder)?;
+        judged(require_empty("--keep", folder))?;
         let turns = Turns { base, new: &self.with.join(" "), rounds: self.rounds.into(), folder };
-        take_turns(&turns, |round, side| note(format!("round {round}: {side}")))
+        judged(take_turns(&turns, |round, side| note(format!("round {round}: {side}"))))
     }
 }

@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::print;
+use super::{judged, print};
 use crate::failure::Outcome;
-use crate::golden;
 use record::ExitCode;
+use verdict::golden;
 
 /// Make and check golden losses: whether a machine computes a workload right.
 ///
@@ -49,7 +49,7 @@ struct Check {
 impl Fingerprint {
     pub(super) fn run(self) -> Outcome<ExitCode> {
         match self.command {
-            Command::Make(Make { runs }) => print(golden::make(&runs)?.trim_end()),
+            Command::Make(Make { runs }) => print(judged(golden::make(&runs))?.trim_end()),
             Command::Check(Check { run, golden }) => check(&run, golden.as_deref()),
         }
     }
@@ -57,7 +57,7 @@ impl Fingerprint {
 
 fn check(run: &std::path::Path, file: Option<&std::path::Path>) -> Outcome<ExitCode> {
     let shown = run.display();
-    let Some(found) = golden::check(run, file)? else {
+    let Some(found) = judged(golden::check(run, file))? else {
         return print(format!("{shown}: there are no golden losses for it"));
     };
     let record::golden::GoldenCheck { compared, worst_nats, tolerance_nats, missed_step } = found;

@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 
 use super::compare::check_flags;
+use super::storage;
 use super::train::config_of;
 use super::{note, print, print_json};
 use crate::failure::{Failure, Outcome};
 use crate::k8s::{self, Collection, Expected, Format, Found, Job};
-use crate::report::{ReportData, html};
 use record::ExitCode;
 use record::PodList;
+use verdict::report::{ReportData, html};
 
 /// Make jobs for Kubernetes, and gather their results. No access to a cluster is needed.
 #[derive(Debug, Args)]
@@ -137,7 +138,7 @@ impl Collect {
         let mut found = Found::default();
         for place in &self.places {
             found
-                .add(place)
+                .add(storage::open, place)
                 .map_err(|error| Failure::new(ExitCode::Usage, error).context(place.clone()))?;
         }
         if self.benchmark.is_some() {

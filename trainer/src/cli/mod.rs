@@ -19,6 +19,7 @@ mod log_file;
 mod man;
 mod plan;
 mod report;
+mod storage;
 mod train;
 mod verify;
 mod worker;
@@ -207,6 +208,14 @@ fn reworded(error: &clap::Error) -> Option<String> {
     let problem = std::error::Error::source(error)?.to_string();
     let words = in_user_words(&problem);
     (words != problem).then(|| error.render().to_string().replace(&problem, &words))
+}
+
+/// Version, commit and features of this program.
+const VERSION: &str = env!("YARDSTICK_VERSION");
+
+/// The failure of a verdict, with its exit code.
+fn judged<T>(result: verdict::Result<T>) -> Outcome<T> {
+    result.map_err(|error| Failure::new(error.exit_code(), error))
 }
 
 fn report(failure: &Failure) -> ExitCode {

@@ -6,8 +6,8 @@ use clap::Args;
 
 use super::{print, print_json};
 use crate::failure::{Failure, Outcome};
-use crate::report::{html, overview, reports};
 use record::ExitCode;
+use verdict::report::{html, overview, reports};
 
 /// Summarize a run: speed, time per phase, loss, checkpoints; or several runs in one table.
 #[derive(Debug, Args)]
@@ -44,6 +44,21 @@ impl Report {
             [one] => print(one),
             several if self.json => print_json(&several),
             several => print(overview(several)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use models::{Layout, presets};
+    use serde_json::json;
+
+    #[test]
+    fn parameters_of_a_page_are_those_of_the_model() {
+        for name in presets::names() {
+            let model = presets::load(name).unwrap().model;
+            let shown = verdict::report::parameters(&json!(model));
+            assert_eq!(shown, Some(Layout::new(&model).parameters() as u64), "{name}");
         }
     }
 }

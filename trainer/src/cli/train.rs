@@ -11,6 +11,7 @@ use clap::{Args, Parser};
 use tracing_subscriber::EnvFilter;
 
 use super::LogArguments;
+use super::storage;
 use crate::config::{Config, Interval, duration};
 use crate::failure::{Failure, Outcome};
 use crate::fault_injection::Injection;
@@ -175,6 +176,7 @@ impl Train {
         let config = self.config()?;
         config.require_secrets()?;
         Ok(RunOptions {
+            keep_record: storage::keep,
             config,
             out: self.out.clone(),
             fresh: self.fresh,

@@ -4,11 +4,11 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::print;
-use crate::compare::{Bundle, Verified};
+use super::{VERSION, judged, print};
 use crate::failure::Outcome;
 use record::ExitCode;
 use record::text::number_format;
+use verdict::compare::{Bundle, Verified};
 
 /// Make the verdict of `compare --bundle DIR` again, and say whether it is the same to the byte.
 ///
@@ -23,7 +23,7 @@ pub(super) struct Verify {
 
 impl Verify {
     pub(super) fn run(self) -> Outcome<ExitCode> {
-        let Verified { comparison, files } = Bundle::at(&self.folder).verify()?;
+        let Verified { comparison, files } = judged(Bundle::at(&self.folder, VERSION).verify())?;
         let files = number_format::count(files, "file");
         let (folder, headline) = (self.folder.display(), comparison.headline);
         let code = comparison.exit_code;

@@ -36,9 +36,6 @@ pub(crate) struct Folder {
 const LOCK_PATIENCE: Duration = Duration::from_millis(500);
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
-/// After so long without a step, a run of another host is not alive.
-const QUIET: Duration = Duration::from_secs(600);
-
 /// `identity.json`: which run the folder belongs to. It is written once, before any other file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct RunIdentity {
@@ -100,16 +97,6 @@ pub(super) enum Prepared {
 /// A name with the current time in UTC, as in `smoke-2026-11-25T02-00-07Z`.
 pub(crate) fn dated(name: &str) -> String {
     format!("{name}-{}", Utc::now().format("%Y-%m-%dT%H-%M-%SZ"))
-}
-
-/// Whether the process with the number that rank 0 had is one of ours that has not ended. Another
-/// one may have got the number, and one that ended stays until its parent asks how.
-fn has_process(record: &Record) -> bool {
-    let Some(rank) = record.ranks.first() else { return false };
-    let stat = std::fs::read_to_string(format!("/proc/{}/stat", rank.pid)).unwrap_or_default();
-    // Number, name in parentheses, state.
-    let Some((name, rest)) = stat.rsplit_once(") ") else { return false };
-    name.contains("(yardstick") && !rest.starts_with(['Z', 'X'])
 }
 
 /// A folder that cannot be used: another one has to be named, unless it is the system that refuses
@@ -330,28 +317,6 @@ impl Folder {
         }
         self.lock = Some(file);
         Ok(true)
-    }
-
-    /// Whether a run that has recorded no end has no process any more: nobody holds the lock. On
-    /// rank 0's host its process has to be gone, too: the folder may be a copy. On another one,
-    /// whose locks may not be seen here, nothing may have been written for a while. A folder
-    /// without a lock does not say.
-    pub(crate) fn is_dead(&self, record: &Record) -> bool {
-        if record.status != Status::Running {
-            return false;
-        }
-        let path = self.root.join("lock");
-        let is_free =
-            regular_file::open_to_read(&path).is_ok_and(|file| file.try_lock_shared().is_ok());
-        let is_here = record.environment.machine.host == record::machine::host_name();
-        is_free && if is_here { !has_process(record) } else { self.is_quiet() }
-    }
-
-    fn is_quiet(&self) -> bool {
-        let written = std::fs::metadata(steps_path(&self.root, 0))
-            .or_else(|_| std::fs::metadata(Record::path(&self.root)))
-            .and_then(|file| file.modified());
-        written.is_ok_and(|time| time.elapsed().is_ok_and(|age| age > QUIET))
     }
 
     /// Whether the recorded run has reached this step, its loss in any step, or enough steady ones.

@@ -6,7 +6,11 @@ use std::path::PathBuf;
 use crate::config::{Config, Device, Engine};
 use crate::failure::{Failure, Outcome};
 use crate::fault_injection::Injection;
+use record::Record;
 use telemetry::LogFormat;
+
+/// Keeps a record in the store at a path or URL.
+pub(crate) type KeepRecord = fn(&str, &Record) -> Result<(), anyhow::Error>;
 
 /// Options of `yardstick train`.
 #[derive(Debug, Clone)]
@@ -37,6 +41,8 @@ pub(crate) struct RunOptions {
     pub(crate) injections: Vec<Injection>,
     /// Refuse a folder whose run is complete: nothing would be measured.
     pub(crate) refuse_complete: bool,
+    /// Keeps the record of a run where `telemetry.records` says.
+    pub(crate) keep_record: KeepRecord,
 }
 
 impl RunOptions {

@@ -303,6 +303,7 @@ mod tests {
         let storage = format!("checkpoint.deadline={storage_deadline}");
         let collectives = "collectives.deadline=300ms".to_owned();
         RunOptions {
+            keep_record: |_, _| Ok(()),
             config: Config::load("smoke", &[storage, collectives]).unwrap(),
             out: Some(out),
             fresh,

@@ -33,7 +33,6 @@ use super::together::Together;
 use super::tracing::Tracing;
 use super::transports::TransportProbe;
 use super::watchdog::Watchdog;
-use crate::baseline::Baselines;
 use crate::checkpoints::open::open;
 use crate::checkpoints::tiers::Variables;
 use crate::checkpoints::{Checkpointer, tiers};
@@ -256,7 +255,7 @@ impl<'run> Session<'run> {
     fn publish(&self, events: &Events, recorder: &Recorder) {
         let store = &self.options.config.settings.telemetry.records;
         let Some(record) = recorder.record().filter(|_| !store.is_empty()) else { return };
-        if let Err(error) = Baselines::at(store.expose()).and_then(|kept| kept.add(record)) {
+        if let Err(error) = (self.options.keep_record)(store.expose(), record) {
             let text = format!("telemetry.records = {store}: not published: {error:#}");
             events.warn(Anomaly { step: None, rank: None, text });
         }

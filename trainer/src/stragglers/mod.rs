@@ -7,7 +7,7 @@
 mod detector;
 mod own_time;
 #[cfg(test)]
-pub(crate) mod recorded;
+mod recorded;
 mod sniff;
 #[cfg(test)]
 mod tests;

@@ -8,8 +8,8 @@ use super::tests::{Job, LARGE, NOISY, QUIET, STEPS, Slow, found_by, own_times};
 use record::{Kind, Straggler};
 
 use super::OwnTime;
-use crate::detection::{OwnMs, SEEDS, SHARES, Trace, percent};
 use record::Random;
+use record::fixtures::step_times::{OwnMs, SEEDS, SHARES, Trace, percent};
 use record::phase::{ByPhase, PhaseTimes};
 
 /// Where the step times are from.
@@ -99,7 +99,7 @@ fn recorded(own: OwnMs, slow: Option<Slow>) -> OwnTime {
 }
 
 /// Of every machine and every slowdown. No row may name a wrong rank.
-pub(crate) fn table() -> String {
+fn table() -> String {
     let quiet = Trace::quiet();
     let noisy = Trace::noisy();
     let recorded = |trace, ranks| Source::Recorded { trace, ranks };
@@ -125,4 +125,10 @@ pub(crate) fn table() -> String {
         }
     }
     table
+}
+
+/// Rewrite with `YARDSTICK_UPDATE_GOLDEN=1 cargo test --profile testing --workspace recorded::`.
+#[test]
+fn the_documented_table_is_what_is_found() {
+    record::fixtures::step_times::assert_documented("running", &table());
 }

@@ -100,8 +100,7 @@ impl RunTiers {
                 Err(error) => note(format!("tier {name}: {error}")),
             }
         }
-        let run = Folder::new(folder);
-        if Record::read(folder).is_ok_and(|record| run.is_dead(&record)) {
+        if Record::read(folder).is_ok_and(|record| record.is_dead(folder)) {
             let shown = folder.display();
             note(format!("{shown}: the run is dead: it recorded no end, and no process holds it"));
         }

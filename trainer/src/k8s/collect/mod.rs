@@ -11,8 +11,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 
 use crate::k8s::benchmark::Benchmark;
-use crate::report::Start;
 use record::{RankRecord, Record, Status};
+use verdict::report::Start;
 
 pub(crate) use place::{Collected, Found};
 use unreadable::Unreadable;

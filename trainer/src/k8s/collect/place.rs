@@ -8,11 +8,11 @@ use record::files::{IoError, regular_file};
 
 use super::Expected;
 use super::unreadable::Unreadable;
-use crate::baseline::{self, Baselines};
 use crate::k8s::frozen;
 use crate::k8s::paths::BENCHMARK_FILE;
 use record::limits::CONFIG_BYTES_MAX;
 use record::{self, Attempt, PodList, Record};
+use verdict::baseline::{Baselines, OpenStorage};
 
 /// A record, and what its run is called.
 #[derive(Debug, Clone)]
@@ -35,18 +35,20 @@ impl Found {
     ///
     /// # Errors
     /// When there is none, or they cannot be listed.
-    pub(crate) fn add(&mut self, place: &str) -> Result<(), baseline::Error> {
+    pub(crate) fn add(&mut self, open: OpenStorage, place: &str) -> verdict::Result<()> {
         let path = Path::new(place);
-        let is_store = record::text::is_remote(place) || Baselines::open(path)?.is_some();
-        if is_store { self.add_store(&Baselines::at(place)?) } else { self.add_folder(path) }
+        let is_store = record::text::is_remote(place) || Baselines::open(open, path)?.is_some();
+        if is_store { self.add_store(&Baselines::at(open, place)?) } else { self.add_folder(path) }
     }
 
-    fn add_store(&mut self, store: &Baselines) -> Result<(), baseline::Error> {
+    fn add_store(&mut self, store: &Baselines) -> verdict::Result<()> {
         let mut each = Vec::new();
         for key in store.keys()? {
             each.extend(store.read_each(&key)?);
         }
-        anyhow::ensure!(!each.is_empty(), "expected records, found none");
+        if each.is_empty() {
+            return Err(verdict::Error::Store("expected records, found none".to_owned()));
+        }
         for (path, record) in each {
             let name = stem(&path);
             match record {
@@ -54,7 +56,7 @@ impl Found {
                 Err(error) => self.unreadable.push(Unreadable {
                     // Their names begin with when their runs started.
                     unix_ms: name.split('-').next().and_then(|ms| ms.parse().ok()).unwrap_or(0),
-                    text: format!("{}: {error:#}", path.display()),
+                    text: format!("{}: {error}", path.display()),
                     ..Unreadable::new(name, None)
                 }),
             }
@@ -62,7 +64,7 @@ impl Found {
         Ok(())
     }
 
-    fn add_folder(&mut self, path: &Path) -> Result<(), baseline::Error> {
+    fn add_folder(&mut self, path: &Path) -> verdict::Result<()> {
         let deeper = runs_of_jobs(path)?;
         let each = match Record::read_each(path) {
             Err(record::Error::NoRecord { .. }) if !deeper.is_empty() => Vec::new(),
@@ -176,6 +178,8 @@ fn stem(path: &Path) -> String {
 
 #[cfg(test)]
 mod tests {
+    use verdict::baseline::open_folder;
+
     use super::*;
     use record::JobRecord;
     use record::fixtures::finished;
@@ -183,7 +187,7 @@ mod tests {
     /// Names of runs and of their jobs at a place, in order.
     fn found(place: &Path) -> Vec<(String, String)> {
         let mut found = Found::default();
-        found.add(place.to_str().unwrap()).unwrap();
+        found.add(open_folder, place.to_str().unwrap()).unwrap();
         let mut names: Vec<_> = found.runs.into_iter().map(|run| (run.name, run.job)).collect();
         names.sort();
         names
@@ -214,7 +218,7 @@ mod tests {
     #[test]
     fn a_record_in_a_store_names_its_job() {
         let folder = tempfile::tempdir().unwrap();
-        let store = Baselines::at(folder.path().to_str().unwrap()).unwrap();
+        let store = Baselines::at(open_folder, folder.path().to_str().unwrap()).unwrap();
         let mut record = finished();
         let older = store.add(&record).unwrap();
         record.attempts[0].started_unix_ms += 1;

@@ -5,10 +5,10 @@ use std::fmt;
 use comfy_table::{CellAlignment, Table, presets};
 
 use super::{Collection, RunRow, Unreadable};
-use crate::report;
 use record::text::number_format::{self, count};
 use record::text::unix_time::minute;
 use record::{Clocks, Status};
+use verdict::report;
 
 const HEADINGS: [&str; 9] = [
     "run",

@@ -1,0 +1,72 @@
+//! What runs must have in common to be compared without being asked: workload, world size and
+//! machine type.
+
+use std::fmt;
+
+use record::Record;
+
+/// A workload on a number of machines of a type; its text is a folder.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Key {
+    workload: String,
+    machine: String,
+}
+
+impl Key {
+    /// Of folders.
+    pub(super) fn new(workload: &str, machine: &str) -> Self {
+        Self { workload: workload.to_owned(), machine: machine.to_owned() }
+    }
+
+    /// Of a record.
+    pub fn of(record: &Record) -> Self {
+        let gpu = record.ranks.first().and_then(|rank| rank.device.as_ref());
+        let cpu = record.environment.machine.cpu_model.as_deref();
+        let machine = gpu.map(|gpu| gpu.name.as_str()).or(cpu).unwrap_or("unknown");
+        let ranks = record.ranks.len();
+        let threads = record.ranks.first().map_or(0, |rank| rank.threads);
+        let machine = match gpu {
+            Some(_) => format!("{ranks}x-{machine}"),
+            None => format!("{ranks}x{threads}-threads-{machine}"),
+        };
+        let name = format!("{}-{}", record.workload.name, record.workload.id);
+        Self::new(&folder_name(&name), &folder_name(&machine))
+    }
+}
+
+impl Key {
+    /// Whether the other one is of the same workload on another machine.
+    pub(super) fn is_other_machine_of(&self, other: &Self) -> bool {
+        self.workload == other.workload && self.machine != other.machine
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}/{}", self.workload, self.machine)
+    }
+}
+
+fn folder_name(text: &str) -> String {
+    text.chars().map(safe).collect()
+}
+
+/// What is safe in names of files, and in keys of object stores.
+pub(super) fn safe(character: char) -> char {
+    let is_safe = character.is_ascii_alphanumeric() || "-._".contains(character);
+    if is_safe { character } else { '-' }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use record::fixtures::comparable;
+
+    #[test]
+    fn a_key_is_a_folder() {
+        let mut record = comparable();
+        record.environment.machine.cpu_model = Some("AMD EPYC 9B14 / 2".to_owned());
+        let key = Key::of(&record).to_string();
+        assert_eq!(key, "smoke-0123456789ab/2x1-threads-AMD-EPYC-9B14---2");
+    }
+}

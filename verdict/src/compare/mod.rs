@@ -1,0 +1,41 @@
+//! `yardstick compare`: whether runs got worse, and why.
+//!
+//! Steps of one run say nothing about the variance between runs, and runs one after the other share
+//! what the machine was like at that time. So what counts is a run in a pair of runs in turn, or a
+//! session of runs; with too few of them the variance on file is assumed.
+
+mod allan;
+mod attribution;
+mod bundle;
+mod comparable;
+mod comparison;
+#[cfg(test)]
+mod damaged;
+mod design;
+mod deviations;
+mod differences;
+mod estimate;
+mod evidence;
+mod gate;
+mod metric;
+#[cfg(test)]
+mod recorded;
+mod render;
+mod side;
+mod student;
+#[cfg(test)]
+mod tests;
+mod turns;
+mod verdict;
+
+pub use bundle::{Bundle, Verified, require_empty};
+pub(crate) use comparable::not_comparable;
+pub use comparable::require_side;
+pub use comparison::{Comparison, Settings};
+pub(crate) use deviations::deviations;
+pub use gate::{Gate, share};
+pub use side::Side;
+pub(crate) use side::Source;
+pub use turns::{Turns, take_turns};
+#[cfg(test)]
+use verdict::Verdict;

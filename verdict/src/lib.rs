@@ -1,0 +1,14 @@
+//! What is said about records: reports, comparisons, baselines, golden losses, repeats of a run.
+//!
+//! It reads records and knows nothing of the trainer that wrote them.
+
+mod base;
+pub mod baseline;
+pub mod compare;
+mod error;
+pub mod golden;
+pub mod repeats;
+pub mod report;
+
+pub use base::Base;
+pub use error::{Error, Result};

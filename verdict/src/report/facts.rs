@@ -1,0 +1,122 @@
+//! Facts that text, HTML and Markdown have in common: how a run ended, what ran, where and when.
+
+use std::collections::BTreeSet;
+
+use super::ReportData;
+use super::workload::{batch, model, precision, sequence};
+use record::Record;
+use record::text::number_format::count;
+use record::text::unix_time::minute;
+
+/// One line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Fact {
+    pub(super) name: &'static str,
+    pub(super) value: String,
+}
+
+/// Model, batch, devices, time, folder and program; `null` where the record does not say.
+pub(super) fn facts(report: &ReportData) -> Vec<Fact> {
+    let ReportData { record, folder, world, .. } = report;
+    let values = [
+        ("model", model(record)),
+        ("batch", batch(record, *world)),
+        ("sequence", sequence(record)),
+        ("precision", precision(record)),
+        ("device", device(record)),
+        ("ranks", Some(ranks(report))),
+        ("started", started(record).map(|time| format!("{time} UTC"))),
+        ("folder", folder.clone()),
+        ("commit", Some(commit(record))),
+    ];
+    let known_or_null = |value: Option<String>| value.unwrap_or_else(|| "null".to_owned());
+    values.map(|(name, value)| Fact { name, value: known_or_null(value) }).into()
+}
+
+/// State, exit code and what ended the run, with the reason in a line of its own.
+pub(super) fn status(report: &ReportData) -> String {
+    let record = &report.record;
+    let mut text = report.state.to_owned();
+    if let Some(code) = record.exit_code {
+        text += &format!(", exit code {code}");
+    }
+    if let Some(reason) = &record.reason {
+        let rank = reason.rank.map(|rank| format!(", rank {rank}"));
+        let host = reason.host.as_ref().map(|host| format!(" on {host}"));
+        let step = reason.step.map(|step| format!(", step {step}"));
+        let phase = reason.phase.map(|phase| format!(", in {}", phase.name()));
+        text.extend([rank, host, step, phase].into_iter().flatten());
+        text += &format!("\n{}", reason.text);
+    }
+    text
+}
+
+/// Share of a rate that the model's FLOPs take.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Utilization {
+    /// Name of the causal figure in the record.
+    pub(super) name: &'static str,
+    /// The rate that it is a share of.
+    pub(super) of: &'static str,
+    pub(super) causal: f64,
+    pub(super) full: f64,
+}
+
+/// Utilization of the published peak, and of the measured matmul rate, where they are known.
+pub(super) fn utilizations(record: &Record) -> Vec<Utilization> {
+    let of_peak = record.mfu_causal.zip(record.mfu_full).map(|(causal, full)| Utilization {
+        name: "mfu_causal",
+        of: "published peak",
+        causal,
+        full,
+    });
+    let of_measured = record.mfu_measured.map(|measured| Utilization {
+        name: "mfu_measured",
+        of: "measured matmul rate",
+        causal: measured.causal,
+        full: measured.full,
+    });
+    of_peak.into_iter().chain(of_measured).collect()
+}
+
+/// The GPUs by their names, else the processor of rank 0.
+fn device(record: &Record) -> Option<String> {
+    let mut names: Vec<(&str, usize)> = Vec::new();
+    let mut counted = BTreeSet::new(); // several ranks may share one
+    for rank in &record.ranks {
+        let Some(device) = &rank.device else { continue };
+        if !counted.insert((&rank.host, &device.pci_bus_id)) {
+            continue;
+        }
+        match names.iter_mut().find(|(name, _)| *name == device.name) {
+            Some((_, count)) => *count += 1,
+            None => names.push((&device.name, 1)),
+        }
+    }
+    let gpus: Vec<_> = names.iter().map(|(name, count)| format!("{count} x {name}")).collect();
+    if !gpus.is_empty() {
+        return Some(gpus.join(", "));
+    }
+    let cpu = record.environment.machine.cpu_model.as_ref()?;
+    let threads = record.ranks.first().map(|rank| count(rank.threads, "thread"));
+    Some(format!("{cpu}, {} a rank", threads?))
+}
+
+fn ranks(report: &ReportData) -> String {
+    let ranks = count(report.world, "rank");
+    match report.hosts.as_slice() {
+        [] => ranks,
+        hosts if hosts.len() <= 4 => format!("{ranks} on {}", hosts.join(", ")),
+        hosts => format!("{ranks} on {} ({}, ...)", count(hosts.len(), "host"), hosts[0]),
+    }
+}
+
+/// The first start, as in "2026-11-24 08:30".
+pub(super) fn started(record: &Record) -> Option<String> {
+    Some(minute(record.attempts.first()?.started_unix_ms))
+}
+
+fn commit(record: &Record) -> String {
+    let commit = record.environment.commit.as_deref().unwrap_or("null");
+    format!("{commit}, version {}", record.environment.version)
+}
