@@ -61,6 +61,19 @@ pub enum Error {
         /// Steps in the file before the first gap.
         found: u64,
     },
+    /// The benchmark file of a job cannot be read.
+    #[error(
+        "{}={}: expected the benchmark file of this job: {error}\n  hint: unset the variable where \
+         there is none",
+        crate::benchmark_file::VARIABLE,
+        path.display()
+    )]
+    Benchmark {
+        /// The file.
+        path: PathBuf,
+        /// Why it cannot be read.
+        error: std::io::Error,
+    },
     /// A file of golden losses that cannot be read or used.
     #[error("golden losses {}: {text}", path.display())]
     Golden {

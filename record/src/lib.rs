@@ -7,6 +7,7 @@
 
 pub mod anomalies;
 mod attempt;
+pub mod benchmark_file;
 mod bucket;
 mod compute;
 mod dead;

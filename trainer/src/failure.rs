@@ -226,7 +226,7 @@ impl From<record::Error> for Failure {
     fn from(error: record::Error) -> Self {
         let code = match &error {
             record::Error::Io(error) => code_of_file(error),
-            record::Error::Golden { .. } => ExitCode::Usage,
+            record::Error::Golden { .. } | record::Error::Benchmark { .. } => ExitCode::Usage,
             _ => ExitCode::Internal,
         };
         Self::new(code, error)

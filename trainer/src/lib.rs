@@ -12,7 +12,6 @@ mod doctor;
 pub mod failure;
 pub mod fault_injection;
 mod hugging_face;
-mod k8s;
 pub mod out_of_memory;
 mod plan;
 mod ranks;

@@ -1,6 +1,8 @@
 //! Text for people: numbers, times, terminals, and what must not be shown.
 
 mod count;
+pub mod duration;
+mod interval;
 mod list;
 pub mod number_format;
 mod object_url;
@@ -11,6 +13,7 @@ pub mod unix_time;
 mod wording;
 
 pub use count::count;
+pub use interval::Interval;
 pub use list::list;
 pub use object_url::{OBJECT_STORES, is_remote};
 pub use printable::printable;

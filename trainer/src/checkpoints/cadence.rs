@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use checkpoint::cadence::{FailureRate, optimal_interval};
 
 use super::tiers::{Planned, TierSet};
-use crate::config::Interval;
+use record::text::Interval;
 use record::{Attempt, CadenceRecord, Status};
 
 /// Mean time between failures of one accelerator, from which a run that has not failed starts:

@@ -249,7 +249,7 @@ mod tests {
     use collectives::Threads;
 
     use super::*;
-    use crate::config::Interval;
+    use record::text::Interval;
 
     fn planned(scope: Scope, address: &str) -> Planned {
         let (name, address) = ("shared", address.to_owned());

@@ -7,10 +7,10 @@ use checkpoint::{Member, Tiers};
 use super::Checkpointer;
 use super::save_tier::AfterFailure;
 use super::tiers::Planned;
-use crate::config::Interval;
 use crate::failure::{Failure, Outcome};
 use crate::step::Trainer;
 use record::ExitCode;
+use record::text::Interval;
 
 /// Why a checkpoint was not committed although no rank was lost.
 #[derive(Debug)]

@@ -8,11 +8,12 @@ use record::files::{Filesystem, Medium};
 use record::text::is_remote;
 use serde::{Deserialize, Serialize};
 
-use crate::config::{CheckpointConfig, Interval, TierConfig};
+use crate::config::{CheckpointConfig, TierConfig};
 use crate::failure::{Failure, Outcome};
 use crate::ranks::Ranks;
 use record::ExitCode;
 use record::TierRecord;
+use record::text::Interval;
 
 /// Folders of tiers that the environment names where the configuration does not.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]

@@ -6,9 +6,10 @@ use clap::Args;
 
 use super::{LogArguments, print, print_json};
 use crate::comm::{self, CommOperation, CommOptions};
-use crate::config::{Config, duration, size};
+use crate::config::{Config, size};
 use crate::failure::{Failure, Outcome};
 use crate::run::Exit;
+use record::text::duration;
 
 /// Measure how fast ranks communicate: `mpirun -np N yardstick comm`.
 ///

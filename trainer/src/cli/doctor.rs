@@ -6,10 +6,11 @@ use std::time::Duration;
 use clap::Args;
 
 use super::{LogArguments, json, say, write_line};
-use crate::config::{Config, duration};
+use crate::config::Config;
 use crate::doctor::{self, DoctorOptions, Required};
 use crate::failure::{Failure, Outcome};
 use crate::time_limit::within;
+use record::text::duration;
 use record::text::printable;
 
 /// How long the file of the report may take.

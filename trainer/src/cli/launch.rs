@@ -11,10 +11,10 @@ use launch::supervisor::{self, Ending, Reach, Request};
 
 use super::log_file::LogFile;
 use super::{Arguments, Command, LogArguments, agent, say};
-use crate::config::duration;
 use crate::failure::{Failure, Outcome};
 use crate::run::RunEvidence;
 use record::ExitCode;
+use record::text::duration;
 use telemetry::LogFormat;
 
 /// Run a command on several hosts with `mpirun`, and say whether it worked.

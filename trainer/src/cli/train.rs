@@ -12,10 +12,11 @@ use tracing_subscriber::EnvFilter;
 
 use super::LogArguments;
 use super::storage;
-use crate::config::{Config, Interval, duration};
+use crate::config::Config;
 use crate::failure::{Failure, Outcome};
 use crate::fault_injection::Injection;
 use crate::run::{self, Exit, RunOptions};
+use record::text::{Interval, duration};
 use telemetry::LogFormat;
 use telemetry::log_lines::JsonLines;
 

@@ -7,9 +7,9 @@ use clap::Args;
 use launch::worker::{SshdOptions, WorkerOptions};
 
 use super::{LogArguments, agent, say};
-use crate::config::duration;
 use crate::failure::{Failure, Outcome};
 use record::ExitCode;
+use record::text::duration;
 
 /// Serve as a worker pod of an MPIJob: its first process.
 ///

@@ -3,8 +3,6 @@
 //! Values come from a preset or a TOML file, then from `--set key=value`, last wins. An unknown key
 //! or an impossible value is an error that names it.
 
-pub(crate) mod duration;
-mod interval;
 mod origin;
 mod overrides;
 pub(crate) mod size;
@@ -19,7 +17,7 @@ use models::Workload;
 use models::fused::AttentionBackend;
 use models::workload::Compute;
 use record::files::regular_file;
-use record::text::{SecretUrl, is_remote, redacted};
+use record::text::{Interval, SecretUrl, duration, is_remote, redacted};
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
@@ -28,7 +26,6 @@ use crate::data::{CacheOptions, Locations};
 use crate::failure::{Failure, Outcome};
 use record::limits::CONFIG_BYTES_MAX;
 
-pub use interval::Interval;
 use origin::Origin;
 
 /// Sections that decide what is computed, and so the workload id.

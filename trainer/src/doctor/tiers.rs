@@ -184,7 +184,7 @@ fn gibibytes(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Interval;
+    use record::text::Interval;
 
     fn tier(address: &Path) -> Planned {
         Planned {

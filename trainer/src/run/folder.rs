@@ -17,8 +17,8 @@ use super::options::RunOptions;
 use super::stop::target_loss;
 use crate::checkpoints::tiers::{self, Variables};
 use crate::failure::{self, Failure, Outcome};
-use crate::k8s::frozen;
 use record::ExitCode;
+use record::benchmark_file;
 use record::limits::NOTE_BYTES_MAX;
 use record::text::in_user_words;
 use record::{Attempt, IDENTITY, Record, Status, TargetLoss, read_steps, steps_path};
@@ -245,7 +245,7 @@ impl Folder {
         let text = options.config.to_toml();
         let path = self.root.join("config.toml");
         files::replace(&path, text.as_bytes()).map_err(|error| self.unusable(error))?;
-        if let Some(benchmark) = frozen::of_environment()? {
+        if let Some(benchmark) = benchmark_file::of_environment()? {
             let path = self.root.join("benchmark.toml");
             files::replace(&path, benchmark.text.as_bytes())
                 .map_err(|error| self.unusable(error))?;

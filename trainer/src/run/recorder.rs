@@ -17,13 +17,13 @@ use super::watchdog::{Stall, Watched};
 use crate::checkpoints::Checkpointer;
 use crate::config::Config;
 use crate::failure::{Failure, Outcome};
-use crate::k8s::frozen;
 use crate::ranks::Ranks;
 use crate::step::Trainer;
 use crate::stragglers::outliers;
 use crate::time_limit::within;
 use crate::timing::progress::Progress;
 use record::ExitCode;
+use record::benchmark_file;
 use record::golden::GoldenMiss;
 use record::hardware::RankHardware;
 use record::peaks;
@@ -160,7 +160,7 @@ impl Recorder {
             rank_anomalies(&rank_records, compute, models::fused::full_speed_kernels(compute));
         anomalies.extend(node_anomalies(&nodes));
         let mut attempts = Attempt::begin(&self.dir, self.attempt, ranks.world(), injected)?;
-        let job = frozen::of_environment()?.and_then(|benchmark| benchmark.job);
+        let job = benchmark_file::of_environment()?.and_then(|benchmark| benchmark.job);
         if let Err(error) = add_pods(&self.pods, job.as_ref(), &mut attempts) {
             let text = format!("telemetry.pods: the start of pods is not known: {error}");
             anomalies.push(Anomaly { step: None, rank: None, text });

@@ -1,0 +1,49 @@
+//! The error type of this crate.
+
+use record::ExitCode;
+
+/// A result of this crate.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// A benchmark file that cannot become a job.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A value is impossible; change the named key.
+    #[error("{key} = {found}: expected {expected}")]
+    Invalid {
+        /// Dotted path of the key, as in `workload.name`.
+        key: String,
+        /// The value found, as the user wrote it.
+        found: String,
+        /// Values that would be accepted.
+        expected: String,
+    },
+    /// A file cannot be read, or the trainer refuses its workload.
+    #[error("{0}")]
+    Refused(String),
+    /// An object cannot be written as YAML.
+    #[error("YAML: {0}")]
+    Yaml(#[from] serde_saphyr::ser::Error),
+}
+
+impl Error {
+    /// A value that is impossible.
+    pub(crate) fn invalid(
+        key: impl Into<String>,
+        found: impl ToString,
+        expected: impl Into<String>,
+    ) -> Self {
+        Self::Invalid { key: key.into(), found: found.to_string(), expected: expected.into() }
+    }
+
+    /// The error behind an outer message.
+    pub(crate) fn context(self, message: impl std::fmt::Display) -> Self {
+        Self::Refused(format!("{message}: {self}"))
+    }
+
+    /// The exit code of a process that ends with it.
+    pub fn exit_code(&self) -> ExitCode {
+        if matches!(self, Self::Yaml(_)) { ExitCode::Internal } else { ExitCode::Usage }
+    }
+}
