@@ -116,6 +116,9 @@ impl Golden {
     ///
     /// # Errors
     /// [`Error::Golden`] for a file that cannot be read or used.
+    ///
+    /// # Panics
+    /// Never: a test has parsed the built-in ones.
     pub fn find(file: Option<&Path>, key: GoldenKey<'_>) -> Result<Option<Self>, Error> {
         let goldens = match file {
             None => parse(PRESETS).expect("a test has parsed it"),

@@ -11,6 +11,9 @@ use crate::files::{self, regular_file};
 ///
 /// # Panics
 /// When the value cannot be serialized, which plain data always can.
+///
+/// # Errors
+/// [`Error::Io`].
 pub fn write(path: &Path, value: &impl Serialize) -> Result<(), Error> {
     let mut bytes = serde_json::to_vec_pretty(value).expect("plain data in memory");
     bytes.push(b'\n');

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::objects::{Resource, Template};
 use super::tasks::{CLEAN_UP, DOCTOR, TRAIN};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::mpijob::MpiJob;
 use crate::rendered::{Job, document};
 use crate::{launcher, mpijob};

@@ -22,6 +22,9 @@ pub fn read(path: &Path) -> Result<Vec<Benchmark>> {
 }
 
 /// Reads the text of the benchmark file of this name.
+///
+/// # Errors
+/// The line or the key that is wrong.
 pub fn parse(text: &str, named: &str) -> Result<Vec<Benchmark>> {
     let file = toml::from_str(text).map_err(|error| misfit(text, named, &error))?;
     let of_file = |failure: Error| failure.context(named.to_owned());

@@ -15,7 +15,7 @@ const JOBS_MAX: usize = 1000;
 /// in the names of jobs.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Matrix {
+pub(crate) struct Matrix {
     /// Presets or files.
     workload: Vec<String>,
     /// What is set in addition, by a name that is part of the job's.

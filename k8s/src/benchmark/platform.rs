@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// The `[platform]` table.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Platform {
+pub(crate) struct Platform {
     /// What the namespace allows: `privileged` is needed for the two options below, for
     /// `host_folders`, and for an `nvme` tier on a host path.
     pub(crate) pod_security: PodSecurity,
@@ -108,7 +108,7 @@ impl Default for Platform {
 /// A level of Pod Security.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum PodSecurity {
+pub(crate) enum PodSecurity {
     /// No root, no capability, nothing of the host.
     #[default]
     Restricted,
@@ -119,7 +119,7 @@ pub enum PodSecurity {
 /// RDMA adapters of a worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Rdma {
+pub(crate) struct Rdma {
     /// As the site's device plugin calls it: `rdma/ib`, `vpc.amazonaws.com/efa`.
     pub(crate) resource: String,
     /// How many.
@@ -129,7 +129,7 @@ pub struct Rdma {
 /// Which nodes are on one rack.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Rack {
+pub(crate) struct Rack {
     /// Label of nodes whose value names the rack.
     pub(crate) topology_key: String,
     /// A worker waits rather than share a rack.
@@ -140,7 +140,7 @@ pub struct Rack {
 /// As in a pod.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Toleration {
+pub(crate) struct Toleration {
     pub(crate) key: String,
     /// Any value without it.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -9,7 +9,7 @@ use record::text::duration;
 /// The `[workflow]` table.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Workflow {
+pub(crate) struct Workflow {
     /// Where jobs run.
     #[serde(default = "default_namespace")]
     pub(crate) namespace: String,
@@ -35,7 +35,7 @@ fn default_namespace() -> String {
 /// `[workflow.images]`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Images {
+pub(crate) struct Images {
     /// For workloads on processors. By digest, a job is the same next month.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) cpu: Option<String>,
@@ -53,7 +53,7 @@ pub struct Images {
 /// When a node pulls an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the names are those of Kubernetes")]
-pub enum PullPolicy {
+pub(crate) enum PullPolicy {
     Always,
     IfNotPresent,
     Never,
@@ -73,7 +73,7 @@ impl PullPolicy {
 /// `[workflow.storage]`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Storage {
+pub(crate) struct Storage {
     /// Claim with the folders of runs; all pods mount it, so it is ReadWriteMany.
     #[serde(default = "default_results")]
     pub(crate) results: String,
@@ -98,7 +98,7 @@ fn default_results() -> String {
 /// What the tier of each node is on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Nvme {
+pub(crate) enum Nvme {
     /// A folder of the node, which user 1000 can write to. Only in a privileged namespace.
     HostPath(String),
     /// A volume of this class for each worker, which is deleted with it.
@@ -110,7 +110,7 @@ pub enum Nvme {
 /// A generic ephemeral volume.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct NvmeClaim {
+pub(crate) struct NvmeClaim {
     pub(crate) storage_class: String,
     pub(crate) size: String,
 }
@@ -118,7 +118,7 @@ pub struct NvmeClaim {
 /// `[workflow.reporting]`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Reporting {
+pub(crate) struct Reporting {
     /// Port at which one rank of each node serves metrics; 0: none does.
     pub(crate) metrics_port: u16,
     /// For how long it does after the end, so that the last steps are scraped.
@@ -145,7 +145,7 @@ impl Default for Reporting {
 /// `[workflow.doctor]`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Doctor {
+pub(crate) struct Doctor {
     /// Train without it.
     pub(crate) skip: bool,
     /// Checks whose warnings and skips are failures.

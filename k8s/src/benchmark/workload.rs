@@ -9,7 +9,7 @@ use record::text::{Interval, duration};
 /// The `[workload]` table.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Workload {
+pub(crate) struct Workload {
     /// Name of the job.
     pub(crate) name: String,
     /// Nodes that train at a time.

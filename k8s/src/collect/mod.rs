@@ -15,7 +15,8 @@ use crate::benchmark::Benchmark;
 use record::{RankRecord, Record, Status};
 use verdict::report::Start;
 
-pub use place::{Collected, Found};
+pub(crate) use place::Collected;
+pub use place::Found;
 use unreadable::Unreadable;
 
 /// The results of jobs.

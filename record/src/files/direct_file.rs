@@ -35,6 +35,9 @@ pub struct DirectFile {
 
 impl DirectFile {
     /// Creates the temporary file. One that a killed writer left is removed.
+    ///
+    /// # Errors
+    /// When it cannot be created.
     pub fn create(path: &Path, mode: Mode) -> Result<Self, IoError> {
         let Created { temporary, file } = Temporary::create(path, mode)?;
         Ok(Self {
@@ -47,6 +50,9 @@ impl DirectFile {
     }
 
     /// Appends bytes.
+    ///
+    /// # Errors
+    /// When it cannot be written.
     pub fn write(&mut self, mut bytes: &[u8]) -> Result<(), IoError> {
         while !bytes.is_empty() {
             if bytes.len() >= UNBUFFERED_BYTES_MIN && self.is_aligned(bytes) {
@@ -69,6 +75,9 @@ impl DirectFile {
     }
 
     /// Makes the content durable, and gives the file its name, durably.
+    ///
+    /// # Errors
+    /// When it cannot be made durable.
     pub fn finish(mut self) -> Result<(), IoError> {
         self.flush()?;
         let Self { path, temporary, output, .. } = self;

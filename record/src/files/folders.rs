@@ -23,6 +23,9 @@ pub fn create_folders(path: &Path, mode: Mode) -> Result<(), IoError> {
 /// Removes a folder and everything in it, the file `last` at the end and only when the rest is
 /// durably gone: while anything is left, that file says what the folder is. Several processes may
 /// do so at once.
+///
+/// # Errors
+/// When something in it cannot be removed.
 pub fn remove_folder(path: &Path, last: &str) -> Result<(), IoError> {
     for entry in fs::read_dir(path).map_err(IoError::at(path, "list"))? {
         let entry = entry.map_err(IoError::at(path, "list"))?;

@@ -83,24 +83,27 @@ pub fn sync_parent(path: &Path) -> Result<(), IoError> {
 }
 
 /// Makes the names in a folder durable.
-pub fn sync_folder(path: &Path) -> Result<(), IoError> {
+pub(crate) fn sync_folder(path: &Path) -> Result<(), IoError> {
     let folder = File::open(path).map_err(IoError::at(path, "open"))?;
     folder.sync_all().map_err(IoError::at(path, "fsync"))
 }
 
 /// Makes a file's content durable and closes it.
-pub fn finish(file: File, path: &Path) -> Result<(), IoError> {
+pub(crate) fn finish(file: File, path: &Path) -> Result<(), IoError> {
     file.sync_data().map_err(IoError::at(path, "fdatasync"))?;
     // SAFETY: `into_raw_fd` gives up ownership of an open descriptor, and nothing uses it after.
     unsafe { rustix::io::try_close(file.into_raw_fd()) }.map_err(IoError::at(path, "close"))
 }
 
 /// Renames a file, replacing what has the name. Durable after [`sync_parent`].
-pub fn rename(from: &Path, to: &Path) -> Result<(), IoError> {
+pub(crate) fn rename(from: &Path, to: &Path) -> Result<(), IoError> {
     fs::rename(from, to).map_err(IoError::at(to, "rename"))
 }
 
 /// A random number for names that no other process chooses.
+///
+/// # Errors
+/// When the system has no random numbers.
 pub fn random() -> Result<u32, IoError> {
     let path = Path::new("/dev/urandom");
     let mut bytes = [0; 4];

@@ -40,6 +40,9 @@ pub fn publish(path: &Path, bytes: &[u8]) -> Result<Published, IoError> {
 }
 
 /// [`publish`] that calls `midway` when half of the temporary file is written.
+///
+/// # Errors
+/// As [`publish`].
 pub fn publish_with(
     path: &Path,
     bytes: &[u8],

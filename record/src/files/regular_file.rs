@@ -134,7 +134,7 @@ pub fn read_named_text(path: &Path, bytes_max: u64) -> Result<String, IoError> {
 }
 
 /// Returns whether a file holds these bytes and no others.
-pub fn holds(path: &Path, bytes: &[u8]) -> Result<bool, IoError> {
+pub(crate) fn holds(path: &Path, bytes: &[u8]) -> Result<bool, IoError> {
     let file = open_to_read(path)?;
     let size_bytes = file.metadata().map_err(IoError::at(path, "stat"))?.len();
     if size_bytes != bytes.len() as u64 {

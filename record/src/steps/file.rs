@@ -187,6 +187,12 @@ impl StepFile {
 
     /// Writes one line in one system call. After an error, which is returned once, lines are only
     /// kept in memory until a sync succeeds.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    ///
+    /// # Panics
+    /// When the line cannot be serialized, which plain data always can.
     pub fn append(&mut self, line: &StepLine) -> Result<(), Error> {
         let start = self.unsynced.len();
         serde_json::to_writer(&mut self.unsynced, line).expect("plain data in memory");
@@ -204,6 +210,9 @@ impl StepFile {
     }
 
     /// Makes every step so far durable.
+    ///
+    /// # Errors
+    /// [`Error::Io`], also of a line before.
     pub fn sync(&mut self) -> Result<(), Error> {
         if self.is_behind {
             let truncated = self.file.set_len(self.durable_bytes);

@@ -50,11 +50,17 @@ pub fn format(duration: Duration) -> String {
 }
 
 /// For `#[serde(with)]`.
+///
+/// # Errors
+/// Those of the serializer.
 pub fn serialize<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&format(*duration))
 }
 
 /// For `#[serde(with)]`.
+///
+/// # Errors
+/// For what is no duration.
 pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
     deserializer.deserialize_str(Text)
 }
@@ -82,6 +88,9 @@ pub mod optional {
 
     /// Writes it, or nothing.
     /// Writes it, or nothing.
+    ///
+    /// # Errors
+    /// Those of the serializer.
     #[allow(clippy::ref_option, reason = "serde calls it so")]
     pub fn serialize<S: Serializer>(
         duration: &Option<Duration>,
@@ -95,6 +104,9 @@ pub mod optional {
 
     /// Reads one that is there.
     /// Reads one that is there.
+    ///
+    /// # Errors
+    /// For what is no duration.
     pub fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Option<Duration>, D::Error> {
