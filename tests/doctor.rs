@@ -17,7 +17,7 @@ use support::{Finished, Folder, finish, run, text, yardstick};
 use support::{launch, launcher, mpirun};
 
 static VALIDATOR: LazyLock<Validator> = LazyLock::new(|| {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/doctor.schema.json");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/doctor.schema.json");
     let schema: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
     jsonschema::validator_for(&schema).unwrap()
 });

@@ -19,7 +19,7 @@ print(json.dumps({tag: [[e.step, e.value] for e in events.Scalars(tag)] for tag 
 ";
 
 fn scalars(folder: &Folder) -> BTreeMap<String, Vec<(u64, f64)>> {
-    let python = concat!(env!("CARGO_MANIFEST_DIR"), "/../.venv-tensorboard/bin/python");
+    let python = concat!(env!("CARGO_MANIFEST_DIR"), "/../../.venv-tensorboard/bin/python");
     let mut command = Command::new(python);
     command.args(["-c", READ, &text(&folder.path().join("tensorboard"))]);
     let finished = finish(command);

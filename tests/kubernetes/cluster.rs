@@ -37,7 +37,7 @@ impl Cluster {
             panic!("{VARIABLE} is not set: run `make k8s-e2e`, which starts a cluster")
         });
         let cluster = Self { folder: folder.into(), namespace };
-        let kustomization = format!("{}/../{kustomization}", env!("CARGO_MANIFEST_DIR"));
+        let kustomization = format!("{}/../../{kustomization}", env!("CARGO_MANIFEST_DIR"));
         cluster.kubectl(&["apply", "--kustomize", &kustomization]);
         let volumes = include_str!("volumes.yaml").replace("NAMESPACE", namespace);
         cluster.apply(&volumes.replace("FOLDER", &cluster.folder.to_string_lossy()));

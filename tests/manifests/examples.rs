@@ -7,7 +7,7 @@ use serde_json::Value;
 
 /// The top folder of the project.
 pub(crate) fn top() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
 /// The files with this extension in a folder, in order.

@@ -146,7 +146,7 @@ fn read(log: &Path) -> String {
 impl Spec<'_> {
     /// What starts the container.
     fn container(&self) -> Command {
-        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/mpijob/pod.sh");
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/mpijob/pod.sh");
         let mut command = Command::new("setpriv");
         command
             .args(["--pdeathsig", "KILL", "ip", "netns", "exec", &self.port.namespace])

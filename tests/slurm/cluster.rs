@@ -33,7 +33,7 @@ impl Cluster {
     #[track_caller]
     pub(crate) fn start() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/slurm/cluster.sh");
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/slurm/cluster.sh");
         let errors = File::create(folder.path().join("errors")).unwrap();
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", script]).arg(folder.path());

@@ -6,7 +6,7 @@ use jsonschema::Validator;
 use serde_json::Value;
 
 static VALIDATOR: LazyLock<Validator> = LazyLock::new(|| {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/record.schema.json");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/record.schema.json");
     let schema: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
     jsonschema::options().should_validate_formats(true).build(&schema).unwrap()
 });

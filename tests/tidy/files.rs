@@ -37,7 +37,7 @@ impl File {
 
 /// All text files of the repository except those that git ignores (see `.gitignore`).
 pub(crate) fn of_project() -> Vec<File> {
-    let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut paths = Vec::new();
     walk(&top, &mut paths);
     paths.sort();

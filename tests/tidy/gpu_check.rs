@@ -55,7 +55,7 @@ fn check(stubs: &[Stub<'_>], steps: &str, flags: &[&str]) -> Checked {
         write_program(&folder.path().join(name), lines);
     }
     let out = folder.path().join("out");
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/gpu-check.sh");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/gpu-check.sh");
     let mut bash = Command::new("bash");
     bash.arg(script).args(["--only", steps]).args(flags).arg("--out").arg(&out);
     bash.arg(folder.path()).env("PATH", path_with(folder.path()));

@@ -17,7 +17,7 @@ const NOT_FOR_A_GPU: [&str; 6] = [
 ];
 
 fn top() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
 fn text(path: &str) -> String {

@@ -21,7 +21,7 @@ struct Finished {
 /// A benchmark of one row with a program of these lines.
 fn benchmark(yardstick: &str, flags: &[&str]) -> Finished {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../bench/gpu_vs_torch.py");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bench/gpu_vs_torch.py");
     fs::copy(script, folder.path().join("gpu_vs_torch.py")).expect("it is there");
     fs::write(folder.path().join("torch_gpt.py"), TORCH).expect("it can be written");
     fs::create_dir(folder.path().join("lib")).expect("it can be created");

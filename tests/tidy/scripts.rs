@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 fn script(name: &str, arguments: &[&str]) -> Output {
-    let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts");
+    let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts");
     Command::new("bash").arg(scripts.join(name)).args(arguments).output().expect("bash runs")
 }
 
@@ -71,7 +71,7 @@ fn setup_refuses_an_unknown_level() {
 
 #[test]
 fn targets_install_what_they_need_before_anything_else() {
-    let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     for (target, level) in [
         ("build", "build"),
         ("demo", "build"),
@@ -90,7 +90,7 @@ fn targets_install_what_they_need_before_anything_else() {
 
 /// Exit status and output of a function of scripts/bench.sh, with measurements 3, 10, 4 and 1.
 fn judged(call: &str) -> (Option<i32>, String) {
-    let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/bench.sh");
+    let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/bench.sh");
     let folder = tempfile::tempdir().expect("a temporary folder");
     let keep = "for figure in 3 10 4 1; do add name \"$figure\"; done";
     let mut command = Command::new("bash");

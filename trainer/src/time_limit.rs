@@ -9,7 +9,7 @@ use device::threads;
 ///
 /// # Errors
 /// When there is no thread.
-pub(crate) fn within<T: Send + 'static>(
+pub fn within<T: Send + 'static>(
     limit: Duration,
     call: impl FnOnce() -> T + Send + 'static,
 ) -> Result<Option<T>, threads::Error> {

@@ -30,39 +30,39 @@ const LISTS: usize = 8;
 
 /// What is measured on each tier.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Load {
+pub struct Load {
     /// Bytes of all threads together.
-    pub(crate) bytes: u64,
-    pub(crate) threads: usize,
+    pub bytes: u64,
+    pub threads: usize,
 }
 
 /// Rates of one tier.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub(crate) struct TierRates {
-    pub(crate) address: String,
+pub struct TierRates {
+    pub address: String,
     /// Kind of file system; `None` for an object store.
-    pub(crate) filesystem: Option<String>,
-    pub(crate) threads: usize,
-    pub(crate) bytes: u64,
-    pub(crate) write_seconds: f64,
-    pub(crate) write_gib_per_second: f64,
-    pub(crate) read_seconds: f64,
-    pub(crate) read_gib_per_second: f64,
+    pub filesystem: Option<String>,
+    pub threads: usize,
+    pub bytes: u64,
+    pub write_seconds: f64,
+    pub write_gib_per_second: f64,
+    pub read_seconds: f64,
+    pub read_gib_per_second: f64,
     /// Whether nothing of the files was in the page cache when they were read: false where the
     /// kernel keeps them there or cannot tell. `None` for an object store.
-    pub(crate) read_is_cold: Option<bool>,
+    pub read_is_cold: Option<bool>,
     /// Small files that are created, each durable.
-    pub(crate) creates_per_second: f64,
-    pub(crate) stats_per_second: f64,
+    pub creates_per_second: f64,
+    pub stats_per_second: f64,
     /// Listings of a folder with so many small files as each thread creates.
-    pub(crate) lists_per_second: f64,
-    pub(crate) deletes_per_second: f64,
+    pub lists_per_second: f64,
+    pub deletes_per_second: f64,
 }
 
 /// Measures the tier at an address. Everything it writes is in one folder, which is removed, also
 /// after an error; so are folders above it that did not exist, and those that processes which were
 /// killed a day ago have left.
-pub(crate) fn bench(address: &str, load: Load) -> Result<TierRates, Error> {
+pub fn bench(address: &str, load: Load) -> Result<TierRates, Error> {
     let is_local = !address.contains("://");
     let created = if is_local { absent_folders(Path::new(address)) } else { Vec::new() };
     let scratch =

@@ -17,14 +17,14 @@ use record::text::Interval;
 
 /// Folders of tiers that the environment names where the configuration does not.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub(crate) struct Variables {
+pub struct Variables {
     nvme: Option<String>,
     shared: Option<String>,
 }
 
 impl Variables {
     /// Those of this process.
-    pub(crate) fn read() -> Self {
+    pub fn read() -> Self {
         Self::of(|name| std::env::var(name).ok())
     }
 
@@ -40,19 +40,19 @@ impl Variables {
     }
 
     /// Whether there is a tier of each node.
-    pub(crate) fn has_nvme(&self) -> bool {
+    pub fn has_nvme(&self) -> bool {
         self.nvme.is_some()
     }
 
     /// Whether a shared tier is named.
-    pub(crate) fn has_shared(&self) -> bool {
+    pub fn has_shared(&self) -> bool {
         self.shared.is_some()
     }
 
     /// What holds for the run: a launcher may not pass the environment on to all ranks. Rank 0
     /// decides which tiers there are, and each rank where its node's is; an empty path where it
     /// does not know. Collective.
-    pub(crate) fn agreed(self, ranks: Ranks<'_>) -> Outcome<Self> {
+    pub fn agreed(self, ranks: Ranks<'_>) -> Outcome<Self> {
         let internal = |error| Failure::new(ExitCode::Internal, anyhow::Error::from(error));
         let own = serde_json::to_vec(&self).map_err(internal)?;
         let first = ranks.gather_bytes(&own)?.swap_remove(0);
@@ -63,25 +63,25 @@ impl Variables {
 
 /// A set of tiers, by their positions among those of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct TierSet(pub(crate) u8);
+pub struct TierSet(pub u8);
 
 impl TierSet {
     /// Every tier there is.
-    pub(crate) const ALL: Self = Self(u8::MAX);
+    pub const ALL: Self = Self(u8::MAX);
 
     /// Whether it has none.
-    pub(crate) fn is_empty(self) -> bool {
+    pub fn is_empty(self) -> bool {
         self.0 == 0
     }
 
     /// Whether it has this one.
-    pub(crate) fn contains(self, tier: usize) -> bool {
+    pub fn contains(self, tier: usize) -> bool {
         self.0 & (1 << tier) != 0
     }
 
     /// Those of both.
     #[must_use]
-    pub(crate) fn union(self, other: Self) -> Self {
+    pub fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
@@ -103,18 +103,18 @@ impl TierSet {
 
 /// A tier that a run is to use.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Planned {
+pub struct Planned {
     /// As in the configuration.
-    pub(crate) name: &'static str,
-    pub(crate) scope: Scope,
+    pub name: &'static str,
+    pub scope: Scope,
     /// A folder or a URL; that of the run.
-    pub(crate) address: String,
-    pub(crate) every: Interval,
-    pub(crate) keep: usize,
+    pub address: String,
+    pub every: Interval,
+    pub keep: usize,
 }
 
 /// The tiers of a run whose own folder for checkpoints is `folder`, the nearest first.
-pub(crate) fn planned(
+pub fn planned(
     config: &CheckpointConfig,
     variables: Variables,
     folder: &Path,
@@ -148,13 +148,13 @@ pub(crate) fn planned(
 }
 
 /// Whether each tier of a run, the nearest first, is an object store.
-pub(crate) fn are_objects(config: &CheckpointConfig) -> Vec<bool> {
+pub fn are_objects(config: &CheckpointConfig) -> Vec<bool> {
     planned(config, Variables::read(), Path::new(""), "").iter().map(Planned::is_object).collect()
 }
 
 impl Planned {
     /// Whether it is in an object store, and not a folder.
-    pub(crate) fn is_object(&self) -> bool {
+    pub fn is_object(&self) -> bool {
         is_remote(&self.address)
     }
 
@@ -170,7 +170,7 @@ impl Planned {
 }
 
 /// What is odd about the place of a tier.
-pub(crate) fn doubts(tier: &Planned) -> Option<String> {
+pub fn doubts(tier: &Planned) -> Option<String> {
     let Planned { name, scope, address, .. } = tier;
     let Filesystem { name: kind, medium } = tier.filesystem()?;
     let doubt = match (medium, scope) {

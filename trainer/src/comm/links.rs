@@ -13,10 +13,10 @@ use crate::ranks::Ranks;
 
 /// How fast data went from one end to another, alone on these two ends.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Link {
-    pub(crate) from: usize,
-    pub(crate) to: usize,
-    pub(crate) bytes_per_second: f64,
+pub struct Link {
+    pub from: usize,
+    pub to: usize,
+    pub bytes_per_second: f64,
 }
 
 /// Sender and receiver.
@@ -45,29 +45,29 @@ impl Link {
 
 /// The links between every two ends, and which of them are slow.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct Pairs {
-    pub(crate) links: Vec<Link>,
-    pub(crate) slow: SlowPairs,
+pub struct Pairs {
+    pub links: Vec<Link>,
+    pub slow: SlowPairs,
 }
 
 impl Pairs {
-    pub(crate) fn new(links: Vec<Link>) -> Self {
+    pub fn new(links: Vec<Link>) -> Self {
         Self { slow: SlowPairs::among(&links), links }
     }
 }
 
 /// How fast all ranks exchanged data with a partner at the same time.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct Cut {
+pub struct Cut {
     /// Difference of the numbers of two partners.
-    pub(crate) distance: usize,
+    pub distance: usize,
     /// Of all ranks together, in both directions, in one measurement: the best one.
-    pub(crate) bytes_per_second: f64,
+    pub bytes_per_second: f64,
     /// Each rank's receiving in that measurement, while it sends to its partner: a slow direction
     /// may slow the other.
-    pub(crate) links: Vec<Link>,
+    pub links: Vec<Link>,
     /// By each link's best rate in any measurement.
-    pub(crate) slow: SlowLinks,
+    pub slow: SlowLinks,
 }
 
 impl Cut {

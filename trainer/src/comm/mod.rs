@@ -17,37 +17,37 @@ use std::time::Duration;
 use device::Device;
 use launch::bootstrap::World;
 
-pub(crate) use operation::CommOperation;
-pub(crate) use report::CommReport;
+pub use operation::CommOperation;
+pub use report::CommReport;
 
 use crate::config::Config;
 use crate::failure::{Failure, Outcome};
 use crate::ranks::Ranks;
 use crate::run::{Exit, in_world};
 #[cfg(test)]
-pub(crate) use links::Link;
+pub use links::Link;
 use links::Links;
-pub(crate) use links::Pairs;
+pub use links::Pairs;
 use record::ExitCode;
 use record::text::number_format::count;
 use sweep::Sweep;
 
 /// What to measure.
 #[derive(Debug, Clone)]
-pub(crate) struct CommOptions {
-    pub(crate) config: Config,
-    pub(crate) operations: Vec<CommOperation>,
+pub struct CommOptions {
+    pub config: Config,
+    pub operations: Vec<CommOperation>,
     /// Sizes of buffers in bytes, the smallest and the largest, and the factor between two.
-    pub(crate) bytes_min: u64,
-    pub(crate) bytes_max: u64,
-    pub(crate) factor: u64,
+    pub bytes_min: u64,
+    pub bytes_max: u64,
+    pub factor: u64,
     /// How often each is measured; by time if `None`.
-    pub(crate) iterations: Option<u32>,
+    pub iterations: Option<u32>,
     /// Links instead of operations.
-    pub(crate) pairs: bool,
-    pub(crate) bisection: bool,
+    pub pairs: bool,
+    pub bisection: bool,
     /// Bytes of a message over a link.
-    pub(crate) message_bytes: u64,
+    pub message_bytes: u64,
 }
 
 /// Measures on all ranks; returns what rank 0 has to print.
@@ -55,7 +55,7 @@ pub(crate) struct CommOptions {
 /// # Errors
 /// Exit code 2 for what is not possible here, 4 when a received element is wrong, 5 when a rank is
 /// lost or late.
-pub(crate) fn run(
+pub fn run(
     options: &CommOptions,
     print: impl FnOnce(&CommReport) -> Outcome<ExitCode> + Send,
 ) -> Outcome<Exit> {
@@ -111,7 +111,7 @@ fn measure(
 }
 
 /// Measures the links between every two nodes, or ranks of one node. Collective.
-pub(crate) fn measure_pairs(ranks: Ranks<'_>, world: &World, message_bytes: u64) -> Outcome<Pairs> {
+pub fn measure_pairs(ranks: Ranks<'_>, world: &World, message_bytes: u64) -> Outcome<Pairs> {
     Links::new(ranks, world, message_bytes).pairs()
 }
 

@@ -12,7 +12,7 @@ use crate::ranks::Ranks;
 /// An operation between all ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum CommOperation {
+pub enum CommOperation {
     AllReduce,
     ReduceScatter,
     AllGather,
@@ -24,7 +24,7 @@ const TAG: u16 = 11;
 
 impl CommOperation {
     /// The name in tables.
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::AllReduce => "all_reduce",
             Self::ReduceScatter => "reduce_scatter",
@@ -44,7 +44,7 @@ impl CommOperation {
     }
 
     /// What each rank sends over its link, per byte of the buffer.
-    pub(crate) fn bus_factor(self, world: usize) -> f64 {
+    pub fn bus_factor(self, world: usize) -> f64 {
         // An all-to-all needs as much of a link as an all-gather.
         self.of_backend().unwrap_or(Operation::AllGather).bus_factor(world)
     }

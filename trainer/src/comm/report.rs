@@ -15,18 +15,18 @@ use record::text::number_format::count;
 
 /// Everything that was measured.
 #[derive(Debug, Serialize)]
-pub(crate) struct CommReport {
-    pub(crate) world: usize,
-    pub(crate) hosts: Vec<String>,
+pub struct CommReport {
+    pub world: usize,
+    pub hosts: Vec<String>,
     /// `cpu` or `cuda`.
-    pub(crate) device: &'static str,
-    pub(crate) backend: &'static str,
-    pub(crate) library: Option<String>,
-    pub(crate) rows: Vec<Row>,
+    pub device: &'static str,
+    pub backend: &'static str,
+    pub library: Option<String>,
+    pub rows: Vec<Row>,
     /// `null` unless asked for.
-    pub(crate) pairs: Option<Pairs>,
-    pub(crate) cuts: Vec<Cut>,
-    pub(crate) notes: Vec<String>,
+    pub pairs: Option<Pairs>,
+    pub cuts: Vec<Cut>,
+    pub notes: Vec<String>,
 }
 
 impl CommReport {

@@ -12,29 +12,29 @@ const SLOW_SHARE: f64 = 0.7;
 /// Links that are far slower than a good one, the upper quartile of all. Not the median: one bad
 /// adapter of three makes most links slow.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub(crate) struct SlowLinks {
+pub struct SlowLinks {
     /// The slowest first.
-    pub(crate) links: Vec<SlowLink>,
+    pub links: Vec<SlowLink>,
 }
 
 /// The slow links between every two ends.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub(crate) struct SlowPairs {
+pub struct SlowPairs {
     #[serde(flatten)]
-    pub(crate) slow: SlowLinks,
+    pub slow: SlowLinks,
     /// The rank at one end of all of them, if they are at least half of its links and there are
     /// more than two ends: more likely its adapter or cable than the network between. A cut has
     /// none, as each of its ends has one partner.
-    pub(crate) common_end: Option<usize>,
+    pub common_end: Option<usize>,
 }
 
 /// A slow link.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub(crate) struct SlowLink {
+pub struct SlowLink {
     #[serde(flatten)]
-    pub(crate) link: Link,
+    pub link: Link,
     /// Its rate, as a share of a good link's.
-    pub(crate) share_of_good: f64,
+    pub share_of_good: f64,
 }
 
 impl SlowLinks {

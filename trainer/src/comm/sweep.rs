@@ -14,24 +14,24 @@ use crate::ranks::Ranks;
 
 /// One operation on one size.
 #[derive(Debug, Clone, Copy, Serialize)]
-pub(crate) struct Row {
-    pub(crate) operation: CommOperation,
+pub struct Row {
+    pub operation: CommOperation,
     /// Of the buffer: of all parts together where each rank has one.
-    pub(crate) bytes: u64,
-    pub(crate) elements: u64,
+    pub bytes: u64,
+    pub elements: u64,
     /// Each time the input is copied into the buffer first, as by a caller who keeps it.
-    pub(crate) out_of_place: Measured,
-    pub(crate) in_place: Measured,
+    pub out_of_place: Measured,
+    pub in_place: Measured,
 }
 
 /// Means over iterations and ranks.
 #[derive(Debug, Clone, Copy, Serialize)]
-pub(crate) struct Measured {
-    pub(crate) time_us: f64,
-    pub(crate) algbw_bytes_per_second: f64,
-    pub(crate) busbw_bytes_per_second: f64,
+pub struct Measured {
+    pub time_us: f64,
+    pub algbw_bytes_per_second: f64,
+    pub busbw_bytes_per_second: f64,
     /// Wrong elements of all ranks, after one more operation.
-    pub(crate) wrong: u64,
+    pub wrong: u64,
 }
 
 /// Iterations of a size, unless it is said how many.

@@ -5,7 +5,7 @@
 
 mod origin;
 mod overrides;
-pub(crate) mod size;
+pub mod size;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -210,14 +210,14 @@ pub struct CheckpointConfig {
 
 impl CheckpointConfig {
     /// Whether checkpoints are saved while training goes on, on whichever tier.
-    pub(crate) fn has_interval(&self) -> bool {
+    pub fn has_interval(&self) -> bool {
         let Self { every, nvme, shared, object, .. } = self;
         let of_tiers = [nvme, shared, object].into_iter().filter_map(|tier| tier.every);
         of_tiers.chain([*every]).any(|every| every != Interval::Never)
     }
 
     /// Whether there is a shared tier.
-    pub(crate) fn has_shared_tier(&self) -> bool {
+    pub fn has_shared_tier(&self) -> bool {
         self.shared.path.as_deref() != Some("none")
     }
 }
@@ -331,7 +331,7 @@ impl Default for TelemetryConfig {
 
 impl Config {
     /// What the fused engine computes in and keeps, on so many threads of each rank.
-    pub(crate) fn fused_options(&self, threads: usize) -> models::fused::Options {
+    pub fn fused_options(&self, threads: usize) -> models::fused::Options {
         models::fused::Options {
             compute: self.workload.precision.compute,
             recompute: self.settings.run.recompute,
@@ -342,12 +342,12 @@ impl Config {
     }
 
     /// Whether a CUDA device computes, not the processor.
-    pub(crate) fn is_on_cuda(&self) -> bool {
+    pub fn is_on_cuda(&self) -> bool {
         self.settings.run.device == Device::Cuda
     }
 
     /// How long to measure the matmul rate: only the processor's can be measured so far.
-    pub(crate) fn matmul_probe_time(&self) -> Duration {
+    pub fn matmul_probe_time(&self) -> Duration {
         match self.settings.run.device {
             Device::Cpu => self.settings.telemetry.matmul_probe,
             Device::Cuda => Duration::ZERO,
@@ -366,7 +366,7 @@ impl Config {
     ///
     /// # Errors
     /// Exit code 2 for one that is not there or not readable, and as [`Config::load`].
-    pub(crate) fn of_run(folder: &Path) -> Outcome<Self> {
+    pub fn of_run(folder: &Path) -> Outcome<Self> {
         let path = folder.join("config.toml");
         let text = regular_file::read_text(&path, CONFIG_BYTES_MAX);
         let text = text.map_err(|error| Failure::usage(error.to_string()))?;
@@ -386,7 +386,7 @@ impl Config {
     ///
     /// # Errors
     /// Exit code 2, naming the key and the flag.
-    pub(crate) fn require_secrets(&self) -> Outcome<()> {
+    pub fn require_secrets(&self) -> Outcome<()> {
         let otlp = &self.settings.telemetry.otlp;
         if otlp.is_redacted() {
             let expected = "the URL with its password, which is not stored: give it by --otlp";
@@ -399,7 +399,7 @@ impl Config {
     ///
     /// # Errors
     /// Exit code 2, naming the key and another way.
-    pub(crate) fn refuse_secrets(&self) -> Outcome<()> {
+    pub fn refuse_secrets(&self) -> Outcome<()> {
         let otlp = &self.settings.telemetry.otlp;
         if otlp.has_secret() {
             let expected = "a URL without user and password, which everybody who reads the \

@@ -38,7 +38,7 @@ const UNITS: [(&str, u64); 18] = [
 ///
 /// # Errors
 /// Says what was expected instead.
-pub(crate) fn parse(text: &str) -> Result<u64, String> {
+pub fn parse(text: &str) -> Result<u64, String> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(end);
     let unit = unit.trim_start().to_ascii_lowercase();
@@ -60,15 +60,12 @@ fn product(number: &str, factor: u64) -> Option<u64> {
 }
 
 /// For `#[serde(with)]`.
-pub(crate) fn serialize<T: Serialize, S: Serializer>(
-    bytes: &T,
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
+pub fn serialize<T: Serialize, S: Serializer>(bytes: &T, serializer: S) -> Result<S::Ok, S::Error> {
     bytes.serialize(serializer)
 }
 
 /// For `#[serde(with)]`.
-pub(crate) fn deserialize<'de, T: TryFrom<u64>, D: Deserializer<'de>>(
+pub fn deserialize<'de, T: TryFrom<u64>, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<T, D::Error> {
     deserializer.deserialize_any(Size(PhantomData))
@@ -100,20 +97,20 @@ impl<T: TryFrom<u64>> Visitor<'_> for Size<T> {
 }
 
 /// For `#[serde(with)]` on an `Option`, with `default`.
-pub(crate) mod optional {
+pub mod optional {
     use serde::Serialize;
     use serde::de::Deserializer;
     use serde::ser::Serializer;
 
     #[allow(clippy::ref_option, reason = "serde calls it so")]
-    pub(crate) fn serialize<T: Serialize, S: Serializer>(
+    pub fn serialize<T: Serialize, S: Serializer>(
         bytes: &Option<T>,
         serializer: S,
     ) -> Result<S::Ok, S::Error> {
         bytes.serialize(serializer)
     }
 
-    pub(crate) fn deserialize<'de, T: TryFrom<u64>, D: Deserializer<'de>>(
+    pub fn deserialize<'de, T: TryFrom<u64>, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Option<T>, D::Error> {
         super::deserialize(deserializer).map(Some)

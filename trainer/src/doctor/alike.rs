@@ -39,7 +39,7 @@ pub(super) fn compare(world: &World, ranks: Ranks<'_>, on_cuda: bool) -> Outcome
     let placement = &world.placement;
     let own = (placement.local_rank == 0).then(|| {
         let mut identity = identity_with_libraries(&*world.collective, on_cuda);
-        identity.set("yardstick", Some(env!("YARDSTICK_VERSION").to_owned()));
+        identity.set("yardstick", Some(record::Program::current().build.to_owned()));
         NodeReport { host: placement.host.clone(), identity }
     });
     Ok(judge(ranks.gather(&own)?.into_iter().flatten().collect()))

@@ -31,14 +31,14 @@ pub(super) fn catalog() -> Vec<&'static About> {
 
 /// Checks that have to pass: warnings and skips of them are failures.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Required(BTreeSet<String>);
+pub struct Required(BTreeSet<String>);
 
 impl Required {
     /// Of these names.
     ///
     /// # Errors
     /// A sentence about a name that no check has.
-    pub(crate) fn of(names: &[String]) -> Result<Self, String> {
+    pub fn of(names: &[String]) -> Result<Self, String> {
         let known: Vec<_> = catalog().iter().map(|about| about.name).collect();
         match names.iter().find(|name| !known.contains(&name.as_str())) {
             Some(name) => Err(format!("{name}: expected one of: {}", known.join(", "))),

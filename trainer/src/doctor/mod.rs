@@ -26,8 +26,8 @@ use launch::bootstrap::World;
 use launch::doctor::{Check, Context, Finding, HOST_CHECKS, Scope, Status};
 use serde::{Deserialize, Serialize};
 
-pub(crate) use catalog::Required;
-pub(crate) use report::DoctorReport;
+pub use catalog::Required;
+pub use report::DoctorReport;
 
 use crate::checkpoints::tiers::{Planned, Variables, planned};
 use crate::config::Config;
@@ -43,22 +43,22 @@ use xid::{XID, Xids};
 
 /// What to look at.
 #[derive(Debug, Clone)]
-pub(crate) struct DoctorOptions {
-    pub(crate) config: Config,
+pub struct DoctorOptions {
+    pub config: Config,
     /// Whether the workload was named, so that its memory counts.
-    pub(crate) has_workload: bool,
+    pub has_workload: bool,
     /// Folder that a run would have.
-    pub(crate) out: Option<PathBuf>,
-    pub(crate) required: Required,
+    pub out: Option<PathBuf>,
+    pub required: Required,
     /// Whether to measure links however many nodes there are.
-    pub(crate) links: bool,
+    pub links: bool,
 }
 
 /// Checks all ranks; `print` gets what rank 0 has to print. Exits with 3 if a check failed.
 ///
 /// # Errors
 /// Exit code 3 when ranks cannot be joined, 5 when one is lost or late.
-pub(crate) fn run(
+pub fn run(
     options: &DoctorOptions,
     print: impl FnOnce(&DoctorReport) -> Outcome<()> + Send,
 ) -> Outcome<Exit> {

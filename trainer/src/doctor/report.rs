@@ -15,7 +15,7 @@ const SCHEMA: u32 = 1;
 
 /// The result of `yardstick doctor`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub(crate) struct DoctorReport {
+pub struct DoctorReport {
     /// Version of this schema.
     pub(crate) schema: u32,
     /// Version of yardstick.
@@ -80,7 +80,7 @@ impl DoctorReport {
         let nodes: BTreeSet<_> = all.iter().map(|rank| rank.place.node).collect();
         Self {
             schema: SCHEMA,
-            yardstick: env!("YARDSTICK_VERSION").to_owned(),
+            yardstick: record::Program::current().build.to_owned(),
             status: overall(&checks),
             hosts: all.iter().map(|rank| rank.place.host.clone()).collect(),
             nodes: nodes.len(),

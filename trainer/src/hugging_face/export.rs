@@ -24,11 +24,11 @@ use record::files::{self, Mode};
 
 /// What was written.
 #[derive(Debug)]
-pub(crate) struct Exported {
+pub struct Exported {
     /// Number of steps that the weights were trained for.
-    pub(crate) step: u64,
-    pub(crate) tensors: usize,
-    pub(crate) bytes: u64,
+    pub step: u64,
+    pub tensors: usize,
+    pub bytes: u64,
 }
 
 /// Writes the weights of one committed checkpoint to a new folder, completely or not at all.
@@ -38,7 +38,7 @@ pub(crate) struct Exported {
 /// # Errors
 /// Exit code 2 when the folder exists and is not empty, cannot be written, or another export is
 /// writing to it; 6 when the checkpoint is not usable.
-pub(crate) fn export(
+pub fn export(
     store: &Store,
     checkpoint: &str,
     config: &ModelConfig,

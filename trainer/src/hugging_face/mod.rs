@@ -18,6 +18,6 @@ mod tensor_reader;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use export::export;
+pub use export::export;
 pub(crate) use import::Import;
 pub(crate) use tensor_reader::BUFFER_BYTES;

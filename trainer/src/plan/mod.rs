@@ -26,71 +26,67 @@ use record::text::number_format::{binary, count};
 
 /// Sizes of one workload on one rank.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct RankPlan {
+pub struct RankPlan {
     /// Number of parameters, N.
-    pub(crate) parameters: u64,
+    pub parameters: u64,
     /// Matmul FLOPs per token, attention counted causal.
-    pub(crate) flops_per_token_causal: f64,
+    pub flops_per_token_causal: f64,
     /// Matmul FLOPs per token, attention counted full.
-    pub(crate) flops_per_token_full: f64,
+    pub flops_per_token_full: f64,
     /// Master weights per rank.
-    pub(crate) weight_bytes: u64,
+    pub weight_bytes: u64,
     /// Both Adam moments per rank.
-    pub(crate) optimizer_bytes: u64,
+    pub optimizer_bytes: u64,
     /// Saved activations and workspaces of the engine, per rank.
-    pub(crate) activation_bytes: u64,
+    pub activation_bytes: u64,
     /// Largest relative error of `activation_bytes` where it is an estimate; `None` where it is
     /// exact.
-    pub(crate) activation_tolerance: Option<f64>,
+    pub activation_tolerance: Option<f64>,
     /// One checkpoint, over all ranks: master weights and both moments, f32, no padding.
-    pub(crate) checkpoint_bytes: u64,
+    pub checkpoint_bytes: u64,
     /// Peak memory of one rank. Shared memory counts for the rank that created it, so that the sum
     /// over ranks is what a node needs; `top` counts it for each rank that maps it.
-    pub(crate) total_bytes: u64,
+    pub total_bytes: u64,
     /// Memory available on this machine now, if known.
-    pub(crate) available_bytes: Option<u64>,
+    pub available_bytes: Option<u64>,
     /// Whether the ranks of one machine fit into that, and into their devices; `None` where that is
     /// not known.
-    pub(crate) fits: Option<bool>,
+    pub fits: Option<bool>,
     /// Every item in the host's memory.
-    pub(crate) plan: MemoryPlan,
+    pub plan: MemoryPlan,
     /// Memory of the device, where that is not the host.
-    pub(crate) device: Option<DevicePlan>,
+    pub device: Option<DevicePlan>,
     #[serde(skip)]
     origin: Origin,
 }
 
 /// What one rank holds in the memory of its CUDA device.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct DevicePlan {
+pub struct DevicePlan {
     /// All items together.
-    pub(crate) total_bytes: u64,
+    pub total_bytes: u64,
     /// What this rank can use of it, if known.
-    pub(crate) available_bytes: Option<u64>,
+    pub available_bytes: Option<u64>,
     /// Every item.
-    pub(crate) plan: MemoryPlan,
+    pub plan: MemoryPlan,
 }
 
 /// How the ranks of a run are distributed over machines.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct JobShape {
+pub struct JobShape {
     /// Ranks of the run.
-    pub(crate) world: usize,
+    pub world: usize,
     /// Ranks on this machine.
-    pub(crate) local: usize,
+    pub local: usize,
     /// Compute threads of one rank.
-    pub(crate) threads: usize,
+    pub threads: usize,
     /// Whether those on this machine share memory: known after the rendezvous, assumed before.
-    pub(crate) shares_memory: bool,
+    pub shares_memory: bool,
 }
 
 impl RankPlan {
     /// For one rank, which may profile a step.
-    pub(crate) fn new(
-        config: &Config,
-        shape: JobShape,
-        profile_step: Option<u64>,
-    ) -> Outcome<Self> {
+    pub fn new(config: &Config, shape: JobShape, profile_step: Option<u64>) -> Outcome<Self> {
         let JobShape { world, threads, .. } = shape;
         let (layout, buckets) = placed_layout(config, world);
         check_bucket_count(config, buckets.buckets.len())?;
@@ -140,13 +136,13 @@ impl RankPlan {
     }
 
     /// On a machine of which so much memory is available to its ranks, if that is known.
-    pub(crate) fn on_machine(mut self, available_bytes: Option<u64>) -> Self {
+    pub fn on_machine(mut self, available_bytes: Option<u64>) -> Self {
         self.available_bytes = available_bytes;
         self.judged()
     }
 
     /// On a device of which so much is available to this rank.
-    pub(crate) fn with_device_memory(mut self, available_bytes: u64) -> Self {
+    pub fn with_device_memory(mut self, available_bytes: u64) -> Self {
         if let Some(device) = &mut self.device {
             device.available_bytes = Some(available_bytes);
         }
@@ -167,13 +163,13 @@ impl RankPlan {
     }
 
     /// Fails if the ranks of this machine do not fit, before anything is allocated.
-    pub(crate) fn require(&self) -> Outcome<()> {
+    pub fn require(&self) -> Outcome<()> {
         self.require_on_device("the device's memory does not suffice")?;
         self.require_on_machine("this machine")
     }
 
     /// Fails with this problem if a rank does not fit its device, as far as that is known.
-    pub(crate) fn require_on_device(&self, problem: &str) -> Outcome<()> {
+    pub fn require_on_device(&self, problem: &str) -> Outcome<()> {
         let Some(DevicePlan { available_bytes: Some(bytes), plan, .. }) = &self.device else {
             return Ok(());
         };
@@ -181,7 +177,7 @@ impl RankPlan {
     }
 
     /// Fails if the ranks of a machine, so called, do not fit it, as far as its memory is known.
-    pub(crate) fn require_on_machine(&self, machine: &str) -> Outcome<()> {
+    pub fn require_on_machine(&self, machine: &str) -> Outcome<()> {
         let Some(bytes) = self.available_bytes else { return Ok(()) };
         let limit = Limit { is_of_device: false, bytes };
         let ranks = count(self.origin.shape.local, "rank");
@@ -189,7 +185,7 @@ impl RankPlan {
     }
 
     /// How many bytes too many the plan may have: its activations may be an estimate.
-    pub(crate) fn tolerance_bytes(&self) -> u64 {
+    pub fn tolerance_bytes(&self) -> u64 {
         let tolerance = self.activation_tolerance.unwrap_or(0.0);
         (tolerance * self.activation_bytes as f64) as u64
     }
@@ -219,7 +215,7 @@ impl RankPlan {
 }
 
 /// Compute threads of the first of `local` ranks of this machine.
-pub(crate) fn compute_threads(config: &Config, local: usize) -> usize {
+pub fn compute_threads(config: &Config, local: usize) -> usize {
     let threads = Some(config.settings.run.threads).filter(|&threads| threads > 0);
     ThreadPlan::of_first_rank(local, threads).threads
 }

@@ -1,7 +1,7 @@
 //! The machine and the software that a run runs on.
 
-use record::Environment;
 use record::machine::Versions;
+use record::{Environment, Program};
 
 /// The environment of this process.
 pub(super) fn environment(
@@ -9,10 +9,10 @@ pub(super) fn environment(
     matmul_kernel: Option<String>,
     cuda: Option<Versions>,
 ) -> Environment {
-    let commit = env!("YARDSTICK_COMMIT"); // from build.rs, empty where it is unknown
+    let Program { version, commit, .. } = Program::current();
     Environment {
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        commit: (!commit.is_empty()).then(|| commit.to_owned()),
+        version: (*version).to_owned(),
+        commit: commit.map(str::to_owned),
         mpi_library,
         matmul_kernel,
         cuda,

@@ -14,14 +14,14 @@ const PEER_LOST: u8 = 5;
 
 /// The records of runs that follow each other in one launch.
 #[derive(Debug)]
-pub(crate) struct RunEvidence {
+pub struct RunEvidence {
     /// Their folders; none where what is launched leaves no record.
     folders: Vec<PathBuf>,
 }
 
 impl RunEvidence {
     /// Of the runs in these folders.
-    pub(crate) fn new(folders: Vec<PathBuf>) -> Self {
+    pub fn new(folders: Vec<PathBuf>) -> Self {
         Self { folders }
     }
 

@@ -26,7 +26,7 @@ use record::{Attempt, IDENTITY, Record, Status, TargetLoss, read_steps, steps_pa
 /// `DIR/{config.toml, record.json, attempts/, steps/, checkpoints/}`, and in a job for Kubernetes
 /// the benchmark file that it was rendered from.
 #[derive(Debug)]
-pub(crate) struct Folder {
+pub struct Folder {
     root: PathBuf,
     /// Held by rank 0 until its process ends, so that no second run writes to the folder.
     lock: Option<File>,
@@ -95,7 +95,7 @@ pub(super) enum Prepared {
 }
 
 /// A name with the current time in UTC, as in `smoke-2026-11-25T02-00-07Z`.
-pub(crate) fn dated(name: &str) -> String {
+pub fn dated(name: &str) -> String {
     format!("{name}-{}", Utc::now().format("%Y-%m-%dT%H-%M-%SZ"))
 }
 
@@ -118,7 +118,7 @@ fn next_number(attempts: &[Attempt]) -> anyhow::Result<u32> {
 
 impl Folder {
     /// The folder at a path, which may not exist yet.
-    pub(crate) fn new(root: impl Into<PathBuf>) -> Self {
+    pub fn new(root: impl Into<PathBuf>) -> Self {
         Self { root: root.into(), lock: None }
     }
 
@@ -148,12 +148,12 @@ impl Folder {
     }
 
     /// Path of the checkpoints.
-    pub(crate) fn checkpoints(&self) -> PathBuf {
+    pub fn checkpoints(&self) -> PathBuf {
         self.root.join("checkpoints")
     }
 
     /// Which run the folder is of, if it is one of a run.
-    pub(crate) fn stored_identity(&self) -> Option<checkpoint::Identity> {
+    pub fn stored_identity(&self) -> Option<checkpoint::Identity> {
         let bytes = regular_file::read(&self.identity_path(), NOTE_BYTES_MAX).ok()?;
         let RunIdentity { run, workload } = serde_json::from_slice(&bytes).ok()?;
         Some(checkpoint::Identity::new(&run, &workload))
@@ -296,7 +296,7 @@ impl Folder {
 
     /// Locks the folder for as long as this value lives, if the file system has locks; whether no
     /// other process holds the lock for longer than one does that asks whether the run is dead.
-    pub(crate) fn lock_soon(&mut self) -> Outcome<bool> {
+    pub fn lock_soon(&mut self) -> Outcome<bool> {
         let given_up = Instant::now() + LOCK_PATIENCE;
         while !self.try_lock()? {
             if Instant::now() > given_up {
@@ -309,7 +309,7 @@ impl Folder {
 
     /// Locks the folder for as long as this value lives, if the file system has locks; whether no
     /// other process has it locked.
-    pub(crate) fn try_lock(&mut self) -> Outcome<bool> {
+    pub fn try_lock(&mut self) -> Outcome<bool> {
         let path = self.root.join("lock");
         let file = regular_file::open_to_append(&path, Mode::Run).map_err(refused)?;
         if let Err(TryLockError::WouldBlock) = file.try_lock() {

@@ -12,7 +12,7 @@ mod rank_backend;
 mod recorder;
 mod rendezvous;
 mod session;
-pub(crate) mod start_clock;
+pub mod start_clock;
 mod stop;
 mod stop_request;
 mod together;
@@ -27,10 +27,10 @@ use device::Device;
 use launch::bootstrap::World;
 use launch::signals::SignalFlags;
 
-pub(crate) use evidence::RunEvidence;
-pub(crate) use folder::{Folder, dated};
+pub use evidence::RunEvidence;
+pub use folder::{Folder, dated};
 pub(crate) use nccl_log::NcclLog;
-pub(crate) use options::RunOptions;
+pub use options::RunOptions;
 use rank_backend::RankBackend;
 pub(crate) use rendezvous::identity_with_libraries;
 use session::{Session, open_device};
@@ -45,13 +45,13 @@ use telemetry::log_lines;
 
 /// How a process exits after a run that did not fail.
 #[derive(Debug)]
-pub(crate) struct Exit {
+pub struct Exit {
     /// Its exit code.
-    pub(crate) code: ExitCode,
+    pub code: ExitCode,
     /// The rank that it was.
-    pub(crate) rank: usize,
+    pub rank: usize,
     /// Whether communication was closed; if not, a thread may be blocked in it.
-    pub(crate) is_orderly: bool,
+    pub is_orderly: bool,
 }
 
 /// Trains, as a single process or as one of several ranks. Several runs follow each other until one
@@ -62,7 +62,7 @@ pub(crate) struct Exit {
 ///
 /// # Panics
 /// Without a run.
-pub(crate) fn run(runs: &[RunOptions]) -> Outcome<Exit> {
+pub fn run(runs: &[RunOptions]) -> Outcome<Exit> {
     for options in runs {
         options.check_profile_step(options.last_step()?)?;
         options.check_trace_steps(options.last_step()?)?;
@@ -78,7 +78,7 @@ pub(crate) fn run(runs: &[RunOptions]) -> Outcome<Exit> {
 ///
 /// # Errors
 /// Exit code 3 for what is missing here, 5 when a rank is; and those of `body`.
-pub(crate) fn in_world(
+pub fn in_world(
     config: &Config,
     body: impl FnOnce(&World, &Device, &dyn Collective) -> Outcome<()> + Send,
 ) -> Outcome<Exit> {
@@ -96,10 +96,7 @@ pub(crate) fn in_world(
 ///
 /// # Errors
 /// As [`in_world`].
-pub(crate) fn joined(
-    config: &Config,
-    body: impl FnOnce(&World) -> Outcome<bool> + Send,
-) -> Outcome<Exit> {
+pub fn joined(config: &Config, body: impl FnOnce(&World) -> Outcome<bool> + Send) -> Outcome<Exit> {
     let peer_loss = peer_loss::handle()?;
     let world = process::open_world(config)?;
     let rank = world.placement.rank;

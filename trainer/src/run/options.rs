@@ -10,39 +10,39 @@ use record::Record;
 use telemetry::LogFormat;
 
 /// Keeps a record in the store at a path or URL.
-pub(crate) type KeepRecord = fn(&str, &Record) -> Result<(), anyhow::Error>;
+pub type KeepRecord = fn(&str, &Record) -> Result<(), anyhow::Error>;
 
 /// Options of `yardstick train`.
 #[derive(Debug, Clone)]
-pub(crate) struct RunOptions {
+pub struct RunOptions {
     /// The resolved configuration.
-    pub(crate) config: Config,
+    pub config: Config,
     /// The run's folder; `None` creates a new one under `runs/`.
-    pub(crate) out: Option<PathBuf>,
+    pub out: Option<PathBuf>,
     /// Refuse a folder that is not empty.
-    pub(crate) fresh: bool,
+    pub fresh: bool,
     /// Stop after this many steps.
-    pub(crate) steps: Option<u64>,
+    pub steps: Option<u64>,
     /// The run is complete when so many steps were measured in a steady state, if not before.
-    pub(crate) steady_steps: Option<u64>,
+    pub steady_steps: Option<u64>,
     /// Steps between evaluations.
-    pub(crate) eval_every: Option<u64>,
+    pub eval_every: Option<u64>,
     /// Loss to stop at.
-    pub(crate) target_loss: Option<f64>,
+    pub target_loss: Option<f64>,
     /// By what it is set, for messages.
-    pub(crate) target_origin: &'static str,
+    pub target_origin: &'static str,
     /// The format of what is written to stderr.
-    pub(crate) log_format: LogFormat,
+    pub log_format: LogFormat,
     /// Measure each op of this step.
-    pub(crate) profile_step: Option<u64>,
+    pub profile_step: Option<u64>,
     /// Trace these steps.
-    pub(crate) trace_steps: Option<RangeInclusive<u64>>,
+    pub trace_steps: Option<RangeInclusive<u64>>,
     /// Faults to inject.
-    pub(crate) injections: Vec<Injection>,
+    pub injections: Vec<Injection>,
     /// Refuse a folder whose run is complete: nothing would be measured.
-    pub(crate) refuse_complete: bool,
+    pub refuse_complete: bool,
     /// Keeps the record of a run where `telemetry.records` says.
-    pub(crate) keep_record: KeepRecord,
+    pub keep_record: KeepRecord,
 }
 
 impl RunOptions {

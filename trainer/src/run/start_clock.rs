@@ -11,7 +11,7 @@ use record::{LaunchParts, StartParts};
 static PROCESS_START: OnceLock<Instant> = OnceLock::new();
 
 /// Remembers when this process began. What the system did before is not known.
-pub(crate) fn begin_process() {
+pub fn begin_process() {
     PROCESS_START.get_or_init(Instant::now);
 }
 

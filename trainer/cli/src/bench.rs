@@ -1,0 +1,98 @@
+//! `yardstick bench`.
+
+use std::hash::{BuildHasher, RandomState};
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use super::train::Train;
+use super::{print, print_json};
+use record::ExitCode;
+use trainer::failure::{Failure, Outcome};
+use trainer::run::{self, Exit, RunOptions, dated};
+use verdict::repeats::Bench;
+
+/// Run a workload several times in one job, and print its speed with intervals.
+///
+/// Under `mpirun` too. Every repeat trains from step 1 in a folder of its own in --out, until it
+/// has measured enough steps after its warm-up, and leaves a record there: `yardstick compare` and
+/// `baseline add` take the folder of all. A bench that was interrupted resumes in its folder; one
+/// that is complete is refused. The flags are those of `train`.
+#[derive(Debug, Args)]
+pub(super) struct BenchCommand {
+    /// How often the workload is run.
+    #[arg(long, value_name = "R", default_value = "3",
+          value_parser = clap::value_parser!(u16).range(1..))]
+    repeats: u16,
+    /// Steps to measure in each once step times have settled: a repeat ends when there are so many,
+    /// at the latest after four times as many steps (at least 168), or at the end of the schedule.
+    /// With --steps each repeat has exactly so many steps in all.
+    #[arg(long, value_name = "N", default_value = "100",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    measure_steps: u32,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    pub(super) train: Train,
+}
+
+/// A repeat gives up on a steady state after so many steps for each that it should measure.
+const STEPS_PER_MEASURED: u64 = 4;
+
+/// Fewer steps cannot show whether step times have settled.
+const STEPS_TO_TELL: u64 = 42;
+
+impl BenchCommand {
+    /// The folders of the runs, where one for them is named.
+    pub(super) fn folders(&self) -> Option<Vec<PathBuf>> {
+        Some(folders_in(self.train.out()?, self.repeats).collect())
+    }
+
+    pub(super) fn run(self) -> Outcome<Exit> {
+        let options = self.train.options()?;
+        let root = options.out.clone().unwrap_or_else(|| new_root(&options.config.name));
+        let wanted = u64::from(self.measure_steps);
+        let mut repeats: Vec<RunOptions> = folders_in(&root, self.repeats)
+            .map(|folder| until_measured(&options, wanted, folder))
+            .collect();
+        if let Some(last) = repeats.last_mut() {
+            last.refuse_complete = true; // the others may be complete where a bench resumes
+        }
+        let exit = run::run(&repeats)?;
+        if exit.rank == 0 && exit.code == ExitCode::Done {
+            let folders: Vec<PathBuf> = folders_in(&root, self.repeats).collect();
+            let bench = Bench::read(&folders, wanted)
+                .map_err(|error| Failure::new(ExitCode::Internal, error))?;
+            if self.json {
+                print_json(&bench)?
+            } else {
+                print(&bench)?
+            };
+        }
+        Ok(exit)
+    }
+}
+
+/// Folder of this bench, as `runs/bench-smoke-2026-11-25T02-00-07Z-3f9a21c7`: each of its repeats
+/// is made only when it begins, so the name alone keeps those of two from being mixed.
+fn new_root(workload: &str) -> PathBuf {
+    let random = RandomState::new().hash_one(std::process::id()) as u32;
+    Path::new("runs").join(format!("{}-{random:08x}", dated(&format!("bench-{workload}"))))
+}
+
+/// One repeat: until so many steady steps are measured, unless the options say how many there are.
+fn until_measured(options: &RunOptions, wanted: u64, out: PathBuf) -> RunOptions {
+    let scheduled = options.config.workload.schedule.steps;
+    let bound = STEPS_PER_MEASURED * wanted.max(STEPS_TO_TELL);
+    RunOptions {
+        out: Some(out),
+        steps: options.steps.or(Some(bound.min(scheduled))),
+        steady_steps: options.steps.is_none().then_some(wanted),
+        ..options.clone()
+    }
+}
+
+fn folders_in(root: &Path, repeats: u16) -> impl Iterator<Item = PathBuf> {
+    (1..=repeats).map(move |repeat| root.join(format!("repeat-{repeat:02}")))
+}

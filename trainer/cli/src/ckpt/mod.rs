@@ -1,0 +1,64 @@
+//! `yardstick ckpt`: a command per file, and the tiers of a run that all of them use.
+
+mod bench;
+mod gc;
+mod ls;
+mod pin;
+mod plan;
+mod promote;
+mod show;
+mod tiers;
+mod verify;
+
+use clap::{Args, Subcommand};
+
+use record::ExitCode;
+use trainer::failure::{Failure, Outcome};
+
+pub(super) use tiers::RunTiers;
+
+/// See, check, keep, copy and remove the checkpoints of a run, on all of its tiers.
+///
+/// The tiers are those of the run's configuration and of LOCAL_CHECKPOINT_DIR and
+/// SHARED_CHECKPOINT_DIR, as in training. Of a tier of each node only this node's part is seen. A
+/// tier without checkpoints of the run, or that this machine cannot reach, is named on stderr and
+/// left out.
+#[derive(Debug, Args)]
+pub(super) struct Ckpt {
+    #[command(subcommand)]
+    command: CkptCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum CkptCommand {
+    Ls(ls::Ls),
+    Show(show::Show),
+    Verify(verify::Verify),
+    Pin(pin::Pin),
+    Unpin(pin::Unpin),
+    Promote(promote::Promote),
+    Gc(gc::Gc),
+    Plan(plan::Plan),
+    Bench(bench::Bench),
+}
+
+impl Ckpt {
+    pub(super) fn run(self) -> Outcome<ExitCode> {
+        match self.command {
+            CkptCommand::Ls(ls) => ls.run(),
+            CkptCommand::Show(show) => show.run(),
+            CkptCommand::Verify(verify) => verify.run(),
+            CkptCommand::Pin(pin) => pin.run(),
+            CkptCommand::Unpin(unpin) => unpin.run(),
+            CkptCommand::Promote(promote) => promote.run(),
+            CkptCommand::Gc(gc) => gc.run(),
+            CkptCommand::Plan(plan) => plan.run(),
+            CkptCommand::Bench(bench) => bench.run(),
+        }
+    }
+}
+
+/// An error of checkpoints that ends the command.
+fn unusable(error: impl Into<anyhow::Error>) -> Failure {
+    Failure::new(ExitCode::Checkpoint, error)
+}

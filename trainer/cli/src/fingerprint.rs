@@ -1,0 +1,70 @@
+//! `yardstick fingerprint`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use super::{judged, print};
+use record::ExitCode;
+use trainer::failure::Outcome;
+use verdict::golden;
+
+/// Make and check golden losses: whether a machine computes a workload right.
+///
+/// A run compares its losses with the golden ones of its workload by itself, if there are any: a
+/// miss voids it, and ends it with exit code 4.
+#[derive(Debug, Args)]
+pub(super) struct Fingerprint {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Make(Make),
+    Check(Check),
+}
+
+/// Print the golden losses of runs that are trusted, as TOML for `--set telemetry.golden=FILE`.
+///
+/// Several runs of the workload, on other machines or numbers of ranks, show how much rounding
+/// changes: the tolerance is ten times as much, and at least 0.002 nats in f32 and 0.02 in bf16.
+#[derive(Debug, Args)]
+struct Make {
+    /// Folders of runs.
+    #[arg(required = true)]
+    runs: Vec<PathBuf>,
+}
+
+/// Compare the losses of a run with the golden ones; exit code 4 after a miss.
+#[derive(Debug, Args)]
+struct Check {
+    /// Folder of a run.
+    run: PathBuf,
+    /// File of golden losses [default: those of built-in workloads].
+    #[arg(long, value_name = "FILE")]
+    golden: Option<PathBuf>,
+}
+
+impl Fingerprint {
+    pub(super) fn run(self) -> Outcome<ExitCode> {
+        match self.command {
+            Command::Make(Make { runs }) => print(judged(golden::make(&runs))?.trim_end()),
+            Command::Check(Check { run, golden }) => check(&run, golden.as_deref()),
+        }
+    }
+}
+
+fn check(run: &std::path::Path, file: Option<&std::path::Path>) -> Outcome<ExitCode> {
+    let shown = run.display();
+    let Some(found) = judged(golden::check(run, file))? else {
+        return print(format!("{shown}: there are no golden losses for it"));
+    };
+    let record::golden::GoldenCheck { compared, worst_nats, tolerance_nats, missed_step } = found;
+    let verdict = missed_step.map_or("right".to_owned(), |step| format!("wrong at step {step}"));
+    print(format!(
+        "{shown}: {verdict}: {compared} losses compared, at most {worst_nats:.6} nats from the \
+         golden ones (tolerance {tolerance_nats})"
+    ))?;
+    Ok(if missed_step.is_some() { ExitCode::Numerical } else { ExitCode::Done })
+}

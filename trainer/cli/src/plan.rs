@@ -1,0 +1,195 @@
+//! `yardstick plan`.
+
+use clap::Args;
+use comfy_table::{CellAlignment, Table, presets::NOTHING};
+use device::cuda;
+
+use super::{print, print_json};
+use record::ExitCode;
+use record::text::number_format::{binary, count, thousands};
+use trainer::config::{Config, size};
+use trainer::failure::{Failure, Outcome};
+use trainer::plan::{JobShape, RankPlan, compute_threads};
+
+/// Print the memory plan of a workload, without allocating anything.
+///
+/// Exits with 3 where it does not fit: on processors the memory of this machine, divided among its
+/// ranks; on GPUs that of --device-memory.
+#[derive(Debug, Args)]
+pub(super) struct Plan {
+    /// A preset (see `yardstick workloads`) or a TOML file.
+    #[arg(long, value_name = "NAME|FILE", default_value = "smoke")]
+    workload: String,
+    /// Set one value of the configuration, as in `--set batch.micro_sequences=2`; may be repeated.
+    #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
+    overrides: Vec<String>,
+    /// Device to compute on [default: cpu].
+    #[arg(long, value_parser = ["cpu", "cuda"])]
+    device: Option<String>,
+    /// Memory of the device of each rank, as in 80GiB [default: that of the GPUs of this machine,
+    /// where it has some, divided among its ranks].
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    device_memory: Option<u64>,
+    /// Number of ranks of the run.
+    #[arg(long, value_name = "N", default_value = "1", value_parser = positive)]
+    ranks: usize,
+    /// Number of ranks on this machine [default: all].
+    #[arg(long, value_name = "N", value_parser = positive)]
+    local_ranks: Option<usize>,
+    /// Fail unless the workload has this id, as for another version of this program, whose preset
+    /// of the same name may be another one. Whether it fits here is printed, but no failure: jobs
+    /// check the id elsewhere than they train.
+    #[arg(long, value_name = "ID")]
+    expect_id: Option<String>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Far above any machine, and small enough that no product with it overflows.
+const RANKS_MAX: usize = 1 << 24;
+
+fn positive(text: &str) -> Result<usize, String> {
+    let expected = || format!("expected a number from 1 to {RANKS_MAX}");
+    text.parse().ok().filter(|n| (1..=RANKS_MAX).contains(n)).ok_or_else(expected)
+}
+
+impl Plan {
+    pub(super) fn run(self) -> Outcome<ExitCode> {
+        let device = self.device.iter().map(|device| format!("run.device={device}"));
+        let overrides: Vec<_> = self.overrides.iter().cloned().chain(device).collect();
+        let config = Config::load(&self.workload, &overrides)?;
+        self.check_id(&config)?;
+        config.workload.batch.accumulation(self.ranks)?;
+        let local = self.local_ranks()?;
+        let threads = compute_threads(&config, local);
+        let shape = JobShape { world: self.ranks, local, threads, shares_memory: true };
+        let plan = self.on_device(RankPlan::new(&config, shape, None)?, local)?;
+        if self.json {
+            print_json(&plan)?;
+        } else {
+            print(self.text(&config, &plan, local))?;
+        }
+        let fails = plan.fits == Some(false) && self.expect_id.is_none();
+        Ok(if fails { ExitCode::Environment } else { ExitCode::Done })
+    }
+
+    /// With the memory of the devices. What GPUs of other machines have beside them, as those of
+    /// `--device-memory` are, is not known.
+    fn on_device(&self, plan: RankPlan, local: usize) -> Outcome<RankPlan> {
+        if plan.device.is_none() {
+            return match self.device_memory {
+                Some(_) => Err(Failure::usage("--device-memory: expected --device cuda")),
+                None => Ok(plan),
+            };
+        }
+        let here = cuda::devices().ok();
+        let of_gpus_here = here.as_ref().and_then(|gpus| {
+            let least = gpus.iter().map(|gpu| gpu.memory_bytes).min()?;
+            Some(least / local.div_ceil(gpus.len()) as u64)
+        });
+        let is_of_here = here.is_some() && self.device_memory.is_none();
+        let plan = if is_of_here { plan } else { plan.on_machine(None) };
+        let memory = self.device_memory.or(of_gpus_here);
+        Ok(memory.map_or(plan.clone(), |bytes| plan.with_device_memory(bytes)))
+    }
+
+    fn text(&self, config: &Config, plan: &RankPlan, local: usize) -> String {
+        format!(
+            "{}: {}, {} on this machine, {} of {} tokens a micro-batch\n\n{}",
+            config.name,
+            count(self.ranks, "rank"),
+            thousands(local as f64),
+            count(config.workload.batch.micro_sequences, "sequence"),
+            thousands(config.workload.batch.sequence_tokens as f64),
+            table(plan, local)
+        )
+    }
+
+    /// The id depends on the content of data files, which a plan does not read.
+    fn check_id(&self, config: &Config) -> Outcome<()> {
+        let Some(expected) = &self.expect_id else { return Ok(()) };
+        let name = &config.name;
+        if !config.workload.data.files.is_empty() {
+            let text = "expected a workload without data files, on whose content its id depends";
+            return Err(Failure::usage(format!("--expect-id: {name}: {text}")));
+        }
+        let found = config.workload.id(None);
+        if found == *expected {
+            return Ok(());
+        }
+        Err(Failure::usage(format!(
+            "{name}: expected the workload with id {expected}, found {found}\n  hint: this is \
+             yardstick {}; a job needs the image of the version that rendered it",
+            env!("CARGO_PKG_VERSION")
+        )))
+    }
+
+    /// Ranks on this machine: at most those of the run.
+    fn local_ranks(&self) -> Outcome<usize> {
+        let local = self.local_ranks.unwrap_or(self.ranks);
+        if local > self.ranks {
+            let expected = format!("expected at most --ranks {}, those of the run", self.ranks);
+            return Err(Failure::usage(format!("--local-ranks {local}: {expected}")));
+        }
+        Ok(local)
+    }
+}
+
+/// What the table assumes where several ranks are on one machine.
+const SHARED: &str = "\
+This assumes that the ranks of a machine can share memory. Shared gradients are counted once, for
+the rank that allocated them; `top` counts them for every rank that maps them. A run finds out
+whether memory can be shared, plans accordingly, and records its plan (`ranks[].planned_bytes`).
+
+";
+
+/// How accurate the table is for an engine that allocates during the step.
+fn estimated(tolerance: f64) -> String {
+    let percent = 100.0 * tolerance;
+    format!(
+        "With run.engine = candle, the items from block activations to parameter gradients are an\n\
+         estimate: together they are within {percent:.0} % of what it allocates.\n\n"
+    )
+}
+
+fn table(plan: &RankPlan, local: usize) -> String {
+    let known = |bytes: Option<u64>| bytes.map_or("unknown".to_owned(), binary);
+    let mut table = Table::new();
+    table.load_style(NOTHING).set_header(["one rank", "memory"]);
+    for item in &plan.plan.items {
+        table.add_row([item.purpose.to_owned(), binary(item.bytes)]);
+    }
+    table.add_row(["total of one rank".to_owned(), binary(plan.total_bytes)]);
+    let together = plan.total_bytes.saturating_mul(local as u64);
+    table.add_row([format!("total of {} here", count(local, "rank")), binary(together)]);
+    table.add_row(["available here".to_owned(), known(plan.available_bytes)]);
+    table.add_row(["one checkpoint, all ranks".to_owned(), binary(plan.checkpoint_bytes)]);
+    if let Some(device) = &plan.device {
+        table.add_row(["", ""]).add_row(["one rank on its device", "memory"]);
+        for item in &device.plan.items {
+            table.add_row([item.purpose.to_owned(), binary(item.bytes)]);
+        }
+        table.add_row(["total on the device".to_owned(), binary(device.total_bytes)]);
+        table.add_row(["available there".to_owned(), known(device.available_bytes)]);
+    }
+    if let Some(column) = table.column_mut(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    let shared = if local > 1 { SHARED } else { "" };
+    let estimated = plan.activation_tolerance.map_or_else(String::new, estimated);
+    format!("{table}\n\n{estimated}{shared}{}", verdict(plan))
+}
+
+fn verdict(plan: &RankPlan) -> String {
+    if let Err(problem) = plan.require() {
+        return problem.to_string();
+    }
+    let unknown = if plan.device.is_some() {
+        "Whether it fits is not known: device memory unknown.\n  hint: --device-memory SIZE, as in \
+         80GiB"
+    } else {
+        "Whether it fits is not known: memory of this machine unknown."
+    };
+    if plan.fits.is_some() { "It fits." } else { unknown }.to_owned()
+}

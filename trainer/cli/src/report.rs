@@ -1,0 +1,64 @@
+//! `yardstick report`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::{print, print_json};
+use record::ExitCode;
+use trainer::failure::{Failure, Outcome};
+use verdict::report::{html, overview, reports};
+
+/// Summarize a run: speed, time per phase, loss, checkpoints; or several runs in one table.
+#[derive(Debug, Args)]
+pub(super) struct Report {
+    /// Folders of runs, record.json files, or folders of several runs.
+    #[arg(value_name = "RUN", required = true)]
+    runs: Vec<PathBuf>,
+    /// Write a page with charts: one file that needs no network.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Print Markdown, for a pull request.
+    #[arg(long, conflicts_with = "json")]
+    markdown: bool,
+    /// Print JSON: an object, or a list of several.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Report {
+    pub(super) fn run(self) -> Outcome<ExitCode> {
+        let mut found = Vec::new();
+        for run in &self.runs {
+            found.extend(reports(run).map_err(|error| Failure::new(ExitCode::Usage, error))?);
+        }
+        if let Some(path) = &self.html {
+            std::fs::write(path, html(&found)).map_err(|error| {
+                let shown = path.display();
+                Failure::usage(format!("{shown}: cannot write: {error}"))
+            })?;
+        }
+        match &found[..] {
+            [one] if self.markdown => print(one.to_markdown().trim_end()),
+            [one] if self.json => print_json(one),
+            [one] => print(one),
+            several if self.json => print_json(&several),
+            several => print(overview(several)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use models::{Layout, presets};
+    use serde_json::json;
+
+    #[test]
+    fn parameters_of_a_page_are_those_of_the_model() {
+        for name in presets::names() {
+            let model = presets::load(name).unwrap().model;
+            let shown = verdict::report::parameters(&json!(model));
+            assert_eq!(shown, Some(Layout::new(&model).parameters() as u64), "{name}");
+        }
+    }
+}
