@@ -33,35 +33,48 @@ const LISTS: usize = 8;
 pub struct Load {
     /// Bytes of all threads together.
     pub bytes: u64,
+    /// Threads that write and read.
     pub threads: usize,
 }
 
 /// Rates of one tier.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TierRates {
+    /// Path or URL of the tier.
     pub address: String,
     /// Kind of file system; `None` for an object store.
     pub filesystem: Option<String>,
+    /// Threads that write and read.
     pub threads: usize,
+    /// Bytes of all threads together.
     pub bytes: u64,
+    /// Time of writing them durably.
     pub write_seconds: f64,
+    /// Rate of that.
     pub write_gib_per_second: f64,
+    /// Time of reading them.
     pub read_seconds: f64,
+    /// Rate of that.
     pub read_gib_per_second: f64,
     /// Whether nothing of the files was in the page cache when they were read: false where the
     /// kernel keeps them there or cannot tell. `None` for an object store.
     pub read_is_cold: Option<bool>,
     /// Small files that are created, each durable.
     pub creates_per_second: f64,
+    /// Small files whose size is read.
     pub stats_per_second: f64,
     /// Listings of a folder with so many small files as each thread creates.
     pub lists_per_second: f64,
+    /// Small files that are removed.
     pub deletes_per_second: f64,
 }
 
 /// Measures the tier at an address. Everything it writes is in one folder, which is removed, also
 /// after an error; so are folders above it that did not exist, and those that processes which were
 /// killed a day ago have left.
+///
+/// # Errors
+/// When files of it cannot be written, read or removed.
 pub fn bench(address: &str, load: Load) -> Result<TierRates, Error> {
     let is_local = !address.contains("://");
     let created = if is_local { absent_folders(Path::new(address)) } else { Vec::new() };

@@ -41,7 +41,7 @@ use takeover::NotSaved;
 use telemetry::Events;
 use tiers::Planned;
 
-pub use tiers::TierSet;
+pub(crate) use tiers::TierSet;
 pub(crate) use trigger::SaveTrigger;
 
 use record::statistics::Distribution;
@@ -58,7 +58,7 @@ const RETENTION_POLL: Duration = Duration::from_millis(5);
 
 /// Saves and resumes one attempt.
 #[derive(Debug)]
-pub struct Checkpointer {
+pub(crate) struct Checkpointer {
     tiers: Tiers,
     planned: Vec<Planned>,
     save_tier: SaveTier,
@@ -109,7 +109,7 @@ pub struct Checkpointer {
 
 /// How a save went that has ended.
 #[derive(Debug)]
-pub enum Ended {
+pub(crate) enum Ended {
     /// It is committed.
     Committed {
         step: u64,
@@ -122,7 +122,7 @@ pub enum Ended {
 
 impl Checkpointer {
     /// Claims the folder for an attempt, which fences earlier attempts that may still be running.
-    pub fn claim(
+    pub(crate) fn claim(
         opened: Opened,
         config: CheckpointConfig,
         attempt: u32,
@@ -194,64 +194,64 @@ impl Checkpointer {
     }
 
     /// Number of the attempt: the requested one, or a larger one if that was claimed before.
-    pub fn attempt(&self) -> u32 {
+    pub(crate) fn attempt(&self) -> u32 {
         self.claim.attempt as u32
     }
 
     /// The configuration.
-    pub fn settings(&self) -> &CheckpointConfig {
+    pub(crate) fn settings(&self) -> &CheckpointConfig {
         &self.config
     }
 
     /// Where checkpoints are, for messages.
-    pub fn places(&self) -> String {
+    pub(crate) fn places(&self) -> String {
         let places: Vec<_> = self.planned.iter().map(|tier| tier.address.as_str()).collect();
         places.join(" or ")
     }
 
     /// How the restored state was got, the same on all ranks; `None` without a restore.
-    pub fn recovery(&self) -> Option<&Recovery> {
+    pub(crate) fn recovery(&self) -> Option<&Recovery> {
         self.recovery.as_ref()
     }
 
     /// Which tiers the restored state came from, where there are several.
-    pub fn restored_from(&self) -> Option<String> {
+    pub(crate) fn restored_from(&self) -> Option<String> {
         self.recovery.as_ref().filter(|_| self.planned.len() > 1).map(ToString::to_string)
     }
 
     /// Learns from the run's earlier attempts how often it fails.
-    pub fn observe(&mut self, attempts: &[Attempt]) {
+    pub(crate) fn observe(&mut self, attempts: &[Attempt]) {
         self.cadence.observe(attempts);
     }
 
     /// Newest step known to be committed.
-    pub fn committed_step(&self) -> Option<u64> {
+    pub(crate) fn committed_step(&self) -> Option<u64> {
         self.committed_step
     }
 
     /// Where checkpoints are, for the record.
-    pub fn tiers(&self) -> Vec<TierRecord> {
+    pub(crate) fn tiers(&self) -> Vec<TierRecord> {
         self.planned.iter().map(Planned::record).collect()
     }
 
     /// Figures of the saves and of their copies; `None` without a save.
-    pub fn figures(&self) -> Option<Checkpoints> {
+    pub(crate) fn figures(&self) -> Option<Checkpoints> {
         let saved = Checkpoints::of(&self.saves, self.routes().iter().map(promoted_to).collect())?;
         Some(Checkpoints { cadence: self.cadence.calculated(), ..saved })
     }
 
     /// What the last save took until its commit.
-    pub fn last_save(&self) -> Option<Duration> {
+    pub(crate) fn last_save(&self) -> Option<Duration> {
         self.saves.committed.last().map(|saved| Duration::from_nanos(saved.save_ns))
     }
 
     /// Asks for a save after the current step.
-    pub fn trigger(&self) -> &SaveTrigger {
+    pub(crate) fn trigger(&self) -> &SaveTrigger {
         &self.trigger
     }
 
     /// Restores the newest usable checkpoint into the trainer; `None` without a checkpoint.
-    pub fn resume(&mut self, trainer: &mut Trainer<'_>) -> Outcome<Option<u64>> {
+    pub(crate) fn resume(&mut self, trainer: &mut Trainer<'_>) -> Outcome<Option<u64>> {
         let start = Instant::now();
         let ranks = trainer.ranks().with_timeout(self.config.deadline);
         let restored = trainer
@@ -277,7 +277,7 @@ impl Checkpointer {
     }
 
     /// Takes the staging memory of a trainer whose state is complete.
-    pub fn attach(&mut self, trainer: &mut Trainer<'_>) {
+    pub(crate) fn attach(&mut self, trainer: &mut Trainer<'_>) {
         let saved = state_map::saved(&trainer.saved_layout());
         self.ranges = saved.ranges.into();
         let staging = trainer.take_staging().expect("attached once");
@@ -287,20 +287,20 @@ impl Checkpointer {
     }
 
     /// The tiers that this rank wants a checkpoint of this step, counted from 1, to get to.
-    pub fn due(&self, step: u64, rank: usize) -> TierSet {
+    pub(crate) fn due(&self, step: u64, rank: usize) -> TierSet {
         let overdue = if self.has_moved { self.owed } else { TierSet::default() };
         self.cadence.due(step, rank).union(overdue)
     }
 
     /// Whether a save is required after the last step.
-    pub fn is_due_at_end(&self, step: u64) -> bool {
+    pub(crate) fn is_due_at_end(&self, step: u64) -> bool {
         self.config.at_end && self.committed_step != Some(step)
     }
 
     /// Starts removing old checkpoints in the background, on rank 0; the next save waits for it
     /// before it writes. Call it after a save, and when a run resumes, because an attempt that was
     /// stopped on request leaves old ones.
-    pub fn start_retention(&mut self) {
+    pub(crate) fn start_retention(&mut self) {
         let Member { scope, store, .. } = self.present();
         if self.rank != 0 && *scope == Scope::Shared {
             return;
@@ -318,7 +318,7 @@ impl Checkpointer {
 
     /// Waits until old checkpoints have been removed: for `checkpoint.deadline` at most, and for
     /// `checkpoint.stop_grace` once a stop is requested. The next attempt removes what is left.
-    pub fn finish_retention(&mut self, stop_requested: &dyn Fn() -> bool) {
+    pub(crate) fn finish_retention(&mut self, stop_requested: &dyn Fn() -> bool) {
         let started = Instant::now();
         let mut deadline = started + self.config.deadline;
         let mut is_stopping = false;
@@ -341,13 +341,13 @@ impl Checkpointer {
     }
 
     /// Stops removing old checkpoints, without waiting for a removal in progress.
-    pub fn stop_retention(&mut self) {
+    pub(crate) fn stop_retention(&mut self) {
         self.present().store.stop_retention();
         self.saver().detach_afterwards();
     }
 
     /// Warns of something that belongs in the record.
-    pub fn warn(&self, step: Option<u64>, text: String) {
+    pub(crate) fn warn(&self, step: Option<u64>, text: String) {
         self.warn_of_rank(step, None, text);
     }
 
@@ -356,18 +356,18 @@ impl Checkpointer {
     }
 
     /// Whether a save is in flight: on all ranks alike.
-    pub fn is_saving(&self) -> bool {
+    pub(crate) fn is_saving(&self) -> bool {
         self.saver.as_ref().is_some_and(|saver| saver.step_in_flight().is_some())
     }
 
     /// Whether this rank can go on with the save in flight, or none is in flight.
-    pub fn is_ready(&self) -> bool {
+    pub(crate) fn is_ready(&self) -> bool {
         self.saver.as_ref().is_none_or(Saver::is_ready)
     }
 
     /// Starts a save of the state after a step, unless one is in flight: then this one is skipped.
     /// With a veto no rank saves.
-    pub fn start(
+    pub(crate) fn start(
         &mut self,
         trainer: &mut Trainer<'_>,
         due: TierSet,
@@ -417,7 +417,7 @@ impl Checkpointer {
 
     /// Goes on with the save in flight, and returns how it went if it has ended. Collective; for
     /// when all ranks are ready.
-    pub fn advance(&mut self, trainer: &mut Trainer<'_>) -> Outcome<Option<Ended>> {
+    pub(crate) fn advance(&mut self, trainer: &mut Trainer<'_>) -> Outcome<Option<Ended>> {
         let Some(step) = self.saver().step_in_flight() else { return Ok(None) };
         let stall_start = Instant::now();
         let ranks = trainer.ranks();
@@ -427,7 +427,7 @@ impl Checkpointer {
     }
 
     /// Waits for the save in flight, and returns how it went. Collective.
-    pub fn finish(&mut self, trainer: &mut Trainer<'_>) -> Outcome<Option<Ended>> {
+    pub(crate) fn finish(&mut self, trainer: &mut Trainer<'_>) -> Outcome<Option<Ended>> {
         let Some(step) = self.saver().step_in_flight() else { return Ok(None) };
         let stall_start = Instant::now();
         // Another rank's writer may take as long as it may.
@@ -505,7 +505,7 @@ impl Checkpointer {
     }
 
     /// Warns that a commit is not in the attempt's file, the 1st, 2nd, 4th, 8th, ... time.
-    pub fn warn_not_recorded(&mut self, step: u64, error: &str) {
+    pub(crate) fn warn_not_recorded(&mut self, step: u64, error: &str) {
         if self.failures.count("attempt's file", error).is_some() {
             let text = "the commit could not be recorded in the attempt's file, so if this \
                         checkpoint is lost, the next attempt resumes from an older one, or at \

@@ -25,12 +25,12 @@ const VISIBLE_POLL: Duration = Duration::from_millis(50);
 /// The tiers of a run.
 #[derive(Debug, Default)]
 pub struct Opened {
-    pub members: Vec<Member>,
+    pub(crate) members: Vec<Member>,
     /// What is planned for each.
-    pub planned: Vec<Planned>,
+    pub(crate) planned: Vec<Planned>,
     /// Tiers that no rank saves on, because these ranks cannot; a restore reads those that are
     /// members.
-    pub unusable: Vec<Unusable>,
+    pub(crate) unusable: Vec<Unusable>,
 }
 
 /// Opens tiers on all ranks alike; one that a rank cannot open is saved on by none, and so is a
@@ -41,7 +41,7 @@ pub struct Opened {
 /// # Errors
 /// The error of a tier that belongs to something else, on the rank that found it, and that of the
 /// last tier where no other is left.
-pub fn open(
+pub(crate) fn open(
     planned: Vec<Planned>,
     identity: &Identity,
     deadline: Duration,
@@ -206,11 +206,17 @@ impl Opening<'_> {
 
 /// The tier at a path or URL; an object store has so long for each answer, or its own patience if
 /// that is shorter. Touches nothing.
+///
+/// # Errors
+/// When a URL is not one of an object store that can be used.
 pub fn place(address: &str, patience: Duration) -> Result<Arc<dyn Tier>, Error> {
     place_with(address, patience, Mode::Run)
 }
 
 /// [`place`], where new files of a file system have another mode than those of a run.
+///
+/// # Errors
+/// As [`place`].
 pub fn place_with(address: &str, patience: Duration, mode: Mode) -> Result<Arc<dyn Tier>, Error> {
     if is_remote(address) {
         return Ok(Arc::new(ObjectTier::new(remote(address, patience)?)));

@@ -52,7 +52,7 @@ impl Variables {
     /// What holds for the run: a launcher may not pass the environment on to all ranks. Rank 0
     /// decides which tiers there are, and each rank where its node's is; an empty path where it
     /// does not know. Collective.
-    pub fn agreed(self, ranks: Ranks<'_>) -> Outcome<Self> {
+    pub(crate) fn agreed(self, ranks: Ranks<'_>) -> Outcome<Self> {
         let internal = |error| Failure::new(ExitCode::Internal, anyhow::Error::from(error));
         let own = serde_json::to_vec(&self).map_err(internal)?;
         let first = ranks.gather_bytes(&own)?.swap_remove(0);
@@ -106,10 +106,13 @@ impl TierSet {
 pub struct Planned {
     /// As in the configuration.
     pub name: &'static str,
+    /// Whether each node has its own, or all share it.
     pub scope: Scope,
     /// A folder or a URL; that of the run.
     pub address: String,
+    /// Interval between saves.
     pub every: Interval,
+    /// Checkpoints that stay.
     pub keep: usize,
 }
 

@@ -13,10 +13,10 @@ use crate::ranks::Ranks;
 
 /// How fast data went from one end to another, alone on these two ends.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Link {
-    pub from: usize,
-    pub to: usize,
-    pub bytes_per_second: f64,
+pub(crate) struct Link {
+    pub(crate) from: usize,
+    pub(crate) to: usize,
+    pub(crate) bytes_per_second: f64,
 }
 
 /// Sender and receiver.
@@ -46,28 +46,28 @@ impl Link {
 /// The links between every two ends, and which of them are slow.
 #[derive(Debug, Clone, Serialize)]
 pub struct Pairs {
-    pub links: Vec<Link>,
-    pub slow: SlowPairs,
+    pub(crate) links: Vec<Link>,
+    pub(crate) slow: SlowPairs,
 }
 
 impl Pairs {
-    pub fn new(links: Vec<Link>) -> Self {
+    pub(crate) fn new(links: Vec<Link>) -> Self {
         Self { slow: SlowPairs::among(&links), links }
     }
 }
 
 /// How fast all ranks exchanged data with a partner at the same time.
 #[derive(Debug, Clone, Serialize)]
-pub struct Cut {
+pub(crate) struct Cut {
     /// Difference of the numbers of two partners.
-    pub distance: usize,
+    pub(crate) distance: usize,
     /// Of all ranks together, in both directions, in one measurement: the best one.
-    pub bytes_per_second: f64,
+    pub(crate) bytes_per_second: f64,
     /// Each rank's receiving in that measurement, while it sends to its partner: a slow direction
     /// may slow the other.
-    pub links: Vec<Link>,
+    pub(crate) links: Vec<Link>,
     /// By each link's best rate in any measurement.
-    pub slow: SlowLinks,
+    pub(crate) slow: SlowLinks,
 }
 
 impl Cut {

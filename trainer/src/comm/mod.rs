@@ -25,7 +25,7 @@ use crate::failure::{Failure, Outcome};
 use crate::ranks::Ranks;
 use crate::run::{Exit, in_world};
 #[cfg(test)]
-pub use links::Link;
+pub(crate) use links::Link;
 use links::Links;
 pub use links::Pairs;
 use record::ExitCode;
@@ -35,16 +35,21 @@ use sweep::Sweep;
 /// What to measure.
 #[derive(Debug, Clone)]
 pub struct CommOptions {
+    /// The resolved configuration.
     pub config: Config,
+    /// Operations that are measured.
     pub operations: Vec<CommOperation>,
-    /// Sizes of buffers in bytes, the smallest and the largest, and the factor between two.
+    /// Smallest buffer in bytes.
     pub bytes_min: u64,
+    /// Largest buffer in bytes.
     pub bytes_max: u64,
+    /// Factor between two sizes.
     pub factor: u64,
     /// How often each is measured; by time if `None`.
     pub iterations: Option<u32>,
     /// Links instead of operations.
     pub pairs: bool,
+    /// Both halves of the ranks at the same time.
     pub bisection: bool,
     /// Bytes of a message over a link.
     pub message_bytes: u64,
@@ -111,7 +116,7 @@ fn measure(
 }
 
 /// Measures the links between every two nodes, or ranks of one node. Collective.
-pub fn measure_pairs(ranks: Ranks<'_>, world: &World, message_bytes: u64) -> Outcome<Pairs> {
+pub(crate) fn measure_pairs(ranks: Ranks<'_>, world: &World, message_bytes: u64) -> Outcome<Pairs> {
     Links::new(ranks, world, message_bytes).pairs()
 }
 

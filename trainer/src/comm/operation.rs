@@ -13,9 +13,13 @@ use crate::ranks::Ranks;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum CommOperation {
+    /// Every rank has the sum.
     AllReduce,
+    /// Every rank has a part of the sum.
     ReduceScatter,
+    /// Every rank has the parts of all.
     AllGather,
+    /// Every rank sends a part to each.
     AllToAll,
 }
 

@@ -16,17 +16,17 @@ use record::text::number_format::count;
 /// Everything that was measured.
 #[derive(Debug, Serialize)]
 pub struct CommReport {
-    pub world: usize,
-    pub hosts: Vec<String>,
+    pub(crate) world: usize,
+    pub(crate) hosts: Vec<String>,
     /// `cpu` or `cuda`.
-    pub device: &'static str,
-    pub backend: &'static str,
-    pub library: Option<String>,
-    pub rows: Vec<Row>,
+    pub(crate) device: &'static str,
+    pub(crate) backend: &'static str,
+    pub(crate) library: Option<String>,
+    pub(crate) rows: Vec<Row>,
     /// `null` unless asked for.
-    pub pairs: Option<Pairs>,
-    pub cuts: Vec<Cut>,
-    pub notes: Vec<String>,
+    pub(crate) pairs: Option<Pairs>,
+    pub(crate) cuts: Vec<Cut>,
+    pub(crate) notes: Vec<String>,
 }
 
 impl CommReport {

@@ -12,14 +12,14 @@ const SLOW_SHARE: f64 = 0.7;
 /// Links that are far slower than a good one, the upper quartile of all. Not the median: one bad
 /// adapter of three makes most links slow.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct SlowLinks {
+pub(crate) struct SlowLinks {
     /// The slowest first.
     pub links: Vec<SlowLink>,
 }
 
 /// The slow links between every two ends.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct SlowPairs {
+pub(crate) struct SlowPairs {
     #[serde(flatten)]
     pub slow: SlowLinks,
     /// The rank at one end of all of them, if they are at least half of its links and there are
@@ -30,7 +30,7 @@ pub struct SlowPairs {
 
 /// A slow link.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct SlowLink {
+pub(crate) struct SlowLink {
     #[serde(flatten)]
     pub link: Link,
     /// Its rate, as a share of a good link's.

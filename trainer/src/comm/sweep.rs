@@ -14,7 +14,7 @@ use crate::ranks::Ranks;
 
 /// One operation on one size.
 #[derive(Debug, Clone, Copy, Serialize)]
-pub struct Row {
+pub(crate) struct Row {
     pub operation: CommOperation,
     /// Of the buffer: of all parts together where each rank has one.
     pub bytes: u64,
@@ -26,7 +26,7 @@ pub struct Row {
 
 /// Means over iterations and ranks.
 #[derive(Debug, Clone, Copy, Serialize)]
-pub struct Measured {
+pub(crate) struct Measured {
     pub time_us: f64,
     pub algbw_bytes_per_second: f64,
     pub busbw_bytes_per_second: f64,

@@ -60,11 +60,17 @@ fn product(number: &str, factor: u64) -> Option<u64> {
 }
 
 /// For `#[serde(with)]`.
+///
+/// # Errors
+/// Those of the serializer.
 pub fn serialize<T: Serialize, S: Serializer>(bytes: &T, serializer: S) -> Result<S::Ok, S::Error> {
     bytes.serialize(serializer)
 }
 
 /// For `#[serde(with)]`.
+///
+/// # Errors
+/// For what is no size.
 pub fn deserialize<'de, T: TryFrom<u64>, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<T, D::Error> {
@@ -97,20 +103,20 @@ impl<T: TryFrom<u64>> Visitor<'_> for Size<T> {
 }
 
 /// For `#[serde(with)]` on an `Option`, with `default`.
-pub mod optional {
+pub(crate) mod optional {
     use serde::Serialize;
     use serde::de::Deserializer;
     use serde::ser::Serializer;
 
     #[allow(clippy::ref_option, reason = "serde calls it so")]
-    pub fn serialize<T: Serialize, S: Serializer>(
+    pub(crate) fn serialize<T: Serialize, S: Serializer>(
         bytes: &Option<T>,
         serializer: S,
     ) -> Result<S::Ok, S::Error> {
         bytes.serialize(serializer)
     }
 
-    pub fn deserialize<'de, T: TryFrom<u64>, D: Deserializer<'de>>(
+    pub(crate) fn deserialize<'de, T: TryFrom<u64>, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Option<T>, D::Error> {
         super::deserialize(deserializer).map(Some)

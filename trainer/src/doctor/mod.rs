@@ -44,11 +44,13 @@ use xid::{XID, Xids};
 /// What to look at.
 #[derive(Debug, Clone)]
 pub struct DoctorOptions {
+    /// The resolved configuration.
     pub config: Config,
     /// Whether the workload was named, so that its memory counts.
     pub has_workload: bool,
     /// Folder that a run would have.
     pub out: Option<PathBuf>,
+    /// Checks that must pass.
     pub required: Required,
     /// Whether to measure links however many nodes there are.
     pub links: bool,

@@ -86,6 +86,9 @@ pub struct JobShape {
 
 impl RankPlan {
     /// For one rank, which may profile a step.
+    ///
+    /// # Errors
+    /// Exit code 2 for more buckets than there may be.
     pub fn new(config: &Config, shape: JobShape, profile_step: Option<u64>) -> Outcome<Self> {
         let JobShape { world, threads, .. } = shape;
         let (layout, buckets) = placed_layout(config, world);
@@ -163,12 +166,18 @@ impl RankPlan {
     }
 
     /// Fails if the ranks of this machine do not fit, before anything is allocated.
+    ///
+    /// # Errors
+    /// Exit code 3 with the sizes.
     pub fn require(&self) -> Outcome<()> {
         self.require_on_device("the device's memory does not suffice")?;
         self.require_on_machine("this machine")
     }
 
     /// Fails with this problem if a rank does not fit its device, as far as that is known.
+    ///
+    /// # Errors
+    /// Exit code 3 with the sizes.
     pub fn require_on_device(&self, problem: &str) -> Outcome<()> {
         let Some(DevicePlan { available_bytes: Some(bytes), plan, .. }) = &self.device else {
             return Ok(());
@@ -177,6 +186,9 @@ impl RankPlan {
     }
 
     /// Fails if the ranks of a machine, so called, do not fit it, as far as its memory is known.
+    ///
+    /// # Errors
+    /// Exit code 3 with the sizes.
     pub fn require_on_machine(&self, machine: &str) -> Outcome<()> {
         let Some(bytes) = self.available_bytes else { return Ok(()) };
         let limit = Limit { is_of_device: false, bytes };

@@ -296,6 +296,9 @@ impl Folder {
 
     /// Locks the folder for as long as this value lives, if the file system has locks; whether no
     /// other process holds the lock for longer than one does that asks whether the run is dead.
+    ///
+    /// # Errors
+    /// When the file of the lock cannot be opened.
     pub fn lock_soon(&mut self) -> Outcome<bool> {
         let given_up = Instant::now() + LOCK_PATIENCE;
         while !self.try_lock()? {
@@ -309,6 +312,9 @@ impl Folder {
 
     /// Locks the folder for as long as this value lives, if the file system has locks; whether no
     /// other process has it locked.
+    ///
+    /// # Errors
+    /// When the file of the lock cannot be opened.
     pub fn try_lock(&mut self) -> Outcome<bool> {
         let path = self.root.join("lock");
         let file = regular_file::open_to_append(&path, Mode::Run).map_err(refused)?;

@@ -10,7 +10,7 @@ use record::Record;
 use telemetry::LogFormat;
 
 /// Keeps a record in the store at a path or URL.
-pub type KeepRecord = fn(&str, &Record) -> Result<(), anyhow::Error>;
+pub(super) type KeepRecord = fn(&str, &Record) -> Result<(), anyhow::Error>;
 
 /// Options of `yardstick train`.
 #[derive(Debug, Clone)]
