@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use record::files::process_limits;
 
-use crate::bootstrap::expected::Expected;
-use crate::bootstrap::launcher::{Launcher, LauncherKind};
+use crate::expected::Expected;
+use crate::launcher::{Launcher, LauncherKind};
 use record::text::count;
 
 /// Errors of this crate; each says what was expected, what was found, and what to do.

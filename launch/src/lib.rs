@@ -13,7 +13,9 @@ pub mod bootstrap;
 pub mod doctor;
 pub mod environment;
 mod error;
+mod expected;
 pub mod hostfile;
+mod launcher;
 mod local_ranks;
 mod machine;
 mod placement;
@@ -23,5 +25,7 @@ pub mod supervisor;
 pub mod worker;
 
 pub use error::Error;
+pub use expected::Expected;
+pub use launcher::{Launcher, LauncherKind};
 pub use machine::{CgroupLimits, available_memory_bytes, machine, node_identity, node_name};
 pub use placement::{CORES_MAX, NumaNode, Placement, ThreadPlan, allowed_cores};

@@ -18,7 +18,7 @@ use device::cuda::{Cuda, Event};
 use device::{Allocator, DeviceBuffer};
 use serde::Serialize;
 use yardstick_models::fused::CudaProbe;
-use yardstick_models::ops::Work;
+use yardstick_models::meter::Work;
 use yardstick_models::workload::Compute;
 use yardstick_models::{ModelConfig, Workload, presets};
 

@@ -3,9 +3,24 @@
 //! Switched off, a meter costs one branch per op. Switched on, it reads the clock around each call
 //! and changes nothing that is computed. Counters are a fixed array: nothing is allocated.
 
+use std::ops::AddAssign;
 use std::time::{Duration, Instant};
 
-use crate::ops::Work;
+/// The work of one or more calls.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Work {
+    /// Multiplications and additions of matrix products.
+    pub flops: f64,
+    /// Bytes read and written.
+    pub bytes: f64,
+}
+
+impl AddAssign for Work {
+    fn add_assign(&mut self, other: Self) {
+        self.flops += other.flops;
+        self.bytes += other.bytes;
+    }
+}
 
 /// What an op does in the model or in the update.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,8 +5,8 @@
 //! Variables"; the Hydra of MPICH and Intel MPI (`PMI_*`); the PMIx standard (`PMIX_RANK`);
 //! `srun(1)`, section "OUTPUT ENVIRONMENT VARIABLES".
 
-use super::launcher::{Launcher, LauncherKind};
 use crate::error::Error;
+use crate::launcher::{Launcher, LauncherKind};
 
 /// The variables of one launcher.
 struct Variables {

@@ -1,21 +1,19 @@
 //! Bootstrap: from a process to a rank that knows its world.
 
 mod detect;
-pub(crate) mod expected;
 mod group;
-pub(crate) mod launcher;
 mod options;
 mod world;
 
 use collectives::Single;
 
 use crate::error::Error;
+use crate::expected::{self, Expected};
+use crate::launcher::Launcher;
 use record::machine::host_name;
 
 pub use detect::detect_launcher;
-pub use expected::Expected;
 pub use group::Group;
-pub use launcher::{Launcher, LauncherKind};
 pub use options::{Backend, Options};
 pub use world::World;
 
@@ -103,6 +101,7 @@ fn open_mpi(launcher: Option<&Launcher>, _: &Options) -> Result<Group, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::launcher::LauncherKind;
 
     fn launcher(rank: usize, world: Option<usize>) -> Launcher {
         Launcher { kind: LauncherKind::OpenMpi, rank, world }

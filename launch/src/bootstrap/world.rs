@@ -4,9 +4,9 @@ use std::mem::ManuallyDrop;
 use std::time::Instant;
 
 use super::group::Group;
-use super::launcher::Launcher;
 use super::options::Options;
 use crate::error::Error;
+use crate::launcher::Launcher;
 use crate::placement::{NumaNode, Placement, RankLocation, ThreadPlan, unused_cores};
 
 /// A rank that knows the others.

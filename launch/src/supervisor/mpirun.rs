@@ -20,8 +20,8 @@ use super::Event;
 use super::own_folder::OwnFolder;
 use super::reach::Reach;
 use super::request::Request;
-use crate::bootstrap::expected::Expected;
 use crate::error::Error;
+use crate::expected::Expected;
 use crate::hostfile::Host;
 use crate::local_ranks::LAUNCH_ID;
 

@@ -4,8 +4,9 @@ use super::linear::Linear;
 use super::norm::Norm;
 use super::options::{AttentionBackend, Options};
 use crate::config::Family;
+use crate::meter::Work;
 use crate::ops::matmul::{self, Shape};
-use crate::ops::{Element, Work, attention, cross_entropy, rope, work};
+use crate::ops::{Element, attention, cross_entropy, rope, work};
 use crate::{MicroBatch, ModelConfig};
 
 /// What is between the linear layers of a feed-forward layer.

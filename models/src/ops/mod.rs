@@ -49,7 +49,6 @@ pub mod work;
 
 pub use float::{Element, Float};
 pub use row_sums::RowSums;
-pub use work::Work;
 
 use rayon::prelude::*;
 

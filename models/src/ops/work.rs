@@ -5,26 +5,9 @@
 //! and vectors (biases, parameters of norms) are left out. Caches can make the true traffic
 //! smaller, blocking can make it larger. N rows, I inputs, O outputs, C width, V vocabulary.
 
-use std::ops::AddAssign;
-
 use super::matmul::{self, Sums};
 use super::{Element, attention, rope};
-
-/// The work of one or more calls.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Work {
-    /// Multiplications and additions of matrix products.
-    pub flops: f64,
-    /// Bytes read and written.
-    pub bytes: f64,
-}
-
-impl AddAssign for Work {
-    fn add_assign(&mut self, other: Self) {
-        self.flops += other.flops;
-        self.bytes += other.bytes;
-    }
-}
+use crate::meter::Work;
 
 /// No product, and traffic of `elements` elements and `wide` wide ones.
 fn traffic<E: Element>(elements: usize, wide: usize) -> Work {

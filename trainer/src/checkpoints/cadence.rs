@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use checkpoint::cadence::{FailureRate, optimal_interval};
 
-use super::tiers::{Planned, TierSet};
+use super::tiers::Planned;
+use crate::tier_set::TierSet;
 use record::text::Interval;
 use record::{Attempt, CadenceRecord, Status};
 
@@ -151,9 +152,10 @@ impl TierClock {
 mod tests {
     use std::path::Path;
 
-    use super::super::tiers::{Variables, planned};
+    use super::super::tiers::planned;
     use super::*;
     use crate::config::CheckpointConfig;
+    use crate::config::Variables;
 
     fn cadence(config: &CheckpointConfig, mean: Option<Duration>) -> Cadence {
         Cadence::new(&planned(config, Variables::default(), Path::new("out"), "run-1"), mean, 4)

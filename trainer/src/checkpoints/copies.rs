@@ -8,11 +8,11 @@ use checkpoint::promotion::{Promoter, PromoterOptions, Route, RouteStatus, Share
 use checkpoint::{Failpoints, Member};
 use serde::{Deserialize, Serialize};
 
-use super::tiers::TierSet;
 use super::{Checkpointer, takeover};
 use crate::failure::Outcome;
 use crate::ranks::Ranks;
 use crate::step::Trainer;
+use crate::tier_set::TierSet;
 
 /// Interval of checks for a request to stop in the wait for copies.
 const STOP_POLL: Duration = Duration::from_millis(100);

@@ -41,7 +41,7 @@ use takeover::NotSaved;
 use telemetry::Events;
 use tiers::Planned;
 
-pub(crate) use tiers::TierSet;
+use crate::tier_set::TierSet;
 pub(crate) use trigger::SaveTrigger;
 
 use record::statistics::Distribution;

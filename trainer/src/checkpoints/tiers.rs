@@ -6,100 +6,11 @@ use std::path::Path;
 use checkpoint::tier::Scope;
 use record::files::{Filesystem, Medium};
 use record::text::is_remote;
-use serde::{Deserialize, Serialize};
 
+use crate::config::Variables;
 use crate::config::{CheckpointConfig, TierConfig};
-use crate::failure::{Failure, Outcome};
-use crate::ranks::Ranks;
-use record::ExitCode;
 use record::TierRecord;
 use record::text::Interval;
-
-/// Folders of tiers that the environment names where the configuration does not.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Variables {
-    nvme: Option<String>,
-    shared: Option<String>,
-}
-
-impl Variables {
-    /// Those of this process.
-    pub fn read() -> Self {
-        Self::of(|name| std::env::var(name).ok())
-    }
-
-    fn of(variable: impl Fn(&str) -> Option<String>) -> Self {
-        let set = |name| variable(name).filter(|value| !value.is_empty());
-        let model = set("MODEL_CHECKPOINT_NAME");
-        let of_model = |folder: String| match &model {
-            Some(model) => format!("{}/{model}", folder.trim_end_matches('/')),
-            None => folder,
-        };
-        let folder = |name| set(name).map(of_model);
-        Self { nvme: folder("LOCAL_CHECKPOINT_DIR"), shared: folder("SHARED_CHECKPOINT_DIR") }
-    }
-
-    /// Whether there is a tier of each node.
-    pub fn has_nvme(&self) -> bool {
-        self.nvme.is_some()
-    }
-
-    /// Whether a shared tier is named.
-    pub fn has_shared(&self) -> bool {
-        self.shared.is_some()
-    }
-
-    /// What holds for the run: a launcher may not pass the environment on to all ranks. Rank 0
-    /// decides which tiers there are, and each rank where its node's is; an empty path where it
-    /// does not know. Collective.
-    pub(crate) fn agreed(self, ranks: Ranks<'_>) -> Outcome<Self> {
-        let internal = |error| Failure::new(ExitCode::Internal, anyhow::Error::from(error));
-        let own = serde_json::to_vec(&self).map_err(internal)?;
-        let first = ranks.gather_bytes(&own)?.swap_remove(0);
-        let Self { nvme, shared } = serde_json::from_slice(&first).map_err(internal)?;
-        Ok(Self { nvme: nvme.map(|_| self.nvme.unwrap_or_default()), shared })
-    }
-}
-
-/// A set of tiers, by their positions among those of a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct TierSet(pub u8);
-
-impl TierSet {
-    /// Every tier there is.
-    pub const ALL: Self = Self(u8::MAX);
-
-    /// Whether it has none.
-    pub fn is_empty(self) -> bool {
-        self.0 == 0
-    }
-
-    /// Whether it has this one.
-    pub fn contains(self, tier: usize) -> bool {
-        self.0 & (1 << tier) != 0
-    }
-
-    /// Those of both.
-    #[must_use]
-    pub fn union(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
-
-    /// Those that are not in the other set.
-    #[must_use]
-    pub(super) fn without(self, other: Self) -> Self {
-        Self(self.0 & !other.0)
-    }
-
-    /// Positions of its tiers, the nearest first.
-    pub(super) fn positions(self) -> impl Iterator<Item = usize> {
-        (0..u8::BITS as usize).filter(move |&tier| self.contains(tier))
-    }
-
-    pub(super) fn insert(&mut self, tier: usize) {
-        self.0 |= 1 << tier;
-    }
-}
 
 /// A tier that a run is to use.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,6 +6,7 @@
 mod origin;
 mod overrides;
 pub mod size;
+mod tier_variables;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -21,12 +22,12 @@ use record::text::{Interval, SecretUrl, duration, is_remote, redacted};
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
-use crate::checkpoints::tiers::Variables;
 use crate::data::{CacheOptions, Locations};
 use crate::failure::{Failure, Outcome};
 use record::limits::CONFIG_BYTES_MAX;
 
 use origin::Origin;
+pub use tier_variables::Variables;
 
 /// Sections that decide what is computed, and so the workload id.
 const WORKLOAD_SECTIONS: [&str; 6] =

@@ -29,8 +29,9 @@ use serde::{Deserialize, Serialize};
 pub use catalog::Required;
 pub use report::DoctorReport;
 
-use crate::checkpoints::tiers::{Planned, Variables, planned};
+use crate::checkpoints::tiers::{Planned, planned};
 use crate::config::Config;
+use crate::config::Variables;
 use crate::failure::Outcome;
 use crate::plan::{JobShape, RankPlan};
 use crate::ranks::Ranks;

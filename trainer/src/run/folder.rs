@@ -15,7 +15,8 @@ use serde::{Deserialize, Serialize};
 
 use super::options::RunOptions;
 use super::stop::target_loss;
-use crate::checkpoints::tiers::{self, Variables};
+use crate::checkpoints::tiers::{self};
+use crate::config::Variables;
 use crate::failure::{self, Failure, Outcome};
 use record::ExitCode;
 use record::benchmark_file;

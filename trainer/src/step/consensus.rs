@@ -4,10 +4,10 @@
 use models::Layout;
 use models::ops::update_norm::UpdateSquares;
 
-use crate::checkpoints::TierSet;
 use crate::failure::{Failure, Outcome};
 use crate::ranks::Ranks;
 use crate::stragglers::{self, OwnTime};
+use crate::tier_set::TierSet;
 use record::ExitCode;
 use record::Trigger;
 use telemetry::hardware::{ALERT_FIELDS, Alert};

@@ -197,7 +197,7 @@ fn name((role, kind): Op) -> String {
 
 #[cfg(test)]
 mod tests {
-    use models::ops::Work;
+    use models::meter::Work;
 
     use super::*;
 

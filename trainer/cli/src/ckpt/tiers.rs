@@ -11,8 +11,9 @@ use super::super::note;
 use super::unusable;
 use record::Record;
 use trainer::checkpoints::open::place;
-use trainer::checkpoints::tiers::{Planned, Variables, planned};
+use trainer::checkpoints::tiers::{Planned, planned};
 use trainer::config::Config;
+use trainer::config::Variables;
 use trainer::failure::{Failure, Outcome};
 use trainer::run::Folder;
 

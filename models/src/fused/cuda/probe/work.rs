@@ -3,10 +3,11 @@
 use super::Operations;
 use crate::fused::linear::Linear;
 use crate::fused::size::Activation;
+use crate::meter::Work;
 use crate::meter::{Kind, Op, Role};
 use crate::ops::kernels::CudaElement;
 use crate::ops::matmul::{Shape, Sums};
-use crate::ops::{Work, work};
+use crate::ops::work;
 
 impl<E: CudaElement> Operations<E> {
     /// All of them.
