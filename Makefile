@@ -70,7 +70,7 @@ BUDGET := scripts/budget.sh
 # of a plain `cargo test`), the others run yardstick.
 TEST_TARGETS := $(sort $(basename $(notdir $(wildcard */tests/*.rs))) \
 	$(notdir $(patsubst %/main.rs,%,$(wildcard */tests/*/main.rs))) \
-	$(shell sed -n '/^\[\[test\]\]/{n;s/^name = "\(.*\)"/\1/p}' */Cargo.toml))
+	$(shell sed -n '/^\[\[test\]\]/{n;s/^name = "\(.*\)"/\1/p}' */Cargo.toml trainer/cli/Cargo.toml))
 MPI_TESTS := $(addprefix --test ,$(filter-out mpijob,$(filter mpi% contract%,$(TEST_TARGETS))))
 CUDA_TESTS := $(addprefix --test ,$(filter-out cuda_kernels,$(filter cuda%,$(TEST_TARGETS))))
 END_TO_END_TESTS := $(addprefix --test ,$(filter-out mpi% contract% cuda% faulty_filesystem \
