@@ -14,6 +14,7 @@ mod metadata;
 mod mpijob;
 mod names;
 mod network;
+mod objects;
 mod paths;
 mod placement;
 mod pod;
@@ -25,6 +26,7 @@ mod trainjob;
 mod volumes;
 mod worker;
 mod workload_file;
+mod yaml;
 
 pub use benchmark::{Benchmark, parse, read};
 pub use collect::{Collection, Expected, Found};

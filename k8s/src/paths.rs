@@ -39,3 +39,6 @@ pub(super) const OF_IMAGE: [&str; 8] = [
 pub(super) const SSH_PORT: i32 = 2222;
 /// Where the exporter of DCGM listens on every node that has one.
 pub(super) const DCGM_PORT: u16 = 9400;
+
+/// What Argo replaces by the name of a workflow: part of its run's folder.
+pub(super) const WORKFLOW: &str = "{{workflow.name}}";

@@ -1,17 +1,15 @@
 //! A job: a benchmark whose workload `train` accepts, and the objects that it becomes.
 
-use record::benchmark_file;
 use std::path::Path;
 
-use k8s_openapi::api::core::v1::ConfigMap;
+use record::benchmark_file;
 use record::text::is_remote;
-use serde::Serialize;
 
 use super::benchmark::Benchmark;
 use super::format::Format;
 use super::trainer::{Trainer, Workload};
 use super::workload_file::WorkloadFile;
-use super::{argo, memory, metadata, mpijob, names, network, paths, train, trainjob};
+use super::{memory, names, paths, train, trainjob};
 use crate::error::{Error, Result};
 
 /// A benchmark with its workload.
@@ -19,9 +17,9 @@ use crate::error::{Error, Result};
 pub struct Job {
     pub(super) benchmark: Benchmark,
     /// The benchmark as text, without what is not part of it, as comments.
-    frozen: String,
+    pub(super) frozen: String,
     /// The workload file, where it is not a preset.
-    file: Option<WorkloadFile>,
+    pub(super) file: Option<WorkloadFile>,
     /// What ranks will train.
     workload: Box<dyn Workload>,
     id: String,
@@ -40,6 +38,9 @@ impl Job {
         format: Format,
         trainer: &impl Trainer,
     ) -> Result<Self> {
+        trainer
+            .require_checks(&benchmark.workflow.doctor.require)
+            .map_err(|problem| Error::Refused(format!("workflow.doctor.require: {problem}")))?;
         let name = benchmark.name().to_owned();
         Self::checked(benchmark, folder, format, trainer).map_err(|failure| failure.context(name))
     }
@@ -66,9 +67,6 @@ impl Job {
         format: Format,
         trainer: &impl Trainer,
     ) -> Result<Self> {
-        trainer
-            .require_checks(&benchmark.workflow.doctor.require)
-            .map_err(|problem| Error::Refused(format!("workflow.doctor.require: {problem}")))?;
         let file = WorkloadFile::of(&benchmark, folder, trainer)?;
         let named = file.as_ref().map_or(&benchmark.workload.workload, |file| &file.path);
         let arguments = train::arguments(&benchmark, named, &train::out(&benchmark, format));
@@ -170,39 +168,4 @@ impl Job {
     pub(super) fn out(&self) -> String {
         train::out(&self.benchmark, self.format)
     }
-
-    /// The objects of the job as YAML documents, in the order in which they are needed.
-    ///
-    /// # Errors
-    /// Exit code 1, should one of them not be serializable.
-    pub fn to_yaml(&self) -> Result<String> {
-        let mut documents = vec![document(&self.config_map())?, document(&network::policy(self))?];
-        match self.format {
-            Format::Mpijob => documents.push(document(&mpijob::of(self))?),
-            Format::Trainjob => {
-                documents.push(document(&trainjob::runtime(self))?);
-                documents.push(document(&trainjob::of(self))?);
-            }
-            Format::Argo => documents.push(document(&argo::of(self)?)?),
-        }
-        Ok(documents.concat())
-    }
-
-    /// The frozen benchmark, and the workload file beside it.
-    fn config_map(&self) -> ConfigMap {
-        let mut data = metadata::map([(paths::BENCHMARK_FILE, self.frozen.as_str())]);
-        data.extend(self.file.iter().map(|file| (file.name.clone(), file.text.clone())));
-        ConfigMap {
-            metadata: metadata::of_object(self, &self.config_map_name()),
-            data: Some(data),
-            immutable: Some(true),
-            ..ConfigMap::default()
-        }
-    }
-}
-
-/// A document of a YAML stream.
-pub(super) fn document(object: &impl Serialize) -> Result<String> {
-    let yaml = serde_saphyr::to_string(object)?;
-    Ok(format!("---\n{}\n", yaml.trim_end()))
 }

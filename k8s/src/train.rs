@@ -2,14 +2,14 @@
 
 use super::benchmark::Benchmark;
 use super::format::Format;
-use super::{argo, paths};
+use super::paths;
 use record::text::duration;
 
 /// Folder of the run. Workflows of one template are runs of their own; a job of the same name goes
 /// on with the run.
 pub(super) fn out(benchmark: &Benchmark, format: Format) -> String {
     let folder = format!("{}/{}", paths::RESULTS, benchmark.name());
-    if format == Format::Argo { format!("{folder}/{}", argo::WORKFLOW) } else { folder }
+    if format == Format::Argo { format!("{folder}/{}", paths::WORKFLOW) } else { folder }
 }
 
 /// What other commands are told of the configuration of `train`, for this preset or file.

@@ -17,14 +17,16 @@ pub mod meter;
 pub mod ops;
 pub mod presets;
 pub mod rng;
+mod weights;
 pub mod workload;
 
 pub use candle::Candle;
 pub use config::{MicroBatch, ModelConfig};
-pub use engine::{Batch, Model, Pass, StepSink, WeightSource, Weights};
+pub use engine::{Batch, Model, Pass, StepSink, WeightSource};
 pub use error::Error;
 pub use init::init_weights;
 pub use layout::Layout;
 pub use meter::Meter;
 pub use ops::matmul::Sums;
+pub use weights::Weights;
 pub use workload::Workload;

@@ -2,8 +2,8 @@
 //!
 //! Machines, libraries and numbers of ranks change the rounding of a loss, and so its last digits;
 //! a loss that is further away than rounding explains was not computed right, and the figures of
-//! that run must not be used. `golden_presets.toml` has the golden losses of built-in workloads, and
-//! `yardstick fingerprint make` those of others, from runs that are trusted.
+//! that run must not be used. `golden_presets.toml` has the golden losses of built-in workloads,
+//! and `yardstick fingerprint make` those of others, from runs that are trusted.
 
 use std::path::Path;
 

@@ -67,8 +67,8 @@ pub struct PrometheusOptions {
 pub struct OtlpOptions {
     /// URL of the collector, as in `http://HOST:4318`.
     pub url: SecretUrl,
-    /// Checks the proxy of the environment for this URL: the HTTP client takes no notice of one that
-    /// it cannot use.
+    /// Checks the proxy of the environment for this URL: the HTTP client takes no notice of one
+    /// that it cannot use.
     pub check_proxy: fn(&str) -> io::Result<()>,
     /// Id of the run.
     pub run: String,

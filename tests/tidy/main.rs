@@ -1,9 +1,10 @@
 //! Checks rules that no other tool checks: headers, ASCII, reasons for dependencies, listed skips,
-//! paths in documents.
+//! paths in documents, arrows between crates and circles of folders.
 //!
 //! Every rule is a function that returns violations as `path:line: text`, and has a test that shows
 //! it a bad sample. All violations are reported at once. `style` only prints: nothing there fails.
 
+mod arrows;
 mod files;
 mod functions;
 mod gpu_check;
@@ -22,6 +23,7 @@ fn violations(files: &[File]) -> Vec<String> {
     let mut found: Vec<String> = files.iter().flat_map(text::violations).collect();
     found.extend(project::violations(files));
     found.extend(paths::violations(files));
+    found.extend(arrows::violations(files));
     found
 }
 

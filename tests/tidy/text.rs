@@ -68,7 +68,7 @@ fn header(file: &File) -> Vec<String> {
 /// Where paths are those of containers, which have a user and a folder for temporary files of their
 /// own.
 const OF_CONTAINERS: [&str; 5] =
-    ["k8s/", "trainer/src/k8s/", "tests/kubernetes/", "tests/manifests/", "tests/mpijob/"];
+    ["k8s/", "trainer/cli/src/k8s/", "tests/kubernetes/", "tests/manifests/", "tests/mpijob/"];
 
 /// Paths that exist on one developer's machine only.
 fn machine_paths(file: &File) -> Vec<String> {

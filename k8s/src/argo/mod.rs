@@ -17,9 +17,6 @@ use super::rendered::Job;
 use super::{metadata, placement, pod, security, volumes};
 use crate::error::{Error, Result};
 
-/// What Argo replaces by the name of a workflow: part of its run's folder.
-pub(super) const WORKFLOW: &str = "{{workflow.name}}";
-
 /// Who may create the jobs: see `k8s/components/argo`. Only Argo's own program runs as it.
 const SERVICE_ACCOUNT: &str = "yardstick-workflow";
 

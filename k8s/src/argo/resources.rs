@@ -7,7 +7,8 @@ use super::objects::{Resource, Template};
 use super::tasks::{CLEAN_UP, DOCTOR, TRAIN};
 use crate::error::Result;
 use crate::mpijob::MpiJob;
-use crate::rendered::{Job, document};
+use crate::rendered::Job;
+use crate::yaml::document;
 use crate::{launcher, mpijob};
 
 /// The templates of these tasks.

@@ -1,9 +1,9 @@
 //! What the types of a benchmark file cannot rule out: what Kubernetes and the operator would
 //! refuse, partly only in an event that nobody reads.
 
-use record::benchmark_file;
 use std::path::Path;
 
+use record::benchmark_file;
 use record::text::{is_remote, redacted};
 
 use super::{Benchmark, Nvme, Platform, PodSecurity, Workflow, Workload};

@@ -1,10 +1,10 @@
 //! Where results are: the claim of a site, mounted or copied, or an object store.
 
-use record::benchmark_file;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
+use record::benchmark_file;
 use record::files::{IoError, regular_file};
 
 use super::Expected;

@@ -1,12 +1,12 @@
 //! From the names of token files in a configuration to files of this machine.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use record::text::is_remote;
 
 use super::cache::{Cache, CacheOptions, CachedFile};
 use super::error::DataError;
-use super::token_files::tokens_of;
 
 /// Where named token files are.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -68,4 +68,10 @@ impl Locations {
             urls => Cache::open(&self.cache)?.open_files(urls, open),
         }
     }
+}
+
+/// A Megatron file may be named by its index; the tokens are next to it.
+pub(in crate::data) fn tokens_of(path: &Path) -> PathBuf {
+    let is_index = path.extension() == Some(OsStr::new("idx"));
+    if is_index { path.with_extension("bin") } else { path.to_owned() }
 }

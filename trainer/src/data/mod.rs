@@ -13,6 +13,7 @@ mod cache;
 mod error;
 mod file_kind;
 mod locations;
+mod mapped_file;
 mod permutation;
 pub mod prefetch;
 mod ranges;

@@ -2,8 +2,9 @@
 //! timeline.
 //!
 //! While steps are traced, the phase clock keeps each phase and the tallies of communication keep
-//! each bucket. Then rank 0 gathers and writes them (`telemetry::trace`). Clocks of different machines are
-//! aligned by barriers before the first of these steps: all ranks leave one at about the same time.
+//! each bucket. Then rank 0 gathers and writes them (`telemetry::trace`). Clocks of different
+//! machines are aligned by barriers before the first of these steps: all ranks leave one at about
+//! the same time.
 
 use std::ops::RangeInclusive;
 use std::path::Path;

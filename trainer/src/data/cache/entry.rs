@@ -9,7 +9,7 @@ use record::files::{self, IoError, Mode, regular_file};
 use serde::{Deserialize, Serialize};
 
 use crate::data::error::DataError;
-use crate::data::token_files::MappedFile;
+use crate::data::mapped_file::MappedFile;
 use record::limits::NOTE_BYTES_MAX;
 
 /// An object as its store has it now.

@@ -14,7 +14,6 @@ mod format;
 mod inspect;
 mod llmc;
 mod megatron;
-mod mmap;
 mod raw;
 mod stream;
 mod token_file;
@@ -23,9 +22,7 @@ mod writer;
 
 pub use format::{Format, TokenType};
 pub use inspect::{Inspection, inspect};
-pub(super) use mmap::MappedFile;
 pub(super) use stream::TokenStream;
 #[cfg(test)]
 pub(super) use token_file::TokenFile;
-pub(super) use token_file::tokens_of;
 pub(super) use writer::TokenWriter;

@@ -1,18 +1,15 @@
 //! One token file of any format: opening, scanning and reading it.
 
-use std::{
-    ffi::OsStr,
-    path::{Path, PathBuf},
-};
+use std::path::PathBuf;
 
 use rayon::prelude::*;
 
 use super::format::{TokenLayout, TokenType, int};
 use super::megatron::Index;
-use super::mmap::MappedFile;
 use super::{llmc, raw};
 use crate::data::error::DataError;
-use crate::data::locations::LocalFile;
+use crate::data::locations::{LocalFile, tokens_of};
+use crate::data::mapped_file::MappedFile;
 
 /// Bytes hashed and then checked at a time, so that the second pass reads from cache.
 const SCAN_PIECE_BYTES: usize = 8 << 20;
@@ -153,12 +150,6 @@ impl TokenFile {
     fn payload(&self) -> &[u8] {
         &self.bytes[self.layout.header_bytes..]
     }
-}
-
-/// A Megatron file may be named by its index; the tokens are next to it.
-pub(in crate::data) fn tokens_of(path: &Path) -> PathBuf {
-    let is_index = path.extension() == Some(OsStr::new("idx"));
-    if is_index { path.with_extension("bin") } else { path.to_owned() }
 }
 
 /// Largest token of some bytes; the loops are simple enough for the compiler to vectorise.
