@@ -38,9 +38,6 @@ impl Job {
         format: Format,
         trainer: &impl Trainer,
     ) -> Result<Self> {
-        trainer
-            .require_checks(&benchmark.workflow.doctor.require)
-            .map_err(|problem| Error::Refused(format!("workflow.doctor.require: {problem}")))?;
         let name = benchmark.name().to_owned();
         Self::checked(benchmark, folder, format, trainer).map_err(|failure| failure.context(name))
     }

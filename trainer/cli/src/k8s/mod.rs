@@ -106,7 +106,7 @@ impl Render {
 
     fn jobs(&self) -> Outcome<Vec<Job>> {
         let folder = self.benchmark.parent().unwrap_or(Path::new("."));
-        let benchmarks = rendered(k8s::read(&self.benchmark))?.into_iter();
+        let benchmarks = rendered(k8s::read(&self.benchmark, &OwnTrainer))?.into_iter();
         let job = |benchmark| {
             let job = rendered(Job::new(benchmark, folder, self.format, &OwnTrainer))?;
             check_flags(rendered(job.compare_flags())?)?;
@@ -119,7 +119,9 @@ impl Render {
 impl Collect {
     fn run(self) -> Outcome<ExitCode> {
         let expected: Vec<Expected> = match &self.benchmark {
-            Some(file) => rendered(k8s::read(file))?.iter().map(Expected::of).collect(),
+            Some(file) => {
+                rendered(k8s::read(file, &OwnTrainer))?.iter().map(Expected::of).collect()
+            }
             None => Vec::new(),
         };
         let found = self.found(&expected)?;

@@ -62,7 +62,7 @@ fn jobs(text: &str) -> Result<Vec<Job>> {
 }
 
 fn jobs_as(format: Format, text: &str) -> Result<Vec<Job>> {
-    let benchmarks = parse(text, "benchmark.toml")?.into_iter();
+    let benchmarks = parse(text, "benchmark.toml", &OwnTrainer)?.into_iter();
     benchmarks.map(|it| Job::new(it, Path::new("."), format, &WithoutFlags)).collect()
 }
 
@@ -103,12 +103,14 @@ fn unknown_keys_are_named_with_their_line() {
         ("[platform]", "rdma = { resource = \"rdma/ib\", cnt = 1 }"),
         ("[workload]", "step = 1"),
     ] {
-        let failure = parse(&with(&[(table, line)]), "a.toml").unwrap_err().to_string();
+        let failure =
+            parse(&with(&[(table, line)]), "a.toml", &OwnTrainer).unwrap_err().to_string();
         let key = line.split(['=', '{', ',']).map(str::trim).find(|key| failure.contains(*key));
         assert!(failure.contains("a.toml, line ") && failure.contains("unknown"), "{failure}");
         assert!(key.is_some(), "{line}: {failure}");
     }
-    let failure = parse(&PLAIN.replace("nodes = 2", "nodes = true"), "a.toml").unwrap_err();
+    let failure =
+        parse(&PLAIN.replace("nodes = 2", "nodes = true"), "a.toml", &OwnTrainer).unwrap_err();
     let expected = "a.toml, line 8: expected a whole number from 0 to 4294967295, found `true`";
     assert_eq!(failure.to_string(), expected);
 }
@@ -312,7 +314,7 @@ fn a_workload_file_goes_with_the_job() {
     let workload = Config::load("smoke", &[]).unwrap().to_toml();
     std::fs::write(folder.path().join("mine.toml"), &workload).unwrap();
     let text = PLAIN.replace("workload = \"smoke\"", "workload = \"mine.toml\"");
-    let benchmark = parse(&text, "benchmark.toml").unwrap().remove(0);
+    let benchmark = parse(&text, "benchmark.toml", &OwnTrainer).unwrap().remove(0);
     let job = Job::new(benchmark, folder.path(), Format::Mpijob, &WithoutFlags).unwrap();
     let all: Vec<Value> = serde_saphyr::from_multiple(&job.to_yaml().unwrap()).unwrap();
     assert_eq!(all[0]["data"]["mine.toml"].as_str(), Some(workload.as_str()));
@@ -697,7 +699,7 @@ fn ranks_know_the_name_and_the_id_of_their_job() {
     std::fs::write(folder.path().join("own.toml"), preset).unwrap();
     let own = PLAIN.replace("workload = \"smoke\"", "workload = \"own.toml\"");
     for text in [PLAIN, &own] {
-        let benchmark = parse(text, "benchmark.toml").unwrap().remove(0);
+        let benchmark = parse(text, "benchmark.toml", &OwnTrainer).unwrap().remove(0);
         let job = Job::new(benchmark, folder.path(), Format::Mpijob, &WithoutFlags).unwrap();
         assert_eq!(job.workload_inside() == "smoke", text == PLAIN);
         let objects: Vec<Value> = serde_saphyr::from_multiple(&job.to_yaml().unwrap()).unwrap();
