@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 
 begin 5
 steps=${STEPS:-60}
-cargo build --release --quiet --example synthetic
+cargo build --release --quiet --package yardstick-trainer --example synthetic
 
 generated() { target/release/examples/synthetic; }
 consumed() {

@@ -22,6 +22,14 @@ pub enum Error {
     /// A file cannot be read, or the trainer refuses its workload.
     #[error("{0}")]
     Refused(String),
+    /// An error of the file or the job that the message names.
+    #[error("{message}")]
+    Of {
+        /// Name of the file or the job.
+        message: String,
+        /// The error.
+        source: Box<Self>,
+    },
     /// An object cannot be written as YAML.
     #[error("YAML: {0}")]
     Yaml(#[from] serde_saphyr::ser::Error),
@@ -39,11 +47,15 @@ impl Error {
 
     /// The error behind an outer message.
     pub(crate) fn context(self, message: impl std::fmt::Display) -> Self {
-        Self::Refused(format!("{message}: {self}"))
+        Self::Of { message: message.to_string(), source: Box::new(self) }
     }
 
     /// The exit code of a process that ends with it.
     pub fn exit_code(&self) -> ExitCode {
-        if matches!(self, Self::Yaml(_)) { ExitCode::Internal } else { ExitCode::Usage }
+        match self {
+            Self::Of { source, .. } => source.exit_code(),
+            Self::Yaml(_) => ExitCode::Internal,
+            Self::Invalid { .. } | Self::Refused(_) => ExitCode::Usage,
+        }
     }
 }

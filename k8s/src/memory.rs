@@ -44,6 +44,7 @@ pub(super) fn check(benchmark: &Benchmark, workload: &dyn Workload) -> Result<()
     let of_gpu = gpu.map_or("platform.gpu_memory", |gpu| gpu.key);
     workload.check_memory(ranks, memory).map_err(|no_room| {
         let (key, text) = match no_room {
+            NoRoom::Refused(text) => return Error::Refused(text),
             NoRoom::Gpu(text) => (of_gpu, text),
             NoRoom::Pod(text) => ("platform.memory", text),
         };

@@ -27,8 +27,7 @@ pub struct Job {
 }
 
 impl Job {
-    /// Reads the benchmark's workload, relative to the folder of the benchmark file. `load` makes a
-    /// configuration of the arguments of `train`.
+    /// Reads the benchmark's workload, relative to the folder of the benchmark file.
     ///
     /// # Errors
     /// Exit code 2 for a workload that `train` would refuse on the job's nodes.

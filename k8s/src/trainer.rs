@@ -10,7 +10,7 @@ pub trait Trainer {
     /// The workload that `train` runs with these arguments.
     ///
     /// # Errors
-    /// Why `train` refuses it.
+    /// Why `train` refuses it, or which setting has a secret, which a job would show.
     fn load(&self, arguments: &[String]) -> Result<Box<dyn Workload>, String>;
 
     /// Checks names of the doctor's checks.
@@ -34,8 +34,7 @@ pub trait Workload: Debug {
     /// Paths and URLs that it reads.
     fn inputs(&self) -> Vec<&str>;
 
-    /// Checks that its batch divides among so many ranks, and that no setting has a secret, which
-    /// a job would show.
+    /// Checks that its batch divides among so many ranks.
     ///
     /// # Errors
     /// The key that does not fit.
@@ -70,6 +69,8 @@ pub struct Memory {
 /// Memory that does not suffice.
 #[derive(Debug)]
 pub enum NoRoom {
+    /// There is no plan, whatever the memory: the key that is wrong.
+    Refused(String),
     /// That of a GPU, and why.
     Gpu(String),
     /// That of the pod, and why.

@@ -17,7 +17,6 @@ const ID_DIGITS: usize = 12;
 #[derive(Debug)]
 pub struct Frozen {
     /// The file as text.
-    /// The file as text.
     pub text: String,
     /// The job that was rendered from it; `None` where it names none.
     pub job: Option<JobRecord>,
@@ -33,10 +32,6 @@ pub fn of_environment() -> Result<Option<Frozen>, Error> {
 }
 
 impl Frozen {
-    /// Reads the file.
-    ///
-    /// # Errors
-    /// [`Error::Benchmark`] for one that cannot be read.
     /// Reads the file.
     ///
     /// # Errors

@@ -106,10 +106,10 @@ impl FarRank {
 impl Golden {
     /// A file with these losses, which [`Golden::find`] reads.
     ///
-    /// # Panics
-    /// When the numbers cannot be serialized, which plain data always can.
-    pub fn to_file(self) -> String {
-        toml::to_string(&Goldens { golden: vec![self] }).expect("plain data in memory")
+    /// # Errors
+    /// Why TOML cannot hold a number.
+    pub fn to_file(self) -> Result<String, String> {
+        toml::to_string(&Goldens { golden: vec![self] }).map_err(|error| error.to_string())
     }
 
     /// Those of a workload: in a file of the user's, if there is one, and else built in.

@@ -1,5 +1,5 @@
 //! Errors that end a process, with their exit codes. `run/mod.rs` names the rank that failed, and
-//! `cli/mod.rs` exits with the code.
+//! `trainer/cli/src/main.rs` exits with the code.
 
 use std::fmt;
 
@@ -250,5 +250,30 @@ impl From<checkpoint::Error> for Failure {
         };
         let rank = error.rank();
         Self { rank, ..Self::new(code, error) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use record::golden::{Golden, GoldenWatch};
+
+    use super::*;
+
+    #[test]
+    fn a_missed_golden_loss_is_numerical_and_names_step_and_rank() {
+        let golden = Golden {
+            workload: "smoke".to_owned(),
+            workload_id: "0123456789ab".to_owned(),
+            device: "cpu".to_owned(),
+            tokens_per_step: 4096,
+            tolerance_nats: 0.01,
+            steps: vec![5],
+            losses: vec![5.0],
+        };
+        let miss = GoldenWatch::new(golden).observe(5, 9.0, [5.1, 12.9].into_iter()).unwrap_err();
+        let failure = Failure::from(miss);
+        assert_eq!((failure.code, failure.step), (ExitCode::Numerical, Some(5)));
+        assert_eq!(failure.rank, Some(1));
+        assert!(failure.error.is::<GoldenMiss>());
     }
 }

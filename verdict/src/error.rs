@@ -20,8 +20,13 @@ pub enum Error {
     #[error("{0}")]
     NotComparable(String),
     /// A store of records cannot be read or written, or is damaged.
-    #[error("{0}")]
-    Store(String),
+    #[error("{text}")]
+    Store {
+        /// The error with its causes.
+        text: String,
+        /// The error of the storage, if it is of that.
+        source: Option<Box<dyn StdError + Send + Sync>>,
+    },
     /// A file cannot be read or written.
     #[error(transparent)]
     Io(#[from] IoError),
@@ -45,7 +50,7 @@ impl Error {
             {
                 ExitCode::Usage
             }
-            Self::Store(_) | Self::Io(_) | Self::Record(_) => ExitCode::Internal,
+            Self::Store { .. } | Self::Io(_) | Self::Record(_) => ExitCode::Internal,
         }
     }
 
@@ -60,6 +65,11 @@ impl Error {
             }
             cause = error.source();
         }
-        Self::Store(text)
+        Self::Store { text, source: Some(error) }
+    }
+
+    /// A store that is not what it should be.
+    pub fn damaged_store(text: String) -> Self {
+        Self::Store { text, source: None }
     }
 }

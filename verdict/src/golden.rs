@@ -93,7 +93,7 @@ pub fn make(runs: &[impl AsRef<Path>]) -> Result<String> {
     let Some(mut golden) = golden else { return Err(Error::Usage("expected a run".to_owned())) };
     let tolerance = golden.tolerance_nats.max(TOLERANCE_PER_SPREAD * spread);
     golden.tolerance_nats = (tolerance * 1e4).ceil() / 1e4;
-    Ok(golden.to_file())
+    golden.to_file().map_err(Error::Usage)
 }
 
 fn of_run(record: &Record, losses: &[StepLoss]) -> Golden {

@@ -49,7 +49,7 @@ impl Found {
             each.extend(store.read_each(&key)?);
         }
         if each.is_empty() {
-            return Err(verdict::Error::Store("expected records, found none".to_owned()));
+            return Err(verdict::Error::damaged_store("expected records, found none".to_owned()));
         }
         for (path, record) in each {
             let name = stem(&path);

@@ -87,7 +87,6 @@ pub mod optional {
     use serde::ser::Serializer;
 
     /// Writes it, or nothing.
-    /// Writes it, or nothing.
     ///
     /// # Errors
     /// Those of the serializer.
@@ -102,7 +101,6 @@ pub mod optional {
         }
     }
 
-    /// Reads one that is there.
     /// Reads one that is there.
     ///
     /// # Errors

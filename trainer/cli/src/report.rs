@@ -54,6 +54,12 @@ mod tests {
     use serde_json::json;
 
     #[test]
+    fn the_workload_of_fixtures_is_the_preset() {
+        let config = json!(presets::load("smoke").unwrap());
+        assert_eq!(record::fixtures::finished().workload.config, config);
+    }
+
+    #[test]
     fn parameters_of_a_page_are_those_of_the_model() {
         for name in presets::names() {
             let model = presets::load(name).unwrap().model;

@@ -84,7 +84,7 @@ impl Baselines {
         if !self.place.exists(&name)? {
             let are_copies = self.place.exists(&format!("{key}/{ARE_COPIES}"))?;
             return match are_copies {
-                true => Err(Error::Store(format!(
+                true => Err(Error::damaged_store(format!(
                     "{}: is missing: copy the baseline again",
                     path.display()
                 ))),
@@ -94,7 +94,7 @@ impl Baselines {
         let bytes = self.place.read(&name, LIST_BYTES_MAX)?;
         let copied: Copied = parse(&path, &bytes, "the origin of copies")?;
         if copied.digest.is_none() {
-            return Err(Error::Store(format!("{}: has no digest", path.display())));
+            return Err(Error::damaged_store(format!("{}: has no digest", path.display())));
         }
         seal::check(&path, &bytes)?;
         Ok(Some(copied))

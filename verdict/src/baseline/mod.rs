@@ -161,7 +161,7 @@ impl Baselines {
         for (list, names) in [(PROMOTED, promoted), (COPIED, of_copies)] {
             if let Some(gone) = names.iter().flatten().find(|name| !found.contains(*name)) {
                 let list = self.place.path(&format!("{key}/{list}"));
-                return Err(Error::Store(format!(
+                return Err(Error::damaged_store(format!(
                     "{}: names {gone}, which is not there",
                     list.display()
                 )));
@@ -197,7 +197,10 @@ impl Baselines {
         let is_listed = self.place.exists(&format!("{key}/{LISTED}"))?;
         if !self.place.exists(&name)? {
             return match is_listed {
-                true => Err(Error::Store(format!("{}: is missing: {REPROMOTE}", path.display()))),
+                true => Err(Error::damaged_store(format!(
+                    "{}: is missing: {REPROMOTE}",
+                    path.display()
+                ))),
                 false => Ok(None),
             };
         }
@@ -205,7 +208,10 @@ impl Baselines {
         let promoted: Promoted = parse(&path, &bytes, "names of records")?;
         seal::check(&path, &bytes)?;
         if promoted.records.is_empty() {
-            return Err(Error::Store(format!("{}: names no record: {REPROMOTE}", path.display())));
+            return Err(Error::damaged_store(format!(
+                "{}: names no record: {REPROMOTE}",
+                path.display()
+            )));
         }
         Ok(Some(promoted))
     }
@@ -247,8 +253,9 @@ fn file_name(record: &Record) -> String {
 
 /// The content of a list in a store.
 fn parse<T: DeserializeOwned>(path: &Path, bytes: &[u8], expected: &str) -> Result<T, Error> {
-    serde_json::from_slice(bytes)
-        .map_err(|error| Error::Store(format!("{}: expected {expected}: {error}", path.display())))
+    serde_json::from_slice(bytes).map_err(|error| {
+        Error::damaged_store(format!("{}: expected {expected}: {error}", path.display()))
+    })
 }
 
 fn pretty(value: &impl Serialize) -> Vec<u8> {

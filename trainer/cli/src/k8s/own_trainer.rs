@@ -18,6 +18,7 @@ impl Trainer for OwnTrainer {
 
     fn load(&self, arguments: &[String]) -> Result<Box<dyn Workload>, String> {
         let config = config_of(arguments).map_err(text)?;
+        config.refuse_secrets().map_err(text)?;
         Ok(Box::new(Loaded(config)))
     }
 
@@ -51,7 +52,6 @@ impl Workload for Loaded {
     }
 
     fn check(&self, world: usize) -> Result<(), String> {
-        self.0.refuse_secrets().map_err(text)?;
         let batch = &self.0.workload.batch;
         batch.accumulation(world).map(drop).map_err(|error| error.to_string())
     }
@@ -60,7 +60,8 @@ impl Workload for Loaded {
         let Ranks { world, per_node: local } = ranks;
         let shape = JobShape { world, local, threads: 1, shares_memory: true };
         let pod = |failure| NoRoom::Pod(text(failure));
-        let mut plan = RankPlan::new(&self.0, shape, None).map_err(pod)?;
+        let refused = |failure| NoRoom::Refused(text(failure));
+        let mut plan = RankPlan::new(&self.0, shape, None).map_err(refused)?;
         plan = plan.on_machine(memory.pod_bytes);
         if let Some(bytes) = memory.gpu_bytes {
             plan = plan.with_device_memory(bytes);

@@ -4,11 +4,12 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use ::k8s::{Format, Job, Result, Trainer, Workload, parse};
+use ::k8s::{Error, Format, Job, Result, Trainer, Workload, parse};
 use record::benchmark_file::Frozen;
 
 use super::own_trainer::{Loaded, OwnTrainer};
 use trainer::config::Config;
+use trainer::failure::Failure;
 use trainer::plan::{JobShape, RankPlan};
 
 /// A benchmark file with nothing that need not be there.
@@ -55,6 +56,11 @@ impl Trainer for WithoutFlags {
     fn require_checks(&self, names: &[String]) -> std::result::Result<(), String> {
         OwnTrainer.require_checks(names)
     }
+}
+
+/// An error as the command line prints it.
+fn said(error: Error) -> String {
+    Failure::new(error.exit_code(), error).to_string()
 }
 
 fn jobs(text: &str) -> Result<Vec<Job>> {
@@ -104,13 +110,14 @@ fn unknown_keys_are_named_with_their_line() {
         ("[workload]", "step = 1"),
     ] {
         let failure =
-            parse(&with(&[(table, line)]), "a.toml", &OwnTrainer).unwrap_err().to_string();
+            parse(&with(&[(table, line)]), "a.toml", &OwnTrainer).map_err(said).unwrap_err();
         let key = line.split(['=', '{', ',']).map(str::trim).find(|key| failure.contains(*key));
         assert!(failure.contains("a.toml, line ") && failure.contains("unknown"), "{failure}");
         assert!(key.is_some(), "{line}: {failure}");
     }
-    let failure =
-        parse(&PLAIN.replace("nodes = 2", "nodes = true"), "a.toml", &OwnTrainer).unwrap_err();
+    let failure = parse(&PLAIN.replace("nodes = 2", "nodes = true"), "a.toml", &OwnTrainer)
+        .map_err(said)
+        .unwrap_err();
     let expected = "a.toml, line 8: expected a whole number from 0 to 4294967295, found `true`";
     assert_eq!(failure.to_string(), expected);
 }
@@ -163,7 +170,7 @@ fn impossible_values_are_named() {
         ("[platform]", "[platform]\ngpu_resource = \"gpu\"", "platform.gpu_resource"),
         ("[platform]", "[platform]\nrdma = { resource = \"ib\", count = 1 }", "rdma.resource"),
     ] {
-        let failure = job(&PLAIN.replace(from, to)).unwrap_err().to_string();
+        let failure = job(&PLAIN.replace(from, to)).map_err(said).unwrap_err();
         assert!(failure.contains(key), "{to}: {failure}");
         assert!(failure.starts_with("benchmark.toml: "), "{to}: {failure}");
         assert!(!failure.contains("PASS"), "{failure}");
@@ -180,13 +187,13 @@ fn a_job_that_train_would_refuse_is_refused() {
         ("set = [\"telemetry.otlp=http://u:PASS@h\"]", "OTEL_EXPORTER_OTLP_HEADERS from a Secret"),
         ("set = [\"telemetry.records=s3://u:PASS@b/c\"]", "telemetry.records"),
     ] {
-        let failure = job(&with(&[("[workload]", line)])).unwrap_err().to_string();
+        let failure = job(&with(&[("[workload]", line)])).map_err(said).unwrap_err();
         assert!(failure.contains(part), "{line}: {failure}");
         assert!(!failure.contains("PASS"), "{failure}");
     }
-    let failure = job(&PLAIN.replace("smoke", "smok")).unwrap_err().to_string();
+    let failure = job(&PLAIN.replace("smoke", "smok")).map_err(said).unwrap_err();
     assert!(failure.contains("neither a preset nor"), "{failure}");
-    let failure = job(&PLAIN.replace("nodes = 2", "nodes = 3")).unwrap_err().to_string();
+    let failure = job(&PLAIN.replace("nodes = 2", "nodes = 3")).map_err(said).unwrap_err();
     assert!(failure.contains("3 ranks"), "16 sequences on 3 nodes: {failure}");
 }
 
@@ -354,10 +361,10 @@ fn a_matrix_is_a_job_for_each_combination_with_stable_names_and_ids() {
 #[test]
 fn a_matrix_with_a_job_that_cannot_run_names_it() {
     let wrong = MATRIX.replace("[1, 2]", "[1, 3]");
-    let failure = jobs(&format!("{PLAIN}{wrong}")).unwrap_err().to_string();
+    let failure = jobs(&format!("{PLAIN}{wrong}")).map_err(said).unwrap_err();
     assert!(failure.contains("job-smoke-plain-n3") && failure.contains("3 ranks"), "{failure}");
     let twice = MATRIX.replace("[1, 2]", "[1, 1]");
-    let failure = jobs(&format!("{PLAIN}{twice}")).unwrap_err().to_string();
+    let failure = jobs(&format!("{PLAIN}{twice}")).map_err(said).unwrap_err();
     assert!(failure.contains("each job once"), "{failure}");
 }
 
@@ -374,7 +381,7 @@ fn a_name_that_the_controller_cannot_make_names_of_is_refused() {
         let named = |name: &str| PLAIN.replace("\"job\"", &format!("{name:?}"));
         assert!(jobs_as(format, &named(&"x".repeat(length))).is_ok());
         for name in [&"x".repeat(length + 1), "1job", "Job", "a.b", "a-"] {
-            let failure = jobs_as(format, &named(name)).unwrap_err().to_string();
+            let failure = jobs_as(format, &named(name)).map_err(said).unwrap_err();
             let expected = format!("workload.name = {name}: expected lower-case letters, digits ");
             assert!(failure.contains(&expected), "{failure}");
         }
@@ -415,7 +422,7 @@ fn what_the_trainer_cannot_do_is_refused_of_a_train_job() {
         ("[workload]", "spares = 1", "workload.spares"),
     ] {
         let text = with(&[(table, line)]);
-        let failure = jobs_as(Format::Trainjob, &text).unwrap_err().to_string();
+        let failure = jobs_as(Format::Trainjob, &text).map_err(said).unwrap_err();
         assert!(failure.contains(key) && failure.contains("--format mpijob"), "{failure}");
         assert!(jobs(&text).is_ok(), "{key}");
     }
@@ -655,7 +662,7 @@ fn a_workflow_removes_the_jobs_of_doctor_and_training_and_waits_for_their_pods()
 
 #[test]
 fn a_workflow_has_a_limit_and_the_secret_of_the_registry() {
-    let unlimited = jobs_as(Format::Argo, PLAIN).unwrap()[0].to_yaml().unwrap_err().to_string();
+    let unlimited = jobs_as(Format::Argo, PLAIN).unwrap()[0].to_yaml().map_err(said).unwrap_err();
     assert!(unlimited.contains("workload.time_limit"), "{unlimited}");
     let secret = "images = { pull_secret = \"registry\", ";
     let spec = workflow(&PLAIN.replace("images = { ", secret));
