@@ -240,10 +240,11 @@ k8s-e2e: setup-kubernetes ## run jobs on a real Kubernetes that lives as long as
 	@$(BUDGET) $@-programs $(K8S_E2E_PROGRAMS_SECONDS) tests/kubernetes/programs.sh
 	@$(BUDGET) $@ $(K8S_E2E_SECONDS) tests/kubernetes/e2e.sh
 
-# `models` and `checkpoint` have no feature `mpi`, so nothing in them changes without it.
+# The crates that are left out have no feature `mpi`, so nothing in them changes without it.
+WITHOUT_MPI_FEATURE := checkpoint device k8s models record telemetry verdict
 test-without-mpi: ## run the tests of a build without MPI
 	@MPICC=false $(BUDGET) $@ $(TEST_WITHOUT_MPI_SECONDS) $(CARGO_TEST) --no-default-features \
-		--exclude yardstick-models --exclude yardstick-checkpoint -- --skip cuda_tests::
+		$(foreach crate,$(WITHOUT_MPI_FEATURE),--exclude yardstick-$(crate)) -- --skip cuda_tests::
 
 test-mpich: ## run the tests of the MPI backend against MPICH, in a build of its own
 	@$(BUDGET) $@ $(TEST_MPICH_SECONDS) scripts/test-mpi.sh mpich

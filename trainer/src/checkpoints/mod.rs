@@ -566,3 +566,38 @@ fn promoted_to(route: &RouteStatus) -> PromotedTo {
         dropped: route.dropped,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rate_of_copies_is_of_all_bytes_in_all_their_time() {
+        let copy = |step, milliseconds| Promoted {
+            step,
+            bytes: 500_000_000,
+            duration: Duration::from_millis(milliseconds),
+        };
+        let route = RouteStatus {
+            tier: "shared".to_owned(),
+            durable_step: Some(12),
+            promoted: vec![copy(6, 500), copy(12, 1500)],
+            failures: 1,
+            last_error: Some("the server is busy".to_owned()),
+            dropped: 3,
+            ..RouteStatus::default()
+        };
+        let expected = PromotedTo {
+            tier: "shared".to_owned(),
+            count: 2,
+            last_step: Some(12),
+            bytes_per_second: Some(500e6),
+            copy_ms: Distribution::of([500.0, 1500.0]),
+            failures: 1,
+            last_error: Some("the server is busy".to_owned()),
+            dropped: 3,
+        };
+        assert_eq!(promoted_to(&route), expected);
+        assert_eq!(promoted_to(&RouteStatus::default()).bytes_per_second, None);
+    }
+}

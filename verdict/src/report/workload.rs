@@ -5,6 +5,9 @@ use record::Record;
 use record::text::number_format::{count, scaled, thousands};
 use serde_json::Value;
 
+/// Larger dimensions are no model's; all numbers below then fit into 128 bits.
+const DIMENSION_MAX: u64 = 1 << 24;
+
 /// Dimensions of a model that a page shows.
 struct Model {
     family: &'static str,
@@ -18,57 +21,54 @@ impl Model {
     /// `None` where the dimensions cannot be those of a model.
     fn of(record: &Record) -> Option<Self> {
         let config = record.workload.config.get("model")?;
-        let number = |key: &str| config.get(key)?.as_u64().filter(|number| *number > 0);
         let family = match config.get("family")?.as_str()? {
             "gpt" => "GPT",
             "llama" => "Llama",
             _ => return None,
         };
-        let [layers, width, heads] = [number("layers")?, number("width")?, number("heads")?];
         let parameters = parameters(config)?;
-        Some(Self { family, parameters, layers, width, heads })
+        let [layers, width, heads] = ["layers", "width", "heads"].map(|key| dimension(config, key));
+        Some(Self { family, parameters, layers: layers?, width: width?, heads: heads? })
     }
 }
 
+/// A dimension that a model can have.
+fn dimension(model: &Value, key: &str) -> Option<u64> {
+    model.get(key)?.as_u64().filter(|number| (1..=DIMENSION_MAX).contains(number))
+}
+
 /// N, the number of parameters: embeddings of tokens (and of positions in GPT), a head that is not
-/// the table of tokens, and in each layer norms, attention and feed-forward.
+/// the table of tokens, and in each layer norms, attention and feed-forward. `None` where the
+/// dimensions cannot be those of a model.
 ///
 /// `models::Layout` has them one by one; a test of the command line compares both.
 pub fn parameters(model: &Value) -> Option<u64> {
-    let number = |key: &str| model.get(key)?.as_u64();
+    let number = |key: &str| dimension(model, key).map(u128::from);
     let [layers, width, heads] = [number("layers")?, number("width")?, number("heads")?];
     let [inner, vocabulary] = [number("feed_forward")?, number("vocabulary")?];
-    let sum = |terms: &[Option<u64>]| terms.iter().copied().sum::<Option<u64>>();
-    let square = width.checked_mul(width)?;
-    let wide = width.checked_mul(inner)?;
-    let embedding = vocabulary.checked_mul(width)?;
-    if model.get("family")?.as_str()? == "gpt" {
-        let positions = number("context")?.checked_mul(width)?;
-        // Matrices with their biases, and two norms with theirs.
-        let layer = sum(&[
-            square.checked_mul(4),
-            wide.checked_mul(2),
-            width.checked_mul(4 + 1 + 4),
-            Some(inner),
-        ])?;
-        return sum(&[
-            Some(embedding),
-            Some(positions),
-            layers.checked_mul(layer),
-            Some(2 * width),
-        ]);
+    let context = number("context")?;
+    if vocabulary < 2 || !width.is_multiple_of(heads) {
+        return None;
     }
-    let kv_heads = number("key_value_heads").unwrap_or(heads);
-    let kv_width = (width / heads.max(1)).checked_mul(kv_heads)?;
-    let layer = sum(&[
-        square.checked_mul(2),
-        width.checked_mul(kv_width)?.checked_mul(2),
-        wide.checked_mul(3),
-        Some(2 * width),
-    ])?;
-    let is_tied = model.get("tied").and_then(Value::as_bool).unwrap_or_default();
-    let tables = if is_tied { 1 } else { 2 };
-    sum(&[embedding.checked_mul(tables), layers.checked_mul(layer), Some(width)])
+    let found = if model.get("family")?.as_str()? == "gpt" {
+        // Matrices with their biases, and two norms with theirs.
+        let layer = 4 * width * width + 2 * width * inner + 9 * width + inner;
+        (vocabulary + context) * width + layers * layer + 2 * width
+    } else {
+        let key_value_heads = match model.get("key_value_heads") {
+            None | Some(Value::Null) => heads,
+            Some(_) => number("key_value_heads")?,
+        };
+        if !heads.is_multiple_of(key_value_heads) {
+            return None;
+        }
+        let key_value_width = width / heads * key_value_heads;
+        let matrices = 2 * width * width + 2 * width * key_value_width + 3 * width * inner;
+        let is_tied = model.get("tied").and_then(Value::as_bool).unwrap_or_default();
+        let tables = if is_tied { 1 } else { 2 };
+        tables * vocabulary * width + layers * (matrices + 2 * width) + width
+    };
+    u64::try_from(found).ok()
 }
 
 /// Family, parameters and dimensions.
@@ -109,5 +109,51 @@ pub(super) fn sequence(record: &Record) -> Option<String> {
 /// Number format of the computation.
 pub(super) fn precision(record: &Record) -> Option<String> {
     let compute = record.workload.config.get("precision")?.get("compute")?.as_str()?;
-    Some(compute.to_owned())
+    ["f32", "bf16"].contains(&compute).then(|| compute.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn llama() -> Value {
+        json!({
+            "family": "llama", "layers": 2, "width": 24, "heads": 6, "feed_forward": 33,
+            "vocabulary": 101, "context": 19
+        })
+    }
+
+    fn with(key: &str, value: &Value) -> Option<u64> {
+        let mut model = llama();
+        model[key] = value.clone();
+        parameters(&model)
+    }
+
+    #[test]
+    fn keys_that_are_absent_have_their_defaults() {
+        let untied = 2 * 101 * 24 + 2 * (4 * 24 * 24 + 3 * 24 * 33 + 2 * 24) + 24;
+        assert_eq!(parameters(&llama()), Some(untied));
+        assert_eq!(with("key_value_heads", &Value::Null), Some(untied));
+        assert_eq!(with("tied", &json!(true)), Some(untied - 101 * 24));
+        let of_keys_and_values = 2 * 2 * 24 * (24 - 8);
+        assert_eq!(with("key_value_heads", &json!(2)), Some(untied - of_keys_and_values));
+    }
+
+    #[test]
+    fn what_cannot_be_a_model_has_no_parameters() {
+        let impossible = [
+            ("layers", json!(0)),
+            ("width", json!(25)),
+            ("heads", json!(-6)),
+            ("key_value_heads", json!(4)),
+            ("key_value_heads", json!("2")),
+            ("vocabulary", json!(1)),
+            ("context", json!(0)),
+            ("feed_forward", json!(u64::MAX)),
+        ];
+        for (key, value) in impossible {
+            assert_eq!(with(key, &value), None, "{key} = {value}");
+        }
+    }
 }
