@@ -3,12 +3,14 @@
 Both train the same shapes in bf16 with f32 master weights, on the same number of tokens a step:
 GPT-2 124M at T = 1024, and GPT-3 1.3B at T = 2048. First each finds its best micro-batch that fits,
 in short runs; then they run in turn for several rounds. yardstick trains on its synthetic stream,
-without checkpoints, with telemetry; what PyTorch does is in bench/torch_gpt.py. The figure is the
-smallest ratio of median tokens/s. On an H200 there are goals for our own rates as well. The script
+without checkpoints, with telemetry; what PyTorch does is in bench/torch_gpt.py, compiled in its
+default mode or that of --torch-mode. The one that begins alternates. The figure is the smallest
+ratio of median tokens/s. On an H200 there are goals for our own rates as well. The script
 prints which goals are missed, and then exits with 1.
 
-    python3 bench/gpu_vs_torch.py [--row 124M|1.3B] [--rounds N] [--yardstick PROGRAM]
-                                  [--torch-micro N] [--our-micro N] [--attention flash|cudnn]
+    python3 bench/gpu_vs_torch.py [--row 124M|1.3B] [--rounds N] [--steps N]
+                                  [--yardstick PROGRAM] [--attention flash|cudnn]
+                                  [--torch-micro N] [--our-micro N] [--torch-mode MODE]
 
 python3 is one that has PyTorch for this GPU; nothing is installed. The program is that of
 `cargo build --release`, or the one beside this file in a folder that `scripts/gpu-check.sh --pack`
@@ -108,7 +110,8 @@ class Measured:
 def torch_run(row, micro, steps, options):
     """Trains with PyTorch in a process of its own; None where it does not fit."""
     warm_up, measured = steps
-    job = {**row.job(micro), "device": options.device, "warm_up": warm_up, "steps": measured}
+    job = {**row.job(micro), "mode": options.torch_mode, "device": options.device,
+           "warm_up": warm_up, "steps": measured}
     command = [sys.executable, str(HERE / "torch_gpt.py"), json.dumps(job)]
     done = subprocess.run(command, text=True, capture_output=True)
     if done.returncode != 0 and "out of memory" in done.stderr:
@@ -201,8 +204,9 @@ def measure(row, options):
              for name, (run, fixed) in programs.items()}
     found = {name: [] for name in programs}
     for round_number in range(1, options.rounds + 1):
-        for name, (run, _) in programs.items():
-            measured = run(row, micro[name], (WARM_UP, STEPS), options)
+        in_turn = list(programs.items())[::1 if round_number % 2 else -1]
+        for name, (run, _) in in_turn:
+            measured = run(row, micro[name], (WARM_UP, options.steps), options)
             if measured is None:
                 sys.exit(f"{name}: a micro-batch of {micro[name]} does not fit")
             found[name].append(measured)
@@ -250,9 +254,12 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--row", choices=[row.name for row in ROWS], help="one row alone")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=STEPS, help="of a round, measured")
     parser.add_argument("--yardstick", default=program(), help="the binary")
     parser.add_argument("--torch-micro", type=int, help="PyTorch's micro-batch")
     parser.add_argument("--our-micro", type=int, help="yardstick's micro-batch")
+    parser.add_argument("--torch-mode", choices=["default", "max-autotune-no-cudagraphs"],
+                        default="default", help="of torch.compile")
     parser.add_argument("--attention", choices=["flash", "cudnn"], default="flash",
                         help="what computes ours")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
@@ -265,7 +272,7 @@ def main():
     options = arguments()
     sys.stdout.reconfigure(line_buffering=True)  # what is known is told at once, also to a file
     version = our_version(options.yardstick)
-    print(f"{version}; {STEPS} steps a round after {WARM_UP}, {options.rounds} rounds in turn; "
+    print(f"{version}; {options.steps} steps a round after {WARM_UP}, {options.rounds} rounds in turn; "
           "checkpoints off, telemetry on")
     if options.tiny:
         print("A tiny model, to check this script: no figure below means anything.")

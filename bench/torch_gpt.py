@@ -8,7 +8,8 @@ clock starts.
     torch_gpt.py JSON
 
 JSON is an object with device, layers, width, heads, vocabulary, embedding_rows, tokens,
-micro_batch, accumulation, precision, is_compiled, warm_up and steps. Prints a line of JSON: the
+micro_batch, accumulation, precision, is_compiled, mode (of torch.compile; may be absent), warm_up
+and steps. Prints a line of JSON: the
 seconds of all measured steps, on the CPU the milliseconds of each and the peak memory, and the last
 loss.
 """
@@ -74,7 +75,7 @@ def train(job):
     shape = {key: job[key] for key in ("layers", "width", "heads", "embedding_rows", "tokens")}
     with device:
         model = Gpt(**shape)
-    run = torch.compile(model) if job["is_compiled"] else model
+    run = torch.compile(model, mode=job.get("mode")) if job["is_compiled"] else model
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=6e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True
     )

@@ -43,14 +43,15 @@ note_throughput() {
         "micro-batch $micro x $gpt2_tokens"
 }
 
-# against_torch ROW: a row of the benchmark against PyTorch, in one round. If its time is over, its
-# log has what was measured; `gpu_vs_torch.py --row ROW --rounds 1` with the micro-batches that it
-# found goes on from there.
+# against_torch ROW: a row of the benchmark against PyTorch. If its time is over, its log has what
+# was measured.
 against_torch() {
     local log=$work/$current.table code=0 ratio python=${PYTHON:-python3}
     has_torch "$python" || skip "no PyTorch that computes on this device, by $python"
+    local micro=${torch_micro[$1]-}
     LD_LIBRARY_PATH=$own_library_path timed "$ROW_LIMIT" "$python" "$(torch_benchmark)" \
-        --row "$1" --rounds 1 --yardstick "$yardstick" --device "$torch_device" "${torch[@]}" \
+        --row "$1" --yardstick "$yardstick" --device "$torch_device" "${torch[@]}" \
+        ${micro:+--torch-micro "$micro" --our-micro "$micro"} \
         >"$log" 2>&1 || code=$?
     cat "$log"
     [ "$code" != "$TIMED_OUT" ] || exit "$code"

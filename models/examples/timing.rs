@@ -141,7 +141,7 @@ fn attentions<E: Element>(threads: usize, budget: Duration) {
 fn head<E: Element>(threads: usize) {
     let width = 768;
     let vocabulary = 50257;
-    let tokens = cross_entropy::chunk_tokens::<E>(ROWS, vocabulary);
+    let tokens = cross_entropy::chunk_tokens::<E>(ROWS, vocabulary, cross_entropy::LOGITS_BYTES);
     let hidden = numbers::<E>(tokens * width);
     let table = numbers::<E>(vocabulary * width);
     let targets: Vec<u32> = (0..tokens).map(|i| (i * 97 % vocabulary) as u32).collect();

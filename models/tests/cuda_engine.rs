@@ -9,7 +9,7 @@ use half::bf16;
 use yardstick_models::config::{Family, Llama, RopeScaling};
 use yardstick_models::fused::{AttentionBackend, Fused, Options};
 use yardstick_models::init::init_weights;
-use yardstick_models::ops::cross_entropy::chunk_tokens;
+use yardstick_models::ops::cross_entropy::{LOGITS_BYTES, chunk_tokens};
 use yardstick_models::rng::{Purpose, Stream};
 use yardstick_models::workload::Compute;
 use yardstick_models::{
@@ -245,7 +245,7 @@ fn attention_by_cudnn_has_the_losses_and_gradients_of_the_processor_and_of_our_k
 #[test]
 fn one_shape_takes_the_head_several_chunks() {
     let ([_, _, _, _, vocabulary, _], (sequences, tokens)) = CHUNKED;
-    let chunk = chunk_tokens::<f32>(sequences * tokens, vocabulary);
+    let chunk = chunk_tokens::<f32>(sequences * tokens, vocabulary, LOGITS_BYTES);
     assert!(chunk < sequences * tokens && !chunk.is_multiple_of(tokens), "{chunk} tokens");
 }
 

@@ -7,7 +7,7 @@ use device::Allocator;
 use yardstick_models::config::{Family, Llama, RopeScaling};
 use yardstick_models::fused::Fused;
 use yardstick_models::init::init_weights;
-use yardstick_models::ops::cross_entropy::chunk_tokens;
+use yardstick_models::ops::cross_entropy::{LOGITS_BYTES, chunk_tokens};
 use yardstick_models::rng::{Purpose, Stream};
 use yardstick_models::workload::Compute;
 use yardstick_models::{Batch, Candle, Layout, MicroBatch, Model, ModelConfig, Sums, Weights};
@@ -47,7 +47,7 @@ fn llamas() -> [(ModelConfig, (usize, usize)); 2] {
 #[test]
 fn one_shape_takes_the_head_several_chunks() {
     let ([_, _, _, _, vocabulary, _], (sequences, tokens)) = CHUNKED;
-    let chunk = chunk_tokens::<f32>(sequences * tokens, vocabulary);
+    let chunk = chunk_tokens::<f32>(sequences * tokens, vocabulary, LOGITS_BYTES);
     assert!(chunk < sequences * tokens && !chunk.is_multiple_of(tokens), "{chunk} tokens");
 }
 

@@ -11,7 +11,7 @@ use yardstick_collectives::{
 };
 
 use crate::counting::own_calls;
-use crate::{Rank, TERMS, in_own_process, on_ranks, soon, worlds};
+use crate::{Rank, TERMS, in_own_process, on_ranks, on_two_ranks, soon, worlds};
 
 const LEN: usize = 600;
 
@@ -166,7 +166,7 @@ fn lacks_one(nccl: &Nccl<'_>, device: &Cuda) {
 fn the_host_is_not_far_ahead_of_a_gather_that_hangs() {
     let test = "joining::the_host_is_not_far_ahead_of_a_gather_that_hangs";
     in_own_process(test, 0, || {
-        on_ranks(2, |Rank { nccl, device }| computes_behind_gathers(&nccl, &device));
+        on_two_ranks(|Rank { nccl, device }| computes_behind_gathers(&nccl, &device));
     });
 }
 
@@ -203,7 +203,7 @@ fn computes_behind_gathers(nccl: &Nccl<'_>, device: &Cuda) {
 fn the_host_is_not_far_ahead_of_operations_that_hang() {
     let test = "joining::the_host_is_not_far_ahead_of_operations_that_hang";
     in_own_process(test, 0, || {
-        on_ranks(2, |Rank { nccl, device }| {
+        on_two_ranks(|Rank { nccl, device }| {
             if nccl.rank() == 1 {
                 return std::thread::sleep(TERMS.timeout + Duration::from_secs(5));
             }

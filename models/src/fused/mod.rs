@@ -24,7 +24,7 @@ mod tests;
 pub(crate) use tests::single_block::single_block;
 
 pub use cuda::CudaProbe;
-pub use options::{AttentionBackend, Options};
+pub use options::{AttentionBackend, LOGITS_BYTES_ON_CUDA, Options};
 pub use probe::{ProbeProduct, probe_shapes};
 
 use std::ops::Range;

@@ -2,7 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::ops::cross_entropy::LOGITS_BYTES;
 use crate::workload::Compute;
+
+/// Most bytes of logits in one chunk on a GPU: there, each chunk has to fill all multiprocessors,
+/// and the gradient of the head's matrix is read and written once for each.
+pub const LOGITS_BYTES_ON_CUDA: usize = 1 << 30;
 
 /// What computes attention on a CUDA device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -15,8 +20,8 @@ pub enum AttentionBackend {
     Cudnn,
 }
 
-/// Choices that change speed and memory. Apart from the format and the backend of attention,
-/// results have the same bits for all.
+/// Choices that change speed and memory. Apart from the format, the backend of attention and the
+/// chunks of logits, results have the same bits for all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
     /// The format of weights and activations.
@@ -29,6 +34,8 @@ pub struct Options {
     pub on_cuda: bool,
     /// What computes attention there.
     pub attention: AttentionBackend,
+    /// Most bytes of logits that exist at one time.
+    pub logits_bytes: usize,
 }
 
 impl From<Compute> for Options {
@@ -36,6 +43,7 @@ impl From<Compute> for Options {
     fn from(compute: Compute) -> Self {
         let threads = rayon::current_num_threads();
         let attention = AttentionBackend::default();
-        Self { compute, recompute: false, threads, on_cuda: false, attention }
+        let logits_bytes = LOGITS_BYTES;
+        Self { compute, recompute: false, threads, on_cuda: false, attention, logits_bytes }
     }
 }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::linear::Linear;
-use crate::layout::Tensor;
+use crate::layout::{Tensor, head_rows};
 use crate::ops::Float;
 use crate::ops::matmul::Sums;
 use crate::{Layout, ModelConfig};
@@ -116,6 +116,8 @@ pub(super) struct HeadRanges {
     /// Whether it is the token table, whose gradient is complete after the embeddings'.
     pub(super) is_tied: bool,
     pub(super) table: Range<usize>,
+    /// The same with its rows of padding, which are zero.
+    pub(super) padded: Range<usize>,
 }
 
 impl HeadRanges {
@@ -165,7 +167,9 @@ fn head(layout: &Layout, config: &ModelConfig) -> HeadRanges {
     let (segment, table) =
         if is_tied { ("embeddings", "wte.weight") } else { ("head", "lm_head.weight") };
     let finder = Finder::new(layout, segment);
-    HeadRanges { is_tied, table: finder.range(table), segment: finder.segment }
+    let table = finder.range(table);
+    let padded = table.start..table.start + head_rows(config.vocabulary) * config.width;
+    HeadRanges { is_tied, table, padded, segment: finder.segment }
 }
 
 fn final_norm(layout: &Layout) -> FinalNormRanges {

@@ -40,11 +40,14 @@ pub(super) struct Size {
     pub(super) recompute: bool,
     /// Threads that work is divided for.
     pub(super) threads: usize,
+    /// Most bytes of logits that exist at one time.
+    logits_bytes: usize,
 }
 
 impl Size {
     pub(super) fn new(config: &ModelConfig, micro_batch: MicroBatch, options: Options) -> Self {
-        let Options { recompute, threads, attention: attention_backend, .. } = options;
+        let Options { recompute, threads, attention: attention_backend, logits_bytes, .. } =
+            options;
         let attention = attention::Shape {
             sequences: micro_batch.sequences,
             tokens: micro_batch.tokens,
@@ -68,6 +71,7 @@ impl Size {
             activation,
             recompute,
             threads,
+            logits_bytes,
         }
     }
 
@@ -133,7 +137,7 @@ impl Size {
 
     /// Tokens whose logits exist at one time.
     pub(super) fn chunk_tokens<E: Element>(&self) -> usize {
-        cross_entropy::chunk_tokens::<E>(self.rows, self.vocabulary)
+        cross_entropy::chunk_tokens::<E>(self.rows, self.vocabulary, self.logits_bytes)
     }
 
     /// All products of a micro-batch.

@@ -1,6 +1,6 @@
 //! Which tensors a family's model has, in the order of backward.
 
-use super::{ALIGN, Init, Layout, Segment, Tensor};
+use super::{ALIGN, Init, Layout, Segment, Tensor, head_rows};
 use crate::ModelConfig;
 use crate::config::Family;
 
@@ -18,7 +18,7 @@ impl Layout {
         let mut builder = Builder::default();
         if !config.is_tied() {
             builder.segment("head", |b| {
-                b.matrix("lm_head.weight", config.vocabulary, config.width, DEVIATION);
+                b.head("lm_head.weight", config);
             });
         }
         builder.segment("final_norm", |b| b.norm(config, "ln_f"));
@@ -29,7 +29,11 @@ impl Layout {
             if config.family == Family::Gpt {
                 b.matrix("wpe.weight", config.context, config.width, DEVIATION);
             }
-            b.matrix("wte.weight", config.vocabulary, config.width, DEVIATION);
+            if config.is_tied() {
+                b.head("wte.weight", config);
+            } else {
+                b.matrix("wte.weight", config.vocabulary, config.width, DEVIATION);
+            }
         });
         builder.layout
     }
@@ -91,6 +95,14 @@ impl Builder {
         if config.family == Family::Gpt {
             self.tensor(format!("{name}.bias"), vec![len], false, Init::Zeros);
         }
+    }
+
+    /// The head's matrix, and its rows of padding.
+    fn head(&mut self, name: &str, config: &ModelConfig) {
+        let ModelConfig { vocabulary, width, .. } = *config;
+        let start = self.layout.len;
+        self.matrix(name, vocabulary, width, DEVIATION);
+        self.layout.len = (start + head_rows(vocabulary) * width).next_multiple_of(ALIGN);
     }
 
     fn matrix(&mut self, name: &str, rows: usize, columns: usize, deviation: f32) {

@@ -83,9 +83,10 @@ DEV Element narrowed(float value) { return to_bf16(value); }
 constexpr int PACK = 8;
 typedef Vector<PACK> Pack;
 
-// From and to an address that is a multiple of 16 bytes.
-DEV Pack load(const Element* from) {
-    const uint4 bits = *reinterpret_cast<const uint4*>(from);
+// A pack as it lies in memory, in half as many registers.
+typedef uint4 Packed;
+
+DEV Pack unpacked(const Packed& bits) {
     return {{bf16_lo(bits.x), bf16_hi(bits.x), bf16_lo(bits.y), bf16_hi(bits.y), bf16_lo(bits.z),
              bf16_hi(bits.z), bf16_lo(bits.w), bf16_hi(bits.w)}};
 }
@@ -102,10 +103,6 @@ DEV Vector<2> load_pair(const Element* from) {
     return {{bf16_lo(bits), bf16_hi(bits)}};
 }
 
-DEV void store_pair(Element* to, const Vector<2>& values) {
-    *reinterpret_cast<u32*>(to) = bf16x2_pack(values.at[0], values.at[1]);
-}
-
 #elif defined(ELEMENT_F32)
 
 typedef float Element;
@@ -116,7 +113,9 @@ DEV Element narrowed(float value) { return value; }
 constexpr int PACK = 4;
 typedef Vector<PACK> Pack;
 
-DEV Pack load(const Element* from) { return load_floats<PACK>(from); }
+typedef float4 Packed;
+
+DEV Pack unpacked(const Packed& four) { return {{four.x, four.y, four.z, four.w}}; }
 DEV void store(Element* to, const Pack& values) { store_floats<PACK>(to, values); }
 
 DEV Vector<2> load_pair(const Element* from) {
@@ -124,9 +123,14 @@ DEV Vector<2> load_pair(const Element* from) {
     return {{pair.x, pair.y}};
 }
 
-DEV void store_pair(Element* to, const Vector<2>& values) {
-    *reinterpret_cast<float2*>(to) = float2{values.at[0], values.at[1]};
-}
+
+#endif
+
+#if defined(ELEMENT_BF16) || defined(ELEMENT_F32)
+
+// From an address that is a multiple of 16 bytes.
+DEV Packed load_packed(const Element* from) { return *reinterpret_cast<const Packed*>(from); }
+DEV Pack load(const Element* from) { return unpacked(load_packed(from)); }
 
 #endif
 

@@ -1,14 +1,17 @@
 // What LayerNorm and RMSNorm share: y = h w, plus b in LayerNorm, with h = (x - mean) inverse, where
-// RMSNorm has no mean. A warp computes a row. Rows are read from memory once, then from the cache.
+// RMSNorm has no mean. A warp computes a row. Rows are read from memory once; forward reads
+// them again from the cache.
 //
 // A `Norm` is a type with
 //   HAS_BIAS           whether there is a b
 //   Stats              what forward saves of a row: floats
+//   SUMS               sums over a row that backward needs
 //   Row                what backward needs of a row: its Stats, and means over its columns
 //   stats              the Stats of a row, by its warp
 //   normalised         h of an x
-//   row                the Row of a row, by its warp
-//   input_gradient     dx of an element, from its g = dy w and its h
+//   add                adds an element to the SUMS of its row, from its g = dy w and its x
+//   row                the Row of a row, from its SUMS
+//   input_gradient     dx of an element, from its g and its h
 #pragma once
 
 #include "common.cuh"
@@ -28,21 +31,6 @@ DEV float row_mean(const Element* x, int width, F function) {
         }
     }
     return warp_sum(sum) / width;
-}
-
-// Calls a function with g = dy w and x of this lane's elements of a row.
-template <class F>
-DEV void for_own_elements(const Element* dy, const Element* x, const Element* weight, int width,
-                          F function) {
-    for (int column = lane_index() * PACK; column < width; column += WARP * PACK) {
-        const Pack gradients = load(dy + column);
-        const Pack factors = load(weight + column);
-        const Pack values = load(x + column);
-#pragma unroll
-        for (int i = 0; i < PACK; i++) {
-            function(gradients.at[i] * factors.at[i], values.at[i]);
-        }
-    }
 }
 
 // Writes a row of y, this lane's packs of it.
@@ -86,104 +74,145 @@ DEV void norm_forward(Element* y, typename Norm::Stats* stats, const Element* x,
     normalise<Norm>(y + start, x + start, weight, bias, own, width);
 }
 
-// Writes y (rows, width), recomputed from x and the stats of norm_forward.
-//
-// Grid: ceil(rows / 4). Block: 128.
+// Rows that a block of backward computes at a time, whose loads are in flight together.
+constexpr int TILE_ROWS = 2;
+constexpr int BACKWARD_WARPS_MAX = 16;
+constexpr int BACKWARD_THREADS_MAX = BACKWARD_WARPS_MAX * WARP;
+
+// The SUMS of each row of a tile.
 template <class Norm>
-DEV void norm_apply(Element* y, const typename Norm::Stats* stats, const Element* x,
-                    const Element* weight, const Element* bias, int rows, int width) {
-    const int row = blockIdx.x * FORWARD_WARPS + warp_index();
-    if (row >= rows) {
-        return;
-    }
-    const i64 start = i64(row) * width;
-    normalise<Norm>(y + start, x + start, weight, bias, stats[row], width);
-}
-
-constexpr int BACKWARD_WARPS = 8;
-constexpr int BACKWARD_THREADS = BACKWARD_WARPS * WARP;
-// Pairs of columns whose sums a thread keeps. Rows of more than 4096 columns take several passes.
-constexpr int PAIRS = 8;
-constexpr int PASS_COLUMNS = 2 * PAIRS * BACKWARD_THREADS;
-
-// The gradients of a pair of columns of the parameters, summed over rows.
-struct Sums {
-    Vector<2> weight;
-    Vector<2> bias;
+struct TileSums {
+    float of_row[TILE_ROWS][Norm::SUMS];
 };
 
-// One pair of columns of a few rows: writes dx or adds to it, and adds to the columns' sums.
+// Adds eight or four neighbours of a row to its SUMS.
 template <class Norm>
-DEV void columns_backward(Element* dx, Sums& sums, const Element* dy, const Element* x,
-                          const typename Norm::Row* rows, int count, const Vector<2>& weight,
-                          int width, bool accumulate) {
-#pragma unroll 2
-    for (int r = 0; r < count; r++) {
-        const i64 start = i64(r) * width;
-        const typename Norm::Row row = rows[r];
-        const Vector<2> gradients = load_pair(dy + start);
-        const Vector<2> values = load_pair(x + start);
-        Vector<2> result = accumulate ? load_pair(dx + start) : zeros<2>();
+DEV void add_pack(float (&sums)[Norm::SUMS], const typename Norm::Stats& stats,
+                  const Pack& gradients, const Pack& values, const Pack& weight) {
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const float h = Norm::normalised(row.stats, values.at[i]);
-            const float g = gradients.at[i] * weight.at[i];
-            result.at[i] += Norm::input_gradient(row, g, h);
-            sums.weight.at[i] += gradients.at[i] * h;
-            sums.bias.at[i] += gradients.at[i];
-        }
-        store_pair(dx + start, result);
+    for (int i = 0; i < PACK; i++) {
+        Norm::add(sums, stats, gradients.at[i] * weight.at[i], values.at[i]);
     }
 }
 
-DEV void store_sums(float* to, const Vector<2>& sums) {
-    to[0] = sums.at[0];
-    to[1] = sums.at[1];
+// The sums over the block, in every thread. `warps` is not written again before the next barrier.
+template <class Norm>
+DEV TileSums<Norm> block_sums(TileSums<Norm> own, TileSums<Norm>* warps) {
+#pragma unroll
+    for (int r = 0; r < TILE_ROWS; r++) {
+#pragma unroll
+        for (int i = 0; i < Norm::SUMS; i++) {
+            own.of_row[r][i] = warp_sum(own.of_row[r][i]);
+        }
+    }
+    if (lane_index() == 0) {
+        warps[warp_index()] = own;
+    }
+    __syncthreads();
+    TileSums<Norm> total = warps[0];
+    for (int warp = 1; warp < blockDim.x / WARP; warp++) {
+#pragma unroll
+        for (int r = 0; r < TILE_ROWS; r++) {
+#pragma unroll
+            for (int i = 0; i < Norm::SUMS; i++) {
+                total.of_row[r][i] += warps[warp].of_row[r][i];
+            }
+        }
+    }
+    return total;
+}
+
+// The columns' sums over rows, of the gradients of the parameters: eight or four neighbours.
+struct ColumnSums {
+    Pack weight;
+    Pack bias;
+};
+
+// One pack of a row: adds dx to `result`, and to the columns' sums.
+template <class Norm>
+DEV void pack_backward(Pack& result, ColumnSums& sums, const typename Norm::Row& row,
+                       const Pack& gradients, const Pack& values, const Pack& weight) {
+#pragma unroll
+    for (int i = 0; i < PACK; i++) {
+        const float h = Norm::normalised(row.stats, values.at[i]);
+        result.at[i] += Norm::input_gradient(row, gradients.at[i] * weight.at[i], h);
+        sums.weight.at[i] += gradients.at[i] * h;
+        sums.bias.at[i] += gradients.at[i];
+    }
 }
 
 // Writes dx (rows, width), or adds to it, and each block's sums over its rows to a row of the
-// partials (blocks, width). Eight rows at a time: first a warp computes the means of a row, then a
-// thread computes pairs of columns of all eight. dx may not be dy.
+// partials (blocks, width). A thread has the same pack of columns in every row, and keeps it in
+// registers between the sums over the row and dx. Rows with more packs than the block has threads
+// take several passes, each of which reads the whole row. dx may not be dy.
 //
-// Grid: number of partials. Block: 256.
+// Grid: number of partials. Block: a multiple of 32, 512 at most.
 template <class Norm>
 DEV void norm_backward(Element* dx, float* weight_partials, float* bias_partials,
                        const Element* dy, const Element* x, const typename Norm::Stats* stats,
                        const Element* weight, int rows, int width, bool accumulate) {
-    __shared__ typename Norm::Row means[BACKWARD_WARPS];
+    // Two, so that one barrier for each tile is enough.
+    __shared__ TileSums<Norm> warps[2][BACKWARD_WARPS_MAX];
+    int buffer = 0;
     const int first = part_start(rows, blockIdx.x, gridDim.x);
     const int end = part_start(rows, blockIdx.x + 1, gridDim.x);
-    for (int pass = 0; pass < width; pass += PASS_COLUMNS) {
-        const int own = pass + threadIdx.x * 2;
-        Sums sums[PAIRS] = {};
-        for (int tile = first; tile < end; tile += BACKWARD_WARPS) {
-            const int row = tile + warp_index();
-            if (row < end) {
-                const i64 start = i64(row) * width;
-                means[warp_index()] = Norm::row(stats[row], dy + start, x + start, weight, width);
-            }
-            __syncthreads();
-            const int count = min(BACKWARD_WARPS, end - tile);
+    const int pass_columns = blockDim.x * PACK;
+    for (int pass = 0; pass < width; pass += pass_columns) {
+        const int own = pass + threadIdx.x * PACK;
+        const bool has_columns = own < width;
+        const Packed factors = has_columns ? load_packed(weight + own) : Packed{};
+        ColumnSums sums = {};
+        for (int tile = first; tile < end; tile += TILE_ROWS) {
+            Packed gradients[TILE_ROWS] = {};
+            Packed values[TILE_ROWS] = {};
+            Packed results[TILE_ROWS] = {};
+            typename Norm::Stats row_stats[TILE_ROWS] = {};
 #pragma unroll
-            for (int pair = 0; pair < PAIRS; pair++) {
-                const int column = own + pair * 2 * BACKWARD_THREADS;
-                if (column < width) {
-                    const i64 start = i64(tile) * width + column;
-                    columns_backward<Norm>(dx + start, sums[pair], dy + start, x + start, means,
-                                           count, load_pair(weight + column), width, accumulate);
+            for (int r = 0; r < TILE_ROWS; r++) {
+                const i64 start = i64(tile + r) * width;
+                if (tile + r < end) {
+                    row_stats[r] = stats[tile + r];
+                }
+                if (tile + r < end && has_columns) {
+                    gradients[r] = load_packed(dy + start + own);
+                    values[r] = load_packed(x + start + own);
+                    results[r] = accumulate ? load_packed(dx + start + own) : Packed{};
                 }
             }
-            __syncthreads();
+            TileSums<Norm> own_sums = {};
+#pragma unroll
+            for (int r = 0; r < TILE_ROWS; r++) {
+                add_pack<Norm>(own_sums.of_row[r], row_stats[r], unpacked(gradients[r]),
+                               unpacked(values[r]), unpacked(factors));
+                const i64 start = i64(tile + r) * width;
+                const int other_columns = tile + r < end ? width : 0;
+                for (int column = threadIdx.x * PACK; column < other_columns;
+                     column += pass_columns) {
+                    if (column != own) {
+                        add_pack<Norm>(own_sums.of_row[r], row_stats[r],
+                                       load(dy + start + column), load(x + start + column),
+                                       load(weight + column));
+                    }
+                }
+            }
+            const TileSums<Norm> tile_sums = block_sums<Norm>(own_sums, warps[buffer]);
+            buffer = 1 - buffer;
+#pragma unroll
+            for (int r = 0; r < TILE_ROWS; r++) {
+                if (tile + r < end && has_columns) {
+                    const auto row = Norm::row(row_stats[r], tile_sums.of_row[r], width);
+                    Pack result = unpacked(results[r]);
+                    pack_backward<Norm>(result, sums, row, unpacked(gradients[r]),
+                                        unpacked(values[r]), unpacked(factors));
+                    store(dx + i64(tile + r) * width + own, result);
+                }
+            }
         }
-#pragma unroll
-        for (int pair = 0; pair < PAIRS; pair++) {
-            const int column = own + pair * 2 * BACKWARD_THREADS;
-            if (column < width) {
-                const i64 start = i64(blockIdx.x) * width + column;
-                store_sums(weight_partials + start, sums[pair].weight);
-                if constexpr (Norm::HAS_BIAS) {
-                    store_sums(bias_partials + start, sums[pair].bias);
-                }
+        if (has_columns) {
+            const i64 start = i64(blockIdx.x) * width + own;
+            store_floats<PACK>(weight_partials + start, sums.weight);
+            if constexpr (Norm::HAS_BIAS) {
+                store_floats<PACK>(bias_partials + start, sums.bias);
             }
         }
     }

@@ -6,13 +6,12 @@ use device::{View, ViewMut};
 
 use super::kernels::{self, CudaElement};
 use super::layer_norm;
-use super::row_sums::{self, cuda::Partials};
+use super::row_sums::cuda::Partials;
 
 /// The compiled kernels of one of the norms.
 #[derive(Debug)]
 pub(crate) struct NormKernels {
     forward: Kernel,
-    apply: Kernel,
     backward: Kernel,
     /// Added to the variance or the mean square.
     epsilon: f64,
@@ -66,7 +65,6 @@ impl NormKernels {
         let module = kernels::load(device, &kernels::LAYER_NORM, E::FORMAT)?;
         Ok(Self {
             forward: module.kernel("layer_norm_forward")?,
-            apply: module.kernel("layer_norm_apply")?,
             backward: module.kernel("layer_norm_backward")?,
             epsilon: layer_norm::EPSILON,
             stats_per_row: 2,
@@ -79,7 +77,6 @@ impl NormKernels {
         let module = kernels::load(device, &kernels::RMS_NORM, E::FORMAT)?;
         Ok(Self {
             forward: module.kernel("rms_norm_forward")?,
-            apply: module.kernel("rms_norm_apply")?,
             backward: module.kernel("rms_norm_backward")?,
             epsilon,
             stats_per_row: 1,
@@ -104,23 +101,6 @@ impl NormKernels {
         unsafe { launch.int(shape.rows).int(shape.width).run() }
     }
 
-    /// Writes `y` (N, C), recomputed from what [`forward`](Self::forward) read and saved.
-    pub(crate) fn apply<E: CudaElement>(
-        &self,
-        mut y: ViewMut<'_, E>,
-        saved: NormSaved<'_, E>,
-        parameters: NormParameters<'_, E>,
-        shape: NormShape,
-    ) -> Result<(), Error> {
-        let NormSaved { input: x, stats } = saved;
-        shape.check(&[y.len(), x.len()], stats.len(), self.stats_per_row);
-        let launch = self.apply.launch(shape.grid()).writes(&mut y).reads(stats).reads(x);
-        let launch = self.reads_parameters(launch, parameters, shape);
-        // SAFETY: *_norm_apply(y, stats, x, weight, bias if there is one, rows, width); the lengths
-        // were checked.
-        unsafe { launch.int(shape.rows).int(shape.width).run() }
-    }
-
     /// Adds to `dx` (N, C), or writes it, and writes the parts of the parameters' gradients.
     pub(crate) fn backward<E: CudaElement>(
         &self,
@@ -130,9 +110,10 @@ impl NormKernels {
     ) -> Result<(), Error> {
         operands.check(shape, self.stats_per_row);
         let NormBackward { mut dx, accumulate, dy, saved, weight } = operands;
-        let parts = row_sums::cuda::parts(shape.rows);
-        let (mut weight_parts, mut bias_parts) = partials.two(parts, shape.width);
-        let launch = self.backward.launch(Grid::row(parts, 256)).writes(&mut dx);
+        let (mut weight_parts, mut bias_parts) = partials.of_norm(shape.rows, shape.width);
+        let parts = weight_parts.len() / shape.width;
+        let grid = Grid::row(parts, shape.backward_threads::<E>());
+        let launch = self.backward.launch(grid).writes(&mut dx);
         let launch = launch.writes(&mut weight_parts);
         let launch = if self.has_bias { launch.writes(&mut bias_parts) } else { launch };
         let launch = launch.reads(dy).reads(saved.input).reads(saved.stats).reads(weight);
@@ -163,6 +144,12 @@ impl NormShape {
     /// A warp for each row, four in a block.
     fn grid(self) -> Grid {
         Grid::row(self.rows.div_ceil(4), 128)
+    }
+
+    /// Of a block of backward: one for each 16 bytes of a row, as far as there are.
+    fn backward_threads<E: CudaElement>(self) -> u32 {
+        let packs = (self.width * size_of::<E>()).div_ceil(16);
+        packs.next_multiple_of(32).min(512) as u32
     }
 
     /// Panics unless matrices are (N, C) and statistics (N, `stats_per_row`).

@@ -15,7 +15,7 @@ use std::time::Duration;
 use checkpoint::remote::{RemoteOptions, require_no_secret};
 use launch::bootstrap::Backend;
 use models::Workload;
-use models::fused::AttentionBackend;
+use models::fused::{AttentionBackend, LOGITS_BYTES_ON_CUDA};
 use models::workload::Compute;
 use record::files::regular_file;
 use record::text::{Interval, SecretUrl, duration, is_remote, redacted};
@@ -333,13 +333,17 @@ impl Default for TelemetryConfig {
 impl Config {
     /// What the fused engine computes in and keeps, on so many threads of each rank.
     pub fn fused_options(&self, threads: usize) -> models::fused::Options {
-        models::fused::Options {
-            compute: self.workload.precision.compute,
+        let options = models::fused::Options {
             recompute: self.settings.run.recompute,
             threads,
             on_cuda: self.is_on_cuda(),
             attention: self.settings.run.attention,
+            ..self.workload.precision.compute.into()
+        };
+        if !options.on_cuda {
+            return options;
         }
+        models::fused::Options { logits_bytes: LOGITS_BYTES_ON_CUDA, ..options }
     }
 
     /// Whether a CUDA device computes, not the processor.

@@ -4,7 +4,7 @@ use device::cuda::Error;
 use device::{View, ViewMut};
 
 use super::buffers::{Saved, Scratch};
-use super::kernels::{ActivationKernels, Kernels};
+use super::kernels::Kernels;
 use super::layers::{SegmentGradients, parameters};
 use crate::fused::linear::Linear;
 use crate::fused::parameter_ranges::{AffineRanges, BlockRanges};
@@ -20,11 +20,14 @@ pub(super) struct BlockSaved<'a, E: CudaElement> {
     pub(super) input: View<'a, E>,
     /// The next block's input.
     pub(super) output: ViewMut<'a, E>,
+    pub(super) normed1: ViewMut<'a, E>,
     pub(super) qkv: ViewMut<'a, E>,
     pub(super) attention: ViewMut<'a, E>,
     pub(super) log_sums: ViewMut<'a, f32>,
     pub(super) middle: ViewMut<'a, E>,
+    pub(super) normed2: ViewMut<'a, E>,
     pub(super) expanded: ViewMut<'a, E>,
+    pub(super) hidden: ViewMut<'a, E>,
     pub(super) stats1: ViewMut<'a, f32>,
     pub(super) stats2: ViewMut<'a, f32>,
 }
@@ -47,11 +50,14 @@ impl<E: CudaElement> Saved<E> {
         BlockSaved {
             input,
             output: after.slice(0..stream),
+            normed1: slot(&mut self.normed1, layer, stream),
             qkv: slot(&mut self.qkv, layer, size.rows * size.qkv()),
             attention: slot(&mut self.attention, layer, stream),
             log_sums: slot(&mut self.log_sums, layer, size.rows * size.attention.heads),
             middle: slot(&mut self.middle, layer, stream),
+            normed2: slot(&mut self.normed2, layer, stream),
             expanded: slot(&mut self.expanded, layer, size.rows * size.expanded()),
+            hidden: slot(&mut self.hidden, layer, size.rows * size.feed_forward),
             stats1,
             stats2,
         }
@@ -72,6 +78,8 @@ pub(super) struct BlockPass<'a, E: CudaElement> {
 struct NormedLinear<'a, E: CudaElement> {
     norm: &'a AffineRanges,
     saved: NormSaved<'a, E>,
+    /// Output of the norm.
+    normed: View<'a, E>,
     linear: Linear,
     /// The gradient of the output; in `scratch.wide` where there is none.
     dy: Option<View<'a, E>>,
@@ -83,7 +91,7 @@ impl<E: CudaElement> BlockPass<'_, E> {
         self.recompute(saved)?;
         let extras = Extras { residual: Some(saved.middle.as_view()), ..Extras::default() };
         let parameters = parameters(self.ranges.linear(Linear::Contract), self.weights);
-        let hidden = self.scratch.hidden.view();
+        let hidden = saved.hidden.as_view();
         let output = saved.output.reborrow();
         self.kernels.layers.forward(Linear::Contract, output, hidden, parameters, extras)
     }
@@ -99,10 +107,10 @@ impl<E: CudaElement> BlockPass<'_, E> {
         let Self { size, ranges, weights, kernels, scratch } = self;
         let shape = kernels.layers.norm_shape();
         let norm = parameters(&ranges.norm1, *weights);
-        let normed = scratch.normed.view_mut();
+        let normed = saved.normed1.reborrow();
         kernels.norm.forward(normed, saved.stats1.reborrow(), saved.input, norm, shape)?;
         let layer = parameters(ranges.linear(Linear::AttentionIn), *weights);
-        let normed = scratch.normed.view();
+        let normed = saved.normed1.as_view();
         let qkv = saved.qkv.reborrow();
         kernels.layers.forward(Linear::AttentionIn, qkv, normed, layer, Extras::default())?;
         if let (Some(rope), Some(tables)) = (&kernels.rope, &scratch.rope) {
@@ -118,29 +126,28 @@ impl<E: CudaElement> BlockPass<'_, E> {
         kernels.layers.forward(Linear::AttentionOut, middle, attention, layer, extras)
     }
 
-    /// From the stream after attention to the last linear layer's input, in `scratch.hidden`.
+    /// From the stream after attention to the last linear layer's input.
     fn expand(&mut self, saved: &mut BlockSaved<'_, E>) -> Result<(), Error> {
-        let Self { size, ranges, weights, kernels, scratch } = self;
+        let Self { size, ranges, weights, kernels, .. } = self;
         let shape = kernels.layers.norm_shape();
         let norm = parameters(&ranges.norm2, *weights);
-        let normed = scratch.normed.view_mut();
         kernels.norm.forward(
-            normed,
+            saved.normed2.reborrow(),
             saved.stats2.reborrow(),
             saved.middle.as_view(),
             norm,
             shape,
         )?;
         let layer = parameters(ranges.linear(Linear::Expand), *weights);
-        let normed = scratch.normed.view();
+        let normed = saved.normed2.as_view();
         let expanded = saved.expanded.reborrow();
-        let hidden = scratch.hidden.view_mut();
-        match &kernels.activation {
-            ActivationKernels::Gelu(_) => {
+        let hidden = saved.hidden.reborrow();
+        match &kernels.swiglu {
+            None => {
                 let extras = Extras { before_gelu: Some(expanded), ..Extras::default() };
                 kernels.layers.forward(Linear::Expand, hidden, normed, layer, extras)
             }
-            ActivationKernels::SwiGlu(swiglu) => {
+            Some(swiglu) => {
                 let extras = Extras::default();
                 kernels.layers.forward(Linear::Expand, expanded, normed, layer, extras)?;
                 swiglu.forward(hidden, saved.expanded.as_view(), size.feed_forward)
@@ -166,33 +173,28 @@ impl<E: CudaElement> BlockPass<'_, E> {
         gradients: &mut SegmentGradients<'_>,
     ) -> Result<(), Error> {
         let Self { size, ranges, weights, kernels, scratch } = self;
-        let Scratch { gradient, hidden, wide, partials, .. } = &mut **scratch;
+        let Scratch { gradient, wide, partials, .. } = &mut **scratch;
         let contract = ranges.linear(Linear::Contract);
         let weight = parameters(contract, *weights).weight;
         let mut dhidden = wide.view_mut().slice(0..size.rows * size.feed_forward);
         let dy = gradient.view();
-        match &kernels.activation {
-            ActivationKernels::Gelu(gelu) => {
-                gelu.forward(hidden.view_mut(), saved.expanded.as_view())?;
-                let before = Some(saved.expanded.as_view());
-                kernels.layers.input(Linear::Contract, dhidden.reborrow(), dy, weight, before)?;
-            }
-            ActivationKernels::SwiGlu(swiglu) => {
-                swiglu.forward(hidden.view_mut(), saved.expanded.as_view(), size.feed_forward)?;
-                kernels.layers.input(Linear::Contract, dhidden.reborrow(), dy, weight, None)?;
-                let dhidden = dhidden.as_view();
-                swiglu.backward(saved.expanded.reborrow(), dhidden, size.feed_forward)?;
-            }
-        }
-        let x = hidden.view();
+        let before_gelu = kernels.swiglu.is_none().then(|| saved.expanded.as_view());
+        kernels.layers.input(Linear::Contract, dhidden.reborrow(), dy, weight, before_gelu)?;
+        let x = saved.hidden.as_view();
         kernels.layers.parameters(Linear::Contract, gradients, contract, dy, x, partials)?;
-        let dy = match &kernels.activation {
-            ActivationKernels::Gelu(_) => None,
-            ActivationKernels::SwiGlu(_) => Some(saved.expanded.as_view()),
+        let dy = match &kernels.swiglu {
+            None => None,
+            Some(swiglu) => {
+                let expanded = saved.expanded.reborrow();
+                swiglu.backward(expanded, dhidden.as_view(), size.feed_forward)?;
+                Some(saved.expanded.as_view())
+            }
         };
-        let saved = NormSaved { input: saved.middle.as_view(), stats: saved.stats2.as_view() };
         let norm = &self.ranges.norm2;
-        self.input_backward(NormedLinear { norm, saved, linear: Linear::Expand, dy }, gradients)
+        let normed = saved.normed2.as_view();
+        let saved = NormSaved { input: saved.middle.as_view(), stats: saved.stats2.as_view() };
+        let linear = Linear::Expand;
+        self.input_backward(NormedLinear { norm, saved, normed, linear, dy }, gradients)
     }
 
     /// From the gradient of the stream after attention to that of the block's input.
@@ -220,10 +222,11 @@ impl<E: CudaElement> BlockPass<'_, E> {
         if let (Some(kernel), Some(tables)) = (&kernels.rope, &*rope) {
             kernel.rotate(dqkv.reborrow(), tables, size.rope(), Direction::Backward)?;
         }
-        let saved = NormSaved { input: saved.input, stats: saved.stats1.as_view() };
         let norm = &self.ranges.norm1;
+        let normed = saved.normed1.as_view();
+        let saved = NormSaved { input: saved.input, stats: saved.stats1.as_view() };
         let linear = Linear::AttentionIn;
-        self.input_backward(NormedLinear { norm, saved, linear, dy: None }, gradients)
+        self.input_backward(NormedLinear { norm, saved, normed, linear, dy: None }, gradients)
     }
 
     /// From the gradient of a linear layer's output to that of the stream before its norm.
@@ -233,18 +236,15 @@ impl<E: CudaElement> BlockPass<'_, E> {
         gradients: &mut SegmentGradients<'_>,
     ) -> Result<(), Error> {
         let Self { size, ranges, weights, kernels, scratch } = self;
-        let Scratch { normed, branch, gradient, wide, partials, .. } = &mut **scratch;
-        let NormedLinear { norm: norm_ranges, saved, linear, dy } = layer;
+        let Scratch { branch, gradient, wide, partials, .. } = &mut **scratch;
+        let NormedLinear { norm: norm_ranges, saved, normed, linear, dy } = layer;
         let norm = parameters(norm_ranges, *weights);
-        let shape = kernels.layers.norm_shape();
-        kernels.norm.apply(normed.view_mut(), saved, norm, shape)?;
         let outputs = size.linear(linear).outputs;
         let dy = dy.unwrap_or_else(|| wide.view().slice(0..size.rows * outputs));
         let linear_ranges = ranges.linear(linear);
         let weight = parameters(linear_ranges, *weights).weight;
         kernels.layers.input(linear, branch.view_mut(), dy, weight, None)?;
-        let x = normed.view();
-        kernels.layers.parameters(linear, gradients, linear_ranges, dy, x, partials)?;
+        kernels.layers.parameters(linear, gradients, linear_ranges, dy, normed, partials)?;
         let operands = NormBackward {
             dx: gradient.view_mut(),
             accumulate: true,

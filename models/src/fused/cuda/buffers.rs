@@ -5,6 +5,7 @@ use device::{Allocator, DeviceBuffer};
 use crate::config::Family;
 use crate::fused::options::AttentionBackend;
 use crate::fused::size::Size;
+use crate::layout::head_rows;
 use crate::ops::attention::cuda::workspace_bytes;
 use crate::ops::kernels::CudaElement;
 use crate::ops::matmul::cuda::Blas;
@@ -18,8 +19,12 @@ use crate::{ModelConfig, ops};
 pub(super) struct Saved<E: CudaElement> {
     /// (L + 1, N, C): the input of each block; the last is the input of the final norm.
     pub(super) streams: DeviceBuffer<E>,
+    /// (S, N, C): output of the first norm.
+    pub(super) normed1: DeviceBuffer<E>,
     /// (S, N, C): the stream after attention.
     pub(super) middle: DeviceBuffer<E>,
+    /// (S, N, C): output of the second norm.
+    pub(super) normed2: DeviceBuffer<E>,
     /// (S, N, columns of queries, keys and values).
     pub(super) qkv: DeviceBuffer<E>,
     /// (S, N, C): outputs of the heads.
@@ -28,6 +33,8 @@ pub(super) struct Saved<E: CudaElement> {
     pub(super) log_sums: DeviceBuffer<f32>,
     /// (S, N, F or 2 F): the feed-forward layer before its activation.
     pub(super) expanded: DeviceBuffer<E>,
+    /// (S, N, F): the same after it.
+    pub(super) hidden: DeviceBuffer<E>,
     /// (2 S + 1, N, 1 or 2): statistics of each norm; the last is the final norm.
     pub(super) stats: DeviceBuffer<f32>,
 }
@@ -35,19 +42,17 @@ pub(super) struct Saved<E: CudaElement> {
 /// What every block and the head reuse.
 #[derive(Debug)]
 pub(super) struct Scratch<E: CudaElement> {
-    /// (N, C): output of a norm.
+    /// (N, C): output of the final norm.
     pub(super) normed: DeviceBuffer<E>,
     /// (N, C): gradient of a norm's output.
     pub(super) branch: DeviceBuffer<E>,
     /// (N, C): gradient of the stream.
     pub(super) gradient: DeviceBuffer<E>,
-    /// (N, F): output of the activation.
-    pub(super) hidden: DeviceBuffer<E>,
     /// (N, max((H + 2 K) D, F)): gradient of qkv, or of the feed-forward layer.
     pub(super) wide: DeviceBuffer<E>,
     /// (B, H, T): the attention's row sums of dout out; empty with cuDNN, which has its own.
     pub(super) delta: DeviceBuffer<f32>,
-    /// (tokens of a chunk, V rounded up): logits, then their gradients.
+    /// (tokens of a chunk, rows of the head's matrix): logits, then their gradients.
     pub(super) logits: DeviceBuffer<E>,
     /// (tokens of a chunk).
     pub(super) losses: DeviceBuffer<f32>,
@@ -73,11 +78,6 @@ pub(super) struct Workspaces {
 pub(super) struct Buffers<E: CudaElement> {
     pub(super) saved: Saved<E>,
     pub(super) scratch: Scratch<E>,
-}
-
-/// Columns of a row of logits: a multiple of 8, so that every row starts at 16 bytes.
-pub(super) fn logits_stride(vocabulary: usize) -> usize {
-    vocabulary.next_multiple_of(8)
 }
 
 impl<E: CudaElement> Buffers<E> {
@@ -108,11 +108,14 @@ impl<E: CudaElement> Saved<E> {
         let rows = size.saved_blocks() * size.rows;
         Self {
             streams: streams.zeros((size.layers + 1) * size.rows * size.width),
+            normed1: attention.zeros(rows * size.width),
             middle: streams.zeros(rows * size.width),
+            normed2: feed_forward.zeros(rows * size.width),
             qkv: attention.zeros(rows * size.qkv()),
             attention: attention.zeros(rows * size.width),
             log_sums: attention.zeros(rows * size.attention.heads),
             expanded: feed_forward.zeros(rows * size.expanded()),
+            hidden: feed_forward.zeros(rows * size.feed_forward),
             stats: statistics.zeros((2 * size.saved_blocks() + 1) * size.stats()),
         }
     }
@@ -133,12 +136,11 @@ impl<E: CudaElement> Scratch<E> {
             normed: rows(size.width),
             branch: rows(size.width),
             gradient: rows(size.width),
-            hidden: rows(size.feed_forward),
             wide: rows(size.wide()),
             delta: shared.zeros(delta),
-            logits: logits.zeros(chunk * logits_stride(size.vocabulary)),
+            logits: logits.zeros(chunk * head_rows(size.vocabulary)),
             losses: logits.zeros(chunk),
-            partials: Partials::new(&shared, size.rows, columns),
+            partials: Partials::new(&shared, size.rows, size.width, columns),
             rope: rope_tables(&allocator.for_purpose("positions"), config, size),
             loss: shared.zeros(1),
         }

@@ -3,19 +3,19 @@
 use device::cuda::{Cuda, Error};
 
 use super::batch::TokenSender;
-use super::buffers::{Workspaces, logits_stride};
+use super::buffers::Workspaces;
 use super::layers::Layers;
 use crate::fused::linear::Linear;
 use crate::fused::norm::Norm;
 use crate::fused::options::AttentionBackend;
 use crate::fused::size::{Activation, Size};
+use crate::layout::head_rows;
 use crate::ops::attention::cuda::Attention;
 use crate::ops::cross_entropy::cuda::CrossEntropy;
 use crate::ops::embedding::cuda::Embedding;
-use crate::ops::gelu::cuda::Gelu;
 use crate::ops::kernels::CudaElement;
 use crate::ops::matmul::Shape;
-use crate::ops::matmul::cuda::{Blas, Epilogue, LinearProducts, LinearRows};
+use crate::ops::matmul::cuda::{Blas, Epilogue, Epilogues, LinearProducts};
 use crate::ops::norm::NormKernels;
 use crate::ops::rope::cuda::Rope;
 use crate::ops::row_sums::cuda::ColumnSums;
@@ -29,7 +29,8 @@ pub(super) struct Kernels {
     pub(super) embedding: Embedding,
     pub(super) norm: NormKernels,
     pub(super) attention: Attention,
-    pub(super) activation: ActivationKernels,
+    /// Of Llama; GELU is an epilogue.
+    pub(super) swiglu: Option<SwiGlu>,
     pub(super) rope: Option<Rope>,
     pub(super) cross_entropy: CrossEntropy,
     pub(super) layers: Layers,
@@ -44,13 +45,6 @@ pub(super) struct Head {
     chunk: usize,
 }
 
-/// A family's activation.
-#[derive(Debug)]
-pub(super) enum ActivationKernels {
-    Gelu(Gelu),
-    SwiGlu(SwiGlu),
-}
-
 impl Kernels {
     pub(super) fn new<E: CudaElement>(
         device: &Cuda,
@@ -62,25 +56,21 @@ impl Kernels {
             Norm::Layer => NormKernels::layer_norm::<E>(device)?,
             Norm::RootMeanSquare { epsilon } => NormKernels::rms_norm::<E>(device, epsilon)?,
         };
-        let activation = match size.activation {
-            Activation::Gelu => ActivationKernels::Gelu(Gelu::new::<E>(device)?),
-            Activation::SwiGlu => ActivationKernels::SwiGlu(SwiGlu::new::<E>(device)?),
-        };
+        let is_llama = size.activation == Activation::SwiGlu;
         let attention = match size.attention_backend {
             AttentionBackend::Flash => Attention::new::<E>(device, size.attention.head_width)?,
             AttentionBackend::Cudnn => {
                 Attention::cudnn(device, size.attention, workspaces.attention)?
             }
         };
-        let rope = matches!(size.activation, Activation::SwiGlu).then(|| Rope::new::<E>(device));
         Ok(Self {
             device: device.clone(),
             tokens: TokenSender::new(device, size.rows, size.vocabulary)?,
             embedding: Embedding::new::<E>(device)?,
             norm,
             attention,
-            activation,
-            rope: rope.transpose()?,
+            swiglu: is_llama.then(|| SwiGlu::new::<E>(device)).transpose()?,
+            rope: is_llama.then(|| Rope::new::<E>(device)).transpose()?,
             cross_entropy: CrossEntropy::new::<E>(device)?,
             head: Head::new::<E>(&blas, size)?,
             layers: Layers::new::<E>(blas, ColumnSums::new::<E>(device)?, size)?,
@@ -91,14 +81,11 @@ impl Kernels {
 impl Head {
     fn new<E: CudaElement>(blas: &Blas, size: &Size) -> Result<Self, Error> {
         let chunk = size.chunk_tokens::<E>();
-        let rows = LinearRows {
-            output_stride: logits_stride(size.vocabulary),
-            forward: Epilogue::None,
-            input: Epilogue::None,
-        };
+        let outputs = head_rows(size.vocabulary);
+        let epilogues = Epilogues { forward: Epilogue::None, input: Epilogue::None };
         let products = |tokens| {
-            let shape = Shape { rows: tokens, inputs: size.width, outputs: size.vocabulary };
-            LinearProducts::new::<E>(blas, shape, rows)
+            let shape = Shape { rows: tokens, inputs: size.width, outputs };
+            LinearProducts::new::<E>(blas, shape, epilogues)
         };
         let rest = size.rows % chunk;
         let rest = (rest > 0).then(|| products(rest)).transpose()?;
@@ -115,7 +102,7 @@ impl Head {
 }
 
 /// The epilogues of a linear layer.
-pub(super) fn linear_rows(size: &Size, linear: Linear) -> LinearRows {
+pub(super) fn epilogues(size: &Size, linear: Linear) -> Epilogues {
     let has_gelu = size.activation == Activation::Gelu;
     let forward = match linear {
         Linear::Expand if has_gelu => Epilogue::GeluBias,
@@ -126,5 +113,5 @@ pub(super) fn linear_rows(size: &Size, linear: Linear) -> LinearRows {
         Linear::Contract if has_gelu => Epilogue::GeluGradient,
         _ => Epilogue::None,
     };
-    LinearRows { output_stride: size.linear(linear).outputs, forward, input }
+    Epilogues { forward, input }
 }

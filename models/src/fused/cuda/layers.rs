@@ -3,7 +3,7 @@
 use device::cuda::Error;
 use device::{View, ViewMut};
 
-use super::kernels::linear_rows;
+use super::kernels::epilogues;
 use crate::fused::linear::Linear;
 use crate::fused::parameter_ranges::AffineRanges;
 use crate::fused::size::Size;
@@ -11,7 +11,7 @@ use crate::ops::kernels::CudaElement;
 use crate::ops::matmul::Sums;
 use crate::ops::matmul::cuda::{Blas, Extras, LinearProducts};
 use crate::ops::norm::{NormBackward, NormKernels, NormParameters, NormShape};
-use crate::ops::row_sums::cuda::{ColumnSums, Partials, parts};
+use crate::ops::row_sums::cuda::{ColumnSums, Partials};
 
 /// The products of all linear layers, and sums over rows.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ impl Layers {
         size: &Size,
     ) -> Result<Self, Error> {
         let products = Linear::ALL.map(|linear| {
-            LinearProducts::new::<E>(&blas, size.linear(linear), linear_rows(size, linear))
+            LinearProducts::new::<E>(&blas, size.linear(linear), epilogues(size, linear))
         });
         let products = products.into_iter().collect::<Result<_, _>>()?;
         let norm_shape = NormShape { rows: size.rows, width: size.width };
@@ -103,8 +103,7 @@ impl Layers {
         let shape = self.norm_shape;
         norm.backward(operands, partials, shape)?;
         let SegmentGradients { view, sums } = gradients;
-        let parts = parts(shape.rows);
-        let (first, second) = partials.two(parts, shape.width);
+        let (first, second) = partials.of_norm(shape.rows, shape.width);
         let adds = *sums == Sums::Add;
         let dweight = view.reborrow().slice(ranges.weight.clone());
         self.column_sums.add_up(dweight, first.as_view(), adds)?;

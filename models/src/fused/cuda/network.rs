@@ -4,12 +4,13 @@ use device::{Allocator, Device, View, ViewMut};
 
 use super::batch::Tokens;
 use super::block::BlockPass;
-use super::buffers::{Buffers, Saved, Scratch, Workspaces, logits_stride};
+use super::buffers::{Buffers, Saved, Scratch, Workspaces};
 use super::kernels::Kernels;
 use super::layers::{SegmentGradients, parameters};
 use crate::fused::options::AttentionBackend;
 use crate::fused::parameter_ranges::ParameterRanges;
 use crate::fused::size::Size;
+use crate::layout::head_rows;
 use crate::ops::attention::cuda::HEAD_WIDTH_MAX;
 use crate::ops::cross_entropy::cuda::LogitsShape;
 use crate::ops::kernels::{CudaElement, Format};
@@ -189,7 +190,7 @@ impl<E: CudaElement> NetworkPass<'_, E> {
         sink: &mut dyn StepSink,
     ) -> Result<(), Error> {
         let ranges = &self.ranges.head;
-        let table = E::view(weights.segment(&ranges.segment.range)?).slice(ranges.table.clone());
+        let table = E::view(weights.segment(&ranges.segment.range)?).slice(ranges.padded.clone());
         for start in self.chunk_starts() {
             sink.enter(Pass::Forward);
             let chunk = self.logits(table, start)?;
@@ -203,7 +204,7 @@ impl<E: CudaElement> NetworkPass<'_, E> {
             let blas = &mut kernels.layers.blas;
             let dhidden = scratch.branch.view_mut().slice(rows.clone());
             products.input(blas, dhidden, dlogits, table, None)?;
-            let dtable = sink.gradient(ranges.segment.index).slice(ranges.table.clone());
+            let dtable = sink.gradient(ranges.segment.index).slice(ranges.padded.clone());
             let hidden = scratch.normed.view().slice(rows);
             products.weight(blas, dtable, dlogits, hidden, sums)?;
             sums = Sums::Add;
@@ -214,7 +215,7 @@ impl<E: CudaElement> NetworkPass<'_, E> {
     /// The sum of the losses, in `scratch.loss`.
     fn evaluate_head(&mut self, weights: &mut dyn WeightSource) -> Result<(), Error> {
         let ranges = &self.ranges.head;
-        let table = E::view(weights.segment(&ranges.segment.range)?).slice(ranges.table.clone());
+        let table = E::view(weights.segment(&ranges.segment.range)?).slice(ranges.padded.clone());
         self.kernels.device.clear(self.scratch.loss.view_mut())?;
         for start in self.chunk_starts() {
             let chunk = self.logits(table, start)?;
@@ -237,7 +238,7 @@ impl<E: CudaElement> NetworkPass<'_, E> {
     fn logits(&mut self, table: View<'_, E>, start: usize) -> Result<Chunk, Error> {
         let Self { size, scratch, kernels, .. } = self;
         let tokens = size.chunk_tokens::<E>().min(size.rows - start);
-        let stride = logits_stride(size.vocabulary);
+        let stride = head_rows(size.vocabulary);
         let chunk =
             Chunk { start, shape: LogitsShape { tokens, vocabulary: size.vocabulary, stride } };
         let hidden = scratch.normed.view();

@@ -356,20 +356,27 @@ flash_forward(u16* __restrict__ output, float* __restrict__ log_sums,
         __syncthreads();  // The keys are there, and every warp is done with the values.
         copy_rows<FORWARD_KEYS>(values, value_rows, stride, key, tokens);
         cp_async_commit();
-        auto scores = multiply_transposed<FORWARD_M, FORWARD_KEYS>(queries, warp_row, keys);
-        if (key + FORWARD_KEYS - 1 > warp_query) {
-            mask(scores, key - warp_query);
+        // Whether a query of this warp sees a key of the tile.
+        const bool is_seen = key < warp_query + FORWARD_WARP_QUERIES;
+        Operand<FORWARD_M, FORWARD_KEYS> probabilities;
+        if (is_seen) {
+            auto scores = multiply_transposed<FORWARD_M, FORWARD_KEYS>(queries, warp_row, keys);
+            if (key + FORWARD_KEYS - 1 > warp_query) {
+                mask(scores, key - warp_query);
+            }
+            exponentiate(scores, softmax, sums, scale * LOG2_E);
+            // Before the barrier: half as many registers live across it.
+            probabilities = narrowed_operand(scores);
         }
-        exponentiate(scores, softmax, sums, scale * LOG2_E);
-        // Before the barrier: half as many registers live across it.
-        const auto probabilities = narrowed_operand(scores);
         cp_async_wait<0>();
         __syncthreads();  // The values are there, and every warp is done with the keys.
         if (key + FORWARD_KEYS < end) {
             copy_rows<FORWARD_KEYS>(keys, key_rows, stride, key + FORWARD_KEYS, tokens);
             cp_async_commit();
         }
-        add_product(sums, probabilities, values);
+        if (is_seen) {
+            add_product(sums, probabilities, values);
+        }
     }
 
     float* head_log_sums = statistics_head(log_sums, shape, sequence, head);
@@ -393,12 +400,12 @@ EXPORT_KERNEL(flash_forward)
 
 // ---- Backward of the queries ----
 
-// A block computes 128 queries, a warp 32 of them, against 32 keys at a time, of which there are
-// two tiles: one is copied while the other is used.
+// A block computes 128 queries, a warp 32 of them, against 64 keys at a time (D = 64) or 32
+// (D = 128), of which there are two tiles: one is copied while the other is used.
 constexpr int QUERIES_M = 2;
 constexpr int QUERIES_WARP_ROWS = 16 * QUERIES_M;
 constexpr int QUERIES_ROWS = WARPS * QUERIES_WARP_ROWS;
-constexpr int QUERIES_KEYS = 32;
+constexpr int QUERIES_KEYS = D == 64 ? 64 : 32;
 
 // Log sum, in powers of two, and delta of two rows of each block of 16.
 template <int M>
@@ -445,7 +452,8 @@ DEV void score_gradients(Sums<M, N>& gradients, const Sums<M, N>& scores,
 
 // Writes the query columns of dqkv.
 //
-// Grid: (H, B, ceil(T / 128)). Block: 128. Dynamic shared memory: 768 D bytes (49,152 or 98,304).
+// Grid: (H, B, ceil(T / 128)). Block: 128. Dynamic shared memory: 65,536 bytes (D = 64) or 98,304
+// (D = 128).
 KERNEL void __launch_bounds__(THREADS, 2)
 flash_backward_queries(u16* __restrict__ dqkv, const u16* __restrict__ doutput,
                        const u16* __restrict__ qkv, const float* __restrict__ log_sums,
@@ -494,6 +502,10 @@ flash_backward_queries(u16* __restrict__ dqkv, const u16* __restrict__ doutput,
         }
         u16* tile_keys = keys + buffer * TILE;
         u16* tile_values = values + buffer * TILE;
+        buffer = 1 - buffer;
+        if (key >= warp_query + QUERIES_WARP_ROWS) {
+            continue;  // No query of this warp sees a key of the tile.
+        }
         auto scores = multiply_transposed<QUERIES_M, QUERIES_KEYS>(queries, warp_row, tile_keys);
         if (next - 1 > warp_query) {
             mask(scores, key - warp_query);
@@ -502,7 +514,6 @@ flash_backward_queries(u16* __restrict__ dqkv, const u16* __restrict__ doutput,
             multiply_transposed<QUERIES_M, QUERIES_KEYS>(gradients, warp_row, tile_values);
         score_gradients(products, scores, statistics, scale * LOG2_E);
         add_product(sums, narrowed_operand(products), tile_keys);
-        buffer = 1 - buffer;
     }
     u16* output_rows = qkv_head(dqkv, shape, sequence, head);
     store_rows<QUERIES_M>(output_rows, stride, warp_query, tokens, sums, scale);
@@ -633,16 +644,19 @@ flash_backward_keys(u16* __restrict__ dqkv, const u16* __restrict__ doutput,
         u16* tile_gradients = gradients + buffer * TILE;
         const float* tile_statistics = statistics + buffer * 2 * KEYS_QUERIES;
 
-        auto scores = multiply_transposed<KEYS_M, KEYS_QUERIES>(keys, warp_row, tile_queries);
-        if (tile.query < warp_key + KEYS_WARP_ROWS - 1) {
-            mask_transposed(scores, warp_key - tile.query);
+        // Unless no query of the tile sees a key of this warp.
+        if (tile.query + KEYS_QUERIES > warp_key) {
+            auto scores = multiply_transposed<KEYS_M, KEYS_QUERIES>(keys, warp_row, tile_queries);
+            if (tile.query < warp_key + KEYS_WARP_ROWS - 1) {
+                mask_transposed(scores, warp_key - tile.query);
+            }
+            auto products =
+                multiply_transposed<KEYS_M, KEYS_QUERIES>(values, warp_row, tile_gradients);
+            transposed_gradients(scores, products, tile_statistics,
+                                 tile_statistics + KEYS_QUERIES, scale * LOG2_E);
+            add_product(value_sums, narrowed_operand(scores), tile_gradients);
+            add_product(key_sums, narrowed_operand(products), tile_queries);
         }
-        auto products =
-            multiply_transposed<KEYS_M, KEYS_QUERIES>(values, warp_row, tile_gradients);
-        transposed_gradients(scores, products, tile_statistics, tile_statistics + KEYS_QUERIES,
-                             scale * LOG2_E);
-        add_product(value_sums, narrowed_operand(scores), tile_gradients);
-        add_product(key_sums, narrowed_operand(products), tile_queries);
         if (more) {
             store_statistic(next_statistic, 1 - buffer);
         }

@@ -181,23 +181,33 @@ attention_forward(Element* __restrict__ output, float* __restrict__ log_sums,
 }
 EXPORT_KERNEL(attention_forward)
 
-// Writes delta (B, H, T): for each row of a head, the dot product of doutput and output.
+// Lanes that share a row: a power of two, as few as read it in one access each.
+DEV int lanes_of_row(int head_width) {
+    int lanes = WARP;
+    while (lanes > 1 && lanes / 2 * PIECE >= head_width) {
+        lanes /= 2;
+    }
+    return lanes;
+}
+
+// Writes delta (B, H, T): for each row of a head, the dot product of doutput and output. A warp has
+// 32 / lanes_of_row(D) rows.
 //
-// Grid: (ceil(T / 4), H, B). Block: 128.
+// Grid: (ceil(T / rows of four warps), H, B). Block: 128.
 KERNEL void __launch_bounds__(WARPS* WARP, 4)
 attention_delta(float* __restrict__ delta, const Element* __restrict__ doutput,
                 const Element* __restrict__ output, int tokens, int heads, int head_width) {
     const Shape shape = {tokens, heads, 0, head_width};
-    const int row = blockIdx.x * WARPS + warp_index();
-    if (row >= tokens) {
-        return;
-    }
+    const int lanes = lanes_of_row(head_width);
+    const int row = (blockIdx.x * WARPS + warp_index()) * (WARP / lanes) + lane_index() / lanes;
+    const int own_lane = lane_index() % lanes;
     const int head = blockIdx.y;
     const i64 start = i64(row) * output_stride(shape);
     const Element* gradients = output_head(doutput, shape, head) + start;
     const Element* values = output_head(output, shape, head) + start;
+    const int columns = row < tokens ? head_width : 0;
     float sum = 0.0f;
-    for (int column = lane_index() * PIECE; column < head_width; column += WARP * PIECE) {
+    for (int column = own_lane * PIECE; column < columns; column += lanes * PIECE) {
         const Piece factors = load_piece(gradients + column);
         const Piece addends = load_piece(values + column);
 #pragma unroll
@@ -205,8 +215,10 @@ attention_delta(float* __restrict__ delta, const Element* __restrict__ doutput,
             sum += factors.at[i] * addends.at[i];
         }
     }
-    sum = warp_sum(sum);
-    if (lane_index() == 0) {
+    for (int distance = lanes / 2; distance > 0; distance /= 2) {
+        sum += __shfl_xor_sync(ALL_LANES, sum, distance);
+    }
+    if (row < tokens && own_lane == 0) {
         statistics_head(delta, shape, head)[row] = sum;
     }
 }

@@ -48,7 +48,8 @@ impl CrossEntropy {
         assert_eq!(logits.len(), tokens * stride, "logits of {shape:?}");
         assert_eq!(targets.len(), tokens, "a target for each token");
         let mut losses = losses.slice(0..tokens);
-        let launch = self.cross_entropy.launch(Grid::row(tokens, 512));
+        // Large blocks, so that the rows in flight stay in the cache: each is read twice.
+        let launch = self.cross_entropy.launch(Grid::row(tokens, 1024));
         let launch = launch.writes(&mut losses).writes(&mut logits).reads(targets);
         let launch = launch.int(vocabulary).int(stride);
         let launch = launch.float(gradient_scale.unwrap_or(0.0).into());

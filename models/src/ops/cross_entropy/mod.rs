@@ -12,7 +12,7 @@
 //!
 //! On the processor logits are kept as (V, tokens): tokens along the vectors, so that no sum runs
 //! across a vector, and neither W nor the logits need transposing for any of the three products. On
-//! CUDA they are (tokens, V rounded up to 8).
+//! CUDA they are (tokens, V and padding).
 
 mod cpu;
 pub(crate) mod cuda;
@@ -29,14 +29,15 @@ use super::matmul::Extent;
 use super::matmul::blocked::ProductShape;
 use log_sums::PARTS;
 
-/// Most bytes of logits in one chunk.
-const LOGITS_BYTES: usize = 256 << 20;
+/// Most bytes of logits in one chunk on the processor.
+pub const LOGITS_BYTES: usize = 256 << 20;
 /// Tokens of a chunk are a multiple of this where there are enough.
 const TOKENS_MULTIPLE: usize = 64;
 
-/// Tokens in one chunk of a batch of `tokens` (the last chunk may be shorter).
-pub fn chunk_tokens<E: Element>(tokens: usize, vocabulary: usize) -> usize {
-    let most = LOGITS_BYTES / (vocabulary * size_of::<E>());
+/// Tokens in one chunk of a batch of `tokens` whose logits have at most `logits_bytes` (the last
+/// chunk may be shorter).
+pub fn chunk_tokens<E: Element>(tokens: usize, vocabulary: usize, logits_bytes: usize) -> usize {
+    let most = logits_bytes / (vocabulary * size_of::<E>());
     let most = (most / TOKENS_MULTIPLE).max(1) * TOKENS_MULTIPLE;
     let chunks = tokens.div_ceil(most).max(1);
     tokens.div_ceil(chunks).next_multiple_of(TOKENS_MULTIPLE).min(tokens)

@@ -3,7 +3,7 @@
 use device::Allocator;
 use half::bf16;
 
-use super::{Inputs, Workspace, backward, chunk_tokens, forward};
+use super::{Inputs, LOGITS_BYTES, Workspace, backward, chunk_tokens, forward};
 use crate::Meter;
 use crate::ops::matmul::{self, Sums, kernels};
 use crate::ops::testing::{check_gradient, inner, on_threads, relative_error, uniform};
@@ -152,10 +152,10 @@ fn a_logit_that_is_not_a_number_shows_in_the_loss() {
 
 #[test]
 fn chunks_cover_a_batch_within_their_memory() {
-    assert_eq!(chunk_tokens::<f32>(2048, 50257), 1024);
-    assert_eq!(chunk_tokens::<f32>(14, 37), 14);
-    assert_eq!(chunk_tokens::<f32>(1 << 20, 50257), 1280);
-    assert_eq!(chunk_tokens::<bf16>(1 << 20, 50257), 2624);
+    assert_eq!(chunk_tokens::<f32>(2048, 50257, LOGITS_BYTES), 1024);
+    assert_eq!(chunk_tokens::<f32>(14, 37, LOGITS_BYTES), 14);
+    assert_eq!(chunk_tokens::<f32>(1 << 20, 50257, LOGITS_BYTES), 1280);
+    assert_eq!(chunk_tokens::<bf16>(1 << 20, 50257, LOGITS_BYTES), 2624);
 }
 
 fn wide<E: Element>(values: &[E]) -> Vec<f64> {

@@ -5,7 +5,7 @@ use half::bf16;
 
 use super::device::{Bound, Memory, Numbers};
 use crate::ops::kernels::CudaElement;
-use crate::ops::matmul::cuda::{Blas, Epilogue, Extras, LinearProducts, LinearRows};
+use crate::ops::matmul::cuda::{Blas, Epilogue, Epilogues, Extras, LinearProducts};
 use crate::ops::matmul::{self, Shape, Sums};
 
 /// One row, and rows and columns that fill no tile.
@@ -13,6 +13,8 @@ const SHAPES: [Shape; 2] =
     [Shape { rows: 1, inputs: 8, outputs: 16 }, Shape { rows: 37, inputs: 136, outputs: 72 }];
 
 const NARROW: Bound = Bound::rounded_once(5e-6);
+/// The library's GELU and its slope are approximate in bf16: an H100 exceeded one rounding by a tenth.
+const WITH_GELU: Bound = Bound { bf16: 6e-3, ..NARROW };
 const WIDE: Bound = Bound::wide(5e-6);
 
 /// A layer's operands, and what its epilogues read.
@@ -91,15 +93,13 @@ fn blas(memory: &Memory) -> Blas {
     Blas::new(memory.device(), Blas::workspace(memory.allocator())).unwrap()
 }
 
-/// A layer without padding.
 fn layer<E: CudaElement>(
     blas: &Blas,
     shape: Shape,
     forward: Epilogue,
     input: Epilogue,
 ) -> LinearProducts {
-    let rows = LinearRows { output_stride: shape.outputs, forward, input };
-    LinearProducts::new::<E>(blas, shape, rows).unwrap()
+    LinearProducts::new::<E>(blas, shape, Epilogues { forward, input }).unwrap()
 }
 
 fn forward_agrees<E: CudaElement>() {
@@ -139,7 +139,7 @@ fn forward_with_gelu_agrees<E: CudaElement>() {
         let mut gelu = vec![0.0; y.len()];
         let exact = case.exact_forward(true, matmul::Epilogue::Gelu(&mut gelu));
         NARROW.check(&format!("before GELU of {shape:?}"), &memory.download(&before), &exact);
-        NARROW.check(&format!("GELU of {shape:?}"), &memory.download(&y), &gelu);
+        WITH_GELU.check(&format!("GELU of {shape:?}"), &memory.download(&y), &gelu);
     }
 }
 
@@ -155,7 +155,8 @@ fn backward_agrees<E: CudaElement>() {
             let mut dx = memory.unwritten::<E>(x.len());
             layer.input(&mut blas, dx.view_mut(), dy.view(), weight.view(), before).unwrap();
             let exact = case.exact_input(before.is_some());
-            NARROW.check(&format!("{epilogue:?} of {shape:?}"), &memory.download(&dx), &exact);
+            let bound = if before.is_some() { WITH_GELU } else { NARROW };
+            bound.check(&format!("{epilogue:?} of {shape:?}"), &memory.download(&dx), &exact);
         }
         let mut layer = layer::<E>(&blas, shape, Epilogue::None, Epilogue::None);
         let mut dweight = memory.unwritten(weight.len());
@@ -187,25 +188,4 @@ fn forward_with_gelu() {
 fn backward() {
     backward_agrees::<f32>();
     backward_agrees::<bf16>();
-}
-
-/// As the logits of a vocabulary that is no multiple of 8.
-#[test]
-fn rows_may_be_longer_than_what_is_written() {
-    let memory = Memory::new();
-    let mut blas = blas(&memory);
-    let shape = Shape { rows: 5, inputs: 24, outputs: 37 };
-    let stride = 40;
-    let case = Case::<bf16>::new(shape);
-    let on_device = Operands::new(&memory, &case);
-    let rows = LinearRows { output_stride: stride, forward: Epilogue::None, input: Epilogue::None };
-    let mut layer = LinearProducts::new::<bf16>(&blas, shape, rows).unwrap();
-    let rest = bf16::from_f32(7.0);
-    let mut y = memory.upload(&vec![rest; shape.rows * stride]);
-    let (x, weight) = (on_device.x.view(), on_device.weight.view());
-    layer.forward(&mut blas, y.view_mut(), x, weight, Extras::default()).unwrap();
-    let exact = case.exact_forward(false, matmul::Epilogue::Store);
-    let exact: Vec<f64> =
-        exact.chunks(shape.outputs).flat_map(|row| [row, &[7.0; 3]].concat()).collect();
-    NARROW.check("Y", &memory.download(&y), &exact);
 }

@@ -18,7 +18,7 @@ fn agrees<E: CudaElement>() {
     for (rows, width) in SHAPES {
         let x = Numbers::<E>::uniform(rows * width, 1, 1.0);
         let input = memory.upload(&x.elements);
-        let mut partials = Partials::new(memory.allocator(), rows, width);
+        let mut partials = Partials::new(memory.allocator(), rows, 8, width);
         let mut sums = memory.unwritten(width);
         let mut exact = vec![0.0; width];
         for accumulate in [false, true] {

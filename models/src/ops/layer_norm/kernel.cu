@@ -28,15 +28,16 @@ struct LayerNorm {
 
     DEV float normalised(const Stats& stats, float x) { return (x - stats.mean) * stats.inverse; }
 
-    DEV Row row(Stats stats, const Element* dy, const Element* x, const Element* weight,
-                int width) {
-        float sum_g = 0.0f;
-        float sum_gh = 0.0f;
-        for_own_elements(dy, x, weight, width, [&](float g, float value) {
-            sum_g += g;
-            sum_gh += g * (value - stats.mean);
-        });
-        return {stats, warp_sum(sum_g) / width, warp_sum(sum_gh) * stats.inverse / width};
+    // Of g, and of g (x - mean).
+    static constexpr int SUMS = 2;
+
+    DEV void add(float (&sums)[SUMS], const Stats& stats, float g, float x) {
+        sums[0] += g;
+        sums[1] += g * (x - stats.mean);
+    }
+
+    DEV Row row(const Stats& stats, const float (&sums)[SUMS], int width) {
+        return {stats, sums[0] / width, sums[1] * stats.inverse / width};
     }
 
     DEV float input_gradient(const Row& row, float g, float h) {
@@ -52,15 +53,7 @@ layer_norm_forward(Element* __restrict__ y, LayerNorm::Stats* __restrict__ stats
 }
 EXPORT_KERNEL(layer_norm_forward)
 
-KERNEL void __launch_bounds__(FORWARD_THREADS)
-layer_norm_apply(Element* __restrict__ y, const LayerNorm::Stats* __restrict__ stats,
-                 const Element* __restrict__ x, const Element* __restrict__ weight,
-                 const Element* __restrict__ bias, int rows, int width) {
-    norm_apply<LayerNorm>(y, stats, x, weight, bias, rows, width);
-}
-EXPORT_KERNEL_ELEMENTWISE(layer_norm_apply)
-
-KERNEL void __launch_bounds__(BACKWARD_THREADS, 2)
+KERNEL void __launch_bounds__(BACKWARD_THREADS_MAX)
 layer_norm_backward(Element* __restrict__ dx, float* __restrict__ weight_partials,
                     float* __restrict__ bias_partials, const Element* __restrict__ dy,
                     const Element* __restrict__ x, const LayerNorm::Stats* __restrict__ stats,

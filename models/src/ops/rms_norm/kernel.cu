@@ -21,11 +21,13 @@ struct RmsNorm {
 
     DEV float normalised(const Stats& stats, float x) { return x * stats.inverse; }
 
-    DEV Row row(Stats stats, const Element* dy, const Element* x, const Element* weight,
-                int width) {
-        float sum_gx = 0.0f;
-        for_own_elements(dy, x, weight, width, [&](float g, float value) { sum_gx += g * value; });
-        return {stats, warp_sum(sum_gx) * stats.inverse / width};
+    // Of g x.
+    static constexpr int SUMS = 1;
+
+    DEV void add(float (&sums)[SUMS], const Stats&, float g, float x) { sums[0] += g * x; }
+
+    DEV Row row(const Stats& stats, const float (&sums)[SUMS], int width) {
+        return {stats, sums[0] * stats.inverse / width};
     }
 
     DEV float input_gradient(const Row& row, float g, float h) {
@@ -41,15 +43,7 @@ rms_norm_forward(Element* __restrict__ y, RmsNorm::Stats* __restrict__ stats,
 }
 EXPORT_KERNEL(rms_norm_forward)
 
-KERNEL void __launch_bounds__(FORWARD_THREADS)
-rms_norm_apply(Element* __restrict__ y, const RmsNorm::Stats* __restrict__ stats,
-               const Element* __restrict__ x, const Element* __restrict__ weight, int rows,
-               int width) {
-    norm_apply<RmsNorm>(y, stats, x, weight, nullptr, rows, width);
-}
-EXPORT_KERNEL_ELEMENTWISE(rms_norm_apply)
-
-KERNEL void __launch_bounds__(BACKWARD_THREADS, 2)
+KERNEL void __launch_bounds__(BACKWARD_THREADS_MAX)
 rms_norm_backward(Element* __restrict__ dx, float* __restrict__ weight_partials,
                   const Element* __restrict__ dy, const Element* __restrict__ x,
                   const RmsNorm::Stats* __restrict__ stats, const Element* __restrict__ weight,

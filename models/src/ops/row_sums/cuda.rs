@@ -6,13 +6,17 @@ use device::{Allocator, DeviceBuffer, View, ViewMut};
 
 use crate::ops::kernels::{self, CudaElement};
 
-/// Most parts that rows are divided into. With [`ROWS_MIN`] it fixes the order of every sum,
-/// whatever the device.
-const PARTS_MAX: usize = 256;
+/// Most parts that rows are divided into: a few blocks for each multiprocessor of a large device.
+/// With the other two numbers it fixes the order of every sum, whatever the device.
+const PARTS_MAX: usize = 512;
 /// Rows of a part, if there are not enough for [`PARTS_MAX`] parts.
 const ROWS_MIN: usize = 32;
+/// Most blocks that sum columns. More parts than that would only be more partial sums to add.
+const BLOCKS_MAX: usize = 2048;
+/// Columns of such a block.
+const BLOCK_COLUMNS: usize = 64;
 
-/// The partial sums of all parts, of two sums at once.
+/// The partial sums of all parts: of a norm's two parameters, or of the columns of a matrix.
 #[derive(Debug)]
 pub(crate) struct Partials {
     sums: DeviceBuffer<f32>,
@@ -25,25 +29,38 @@ pub(crate) struct ColumnSums {
     sums: Kernel,
 }
 
-/// Parts that so many rows are divided into.
-pub(crate) fn parts(rows: usize) -> usize {
+/// Parts that so many rows are divided into where a block has all columns of a part.
+fn parts(rows: usize) -> usize {
     rows.div_ceil(ROWS_MIN).clamp(1, PARTS_MAX)
 }
 
+/// Parts that so many rows are divided into where a block has some columns of a part.
+fn parts_of_columns(rows: usize, width: usize) -> usize {
+    parts(rows).min((BLOCKS_MAX / width.div_ceil(BLOCK_COLUMNS)).max(1))
+}
+
 impl Partials {
-    /// For up to `rows` rows of up to `width` columns.
-    pub(crate) fn new(allocator: &Allocator, rows: usize, width: usize) -> Self {
-        Self { sums: allocator.zeros(2 * parts(rows) * width) }
+    /// For up to `rows` rows: of norms of `norm_width` columns, and of matrices of up to
+    /// `width_max`.
+    pub(crate) fn new(
+        allocator: &Allocator,
+        rows: usize,
+        norm_width: usize,
+        width_max: usize,
+    ) -> Self {
+        let of_norm = 2 * parts(rows) * norm_width;
+        let of_columns = (BLOCKS_MAX * BLOCK_COLUMNS).min(parts(rows) * width_max).max(width_max);
+        Self { sums: allocator.zeros(of_norm.max(of_columns)) }
     }
 
-    /// The partial sums (parts, C) of two sums.
-    pub(crate) fn two(
+    /// The partial sums (parts, C) of the two parameters of a norm of `rows` rows.
+    pub(crate) fn of_norm(
         &mut self,
-        parts: usize,
+        rows: usize,
         width: usize,
     ) -> (ViewMut<'_, f32>, ViewMut<'_, f32>) {
-        let sums = self.sums.view_mut().slice(0..2 * parts * width);
-        sums.split_at(parts * width)
+        let elements = parts(rows) * width;
+        self.sums.view_mut().slice(0..2 * elements).split_at(elements)
     }
 }
 
@@ -67,13 +84,13 @@ impl ColumnSums {
         let width = sums.len();
         let rows = x.len() / width;
         assert_eq!(x.len(), rows * width, "rows of {width} columns");
-        let parts = parts(rows);
-        let (mut first, _) = partials.two(parts, width);
-        let grid = Grid::of([width.div_ceil(64), parts, 1], 256);
-        let launch = self.partials.launch(grid).writes(&mut first).reads(x);
+        let parts = parts_of_columns(rows, width);
+        let mut partials = partials.sums.view_mut().slice(0..parts * width);
+        let grid = Grid::of([width.div_ceil(BLOCK_COLUMNS), parts, 1], 256);
+        let launch = self.partials.launch(grid).writes(&mut partials).reads(x);
         // SAFETY: column_partials(partials, x, rows, width), parts along y.
         unsafe { launch.int(rows).int(width).run() }?;
-        self.add_up(sums, first.as_view(), accumulate)
+        self.add_up(sums, partials.as_view(), accumulate)
     }
 
     /// Writes the sums of partial sums (parts, C), or adds them.
@@ -86,7 +103,7 @@ impl ColumnSums {
         let width = sums.len();
         let parts = partials.len() / width;
         assert_eq!(partials.len(), parts * width, "parts of {width} columns");
-        let launch = self.sums.launch(Grid::row(width.div_ceil(128), 128));
+        let launch = self.sums.launch(Grid::row(width.div_ceil(32), 512));
         let launch = launch.writes(&mut sums).reads(partials).int(parts).int(width);
         // SAFETY: column_sums(sums, partials, parts, width, accumulate); the lengths were checked.
         unsafe { launch.flag(accumulate).run() }

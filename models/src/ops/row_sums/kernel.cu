@@ -43,21 +43,34 @@ column_partials(float* __restrict__ partials, const Element* __restrict__ x, int
 }
 EXPORT_KERNEL(column_partials)
 
-// Writes to sums (width), or adds to them, the rows of partials (parts, width) in their order.
+constexpr int SUM_WARPS = 16;
+
+// Writes to sums (width), or adds to them, the rows of partials (parts, width). A warp adds up every
+// 16th of them in 32 columns; then these 16 sums are added in their order.
 //
-// Grid: ceil(width / 128). Block: 128.
-KERNEL void __launch_bounds__(128)
+// Grid: ceil(width / 32). Block: 512.
+KERNEL void __launch_bounds__(SUM_WARPS* WARP)
 column_sums(float* __restrict__ sums, const float* __restrict__ partials, int parts, int width,
             int accumulate) {
-    const int column = blockIdx.x * blockDim.x + threadIdx.x;
-    if (column >= width) {
-        return;
+    __shared__ float warps[SUM_WARPS][WARP];
+    const int column = blockIdx.x * WARP + lane_index();
+    const bool valid = column < width;
+    float own = 0.0f;
+    if (valid) {
+#pragma unroll 4
+        for (int part = warp_index(); part < parts; part += SUM_WARPS) {
+            own += partials[i64(part) * width + column];
+        }
     }
-    float sum = 0.0f;
-#pragma unroll 8
-    for (int part = 0; part < parts; part++) {
-        sum += partials[i64(part) * width + column];
+    warps[warp_index()][lane_index()] = own;
+    __syncthreads();
+    if (warp_index() == 0 && valid) {
+        float sum = 0.0f;
+#pragma unroll
+        for (int warp = 0; warp < SUM_WARPS; warp++) {
+            sum += warps[warp][lane_index()];
+        }
+        sums[column] = accumulate ? sums[column] + sum : sum;
     }
-    sums[column] = accumulate ? sums[column] + sum : sum;
 }
-EXPORT_KERNEL_ELEMENTWISE(column_sums)
+EXPORT_KERNEL(column_sums)

@@ -5,12 +5,12 @@ use device::{DeviceBuffer, View, ViewMut};
 use super::Operations;
 use crate::Error;
 use crate::fused::cuda::block::BlockSaved;
-use crate::fused::cuda::buffers::{Scratch, logits_stride};
-use crate::fused::cuda::kernels::ActivationKernels;
+use crate::fused::cuda::buffers::Scratch;
 use crate::fused::cuda::layers::{SegmentGradients, parameters};
 use crate::fused::linear::Linear;
 use crate::fused::parameter_ranges::{AffineRanges, SegmentRange};
 use crate::fused::size::{Activation, Size};
+use crate::layout::head_rows;
 use crate::meter::{Kind, Op, Role};
 use crate::ops::attention::cuda::Forward;
 use crate::ops::cross_entropy::cuda::LogitsShape;
@@ -76,17 +76,13 @@ impl<E: CudaElement> Operations<E> {
         let Self { size, ranges, weights, gradients, saved, scratch, kernels, .. } = self;
         let block = &ranges.blocks[0];
         let norm = parameters(&block.norm1, weights.view().slice(block.segment.range.clone()));
-        let BlockSaved { input, mut stats1, .. } = saved.block(0, size);
-        let shape = kernels.layers.norm_shape();
-        let Scratch { normed, branch, gradient, partials, .. } = scratch;
+        let BlockSaved { input, normed1, stats1, .. } = saved.block(0, size);
+        let Scratch { branch, gradient, partials, .. } = scratch;
         if kind == Kind::Forward {
-            let stats = stats1.reborrow();
-            return Ok(kernels.norm.forward(normed.view_mut(), stats, input, norm, shape)?);
+            let shape = kernels.layers.norm_shape();
+            return Ok(kernels.norm.forward(normed1, stats1, input, norm, shape)?);
         }
-        let norm_saved = NormSaved { input, stats: stats1.as_view() };
-        if kind == Kind::Recompute {
-            return Ok(kernels.norm.apply(normed.view_mut(), norm_saved, norm, shape)?);
-        }
+        let norm_saved = NormSaved { input, stats: stats1.into_view() };
         let view = of_segment(gradients, &block.segment);
         let operands = NormBackward {
             dx: gradient.view_mut(),
@@ -110,25 +106,26 @@ impl<E: CudaElement> Operations<E> {
     }
 
     fn linear_forward(&mut self, linear: Linear) -> Result<(), Error> {
-        let Self { size, ranges, weights, saved, scratch, kernels, .. } = self;
+        let Self { size, ranges, weights, saved, kernels, .. } = self;
         let block = &ranges.blocks[0];
         let segment = weights.view().slice(block.segment.range.clone());
         let layer = parameters(block.linear(linear), segment);
         let saved = saved.block(0, size);
-        let Scratch { normed, hidden, .. } = scratch;
         let residual = |added| Extras { residual: Some(added), ..Extras::default() };
         let (y, x, extras) = match linear {
-            Linear::AttentionIn => (saved.qkv, normed.view(), Extras::default()),
+            Linear::AttentionIn => (saved.qkv, saved.normed1.into_view(), Extras::default()),
             Linear::AttentionOut => {
                 (saved.middle, saved.attention.into_view(), residual(saved.input))
             }
             Linear::Expand if size.activation == Activation::Gelu => {
                 let before_gelu = Some(saved.expanded);
                 let extras = Extras { before_gelu, ..Extras::default() };
-                (hidden.view_mut(), normed.view(), extras)
+                (saved.hidden, saved.normed2.into_view(), extras)
             }
-            Linear::Expand => (saved.expanded, normed.view(), Extras::default()),
-            Linear::Contract => (saved.output, hidden.view(), residual(saved.middle.into_view())),
+            Linear::Expand => (saved.expanded, saved.normed2.into_view(), Extras::default()),
+            Linear::Contract => {
+                (saved.output, saved.hidden.into_view(), residual(saved.middle.into_view()))
+            }
         };
         Ok(kernels.layers.forward(linear, y, x, layer, extras)?)
     }
@@ -157,11 +154,12 @@ impl<E: CudaElement> Operations<E> {
         let block = &ranges.blocks[0];
         let layer = AffineRanges { bias: None, ..block.linear(linear).clone() };
         let saved = saved.block(0, size);
-        let Scratch { normed, hidden, gradient, wide, partials, .. } = scratch;
+        let Scratch { gradient, wide, partials, .. } = scratch;
         let x = match linear {
-            Linear::AttentionIn | Linear::Expand => normed.view(),
+            Linear::AttentionIn => saved.normed1.into_view(),
             Linear::AttentionOut => saved.attention.into_view(),
-            Linear::Contract => hidden.view(),
+            Linear::Expand => saved.normed2.into_view(),
+            Linear::Contract => saved.hidden.into_view(),
         };
         let dy = output_gradient(linear, size, gradient, wide, saved.expanded.into_view());
         let view = of_segment(gradients, &block.segment);
@@ -209,21 +207,13 @@ impl<E: CudaElement> Operations<E> {
 
     fn activation(&mut self, kind: Kind) -> Result<(), Error> {
         let Self { size, saved, scratch, kernels, .. } = self;
-        let expanded = saved.block(0, size).expanded;
-        let Scratch { hidden, wide, .. } = scratch;
-        match &kernels.activation {
-            ActivationKernels::Gelu(gelu) => {
-                Ok(gelu.forward(hidden.view_mut(), expanded.into_view())?)
-            }
-            ActivationKernels::SwiGlu(swiglu) if kind == Kind::Forward => {
-                let width = size.feed_forward;
-                Ok(swiglu.forward(hidden.view_mut(), expanded.into_view(), width)?)
-            }
-            ActivationKernels::SwiGlu(swiglu) => {
-                let dhidden = wide.view().slice(0..size.rows * size.feed_forward);
-                Ok(swiglu.backward(expanded, dhidden, size.feed_forward)?)
-            }
+        let BlockSaved { expanded, hidden, .. } = saved.block(0, size);
+        let Some(swiglu) = &kernels.swiglu else { unreachable!("GELU is an epilogue") };
+        if kind == Kind::Forward {
+            return Ok(swiglu.forward(hidden, expanded.into_view(), size.feed_forward)?);
         }
+        let dhidden = scratch.wide.view().slice(0..size.rows * size.feed_forward);
+        Ok(swiglu.backward(expanded, dhidden, size.feed_forward)?)
     }
 
     /// One chunk of tokens.
@@ -232,7 +222,7 @@ impl<E: CudaElement> Operations<E> {
         let Self { ranges, weights, gradients, scratch, kernels, .. } = self;
         let ranges = &ranges.head;
         let segment = weights.view().slice(ranges.segment.range.clone());
-        let table = segment.slice(ranges.table.clone());
+        let table = segment.slice(ranges.padded.clone());
         let products = kernels.head.of(shape.rows);
         let blas = &mut kernels.layers.blas;
         let Scratch { normed, branch, logits, .. } = scratch;
@@ -244,7 +234,7 @@ impl<E: CudaElement> Operations<E> {
             }
             Kind::Input => products.input(blas, dhidden, logits.view(), table, None)?,
             _ => {
-                let dtable = of_segment(gradients, &ranges.segment).slice(ranges.table.clone());
+                let dtable = of_segment(gradients, &ranges.segment).slice(ranges.padded.clone());
                 products.weight(blas, dtable, logits.view(), hidden, Sums::Add)?
             }
         }
@@ -255,7 +245,7 @@ impl<E: CudaElement> Operations<E> {
         let tokens = self.head_shape().rows;
         let Self { size, scratch, tokens: sent, kernels, .. } = self;
         let vocabulary = size.vocabulary;
-        let shape = LogitsShape { tokens, vocabulary, stride: logits_stride(vocabulary) };
+        let shape = LogitsShape { tokens, vocabulary, stride: head_rows(vocabulary) };
         let Scratch { loss, losses, logits, .. } = scratch;
         let targets = sent.targets().slice(0..tokens);
         Ok(kernels.cross_entropy.run(

@@ -18,7 +18,7 @@ use self::update::Update;
 use super::batch::Tokens;
 use super::buffers::{Buffers, Saved, Scratch, Workspaces};
 use super::kernels::Kernels;
-use crate::fused::options::Options;
+use crate::fused::options::{LOGITS_BYTES_ON_CUDA, Options};
 use crate::fused::parameter_ranges::ParameterRanges;
 use crate::fused::size::Size;
 use crate::meter::Op;
@@ -136,7 +136,8 @@ impl<E: CudaElement> Operations<E> {
         compute: Compute,
         device: &Cuda,
     ) -> Result<Self, Error> {
-        let options = Options { threads: 1, on_cuda: true, ..compute.into() };
+        let logits_bytes = LOGITS_BYTES_ON_CUDA;
+        let options = Options { threads: 1, on_cuda: true, logits_bytes, ..compute.into() };
         let size = Size::new(config, micro_batch, options);
         let layout = Layout::new(config);
         let allocator = Allocator::cuda(device);
@@ -179,6 +180,7 @@ impl<E: CudaElement> Operations<E> {
         randomize(device, gradients.view_mut())?;
         randomize(device, saved.streams.view_mut())?;
         randomize(device, saved.expanded.view_mut())?;
+        randomize(device, scratch.normed.view_mut())?;
         randomize(device, scratch.branch.view_mut())?;
         randomize(device, scratch.gradient.view_mut())?;
         randomize(device, scratch.wide.view_mut())?;

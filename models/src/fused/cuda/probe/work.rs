@@ -3,6 +3,7 @@
 use super::Operations;
 use crate::fused::linear::Linear;
 use crate::fused::size::Activation;
+use crate::layout::head_rows;
 use crate::meter::Work;
 use crate::meter::{Kind, Op, Role};
 use crate::ops::kernels::CudaElement;
@@ -31,7 +32,6 @@ impl<E: CudaElement> Operations<E> {
             ((Role::Embedding, Kind::Forward), work::embedding::<E>(stream, tables)),
             ((Role::Embedding, Kind::Backward), work::embedding_backward::<E>(stream, tables)),
             ((Role::Norm, Kind::Forward), size.norm_work::<E>(false)),
-            ((Role::Norm, Kind::Recompute), size.norm_work::<E>(false)),
             ((Role::Norm, Kind::Backward), size.norm_work::<E>(true)),
         ]
     }
@@ -73,13 +73,14 @@ impl<E: CudaElement> Operations<E> {
         list.push(((Role::Attention, Kind::Backward), work::attention_backward::<E>(shape)));
     }
 
+    /// GELU and its gradient are epilogues.
     fn add_activation(&self, list: &mut Vec<(Op, Work)>) {
-        let elements = self.size.rows * self.size.feed_forward;
-        let of =
-            |kind, matrices| ((Role::Activation, kind), work::elementwise::<E>(matrices, elements));
-        match self.size.activation {
-            Activation::Gelu => list.push(of(Kind::Recompute, 2)),
-            Activation::SwiGlu => list.extend([of(Kind::Forward, 3), of(Kind::Backward, 5)]),
+        if self.size.activation == Activation::SwiGlu {
+            let elements = self.size.rows * self.size.feed_forward;
+            let of = |kind, matrices| {
+                ((Role::Activation, kind), work::elementwise::<E>(matrices, elements))
+            };
+            list.extend([of(Kind::Forward, 3), of(Kind::Backward, 5)]);
         }
     }
 
@@ -99,7 +100,7 @@ impl<E: CudaElement> Operations<E> {
     pub(super) fn head_shape(&self) -> Shape {
         let size = &self.size;
         let rows = size.chunk_tokens::<E>();
-        Shape { rows, inputs: size.width, outputs: size.vocabulary }
+        Shape { rows, inputs: size.width, outputs: head_rows(size.vocabulary) }
     }
 
     fn add_update(&self, list: &mut Vec<(Op, Work)>) {

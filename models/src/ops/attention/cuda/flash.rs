@@ -89,7 +89,7 @@ fn shared_bytes(head_width: usize) -> SharedBytes {
     let key_rows = KEY_ELEMENTS as u32 / width;
     SharedBytes {
         forward: 512 * width,
-        backward_queries: 768 * width,
+        backward_queries: if width == 64 { 1024 * width } else { 768 * width },
         backward_keys: (2 * key_rows + 128) * width * 2 + 512,
     }
 }

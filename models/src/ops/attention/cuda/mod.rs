@@ -147,7 +147,7 @@ fn row_sums<'a, E: CudaElement>(
     shape: Shape,
 ) -> Result<View<'a, f32>, Error> {
     assert_eq!(delta.len(), shape.rows() * shape.heads, "delta (B, H, T) of {shape:?}");
-    let launch = kernel.launch(plain::grid(&shape, shape.heads));
+    let launch = kernel.launch(plain::delta_grid::<E>(&shape));
     let launch = launch.writes(&mut delta).reads(doutput).reads(output);
     let launch = launch.int(shape.tokens).int(shape.heads).int(shape.head_width);
     // SAFETY: attention_delta(delta, doutput, output, tokens, heads, head width); the lengths were

@@ -27,10 +27,13 @@ pub(super) struct Plain {
 
 /// Compiles the kernels for heads of a width.
 pub(super) fn load<E: CudaElement>(device: &Cuda, head_width: usize) -> Result<Module, Error> {
-    // Otherwise heads do not start at multiples of 16 bytes.
-    let in_packs = head_width.is_multiple_of(E::PACK);
-    let options: &[&str] = if in_packs { &[] } else { &["-DPAIR_ACCESS"] };
+    let options: &[&str] = if in_packs::<E>(head_width) { &[] } else { &["-DPAIR_ACCESS"] };
     kernels::load_with(device, &kernels::ATTENTION, E::FORMAT, options)
+}
+
+/// Whether heads start at multiples of 16 bytes.
+fn in_packs<E: CudaElement>(head_width: usize) -> bool {
+    head_width.is_multiple_of(E::PACK)
 }
 
 impl Plain {
@@ -77,7 +80,15 @@ impl Plain {
     }
 }
 
+/// The grid of [`DELTA`]: as many lanes share a row as read it in one access each.
+pub(super) fn delta_grid<E: CudaElement>(shape: &Shape) -> Grid {
+    let piece = if in_packs::<E>(shape.head_width) { E::PACK } else { 2 };
+    let lanes = shape.head_width.div_ceil(piece).next_power_of_two().min(32);
+    let rows = ROWS * 32 / lanes;
+    Grid::of([shape.tokens.div_ceil(rows), shape.heads, shape.sequences], THREADS)
+}
+
 /// A block for [`ROWS`] rows of each of so many heads of each sequence.
-pub(super) fn grid(shape: &Shape, heads: usize) -> Grid {
+fn grid(shape: &Shape, heads: usize) -> Grid {
     Grid::of([shape.tokens.div_ceil(ROWS), heads, shape.sequences], THREADS)
 }

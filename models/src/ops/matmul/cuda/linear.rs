@@ -14,7 +14,7 @@ use cudarc::cublaslt::sys::cudaDataType;
 #[derive(Debug)]
 pub(crate) struct LinearProducts {
     shape: Shape,
-    rows: LinearRows,
+    epilogues: Epilogues,
     forward: Product,
     input: Product,
     weight: Product,
@@ -24,16 +24,14 @@ pub(crate) struct LinearProducts {
 
 /// What a linear layer does beside its products.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct LinearRows {
-    /// Elements from a row of Y to the next: O, or more.
-    pub(crate) output_stride: usize,
+pub(crate) struct Epilogues {
     /// Of forward.
     pub(crate) forward: Epilogue,
     /// Of the input's gradient.
     pub(crate) input: Epilogue,
 }
 
-impl LinearRows {
+impl Epilogues {
     fn has_gelu(&self) -> bool {
         self.forward == Epilogue::GeluBias || self.input == Epilogue::GeluGradient
     }
@@ -53,10 +51,9 @@ impl LinearProducts {
     pub(crate) fn new<E: CudaElement>(
         blas: &Blas,
         shape: Shape,
-        rows: LinearRows,
+        epilogues: Epilogues,
     ) -> Result<Self, Error> {
         let Shape { rows: count, inputs, outputs } = shape;
-        let stride = rows.output_stride;
         let base = ProductShape {
             m: outputs,
             n: count,
@@ -65,7 +62,7 @@ impl LinearProducts {
             b_is_transposed: false,
             a_stride: inputs,
             b_stride: inputs,
-            d_stride: stride,
+            d_stride: outputs,
             factors: E::MATRIX,
             product: E::MATRIX,
         };
@@ -73,7 +70,7 @@ impl LinearProducts {
             m: inputs,
             k: outputs,
             a_is_transposed: false,
-            b_stride: stride,
+            b_stride: outputs,
             d_stride: inputs,
             ..base
         };
@@ -83,19 +80,19 @@ impl LinearProducts {
             k: count,
             a_is_transposed: false,
             b_is_transposed: true,
-            b_stride: stride,
+            b_stride: outputs,
             d_stride: inputs,
             product: cudaDataType::CUDA_R_32F,
             ..base
         };
-        let has_own_gelu = E::FORMAT == Format::F32 && rows.has_gelu();
+        let has_own_gelu = E::FORMAT == Format::F32 && epilogues.has_gelu();
         let gelu = has_own_gelu.then(|| Gelu::new::<E>(blas.device())).transpose()?;
         let epilogue = |of: Epilogue| if has_own_gelu { of.without_gelu() } else { of };
         Ok(Self {
             shape,
-            rows,
-            forward: Product::new(blas, base, epilogue(rows.forward))?,
-            input: Product::new(blas, input, epilogue(rows.input))?,
+            epilogues,
+            forward: Product::new(blas, base, epilogue(epilogues.forward))?,
+            input: Product::new(blas, input, epilogue(epilogues.input))?,
             weight: Product::new(blas, weight, Epilogue::None)?,
             gelu,
         })
@@ -112,12 +109,16 @@ impl LinearProducts {
     ) -> Result<(), Error> {
         self.check(x.len(), weight.len(), y.len());
         let Extras { bias, residual, before_gelu } = extras;
-        let has_bias = matches!(self.rows.forward, Epilogue::Bias | Epilogue::GeluBias);
+        let has_bias = matches!(self.epilogues.forward, Epilogue::Bias | Epilogue::GeluBias);
         assert_eq!(bias.map(View::len), has_bias.then_some(self.shape.outputs), "bias (O)");
         let outputs = residual.map(View::len).into_iter();
         let outputs = outputs.chain(before_gelu.as_ref().map(ViewMut::len));
         assert!(outputs.into_iter().all(|len| len == y.len()), "(N, O)");
-        assert_eq!(before_gelu.is_some(), self.rows.forward == Epilogue::GeluBias, "before GELU");
+        assert_eq!(
+            before_gelu.is_some(),
+            self.epilogues.forward == Epilogue::GeluBias,
+            "before GELU"
+        );
         let operands = Operands {
             a: weight.cuda_address(),
             b: x.cuda_address(),
@@ -151,7 +152,7 @@ impl LinearProducts {
         before_gelu: Option<View<'_, E>>,
     ) -> Result<(), Error> {
         self.check(dx.len(), weight.len(), dy.len());
-        let has_gelu = self.rows.input == Epilogue::GeluGradient;
+        let has_gelu = self.epilogues.input == Epilogue::GeluGradient;
         assert_eq!(before_gelu.map(View::len), has_gelu.then_some(dx.len()), "before GELU (N, I)");
         let operands = Operands {
             a: weight.cuda_address(),
@@ -194,6 +195,6 @@ impl LinearProducts {
         let Shape { rows, inputs, outputs } = self.shape;
         assert_eq!(x, rows * inputs, "X (N, I) of {:?}", self.shape);
         assert_eq!(weight, outputs * inputs, "W (O, I) of {:?}", self.shape);
-        assert_eq!(y, rows * self.rows.output_stride, "Y (N, O) of {:?}", self.shape);
+        assert_eq!(y, rows * outputs, "Y (N, O) of {:?}", self.shape);
     }
 }

@@ -8,5 +8,5 @@ mod descriptors;
 mod linear;
 mod product;
 
-pub(crate) use linear::{Extras, LinearProducts, LinearRows};
+pub(crate) use linear::{Epilogues, Extras, LinearProducts};
 pub(crate) use product::{Blas, Epilogue};
