@@ -159,6 +159,17 @@ mod tests {
     }
 
     #[test]
+    fn the_head_s_matrix_has_rows_of_padding() {
+        for (tied, segment) in [(true, 3), (false, 0)] {
+            let layout = Layout::new(&odd(tied));
+            let segment = &layout.segments()[segment];
+            let head = &layout.tensors()[segment.tensors.end - 1];
+            assert_eq!(head.shape, [101, 24]);
+            assert_eq!(segment.range.end, head.range.start + 128 * 24, "{}", segment.name);
+        }
+    }
+
+    #[test]
     fn matrices_hold_grouped_queries_and_both_halves_of_swiglu() {
         let layout = Layout::new(&odd(false));
         let shape = |name: &str| layout.tensor(name).unwrap().shape.clone();

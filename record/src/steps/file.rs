@@ -158,7 +158,7 @@ const UNSYNCED_BYTES_MAX: usize = 1 << 20;
 /// Appends steps; owned by the telemetry thread.
 ///
 /// A failed write loses nothing: lines are kept in memory until they are durable, and the next
-/// [`StepFile::sync`], which is automatic after [`UNSYNCED_BYTES_MAX`], writes them again.
+/// [`StepFile::sync`], which is automatic after `UNSYNCED_BYTES_MAX`, writes them again.
 #[derive(Debug)]
 pub struct StepFile {
     path: PathBuf,

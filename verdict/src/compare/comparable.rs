@@ -31,7 +31,7 @@ pub(super) fn require_comparable(base: &Side, new: &Side, settings: &Settings) -
 /// Requires the same of one side, where there is nothing to compare it with.
 ///
 /// # Errors
-/// As [`require_comparable`].
+/// As `require_comparable`.
 pub fn require_side(new: &Side, settings: &Settings) -> Result<()> {
     require_alike(&new.sources.iter().collect::<Vec<_>>(), settings)
 }

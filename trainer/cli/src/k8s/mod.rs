@@ -39,8 +39,8 @@ enum Command {
 /// refused here.
 #[derive(Debug, Args)]
 struct Render {
-    /// The benchmark file: TOML with the tables [workflow], [platform] and [workload], and for
-    /// several jobs [matrix].
+    /// The benchmark file: TOML with the tables workflow, platform and workload, and matrix for
+    /// several jobs.
     #[arg(value_name = "FILE")]
     benchmark: PathBuf,
     /// What runs the job: mpi-operator, Kubeflow's trainer, or Argo Workflows with mpi-operator.
