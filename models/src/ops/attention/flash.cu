@@ -401,11 +401,18 @@ EXPORT_KERNEL(flash_forward)
 // ---- Backward of the queries ----
 
 // A block computes 128 queries, a warp 32 of them, against 64 keys at a time (D = 64) or 32
-// (D = 128), of which there are two tiles: one is copied while the other is used.
+// (D = 128), of which there are two tiles: one is copied while the other is used. Two blocks with 64
+// keys do not fit into a multiprocessor with 100 KiB of shared memory.
+#if defined(__CUDA_ARCH__)
+constexpr bool HAS_LITTLE_SHARED_MEMORY =
+    __CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200;
+#else
+constexpr bool HAS_LITTLE_SHARED_MEMORY = false;
+#endif
 constexpr int QUERIES_M = 2;
 constexpr int QUERIES_WARP_ROWS = 16 * QUERIES_M;
 constexpr int QUERIES_ROWS = WARPS * QUERIES_WARP_ROWS;
-constexpr int QUERIES_KEYS = D == 64 ? 64 : 32;
+constexpr int QUERIES_KEYS = D == 64 && !HAS_LITTLE_SHARED_MEMORY ? 64 : 32;
 
 // Log sum, in powers of two, and delta of two rows of each block of 16.
 template <int M>
@@ -452,8 +459,8 @@ DEV void score_gradients(Sums<M, N>& gradients, const Sums<M, N>& scores,
 
 // Writes the query columns of dqkv.
 //
-// Grid: (H, B, ceil(T / 128)). Block: 128. Dynamic shared memory: 65,536 bytes (D = 64) or 98,304
-// (D = 128).
+// Grid: (H, B, ceil(T / 128)). Block: 128. Dynamic shared memory: 768 D bytes (49,152 or 98,304),
+// with 64 keys 65,536.
 KERNEL void __launch_bounds__(THREADS, 2)
 flash_backward_queries(u16* __restrict__ dqkv, const u16* __restrict__ doutput,
                        const u16* __restrict__ qkv, const float* __restrict__ log_sums,
@@ -644,19 +651,16 @@ flash_backward_keys(u16* __restrict__ dqkv, const u16* __restrict__ doutput,
         u16* tile_gradients = gradients + buffer * TILE;
         const float* tile_statistics = statistics + buffer * 2 * KEYS_QUERIES;
 
-        // Unless no query of the tile sees a key of this warp.
-        if (tile.query + KEYS_QUERIES > warp_key) {
-            auto scores = multiply_transposed<KEYS_M, KEYS_QUERIES>(keys, warp_row, tile_queries);
-            if (tile.query < warp_key + KEYS_WARP_ROWS - 1) {
-                mask_transposed(scores, warp_key - tile.query);
-            }
-            auto products =
-                multiply_transposed<KEYS_M, KEYS_QUERIES>(values, warp_row, tile_gradients);
-            transposed_gradients(scores, products, tile_statistics,
-                                 tile_statistics + KEYS_QUERIES, scale * LOG2_E);
-            add_product(value_sums, narrowed_operand(scores), tile_gradients);
-            add_product(key_sums, narrowed_operand(products), tile_queries);
+        auto scores = multiply_transposed<KEYS_M, KEYS_QUERIES>(keys, warp_row, tile_queries);
+        if (tile.query < warp_key + KEYS_WARP_ROWS - 1) {
+            mask_transposed(scores, warp_key - tile.query);
         }
+        auto products =
+            multiply_transposed<KEYS_M, KEYS_QUERIES>(values, warp_row, tile_gradients);
+        transposed_gradients(scores, products, tile_statistics, tile_statistics + KEYS_QUERIES,
+                             scale * LOG2_E);
+        add_product(value_sums, narrowed_operand(scores), tile_gradients);
+        add_product(key_sums, narrowed_operand(products), tile_queries);
         if (more) {
             store_statistic(next_statistic, 1 - buffer);
         }

@@ -53,7 +53,7 @@ layer_norm_forward(Element* __restrict__ y, LayerNorm::Stats* __restrict__ stats
 }
 EXPORT_KERNEL(layer_norm_forward)
 
-KERNEL void __launch_bounds__(BACKWARD_THREADS_MAX)
+KERNEL void __launch_bounds__(BACKWARD_THREADS_MAX, 1)
 layer_norm_backward(Element* __restrict__ dx, float* __restrict__ weight_partials,
                     float* __restrict__ bias_partials, const Element* __restrict__ dy,
                     const Element* __restrict__ x, const LayerNorm::Stats* __restrict__ stats,

@@ -43,7 +43,7 @@ rms_norm_forward(Element* __restrict__ y, RmsNorm::Stats* __restrict__ stats,
 }
 EXPORT_KERNEL(rms_norm_forward)
 
-KERNEL void __launch_bounds__(BACKWARD_THREADS_MAX)
+KERNEL void __launch_bounds__(BACKWARD_THREADS_MAX, 1)
 rms_norm_backward(Element* __restrict__ dx, float* __restrict__ weight_partials,
                   const Element* __restrict__ dy, const Element* __restrict__ x,
                   const RmsNorm::Stats* __restrict__ stats, const Element* __restrict__ weight,

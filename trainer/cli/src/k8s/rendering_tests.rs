@@ -50,7 +50,9 @@ impl Trainer for WithoutFlags {
         let mut overrides = after("--set");
         overrides.extend(after("--device").iter().map(|device| format!("run.device={device}")));
         let config = Config::load(&after("--workload")[0], &overrides);
-        Ok(Box::new(Loaded(config.map_err(|failure| failure.to_string())?)))
+        let config = config.map_err(|failure| failure.to_string())?;
+        config.refuse_secrets().map_err(|failure| failure.to_string())?;
+        Ok(Box::new(Loaded(config)))
     }
 
     fn require_checks(&self, names: &[String]) -> std::result::Result<(), String> {
@@ -205,7 +207,7 @@ fn a_job_that_cannot_fit_its_memory_is_refused() {
         .replace("workload = \"smoke\"", "workload = \"llama3-8b\"");
     let on = |platform: &str| {
         let text = large.replace("[platform]\n", &format!("[platform]\n{platform}\n"));
-        job(&text).err().map(|failure| failure.to_string())
+        job(&text).map_err(said).err()
     };
     let of_product = "node_labels = { \"nvidia.com/gpu.product\" = \"NVIDIA-H100-80GB-HBM3\" }";
     let of_gke = "node_labels = { \"cloud.google.com/gke-accelerator\" = \"nvidia-h100-80gb\" }";

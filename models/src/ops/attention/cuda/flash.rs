@@ -1,7 +1,7 @@
 //! Flash attention on tensor cores: bf16, heads of 64 or 128.
 #![allow(unsafe_code)] // launches
 
-use device::cuda::{Cuda, Error, Grid, Kernel};
+use device::cuda::{ComputeCapability, Cuda, Error, Grid, Kernel};
 use device::{View, ViewMut};
 
 use super::{BackwardInputs, launch};
@@ -39,7 +39,7 @@ impl Flash {
     pub(super) fn new<E: CudaElement>(device: &Cuda, head_width: usize) -> Result<Self, Error> {
         let width = format!("-DHEAD_WIDTH={head_width}");
         let module = kernels::load_with(device, &kernels::FLASH_ATTENTION, E::FORMAT, &[&width])?;
-        let shared = shared_bytes(head_width);
+        let shared = shared_bytes(head_width, device.properties().compute_capability);
         let kernel = |name, bytes| module.kernel(name)?.with_dynamic_shared(bytes);
         Ok(Self {
             forward: kernel("flash_forward", shared.forward)?,
@@ -84,12 +84,15 @@ impl Flash {
 
 /// As the comments of the kernels say. Those of the keys have 16 bytes for each of 32 queries
 /// beside their tiles: two tiles of log sums and deltas.
-fn shared_bytes(head_width: usize) -> SharedBytes {
+fn shared_bytes(head_width: usize, capability: ComputeCapability) -> SharedBytes {
     let width = head_width as u32;
+    let ComputeCapability { major, minor } = capability;
+    let has_little = matches!((major, minor), (8, 6 | 9)) || major >= 12;
+    let keys = if head_width == 64 && !has_little { 64 } else { 32 };
     let key_rows = KEY_ELEMENTS as u32 / width;
     SharedBytes {
         forward: 512 * width,
-        backward_queries: if width == 64 { 1024 * width } else { 768 * width },
+        backward_queries: (2 * QUERIES as u32 + 4 * keys) * width * 2,
         backward_keys: (2 * key_rows + 128) * width * 2 + 512,
     }
 }
