@@ -4,9 +4,9 @@
 //! telemetry thread (`stream/`) passes it to every sink, a file each in `sinks/`:
 //!
 //! - `console.rs`: stderr, as text or JSON.
-//! - `step_log.rs`: the rank's file of steps, and their sums for the record.
-//! - `anomalies.rs`: warnings for the record.
-//! - `hardware.rs`: what the hardware did, for the record.
+//! - `run_record.rs`: the record, a fold over all events, with three parts of its own:
+//!   `step_log.rs` (the rank's file of steps, and their sums), `anomalies.rs` (warnings) and
+//!   `hardware.rs`. Events that only the record needs are in `fact.rs`.
 //! - `prometheus/`: an endpoint of metrics on each node.
 //! - `otlp/`: metrics and spans for an OpenTelemetry collector.
 //! - `tensorboard.rs`: event files of TensorBoard.
@@ -16,6 +16,7 @@
 //! logged by `tracing` (`log_lines.rs`).
 
 mod event;
+pub mod fact;
 pub mod hardware;
 pub mod log_lines;
 mod loss_watch;
@@ -31,6 +32,7 @@ pub use loss_watch::{LossSpike, LossWatch, Observed};
 pub use options::{LogFormat, OtlpOptions, PrometheusOptions, TelemetryOptions};
 pub use sampler::{Sampled, Sampler};
 pub use sinks::{
-    Ended, StepLogOptions, StepsBefore, report_failure, report_silence, report_stop, say,
+    Ended, RankSteps, RankSummary, StepLogOptions, StepsBefore, SummaryOptions, report_failure,
+    report_silence, report_stop, say,
 };
 pub use stream::{Events, Telemetry};

@@ -114,6 +114,11 @@ impl StepSeries {
         Self { golden: golden.map(GoldenWatch::new), ..self }
     }
 
+    /// The loss to stop at.
+    pub fn target(&self) -> Option<TargetLoss> {
+        self.target
+    }
+
     /// How the losses compare with golden ones; `None` where there are none.
     pub fn golden_check(&self) -> Option<GoldenCheck> {
         self.golden.as_ref().map(GoldenWatch::check)

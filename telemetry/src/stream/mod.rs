@@ -9,17 +9,17 @@ use std::time::Duration;
 
 use device::threads;
 use record::files::IoError;
-use record::hardware::RankHardware;
-use record::{Anomaly, CheckpointSaved, Error, StartParts, StepLine, StepSample, StepSeries};
+use record::{Anomaly, CheckpointSaved, Error, StartParts, StepLine, StepSample};
 
 use crate::event::{Event, RunEnd, StopRequest, Verdict};
+use crate::fact::Fact;
 use crate::hardware::{Missing, Readings};
 use crate::log_lines;
 use crate::options::TelemetryOptions;
 use crate::sink::Sink;
 use crate::sinks::{
-    Anomalies, Console, Hardware, Otlp, Prometheus, StepLog, StepLogOptions, StepsBefore,
-    TensorBoard,
+    Console, Otlp, Prometheus, RankSummary, RunRecord, StepLog, StepLogOptions, StepsBefore,
+    SummaryOptions, TensorBoard,
 };
 
 /// Events that fit in the queue between training and telemetry.
@@ -36,19 +36,22 @@ enum Message {
         /// The step that was made when it was told.
         step: Option<u64>,
     },
+    /// Belongs in the record; the answer is that it is written.
+    Fact(Fact, Option<SyncSender<Result<(), Error>>>),
     BeginSteps {
         log: Box<StepLog>,
         completed_steps: u64,
+        repeated_ns: u64,
     },
     /// Makes every step before it durable, and returns the error.
     Sync(SyncSender<Result<(), String>>),
-    EndSteps(SyncSender<Result<StepSeries, Error>>),
+    EndSteps {
+        options: SummaryOptions,
+        delayed_steps: u64,
+        answer: SyncSender<RankSummary>,
+    },
     /// Answers when every event before it has been told.
     Told(SyncSender<()>),
-    /// Returns all warnings before it.
-    Anomalies(SyncSender<Vec<Anomaly>>),
-    /// Returns what the hardware did; with its course over time or without.
-    Hardware(SyncSender<RankHardware>, bool),
     /// The run stops before its end.
     Interrupt,
     End,
@@ -125,7 +128,9 @@ impl Telemetry {
             None => {}
         }
         let (queue, receiver) = mpsc::sync_channel(QUEUE_EVENTS);
-        let thread = threads::spawn("telemetry", move || Sinks::new(sinks).serve(&receiver));
+        let record = RunRecord::new(&options.dir, options.rank);
+        let thread =
+            threads::spawn("telemetry", move || Sinks { record, others: sinks }.serve(&receiver));
         let thread = thread.map_err(IoError::at(&options.dir, "log"))?;
         let events = Events { rank: options.rank, queue, delayed_steps: Arc::default() };
         if let Some(text) = note {
@@ -150,41 +155,29 @@ impl Telemetry {
     pub fn begin_steps(&self, options: &StepLogOptions) -> Result<StepsBefore, Error> {
         let TelemetryOptions { dir, rank, world, .. } = &self.options;
         let (log, before) = StepLog::open(dir, *rank, *world, options)?;
-        let completed_steps = options.completed_steps;
-        self.events.send(Message::BeginSteps { log: Box::new(log), completed_steps });
+        self.events.send(Message::BeginSteps {
+            log: Box::new(log),
+            completed_steps: options.completed_steps,
+            repeated_ns: before.removed_ns,
+        });
         Ok(before)
     }
 
-    /// Waits until every step is written and durable, and returns all steps of the run on this
-    /// rank, those of earlier attempts included.
-    ///
-    /// # Errors
-    /// [`Error::Io`] when a step could not be written.
+    /// Waits until every step is written and durable, and returns what this rank contributes to
+    /// the record of the job.
     ///
     /// # Panics
     /// When steps have not begun.
-    pub fn finish_steps(&self) -> Result<StepSeries, Error> {
+    pub fn finish_steps(&self, options: SummaryOptions) -> RankSummary {
         log_lines::set_step(None);
-        let mut series =
-            self.events.ask(Message::EndSteps).expect("the telemetry thread serves")?;
-        series.delayed_steps = self.events.delayed_steps.load(Ordering::Relaxed);
-        Ok(series)
-    }
-
-    /// What the hardware did so far; with its course over time or without.
-    pub fn hardware(&self, with_series: bool) -> RankHardware {
-        let question = |answer| Message::Hardware(answer, with_series);
-        self.events.ask(question).unwrap_or_default()
+        let delayed_steps = self.events.delayed_steps.load(Ordering::Relaxed);
+        let question = |answer| Message::EndSteps { options, delayed_steps, answer };
+        self.events.ask(question).expect("the telemetry thread serves")
     }
 
     /// The run stops before its end, on request or after a failure: nothing is served after it.
     pub fn interrupt(&self) {
         self.events.send(Message::Interrupt);
-    }
-
-    /// All warnings so far.
-    pub fn anomalies(&self) -> Vec<Anomaly> {
-        self.events.ask(Message::Anomalies).unwrap_or_default()
     }
 }
 
@@ -205,6 +198,23 @@ impl Events {
     /// Training starts, or resumes.
     pub fn start(&self, text: impl Into<String>) {
         self.tell(Event::Start(text.into()));
+    }
+
+    /// Something belongs in the record. Returns when that is written.
+    ///
+    /// # Errors
+    /// [`Error`] when it cannot be written.
+    ///
+    /// # Panics
+    /// When telemetry has ended.
+    pub fn record(&self, fact: Fact) -> Result<(), Error> {
+        let question = |answer| Message::Fact(fact, Some(answer));
+        self.ask(question).expect("the telemetry thread serves")
+    }
+
+    /// The same for what is written with the next fact that is waited for.
+    pub fn note_for_record(&self, fact: Fact) {
+        self.send(Message::Fact(fact, None));
     }
 
     /// A step begins: what is told and logged from now on happens while it is made.
@@ -338,17 +348,11 @@ impl Events {
 
 /// All sinks, on the telemetry thread.
 struct Sinks {
-    steps: Option<Box<StepLog>>,
-    anomalies: Anomalies,
-    hardware: Hardware,
+    record: RunRecord,
     others: Vec<Box<dyn Sink>>,
 }
 
 impl Sinks {
-    fn new(others: Vec<Box<dyn Sink>>) -> Self {
-        Self { steps: None, anomalies: Anomalies::default(), hardware: Hardware::default(), others }
-    }
-
     fn serve(mut self, queue: &Receiver<Message>) {
         for message in queue {
             // Whoever asked may have ended.
@@ -357,43 +361,50 @@ impl Sinks {
                     self.others.iter_mut().for_each(|sink| sink.set_step(step));
                     self.take(&event);
                 }
-                Message::BeginSteps { log, completed_steps } => {
-                    self.steps = Some(log);
+                Message::Fact(fact, answer) => {
+                    let recorded = self.take_fact(fact);
+                    let _ = answer.map(|answer| answer.send(recorded));
+                }
+                Message::BeginSteps { log, completed_steps, repeated_ns } => {
+                    self.record.begin_steps(log, repeated_ns);
                     self.others.iter_mut().for_each(|sink| sink.begin_steps(completed_steps));
                 }
                 Message::Sync(answer) => {
-                    let synced = self.steps.as_mut().map_or(Ok(()), |steps| steps.sync());
-                    let _ = answer.send(synced.map_err(|error| error.to_string()));
+                    let _ = answer.send(self.record.sync().map_err(|error| error.to_string()));
                 }
-                Message::EndSteps(answer) => {
+                Message::EndSteps { options, delayed_steps, answer } => {
                     self.others.iter_mut().for_each(|sink| sink.end_steps());
-                    let steps = self.steps.take().expect("steps have begun");
-                    let _ = answer.send(steps.finish());
+                    let _ = answer.send(self.record.end_steps(options, delayed_steps));
                 }
                 Message::Told(answer) => {
                     let _ = answer.send(());
-                }
-                Message::Anomalies(answer) => {
-                    let _ = answer.send(self.anomalies.all());
-                }
-                Message::Hardware(answer, with_series) => {
-                    let _ = answer.send(self.hardware.summarize(with_series));
                 }
                 Message::Interrupt => self.others.iter_mut().for_each(|sink| sink.interrupt()),
                 Message::End => break,
             }
         }
-        // A run that fails still writes its steps; there is no caller to return an error to.
-        drop(self.steps.take().map(|steps| steps.finish()));
+        self.record.close();
     }
 
     fn take(&mut self, event: &Event) {
-        if let Some(steps) = &mut self.steps {
-            steps.take(event);
-        }
-        self.anomalies.take(event);
-        self.hardware.take(event);
+        let found = self.record.take(event);
         self.others.iter_mut().for_each(|sink| sink.take(event));
+        self.warn(found);
+    }
+
+    fn take_fact(&mut self, fact: Fact) -> Result<(), Error> {
+        let found = self.record.take_fact(fact)?;
+        self.warn(found);
+        Ok(())
+    }
+
+    /// Shows warnings of the record.
+    fn warn(&mut self, found: Vec<Anomaly>) {
+        for anomaly in found {
+            let event = Event::Warning(anomaly);
+            self.record.take(&event);
+            self.others.iter_mut().for_each(|sink| sink.take(&event));
+        }
     }
 }
 

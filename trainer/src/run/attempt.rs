@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use launch::signals::SignalFlags;
 
-use super::recorder::Recorder;
+use super::beginning::pods_again;
+use super::peers::Peers;
 use super::start_clock::StartClock;
 use super::stop::{StopConditions, StopReason};
 use super::stop_request::StopPoint;
@@ -13,6 +14,7 @@ use super::together::Together;
 use super::tracing::Tracing;
 use super::transports::TransportProbe;
 use crate::checkpoints::{Checkpointer, Ended};
+use crate::config::Config;
 use crate::failure::Outcome;
 use crate::ranks::Ranks;
 use crate::step::{Evaluation, Requests, StepOutcome, Trainer};
@@ -29,6 +31,7 @@ use record::text::unix_time::unix_ms;
 use record::{Anomaly, SteadyWatch, StepSample};
 use record::{Sniffed, Straggler};
 use telemetry::Events;
+use telemetry::fact::Fact;
 use telemetry::hardware::AlertWatch;
 use telemetry::{LossWatch, Observed};
 
@@ -81,7 +84,7 @@ const SNIFF_TIME: Duration = Duration::from_millis(20);
 pub(super) struct RunningAttempt<'run, 'world> {
     pub(super) trainer: &'run mut Trainer<'world>,
     pub(super) checkpointer: &'run mut Checkpointer,
-    pub(super) recorder: &'run mut Recorder,
+    pub(super) peers: &'run Peers,
     pub(super) events: &'run Events,
     pub(super) signals: &'run SignalFlags,
     pub(super) stop_point: &'run StopPoint,
@@ -99,6 +102,8 @@ pub(super) struct RunningAttempt<'run, 'world> {
     pub(super) losses: LossWatch,
     /// Until the first step is done.
     pub(super) start: Option<StartClock>,
+    /// Where the status of the job's pods is named, on rank 0.
+    pub(super) config_of_pods: Option<&'run Config>,
     /// The first step of this attempt.
     pub(super) first_step: u64,
     /// The last step, if its time is not known yet: on a device, which nothing waits for.
@@ -240,8 +245,10 @@ impl RunningAttempt<'_, '_> {
         }
         if let Some(mut start) = self.start.take() {
             let parts = start.made_first_step();
+            if let Some(pods) = self.config_of_pods.and_then(pods_again) {
+                self.events.note_for_record(Fact::Pods(pods));
+            }
             self.events.first_step(parts);
-            self.recorder.started(parts);
         }
         self.look_for_alerts(step);
         self.look_for_stragglers(step);
@@ -268,7 +275,7 @@ impl RunningAttempt<'_, '_> {
     /// Writes the trace if this step is the last one that is traced.
     fn trace(&mut self, step: u64, is_end: bool) -> Outcome<()> {
         let Some(tracing) = &mut self.probes.tracing else { return Ok(()) };
-        let (dir, hosts) = (self.recorder.dir(), self.recorder.hosts());
+        let (dir, hosts) = (self.peers.dir(), self.peers.hosts());
         if let Err(text) = tracing.after(step, is_end, self.trainer, dir, hosts)? {
             let text = format!("--trace-steps: not written: {text}");
             self.events.warn(Anomaly { step: Some(step), rank: None, text });
@@ -279,7 +286,7 @@ impl RunningAttempt<'_, '_> {
     /// Looks at what is alarming about the ranks' GPUs.
     fn look_for_alerts(&mut self, step: u64) {
         for finding in self.alerts.take(self.trainer.alerts_of_ranks()) {
-            self.recorder.alarming(step, &finding);
+            self.peers.alarming(step, &finding);
             self.save_for_health();
         }
     }
@@ -300,7 +307,7 @@ impl RunningAttempt<'_, '_> {
     fn report_stragglers(&mut self, found: &[Straggler]) {
         for straggler in found {
             let throttled = self.alerts.throttled(straggler.rank);
-            self.recorder.straggler(*straggler, throttled.as_deref());
+            self.peers.straggler(*straggler, throttled.as_deref());
             if straggler.until_step.is_none() {
                 self.save_for_health();
             }
@@ -409,7 +416,7 @@ impl RunningAttempt<'_, '_> {
     fn record_transports(&mut self) -> Outcome<()> {
         let Some(probe) = self.probes.transports.take() else { return Ok(()) };
         self.trainer.pause_clock();
-        self.recorder.transports(probe.gather()?);
+        self.peers.transports(probe.gather()?);
         Ok(())
     }
 
@@ -426,7 +433,7 @@ impl RunningAttempt<'_, '_> {
         trainer.pause_clock();
         if is_due && step == self.first_step && !trainer.ranks().is_alone() {
             let sniffed = probes.sniff(&trainer.ranks())?;
-            self.recorder.sniffed(step, sniffed);
+            self.peers.sniffed(step, sniffed);
         }
         if is_due {
             probes.matmul.measure_moment();
@@ -539,7 +546,7 @@ impl RunningAttempt<'_, '_> {
 
     fn record_commit(&mut self, step: u64) {
         self.stop_point.committed(step, self.checkpointer.last_save());
-        if let Err(error) = self.recorder.committed(step) {
+        if let Err(error) = self.events.record(Fact::Committed(step)) {
             self.checkpointer.warn_not_recorded(step, &error.to_string());
         }
     }

@@ -1,15 +1,16 @@
 //! `yardstick train`: from the options to the record and the exit code.
 
 mod attempt;
+mod beginning;
 mod environment;
 mod evidence;
 mod folder;
 mod nccl_log;
 mod options;
 mod peer_loss;
+mod peers;
 mod process;
 mod rank_backend;
-mod recorder;
 mod rendezvous;
 mod session;
 pub mod start_clock;

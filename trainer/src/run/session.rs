@@ -15,12 +15,13 @@ use launch::signals::SignalFlags;
 use models::fused::AttentionBackend;
 
 use super::attempt::{PeriodicEvaluation, Probes, RunningAttempt};
+use super::beginning::{JobReport, begun};
 use super::folder::{Folder, Prepared};
 use super::nccl_log::NcclLog;
 use super::options::RunOptions;
+use super::peers::Peers;
 use super::process::{close_timeout, gpu_ordinal, warn_unless_closed};
 use super::rank_backend::RankBackend;
-use super::recorder::{Ending, JobReport, Measured, Recorder};
 use super::rendezvous::{
     PreparedFolder, RankTimes, agree_on_configuration, agree_on_folder, agree_on_weights,
     broadcast_from_rank_0, gather_nodes, gather_ranks, ranks_sharing, ranks_with_storage_timeout,
@@ -48,12 +49,15 @@ use crate::stragglers::{Detector, Limits};
 use crate::timing::probe::MatmulProbe;
 use crate::timing::profile::Profile;
 use record::ExitCode;
-use record::golden::{Golden, GoldenKey, GoldenWatch};
-use record::{self, Anomaly, Record, Status, SteadyWatch, StepSeries, TargetLoss, TargetRecord};
+use record::golden::{Golden, GoldenKey, GoldenMiss, GoldenWatch};
+use record::hardware::RankHardware;
+use record::{self, Anomaly, Attempt, Record, Status, SteadyWatch, StepSeries, TargetLoss};
+use serde_json::json;
+use telemetry::fact::{Communication, Ended, Fact, Resumed, Saves};
 use telemetry::hardware::AlertWatch;
 use telemetry::{
-    Events, OtlpOptions, PrometheusOptions, RunEnd, StepLogOptions, StepsBefore, Telemetry,
-    TelemetryOptions,
+    Events, OtlpOptions, PrometheusOptions, RankSteps, RankSummary, RunEnd, StepLogOptions,
+    StepsBefore, SummaryOptions, Telemetry, TelemetryOptions,
 };
 use telemetry::{Sampled, Sampler};
 
@@ -182,22 +186,9 @@ impl<'run> Session<'run> {
         let events = telemetry.events();
         let mut checkpointer =
             Checkpointer::claim(opened, settings, *number, ranks, events.clone())?;
-        let job = JobReport {
-            ranks: gather_ranks(self.options, self.world, &self.device, self.planned_bytes, None)?,
-            nodes: gather_nodes(self.options, self.world, &self.device)?,
-            injected: fault_injection::of_attempt(&self.options.injections, *number),
-        };
-        let mut recorder = Recorder::begin(
-            &self.folder,
-            config,
-            &self.workload_id,
-            ranks,
-            job,
-            checkpointer.attempt(),
-            events,
-        )?;
-        if let Some(record) = recorder.record() {
-            checkpointer.observe(&record.attempts);
+        let peers = self.begin_record(events, *number, checkpointer.attempt())?;
+        if ranks.rank() == 0 {
+            checkpointer.observe(&Attempt::read_all(self.folder.root())?);
         }
         // Rank 0 has written the record.
         storage_barrier(self.options, self.world)?;
@@ -206,23 +197,22 @@ impl<'run> Session<'run> {
         let mut trainer = ManuallyDrop::new(None);
         start.wired_up();
         let outcome = self
-            .attempt(start, &telemetry, &mut trainer, &mut checkpointer, &mut recorder)
-            .map_err(|failure| recorder.explain(failure));
+            .attempt(start, &telemetry, &mut trainer, &mut checkpointer, &peers)
+            .map_err(|failure| peers.explain(failure));
         if !matches!(outcome, Ok(reason) if reason.is_end()) {
             telemetry.interrupt();
         }
         let is_failure = outcome.is_err();
         let mut is_recorded = false;
         let mut record = || {
-            let recorded = recorder.end(&Ending {
-                outcome: &outcome,
-                trainer: trainer.as_ref(),
-                checkpointer: &checkpointer,
-                anomalies: telemetry.anomalies(),
-            });
-            self.publish(events, &recorder);
+            self.warn_of_communication(events, trainer.as_ref());
+            let end = self.end_of(&outcome, &peers, trainer.as_ref());
+            let recorded = end_record(events, end.clone(), &checkpointer);
+            if recorded.is_ok() {
+                self.publish(events);
+            }
             let committed_step = checkpointer.committed_step();
-            self.report_end(events, &outcome, recorded, &recorder, committed_step)?;
+            self.report_end(events, &outcome, recorded, end, &peers, committed_step)?;
             is_recorded = true;
             Ok(())
         };
@@ -251,11 +241,78 @@ impl<'run> Session<'run> {
         })
     }
 
+    /// Begins the record of an attempt with what all ranks are.
+    fn begin_record(&self, events: &Events, number: u32, attempt: u32) -> Outcome<Peers> {
+        let ranks = gather_ranks(self.options, self.world, &self.device, self.planned_bytes, None)?;
+        let nodes = gather_nodes(self.options, self.world, &self.device)?;
+        let rank = self.world.placement.rank;
+        if rank == 0 {
+            let report = JobReport {
+                ranks: ranks.clone(),
+                nodes,
+                injected: fault_injection::of_attempt(&self.options.injections, number),
+                library: self.ranks().collective.library(),
+            };
+            let begun = begun(&self.options.config, &self.workload_id, attempt, report, events)?;
+            events.record(Fact::Begun(Box::new(begun)))?;
+        }
+        Ok(Peers::new(self.folder.root(), attempt, rank, ranks, events))
+    }
+
+    /// What the ranks' communication has found unusual, on rank 0.
+    fn warn_of_communication(&self, events: &Events, trainer: Option<&Trainer<'_>>) {
+        let communicates = trainer.filter(|trainer| !trainer.ranks().is_alone());
+        let warning = communicates.and_then(|trainer| trainer.ranks().collective.warning());
+        if let Some(text) = warning.filter(|_| self.world.placement.rank == 0) {
+            events.warn(Anomaly { step: None, rank: None, text });
+        }
+    }
+
+    /// The end of an attempt for its record.
+    fn end_of(
+        &self,
+        outcome: &Outcome<StopReason>,
+        peers: &Peers,
+        trainer: Option<&Trainer<'_>>,
+    ) -> Ended {
+        let (status, code) = match outcome {
+            Ok(StopReason::Requested) => (Status::Stopped, ExitCode::Stopped),
+            Ok(StopReason::LastStep | StopReason::TargetLoss | StopReason::Measured) => {
+                (Status::Complete, ExitCode::Done)
+            }
+            Err(failure) if failure.error.is::<GoldenMiss>() => (Status::Void, failure.code),
+            Err(failure) => (Status::Failed, failure.code),
+        };
+        let communicates = trainer.filter(|trainer| !trainer.ranks().is_alone());
+        let communication = communicates.map(|trainer| {
+            let collective = trainer.ranks().collective;
+            Communication {
+                backend: collective.backend().to_owned(),
+                library: collective.library(),
+            }
+        });
+        let failure = outcome.as_ref().err();
+        Ended {
+            attempt: peers.attempt(),
+            status,
+            exit_code: code as u8,
+            reason: failure.map(|failure| peers.reason(failure, trainer)),
+            last_step: trainer.map_or(0, Trainer::completed_steps),
+            communication,
+            is_fenced: failure.is_some_and(is_fenced),
+        }
+    }
+
     /// Puts the record where records of runs are kept, if there is such a place.
-    fn publish(&self, events: &Events, recorder: &Recorder) {
+    fn publish(&self, events: &Events) {
         let store = &self.options.config.settings.telemetry.records;
-        let Some(record) = recorder.record().filter(|_| !store.is_empty()) else { return };
-        if let Err(error) = (self.options.keep_record)(store.expose(), record) {
+        if store.is_empty() || self.world.placement.rank != 0 {
+            return;
+        }
+        let published = Record::read(self.folder.root())
+            .map_err(Into::into)
+            .and_then(|record| (self.options.keep_record)(store.expose(), &record));
+        if let Err(error) = published {
             let text = format!("telemetry.records = {store}: not published: {error:#}");
             events.warn(Anomaly { step: None, rank: None, text });
         }
@@ -284,7 +341,7 @@ impl<'run> Session<'run> {
         telemetry: &Telemetry,
         trainer: &mut Option<Trainer<'session>>,
         checkpointer: &mut Checkpointer,
-        recorder: &mut Recorder,
+        peers: &Peers,
     ) -> Outcome<StopReason> {
         let config = &self.options.config;
         let events = telemetry.events();
@@ -300,8 +357,10 @@ impl<'run> Session<'run> {
         }
         let completed_steps = resumed.unwrap_or(0);
         let entropy_floor = trainer.batches().entropy_floor_nats();
-        recorder.resumed(completed_steps, checkpointer.recovery().cloned(), entropy_floor)?;
-        self.import(events, trainer, resumed, recorder)?;
+        let recovery = checkpointer.recovery().cloned();
+        let state = Resumed { step: completed_steps, recovery, entropy_floor };
+        events.record(Fact::Resumed(state))?;
+        self.import(events, trainer, resumed)?;
         events.start(self.introduction(resumed));
         if let Some(target) = target_loss(self.options) {
             let origin = self.options.target_origin;
@@ -315,7 +374,6 @@ impl<'run> Session<'run> {
         skipped.for_each(|text| events.note(text));
         let golden = self.golden(trainer.batches().tokens_per_step())?;
         let before = self.begin_steps(telemetry, completed_steps, golden.clone())?;
-        recorder.repeats(before.removed_ns);
         if resumed.is_some() {
             checkpointer.start_retention();
         }
@@ -327,7 +385,7 @@ impl<'run> Session<'run> {
             evaluation: self.evaluation(trainer)?,
             trainer,
             checkpointer,
-            recorder,
+            peers,
             events,
             signals: self.signals,
             stop_point: self.stop_point,
@@ -351,13 +409,14 @@ impl<'run> Session<'run> {
             losses: before.losses,
             first_step: completed_steps + 1,
             start: Some(start),
+            config_of_pods: (self.world.placement.rank == 0).then_some(config),
             untimed: None,
         };
         let sampler = self.sampler(events, attempt.trainer);
         // Ranks have opened their steps, and rank 0 has written the record.
         storage_barrier(self.options, self.world)?;
         let patience = config.settings.collectives.deadline / 2;
-        let watched = attempt.recorder.watched(attempt.trainer.clock().progress(), patience);
+        let watched = attempt.peers.watched(attempt.trainer.clock().progress(), patience);
         let watchdog = Watchdog::start(watched);
         let reason = attempt.run();
         drop(sampler); // with a last look at the GPU, which may say why a step failed
@@ -367,9 +426,10 @@ impl<'run> Session<'run> {
             Some(explanation) if failure.is_of_device() => failure.context(explanation),
             _ => failure,
         });
-        let matmul_flops_per_second = attempt.probes.matmul.flops_per_second();
-        let measured = Measured { matmul_flops_per_second, ..Measured::default() };
-        self.finish(reason, telemetry, trainer, recorder, measured)
+        if let Some(rate) = attempt.probes.matmul.flops_per_second() {
+            events.note_for_record(Fact::MatmulRate(rate));
+        }
+        self.finish(reason, telemetry, trainer, peers.attempt())
     }
 
     /// What reads the hardware while the attempt runs.
@@ -476,23 +536,25 @@ impl<'run> Session<'run> {
         reason: Outcome<StopReason>,
         telemetry: &Telemetry,
         trainer: &mut Trainer<'_>,
-        recorder: &mut Recorder,
-        mut measured: Measured,
+        attempt: u32,
     ) -> Outcome<StopReason> {
-        match telemetry.finish_steps() {
-            Ok(series) => {
-                let target = target_loss(self.options);
-                measured.target_loss = target.map(|target| TargetRecord::of(target, &series));
-                measured.series = Some(series);
+        let blocks_max = BLOCKS_OF_ALL_RANKS_MAX / self.world.placement.world;
+        let RankSummary { steps, hardware } = telemetry.finish_steps(SummaryOptions {
+            attempt,
+            blocks_max: blocks_max.min(BLOCKS_OF_A_RANK_MAX),
+            has_series: self.is_small(),
+        });
+        let steps = match (steps, &reason) {
+            (Ok(steps), _) => Some(steps),
+            (Err(error), Ok(_)) => return Err(error.into()),
+            (Err(error), Err(_)) => {
+                tracing::error!("steps could not be written: {error}");
+                None
             }
-            Err(error) if reason.is_ok() => return Err(error.into()),
-            Err(error) => tracing::error!("steps could not be written: {error}"),
+        };
+        if reason.is_ok() {
+            self.measure_end(telemetry.events(), trainer, steps, &hardware)?;
         }
-        let attempt = recorder.attempt();
-        measured.hardware = vec![telemetry.hardware(self.is_small())];
-        let completed = reason.is_ok().then(|| self.measure_end(attempt, trainer, &mut measured));
-        recorder.measured(measured);
-        completed.transpose()?;
         reason
     }
 
@@ -505,24 +567,25 @@ impl<'run> Session<'run> {
     /// did not fail.
     fn measure_end(
         &self,
-        attempt: u32,
+        events: &Events,
         trainer: &mut Trainer<'_>,
-        measured: &mut Measured,
+        steps: Option<RankSteps>,
+        hardware: &RankHardware,
     ) -> Outcome<()> {
-        let blocks_max = BLOCKS_OF_ALL_RANKS_MAX / self.world.placement.world;
-        let times = measured.series.as_ref().map(|series| RankTimes {
-            phases_ns: series.phase_totals(attempt),
+        let times = steps.map(|RankSteps { phases_ns, times }| RankTimes {
+            phases_ns,
             buckets: if self.is_small() { trainer.bucket_records() } else { Vec::new() },
-            times: series.own_times(attempt, blocks_max.min(BLOCKS_OF_A_RANK_MAX)),
+            times,
         });
         let ranks =
             gather_ranks(self.options, self.world, &self.device, self.planned_bytes, times)?;
-        measured.ranks = Some(ranks);
-        let own = measured.hardware[0].clone();
-        measured.hardware = ranks_with_storage_timeout(self.options, self.world).gather(&own)?;
+        let hardware = ranks_with_storage_timeout(self.options, self.world).gather(hardware)?;
         let (layout, weights) = trainer.all_weights()?;
-        let is_recorded = self.world.placement.rank == 0;
-        measured.weights = is_recorded.then(|| weights_digest(layout, &weights));
+        if self.world.placement.rank == 0 {
+            events.note_for_record(Fact::Ranks(ranks));
+            events.note_for_record(Fact::Hardware(hardware));
+            events.note_for_record(Fact::Weights(weights_digest(layout, &weights)));
+        }
         Ok(())
     }
 
@@ -533,7 +596,6 @@ impl<'run> Session<'run> {
         events: &Events,
         trainer: &mut Trainer<'_>,
         resumed: Option<u64>,
-        recorder: &mut Recorder,
     ) -> Outcome<()> {
         let Some(import) = &self.import else { return Ok(()) };
         if let Some(step) = resumed {
@@ -548,7 +610,9 @@ impl<'run> Session<'run> {
             Ok(weights_digest(layout, weights))
         })?;
         agree_on_weights(self.options, self.world, &digest)?;
-        recorder.initial_weights(&digest)
+        let folder = &self.options.config.settings.run.init_from;
+        let digest = digest.to_hex().to_string();
+        Ok(events.record(Fact::Imported(json!({ "folder": folder, "digest": digest })))?)
     }
 
     fn evaluation(&self, trainer: &Trainer<'_>) -> Outcome<Option<PeriodicEvaluation>> {
@@ -741,23 +805,24 @@ impl Session<'_> {
         events: &Events,
         outcome: &Outcome<StopReason>,
         recorded: Outcome<()>,
-        recorder: &Recorder,
+        ended: Ended,
+        peers: &Peers,
         committed_step: Option<u64>,
     ) -> Outcome<()> {
         let shown = self.folder.root().display();
         let newest = committed_step.map_or("none".to_owned(), |step| format!("step {step}"));
         let saved = format!("newest checkpoint: {newest}");
-        let Some(record) = recorder.record() else {
+        if self.world.placement.rank != 0 {
             if let Err(failure) = recorded {
                 tracing::error!("the error file of this rank could not be written: {failure}");
             }
             return Ok(());
-        };
+        }
         let mut end = RunEnd {
             text: String::new(),
-            status: record.status,
-            exit_code: record.exit_code,
-            reason: record.reason.clone(),
+            status: ended.status,
+            exit_code: Some(ended.exit_code),
+            reason: ended.reason,
             committed_step,
         };
         end.text = match (outcome, &recorded) {
@@ -771,7 +836,7 @@ impl Session<'_> {
             (Ok(_), Err(failure)) => {
                 end.status = Status::Failed;
                 end.exit_code = Some(failure.code as u8);
-                end.reason = Some(recorder.reason(failure, None));
+                end.reason = Some(peers.reason(failure, None));
                 format!("{shown}: training is complete, but could not be recorded; {saved}")
             }
             (Err(_), _) => format!("{shown}: failed; {saved}"),
@@ -789,6 +854,18 @@ impl Session<'_> {
             (_, Ok(())) => Ok(()),
         }
     }
+}
+
+/// Ends the record of an attempt with its checkpoints.
+fn end_record(events: &Events, ended: Ended, checkpointer: &Checkpointer) -> Outcome<()> {
+    let saves = Saves { tiers: checkpointer.tiers(), figures: checkpointer.figures() };
+    events.note_for_record(Fact::Saves(saves));
+    Ok(events.record(Fact::Ended(ended))?)
+}
+
+/// Whether the checkpoints have been claimed by a newer attempt.
+fn is_fenced(failure: &Failure) -> bool {
+    matches!(failure.error.downcast_ref(), Some(checkpoint::Error::Fenced { .. }))
 }
 
 /// The device of this rank.

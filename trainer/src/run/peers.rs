@@ -1,0 +1,172 @@
+//! The ranks of an attempt, this one among them: messages about them, and which of them ended it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use collectives::transports::transports;
+use record::{
+    Anomaly, ErrorFile, ExitCode, RankRecord, Reason, Sniffed, Straggler, transport_anomalies,
+    with_recorded_loss,
+};
+use telemetry::fact::Fact;
+use telemetry::hardware::Finding;
+use telemetry::{Events, Verdict};
+
+use super::transports::Evidence;
+use super::watchdog::{Stall, Watched};
+use crate::failure::Failure;
+use crate::step::Trainer;
+use crate::stragglers::outliers;
+use crate::timing::progress::Progress;
+
+/// All ranks of an attempt. All of them find the same about each other; rank 0 reports it.
+#[derive(Debug)]
+pub(super) struct Peers {
+    dir: PathBuf,
+    attempt: u32,
+    rank: usize,
+    ranks: Vec<RankRecord>,
+    hosts: Vec<String>,
+    events: Events,
+}
+
+impl Peers {
+    /// `rank` is this one, and `ranks` are all of them.
+    pub(super) fn new(
+        dir: &Path,
+        attempt: u32,
+        rank: usize,
+        ranks: Vec<RankRecord>,
+        events: &Events,
+    ) -> Self {
+        let hosts = ranks.iter().map(|rank| rank.host.clone()).collect();
+        Self { dir: dir.to_owned(), attempt, rank, ranks, hosts, events: events.clone() }
+    }
+
+    /// The run's folder.
+    pub(super) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The host of each rank.
+    pub(super) fn hosts(&self) -> &[String] {
+        &self.hosts
+    }
+
+    /// The number of the attempt.
+    pub(super) fn attempt(&self) -> u32 {
+        self.attempt
+    }
+
+    /// Reports how the ranks are connected, and what is unusual about that.
+    pub(super) fn transports(&self, evidence: Vec<Evidence>) {
+        if self.rank != 0 {
+            return;
+        }
+        let gaps: Vec<_> = evidence.iter().map(|rank| rank.gap.clone()).collect();
+        let found = transports(evidence.into_iter().flat_map(|rank| rank.ends));
+        let anomalies = transport_anomalies(&found, &gaps, &self.ranks);
+        anomalies.into_iter().for_each(|anomaly| self.events.warn(anomaly));
+        self.events.note_for_record(Fact::Transports(found));
+    }
+
+    /// Reports rates at the same work, and ranks that are far below the others.
+    pub(super) fn sniffed(&self, step: u64, all: Vec<Sniffed>) {
+        if self.rank != 0 {
+            return;
+        }
+        for (rank, text) in outliers(&all, &self.ranks) {
+            self.events.warn(Anomaly { step: Some(step), rank: Some(rank), text });
+        }
+        self.events.note_for_record(Fact::Sniffed(all));
+    }
+
+    /// Reports that a rank is slow, or no longer is, and why the clocks of its GPU are held down, if
+    /// they are.
+    pub(super) fn straggler(&self, straggler: Straggler, throttled: Option<&str>) {
+        if self.rank != 0 {
+            return;
+        }
+        let mut text = straggler.text(&self.ranks);
+        if let Some(reasons) = throttled.filter(|_| straggler.until_step.is_none()) {
+            text += &format!("; the clocks of its GPU are held down: {reasons}");
+        }
+        let step = Some(straggler.until_step.unwrap_or(straggler.since_step));
+        let anomaly = Anomaly { step, rank: Some(straggler.rank), text };
+        self.events.verdict(Verdict { straggler, anomaly });
+    }
+
+    /// Reports something new about a rank's GPU.
+    pub(super) fn alarming(&self, step: u64, finding: &Finding) {
+        if self.rank == 0 {
+            let text = finding.sentence(&self.ranks);
+            self.events.warn_later(Anomaly { step: Some(step), rank: Some(finding.rank), text });
+        }
+    }
+
+    /// Adds to the loss of a peer which ranks arrived and which did not, where they have said so.
+    /// Of two ranks the other one is lost, or the link to it.
+    pub(super) fn explain(&self, failure: Failure) -> Failure {
+        let Some(step) = failure.step.filter(|_| failure.code == ExitCode::PeerLost) else {
+            return failure;
+        };
+        let stall = Stall::of(&self.dir, self.attempt, step, self.hosts.len());
+        if let Some((rank, position)) = stall.cause() {
+            let explained = failure.context(stall.text(&self.hosts)).caused_by(rank);
+            return Failure { phase: position.map(|position| position.phase), ..explained };
+        }
+        let failure = match stall.text_of_network(&self.hosts) {
+            Some(text) => failure.context(text),
+            None => failure,
+        };
+        let other = (self.hosts.len() == 2).then(|| 1 - self.rank);
+        Failure { rank: failure.rank.or(other), ..failure }
+    }
+
+    /// Why an attempt failed, with the rank, host, step and phase if they are known. If a peer was
+    /// lost, its error file and what a supervisor has recorded explain why.
+    pub(super) fn reason(&self, failure: &Failure, trainer: Option<&Trainer<'_>>) -> Reason {
+        let reason = self.own_reason(failure, trainer);
+        if failure.code == ExitCode::PeerLost && self.rank == 0 {
+            return with_recorded_loss(&self.dir, self.attempt, reason);
+        }
+        reason
+    }
+
+    fn own_reason(&self, failure: &Failure, trainer: Option<&Trainer<'_>>) -> Reason {
+        if failure.code == ExitCode::PeerLost
+            && let Some(cause) = ErrorFile::of_attempt(&self.dir, self.attempt)
+            && cause.is_root_cause()
+        {
+            return cause.reason;
+        }
+        let rank = failure.failed_rank(self.rank);
+        let in_step = trainer.filter(|_| failure.step.is_some());
+        let own_phase = in_step.map(|trainer| trainer.clock().phase());
+        Reason {
+            rank,
+            host: rank.and_then(|rank| self.hosts.get(rank)).cloned(),
+            step: failure.step,
+            phase: if rank.is_none_or(|rank| rank == self.rank) {
+                own_phase
+            } else {
+                failure.phase
+            },
+            text: failure.to_string(),
+        }
+    }
+
+    /// What the watchdog of this rank looks at.
+    pub(super) fn watched(&self, progress: &Arc<Progress>, patience: Duration) -> Watched {
+        Watched {
+            dir: self.dir.clone(),
+            attempt: self.attempt,
+            rank: self.rank,
+            hosts: self.hosts.clone(),
+            progress: Arc::clone(progress),
+            patience,
+            events: self.events.clone(),
+        }
+    }
+}
