@@ -2,6 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 use crate::goodput::clock_anomalies;
 use crate::phase::{ByPhase, Phase, PhaseTimes};
 use crate::record::Record;
@@ -26,9 +29,18 @@ pub struct Reference {
     pub entropy_floor: Option<f64>,
 }
 
+/// A rate of the model's FLOPs.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct FlopsPerSecond {
+    /// Attention counted causal.
+    pub causal: f64,
+    /// Attention counted full, as in published tables of Llama.
+    pub full: f64,
+}
+
 impl Record {
     /// Fills in what can be calculated from the steps: `steps`, `phases`, `tokens_per_second`,
-    /// `mfu_*`, `goodput` and `fingerprint`. Without steps they stay `null`; `goodput` also needs
+    /// `rank_flops_per_second`, `mfu_*`, `goodput` and `fingerprint`. Without steps they stay `null`; `goodput` also needs
     /// the last attempt to have ended.
     ///
     /// `weights` is the BLAKE3 digest of the final weights.
@@ -48,19 +60,19 @@ impl Record {
         let rates = Clocks::of(series.measured(), world);
         // Matmul rate and peak are of this attempt; others may have run on other machines.
         let is_last = self.attempts.last().is_none_or(|last| last.number == attempt);
-        let mfu = |flops_per_token: f64, available: f64| {
-            rates.step.per_rank * flops_per_token / available
-        };
         self.phases = Some(phases(series.measured()));
         self.tokens_per_second = Some(rates);
         if let Some(flops) = reference.flops_per_token {
+            let [causal, full] =
+                [flops.causal, flops.full].map(|flops| rates.step.per_rank * flops);
+            self.rank_flops_per_second = Some(FlopsPerSecond { causal, full });
             let peak = reference.peak_flops_per_second.filter(|_| is_last);
-            self.mfu_causal = peak.map(|peak| mfu(flops.causal, peak));
-            self.mfu_full = peak.map(|peak| mfu(flops.full, peak));
+            self.mfu_causal = peak.map(|peak| causal / peak);
+            self.mfu_full = peak.map(|peak| full / peak);
             let matmul = reference.matmul_flops_per_second.filter(|_| is_last);
             self.mfu_measured = matmul.map(|matmul| MfuMeasured {
-                causal: mfu(flops.causal, matmul),
-                full: mfu(flops.full, matmul),
+                causal: causal / matmul,
+                full: full / matmul,
                 matmul_flops_per_second: matmul,
             });
         }

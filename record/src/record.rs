@@ -17,6 +17,7 @@ use crate::files::{IoError, regular_file};
 use crate::job::JobRecord;
 use crate::limits::RECORD_BYTES_MAX;
 use crate::machine::NodeGroup;
+use crate::measure::FlopsPerSecond;
 use crate::network::Transport;
 use crate::phase::ByPhase;
 use crate::sections::{
@@ -73,6 +74,10 @@ pub struct Record {
     pub phases: Option<ByPhase<PhaseSummary>>,
     /// Tokens per second over the measured steps, without and with checkpoints and evaluation.
     pub tokens_per_second: Option<Clocks>,
+    /// FLOP/s of the model on one rank's device over the measured steps, without checkpoints and
+    /// evaluation.
+    #[serde(default)]
+    pub rank_flops_per_second: Option<FlopsPerSecond>,
     /// Share of the device's published peak, attention counted causal; `null` without a published
     /// peak, as on every CPU.
     pub mfu_causal: Option<f64>,
@@ -136,6 +141,7 @@ impl Record {
             target_loss: None,
             phases: None,
             tokens_per_second: None,
+            rank_flops_per_second: None,
             mfu_causal: None,
             mfu_full: None,
             mfu_measured: None,

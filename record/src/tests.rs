@@ -30,6 +30,7 @@ fn the_record_has_exactly_the_documented_keys_in_order() {
         "target_loss",
         "phases",
         "tokens_per_second",
+        "rank_flops_per_second",
         "mfu_causal",
         "mfu_full",
         "mfu_measured",

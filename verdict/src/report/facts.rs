@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::ReportData;
 use super::workload::{batch, model, precision, sequence};
 use record::Record;
-use record::text::number_format::count;
+use record::text::number_format::{count, scaled};
 use record::text::unix_time::minute;
 
 /// One line.
@@ -25,6 +25,7 @@ pub(super) fn facts(report: &ReportData) -> Vec<Fact> {
         ("precision", precision(record)),
         ("device", device(record)),
         ("ranks", Some(ranks(report))),
+        ("model rate", model_rate(record)),
         ("started", started(record).map(|time| format!("{time} UTC"))),
         ("folder", folder.clone()),
         ("commit", Some(commit(record))),
@@ -100,6 +101,13 @@ fn device(record: &Record) -> Option<String> {
     let cpu = record.environment.machine.cpu_model.as_ref()?;
     let threads = record.ranks.first().map(|rank| count(rank.threads, "thread"));
     Some(format!("{cpu}, {} a rank", threads?))
+}
+
+/// Of the model, on one rank's device.
+fn model_rate(record: &Record) -> Option<String> {
+    let rate = record.rank_flops_per_second?;
+    let [causal, full] = [rate.causal, rate.full].map(|rate| scaled(rate, "FLOP/s"));
+    Some(format!("{causal} causal, {full} full, per rank"))
 }
 
 fn ranks(report: &ReportData) -> String {

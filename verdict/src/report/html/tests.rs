@@ -101,7 +101,7 @@ fn the_page_has_what_the_text_has() {
     let facts = crate::report::facts::facts(&report);
     let [text, markdown] = [report.to_string(), report.to_markdown()];
     let page = page(&[report]);
-    assert_eq!(facts.len(), 9);
+    assert_eq!(facts.len(), 10);
     for Fact { name, value } in facts {
         assert!(page.contains(&format!("<dt>{name}</dt><dd>{value}</dd>")), "{name}: {value}");
         assert!(text.contains(&format!(" {name:14} {value}\n")), "{name}: {value}: {text}");
