@@ -51,7 +51,6 @@ const COMMAND_LINES: &[Case] = &[
     usage(&["plan", "--set", "model.feed_forward=36028797018963968"], &["model.feed_forward"]),
     usage(&["plan", "--set", "batch.micro_sequences=4294967296"], &["micro_sequences", "at most"]),
     usage(&["train", "--set", "model.family=rwkv"], &["rwkv", "gpt"]),
-    usage(&["train", "--set", "run.deterministic=false"], &["run.deterministic", "true"]),
     usage(
         &["plan", "--set", "model.layers=2000", "--set", "collectives.bucket_bytes=1"],
         &["collectives.bucket_bytes", "fewer than 1024"],

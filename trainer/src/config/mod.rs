@@ -95,9 +95,6 @@ pub struct RunConfig {
     pub device: Device,
     /// What computes attention on a CUDA device.
     pub attention: AttentionBackend,
-    /// Same workload, world and machine: same bits. `false` would allow faster algorithms that do
-    /// not guarantee this; no engine of this build has any.
-    pub deterministic: bool,
     /// Compute threads of each rank; 0 divides the available cores among the ranks that share them.
     pub threads: usize,
     /// Each rank holds and updates the optimizer state of its own parts only (ZeRO-1).
@@ -127,7 +124,6 @@ impl Default for RunConfig {
             engine: Engine::default(),
             device: Device::default(),
             attention: AttentionBackend::default(),
-            deterministic: true,
             threads: 0,
             shard_optimizer: false,
             recompute: false,
@@ -519,13 +515,6 @@ impl Settings {
         }
         if self.run.threads > THREADS_MAX {
             return Err(invalid("run.threads", self.run.threads, "at most 1024"));
-        }
-        if !self.run.deterministic {
-            return Err(invalid(
-                "run.deterministic",
-                false,
-                "true: no engine of this build is faster without",
-            ));
         }
         if self.run.recompute && self.run.engine == Engine::Candle {
             return Err(invalid("run.recompute", true, "false with run.engine = candle"));
