@@ -6,9 +6,9 @@ mod counting;
 use std::time::Duration;
 
 use counting::own_calls;
-use record::StepSample;
 use record::phase::Phase;
-use telemetry::{Events, LogFormat, StepLogOptions, Telemetry, TelemetryOptions};
+use record::{StepSample, StepSeries};
+use telemetry::{Events, LogFormat, StepLogOptions, SummaryOptions, Telemetry, TelemetryOptions};
 use trainer::timing::phase::PhaseClock;
 
 fn step(clock: &mut PhaseClock, events: &Events, step: u64) {
@@ -85,7 +85,10 @@ fn recording_a_step_allocates_nothing_on_the_calling_thread() {
         || (1..=steps).for_each(|number| step(&mut clock, telemetry.events(), number));
     assert_eq!(own_calls(record_steps), 0);
 
-    let series = telemetry.finish_steps().expect("every step written");
+    let options = SummaryOptions { attempt: 1, blocks_max: 1, has_series: false };
+    telemetry.finish_steps(options).steps.expect("every step written");
+    let series = StepSeries::read(folder.path(), 1, None).expect("a file of steps");
     assert_eq!(series.recorded, steps);
-    assert!(series.delayed_steps > 0, "the queue was never full, which the test requires");
+    let delayed = telemetry.events().delayed_steps();
+    assert!(delayed > 0, "the queue was never full, which the test requires");
 }

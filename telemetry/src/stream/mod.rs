@@ -22,10 +22,10 @@ use crate::sinks::{
     SummaryOptions, TensorBoard,
 };
 
-/// Events that fit in the queue between training and telemetry.
+/// Number of events that fit in the queue between training and telemetry.
 const QUEUE_EVENTS: usize = 4096;
 
-/// How long a warning waits until it is told.
+/// Longest wait for the delivery of a warning.
 const TOLD_WITHIN: Duration = Duration::from_millis(200);
 
 /// An element of the queue.
@@ -33,32 +33,33 @@ const TOLD_WITHIN: Duration = Duration::from_millis(200);
 enum Message {
     Event {
         event: Event,
-        /// The step that was made when it was told.
+        /// Step during which it was emitted.
         step: Option<u64>,
     },
-    /// Belongs in the record; the answer is that it is written.
+    /// A fact for the record; the answer reports that it is written.
     Fact(Fact, Option<SyncSender<Result<(), Error>>>),
     BeginSteps {
         log: Box<StepLog>,
         completed_steps: u64,
         repeated_ns: u64,
     },
-    /// Makes every step before it durable, and returns the error.
+    /// Makes all earlier steps durable, and returns the error.
     Sync(SyncSender<Result<(), String>>),
     EndSteps {
         options: SummaryOptions,
         delayed_steps: u64,
         answer: SyncSender<RankSummary>,
     },
-    /// Answers when every event before it has been told.
+    /// Answers when all earlier events have been delivered.
     Told(SyncSender<()>),
-    /// The run stops before its end.
+    /// Interrupts the run before its end.
     Interrupt,
     End,
 }
 
 impl Message {
-    /// An event that is told now: when it is printed, another step may be made.
+    /// Creates the message of an event that is emitted now: by the time it is printed, another step
+    /// may run.
     fn told(event: Event) -> Self {
         Self::Event { event, step: log_lines::step() }
     }
@@ -72,7 +73,7 @@ pub struct Telemetry {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Where events are told. Cheap to clone, for any thread.
+/// Handle to emit events. Cheap to clone, for any thread.
 #[derive(Debug, Clone)]
 pub struct Events {
     rank: usize,
@@ -90,10 +91,10 @@ impl Telemetry {
         Self::start_on(options, Box::new(std::io::stderr()), is_terminal)
     }
 
-    /// The same with another output than stderr.
+    /// Starts the telemetry thread, with another output than stderr.
     ///
     /// # Errors
-    /// As for [`start`](Self::start).
+    /// Same errors as [`start`](Self::start).
     pub fn start_on(
         options: TelemetryOptions,
         out: Box<dyn Write + Send>,
@@ -142,13 +143,13 @@ impl Telemetry {
         Ok(Self { events, options, thread: Some(thread) })
     }
 
-    /// Where to tell events.
+    /// Returns the handle to emit events.
     pub fn events(&self) -> &Events {
         &self.events
     }
 
-    /// Truncates this rank's steps to those of the checkpoint that the attempt resumes from: steps
-    /// follow.
+    /// Begins the steps: truncates this rank's steps to those of the checkpoint that the attempt
+    /// resumes from.
     ///
     /// # Errors
     /// [`Error`] when the file of steps cannot be created, truncated or read.
@@ -170,19 +171,20 @@ impl Telemetry {
     /// When steps have not begun.
     pub fn finish_steps(&self, options: SummaryOptions) -> RankSummary {
         log_lines::set_step(None);
-        let delayed_steps = self.events.delayed_steps.load(Ordering::Relaxed);
+        let delayed_steps = self.events.delayed_steps();
         let question = |answer| Message::EndSteps { options, delayed_steps, answer };
         self.events.ask(question).expect("the telemetry thread serves")
     }
 
-    /// The run stops before its end, on request or after a failure: nothing is served after it.
+    /// Interrupts the run before its end, on request or after a failure: nothing is served after
+    /// it.
     pub fn interrupt(&self) {
         self.events.send(Message::Interrupt);
     }
 }
 
-/// Tells what is still in the queue, also after a failure, and also while a save that hangs keeps
-/// the queue open.
+/// Delivers the events that are still in the queue, also after a failure, and also while a hung
+/// save keeps the queue open.
 impl Drop for Telemetry {
     fn drop(&mut self) {
         self.events.send(Message::End);
@@ -195,12 +197,12 @@ impl Drop for Telemetry {
 }
 
 impl Events {
-    /// Training starts, or resumes.
+    /// Emits that training starts, or resumes.
     pub fn start(&self, text: impl Into<String>) {
         self.tell(Event::Start(text.into()));
     }
 
-    /// Something belongs in the record. Returns when that is written.
+    /// Adds a fact to the record. Returns when it is written.
     ///
     /// # Errors
     /// [`Error`] when it cannot be written.
@@ -212,46 +214,49 @@ impl Events {
         self.ask(question).expect("the telemetry thread serves")
     }
 
-    /// The same for what is written with the next fact that is waited for.
+    /// Adds a fact to the record without waiting. It is written with the next fact that is waited
+    /// for.
     pub fn note_for_record(&self, fact: Fact) {
         self.send(Message::Fact(fact, None));
     }
 
-    /// A step begins: what is told and logged from now on happens while it is made.
+    /// Begins a step: events and log lines from now on belong to it.
     pub fn begin_step(&self, step: u64) {
         log_lines::set_step(Some(step));
     }
 
-    /// The first step of the attempt is done.
+    /// Emits that the first step of the attempt is done.
     pub fn first_step(&self, parts: StartParts) {
         self.tell(Event::FirstStep(parts));
     }
 
-    /// Something that the user may not expect. Only rank 0 shows it.
+    /// Emits a note that the user may not expect. Only rank 0 shows it.
     pub fn note(&self, text: impl Into<String>) {
         self.tell(Event::Note(text.into()));
     }
 
-    /// A flag applies to a step that an earlier attempt completed, and has no effect.
+    /// Emits a note that a flag has no effect, as it applies to a step that an earlier attempt
+    /// completed.
     pub fn note_completed_step(&self, flag: &str, step: u64) {
         self.note(format!("{flag}: no effect, step {step} was completed before"));
     }
 
-    /// Something unusual, which rank 0 also records. Waits a moment until it is told: what a
-    /// process warns of may be its last word.
+    /// Emits a warning, which rank 0 also records. Waits a moment until it is delivered: a warning
+    /// may be the last message of a process.
     pub fn warn(&self, anomaly: Anomaly) {
         self.tell(Event::Warning(anomaly));
         self.await_delivery();
     }
 
-    /// A signal asks the run to stop. Waits a moment as well, because the process may end after it;
-    /// `false` where telemetry has ended.
+    /// Emits that a signal asks the run to stop. Waits a moment for delivery too, because the
+    /// process may end after it; `false` if telemetry has ended.
     pub fn stop_requested(&self, request: &StopRequest) -> bool {
         self.tell(Event::Stop(request.clone()));
         self.await_delivery()
     }
 
-    /// `false` where the telemetry thread has ended.
+    /// Waits a moment until earlier events are delivered; `false` if the telemetry thread has
+    /// ended.
     fn await_delivery(&self) -> bool {
         let (answer, answered) = mpsc::sync_channel(1);
         self.send(Message::Told(answer));
@@ -259,32 +264,32 @@ impl Events {
         delivered != Err(RecvTimeoutError::Disconnected) // slow storage may keep the thread
     }
 
-    /// The same without waiting, for the training thread.
+    /// Emits a warning without waiting, for the training thread.
     pub fn warn_later(&self, anomaly: Anomaly) {
         self.tell(Event::Warning(anomaly));
     }
 
-    /// A rank is slow, or no longer is.
+    /// Emits that a rank is slow, or no longer is.
     pub fn verdict(&self, verdict: Verdict) {
         self.tell(Event::Verdict(verdict));
     }
 
-    /// A piece of hardware was read.
+    /// Emits the readings of a piece of hardware.
     pub fn hardware(&self, readings: Readings) {
         self.tell(Event::Hardware(readings));
     }
 
-    /// Some hardware cannot be read.
+    /// Emits that some hardware cannot be read.
     pub fn hardware_missing(&self, missing: Missing) {
         self.tell(Event::HardwareMissing(missing));
     }
 
-    /// A checkpoint is committed.
+    /// Emits that a checkpoint is committed.
     pub fn committed(&self, saved: CheckpointSaved) {
         self.tell(Event::Checkpoint(saved));
     }
 
-    /// The run ended.
+    /// Emits that the run ended.
     pub fn end(&self, end: RunEnd) {
         self.tell(Event::End(end));
     }
@@ -293,8 +298,8 @@ impl Events {
         self.send(Message::told(event));
     }
 
-    /// Tells one step that has just ended. Allocates nothing and returns at once, unless the queue
-    /// is full because the disk has blocked for thousands of steps: then it waits, and counts the
+    /// Emits a step that has just ended. Allocates nothing and returns at once, unless the queue is
+    /// full because the disk has blocked for thousands of steps: then it waits, and counts the
     /// delay.
     ///
     /// # Panics
@@ -303,12 +308,17 @@ impl Events {
         self.tell_step(StepLine::now(self.rank, sample));
     }
 
-    /// The same for a step that ended at this Unix time in milliseconds.
+    /// Emits a step that ended at this Unix time in milliseconds.
     ///
     /// # Panics
     /// When the phases do not add up to the wall time.
     pub fn step_at(&self, sample: StepSample, unix_ms: u64) {
         self.tell_step(StepLine { unix_ms, rank: self.rank, sample });
+    }
+
+    /// Number of steps that waited for room in the queue.
+    pub fn delayed_steps(&self) -> u64 {
+        self.delayed_steps.load(Ordering::Relaxed)
     }
 
     fn tell_step(&self, line: StepLine) {
@@ -324,11 +334,11 @@ impl Events {
         self.delayed_steps.fetch_add(u64::from(delayed), Ordering::Relaxed);
     }
 
-    /// What waits until every step so far is durable, so that a checkpoint never has more steps
-    /// than the files. Another thread may call it.
+    /// Returns a function that waits until every step so far is durable, so that a checkpoint never
+    /// has more steps than the files. Another thread may call it.
     ///
     /// # Errors
-    /// Why steps cannot be written; [`Telemetry::finish_steps`] returns the error too.
+    /// The reason why steps cannot be written; [`Telemetry::finish_steps`] returns the error too.
     pub fn sync(&self) -> impl FnOnce() -> Result<(), String> + Send + use<> {
         let events = self.clone();
         move || events.ask(Message::Sync).ok_or("the telemetry thread ended")?
@@ -338,7 +348,7 @@ impl Events {
         let _ = self.queue.send(message); // without a receiver the run has ended
     }
 
-    /// The answer of the telemetry thread; `None` if that has ended.
+    /// Asks the telemetry thread for an answer; `None` if that has ended.
     fn ask<T>(&self, question: impl FnOnce(SyncSender<T>) -> Message) -> Option<T> {
         let (answer, answered) = mpsc::sync_channel(1);
         self.queue.send(question(answer)).ok()?;
@@ -355,7 +365,7 @@ struct Sinks {
 impl Sinks {
     fn serve(mut self, queue: &Receiver<Message>) {
         for message in queue {
-            // Whoever asked may have ended.
+            // The thread that asked may have ended.
             match message {
                 Message::Event { event, step } => {
                     self.others.iter_mut().for_each(|sink| sink.set_step(step));
